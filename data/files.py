@@ -1,0 +1,157 @@
+"""Folders and files: where caches live, atomic writes, and a lock between processes.
+
+A file or folder is written under a temporary name and renamed, so a reader never sees half of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from data.errors import DataError, data_error
+
+Progress = Callable[[int, int, str], None]
+"""progress(done, total, what): called by long work; entry points draw a bar with it."""
+
+
+def cache_root() -> Path:
+    """Where things that can be made again are kept: `$LMS3D_CACHE`, else `~/.cache/lms3d`."""
+    named = os.environ.get("LMS3D_CACHE")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "lms3d"
+
+
+def readable_directory(path: str | Path) -> Path:
+    """`path` as a directory that can be listed; DataError otherwise."""
+    path = Path(path).expanduser()
+    try:
+        os.scandir(path).close()
+    except FileNotFoundError:
+        raise data_error(path, found="nothing", expected="a folder", advice="check the path") from None
+    except NotADirectoryError:
+        raise data_error(path, found="a file", expected="a folder", advice="name the folder that holds it") from None
+    except OSError as error:
+        raise data_error(
+            path, found=f"{error.strerror}", expected="a readable folder", advice="check its permissions"
+        ) from None
+    return path
+
+
+def writable_directory(path: str | Path) -> Path:
+    """`path` as a directory that exists and can be written to; DataError otherwise."""
+    path = Path(path).expanduser()
+    probe = path / f".write-test-{os.getpid()}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise data_error(
+            path,
+            found=f"{error.strerror}",
+            expected="a folder that can be written to",
+            advice="choose another folder, or set LMS3D_CACHE to one",
+        ) from None
+    return path
+
+
+def require_space(directory: Path, needed_bytes: int) -> None:
+    """DataError when the disk of `directory` has less than `needed_bytes` free."""
+    free_bytes = shutil.disk_usage(directory).free
+    if free_bytes < needed_bytes:
+        raise data_error(
+            directory,
+            found=f"{free_bytes / 2**30:.2f} GiB free",
+            expected=f"at least {needed_bytes / 2**30:.2f} GiB",
+            advice="free some space, or set LMS3D_CACHE to a folder on another disk",
+        )
+
+
+@contextmanager
+def reported_writes(directory: Path) -> Iterator[None]:
+    """Turn a failed write below `directory` (full disk, I/O error, permissions) into a DataError."""
+    try:
+        yield
+    except DataError:
+        raise
+    except OSError as error:
+        raise data_error(
+            error.filename or directory,
+            found=f"{error.strerror or error} while writing",
+            expected="room and permission to write",
+            advice="free some space, or set LMS3D_CACHE to a folder on another disk",
+        ) from None
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` with the same ending; it becomes `path` when the block ends well."""
+    temporary = path.with_name(f".part-{os.getpid()}-{path.name}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """An empty temporary directory beside `path`; it takes the place of `path` when the block ends well."""
+    temporary = path.with_name(f".part-{os.getpid()}-{path.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        if path.exists():  # a directory cannot be replaced in one call; an old one here is a damaged one
+            shutil.rmtree(path)
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what a killed run left under temporary names. Call it with the lock held."""
+    for leftover in directory.glob(".part-*"):
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+
+
+@contextmanager
+def lock(directory: Path, progress: Progress | None = None, total: int = 0) -> Iterator[None]:
+    """Only one process at a time works in `directory`; the others wait here and say so through `progress`.
+
+    The kernel drops the lock of a process that dies, so nothing stale can block a later run.
+    """
+    guard = FileLock(str(directory.with_name(directory.name + ".lock")))
+    with reported_writes(directory.parent):
+        try:
+            guard.acquire(timeout=0)
+        except Timeout:
+            if progress:
+                progress(0, total, f"waiting for another process that works in {directory}")
+            guard.acquire()
+    try:
+        yield
+    finally:
+        guard.release()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON, atomically."""
+    with new_file(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path, *, advice: str) -> Any:
+    """The JSON value in `path`; DataError with `advice` when it is missing or damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise data_error(path, found=f"{error.strerror}", expected="a readable file", advice=advice) from None
+    except ValueError:
+        raise data_error(path, found="damaged JSON", expected="a JSON document", advice=advice) from None

@@ -1,0 +1,113 @@
+"""Atomic writes, locks and folders that cannot be used."""
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from data import files
+from data.errors import DataError
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "value.json"
+    files.write_json(path, [1])
+    with pytest.raises(TypeError):
+        files.write_json(path, object())
+    with pytest.raises(ZeroDivisionError), files.new_file(path) as temporary:
+        temporary.write_text(f"half {1 / 0}")
+    assert files.read_json(path, advice="") == [1]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_directory_appears_whole_and_replaces_a_damaged_one(tmp_path):
+    target = tmp_path / "entry"
+    target.mkdir()
+    (target / "old").touch()
+    with pytest.raises(RuntimeError), files.new_directory(target):
+        raise RuntimeError
+    assert [path.name for path in target.iterdir()] == ["old"]
+    with files.new_directory(target) as temporary:
+        (temporary / "new").touch()
+    assert [path.name for path in target.iterdir()] == ["new"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_leftovers_of_a_killed_run(tmp_path):
+    (tmp_path / ".part-1-a").mkdir()
+    (tmp_path / ".part-1-b.json").touch()
+    (tmp_path / "kept").touch()
+    files.remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_folders_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"file/below: found Not a directory; expected a folder that can be written to"):
+        files.writable_directory(tmp_path / "file" / "below")
+    assert files.writable_directory(tmp_path / "a" / "b").is_dir()
+    assert not list((tmp_path / "a" / "b").iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write and read everywhere")
+def test_permissions(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(DataError, match="Permission denied"):
+        files.writable_directory(tmp_path)
+    tmp_path.chmod(0o300)
+    with pytest.raises(DataError, match="Permission denied"):
+        files.readable_directory(tmp_path)
+    tmp_path.chmod(0o700)
+
+
+def test_a_full_disk_is_told_before_and_while_writing(tmp_path):
+    with pytest.raises(
+        DataError, match=r"GiB free; expected at least 1048576.00 GiB; free some space, or set LMS3D_CACHE"
+    ):
+        files.require_space(tmp_path, 2**50)
+    with pytest.raises(DataError, match="found No space left on device while writing"), files.reported_writes(tmp_path):
+        raise OSError(28, os.strerror(28), str(tmp_path / "image.npy"))
+
+
+def hold(directory: Path, ready, release) -> None:
+    with files.lock(directory):
+        ready.set()
+        release.wait(30)
+
+
+def test_the_lock_makes_others_wait_and_say_so(tmp_path, record):
+    calls, progress = record
+    context = multiprocessing.get_context("spawn")
+    ready, release = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path / "x", ready, release))
+    other.start()
+    assert ready.wait(30)
+
+    def report(done: int, total: int, what: str) -> None:
+        progress(done, total, what)
+        release.set()  # it has noticed; let it go on
+
+    with files.lock(tmp_path / "x", report, 7):
+        assert calls == [(0, 7, f"waiting for another process that works in {tmp_path / 'x'}")]
+    other.join(30)
+    assert other.exitcode == 0
+
+
+def test_a_killed_holder_blocks_nobody(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    ready, release = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path / "x", ready, release))
+    other.start()
+    assert ready.wait(30)
+    other.kill()
+    other.join(30)
+    with files.lock(tmp_path / "x"):
+        pass
+
+
+def test_cache_root_follows_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
+    assert files.cache_root() == tmp_path
+    monkeypatch.delenv("LMS3D_CACHE")
+    assert files.cache_root() == Path.home() / ".cache" / "lms3d"

@@ -1,0 +1,78 @@
+"""Splits: complete, disjoint, by patient, by seed, and the same again from the file."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data import split
+from data.errors import DataError
+
+id_sets = st.sets(st.integers(0, 999).map("BraTS20_{:03d}".format), min_size=2, max_size=60)
+visit_sets = st.sets(
+    st.tuples(st.integers(0, 30), st.integers(0, 3)).map(lambda v: f"BraTS-GLI-{v[0]:05d}-{v[1]:03d}"), min_size=2
+)
+
+
+@given(id_sets, st.integers(-5, 2**31))
+def test_every_case_is_in_one_part_and_a_fifth_validates(ids, seed):
+    made = split.make(ids, seed)
+    assert set(made.training) | set(made.validation) == ids
+    assert not set(made.training) & set(made.validation)
+    assert len(made.validation) == max(1, round(0.2 * len(ids)))
+
+
+@given(id_sets, st.integers(0, 100), st.randoms())
+def test_it_depends_on_the_set_and_the_seed_only(ids, seed, shuffler):
+    shuffled = list(ids)
+    shuffler.shuffle(shuffled)
+    assert split.make(shuffled, seed) == split.make(sorted(ids), seed)
+
+
+@given(visit_sets, st.integers(0, 100))
+def test_visits_of_a_patient_stay_together(ids, seed):
+    patients = {case_id.rsplit("-", 1)[0] for case_id in ids}
+    if len(patients) < 2:
+        with pytest.raises(DataError, match="found 1 patient"):
+            split.make(ids, seed)
+        return
+    made = split.make(ids, seed)
+    parts = [{case_id.rsplit("-", 1)[0] for case_id in part} for part in (made.training, made.validation)]
+    assert not parts[0] & parts[1]
+    assert all(parts)
+
+
+def test_seeds_differ():
+    ids = [f"case{number}" for number in range(25)]
+    assert len({split.make(ids, seed).validation for seed in range(10)}) > 5
+
+
+def test_it_comes_back_from_its_file(tmp_path):
+    made = split.make([f"case{number}" for number in range(10)], 3)
+    split.save(made, tmp_path / "split.json")
+    assert split.load(tmp_path / "split.json") == made
+
+
+@pytest.mark.parametrize(
+    ("content", "pattern"),
+    [
+        ("{", "found damaged JSON"),
+        ("[]", "found no lists of case ids"),
+        (json.dumps({"training": ["a"]}), "found no lists of case ids"),
+        (json.dumps({"training": ["a", "b"], "validation": ["b"]}), "found b in both parts"),
+    ],
+)
+def test_damaged_files(tmp_path, content, pattern):
+    path = tmp_path / "split.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=rf"split.json: {pattern}"):
+        split.load(path)
+    with pytest.raises(DataError, match="No such file"):
+        split.load(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 2])
+def test_fraction(fraction):
+    with pytest.raises(DataError, match="between 0 and 1"):
+        split.make(["a", "b"], 0, fraction)
