@@ -1,0 +1,43 @@
+# make venv    the environment alone: .venv, built once and re-used while pyproject.toml and constraints.txt are unchanged
+# make train   the main job: an Isensee U-Net at 192^3 with LMS on the embedded data; ARGS="..." replaces the options
+# make test    linter, type checker and all tests; PYTEST_ARGS="-k name" narrows the tests
+# make lint    linter and type checker alone
+#
+# Needs Python 3.11 or newer, make and gcc. Another interpreter: make PYTHON=/path/to/python3.
+# On a machine with an NVIDIA driver TensorFlow's CUDA libraries are installed too: EXTRAS=dev keeps to the CPU.
+
+SHELL := /bin/sh
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+comma := ,
+EXTRAS ?= dev$(if $(shell command -v nvidia-smi),$(comma)gpu)
+VENV := .venv
+RUN := $(VENV)/bin/python
+# The stamp's name holds a checksum of what the environment is made from, so that it does not depend on file times,
+# which a fresh clone or a change of branch sets anew.
+STAMP := $(VENV)/stamp-$(shell (cat pyproject.toml constraints.txt; echo '$(EXTRAS)') | cksum | tr -dc '0-9')
+ARGS ?= --resolution 192 --lms
+
+.PHONY: help venv train test lint
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+venv: $(STAMP)
+
+$(STAMP):
+	@'$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "make: $(PYTHON) is older than Python 3.11; name another one: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@test -x '$(RUN)' || '$(PYTHON)' -m venv '$(VENV)'
+	@echo "Installing the environment into $(VENV) (a few minutes the first time)"
+	@PIP_CONSTRAINT='$(CURDIR)/constraints.txt' PIP_DISABLE_PIP_VERSION_CHECK=1 '$(RUN)' -m pip install --quiet --editable '.[$(EXTRAS)]'
+	@rm -f '$(VENV)'/stamp-*
+	@touch '$@'
+
+train: venv
+	@'$(RUN)' -m lms3d.train $(ARGS)
+
+lint: venv
+	@'$(RUN)' -m ruff check .
+	@'$(RUN)' -m mypy
+
+test: lint
+	@'$(RUN)' -m pytest $(PYTEST_ARGS)

@@ -1,0 +1,1 @@
+"""One module per question: it runs the real commands, keeps what they measured, and writes a table and a figure."""

@@ -1,0 +1,40 @@
+"""Large Model Support for TensorFlow: train networks whose activations do not fit into device memory.
+
+    import lms3d
+
+    lms3d.limit_memory("6GiB")                            # optional: a hard limit, before TensorFlow allocates
+    model.fit(dataset, callbacks=[lms3d.LMS()])
+
+Names are loaded on first use, so that `import lms3d` stays cheap and leaves TensorFlow alone until it is needed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lms3d.callback import LMS
+    from lms3d.errors import DoesNotFit, InputError, StorageError
+    from lms3d.memory import limit_memory
+
+__version__ = "0.1.0"
+__all__ = ["LMS", "DoesNotFit", "InputError", "StorageError", "limit_memory"]
+
+_HOME = {
+    "LMS": "lms3d.callback",
+    "DoesNotFit": "lms3d.errors",
+    "InputError": "lms3d.errors",
+    "StorageError": "lms3d.errors",
+    "limit_memory": "lms3d.memory",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'lms3d' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

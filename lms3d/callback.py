@@ -1,0 +1,291 @@
+"""`LMS`, the Keras callback: trace the step, plan, rewrite, run, measure.
+
+    fit -> on_train_begin  replaces model.train_function by a runner
+           runner          takes a batch; for a batch shape that it has not seen: trace -> plan -> rewrite; runs it
+        -> on_train_end    puts the model's own function back
+
+Tracing `train_step` itself, for the exact shape of the batch, is also what makes the first step faster than in stock
+Keras, which traces nested functions (measured in shared engine notes: 14 s instead of 40-60 s for isensee2017).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from lms3d import memory
+from lms3d.errors import DoesNotFit, InputError
+from lms3d.report import Report
+from lms3d.runner import StepRunner, spec_bytes
+from lms3d.statistics import StepStatistics
+from lms3d.swap import tflms
+from lms3d.swap.decide import Settings
+from lms3d.swap.engine import Engine, Prepared, choose_tier, trace_step
+from lms3d.swap.plan import Plan
+from lms3d.units import format_size, parse_size
+
+log = logging.getLogger("lms3d")
+
+PLANNERS = ("auto", "hybrid", "tflms")
+_FUNCTIONS = {"train": "train_function", "test": "test_function", "predict": "predict_function"}
+
+
+class LMS(keras.callbacks.Callback):
+    """Large model support for `fit`, `evaluate` and `predict` of any built Keras model.
+
+    memory_limit: "6GiB" or bytes that the step may use; None: the limit that was set, else what the device has.
+    tier, swap_dir: where tensors go: "host", "disk" (files in swap_dir) or "auto" (GPU: host; CPU: disk).
+    planner: "hybrid" chooses between keeping, swapping and recomputing each tensor under the limit; "tflms" uses TFLMS's
+        parameters; "auto" is "tflms" as soon as one of those is given, else "hybrid".
+    swapout_threshold, swapin_ahead, swapin_groupby, sync_mode, serialization, serialization_by_size, n_tensors and the
+        include/exclude options: see `lms3d.swap.tflms.Parameters`; None is tuned against the limit.
+    enabled=False: trace, run and measure the step in the same way, but change nothing.
+    stats_file: CSV with one row per step. debug: log every insertion (debug_level 1: what was done; 2: each node).
+
+    After the first step `plan` and `report` describe the training step (or the only kind of step that ran).
+    Raises DoesNotFit when no plan fits, StorageError when the swap disk fails.
+    """
+
+    def __init__(
+        self,
+        memory_limit: str | int | None = None,
+        tier: str = "auto",
+        swap_dir: str | Path | None = None,
+        *,
+        planner: str = "auto",
+        enabled: bool = True,
+        stats_file: str | Path | None = None,
+        debug: bool = False,
+        debug_level: int = 1,
+        **tflms_parameters: Any,
+    ) -> None:
+        super().__init__()
+        if planner not in PLANNERS:
+            raise InputError(f"planner {planner!r}: expected one of {', '.join(PLANNERS)}")
+        unknown = set(tflms_parameters) - set(tflms.Parameters.__dataclass_fields__)
+        if unknown:
+            raise TypeError(
+                f"LMS has no parameter {sorted(unknown)[0]!r}; TFLMS's are {', '.join(tflms.Parameters.__dataclass_fields__)}"
+            )
+        given: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in tflms_parameters.items() if v is not None
+        }
+        self.parameters = tflms.Parameters(**given)
+        chosen = ("tflms" if self.parameters != tflms.Parameters() else "hybrid") if planner == "auto" else planner
+        self.planner = chosen if enabled else "off"
+        self.tier_name, self.swap_dir = tier, swap_dir
+        self.limit = None if memory_limit is None else parse_size(memory_limit)
+        choose_tier(tier, "CPU:0")  # refuse an unknown name now
+        self.statistics = StepStatistics(stats_file)
+        self._runner: StepRunner | None = None
+        self._rewritten: Prepared | None = None
+        if debug:
+            _log_to_console(debug_level)
+
+    # -- results
+
+    @property
+    def reports(self) -> dict[str, Report]:
+        """The report of each kind of step that ran ("train", "test", "predict"); of several batch shapes, the largest."""
+        found: dict[str, Report] = {}
+        for prepared in self._prepared():
+            kind = prepared.report.step
+            if kind not in found or prepared.report.predicted_peak_bytes > found[kind].predicted_peak_bytes:
+                found[kind] = prepared.report
+        for kind, report in found.items():
+            report.measured_peak_bytes = self.statistics.peak_bytes(kind)
+            report.measured_step_seconds = self.statistics.median_seconds(kind)
+            report.steps_measured = sum(r["kind"] == kind for r in self.statistics.rows)
+        return found
+
+    @property
+    def report(self) -> Report | None:
+        """The report of the training step, else of the only kind that ran; None before the first step."""
+        reports = self.reports
+        return reports.get("train") or next(iter(reports.values()), None)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan behind `report`."""
+        report = self.report
+        return next((p.plan for p in self._prepared() if p.report is report), None)
+
+    def write(self, folder: str | Path) -> None:
+        """Write lms_plan.json (plans and reports) and lms_report.md of every kind of step to `folder`."""
+        import json
+
+        reports = self.reports
+        plans = {p.report.step: p.plan for p in self._prepared() if p.report is reports[p.report.step]}
+        content = {kind: {"report": reports[kind].to_dict(), "plan": plans[kind].to_dict()} for kind in reports}
+        _write_whole(Path(folder) / "lms_plan.json", json.dumps(content, indent=1))
+        _write_whole(Path(folder) / "lms_report.md", "\n".join(reports[k].to_markdown() for k in reports))
+
+    # -- any concrete function
+
+    def rewrite(self, function: tf.types.experimental.ConcreteFunction) -> tf.types.experimental.ConcreteFunction:
+        """A function with the same results as `function` (a tf.function's concrete function) that fits in the limit.
+
+        The graph of `function` is edited, but `function` itself still runs what was traced. A function that has been
+        rewritten already is returned as it is. `plan` and `report` describe the last rewrite.
+        """
+        self._rewritten = self._get_runner().engine.prepare(function, "function")
+        return self._rewritten.function
+
+    # -- Keras hooks
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._attach("train")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._detach("train")
+        self._detach("test")
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._attach("test")
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self._detach("test")
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        self._attach("predict")
+
+    def on_predict_end(self, logs: Any = None) -> None:
+        self._detach("predict")
+
+    def close(self) -> None:
+        """Forget the rewritten steps and remove the swap files."""
+        self._rewritten = None
+        if self._runner is not None:
+            self._runner.engine.close()
+            self._runner = None
+
+    def _prepared(self) -> list[Prepared]:
+        """Everything that was planned: steps of the model, or the function that `rewrite` was given last."""
+        steps = [] if self._runner is None else list(self._runner.steps.values())
+        return steps if self._rewritten is None else [*steps, self._rewritten]
+
+    # -- the model's functions -------------------------------------------------------------------------------------
+
+    def _attach(self, kind: str) -> None:
+        model = self.model
+        if type(model.distribute_strategy).__name__ != "_DefaultDistributionStrategy":
+            raise InputError(
+                f"LMS does not work inside {type(model.distribute_strategy).__name__}; "
+                "run one process per device instead (Horovod)"
+            )
+        if model.run_eagerly:
+            raise InputError(
+                "LMS rewrites graphs, but the model was compiled with run_eagerly=True; compile it without"
+            )
+        setattr(model, _FUNCTIONS[kind], self._predict_function if kind == "predict" else self._step_function(kind))
+
+    def _detach(self, kind: str) -> None:
+        """None makes Keras build its own function again when it needs one."""
+        setattr(self.model, _FUNCTIONS[kind], None)
+
+    def _step_function(self, kind: str) -> Callable[[Iterator[Any]], Any]:
+        def run(iterator: Iterator[Any]) -> Any:
+            outputs = self._get_runner().run(self.model, kind, next(iterator))
+            for _ in range(1, self.model.steps_per_execution):
+                try:
+                    outputs = self._get_runner().run(self.model, kind, next(iterator))
+                except StopIteration:
+                    break
+            return outputs
+
+        return run
+
+    def _predict_function(self, batches: Sequence[Any]) -> Any:
+        outputs = [self._get_runner().run(self.model, "predict", batch) for batch in batches]
+        return outputs[0] if len(outputs) == 1 else tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *outputs)
+
+    def _get_runner(self) -> StepRunner:
+        if self._runner is None:
+            device = memory.compute_device()
+            limit = self.limit if self.limit is not None else memory.device_memory_bytes()
+            hard = memory.current_limit()
+            if hard is not None and limit > hard:
+                raise InputError(
+                    f"LMS(memory_limit={format_size(limit)}) is above the hard limit of {format_size(hard)} that was set"
+                )
+            settings = Settings(
+                limit_bytes=limit,
+                tier=choose_tier(self.tier_name, device),
+                planner=self.planner,
+                pool=_pool(device, memory.current_limit() is not None),
+                tflms=self.parameters,
+            )
+            engine = Engine(settings, compute_device=device, swap_dir=self.swap_dir)
+            self._runner = StepRunner(engine, self.statistics)
+        return self._runner
+
+
+def estimate(
+    model: keras.Model,
+    input_spec: Any,
+    *,
+    memory_limit: str | int | None = None,
+    step: str = "train",
+    planner: str = "hybrid",
+    tier: str = "auto",
+    swap_dir: str | Path | None = None,
+    with_floor: bool = True,
+    **tflms_parameters: Any,
+) -> Report:
+    """What LMS would do, without running a step: the report for batches of `input_spec`, nested tf.TensorSpecs with static shapes.
+
+    The model must be built and compiled and its optimiser built. A limit below the floor is no error here: the report then
+    describes the plan with the smallest peak, and `floor_bytes` is above `limit_bytes`.
+    """
+    device = memory.compute_device()
+    limit = parse_size(memory_limit) if memory_limit is not None else memory.device_memory_bytes()
+    given = {k: v for k, v in tflms_parameters.items() if v is not None}
+    settings = Settings(
+        limit_bytes=limit,
+        tier=choose_tier(tier, device),
+        planner=planner,
+        pool=_pool(device, memory_limit is not None),
+        tflms=tflms.Parameters(**given),
+    )
+    engine = Engine(settings, compute_device=device, swap_dir=swap_dir)
+    function = trace_step(model, step, input_spec)
+    extra = spec_bytes(input_spec)
+    try:
+        return engine.decide(function, step, extra, with_floor=with_floor)[1]
+    except DoesNotFit as error:
+        if error.smallest_limit_bytes is None:
+            raise
+        engine.settings = replace(settings, limit_bytes=error.smallest_limit_bytes)
+        report = engine.decide(function, step, extra, with_floor=with_floor)[1]
+        report.limit_bytes = limit
+        return report
+
+
+def _pool(device: str, limited: bool) -> str:
+    """How the device's memory is handed out: see `lms3d.swap.bfc.POOLS`."""
+    if device.startswith("GPU"):
+        return "single"
+    return "split" if limited else "none"
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write to a temporary name, then rename: nobody sees half a file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def _log_to_console(level: int) -> None:
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.DEBUG if level > 1 else logging.INFO)
+
+
+__all__ = ["LMS", "estimate"]

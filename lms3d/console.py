@@ -1,0 +1,103 @@
+"""What a person sees while a program runs: headings, progress with the time left, and a summary at the end.
+
+On a terminal these are live bars; in a log file they are plain lines, at most one every half minute.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from lms3d.units import format_seconds
+
+LOG_SECONDS = 30.0
+OUT = Console(highlight=False, soft_wrap=True)
+Report = Callable[..., None]
+"""report(done, total, what, note=""): how far a long step is."""
+
+
+def say(text: str) -> None:
+    """A line for the reader."""
+    OUT.print(text, markup=False)
+
+
+@contextmanager
+def progress(*, keep: bool = True) -> Iterator[Report]:
+    """Yields `report(done, total, what, note="")`; a new `what` starts a new bar and, without `keep`, ends the last.
+
+    A first `done` above 0 (work found done) does not spoil the estimate of the time left.
+    """
+    live = _live() if OUT.is_terminal else None
+    bars: dict[str, _Bar | _Lines] = {}
+
+    def report(done: int, total: int, what: str, note: str = "") -> None:
+        if what not in bars:
+            if not keep:
+                for bar in bars.values():
+                    bar.remove()
+                bars.clear()
+            bars[what] = _Bar(live, what, total, done) if live else _Lines(what, keep)
+        bars[what].show(done, total, note)
+
+    with live or nullcontext():
+        yield report
+
+
+def summary(title: str, rows: Mapping[str, str]) -> None:
+    """The one table at the end of a program: name and value per row."""
+    if not OUT.is_terminal:
+        width = max(map(len, rows), default=0)
+        say("\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows.items())]))
+        return
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    for name, value in rows.items():
+        table.add_row(f"[bold]{name}[/bold]", value)
+    OUT.print(table)
+
+
+def _live() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
+        TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=OUT,
+    )  # fmt: skip
+
+
+class _Bar:
+    def __init__(self, live: Progress, what: str, total: int, done: int) -> None:
+        self.live = live
+        self.task = live.add_task(what, total=total, completed=done, note="")
+
+    def show(self, done: int, total: int, note: str) -> None:
+        self.live.update(self.task, completed=done, total=total, note=note)
+
+    def remove(self) -> None:
+        self.live.remove_task(self.task)
+
+
+class _Lines:
+    def __init__(self, what: str, last_line: bool) -> None:
+        self.what, self.last_line = what, last_line
+        self.begin: tuple[float, int] | None = None
+        self.shown = 0.0
+
+    def show(self, done: int, total: int, note: str) -> None:
+        now = time.monotonic()
+        if self.begin is None:
+            self.begin = (now, done)
+        begin_seconds, begin_done = self.begin
+        due = self.last_line if done == total else now - max(self.shown, begin_seconds) >= LOG_SECONDS
+        if not due:
+            return
+        self.shown = now
+        line = f"{self.what}: {done}/{total} after {format_seconds(now - begin_seconds)}"
+        if begin_done < done < total:
+            line += f", about {format_seconds((now - begin_seconds) / (done - begin_done) * (total - done))} left"
+        say(f"{line} {note}".rstrip())
+
+    def remove(self) -> None:
+        pass

@@ -1,0 +1,95 @@
+"""What a run will need, before it runs: from the options to the arguments of LMS, a prediction, and a length."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from lms3d import demonstration
+from lms3d.config import TrainConfig
+from lms3d.console import say
+from lms3d.units import format_seconds, format_size
+
+if TYPE_CHECKING:
+    import keras
+
+    from lms3d.report import Report
+
+DEFAULT_EPOCHS = 500
+_TFLMS = ("swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode", "serialization", "serialization_by_size")
+
+
+def lms_arguments(options: TrainConfig) -> dict[str, Any]:
+    """The arguments of `lms3d.LMS`; None for those that the planner should choose."""
+    unset = {"serialization": (), "serialization_by_size": 0.0}
+    manual = {name: getattr(options, name) for name in _TFLMS}
+    manual = {name: None if value == unset.get(name) else value for name, value in manual.items()}
+    return {"memory_limit": options.memory_limit, "tier": options.swap_tier, "swap_dir": options.swap_dir, **manual}
+
+
+def estimate_step(options: TrainConfig, model: keras.Model, *, with_floor: bool = False) -> Report:
+    """What the training step needs with the options as they are, and without LMS; nothing is run."""
+    import tensorflow as tf
+
+    from lms3d.callback import estimate
+
+    arguments = lms_arguments(options)
+    planner = "tflms" if any(arguments[name] is not None for name in _TFLMS) else "hybrid"
+    batch = options.batch_size
+    spec = (
+        tf.TensorSpec((batch, *model.input_shape[1:]), tf.float32),
+        tf.TensorSpec((batch, *model.output_shape[1:]), tf.uint8),
+    )
+    return estimate(model, spec, planner=planner, with_floor=with_floor, **arguments)
+
+
+def step_seconds(options: TrainConfig, report: Report) -> float:
+    """The predicted time of a step of this run."""
+    return report.predicted_step_seconds if options.lms else report.unedited_step_seconds
+
+
+def with_demonstration_limit(options: TrainConfig) -> TrainConfig:
+    """On the embedded data LMS gets something to do, whatever the machine has: a limit, if the user gave none."""
+    if options.data is not None or not options.lms or options.memory_limit is not None:
+        return options
+    limit = demonstration.memory_limit(options.resolution)
+    say(f"No --memory-limit: this demonstration takes {format_size(limit)}")
+    return dataclasses.replace(options, memory_limit=limit)
+
+
+def with_length(options: TrainConfig, model: keras.Model, training_steps: int, validation_steps: int) -> TrainConfig:
+    """Fills in epochs and steps. On the embedded data they fit into a demonstration, and it says how long that takes.
+
+    training_steps, validation_steps: of a pass over all cases.
+    """
+    training = options.steps_per_epoch or training_steps
+    validation = min(options.validation_steps or validation_steps, validation_steps)
+    epochs = options.epochs or DEFAULT_EPOCHS
+    if options.data is None:
+        seconds = _careful_step_seconds(options, estimate_step(options, model))
+        plan = demonstration.length(seconds, training, validation, elapsed_seconds(), options.epochs)
+        epochs, training, validation = plan.epochs, plan.steps_per_epoch, plan.validation_steps
+        say(
+            f"Training {epochs} epochs of {training} steps takes about {format_seconds(plan.seconds)} "
+            f"({format_seconds(seconds)} a step)"
+        )
+    return dataclasses.replace(options, epochs=epochs, steps_per_epoch=training, validation_steps=validation)
+
+
+def _careful_step_seconds(options: TrainConfig, report: Report) -> float:
+    from lms3d import memory
+
+    predicted = step_seconds(options, report)
+    if memory.compute_device() != "CPU:0":
+        return predicted
+    cores = len(os.sched_getaffinity(0))
+    return max(predicted, demonstration.cpu_step_seconds(options.resolution, options.batch_size, cores))
+
+
+def elapsed_seconds() -> float:
+    """Since this process started."""
+    import psutil
+
+    return time.time() - psutil.Process().create_time()

@@ -1,0 +1,55 @@
+"""Region Dice as a Keras metric, for the cube space in which a model is trained."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+@keras.saving.register_keras_serializable(package="lms3d")
+class RegionDice(keras.metrics.Metric):
+    """Mean over samples of 2 |P and T| / (|P| + |T|) for one region; both empty 1, one empty 0.
+
+    region_channels: the disjoint output channels whose union is the region. A voxel is predicted to be of the
+    channel with the largest probability, where that is at least 0.5. Temporaries are one channel large.
+    """
+
+    def __init__(self, region_channels: Sequence[int], name: str = "region_dice", **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self.region_channels = tuple(region_channels)
+        self.total = self.add_variable((), initializer="zeros", name="total")
+        self.count = self.add_variable((), initializer="zeros", name="count")
+
+    def update_state(self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: Any = None) -> None:
+        """y_true (B, ..., C) 0 or 1, y_pred (B, ..., C) probabilities. `sample_weight` is not used."""
+        scores = self._score(tf.convert_to_tensor(y_true), tf.convert_to_tensor(y_pred))
+        self.total.assign_add(tf.reduce_sum(scores))
+        self.count.assign_add(tf.cast(tf.size(scores), self.count.dtype))
+
+    def _score(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        """(B, ..., C), (B, ..., C) -> Dice (B,)."""
+        winner = tf.argmax(y_pred, axis=-1, output_type=tf.int32)
+        chosen = _any(tf.equal(winner, channel) for channel in self.region_channels)
+        predicted = chosen & (tf.reduce_max(y_pred, axis=-1) >= 0.5)
+        true = _any(y_true[..., channel] > 0 for channel in self.region_channels)
+        sizes = _volume(predicted) + _volume(true)
+        return tf.where(sizes == 0, 1.0, tf.math.divide_no_nan(2 * _volume(predicted & true), sizes))
+
+    def result(self) -> tf.Tensor:
+        return tf.math.divide_no_nan(tf.convert_to_tensor(self.total), tf.convert_to_tensor(self.count))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "region_channels": list(self.region_channels)}
+
+
+def _any(masks: Iterable[tf.Tensor]) -> tf.Tensor:
+    return functools.reduce(tf.logical_or, masks)
+
+
+def _volume(mask: tf.Tensor) -> tf.Tensor:
+    """Voxels of each sample's mask, (B, ...) -> (B,) float32: exact up to 2^24 voxels, which is 256^3."""
+    return tf.reduce_sum(tf.cast(mask, tf.float32), axis=list(range(1, mask.shape.rank)))

@@ -1,0 +1,63 @@
+"""Losses of disjoint one-label-per-channel segmentation, as pure functions of (truth, probabilities).
+
+Both are (B, ..., C): truth 0 or 1 in any dtype, probabilities in 0..1. Both losses return one float32 scalar.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+SMOOTHING = 1e-5
+CLIPPING = 1e-7
+
+
+@keras.saving.register_keras_serializable(package="lms3d")
+def dice_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    """Minus the mean over batch and channel of (2 sum(y p) + 1e-5) / (sum y + sum p + 1e-5), sums over the voxels.
+
+    From -1 (perfect) to 0. The loss of the LMS case study's model (isensee2017); soft Dice after Milletari et al.,
+    arXiv:1606.04797, without their squares.
+    """
+    return -tf.reduce_mean(_soft_dice(tf.convert_to_tensor(y_true), tf.cast(y_pred, tf.float32)))
+
+
+@keras.saving.register_keras_serializable(package="lms3d")
+def dice_cross_entropy(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    """`dice_loss` plus the mean binary cross-entropy, -mean(y log p + (1 - y) log(1 - p)).
+
+    The sum that nnU-Net uses (Isensee et al., arXiv:1809.10486), with sigmoids in place of its softmax.
+    """
+    return dice_loss(y_true, y_pred) + _cross_entropy(tf.convert_to_tensor(y_true), tf.cast(y_pred, tf.float32))
+
+
+@tf.custom_gradient
+def _soft_dice(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """(B, ..., C), (B, ..., C) -> (B, C). The gradient is written out: it keeps y as it came, no float copy of it."""
+    voxels = list(range(1, y.shape.rank - 1))
+    overlap = 2 * tf.reduce_sum(tf.cast(y, p.dtype) * p, voxels, keepdims=True) + SMOOTHING
+    total = tf.reduce_sum(tf.cast(y, p.dtype), voxels, keepdims=True) + tf.reduce_sum(p, voxels, keepdims=True)
+    total += SMOOTHING
+
+    def backward(upstream: tf.Tensor) -> tuple[None, tf.Tensor]:
+        upstream = tf.reshape(upstream, tf.shape(total))
+        inside, everywhere = 2 * upstream / total, upstream * overlap / (total * total)
+        return None, tf.cast(y, p.dtype) * inside - everywhere
+
+    return tf.squeeze(overlap / total, voxels), backward
+
+
+@tf.custom_gradient
+def _cross_entropy(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """(B, ..., C), (B, ..., C) -> scalar. For y in {0, 1} the entropy is -log of the probability of what is true."""
+
+    def probability_of_truth() -> tf.Tensor:
+        return tf.clip_by_value(tf.where(tf.cast(y, tf.bool), p, 1 - p), CLIPPING, 1.0)
+
+    def backward(upstream: tf.Tensor) -> tuple[None, tf.Tensor]:
+        step = upstream / tf.cast(tf.size(p), p.dtype)
+        return None, tf.where(tf.cast(y, tf.bool), -step, step) / probability_of_truth()
+
+    return -tf.reduce_mean(tf.math.log(probability_of_truth())), backward

@@ -1,0 +1,129 @@
+"""What was planned for a step and what was measured: a value, as JSON and as Markdown. No TensorFlow here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from lms3d.units import format_seconds, format_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What happens to one large tensor. `action`: keep, swap or recompute; `copies`: how often it comes back in a step."""
+
+    tensor: str
+    bytes: int
+    action: str
+    copies: int = 0
+
+
+@dataclass(kw_only=True)
+class Report:
+    """Planned and measured figures of one traced step ("train", "test" or "predict").
+
+    unedited_peak_bytes: predicted peak without LMS; predicted_peak_bytes: with the plan; floor_bytes: the smallest
+    memory limit that any plan found fits in; unedited_limit_bytes: the smallest limit that would do without LMS.
+    timeline_bytes, unedited_timeline_bytes: live bytes per planned event, in order; timeline_seconds: when each starts.
+    """
+
+    step: str
+    planner: str
+    tier: str
+    limit_bytes: int
+    unedited_peak_bytes: int
+    predicted_peak_bytes: int
+    unedited_limit_bytes: int
+    floor_bytes: int | None
+    unedited_step_seconds: float
+    predicted_step_seconds: float
+    predicted_stall_seconds: float = 0.0
+    swapped_out_bytes: int = 0
+    swapped_in_bytes: int = 0
+    recomputed_ops: int = 0
+    change: str = ""
+    decisions: tuple[Decision, ...] = ()
+    timeline_bytes: Sequence[int] = ()
+    timeline_seconds: Sequence[float] = ()
+    unedited_timeline_bytes: Sequence[int] = ()
+    peak_at: str = ""
+    peak_tensors: tuple[tuple[str, int], ...] = ()
+    parameters: dict[str, Any] = field(default_factory=dict)
+    planning_seconds: float = 0.0
+    measured_peak_bytes: int | None = None
+    measured_step_seconds: float | None = None
+    steps_measured: int = 0
+
+    @property
+    def rewritten(self) -> bool:
+        """True where the plan changes the step."""
+        return self.planner not in ("off", "none")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return json.loads(json.dumps(asdict(self), default=int))
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=1)
+
+    def to_markdown(self) -> str:
+        """The report as a person reads it: figures first, then the tensors at the peak, then every decision."""
+        lines = [f"# LMS report: {self.step} step", "", self.headline(), "", "| figure | value |", "| --- | --- |"]
+        lines += [f"| {name} | {value} |" for name, value in self._figures()]
+        if self.peak_tensors:
+            lines += ["", f"## Live at the predicted peak (`{self.peak_at}`)", "", "| tensor | size |", "| --- | --- |"]
+            lines += [f"| `{name}` | {format_size(size)} |" for name, size in self.peak_tensors]
+        if self.decisions:
+            lines += ["", "## Decisions", "", "| tensor | size | decision | copies |", "| --- | --- | --- | --- |"]
+            rows = sorted(self.decisions, key=lambda d: (-d.bytes, d.tensor))
+            lines += [f"| `{d.tensor}` | {format_size(d.bytes)} | {d.action} | {d.copies or ''} |" for d in rows]
+        return "\n".join(lines) + "\n"
+
+    def headline(self) -> str:
+        """One sentence for a terminal."""
+        if not self.rewritten:
+            return (
+                f"LMS changes nothing in the {self.step} step: predicted peak {format_size(self.unedited_peak_bytes)}, "
+                f"limit {format_size(self.limit_bytes)}."
+            )
+        return (
+            f"LMS takes the {self.step} step from a predicted peak of {format_size(self.unedited_peak_bytes)} to "
+            f"{format_size(self.predicted_peak_bytes)} (limit {format_size(self.limit_bytes)}): "
+            f"{format_size(self.swapped_out_bytes)} swapped out per step, {self.recomputed_ops} ops recomputed."
+        )
+
+    def _figures(self) -> list[tuple[str, str]]:
+        def size(value: int | None) -> str:
+            return "" if value is None else format_size(value)
+
+        rows = [
+            ("planner", self.planner),
+            ("swap tier", self.tier),
+            ("memory limit", size(self.limit_bytes)),
+            ("smallest limit without LMS (predicted)", size(self.unedited_limit_bytes)),
+            ("smallest limit with LMS: the floor (predicted)", size(self.floor_bytes)),
+            ("peak without LMS (predicted)", size(self.unedited_peak_bytes)),
+            ("peak with this plan (predicted)", size(self.predicted_peak_bytes)),
+            ("peak (measured)", size(self.measured_peak_bytes)),
+            ("predicted / measured peak", self._ratio(self.predicted_peak_bytes, self.measured_peak_bytes)),
+            ("swapped out per step", size(self.swapped_out_bytes)),
+            ("swapped in per step", size(self.swapped_in_bytes)),
+            ("ops recomputed per step", str(self.recomputed_ops)),
+            ("step time without LMS (predicted)", format_seconds(self.unedited_step_seconds)),
+            ("step time with this plan (predicted)", format_seconds(self.predicted_step_seconds)),
+            ("of that, waiting for the tier (predicted)", format_seconds(self.predicted_stall_seconds)),
+            (
+                "step time (median, measured)",
+                "" if self.measured_step_seconds is None else format_seconds(self.measured_step_seconds),
+            ),
+            ("planning time", format_seconds(self.planning_seconds)),
+            ("rewrite", self.change),
+        ]
+        rows += [(name, str(value)) for name, value in self.parameters.items()]
+        return [(name, value) for name, value in rows if value]
+
+    @staticmethod
+    def _ratio(predicted: float, measured: float | None) -> str:
+        return "" if not measured else f"{predicted / measured:.2f}"

@@ -1,0 +1,104 @@
+"""Run folders: which one a command means, what it was asked for before, and its config.json."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from lms3d import checkpoint, config
+from lms3d.config import TrainConfig
+from lms3d.errors import InputError
+from lms3d.files import writable_folder, write_json
+
+DEFAULT_PARENT = Path("runs")
+_LIBRARIES = ("tensorflow", "keras", "numpy", "nibabel", "SimpleITK", "nilearn", "scipy", "horovod")
+
+
+def choose(given: dict[str, Any], output: Path | None, resume: bool) -> tuple[TrainConfig, Path, bool]:
+    """The options of the run, its folder, and whether there is a checkpoint to go on from.
+
+    given: the options that the user wrote. A resumed run takes all others from its config.json. Without `output` a new
+    run gets a new folder under runs/, and a resumed one is the latest there of the same network and resolution.
+    """
+    if resume:
+        run_dir = output or _latest(TrainConfig(**given))
+        if run_dir is not None and (run_dir / "config.json").exists():
+            stored, _ = config.load(run_dir)
+            return config.resumed(stored, given, run_dir), run_dir, checkpoint.path_in(run_dir).exists()
+    new = TrainConfig(**given)
+    run_dir = output or _unused(new)
+    if not resume and holds_results(run_dir):
+        raise InputError(
+            f"--output {run_dir} holds another run; add --resume to continue it, or choose another --output"
+        )
+    return new, run_dir, False
+
+
+def holds_results(run_dir: Path) -> bool:
+    """Whether something would be lost if another run wrote here; a run that never finished an epoch leaves nothing."""
+    return checkpoint.path_in(run_dir).exists() or (run_dir / "best.keras").exists()
+
+
+def describe(
+    run_dir: Path, options: TrainConfig, arguments: Sequence[str], *, device: str, limit_bytes: int, **more: Any
+) -> None:
+    """Writes config.json: every option, versions, machine, and what the caller adds (data, normalisation)."""
+    content = {
+        "options": options.to_json(),
+        "command": ["python", "-m", "lms3d.train", *arguments],
+        "versions": versions(),
+        "device": device,
+        "memory_limit_bytes": limit_bytes,
+        **more,
+    }
+    write_json(writable_folder(run_dir, "--output") / "config.json", content)
+
+
+def check_data(run_dir: Path, fingerprint: str) -> None:
+    """InputError unless the run was trained on the data of this fingerprint."""
+    _, content = config.load(run_dir)
+    if content["data"]["fingerprint"] != fingerprint:
+        raise InputError(
+            f"--resume: the data is not what {run_dir} was trained on; give the same --data, or start another run"
+        )
+
+
+def versions() -> dict[str, str]:
+    """Python, platform, lms3d and the libraries that results depend on; libraries that are missing are left out."""
+    found = {"python": platform.python_version(), "platform": platform.platform(), "lms3d": _own_version()}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def resume_command(run_dir: Path) -> str:
+    """What to type to go on with a run."""
+    return f"{Path(sys.executable).name} -m lms3d.train --output {run_dir} --resume"
+
+
+def _own_version() -> str:
+    import lms3d
+
+    return lms3d.__version__
+
+
+def _name(options: TrainConfig) -> str:
+    return f"{options.model}-{options.resolution}"
+
+
+def _unused(options: TrainConfig) -> Path:
+    first = DEFAULT_PARENT / _name(options)
+    numbered = (first.with_name(f"{first.name}-{number}") for number in range(2, 10**6))
+    return first if not holds_results(first) else next(path for path in numbered if not holds_results(path))
+
+
+def _latest(options: TrainConfig) -> Path | None:
+    candidates = [path for path in DEFAULT_PARENT.glob(f"{_name(options)}*") if checkpoint.path_in(path).exists()]
+    return max(candidates, key=lambda path: checkpoint.path_in(path).stat().st_mtime, default=None)

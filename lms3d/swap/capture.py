@@ -1,0 +1,99 @@
+"""A traced function -> `StepGraph`. Reads only."""
+
+from __future__ import annotations
+
+import re
+
+import tensorflow as tf
+
+from lms3d.swap import surgery
+from lms3d.swap.ir import Op, StepGraph, Tensor, topological
+from lms3d.swap.plan import SCOPE
+
+_OPAQUE = frozenset({tf.resource, tf.variant, tf.string})
+# Types on a GPU machine whose kernels (or data) stay on the host, whatever the op's device says.
+_CPU = re.compile(r"device:CPU|/cpu:", re.IGNORECASE)
+
+
+def capture(
+    function: tf.types.experimental.ConcreteFunction, *, compute_device: str = "CPU:0", extra_bytes: int = 0
+) -> StepGraph:
+    """The step behind a concrete function, in a topological order that stays close to the traced one.
+
+    compute_device: "CPU:0", "CPU:1", "GPU:0"; ops that are pinned to another device are not `on_device`.
+    extra_bytes: further bytes that stay on the device during the step.
+    """
+    graph = function.graph
+    # Tracing adds control inputs to ops that exist already, so the traced order needs a touch.
+    ops = topological(_op(op, compute_device) for op in graph.get_operations())
+    returned = frozenset(t.name for t in graph.outputs)
+    arguments = sum(size(t) or 0 for t in graph.inputs[: len(graph.inputs) - len(function.captured_inputs)])
+    return StepGraph(ops, returned, surgery.captured_bytes(function) + arguments + extra_bytes)
+
+
+def size(tensor: tf.Tensor) -> int | None:
+    """Bytes of a tensor, None when its shape is not fully known or its type has no size."""
+    if tensor.dtype in _OPAQUE or not tensor.shape.is_fully_defined():
+        return None
+    return tensor.shape.num_elements() * tensor.dtype.size
+
+
+def on_device(op: tf.Operation, compute_device: str) -> bool:
+    """False only for an op that is pinned to a device other than the compute device."""
+    if not op.device:
+        return True
+    spec = tf.DeviceSpec.from_string(op.device)
+    wanted_type, _, wanted_index = compute_device.partition(":")
+    if spec.device_type is None:
+        return True
+    return spec.device_type.upper() == wanted_type.upper() and (spec.device_index or 0) == int(wanted_index or 0)
+
+
+def flops(op: tf.Operation) -> int:
+    """Floating-point operations of a convolution (any of its three passes) or a matrix product; 0 for other ops."""
+    shapes = [t.shape for t in (*op.inputs, *op.outputs)]
+    if op.type not in _FLOPS or not all(s.is_fully_defined() for s in shapes):
+        return 0
+    gradient, kernel = _FLOPS[op.type]  # indices into inputs and outputs
+    size = shapes[gradient].num_elements()
+    if kernel is None:  # matrix product: every output element sums over the shared axis
+        return 2 * size * shapes[0][-2 if op.get_attr(_transposed(op.type)) else -1]
+    weights = shapes[kernel]
+    return 2 * size * weights.num_elements() // (1 if op.type.startswith("Depthwise") else weights[-1])
+
+
+def _transposed(op_type: str) -> str:
+    return "transpose_a" if op_type == "MatMul" else "adj_x"
+
+
+# op type -> (index of the tensor on the output side, index of the kernel) among inputs + outputs
+_FLOPS: dict[str, tuple[int, int | None]] = {
+    **dict.fromkeys(("Conv2D", "Conv3D", "DepthwiseConv2dNative"), (2, 1)),
+    **{
+        f"{name}BackpropInput{v}": (2, 1)
+        for name, v in (("Conv2D", ""), ("Conv3D", "V2"), ("DepthwiseConv2dNative", ""))
+    },
+    **{
+        f"{name}BackpropFilter{v}": (2, 3)
+        for name, v in (("Conv2D", ""), ("Conv3D", "V2"), ("DepthwiseConv2dNative", ""))
+    },
+    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), (2, None)),
+}
+
+
+def _op(op: tf.Operation, compute_device: str) -> Op:
+    return Op(
+        name=op.name,
+        type=op.type,
+        inputs=tuple(t.name for t in op.inputs),
+        control_inputs=tuple(c.name for c in op.control_inputs),
+        outputs=tuple(
+            Tensor(t.name, size(t), None if t.shape.rank is None or t.dtype in _OPAQUE else t.shape.rank)
+            for t in op.outputs
+        ),
+        stateful=surgery.is_stateful(op),
+        in_loop=surgery.in_loop(op),
+        flops=flops(op),
+        on_device=on_device(op, compute_device),
+        inserted=op.name.startswith(SCOPE),
+    )

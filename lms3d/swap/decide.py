@@ -1,0 +1,192 @@
+"""Step + limit + settings -> plan and report: the thinking half of the engine in one call. No TensorFlow here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from lms3d.errors import DoesNotFit
+from lms3d.report import Decision, Report
+from lms3d.swap import edit, emit, liveness, planner, tflms
+from lms3d.swap.cost import Machine, step_seconds
+from lms3d.swap.ir import StepGraph, producer_name
+from lms3d.swap.plan import Plan
+from lms3d.swap.problem import Problem, reduce
+from lms3d.swap.schedule import Mode, Schedule, build
+from lms3d.swap.simulate import simulate
+from lms3d.units import format_size
+
+# Without a fixed order the executor runs ready ops side by side: the real peak is a little above a serial one.
+UNORDERED = 1.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to plan. `planner`: "hybrid" (swap and recompute under the limit), "tflms" (levels) or "off".
+
+    pool: how the device's memory is handed out, one of `bfc.POOLS`.
+    """
+
+    limit_bytes: int
+    tier: str = "disk"
+    planner: str = "hybrid"
+    pool: str = "none"
+    tflms: tflms.Parameters = field(default_factory=tflms.Parameters)
+
+
+def decide(
+    graph: StepGraph, settings: Settings, machine: Machine, *, step: str = "train", with_floor: bool = True
+) -> tuple[Plan, Report]:
+    """The plan for one step, and the report on it, measured fields empty.
+
+    with_floor: also find the smallest limit that any plan fits in, where that is not known already (takes seconds).
+    Raises DoesNotFit, with the smallest limit, where no plan fits.
+    """
+    started = time.monotonic()
+    problem = reduce(graph, machine)
+    before = build(problem, {}, machine)
+    unedited = unedited_limit(problem, before, settings.pool)
+    if settings.planner == "hybrid":
+        plan, solution = _hybrid(problem, unedited, settings, machine)
+    else:
+        plan, solution = (
+            (Plan() if settings.planner == "off" else tflms.make(graph, settings.tflms, settings.limit_bytes, machine)),
+            None,
+        )
+    floor_bytes = None
+    if with_floor:
+        floor_bytes = min(planner.floor(problem, machine, pool=settings.pool)[1], unedited)
+    report = Report(
+        step=step,
+        planner=plan.planner if settings.planner != "off" else "off",
+        tier=settings.tier,
+        limit_bytes=settings.limit_bytes,
+        unedited_peak_bytes=before.peak_bytes,
+        predicted_peak_bytes=before.peak_bytes,
+        unedited_limit_bytes=unedited,
+        floor_bytes=floor_bytes,
+        unedited_step_seconds=step_seconds(graph, machine),
+        predicted_step_seconds=step_seconds(graph, machine),
+        swapped_out_bytes=plan.swapped_out_bytes,
+        swapped_in_bytes=plan.swapped_in_bytes,
+        recomputed_ops=len(plan.recomputes),
+        unedited_timeline_bytes=tuple(int(b) for b in before.live_bytes),
+        timeline_bytes=tuple(int(b) for b in before.live_bytes),
+        timeline_seconds=tuple(float(s) for s in np.concatenate([[0.0], problem.seconds.cumsum()[:-1]]))
+        if len(problem.anchors)
+        else (),
+        decisions=_decisions(problem, plan),
+        parameters=dict(plan.parameters or {}),
+    )
+    if solution is not None:
+        _describe_schedule(report, solution)
+    elif not plan.empty:
+        _describe_simulation(report, graph, plan, machine)
+    else:
+        _describe_peak(report, problem, before)
+    report.planning_seconds = time.monotonic() - started
+    return plan, report
+
+
+def unedited_limit(problem: Problem, before: Schedule, pool: str) -> int:
+    """The smallest limit at which an unedited step is trusted to run."""
+    return int(planner.needed_bytes(problem, before, pool) * UNORDERED)
+
+
+def _hybrid(
+    problem: Problem, unedited: int, settings: Settings, machine: Machine
+) -> tuple[Plan, planner.Solution | None]:
+    if unedited <= settings.limit_bytes or not problem.anchors:
+        return Plan(), None
+    solution = planner.solve(problem, settings.limit_bytes, machine, pool=settings.pool)
+    if not solution.fits:
+        lowest, smallest = planner.floor(problem, machine, pool=settings.pool)
+        solution = replace(lowest, limit_bytes=settings.limit_bytes)
+        if not planner.fits(solution, settings.pool):
+            raise does_not_fit(settings.limit_bytes, smallest, unedited)
+    return emit.emit(solution), solution
+
+
+def does_not_fit(limit_bytes: int, floor_bytes: int, unedited_bytes: int | None = None) -> DoesNotFit:
+    """The error of a limit below the floor."""
+    without = f" and {format_size(unedited_bytes)} without" if unedited_bytes else ""
+    return DoesNotFit(
+        f"the step does not fit in {format_size(limit_bytes)}, not even with LMS: the smallest memory limit that would do is "
+        f"{format_size(floor_bytes)} with LMS{without}; raise --memory-limit or lower --resolution or --batch-size",
+        floor_bytes,
+    )
+
+
+def _decisions(problem: Problem, plan: Plan) -> tuple[Decision, ...]:
+    """Every large tensor and what happens to it; swapped tensors outside of the planner's view too."""
+    swapped: dict[str, int] = {}
+    for back in plan.swap_ins:
+        swapped[back.tensor] = swapped.get(back.tensor, 0) + 1
+    recomputed: dict[str, int] = {}
+    for again in plan.recomputes:
+        recomputed[again.tensor] = recomputed.get(again.tensor, 0) + 1
+    sizes = {b.root: b.bytes for b in problem.buffers} | {s.tensor: s.bytes for s in plan.swap_outs}
+    rows = []
+    for tensor, size in sizes.items():
+        action = "swap" if tensor in swapped else "recompute" if tensor in recomputed else "keep"
+        rows.append(
+            Decision(
+                tensor=tensor, bytes=size, action=action, copies=swapped.get(tensor, 0) or recomputed.get(tensor, 0)
+            )
+        )
+    return tuple(rows)
+
+
+def _describe_schedule(report: Report, solution: planner.Solution) -> None:
+    schedule, problem = solution.schedule, solution.problem
+    seconds = [
+        problem.seconds[e.anchor] if e.buffer == len(problem.buffers) else problem.buffers[e.buffer].seconds
+        for e in schedule.events
+    ]
+    report.predicted_peak_bytes = solution.peak_bytes
+    report.predicted_step_seconds += schedule.seconds - float(problem.seconds.sum())
+    report.predicted_stall_seconds = max(0.0, schedule.stall_seconds)
+    report.timeline_bytes = tuple(int(b) for b in schedule.live_bytes)
+    report.timeline_seconds = tuple(float(s) for s in np.concatenate([[0.0], np.cumsum(seconds)[:-1]]))
+    report.parameters = {"kept, swapped, recomputed tensors": _counts(solution)}
+    _describe_peak(report, problem, schedule)
+
+
+def _counts(solution: planner.Solution) -> str:
+    modes = [c.mode for c in solution.choices.values()]
+    swapped, recomputed = modes.count(Mode.SWAP), modes.count(Mode.RECOMPUTE)
+    return f"{len(solution.problem.buffers) - swapped - recomputed}, {swapped}, {recomputed}"
+
+
+def _describe_peak(report: Report, problem: Problem, schedule: Schedule) -> None:
+    if not problem.anchors:
+        return
+    event = int(schedule.live_bytes.argmax())
+    at = schedule.events[event]
+    report.peak_at = (
+        problem.anchors[at.anchor]
+        if at.buffer == len(problem.buffers)
+        else f"recompute {producer_name(problem.buffers[at.buffer].root)}"
+    )
+    sizes: Mapping[str, int] = {
+        problem.buffers[c.buffer].root: problem.buffers[c.buffer].bytes
+        for c in schedule.copies
+        if c.start <= event <= c.end
+    }
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:20]
+    report.peak_tensors = (*largest, ("(weights, slots, batches and small tensors)", problem.base_bytes))
+
+
+def _describe_simulation(report: Report, graph: StepGraph, plan: Plan, machine: Machine) -> None:
+    edited = edit.apply(graph, plan)
+    run = simulate(edited, machine)
+    unedited = simulate(graph, machine)
+    report.unedited_peak_bytes = max(report.unedited_peak_bytes, unedited.peak_bytes)
+    report.predicted_peak_bytes = run.peak_bytes
+    report.predicted_step_seconds = run.seconds
+    report.predicted_stall_seconds = max(0.0, run.seconds - unedited.seconds)
+    report.timeline_bytes, report.timeline_seconds = run.timeline_bytes, run.timeline_seconds
+    report.unedited_timeline_bytes = tuple(int(b) for b in liveness.live_bytes(graph))

@@ -1,0 +1,163 @@
+"""Traced function in, function that fits out: capture -> decide -> rewrite, with the tier that the device needs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from lms3d.errors import DoesNotFit, InputError, StorageError
+from lms3d.report import Report
+from lms3d.swap import guard, measure, surgery
+from lms3d.swap.capture import capture
+from lms3d.swap.cost import Machine
+from lms3d.swap.decide import Settings, decide
+from lms3d.swap.plan import Plan
+from lms3d.swap.rewrite import already_rewritten, rewrite
+from lms3d.swap.tiers import DiskTier, HostTier, Tier
+from lms3d.units import format_size
+
+log = logging.getLogger("lms3d")
+TIERS = ("auto", "host", "disk")
+NEAR_LIMIT = 0.7
+
+
+@dataclass
+class Prepared:
+    """A function that is ready to run, the plan behind it and the report on it."""
+
+    function: tf.types.experimental.ConcreteFunction
+    plan: Plan
+    report: Report
+
+
+def choose_tier(tier: str, compute_device: str) -> str:
+    """ "auto": host memory for a GPU; the disk for a CPU, whose tensors are in host memory already."""
+    if tier not in TIERS:
+        raise InputError(f"swap tier {tier!r}: expected one of {', '.join(TIERS)}")
+    if tier != "auto":
+        return tier
+    return "disk" if compute_device.startswith("CPU") else "host"
+
+
+class Engine:
+    """Prepares functions for one compute device under one limit. `close` removes the swap files."""
+
+    def __init__(self, settings: Settings, *, compute_device: str, swap_dir: str | Path | None = None) -> None:
+        self.settings, self.compute_device = settings, compute_device
+        self.swap_dir = None if swap_dir is None else Path(swap_dir)
+        self._tier: Tier | None = None
+        self._machine: Machine | None = None
+        if self.swap_dir is not None and settings.tier == "disk":
+            _check_writable(self.swap_dir)
+
+    @property
+    def tier(self) -> Tier:
+        if self._tier is None:
+            self._tier = DiskTier(self.swap_dir) if self.settings.tier == "disk" else HostTier()
+        return self._tier
+
+    @property
+    def machine(self) -> Machine:
+        if self._machine is None:
+            self._machine = measure.machine(self.compute_device, self.settings.tier, self.swap_dir)
+        return self._machine
+
+    def decide(
+        self, function: tf.types.experimental.ConcreteFunction, step: str, extra_bytes: int, *, with_floor: bool = True
+    ) -> tuple[Plan, Report]:
+        """The plan and its report, without touching the function."""
+        graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes)
+        return decide(graph, self.settings, self.machine, step=step, with_floor=with_floor)
+
+    def prepare(
+        self,
+        function: tf.types.experimental.ConcreteFunction,
+        step: str,
+        *,
+        extra_bytes: int = 0,
+        with_floor: bool = False,
+    ) -> Prepared:
+        """Plan `function` (step: "train", "test", "predict") and rewrite it. Raises DoesNotFit below the floor.
+
+        extra_bytes: what else stays on the device meanwhile. A function that was rewritten before is left alone.
+        """
+        graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes)
+        if already_rewritten(graph):
+            log.info("lms: the function has been rewritten before; nothing to do")
+            _, report = decide(
+                graph,
+                Settings(limit_bytes=self.settings.limit_bytes, planner="off"),
+                self.machine,
+                step=step,
+                with_floor=False,
+            )
+            return Prepared(function, Plan(), report)
+        plan, report = decide(graph, self.settings, self.machine, step=step, with_floor=with_floor)
+        log.info("lms: %s", report.headline())
+        self._check_host_memory(plan)
+        if not plan.empty:
+            function, change = rewrite(function, graph, plan, self.tier)
+            report.change = str(change)
+        if self._guarded(report):
+            function, guards = guard.insert(function)
+            log.info("lms: %d guards against oneDNN kernels that do not check their memory", guards)
+        return Prepared(function, plan, report)
+
+    def _guarded(self, report: Report) -> bool:
+        """Where running out of memory is possible and would end the process (see `guard`)."""
+        near = report.predicted_peak_bytes > self.settings.limit_bytes * NEAR_LIMIT
+        return self.settings.pool != "none" and self.compute_device.startswith("CPU") and near
+
+    def _check_host_memory(self, plan: Plan) -> None:
+        """Pinned host memory has a limit of its own: say so before the first step, not in the middle of it."""
+        limit = os.environ.get("TF_GPU_HOST_MEM_LIMIT_IN_MB", "")
+        if self.settings.tier != "host" or self.compute_device.startswith("CPU") or not limit.isdecimal():
+            return
+        if plan.swapped_out_bytes > int(limit) << 20:
+            raise DoesNotFit(
+                f"the plan swaps {format_size(plan.swapped_out_bytes)} to host memory, but TF_GPU_HOST_MEM_LIMIT_IN_MB={limit}; "
+                f"set it to {-(-plan.swapped_out_bytes >> 20) + 1} or more, or unset it"
+            )
+
+    @property
+    def storage_error(self) -> StorageError | None:
+        """What the swap disk failed with, or None."""
+        return getattr(self._tier, "error", None)
+
+    def take_counters(self) -> dict[str, float]:
+        """Bytes and seconds of swapping since the last call, where the tier can measure them."""
+        return {} if self._tier is None else self._tier.take_counters()
+
+    def close(self) -> None:
+        if self._tier is not None:
+            self._tier.close()
+            self._tier = None
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"swap folder {str(folder)!r}: {error.strerror}; give a writable folder with --swap-dir"
+        ) from None
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"swap folder {str(folder)!r} is not writable; give another one with --swap-dir")
+
+
+def model_step(model: Any, step: str) -> Callable[[Any], Any]:
+    """`model.train_step`, `test_step` or `predict_step`, with optional batch parts converted as Keras does."""
+    converted: Callable[[Any], Any] = model._autoconvert_optionals(getattr(model, f"{step}_step"))
+    return converted
+
+
+def trace_step(model: Any, step: str, spec: Any) -> tf.types.experimental.ConcreteFunction:
+    """Trace one step of a built and compiled Keras model for batches of `spec` (nested TensorSpecs, static shapes)."""
+    function = model_step(model, step)
+    return surgery.trace(lambda data: function(data), spec)

@@ -1,0 +1,76 @@
+"""Turn a crash into an out-of-memory error, on a CPU with a hard limit.
+
+TensorFlow's oneDNN kernels do not check whether their output could be allocated: where a pool with a limit is full,
+they end the process with a segmentation fault (TensorFlow 2.21: `MklConvOp::Compute`). So before each large one an op
+asks for the same number of bytes and an eighth more, and gives them back at once. It fails cleanly, with
+`ResourceExhaustedError`. (Another thread may take the memory in between: the crash becomes rare, not impossible.)
+
+    x --> lms/guard/conv (Empty, control input: the op behind x)  ..control..>  conv
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from lms3d.swap import surgery
+from lms3d.swap.capture import size
+from lms3d.swap.plan import SCOPE
+
+GUARD_SCOPE = f"{SCOPE}guard/"
+SMALLEST_BYTES = 1 << 18
+# Ops that TensorFlow replaces by oneDNN kernels on x86.
+ONEDNN_TYPES = frozenset(
+    [
+        "AvgPool",
+        "AvgPool3D",
+        "AvgPool3DGrad",
+        "AvgPoolGrad",
+        "BatchMatMul",
+        "BatchMatMulV2",
+        "Conv2D",
+        "Conv2DBackpropFilter",
+        "Conv2DBackpropInput",
+        "Conv3D",
+        "Conv3DBackpropFilterV2",
+        "Conv3DBackpropInputV2",
+        "DepthwiseConv2dNative",
+        "DepthwiseConv2dNativeBackpropFilter",
+        "DepthwiseConv2dNativeBackpropInput",
+        "Einsum",
+        "FusedBatchNorm",
+        "FusedBatchNormGrad",
+        "FusedBatchNormGradV2",
+        "FusedBatchNormGradV3",
+        "FusedBatchNormV2",
+        "FusedBatchNormV3",
+        "LeakyRelu",
+        "MatMul",
+        "MaxPool",
+        "MaxPool3D",
+        "MaxPool3DGrad",
+        "MaxPoolGrad",
+        "Relu",
+        "Relu6",
+        "Softmax",
+        "Tanh",
+        "Elu",
+        "Swish",
+        "Transpose",
+    ]
+)
+
+
+def insert(function: tf.types.experimental.ConcreteFunction) -> tuple[tf.types.experimental.ConcreteFunction, int]:
+    """The function with a guard before each large oneDNN op, and how many there are. Results are unchanged."""
+    graph, count = function.graph, 0
+    for op in graph.get_operations():
+        needed = sum(size(t) or 0 for t in op.outputs)
+        if op.type not in ONEDNN_TYPES or needed < SMALLEST_BYTES or surgery.in_loop(op):
+            continue
+        before = list(dict.fromkeys([t.op for t in op.inputs] + list(op.control_inputs)))
+        with surgery.insertion(graph, op.device or None, before):
+            probe = tf.raw_ops.Empty(shape=[needed + needed // 8], dtype=tf.uint8, name=f"{GUARD_SCOPE}{op.name}").op
+        surgery.keep(probe)
+        surgery.add_control_inputs(op, [probe])
+        count += 1
+    return (surgery.make_function(function), count) if count else (function, 0)

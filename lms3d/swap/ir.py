@@ -1,0 +1,250 @@
+"""The vocabulary of the engine: a step of training or inference as plain, frozen values. No TensorFlow here.
+
+A `StepGraph` is a tuple of `Op`s in a topological order (the order in which they were traced). Tensors are named
+`op:index`, as TensorFlow does. Sizes are bytes on the compute device; `None` means that the size is not known.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+# Ops whose output shares the buffer of their first input.
+ALIAS_TYPES = frozenset(
+    {
+        "Identity",
+        "Reshape",
+        "Squeeze",
+        "ExpandDims",
+        "StopGradient",
+        "PreventGradient",
+        "Bitcast",
+        "EnsureShape",
+        "IdentityN",
+    }
+)
+# Ops that read the shape of their input and never its values: they run as soon as they can.
+METADATA_TYPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "BroadcastGradientArgs"})
+# Ops whose outputs live outside the step: variables, constants, arguments.
+RESIDENT_TYPES = frozenset(
+    {
+        "Placeholder",
+        "PlaceholderWithDefault",
+        "_Arg",
+        "VarHandleOp",
+        "ReadVariableOp",
+        "VariableV2",
+        "Variable",
+        "Const",
+    }
+)
+# Kernels that write their result into the buffer of an input which nobody else needs (`forward_input_or_allocate_output`).
+# Measured, one by one, on a CPU; FusedBatchNorm asks for it too, but holds a reference of its own and never gets it.
+FORWARDING_TYPES = frozenset(
+    [
+        "Abs",
+        "Add",
+        "AddN",
+        "AddV2",
+        "BiasAdd",
+        "Ceil",
+        "Div",
+        "DivNoNan",
+        "Elu",
+        "EluGrad",
+        "Erf",
+        "Exp",
+        "Expm1",
+        "Floor",
+        "LeakyRelu",
+        "LeakyReluGrad",
+        "Log",
+        "Log1p",
+        "LogSoftmax",
+        "Maximum",
+        "Minimum",
+        "Mul",
+        "MulNoNan",
+        "Neg",
+        "RealDiv",
+        "Reciprocal",
+        "Relu",
+        "Relu6",
+        "Relu6Grad",
+        "ReluGrad",
+        "Rint",
+        "Round",
+        "Rsqrt",
+        "RsqrtGrad",
+        "Select",
+        "SelectV2",
+        "Selu",
+        "SeluGrad",
+        "Sigmoid",
+        "SigmoidGrad",
+        "Sign",
+        "Softmax",
+        "Softplus",
+        "Softsign",
+        "Sqrt",
+        "SqrtGrad",
+        "Square",
+        "SquaredDifference",
+        "Sub",
+        "Tanh",
+        "TanhGrad",
+        "Xdivy",
+        "Xlogy",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One output of an op. `bytes` and `rank` are None where the traced shape is not fully known."""
+
+    name: str
+    bytes: int | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One node. `inputs` are tensor names, `control_inputs` op names.
+
+    `stateful`: random, reads or writes a variable, does I/O. `in_loop`: part of a control-flow frame, untouchable.
+    `on_device`: runs on the compute device. `workspace_bytes`: taken while the kernel runs, free after it.
+    `flops`: arithmetic of convolutions and matrix products, 0 for others; `inserted`: put there by a rewrite.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[str, ...] = ()
+    control_inputs: tuple[str, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    stateful: bool = False
+    in_loop: bool = False
+    on_device: bool = True
+    workspace_bytes: int = 0
+    flops: int = 0
+    inserted: bool = False
+
+
+def producer_name(tensor_name: str) -> str:
+    """`"conv/Conv3D:0"` -> `"conv/Conv3D"`."""
+    return tensor_name.rpartition(":")[0]
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """Ops in topological order, the tensors that the step returns, and the bytes that live outside of it.
+
+    `resident_bytes`: weights, optimiser slots and batches that stay on the device for the whole step.
+    Raises `ValueError` on a duplicate name, an unknown input or an order that is not topological.
+    """
+
+    ops: tuple[Op, ...]
+    returned: frozenset[str] = frozenset()
+    resident_bytes: int = 0
+    _checked: bool = field(default=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self._checked:
+            return
+        seen: set[str] = set()
+        tensors: set[str] = set()
+        for op in self.ops:
+            if op.name in seen:
+                raise ValueError(f"two ops are named {op.name!r}")
+            if not op.in_loop:
+                missing = [t for t in op.inputs if t not in tensors] + [c for c in op.control_inputs if c not in seen]
+                if missing:
+                    raise ValueError(
+                        f"op {op.name!r} uses {missing[0]!r}, which no earlier op makes: a cycle or an unknown name"
+                    )
+            seen.add(op.name)
+            tensors.update(t.name for t in op.outputs)
+
+    @cached_property
+    def by_name(self) -> dict[str, Op]:
+        return {op.name: op for op in self.ops}
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Position of each op in the traced order."""
+        return {op.name: i for i, op in enumerate(self.ops)}
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        return {t.name: t for op in self.ops for t in op.outputs}
+
+    @cached_property
+    def consumers(self) -> dict[str, tuple[str, ...]]:
+        """Tensor name -> names of the ops that read it, in traced order, each once."""
+        found: dict[str, dict[str, None]] = {}
+        for op in self.ops:
+            for tensor in op.inputs:
+                found.setdefault(tensor, {})[op.name] = None
+        return {tensor: tuple(ops) for tensor, ops in found.items()}
+
+    @cached_property
+    def levels(self) -> dict[str, int]:
+        """TFLMS level of each op: 0 without inputs, else 1 + the largest among its data and control inputs.
+
+        Ops in loops and ops that a rewrite inserted have no level.
+        """
+        levels: dict[str, int] = {}
+        for op in self.ops:
+            if op.in_loop or op.inserted:
+                continue
+            before = [levels.get(producer_name(t), -1) for t in op.inputs] + [
+                levels.get(c, -1) for c in op.control_inputs
+            ]
+            levels[op.name] = 1 + max(before, default=-1)
+        return levels
+
+    def edges(self) -> Iterator[tuple[Tensor, Op, Op]]:
+        """Every data edge once: (tensor, producer, consumer)."""
+        for op in self.ops:
+            for name in dict.fromkeys(op.inputs):
+                yield self.tensors[name], self.by_name[producer_name(name)], op
+
+    def with_ops(self, ops: tuple[Op, ...]) -> StepGraph:
+        """The same step with other ops; checked again."""
+        return replace(self, ops=ops, _checked=False)
+
+
+def topological(unordered: Iterable[Op]) -> tuple[Op, ...]:
+    """A topological order that keeps the given one as far as it can; `ValueError` names ops of a cycle.
+
+    Inserted ops come as early as their triggers and inputs allow.
+    """
+    ops = list(unordered)
+    index = {op.name: i for i, op in enumerate(ops)}
+    waits = [0] * len(ops)
+    before: list[list[int]] = [[] for _ in ops]
+    for i, op in enumerate(ops):
+        sources = {producer_name(t) for t in op.inputs} | set(op.control_inputs)
+        if op.in_loop:  # frames are cyclic by nature; they stay where they are
+            sources = set()
+        for name in sources:
+            if name not in index:
+                raise ValueError(f"op {op.name!r} uses {name!r}, which does not exist")
+            before[index[name]].append(i)
+        waits[i] = len(sources)
+    ready = [(not op.inserted, i) for i, op in enumerate(ops) if waits[i] == 0]
+    heapq.heapify(ready)
+    order: list[Op] = []
+    while ready:
+        _, i = heapq.heappop(ready)
+        order.append(ops[i])
+        for j in before[i]:
+            waits[j] -= 1
+            if waits[j] == 0:
+                heapq.heappush(ready, (not ops[j].inserted, j))
+    if len(order) < len(ops):
+        stuck = [op.name for i, op in enumerate(ops) if waits[i] > 0][:4]
+        raise ValueError(f"there is a cycle through {', '.join(stuck)}")
+    return tuple(order)

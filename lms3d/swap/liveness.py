@@ -1,0 +1,110 @@
+"""Which buffers a step needs, and how many bytes are live while each op runs, in a fixed order. No TensorFlow here.
+
+A *storage* is a buffer: the tensor whose op allocated it, and all tensors that share it (reshape, identity). Rules:
+ 1. An op allocates its outputs, and its workspace for as long as it runs.
+ 2. An output of an aliasing op shares its input's storage.
+ 3. A forwarding kernel writes into the storage of an input that nobody needs afterwards, if the sizes agree.
+ 4. Ops that read only the shape (Shape, Size, ...) run early and hold nothing: they are not readers.
+ 5. A storage is freed after its last reader, unless it is resident (counted once, in `resident_bytes`) or returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from lms3d.swap.ir import ALIAS_TYPES, FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A buffer: its root tensor, size, and the names of the ops that read it (through any alias)."""
+
+    root: str
+    bytes: int
+    readers: frozenset[str]
+    resident: bool = False
+    returned: bool = False
+
+
+def aliased_input(op: Op, output_index: int) -> str | None:
+    """The input whose buffer this output shares, or None (rule 2)."""
+    if op.type not in ALIAS_TYPES or not op.inputs or not op.on_device:
+        return None
+    return op.inputs[output_index] if op.type == "IdentityN" else op.inputs[0]
+
+
+@lru_cache(maxsize=8)
+def _roots(ops: tuple[Op, ...]) -> dict[str, str]:
+    roots: dict[str, str] = {}
+    for op in ops:
+        for i, tensor in enumerate(op.outputs):
+            source = aliased_input(op, i)
+            roots[tensor.name] = roots.get(source, source) if source else tensor.name
+    return roots
+
+
+def roots(graph: StepGraph) -> dict[str, str]:
+    """Tensor name -> name of the tensor that owns its storage."""
+    return _roots(graph.ops)
+
+
+def storages(graph: StepGraph) -> dict[str, Storage]:
+    """Root tensor name -> storage, for every storage of a known size above zero."""
+    root_of = roots(graph)
+    readers: dict[str, set[str]] = {}
+    for op in graph.ops:
+        for name in () if op.type in METADATA_TYPES else op.inputs:  # rule 4
+            if name in root_of:
+                readers.setdefault(root_of[name], set()).add(op.name)
+    returned = {root_of[t] for t in graph.returned if t in root_of}
+    found = {}
+    for op in graph.ops:
+        for tensor in op.outputs:
+            if tensor.bytes and root_of[tensor.name] == tensor.name and op.on_device:
+                found[tensor.name] = Storage(
+                    tensor.name,
+                    tensor.bytes,
+                    frozenset(readers.get(tensor.name, ())),
+                    op.type in RESIDENT_TYPES,
+                    tensor.name in returned,
+                )
+    return found
+
+
+def forwarded(op: Op, candidates: Sequence[tuple[str, int]]) -> str | None:
+    """The storage (root) that `op` may overwrite, among (root, bytes) of its dying inputs (rule 3)."""
+    if op.type not in FORWARDING_TYPES or not op.outputs or not op.outputs[0].bytes:
+        return None
+    return next((root for root, size in candidates if size == op.outputs[0].bytes), None)
+
+
+def live_bytes(graph: StepGraph) -> np.ndarray:
+    """Bytes on the device while each op of `graph.ops` runs, in that order, one after the other: int64, shape (ops,)."""
+    root_of, stores = roots(graph), storages(graph)
+    pending = {root: len(s.readers) for root, s in stores.items()}
+    live, curve = graph.resident_bytes, np.zeros(len(graph.ops), np.int64)
+    for i, op in enumerate(graph.ops):
+        read = set() if op.type in METADATA_TYPES else {root_of[t] for t in op.inputs if root_of.get(t) in stores}
+        dying = []
+        for root in sorted(read):
+            pending[root] -= 1
+            if pending[root] == 0 and not stores[root].resident and not stores[root].returned:
+                dying.append((root, stores[root].bytes))
+        reused = forwarded(op, dying)
+        made = [t for t in op.outputs if t.name in stores and not stores[t.name].resident]
+        live += sum(stores[t.name].bytes for t in made)
+        if reused is not None:  # rule 3: the first output takes the place of the input
+            live -= stores[reused].bytes
+        curve[i] = live + op.workspace_bytes
+        live -= sum(size for root, size in dying if root != reused)
+        live -= sum(stores[t.name].bytes for t in made if pending[t.name] == 0 and not stores[t.name].returned)
+    return curve
+
+
+def peak_bytes(graph: StepGraph) -> int:
+    """The largest of `live_bytes`; the resident bytes for an empty step."""
+    return int(live_bytes(graph).max(initial=graph.resident_bytes))

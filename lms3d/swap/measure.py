@@ -1,0 +1,114 @@
+"""The speeds of this machine, measured once and kept in the cache folder: what `cost.Machine` needs.
+
+Convolution and memory speed on the compute device take about half a second; the swap tier as much again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from lms3d.swap.cost import Machine
+
+_VERSION = 1
+_PROBE_BYTES = 16 << 20
+
+
+def machine(device: str, tier: str, swap_dir: Path | None) -> Machine:
+    """The speeds of `device` ("CPU:0", "GPU:0") and of a swap tier ("host", "disk")."""
+    key = f"{_VERSION} {tf.__version__} {os.cpu_count()} {_device_name(device)} {tier} {swap_dir or ''}"
+    store = cache_directory() / "machine.json"
+    known = _load(store)
+    if key not in known:
+        known[key] = asdict(_measure(device, tier, swap_dir))
+        _save(store, known)
+    return Machine(**known[key])
+
+
+def cache_directory() -> Path:
+    """`$LMS3D_CACHE`, else `~/.cache/lms3d`."""
+    return Path(os.environ.get("LMS3D_CACHE") or Path.home() / ".cache" / "lms3d")
+
+
+def _device_name(device: str) -> str:
+    if device.startswith("CPU"):
+        return device
+    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
+    return str(details.get("device_name", device))
+
+
+def _load(store: Path) -> dict[str, dict[str, float]]:
+    try:
+        loaded: dict[str, dict[str, float]] = json.loads(store.read_text())
+        return loaded
+    except (OSError, ValueError):
+        return {}
+
+
+def _save(store: Path, known: dict[str, dict[str, float]]) -> None:
+    """A cache that cannot be written costs a second per run and nothing else."""
+    try:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=store.parent, delete=False) as file:
+            json.dump(known, file, indent=1)
+        os.replace(file.name, store)
+    except OSError:
+        pass
+
+
+def _best_seconds(work: Callable[[], object], repeats: int = 4) -> float:
+    """The fastest of some runs: what the machine can do when nothing disturbs it."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _measure(device: str, tier: str, swap_dir: Path | None) -> Machine:
+    with tf.device(device):
+        image = tf.ones((1, 32, 32, 32, 32))
+        kernel = tf.ones((3, 3, 3, 32, 32)) / 1000
+        flat = tf.ones((_PROBE_BYTES // 4,))
+        convolution = _best_seconds(lambda: tf.reduce_sum(tf.nn.conv3d(image, kernel, [1] * 5, "SAME")).numpy())
+        addition = _best_seconds(lambda: (flat + 1.0)[:1].numpy())
+    out_seconds, in_seconds = _host_seconds(device, flat) if tier == "host" else _disk_seconds(swap_dir)
+    return Machine(
+        flops_per_second=2 * 32**3 * 27 * 32 * 32 / convolution,
+        bytes_per_second=2 * _PROBE_BYTES / addition,
+        swap_out_bytes_per_second=_PROBE_BYTES / out_seconds,
+        swap_in_bytes_per_second=_PROBE_BYTES / in_seconds,
+    )
+
+
+def _host_seconds(device: str, there: tf.Tensor) -> tuple[float, float]:
+    """Device to host, host to device. On a CPU both are the same memory: the time of a view."""
+    with tf.device("CPU:0"):
+        here = tf.identity(there)
+        out_seconds = _best_seconds(
+            lambda: tf.identity(there).numpy() if not device.startswith("CPU") else tf.identity(there)
+        )
+
+    def back() -> object:
+        with tf.device(device):
+            return tf.identity(here)[:1].numpy()
+
+    return out_seconds, _best_seconds(back)
+
+
+def _disk_seconds(swap_dir: Path | None) -> tuple[float, float]:
+    """Write and read the same file again and again, as a swap file is: mostly the page cache's speed."""
+    data = np.ones(_PROBE_BYTES, np.uint8)
+    with tempfile.TemporaryFile(dir=swap_dir) as file:
+        out_seconds = _best_seconds(lambda: os.pwrite(file.fileno(), data.data, 0))
+        in_seconds = _best_seconds(lambda: os.preadv(file.fileno(), [data.data], 0))
+    return out_seconds, in_seconds

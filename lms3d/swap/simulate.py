@@ -1,0 +1,150 @@
+"""A step on a machine, event by event: when each op runs, how many bytes are live, how long it takes. No TensorFlow here.
+
+The executor is modelled as a list scheduler:
+ 1. Compute is serial: of the ops whose inputs and control inputs are done, the earliest in the graph's order runs next.
+ 2. Ops that move no data (identities, shapes, constants) take no time and run at once.
+ 3. Swap-outs and swap-ins run on one serial link each, as soon as they are ready, and overlap with compute.
+ 4. A swap-out holds its input until it is complete. A swap-in takes its memory when it starts.
+ 5. Buffers come and go by the rules of `liveness`.
+The real executor may run small ops side by side and picks among ready ops in its own order, so without a planned order
+the true peak may differ by some per cent.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lms3d.swap.cost import Machine, op_seconds
+from lms3d.swap.ir import METADATA_TYPES, Op, StepGraph, producer_name
+from lms3d.swap.liveness import forwarded, roots, storages
+
+_COMPUTE, _OUT, _IN = "compute", "out", "in"
+
+
+@dataclass(frozen=True)
+class Run:
+    """peak_bytes and seconds of one simulated step; the timeline has one point per op that takes time or memory."""
+
+    peak_bytes: int
+    seconds: float
+    timeline_seconds: tuple[float, ...]
+    timeline_bytes: tuple[int, ...]
+
+
+def simulate(graph: StepGraph, machine: Machine) -> Run:
+    """Run `graph` (edited or not) once on `machine`."""
+    return _Executor(graph, machine).run()
+
+
+class _Touched(NamedTuple):
+    """Storages (by root) that a running op reads, and those it makes for nobody."""
+
+    read: list[str]
+    unread: list[str]
+
+
+class _Executor:
+    def __init__(self, graph: StepGraph, machine: Machine) -> None:
+        self.graph, self.machine = graph, machine
+        self.root_of, self.stores = roots(graph), storages(graph)
+        self.pending = {root: len(s.readers) for root, s in self.stores.items()}
+        self.live = self.peak = graph.resident_bytes
+        self.now = {_COMPUTE: 0.0, _OUT: 0.0, _IN: 0.0}
+        self.ready: dict[str, list[tuple[float, int]]] = {_COMPUTE: [], _OUT: [], _IN: []}
+        self.waits, self.after = self._dependencies()
+        self.handed_over: set[str] = set()  # storages that a forwarding op took
+        self.timeline: list[tuple[float, int]] = []
+
+    def _dependencies(self) -> tuple[list[int], list[list[int]]]:
+        index = self.graph.index
+        after: list[list[int]] = [[] for _ in self.graph.ops]
+        waits = []
+        for i, op in enumerate(self.graph.ops):
+            sources = (
+                set()
+                if op.in_loop
+                else {index[producer_name(t)] for t in op.inputs} | {index[c] for c in op.control_inputs}
+            )
+            for source in sources:
+                after[source].append(i)
+            waits.append(len(sources))
+        return waits, after
+
+    def run(self) -> Run:
+        for i, count in enumerate(self.waits):
+            if count == 0:
+                self._enqueue(i, 0.0)
+        running: list[tuple[float, int, str, _Touched]] = []  # (end, op, resource, storages)
+        busy: set[str] = set()
+        clock = 0.0
+        while running or any(self.ready.values()):
+            for resource, queue in self.ready.items():
+                while queue and resource not in busy:
+                    _, i = heapq.heappop(queue)
+                    seconds = self._seconds(self.graph.ops[i], resource)
+                    touched = self._begin(self.graph.ops[i], clock)
+                    if seconds == 0.0:
+                        self._finish(i, touched, clock)
+                        continue
+                    heapq.heappush(running, (clock + seconds, i, resource, touched))
+                    busy.add(resource)
+            if any(q and r not in busy for r, q in self.ready.items()):
+                continue
+            if not running:
+                break
+            clock, i, resource, touched = heapq.heappop(running)
+            busy.discard(resource)
+            self._finish(i, touched, clock)
+        times, sizes = zip(*self.timeline, strict=True) if self.timeline else ((), ())
+        return Run(self.peak, clock, times, sizes)
+
+    def _enqueue(self, i: int, clock: float) -> None:
+        op = self.graph.ops[i]
+        resource = _OUT if op.type == "SwapOut" else _IN if op.type == "SwapIn" else _COMPUTE
+        # Rule 2: what takes no time goes first, among the rest the earlier op.
+        first = 0.0 if resource == _COMPUTE and self._seconds(op, resource) == 0.0 else 1.0
+        heapq.heappush(self.ready[resource], (first, i))
+
+    def _seconds(self, op: Op, resource: str) -> float:
+        if resource == _OUT:
+            return (self.graph.tensors[op.inputs[0]].bytes or 0) / self.machine.swap_out_bytes_per_second
+        if resource == _IN:
+            return (op.outputs[0].bytes or 0) / self.machine.swap_in_bytes_per_second
+        return op_seconds(self.graph, op, self.machine)
+
+    def _begin(self, op: Op, clock: float) -> _Touched:
+        """Allocate; returns what `_finish` needs."""
+        read = (
+            set()
+            if op.type in METADATA_TYPES
+            else {self.root_of[t] for t in op.inputs if self.root_of.get(t) in self.stores}
+        )
+        dying = []
+        for root in sorted(read):
+            store = self.stores[root]
+            if self.pending[root] == 1 and not store.resident and not store.returned:
+                dying.append(root)
+        reused = forwarded(op, [(root, self.stores[root].bytes) for root in dying])
+        made = [t.name for t in op.outputs if t.name in self.stores and not self.stores[t.name].resident]
+        self.live += sum(self.stores[name].bytes for name in made)
+        if reused is not None:
+            self.handed_over.add(reused)
+            self.live -= self.stores[reused].bytes
+        self.peak = max(self.peak, self.live + op.workspace_bytes)
+        if made or dying:
+            self.timeline.append((clock, self.live + op.workspace_bytes))
+        return _Touched(sorted(read), [n for n in made if self.pending[n] == 0 and not self.stores[n].returned])
+
+    def _finish(self, i: int, touched: _Touched, clock: float) -> None:
+        for root in touched.read:
+            store = self.stores[root]
+            self.pending[root] -= 1
+            if self.pending[root] == 0 and root not in self.handed_over and not store.resident and not store.returned:
+                self.live -= store.bytes
+        self.live -= sum(self.stores[root].bytes for root in touched.unread)
+        for j in self.after[i]:
+            self.waits[j] -= 1
+            if self.waits[j] == 0:
+                self._enqueue(j, clock)

@@ -1,0 +1,137 @@
+"""The only home of TensorFlow calls that are not public. Checked with TensorFlow 2.21.
+
+Everything here works on a `FuncGraph`, the graph behind a concrete function, and edits it in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.eager.polymorphic_function import concrete_function
+
+_OFF = rewriter_config_pb2.RewriterConfig.OFF
+_EXECUTION = None
+
+
+class RewrittenFunction(concrete_function.ConcreteFunction):
+    """A concrete function that always runs under `execution`: the graph optimiser leaves its nodes alone."""
+
+    def _call_flat(self, *arguments: Any, **options: Any) -> Any:
+        with execution():
+            return super()._call_flat(*arguments, **options)
+
+
+def make_function(function: tf.types.experimental.ConcreteFunction) -> RewrittenFunction:
+    """A concrete function that runs the edited graph of `function`; `function` itself still runs what was traced."""
+    made = concrete_function.ConcreteFunction.from_func_graph(function.graph, function.function_type, {})
+    made.__class__ = RewrittenFunction
+    return made
+
+
+def set_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
+    """Make input `index` of `op` read `tensor`."""
+    op._update_input(index, tensor)
+
+
+def add_control_inputs(op: tf.Operation, before: Iterable[tf.Operation]) -> None:
+    """Let `op` wait for the ops of `before`."""
+    op._add_control_inputs(list(before))
+
+
+def in_loop(op: tf.Operation) -> bool:
+    """True for ops of a control-flow frame (TensorFlow 1 while loops and conds), which must not be touched."""
+    return op._get_control_flow_context() is not None or op.type in _FRAME_TYPES
+
+
+_FRAME_TYPES = frozenset({"Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond", "RefEnter", "RefExit"})
+
+
+def is_stateful(op: tf.Operation) -> bool:
+    """True for ops that read or write variables, draw random numbers or do I/O."""
+    definition = op.op_def
+    return definition is None or definition.is_stateful
+
+
+def copy_op(op: tf.Operation, name: str, before: Sequence[tf.Operation]) -> tf.Operation:
+    """The same op once more, with the same inputs and attributes, after the ops of `before`."""
+    graph = op.graph
+    attributes = {key: value for key, value in op.node_def.attr.items() if key != "_class"}
+    with (
+        graph.as_default(),
+        tf.control_dependencies(None),
+        tf.control_dependencies(list(before)),
+        tf.device(op.device or None),
+    ):
+        copy = graph._create_op_internal(
+            op.type, list(op.inputs), [t.dtype for t in op.outputs], name=name, attrs=attributes, op_def=op.op_def
+        )
+    for old, new in zip(op.outputs, copy.outputs, strict=True):
+        new.set_shape(old.shape)
+    return copy
+
+
+@contextlib.contextmanager
+def insertion(graph: tf.Graph, device: str | None, before: Sequence[tf.Operation] = ()) -> Iterator[None]:
+    """Ops that are made inside go to `graph` on `device`, and wait for the ops of `before`."""
+    with graph.as_default(), tf.control_dependencies(None), tf.control_dependencies(list(before)), tf.device(device):
+        yield
+
+
+def keep(op: tf.Operation) -> None:
+    """Tell the graph optimiser not to remove or merge `op`."""
+    op._set_attr("_grappler_do_not_remove", tf.compat.v1.AttrValue(b=True))
+
+
+def _execution_options() -> config_pb2.ConfigProto:
+    """Graph optimisers that would undo a rewrite are off: they remove identities, merge recomputed ops, move work about."""
+    rewriting = rewriter_config_pb2.RewriterConfig(
+        dependency_optimization=_OFF,
+        arithmetic_optimization=_OFF,
+        common_subgraph_elimination=_OFF,
+        memory_optimization=rewriter_config_pb2.RewriterConfig.NO_MEM_OPT,
+        scoped_allocator_optimization=_OFF,
+        auto_mixed_precision=_OFF,
+        loop_optimization=_OFF,
+        meta_optimizer_iterations=rewriter_config_pb2.RewriterConfig.ONE,
+    )
+    options = config_pb2.GraphOptions(rewrite_options=rewriting)
+    return config_pb2.ConfigProto(graph_options=options, allow_soft_placement=True)
+
+
+@contextlib.contextmanager
+def execution() -> Iterator[None]:
+    """Functions that are called inside are optimised with `_execution_options`; others keep TensorFlow's defaults."""
+    global _EXECUTION
+    if _EXECUTION is None:
+        _EXECUTION = eager_context.FunctionCallOptions(config_proto=_execution_options())
+    context = eager_context.context()
+    before = context.function_call_options
+    context.function_call_options = _EXECUTION
+    try:
+        yield
+    finally:
+        context.function_call_options = before
+
+
+def captured_bytes(function: tf.types.experimental.ConcreteFunction) -> int:
+    """Bytes of the variables and tensors that a concrete function holds from outside: weights, slots, constants."""
+    seen: dict[int, int] = {}
+    for variable in function.graph.variables:
+        seen[id(variable)] = variable.shape.num_elements() * variable.dtype.size
+    for tensor in function.captured_inputs:
+        if tensor.dtype not in (tf.resource, tf.variant, tf.string) and tensor.shape.is_fully_defined():
+            seen[id(tensor)] = tensor.shape.num_elements() * tensor.dtype.size
+    return sum(seen.values())
+
+
+Trace = Callable[..., Any]
+
+
+def trace(function: Trace, *specs: Any) -> tf.types.experimental.ConcreteFunction:
+    """Trace `function` once for these specs: no autograph, no XLA, so that every op stays visible."""
+    return tf.function(function, autograph=False, jit_compile=False).get_concrete_function(*specs)

@@ -1,0 +1,201 @@
+"""Where swapped tensors live: host memory, or a disk. Each tier makes the ops of one swap-out and one swap-in.
+
+    host    device:  t                                     z
+                      \\                                   /
+            host:      lms/swap_out/t -> lms/swap_in/t/k      (one Identity each; triggers act on the second, because
+                                                               the copy to the device starts when it fires)
+
+    disk    t -> lms/swap_out/t (writes a file) -> lms/swap_in/t/k/read -> lms/swap_in/t/k -> z
+                                    lms/swap_in/t/k/buffer -/   (an empty tensor on the host, which the read fills)
+
+The disk tier moves raw bytes between the tensor's own buffer and a file of its own, without a copy and without the
+Python lock: `pwrite` and `preadv` release it. The files are private to the user, and are removed when the tier is
+closed, when the process ends, and, after a crash, by the next run (their owner holds a lock that dies with it).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from lms3d.errors import InputError, StorageError
+from lms3d.swap import surgery
+
+_PREFIX = "lms3d-swap-"
+
+
+class Tier(Protocol):
+    """Makes the nodes of a swap and counts what passes through them."""
+
+    name: str
+
+    def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
+        """The op that copies `tensor` out; its output 0 is what `swap_in` wants."""
+
+    def swap_in(self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation]) -> tf.Tensor:
+        """The tensor that came back: same shape and type as `like`, fetched after the ops of `triggers`."""
+
+    def take_counters(self) -> dict[str, float]:
+        """Bytes and seconds of swapping since the last call."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class HostTier:
+    """Host memory. On a GPU the copies are TensorFlow's own, through pinned memory; on a CPU they are aliases and save nothing."""
+
+    name = "host"
+
+    def __init__(self, device: str = "CPU:0") -> None:
+        self.device = device
+
+    def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
+        with surgery.insertion(tensor.graph, self.device):
+            op = tf.raw_ops.Identity(input=tensor, name=name).op
+        surgery.keep(op)
+        return op
+
+    def swap_in(self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation]) -> tf.Tensor:
+        with surgery.insertion(handle.graph, self.device, triggers):
+            back = tf.raw_ops.Identity(input=handle, name=name)
+        surgery.keep(back.op)
+        return back
+
+    def take_counters(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+class DiskTier:
+    """Files in a private folder below `directory` (default: the system's temporary folder).
+
+    Raises InputError when the folder cannot be made, StorageError (through the step) on a full disk or an I/O error.
+    """
+
+    name = "disk"
+
+    def __init__(self, directory: str | Path | None = None) -> None:
+        parent = Path(directory or tempfile.gettempdir())
+        remove_orphans(parent)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
+        except OSError as error:
+            raise InputError(
+                f"swap folder {str(parent)!r}: {error.strerror}; give a writable folder with --swap-dir"
+            ) from None
+        self._lock = _lock(self.directory)
+        self._files: list[int] = []
+        self._guard = threading.Lock()
+        self._counters = dict.fromkeys(_COUNTERS, 0.0)
+        self.error: StorageError | None = None
+        atexit.register(self.close)
+
+    def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
+        file = os.open(self.directory / f"{len(self._files)}.bin", os.O_RDWR | os.O_CREAT, 0o600)
+        self._files.append(file)
+
+        def write(array: np.ndarray) -> np.int64:
+            self._transfer(os.pwrite, file, array, "swapped_out_bytes", "swap_out_seconds")
+            return np.int64(file)
+
+        with surgery.insertion(tensor.graph, "CPU:0"):
+            handle = tf.numpy_function(write, [tensor], tf.int64, name=name)
+        handle.set_shape(())
+        surgery.keep(handle.op)
+        return handle.op
+
+    def swap_in(self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation]) -> tf.Tensor:
+        def read(array: np.ndarray, file: np.int64) -> np.int64:
+            # The array is a view of the empty tensor's own buffer, which nobody else can see yet.
+            self._transfer(os.preadv, int(file), array, "swapped_in_bytes", "swap_in_seconds")
+            return file
+
+        with surgery.insertion(handle.graph, "CPU:0", triggers):
+            empty = tf.raw_ops.Empty(shape=like.shape.as_list(), dtype=like.dtype, name=f"{name}/buffer")
+        with surgery.insertion(handle.graph, "CPU:0"):
+            done = tf.numpy_function(read, [empty, handle], tf.int64, name=f"{name}/read")
+        with surgery.insertion(handle.graph, "CPU:0", [done.op]):
+            back = tf.raw_ops.Identity(input=empty, name=name)
+        for op in (empty.op, done.op, back.op):
+            surgery.keep(op)
+        return back
+
+    def _transfer(self, call: Any, file: int, array: np.ndarray, bytes_key: str, seconds_key: str) -> None:
+        """Move a whole array to or from the start of a file; both calls may move less than they were asked to."""
+        start = time.perf_counter()
+        view = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        done = 0
+        try:
+            while done < len(view):
+                part = view[done:] if call is os.pwrite else [view[done:]]
+                moved = call(file, part, done)
+                if moved == 0:
+                    raise OSError(5, "the swap file ended too early")
+                done += moved
+        except OSError as error:
+            self.error = StorageError(
+                f"swap folder {str(self.directory.parent)!r}: {error.strerror} while moving {len(view):,} bytes; "
+                "free space there or choose another folder with --swap-dir"
+            )
+            raise
+        with self._guard:
+            self._counters[bytes_key] += len(view)
+            self._counters[seconds_key] += time.perf_counter() - start
+
+    def take_counters(self) -> dict[str, float]:
+        with self._guard:
+            taken, self._counters = self._counters, dict.fromkeys(_COUNTERS, 0.0)
+        return taken
+
+    def close(self) -> None:
+        for file in self._files:
+            with contextlib.suppress(OSError):
+                os.close(file)
+        self._files.clear()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(self._lock)
+        atexit.unregister(self.close)
+
+
+_COUNTERS = ("swapped_out_bytes", "swapped_in_bytes", "swap_out_seconds", "swap_in_seconds")
+
+
+def _lock(directory: Path) -> int:
+    """Hold a lock that the kernel gives up when this process dies, however it dies."""
+    file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
+
+
+def remove_orphans(parent: Path) -> list[Path]:
+    """Remove this user's swap folders whose owner is gone; returns them."""
+    removed = []
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid != os.getuid() or time.time() - folder.stat().st_mtime < 5:
+                continue  # not ours, or so young that its owner may not hold the lock yet
+            file = os.open(folder / "lock", os.O_RDWR)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+                removed.append(folder)
+            finally:
+                os.close(file)
+    return removed

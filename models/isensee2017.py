@@ -1,0 +1,72 @@
+"""The 3D U-Net of Isensee et al. (BraTS 2017 proceedings, p. 100), as the LMS case study ran it.
+
+    level 0   in -a-> [b] + -----------------------------> concat -> Block -> Block 1x1x1 -> head -> + -> sigmoid
+    level 1        \\-a-> [b] + ----------------> concat -> Block -> Block 1x1x1 -/ head -> + --up--/
+    ...                 \\-a-> [b] + ... -up-> Block -/     (level i below -up-> Block -> concat)   /
+                                                                       head of level 2 -------up--/
+
+Block(f, k, s) = Conv3D(f, k, stride s, same, bias) -> instance normalisation -> LeakyReLU.
+Encoder level: a = Block (stride 2 below level 0); out = a + Block(dropout(Block(a))).
+Source of the sizes: FIELD facts of the reference code; 8,269,561 parameters with 4 inputs and 3 outputs.
+"""
+
+from __future__ import annotations
+
+import keras
+
+from models.layers import ChannelDropout, InstanceNormalization, NearestUpSampling3D
+
+LEAKY_SLOPE = 0.3  # of the reference code; the paper says 0.01
+HEADS = 3  # deep supervision: the outputs of this many top levels are summed
+
+
+def build(
+    input_shape: tuple[int | None, ...],
+    outputs: int = 3,
+    *,
+    filters: tuple[int, ...] = (16, 32, 64, 128, 256),
+    dropout: float = 0.3,
+) -> keras.Model:
+    """(B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32; axes divisible by 16."""
+    inputs = keras.Input(input_shape, name="image")
+    x, skips = inputs, []
+    for level, count in enumerate(filters):
+        x = _encode(x, count, level, dropout)
+        skips.append(x)
+    heads = []
+    for level in reversed(range(len(filters) - 1)):
+        x = _decode(x, skips[level], filters[level], level)
+        if level < HEADS:
+            heads.append(keras.layers.Conv3D(outputs, 1, name=f"head{level}_conv")(x))
+    logits = heads[0]
+    for level, head in zip(reversed(range(len(heads) - 1)), heads[1:], strict=True):
+        raised = NearestUpSampling3D(name=f"head{level}_up")(logits)
+        logits = keras.layers.Add(name=f"head{level}_add")([raised, head])
+    # float32 whatever the policy: half-precision probabilities near 0 and 1 would spoil the loss
+    probabilities = keras.layers.Activation("sigmoid", dtype="float32", name="probabilities")(logits)
+    return keras.Model(inputs, probabilities, name="isensee2017")
+
+
+def _block(x: keras.KerasTensor, filters: int, name: str, *, kernel: int = 3, stride: int = 1) -> keras.KerasTensor:
+    """Convolution, instance normalisation, LeakyReLU: (B, D, H, W, *) -> (B, D/s, H/s, W/s, filters)."""
+    x = keras.layers.Conv3D(filters, kernel, strides=stride, padding="same", name=f"{name}_conv")(x)
+    x = InstanceNormalization(name=f"{name}_norm")(x)
+    return keras.layers.LeakyReLU(negative_slope=LEAKY_SLOPE, name=f"{name}_relu")(x)
+
+
+def _encode(x: keras.KerasTensor, filters: int, level: int, dropout: float) -> keras.KerasTensor:
+    name = f"encoder{level}"
+    entry = _block(x, filters, f"{name}_a", stride=1 if level == 0 else 2)
+    x = _block(entry, filters, f"{name}_b")
+    x = ChannelDropout(dropout, name=f"{name}_dropout")(x)
+    x = _block(x, filters, f"{name}_c")
+    return keras.layers.Add(name=f"{name}_add")([entry, x])
+
+
+def _decode(x: keras.KerasTensor, skip: keras.KerasTensor, filters: int, level: int) -> keras.KerasTensor:
+    name = f"decoder{level}"
+    x = NearestUpSampling3D(name=f"{name}_up")(x)
+    x = _block(x, filters, f"{name}_a")
+    x = keras.layers.Concatenate(name=f"{name}_concat")([skip, x])
+    x = _block(x, filters, f"{name}_b")
+    return _block(x, filters, f"{name}_c", kernel=1)

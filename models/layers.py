@@ -1,0 +1,179 @@
+"""Layers that a whole-volume network needs: each makes one full-size tensor per call, and no other.
+
+Stock Keras layers build the same results from many ops: up-sampling holds two full-size tensors at once, normalisation
+and dropout leave temporaries of full size behind each op. At 192^3 every one of them costs hundreds of MiB.
+
+All of them take channels last: (B, H, W, C) or (B, D, H, W, C).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+PACKAGE = "lms3d"
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class InstanceNormalization(keras.layers.Layer):
+    """Normalise each channel of each sample to mean 0 and variance 1, then scale and shift it.
+
+    y = gamma (x - mean) / sqrt(variance + epsilon) + beta, mean and variance over all voxels of one sample
+    (Ulyanov et al., arXiv:1607.08022). Equal to `keras.layers.GroupNormalization(groups=-1)`.
+
+    Batch normalisation over a batch of one sample *is* instance normalisation, so one fused kernel does it:
+
+    1. batch 1: the fused kernel alone, no other full-size tensor;
+    2. known batch: the fused kernel per sample; on a CPU the split is a view, the concatenation one tensor;
+    3. unknown batch: samples moved into the channel axis, (B, V, C) -> (1, V, B C): two transpositions.
+
+    Statistics, scale and offset are float32 under every precision policy. The reference adds epsilon to sigma, the
+    kernel adds it to the variance: a difference of less than epsilon for channels that vary at all.
+    """
+
+    def __init__(self, epsilon: float = 1e-3, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        if len(input_shape) not in (4, 5) or input_shape[-1] is None:
+            raise ValueError(
+                f"{self.name}: expected (B, H, W, C) or (B, D, H, W, C) with a known C, received shape {input_shape}"
+            )
+        channels = (input_shape[-1],)
+        # autocast=False: the fused kernel wants float32 here even when the activations are half precision.
+        self.gamma = self.add_weight(shape=channels, initializer="ones", name="gamma", dtype="float32", autocast=False)
+        self.beta = self.add_weight(shape=channels, initializer="zeros", name="beta", dtype="float32", autocast=False)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        gamma, beta = tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)
+        batch = inputs.shape[0]
+        if batch == 1:  # rule 1
+            return _normalise_one(inputs, gamma, beta, self.epsilon)
+        if batch is not None:  # rule 2
+            samples = tf.split(inputs, batch)
+            return tf.concat([_normalise_one(x, gamma, beta, self.epsilon) for x in samples], axis=0)
+        return _normalise_unknown_batch(inputs, gamma, beta, self.epsilon)  # rule 3
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "epsilon": self.epsilon}
+
+
+def _normalise_one(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """Instance normalisation of one sample, (1, [D,] H, W, C) -> the same shape."""
+    nothing = tf.zeros((0,), tf.float32)  # running statistics: none are wanted
+    y = tf.raw_ops.FusedBatchNormV3(
+        x=x,
+        scale=gamma,
+        offset=beta,
+        mean=nothing,
+        variance=nothing,
+        epsilon=epsilon,
+        is_training=True,
+        data_format="NDHWC" if x.shape.rank == 5 else "NHWC",
+    ).y
+    return _with_shape(y, x.shape)
+
+
+def _with_shape(y: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """The op's own shape function knows too little about five axes; say what is known."""
+    y.set_shape(shape)
+    return y
+
+
+def _normalise_unknown_batch(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """Instance normalisation of (B, [D,] H, W, C) with B unknown until it runs: samples become channels."""
+    shape, channels = tf.shape(x), x.shape[-1]
+    batch = shape[0]
+    flat = tf.reshape(x, (batch, -1, channels))
+    wide = tf.reshape(tf.transpose(flat, (1, 0, 2)), (1, 1, -1, batch * channels))
+    wide = _normalise_one(wide, tf.tile(gamma, (batch,)), tf.tile(beta, (batch,)), epsilon)
+    flat = tf.transpose(tf.reshape(wide, (-1, batch, channels)), (1, 0, 2))
+    return _with_shape(tf.reshape(flat, shape), x.shape)
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class NearestUpSampling3D(keras.layers.Layer):
+    """Repeat every voxel twice along each axis: (B, D, H, W, C) -> (B, 2D, 2H, 2W, C).
+
+    Bit-identical to `keras.layers.UpSampling3D(2)`, but the result is the only full-size tensor, forward and backward.
+    """
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return upsample(inputs)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        batch, *axes, channels = input_shape
+        return (batch, *(None if axis is None else 2 * axis for axis in axes), channels)
+
+
+@tf.custom_gradient
+def upsample(x: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """Nearest neighbour up-sampling by 2: (B, D, H, W, C) -> (B, 2D, 2H, 2W, C).
+
+    One Tile over three axes of length 1; both reshapes are views. The automatic gradient of Tile would transpose the
+    whole tensor before it sums, so the transpose of this map, the sum over each 2x2x2 block, is written here.
+    """
+    batch, depth, height, width, channels = _sizes(x)
+    # Batch and depth share an axis: Tile stops at seven.
+    y = tf.tile(tf.reshape(x, (batch * depth, 1, height, 1, width, 1, channels)), (1, 2, 1, 2, 1, 2, 1))
+    y = tf.reshape(y, (batch, 2 * depth, 2 * height, 2 * width, channels))
+    pooling_serves = x.dtype in (tf.float32, tf.bfloat16) and not tf.config.list_physical_devices("GPU")
+    return y, block_sums_by_pooling if pooling_serves else block_sums_by_axis
+
+
+def block_sums_by_pooling(dy: tf.Tensor) -> tf.Tensor:
+    """Sum of each 2x2x2 block, (B, 2D, 2H, 2W, C) -> (B, D, H, W, C), in one kernel: the fastest on a CPU.
+
+    cuDNN pools channels first, so on a GPU this would transpose the whole tensor; a CPU has no kernel for float16.
+    """
+    return 8 * tf.nn.avg_pool3d(dy, ksize=2, strides=2, padding="VALID")
+
+
+def block_sums_by_axis(dy: tf.Tensor) -> tf.Tensor:
+    """The same sums one axis after the other; summing a middle axis of three needs no transposition on any device."""
+    batch, depth, height, width, channels = _sizes(dy)
+    planes, rows, columns = batch * depth // 2, height // 2, width // 2
+    y = tf.reduce_sum(tf.reshape(dy, (planes, 2, height * width * channels)), axis=1)
+    y = tf.reduce_sum(tf.reshape(y, (planes * rows, 2, width * channels)), axis=1)
+    y = tf.reduce_sum(tf.reshape(y, (planes * rows * columns, 2, channels)), axis=1)
+    return tf.reshape(y, (batch, depth // 2, rows, columns, channels))
+
+
+def _sizes(x: tf.Tensor) -> list[Any]:
+    """The axes of x as integers where known, else as scalar tensors."""
+    return [known if known is not None else tf.shape(x)[axis] for axis, known in enumerate(x.shape)]
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class ChannelDropout(keras.layers.Layer):
+    """Drop whole channels of a sample with probability `rate`, scale the others by 1 / (1 - rate).
+
+    The same distribution as `keras.layers.SpatialDropout3D`, as one multiplication with a (B, 1, .., 1, C) mask.
+    """
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not 0 <= rate < 1:
+            raise ValueError(f"{self.name}: rate must be at least 0 and below 1, received {rate}")
+        self.rate, self.seed = rate, seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        if not training or self.rate == 0:
+            return inputs
+        batch = inputs.shape[0] if inputs.shape[0] is not None else tf.shape(inputs)[0]
+        shape = (batch, *(1,) * (inputs.shape.rank - 2), inputs.shape[-1])
+        kept = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator) >= self.rate
+        return inputs * (tf.cast(kept, inputs.dtype) * (1 / (1 - self.rate)))
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}

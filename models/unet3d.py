@@ -1,0 +1,51 @@
+"""A plain 3D U-Net (Cicek et al., MICCAI 2016, arXiv:1606.06650), with instance instead of batch normalisation.
+
+Each level: two times Conv3D 3x3x3 -> norm -> ReLU. Down: max pooling by 2. Up: nearest neighbour by 2, concatenated
+with the skip. One 1x1x1 convolution at the end. Batch statistics mean nothing at batch 1, hence the other norm.
+"""
+
+from __future__ import annotations
+
+import keras
+
+from models.layers import ChannelDropout, InstanceNormalization, NearestUpSampling3D
+
+
+def build(
+    input_shape: tuple[int | None, ...],
+    outputs: int = 3,
+    *,
+    filters: tuple[int, ...] = (16, 32, 64, 128, 256),
+    normalise: bool = True,
+    dropout: float = 0.0,
+) -> keras.Model:
+    """(B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32.
+
+    `filters` has one entry per level; axes must be divisible by 2 ** (levels - 1). `dropout` acts at the lowest level.
+    """
+    inputs = keras.Input(input_shape, name="image")
+    x, skips = inputs, []
+    for level, count in enumerate(filters[:-1]):
+        x = _level(x, count, f"encoder{level}", normalise)
+        skips.append(x)
+        x = keras.layers.MaxPooling3D(2, name=f"encoder{level}_pool")(x)
+    x = _level(x, filters[-1], "bottom", normalise)
+    if dropout:
+        x = ChannelDropout(dropout, name="bottom_dropout")(x)
+    for level in reversed(range(len(filters) - 1)):
+        x = NearestUpSampling3D(name=f"decoder{level}_up")(x)
+        x = keras.layers.Concatenate(name=f"decoder{level}_concat")([skips[level], x])
+        x = _level(x, filters[level], f"decoder{level}", normalise)
+    logits = keras.layers.Conv3D(outputs, 1, name="head_conv")(x)
+    probabilities = keras.layers.Activation("sigmoid", dtype="float32", name="probabilities")(logits)
+    return keras.Model(inputs, probabilities, name="unet3d")
+
+
+def _level(x: keras.KerasTensor, filters: int, name: str, normalise: bool) -> keras.KerasTensor:
+    """Two convolutions of one resolution: (B, D, H, W, *) -> (B, D, H, W, filters)."""
+    for part in ("a", "b"):
+        x = keras.layers.Conv3D(filters, 3, padding="same", name=f"{name}_{part}_conv")(x)
+        if normalise:
+            x = InstanceNormalization(name=f"{name}_{part}_norm")(x)
+        x = keras.layers.ReLU(name=f"{name}_{part}_relu")(x)
+    return x

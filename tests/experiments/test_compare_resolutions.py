@@ -1,0 +1,111 @@
+"""The comparison's own logic; training and prediction are commands, and are replaced here."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from experiments import compare_resolutions as compare
+from lms3d import evaluate, predictions
+from lms3d.scores import Record
+
+
+def record(label: str, case: str, dice: float, region: str = "WT", space: str = "cube") -> Record:
+    return Record(
+        predictions=label, case=case, space=space, region=region, dice=dice, sensitivity=dice, specificity=1.0
+    )  # fmt: skip
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """The commands that were run; `fail` makes the one with this number end with exit code 3."""
+
+    class Commands(list):
+        fail = -1
+
+        def run(self, command):
+            self.append(command)
+            if len(self) == self.fail:
+                raise compare.CommandFailed(command, 3)
+            if "lms3d.train" in command:
+                directory = compare.Path(command[command.index("--output") + 1])
+                directory.mkdir(parents=True)
+                (directory / "history.csv").write_text("epoch,seconds\n1,2.5\n2,3.5\n")
+            else:
+                directory = compare.Path(command[-1])
+                (directory / "predictions").mkdir()
+                (directory / "predictions" / "predictions.json").write_text("{}")
+
+    made = Commands()
+    monkeypatch.setattr(compare, "_run", made.run)
+    monkeypatch.setattr(compare, "_write_split", lambda *_: None)
+    labels = ["32-seed1", "48-seed1", "32-seed2", "48-seed2"]
+    dice = dict(zip(labels, (0.5, 0.6, 0.7, 0.8), strict=True))
+    folders = [type("Folder", (), {"label": label}) for label in labels]
+    monkeypatch.setattr(predictions, "load_all", lambda _: folders)
+    places = [(region, space) for region in ("WT", "ET") for space in ("native", "cube")]
+    scored = [
+        record(label, case, dice[label] + 0.1 * (case == "b"), *place)
+        for label in labels
+        for case in "ab"
+        for place in places
+    ]
+    monkeypatch.setattr(evaluate, "score_all", lambda *_, **__: scored)
+    return made
+
+
+def arguments(tmp_path, *more: str) -> list[str]:
+    words = ["--low", "32", "--high", "48", "--models", "2", "--epochs", "2"]
+    return [*words, "--data", str(tmp_path), "--output", str(tmp_path / "out"), *more]
+
+
+def test_every_model_shares_the_split_and_differs_in_its_seed(tmp_path, commands):
+    assert compare.main(arguments(tmp_path, "--memory-limit", "700MiB")) == 0
+    train = [" ".join(command[1:]) for command in commands if "lms3d.train" in command]
+    assert [command.split("--resolution ")[1].split()[0] for command in train] == ["32", "48", "32", "48"]
+    assert ["--no-lms" in command for command in train] == [True, False, True, False]
+    assert [command.split("--seed ")[1].split()[0] for command in train] == ["1", "1", "2", "2"]
+    assert all(f"--split {tmp_path / 'out/split.json'}" in command for command in train)
+    assert all("--memory-limit 734003200" in command for command in train)
+
+
+def test_the_report_has_the_mean_over_models(tmp_path, commands, capsys):
+    assert compare.main(arguments(tmp_path)) == 0
+    report = (tmp_path / "out/report.md").read_text()
+    assert "| cube | WT | 0.650 | 0.750 | +0.100 | 2 of 2 cases |" in report
+    assert "| 48-seed2 | 6 |" in report
+    assert "Made by `python -m experiments.compare_resolutions --low 32" in report
+    assert report in capsys.readouterr().out
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"scores.csv", "scores_per_model.csv", "summary.csv", "dice_native.png", "dice_cube.pdf"} <= names
+    assert (tmp_path / "out/scores.csv").read_text().count("\n") == 1 + 2 * 2 * 2 * 2
+
+
+def test_it_goes_on_where_it_stopped(tmp_path, commands, capsys):
+    commands.fail = 3  # the training of the second run
+    assert compare.main(arguments(tmp_path)) == 3
+    assert "run the same command again to go on" in capsys.readouterr().err
+    done = list(commands)
+    assert compare.main(arguments(tmp_path)) == 0
+    assert [command for command in commands[3:] if command in done] == [done[2]]
+    assert len(commands) == 8 + 1
+    assert compare.main(arguments(tmp_path)) == 0
+    assert len(commands) == 8 + 1
+
+
+def test_more_models_may_be_added_but_other_settings_must_stay(tmp_path, commands, capsys):
+    assert compare.main(arguments(tmp_path)) == 0
+    assert compare.main(arguments(tmp_path, "--epochs", "3")) == 2
+    assert "--epochs: found 3, but" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out/settings.json").read_text())["epochs"] == 2
+
+
+def test_low_must_be_lower(tmp_path, capsys):
+    assert compare.main(["--low", "48", "--high", "48", "--output", str(tmp_path)]) == 2
+    assert "expected the low one to be smaller" in capsys.readouterr().err
+
+
+def test_differences_are_paired():
+    records = [record("32³", "a", 0.2), record("32³", "b", 0.6), record("48³", "a", 0.5), record("48³", "b", 0.5)]
+    assert compare.differences(records, "32³", "48³") == [("cube", "WT", 0.4, 0.5, 1, 2)]

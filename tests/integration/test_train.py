@@ -1,0 +1,166 @@
+"""The real command, on a coarse phantom at 16^3: what it writes, how it resumes, how it refuses."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from data import phantom
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--resolution", "16", "--seed", "3"]
+
+
+@pytest.fixture(scope="session")
+def brains(tmp_path_factory) -> Path:
+    return phantom.write(tmp_path_factory.mktemp("phantom"), cases=5, spacing_mm=8)
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory) -> dict[str, str]:
+    return {**os.environ, "LMS3D_CACHE": str(tmp_path_factory.mktemp("cache"))}
+
+
+def command(*arguments) -> list[str]:
+    return [sys.executable, "-m", "lms3d.train", *map(str, arguments)]
+
+
+@pytest.fixture(scope="session")
+def train(environment):
+    def run(*arguments) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            command(*arguments), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def straight(train, brains, tmp_path_factory) -> Path:
+    run_dir = tmp_path_factory.mktemp("runs") / "straight"
+    done = train("--data", brains, *SMALL, "--epochs", 4, "--output", run_dir)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return run_dir
+
+
+def checkpoint_of(run_dir: Path) -> dict[str, np.ndarray]:
+    with np.load(run_dir / "last/checkpoint.npz") as content:
+        return {name: content[name] for name in content.files if name != "state.json"}
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    first, second = checkpoint_of(one), checkpoint_of(other)
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+def test_run_folder(straight):
+    config = json.loads((straight / "config.json").read_text())
+    assert config["options"]["seed"] == 3
+    assert config["options"]["lms"] is True
+    assert {"tensorflow", "keras", "python"} <= config["versions"].keys()
+    assert len(config["data"]["fingerprint"]) == 64
+    split = json.loads((straight / "split.json").read_text())
+    assert len(split["training"]) == 4
+    rows = list(csv.DictReader((straight / "history.csv").read_text().splitlines()))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
+    assert {"loss", "val_loss", "learning_rate", "seconds", "dice_WT", "val_dice_ET"} <= rows[0].keys()
+    for name in ("lms_plan.json", "lms_report.md", "lms_stats.csv", "figures/training.png", "figures/memory.png"):
+        assert (straight / name).stat().st_size > 100
+    assert (straight / "figures/slice.png").read_bytes()[:4] == b"\x89PNG"
+    assert not list(straight.rglob("*.partial*"))
+
+
+def test_best_weights_load_without_further_ado(straight):
+    import models  # noqa: F401
+
+    model = keras.models.load_model(straight / "best.keras")
+    assert model.count_params() == 8_269_561
+    assert model.input_shape == (None, 16, 16, 16, 4)
+
+
+def test_resume_after_two_epochs_gives_the_same_bits(train, brains, straight, tmp_path):
+    first = train("--data", brains, *SMALL, "--epochs", 2, "--output", tmp_path / "run")
+    assert first.returncode == 0, first.stderr
+    second = train("--output", tmp_path / "run", "--resume", "--epochs", 4)
+    assert second.returncode == 0, second.stderr
+    assert_same_weights(tmp_path / "run", straight)
+
+
+def test_interrupt_and_resume_give_the_same_bits(train, brains, straight, tmp_path, environment):
+    run_dir = tmp_path / "run"
+    process = subprocess.Popen(
+        command("--data", brains, *SMALL, "--epochs", 4, "--output", run_dir),
+        cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    statistics, deadline = run_dir / "lms_stats.csv", time.monotonic() + 120
+    while time.monotonic() < deadline and not (statistics.exists() and statistics.read_text().count("\n") >= 3):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
+    assert "--resume" in stderr
+    assert stderr.count("\n") == 1
+    done = train("--output", run_dir, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert_same_weights(run_dir, straight)
+
+
+def test_another_run_is_not_overwritten(train, brains, straight):
+    done = train("--data", brains, *SMALL, "--epochs", 1, "--output", straight)
+    assert done.returncode == 2
+    assert "--resume" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--resolution", "100"], ["--resolution", "96", "112"]),
+        (["--model", "vgg"], ["--model", "isensee2017"]),
+        (["--memory-limit", "much"], ["--memory-limit", "much", "6GiB"]),
+        (["--data", "/nowhere/brats"], ["/nowhere/brats"]),
+        (["--output", "/dev/null/run"], ["--output", "/dev/null/run"]),
+        (["--swap-dir", "/dev/null/swap"], ["--swap-dir"]),
+        (["--colour", "blue"], ["--colour"]),
+        (["--labels", "brats1999"], ["brats1999"]),
+        (["--split", "/nowhere/split.json"], ["/nowhere/split.json"]),
+    ],
+    ids=lambda value: value[0].strip("-") if isinstance(value, list) and value[0].startswith("--") else "",
+)
+def test_wrong_input_is_one_line(train, brains, tmp_path, options, words):
+    done = train("--data", brains, *SMALL, "--output", tmp_path / "run", *options)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_resuming_with_other_options(train, straight):
+    done = train("--output", straight, "--resume", "--learning-rate", "0.1")
+    assert done.returncode == 2
+    assert "--learning-rate" in done.stderr
+
+
+@pytest.mark.parametrize("lms", ["--lms", "--no-lms"])
+def test_a_limit_below_the_floor(train, brains, tmp_path, lms):
+    """150 MiB hold the weights and Adam's slots, but no step at 32^3."""
+    done = train("--data", brains, "--resolution", 32, lms, "--memory-limit", "120MiB", "--output", tmp_path / "run")
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "smallest" in done.stderr
+
+
+def test_dry_run(train):
+    done = train("--dry-run", "--resolution", 32, "--memory-limit", "1GiB")
+    assert done.returncode == 0, done.stderr
+    for words in ("memory limit", "predicted peak", "predicted step", "nothing was trained"):
+        assert words in done.stdout

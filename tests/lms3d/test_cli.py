@@ -1,0 +1,52 @@
+import pytest
+
+from lms3d import cli
+from lms3d.errors import InputError
+
+
+@pytest.fixture
+def parser():
+    made = cli.Parser(prog="x")
+    for add in (cli.add_data_options, cli.add_model_options, cli.add_training_options, cli.add_memory_options):
+        add(made)
+    cli.add_run_options(made)
+    return made
+
+
+def test_only_what_was_given_is_in_the_namespace(parser):
+    assert vars(parser.parse_args(["--lms", "--memory-limit", "2GiB"])) == {"lms": True, "memory_limit": 2**31}
+
+
+def test_values(parser):
+    line = "--resolution 96 --serialization 3,5:8 --profile 2:20-50 --no-lms --learning-rate 1e-3"
+    assert vars(parser.parse_args(line.split())) == {
+        "resolution": 96,
+        "serialization": (3, "5:8"),
+        "profile": (2, 20, 50),
+        "lms": False,
+        "learning_rate": 1e-3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--resolution 100", "96 and 112"),
+        ("--resolution 8", "16 and 32"),
+        ("--resolution x", "multiple of 16"),
+        ("--model resnet", "isensee2017"),
+        ("--memory-limit lots", "--memory-limit: 'lots' is not a size"),
+        ("--epochs 0", "--epochs: 0 is too small"),
+        ("--learning-rate nan", "out of range"),
+        ("--validation-fraction 1", "out of range"),
+        ("--profile 1:5-2", "EPOCH:FIRST-LAST"),
+        ("--serialization 3;5", "3,5:8"),
+        ("--colour blue", "--colour"),
+        ("--swapout-threshold 0", "too small"),
+    ],
+)
+def test_wrong_values(parser, line, message):
+    with pytest.raises(InputError, match="--help") as caught:
+        parser.parse_args(line.split())
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,68 @@
+"""What is drawn is checked on the figure itself, not on pixels."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from lms3d import figures
+
+ROWS = [
+    {"epoch": e, "loss": -e / 9, "val_loss": -e / 10, "learning_rate": 5e-4, "val_dice_WT": e / 9, "dice_WT": e / 8}
+    for e in (1, 2, 3)
+]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    kept = []
+    with monkeypatch.context() as patch:
+        patch.setattr(plt, "close", kept.append)
+        yield kept
+    plt.close("all")
+
+
+def test_training_curves(tmp_path, drawn):
+    path = figures.training_curves(ROWS, tmp_path / "a/training.png")
+    assert path.stat().st_size > 10_000
+    loss, dice, rate = drawn[0].axes
+    assert [line.get_label() for line in loss.lines] == ["training", "validation"]
+    np.testing.assert_allclose(dice.lines[1].get_ydata(), [1 / 9, 2 / 9, 3 / 9])
+    assert rate.get_yscale() == "log"
+    assert all(axis.get_xlabel() == "epoch" and axis.get_ylabel() for axis in drawn[0].axes)
+
+
+def test_curves_without_regions(tmp_path, drawn):
+    figures.training_curves([{"epoch": 1, "loss": 1, "val_loss": 2, "learning_rate": 1}], tmp_path / "training.png")
+    assert len(drawn[0].axes) == 2
+
+
+def test_memory_timeline(tmp_path, drawn):
+    gib = 2**30
+    figures.memory_timeline(
+        [gib, 2 * gib, gib], [gib, 5 * gib], tmp_path / "m.png",
+        limit_bytes=3 * gib, measured_peak_bytes=None, title="t",
+    )  # fmt: skip
+    axis = drawn[0].axes[0]
+    heights = {line.get_label(): max(line.get_ydata()) for line in axis.lines}
+    assert heights == {"without LMS (predicted)": 5, "this run (predicted)": 2, "memory limit, 3.00 GiB": 3}
+    assert axis.get_ylim()[1] > 5
+
+
+def test_a_distant_limit_does_not_flatten_the_curves(tmp_path, drawn):
+    figures.memory_timeline([1e9], [], tmp_path / "m.png", limit_bytes=10**12, measured_peak_bytes=10**9, title="t")
+    assert drawn[0].axes[0].get_ylim()[1] < 2
+
+
+def test_slice_with_most_tumour(tmp_path, drawn):
+    masks = {"WT": np.zeros((8, 9, 10), bool), "ET": np.zeros((8, 9, 10), bool)}
+    masks["WT"][2:5, 3:6, 7] = True
+    assert figures.best_slice(masks) == 7
+    image = np.random.default_rng(0).random((8, 9, 10))
+    figures.slice_with_outlines(image, masks, masks, tmp_path / "s.png", title="t")
+    assert [axis.get_title() for axis in drawn[0].axes] == ["FLAIR", "truth", "prediction"]
+    assert [len(axis.collections) for axis in drawn[0].axes] == [0, 1, 1]
+    assert "slice 8 of 10" in drawn[0].get_suptitle()
+
+
+def test_no_tumour():
+    assert figures.best_slice({"WT": np.zeros((4, 4, 6), bool)}) == 3

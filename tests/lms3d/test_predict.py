@@ -1,0 +1,138 @@
+"""A trained run applied to cases, with and without truth, through the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+import models
+from data import augment, brats, cache, normalise, split
+from data.preprocess import to_native
+from lms3d import evaluate, inference, predict, startup
+from lms3d.config import TrainConfig
+
+VALIDATION = ("BraTS20_Training_002", "BraTS20_Training_004")
+RESOLUTION = 16
+
+
+@pytest.fixture
+def run_dir(tiny_brats, own_cache, tmp_path, monkeypatch):
+    """A run directory with random weights, as training leaves it. TensorFlow runs already in this process."""
+    monkeypatch.setattr(startup, "start_tensorflow", lambda **_: None)
+    directory = tmp_path / "runs" / "tiny"
+    directory.mkdir(parents=True)
+    cases, schema = brats.find_cases(tiny_brats)
+    built = cache.build(cases, schema, RESOLUTION, workers=1)
+    training = tuple(case.id for case in cases if case.id not in VALIDATION)
+    split.save(split.Split(training=training, validation=VALIDATION), directory / "split.json")
+    options = TrainConfig(data=tiny_brats, resolution=RESOLUTION, model="unet3d", lms=False)
+    content = {"options": options.to_json(), "normalisation": normalise.fit(built, training).to_json()}
+    (directory / "config.json").write_text(json.dumps(content))
+    network().save(directory / "best.keras")
+    return directory
+
+
+def network():
+    import keras
+
+    keras.utils.set_random_seed(0)
+    return models.build("unet3d", input_shape=(RESOLUTION,) * 3 + (4,), filters=(2, 4, 4))
+
+
+def labels(path):
+    image = nib.load(path)
+    return np.asarray(image.dataobj), image.affine
+
+
+def test_validation_cases_are_segmented_in_native_and_cube_space(run_dir, tiny_brats):
+    assert predict.main([str(run_dir)]) == 0
+    index = json.loads((run_dir / "predictions/predictions.json").read_text())
+    assert tuple(index["cases"]) == VALIDATION
+    assert (index["label"], index["resolution"], index["schema"], index["tta"]) == ("tiny", 16, "brats2020", False)
+    cases, schema = brats.find_cases(tiny_brats)
+    built = cache.build(cases, schema, RESOLUTION)
+    fitted = normalise.Normalisation.from_json(json.loads((run_dir / "config.json").read_text())["normalisation"])
+    for case_id in VALIDATION:
+        native, affine = labels(run_dir / f"predictions/native/{case_id}.nii.gz")
+        original = nib.load(tiny_brats / case_id / f"{case_id}_t1.nii.gz")
+        assert (native.shape, native.dtype) == (original.shape, np.uint8)
+        np.testing.assert_array_equal(affine, original.affine)
+        probabilities = network()(fitted.apply(built.image(case_id))[None], training=False).numpy()[0]
+        expected = schema.from_channels(to_native(probabilities, built.geometry(case_id)))
+        assert (native == expected).mean() > 0.999
+        assert (labels(run_dir / f"predictions/cube/{case_id}.nii.gz")[0] == schema.from_channels(probabilities)).all()
+    assert evaluate.main([str(run_dir)]) == 0
+
+
+def test_the_command_works_under_a_memory_limit_(run_dir):
+    command = [sys.executable, "-m", "lms3d.predict", str(run_dir), "--memory-limit", "400MiB"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 cases segmented" in done.stdout
+
+
+@pytest.mark.parametrize("module", ["lms3d.predict", "lms3d.evaluate", "experiments.compare_resolutions"])
+def test_help_needs_no_tensorflow(module):
+    code = f"import sys; sys.modules['tensorflow'] = None; import {module} as command; command.main(['--help'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "examples:" in done.stdout
+    assert "exit codes:" in done.stdout
+
+
+def test_cases_without_truth_are_segmented(run_dir, tiny_brats, tmp_path, capsys):
+    new = tmp_path / "new"
+    shutil.copytree(tiny_brats / "BraTS20_Training_001", new / "BraTS20_Training_001")
+    (new / "BraTS20_Training_001/BraTS20_Training_001_seg.nii.gz").unlink()
+    assert predict.main([str(run_dir), "--data", str(new), "--output", str(tmp_path / "out")]) == 0
+    assert labels(tmp_path / "out/native/BraTS20_Training_001.nii.gz")[0].shape == (26, 30, 22)
+    assert evaluate.main([str(tmp_path / "out")]) == 2
+    assert "no label map for any of 1 predicted cases" in capsys.readouterr().err
+    assert evaluate.main([str(tmp_path / "out"), "--truth", str(tiny_brats)]) == 0
+
+
+def test_tta_is_the_mean_over_all_symmetries():
+    image = np.random.default_rng(0).normal(size=(16, 16, 16, 4)).astype(np.float32)
+    model = network()
+    run = inference.predictor(model, 16)
+    turned = [augment.apply(model(augment.apply(image, k)[None]).numpy()[0], augment.inverse(k)) for k in range(48)]
+    found = predict._probabilities(run, image, tta=True)
+    np.testing.assert_allclose(found, np.mean(turned, axis=0), atol=1e-5)
+    again = predict._probabilities(run, augment.apply(image, 7), tta=True)
+    np.testing.assert_allclose(again, augment.apply(found, 7), atol=1e-5)  # a symmetric answer, by construction
+
+
+def test_an_unfinished_prediction_leaves_no_index(run_dir, monkeypatch):
+    assert predict.main([str(run_dir)]) == 0
+    monkeypatch.setattr("lms3d.predictions.write_labels", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert predict.main([str(run_dir)]) == 130
+    assert not (run_dir / "predictions/predictions.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda run: (run / "config.json").unlink(), "config.json"),
+        (lambda run: (run / "config.json").write_text("{"), "config.json is damaged"),
+        (lambda run: (run / "best.keras").unlink(), "best.keras: found nothing; expected the best weights"),
+        (lambda run: (run / "best.keras").write_bytes(b"no"), "best.keras: found a model that cannot be loaded"),
+        (lambda run: (run / "split.json").write_text("[]"), "split.json: found no lists of case ids"),
+        (lambda run: (run / "predictions").write_text("a file"), "--output"),
+    ],
+)
+def test_a_damaged_run_is_one_line_and_exit_code_2(run_dir, capsys, damage, says):
+    damage(run_dir)
+    assert predict.main([str(run_dir)]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_a_missing_data_folder_is_exit_code_2(run_dir, capsys):
+    assert predict.main([str(run_dir), "--data", str(run_dir / "nowhere")]) == 2
+    assert "nowhere: found nothing; expected a folder" in capsys.readouterr().err

@@ -1,0 +1,214 @@
+"""A run that was interrupted and resumed must end with the bits of one that was not."""
+
+import csv
+import json
+import os
+import signal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lms3d import checkpoint, trainer
+from lms3d.errors import Diverged, InputError, Interrupted
+
+STEPS = 4
+
+
+def make_model() -> keras.Model:
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((4, 4, 4, 2))
+    x = keras.layers.Conv3D(3, 3, padding="same", activation="relu")(inputs)
+    x = keras.layers.SpatialDropout3D(0.5)(x)
+    model = keras.Model(inputs, keras.layers.Conv3D(1, 1)(x))
+    model.compile(keras.optimizers.Adam(1e-2), "mse", metrics=["mae"], jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(int(step))
+    return rng.random((1, 4, 4, 4, 2), np.float32), rng.random((1, 4, 4, 4, 1), np.float32)
+
+
+def dataset(steps: tf.data.Dataset) -> tf.data.Dataset:
+    def load(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        x, y = tf.numpy_function(batch, [step], (tf.float32, tf.float32))
+        return tf.ensure_shape(x, (1, 4, 4, 4, 2)), tf.ensure_shape(y, (1, 4, 4, 4, 1))
+
+    return steps.map(load)
+
+
+def run(run_dir, *callbacks, epochs=4, resume=False, model=None, **options):
+    model = model or make_model()
+    history = trainer.train(
+        model, lambda first: dataset(tf.data.Dataset.range(first, 10**6)), dataset(tf.data.Dataset.range(900, 903)),
+        steps_per_epoch=STEPS, epochs=epochs, run_dir=run_dir, callbacks=callbacks, resume=resume, **options,
+    )  # fmt: skip
+    return model, history
+
+
+class CtrlC(keras.callbacks.Callback):
+    """Sends SIGINT to this process at the given (epoch, step) of training, or validation step of an epoch."""
+
+    def __init__(self, epoch: int, step: int, hook: str = "train") -> None:
+        super().__init__()
+        self.where, self.hook, self.epoch = (epoch, step), hook, 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.fire("train", batch)
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self.fire("test", batch)
+
+    def fire(self, hook: str, batch: int) -> None:
+        if hook == self.hook and (self.epoch, batch) == self.where:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("straight")
+    model, history = run(run_dir)
+    return run_dir, model, history
+
+
+def assert_same(model, run_dir, straight):
+    straight_dir, straight_model, _ = straight
+    for (name, mine), (other, theirs) in zip(
+        checkpoint.variables(model).items(), checkpoint.variables(straight_model).items(), strict=True
+    ):
+        np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs), err_msg=f"{name} / {other}")
+    assert without_seconds(run_dir) == without_seconds(straight_dir)
+
+
+def without_seconds(run_dir):
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in history_of(run_dir)]
+
+
+def history_of(run_dir):
+    return list(csv.DictReader((run_dir / "history.csv").read_text().splitlines()))
+
+
+def test_resumed_after_two_epochs(tmp_path, straight):
+    run(tmp_path, epochs=2)
+    model, history = run(tmp_path, resume=True)
+    assert history.resumed_at == trainer.Position(2, 0)
+    assert_same(model, tmp_path, straight)
+
+
+@pytest.mark.parametrize(
+    ("where", "position"),
+    [
+        (CtrlC(0, 1), (0, 2)),
+        (CtrlC(2, 2), (2, 3)),
+        (CtrlC(1, 3), (1, 4)),  # in the last step: validation is due
+        (CtrlC(1, 1, "test"), (1, 4)),
+    ],
+    ids=["first epoch", "mid-epoch", "last step", "validation"],
+)
+def test_resumed_after_interrupt(tmp_path, straight, where, position):
+    announced = []
+    with pytest.raises(Interrupted, match=f"epoch {position[0] + 1}"):
+        run(tmp_path, where, on_interrupt=lambda: announced.append(True))
+    assert announced == [True]
+    model, history = run(tmp_path, resume=True)
+    assert history.resumed_at == trainer.Position(*position)
+    assert_same(model, tmp_path, straight)
+
+
+def test_interrupted_twice_in_one_epoch(tmp_path, straight):
+    with pytest.raises(Interrupted):
+        run(tmp_path, CtrlC(1, 0))
+    with pytest.raises(Interrupted):
+        run(tmp_path, CtrlC(1, 1), resume=True)  # the second step after the resume
+    model, history = run(tmp_path, resume=True)
+    assert history.resumed_at == trainer.Position(1, 3)
+    assert_same(model, tmp_path, straight)
+
+
+def test_finished_run_stays_as_it_is(tmp_path, straight):
+    run(tmp_path)
+    model, history = run(tmp_path, resume=True)
+    assert len(history.rows) == 4
+    assert_same(model, tmp_path, straight)
+
+
+def test_early_stopping_counts_across_a_resume(tmp_path):
+    """With a rate of 0 nothing gets better: patience 2 ends the run after epoch 3, resumed or not."""
+
+    def frozen():
+        model = make_model()
+        model.optimizer.learning_rate = 0.0
+        return model
+
+    run(tmp_path, epochs=2, patience=2, model=frozen())
+    _, history = run(tmp_path, epochs=9, patience=2, resume=True, model=frozen())
+    assert len(history.rows) == 3
+    assert history.stopped_early
+    _, again = run(tmp_path, epochs=9, patience=2, resume=True, model=frozen())
+    assert len(again.rows) == 3
+
+
+def test_files(straight):
+    run_dir, _, history = straight
+    rows = history_of(run_dir)
+    assert list(rows[0]) == ["epoch", "loss", "val_loss", "learning_rate", "seconds", "mae", "val_mae"]
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
+    assert float(rows[0]["learning_rate"]) == pytest.approx(1e-2)
+    best = min(history.rows, key=lambda row: row["val_loss"])
+    kept = keras.models.load_model(run_dir / "best.keras", compile=False)
+    kept.compile(loss="mse", jit_compile=False)
+    loss = kept.evaluate(dataset(tf.data.Dataset.range(900, 903)), verbose=0)
+    assert loss == pytest.approx(best["val_loss"], rel=1e-6)
+    assert list(run_dir.glob("tensorboard/events*"))
+    assert not list(run_dir.rglob("*.partial*"))
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
+    model = make_model()
+    model.trainable_variables[-1].assign(np.full(model.trainable_variables[-1].shape, np.nan, np.float32))
+    with pytest.raises(Diverged, match="--learning-rate"):
+        run(tmp_path, model=model)
+
+
+def test_callbacks_end_when_fit_fails(tmp_path):
+    class Faulty(keras.callbacks.Callback):
+        ended = False
+
+        def on_train_batch_end(self, batch, logs=None):
+            raise OSError("disk on fire")
+
+        def on_train_end(self, logs=None):
+            self.ended = True
+
+    faulty = Faulty()
+    with pytest.raises(OSError, match="disk on fire"):
+        run(tmp_path, faulty)
+    assert faulty.ended
+
+
+def test_checkpoint_of_another_model(tmp_path, straight):
+    run_dir, *_ = straight
+    inputs = keras.Input((4, 4, 4, 2))
+    other = keras.Model(inputs, keras.layers.Conv3D(1, 1)(inputs))
+    other.compile("adam", "mse")
+    other.optimizer.build(other.trainable_variables)
+    arrays, _ = checkpoint.load(checkpoint.path_in(run_dir))
+    with pytest.raises(InputError, match="another model"):
+        checkpoint.assign(checkpoint.variables(other), arrays, run_dir)
+
+
+def test_damaged_checkpoint(tmp_path):
+    path = tmp_path / "checkpoint.npz"
+    checkpoint.save(path, {"a": np.ones(3)}, {"x": 1})
+    arrays, state = checkpoint.load(path)
+    np.testing.assert_array_equal(arrays["a"], np.ones(3))
+    assert json.dumps(state) == '{"x": 1}'
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(InputError, match="--resume"):
+        checkpoint.load(path)

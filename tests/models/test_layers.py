@@ -1,0 +1,140 @@
+"""The layers give what stock Keras gives, with fewer full-size tensors."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models import layers
+from models.layers import ChannelDropout, InstanceNormalization, NearestUpSampling3D
+
+
+def noise(*shape: int) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(0).normal(2.0, 3.0, shape).astype(np.float32))
+
+
+def value_and_gradients(layer: keras.Layer, x: tf.Tensor, signature: tf.TensorSpec):
+    """Output, and gradients of a weighted sum of it with respect to the input and all weights, in a traced function."""
+
+    @tf.function(input_signature=[signature])
+    def run(x: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+            loss = tf.reduce_sum(tf.sin(y))
+        return y, tape.gradient(loss, [x, *layer.trainable_variables])
+
+    return run(x)
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 6, 5, 3), (2, 4, 6, 5, 3), (3, 7, 8, 2)])
+@pytest.mark.parametrize("batch_known", [True, False])
+def test_instance_norm_is_group_norm_with_one_channel_per_group(shape, batch_known):
+    x = noise(*shape)
+    ours, stock = InstanceNormalization(epsilon=1e-3), keras.layers.GroupNormalization(groups=-1, epsilon=1e-3)
+    for layer in (ours, stock):
+        layer.build((None, *shape[1:]))
+        layer.gamma.assign(tf.range(1.0, shape[-1] + 1))
+        layer.beta.assign(tf.range(shape[-1], dtype=tf.float32) - 1)
+    spec = tf.TensorSpec(shape if batch_known else (None, *shape[1:]))
+    value, gradients = value_and_gradients(ours, x, spec)
+    expected, expected_gradients = value_and_gradients(stock, x, spec)
+    np.testing.assert_allclose(value, expected, atol=2e-5)
+    for found, wanted in zip(gradients, expected_gradients, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=3e-4, rtol=1e-4)
+
+
+def test_instance_norm_of_a_table():
+    x = tf.constant([1.0, 3.0, 5.0, 7.0], shape=(1, 1, 2, 2, 1))  # mean 4, variance 5
+    y = InstanceNormalization(epsilon=4.0)(x)  # sqrt(5 + 4) = 3
+    np.testing.assert_allclose(tf.reshape(y, -1), [-1, -1 / 3, 1 / 3, 1], atol=1e-6)
+
+
+def test_instance_norm_refuses_a_vector():
+    with pytest.raises(ValueError, match=r"expected \(B, H, W, C\) or \(B, D, H, W, C\)"):
+        InstanceNormalization()(noise(2, 3))
+
+
+def test_instance_norm_of_one_sample_is_one_op():
+    layer = InstanceNormalization()
+    layer.build((1, 4, 4, 4, 2))
+    graph = tf.function(layer.call).get_concrete_function(tf.TensorSpec((1, 4, 4, 4, 2))).graph
+    large = [op.type for op in graph.get_operations() if op.outputs and op.outputs[0].shape.rank == 5]
+    assert [kind for kind in large if kind not in ("Placeholder", "Identity")] == ["FusedBatchNormV3"]
+    assert graph.outputs[0].shape == (1, 4, 4, 4, 2)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.tuples(*[st.integers(1, 3)] + [st.integers(1, 5)] * 3 + [st.integers(1, 4)]))
+def test_up_sampling_is_bit_identical_to_keras(shape):
+    x = noise(*shape)
+    np.testing.assert_array_equal(NearestUpSampling3D()(x), keras.layers.UpSampling3D(2)(x))
+
+
+@pytest.mark.parametrize("known", [(2, 3, 4, 2, 5), (None, None, None, None, 5)])
+def test_up_sampling_gradient_sums_each_block(known):
+    x = noise(2, 3, 4, 2, 5)
+    _, (gradient,) = value_and_gradients(NearestUpSampling3D(), x, tf.TensorSpec(known))
+    np.testing.assert_allclose(gradient, 8 * np.cos(x), rtol=1e-5, atol=1e-5)
+
+
+def test_both_ways_to_sum_blocks_agree():
+    dy = noise(2, 4, 6, 2, 3)
+    blocks = tf.reshape(dy, (2, 2, 2, 3, 2, 1, 2, 3)).numpy().sum(axis=(2, 4, 6))
+    np.testing.assert_allclose(layers.block_sums_by_pooling(dy), blocks, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(layers.block_sums_by_axis(dy), blocks, rtol=1e-5, atol=1e-5)
+
+
+def test_up_sampling_makes_no_other_tensor_of_the_results_size():
+    x = noise(1, 16, 16, 16, 32)  # powers of two: the allocator counts rounded sizes
+    result_bytes = 8 * x.shape.num_elements() * 4
+
+    def peak(function, *arguments) -> float:
+        function(*arguments)  # traced and warm
+        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        result = function(*arguments)
+        peak_bytes = tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+        del result
+        return peak_bytes / result_bytes
+
+    @tf.function
+    def backward(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layers.upsample(x)
+        return tape.gradient(y, x, dy)
+
+    assert peak(tf.function(layers.upsample), x) < 1.05
+    assert peak(backward, x, tf.ones((1, 32, 32, 32, 32))) < 0.3
+
+
+def test_channel_dropout_drops_whole_channels_and_keeps_the_mean():
+    layer = ChannelDropout(0.25, seed=1)
+    y = layer(tf.ones((8, 2, 2, 2, 500)), training=True).numpy()
+    assert set(np.unique(y)) == {0.0, np.float32(1 / 0.75)}
+    assert (y == y[:, :1, :1, :1]).all()
+    assert abs(y.mean() - 1) < 0.05
+    x = noise(1, 2, 2, 2, 3)
+    np.testing.assert_array_equal(layer(x, training=False), x)
+
+
+def test_channel_dropout_refuses_a_rate_of_one():
+    with pytest.raises(ValueError, match=r"rate must be at least 0 and below 1, received 1"):
+        ChannelDropout(1)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_layers_compute_in_half_and_keep_statistics_in_float32(dtype):
+    x = noise(1, 4, 4, 4, 3)
+    norm = InstanceNormalization(dtype=f"mixed_{dtype}")
+    y = norm(x)
+    assert (y.dtype, norm.gamma.dtype, norm.beta.dtype) == (getattr(tf, dtype), "float32", "float32")
+    np.testing.assert_allclose(tf.cast(y, tf.float32), InstanceNormalization()(x), atol=0.03)
+    half = tf.cast(x, dtype)
+    value, (gradient,) = value_and_gradients(NearestUpSampling3D(dtype=dtype), half, tf.TensorSpec(x.shape, half.dtype))
+    assert value.dtype == gradient.dtype == half.dtype

@@ -1,0 +1,94 @@
+"""Both networks: sizes, names, shapes, saving and loading."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import models
+
+SMALL = {"filters": (2, 4, 4, 4, 4)}
+
+
+def test_isensee2017_has_the_parameters_of_the_case_study():
+    assert models.build("isensee2017", input_shape=(16, 16, 16, 4)).count_params() == 8_269_561
+
+
+def test_parameters_do_not_depend_on_the_resolution():
+    sizes = {models.build("unet3d", input_shape=(n, n, n, 4)).count_params() for n in (16, 32)}
+    assert sizes == {5_888_307}
+
+
+@pytest.mark.parametrize("name", sorted(models.BUILDERS))
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_output_is_a_float32_probability_per_voxel_and_channel(name, outputs):
+    model = models.build(name, input_shape=(16, 32, 16, 4), outputs=outputs, **SMALL)
+    y = model(np.random.default_rng(0).normal(size=(2, 16, 32, 16, 4)).astype(np.float32)).numpy()
+    assert y.shape == (2, 16, 32, 16, outputs)
+    assert y.dtype == np.float32
+    assert (y > 0).all()
+    assert (y < 1).all()
+
+
+@pytest.mark.parametrize("name", sorted(models.BUILDERS))
+def test_every_weight_gets_a_finite_gradient(name):
+    model = models.build(name, input_shape=(16, 16, 16, 4), **SMALL)
+    x = tf.random.stateless_normal((1, 16, 16, 16, 4), (0, 1))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(x, training=True) ** 2)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    assert all(gradient is not None and np.isfinite(gradient).all() for gradient in gradients)
+    assert sum(bool(np.any(gradient)) for gradient in gradients) > 0.8 * len(gradients)
+
+
+def test_any_multiple_of_16_goes_through_a_model_of_open_size():
+    model = models.build("isensee2017", input_shape=(None, None, None, 4), **SMALL)
+    assert model(np.zeros((1, 16, 32, 48, 4), np.float32)).shape == (1, 16, 32, 48, 3)
+
+
+def test_layers_have_readable_names():
+    names = {layer.name for layer in models.build("isensee2017", input_shape=(16, 16, 16, 4)).layers}
+    assert {"encoder0_a_conv", "encoder4_b_norm", "decoder0_concat", "decoder3_up", "head2_conv"} <= names
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "says"),
+    [
+        ("unet", (16, 16, 16, 4), "unknown model 'unet'; expected one of isensee2017, unet3d"),
+        ("unet3d", (16, 24, 16, 4), r"multiple of 16, received \(16, 24, 16, 4\)"),
+        ("isensee2017", (16, 16, 4), "each axis of the volume"),
+    ],
+)
+def test_a_wrong_name_or_shape_is_told(name, shape, says):
+    with pytest.raises(ValueError, match=says):
+        models.build(name, input_shape=shape)
+
+
+@pytest.mark.parametrize("name", sorted(models.BUILDERS))
+def test_a_saved_model_loads_in_a_new_process_after_import_models(name, tmp_path):
+    path = tmp_path / "model.keras"
+    model = models.build(name, input_shape=(16, 16, 16, 4), **SMALL)
+    model.save(path)
+    x = np.random.default_rng(0).normal(size=(1, 16, 16, 16, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    code = (
+        "import sys, numpy, keras, models; folder = sys.argv[1];"
+        "model = keras.models.load_model(folder + '/model.keras');"
+        "numpy.save(folder + '/y.npy', model(numpy.load(folder + '/x.npy')))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), model(x))
+
+
+def test_training_lowers_the_loss():
+    keras.utils.set_random_seed(0)
+    model = models.build("unet3d", input_shape=(16, 16, 16, 4), **SMALL)
+    x = np.random.default_rng(0).normal(size=(2, 16, 16, 16, 4)).astype(np.float32)
+    model.compile("adam", "mse", jit_compile=False)
+    history = model.fit(x, (x[..., :3] > 0).astype(np.float32), batch_size=1, epochs=4, verbose=0).history["loss"]
+    assert history[-1] < history[0]

@@ -1,0 +1,64 @@
+"""The rules of import that keep the rooms of the house apart."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("lms3d", "models", "data", "experiments")
+ENTRY_POINTS = {f"lms3d/{name}.py" for name in ("train", "predict", "evaluate", "plan", "doctor")}
+PURE = {f"lms3d/swap/{name}.py" for name in ("ir", "liveness", "cost", "simulate", "plan", "planner", "tflms")}
+
+
+def sources(room: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / room).rglob("*.py"))
+
+
+def imported(code: str) -> set[str]:
+    """Top-level packages that `code` imports anywhere in it, apart from imports for type checkers alone."""
+    tree = ast.parse(code)
+    typing_only = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:  # a relative one stays in its room
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def allowed(source: str) -> set[str]:
+    room = source.split("/")[0]
+    if room in ("models", "data"):
+        return {room}
+    return (
+        set(ROOMS)
+        - ({"experiments"} if room == "lms3d" else set())
+        - ({"models", "data"} if room == "lms3d" and source not in ENTRY_POINTS else set())
+    )
+
+
+@pytest.mark.parametrize("source", [source for room in ROOMS for source in sources(room)])
+def test_rooms_are_entered_through_their_doors(source):
+    assert imported((ROOT / source).read_text()) & set(ROOMS) <= allowed(source)
+
+
+@pytest.mark.parametrize("source", sorted(PURE & set(sources("lms3d"))))
+def test_the_thinking_half_of_the_engine_knows_no_tensorflow(source):
+    assert not imported((ROOT / source).read_text()) & {"tensorflow", "keras"}
+
+
+def test_imports_are_found_wherever_they_hide():
+    code = "if TYPE_CHECKING:\n    import data\ndef f():\n    from models.layers import x\n    import lms3d.units\n"
+    assert imported(code) == {"models", "lms3d"}
+    assert not imported(code) <= allowed("models/net.py")
+    assert not imported(code) <= allowed("lms3d/trainer.py")
+    assert imported(code) <= allowed("lms3d/train.py")
