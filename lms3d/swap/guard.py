@@ -20,57 +20,39 @@ GUARD_SCOPE = f"{SCOPE}guard/"
 SMALLEST_BYTES = 1 << 18
 # Ops that TensorFlow replaces by oneDNN kernels on x86.
 ONEDNN_TYPES = frozenset(
-    [
-        "AvgPool",
-        "AvgPool3D",
-        "AvgPool3DGrad",
-        "AvgPoolGrad",
-        "BatchMatMul",
-        "BatchMatMulV2",
-        "Conv2D",
-        "Conv2DBackpropFilter",
-        "Conv2DBackpropInput",
-        "Conv3D",
-        "Conv3DBackpropFilterV2",
-        "Conv3DBackpropInputV2",
-        "DepthwiseConv2dNative",
-        "DepthwiseConv2dNativeBackpropFilter",
-        "DepthwiseConv2dNativeBackpropInput",
-        "Einsum",
-        "FusedBatchNorm",
-        "FusedBatchNormGrad",
-        "FusedBatchNormGradV2",
-        "FusedBatchNormGradV3",
-        "FusedBatchNormV2",
-        "FusedBatchNormV3",
-        "LeakyRelu",
-        "MatMul",
-        "MaxPool",
-        "MaxPool3D",
-        "MaxPool3DGrad",
-        "MaxPoolGrad",
-        "Relu",
-        "Relu6",
-        "Softmax",
-        "Tanh",
-        "Elu",
-        "Swish",
-        "Transpose",
-    ]
+    """
+    AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad BatchMatMul BatchMatMulV2 Conv2D Conv2DBackpropFilter
+    Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2 DepthwiseConv2dNative
+    DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput Einsum Elu FusedBatchNorm
+    FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3 FusedBatchNormV2 FusedBatchNormV3 LeakyRelu MatMul
+    MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad Relu Relu6 Softmax Swish Tanh Transpose
+    """.split()  # noqa: SIM905 - a list of this length is read, not executed
 )
 
 
 def insert(function: tf.types.experimental.ConcreteFunction) -> tuple[tf.types.experimental.ConcreteFunction, int]:
     """The function with a guard before each large oneDNN op, and how many there are. Results are unchanged."""
     graph, count = function.graph, 0
+    started_by = _swap_ins_by_trigger(graph)
     for op in graph.get_operations():
         needed = sum(size(t) or 0 for t in op.outputs)
         if op.type not in ONEDNN_TYPES or needed < SMALLEST_BYTES or surgery.in_loop(op):
             continue
         before = list(dict.fromkeys([t.op for t in op.inputs] + list(op.control_inputs)))
+        before += [buffer for trigger in before for buffer in started_by.get(trigger.name, ())]
         with surgery.insertion(graph, op.device or None, before):
             probe = tf.raw_ops.Empty(shape=[needed + needed // 8], dtype=tf.uint8, name=f"{GUARD_SCOPE}{op.name}").op
         surgery.keep(probe)
         surgery.add_control_inputs(op, [probe])
         count += 1
     return (surgery.make_function(function), count) if count else (function, 0)
+
+
+def _swap_ins_by_trigger(graph: tf.Graph) -> dict[str, list[tf.Operation]]:
+    """Trigger -> buffers of the swap-ins that it starts: they take their memory first, then the guard looks at the rest."""
+    found: dict[str, list[tf.Operation]] = {}
+    for op in graph.get_operations():
+        if op.name.startswith(f"{SCOPE}swap_in/") and op.name.endswith("/buffer"):
+            for trigger in op.control_inputs:
+                found.setdefault(trigger.name, []).append(op)
+    return found
