@@ -10,8 +10,8 @@ Keras, which traces nested functions (measured in shared engine notes: 14 s inst
 
 from __future__ import annotations
 
+import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from lms3d import memory
 from lms3d.errors import DoesNotFit, InputError
+from lms3d.files import write_text
 from lms3d.report import Report
 from lms3d.runner import StepRunner, spec_bytes
 from lms3d.statistics import StepStatistics
@@ -119,13 +120,11 @@ class LMS(keras.callbacks.Callback):
 
     def write(self, folder: str | Path) -> None:
         """Write lms_plan.json (plans and reports) and lms_report.md of every kind of step to `folder`."""
-        import json
-
         reports = self.reports
         plans = {p.report.step: p.plan for p in self._prepared() if p.report is reports[p.report.step]}
         content = {kind: {"report": reports[kind].to_dict(), "plan": plans[kind].to_dict()} for kind in reports}
-        _write_whole(Path(folder) / "lms_plan.json", json.dumps(content, indent=1))
-        _write_whole(Path(folder) / "lms_report.md", "\n".join(reports[k].to_markdown() for k in reports))
+        write_text(Path(folder) / "lms_plan.json", json.dumps(content, indent=1))
+        write_text(Path(folder) / "lms_report.md", "\n".join(reports[k].to_markdown() for k in reports))
 
     # -- any concrete function
 
@@ -273,13 +272,6 @@ def _pool(device: str, limited: bool) -> str:
     if device.startswith("GPU"):
         return "single"
     return "split" if limited else "none"
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write to a temporary name, then rename: nobody sees half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
 
 
 def _log_to_console(level: int) -> None:

@@ -10,6 +10,7 @@ LAST_SECONDS = 18 * 60.0  # when it ends come what may
 VALIDATION_SHARE = 0.4  # seconds of a validation step / seconds of a training step
 FIRST_STEP_SECONDS = 40.0  # tracing and planning, for training and for validation
 MOST_EPOCHS = 500
+CAUTION = 1.5  # a promise of how long it takes: a machine that does other work, too, is slower than predicted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +27,6 @@ class Length:
 def memory_limit(resolution: int) -> int:
     """A limit in bytes that these networks do not fit into without LMS from 96^3 on: 8 GiB at 192^3, less below."""
     return max(700 * MIB, round(8 * GIB * (resolution / 192) ** 3 / MIB) * MIB)
-
-
-def cpu_step_seconds(resolution: int, batch_size: int, cores: int) -> float:
-    """What a training step takes on a CPU: 8.5 s were measured for isensee2017 at 96^3 on 2 cores, else in proportion.
-
-    A promise of how long a demonstration takes rests on this where the prediction for the graph is more hopeful.
-    """
-    return 8.5 * batch_size * (resolution / 96) ** 3 * 2 / cores
 
 
 def length(

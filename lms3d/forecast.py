@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +67,7 @@ def with_length(options: TrainConfig, model: keras.Model, training_steps: int, v
     validation = min(options.validation_steps or validation_steps, validation_steps)
     epochs = options.epochs or DEFAULT_EPOCHS
     if options.data is None:
-        seconds = _careful_step_seconds(options, estimate_step(options, model))
+        seconds = demonstration.CAUTION * step_seconds(options, estimate_step(options, model))
         plan = demonstration.length(seconds, training, validation, elapsed_seconds(), options.epochs)
         epochs, training, validation = plan.epochs, plan.steps_per_epoch, plan.validation_steps
         say(
@@ -76,16 +75,6 @@ def with_length(options: TrainConfig, model: keras.Model, training_steps: int, v
             f"({format_seconds(seconds)} a step)"
         )
     return dataclasses.replace(options, epochs=epochs, steps_per_epoch=training, validation_steps=validation)
-
-
-def _careful_step_seconds(options: TrainConfig, report: Report) -> float:
-    from lms3d import memory
-
-    predicted = step_seconds(options, report)
-    if memory.compute_device() != "CPU:0":
-        return predicted
-    cores = len(os.sched_getaffinity(0))
-    return max(predicted, demonstration.cpu_step_seconds(options.resolution, options.batch_size, cores))
 
 
 def elapsed_seconds() -> float:

@@ -25,9 +25,9 @@ def start_tensorflow(
 
         from lms3d.memory import limit_memory
 
+        tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
         if memory_limit_bytes is not None:
             limit_memory(memory_limit_bytes)
-        tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
         tf.config.list_logical_devices()
     if seed is not None:
         keras.utils.set_random_seed(seed)

@@ -70,7 +70,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
     limit = _start(options)
     made: list[keras.Model] = []
     with outofmemory.explained(_job(options), limit, options.lms, lambda: _needs(options, made)):
-        model = _model(options, material.cache.schema)
+        model = compiled_model(options, material.cache.schema)
         made.append(model)
         options = forecast.with_length(options, model, *_whole_epoch(options, material))
         _describe(run_dir, options, arguments, limit, material)
@@ -91,7 +91,7 @@ def _dry_run(options: TrainConfig) -> None:
     console.say("Tracing and planning the training step")
     made: list[keras.Model] = []
     with outofmemory.explained(_job(options), limit, options.lms, lambda: _needs(options, made)):
-        made.append(_model(options, next(iter(SCHEMAS.values()))))
+        made.append(compiled_model(options, next(iter(SCHEMAS.values()))))
         report = _needs(options, made)
     console.say(report.to_markdown())
     peak = report.predicted_peak_bytes if options.lms else report.unedited_peak_bytes
@@ -143,7 +143,7 @@ def _start(options: TrainConfig) -> int:
     return memory.device_memory_bytes()
 
 
-def _model(options: TrainConfig, schema: LabelSchema) -> keras.Model:
+def compiled_model(options: TrainConfig, schema: LabelSchema) -> keras.Model:
     """The network, compiled, with its optimiser's slots in place."""
     import keras
 

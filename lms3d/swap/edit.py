@@ -74,6 +74,8 @@ def _inserted(graph: StepGraph, plan: Plan) -> Iterable[Op]:
         yield Op(out.name, "SwapOut", (out.tensor,), outputs=(Tensor(f"{out.name}:0", 0, 0),), inserted=True)
     source = {out.tensor: out for out in plan.swap_outs}
     for back in plan.swap_ins:
+        if back.tensor not in source:
+            raise ValueError(f"{back.name!r} brings back {back.tensor!r}, which no swap-out writes")
         size = source[back.tensor].bytes
         rank = graph.tensors[back.tensor].rank
         yield Op(
@@ -84,6 +86,8 @@ def _inserted(graph: StepGraph, plan: Plan) -> Iterable[Op]:
             inserted=True,
         )
     for again in plan.recomputes:
+        if again.op not in graph.by_name:
+            raise ValueError(f"{again.name!r} is a copy of {again.op!r}, which does not exist")
         op = graph.by_name[again.op]
         outputs = tuple(replace(t, name=f"{again.name}:{i}") for i, t in enumerate(op.outputs))
         yield replace(op, name=again.name, outputs=outputs, control_inputs=(), inserted=True)

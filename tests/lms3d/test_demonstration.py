@@ -29,11 +29,6 @@ def test_ends_in_time(step_seconds, training, validation, elapsed):
     assert elapsed + plan.seconds <= TARGET_SECONDS + 1 or (plan.epochs, plan.steps_per_epoch) == (1, 1)
 
 
-def test_cpu_steps_grow_with_the_voxels():
-    assert demonstration.cpu_step_seconds(192, 1, 2) == 68
-    assert demonstration.cpu_step_seconds(96, 2, 4) == 8.5
-
-
 def test_memory_limits():
     assert demonstration.memory_limit(192) == 8 * 2**30
     assert demonstration.memory_limit(96) == 2**30
