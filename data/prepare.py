@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 from data import brats, cache
 from data.errors import DataError
@@ -30,8 +31,8 @@ exit codes: 0 done, 2 wrong option or wrong input (one line says which file), 13
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, check, build, summarise. Returns the exit code."""
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         check_resolution(options.resolution)
         cases, schema = brats.find_cases(options.data, labels=options.labels, require_truth=False)
         print(f"{len(cases)} cases, labels of {schema.name}, {sum(c.truth is None for c in cases)} without truth")
@@ -55,8 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """One line for a wrong option, where argparse prints its usage as well."""
+
+    def error(self, message: str) -> NoReturn:
+        raise DataError(f"{message} (see {self.prog} --help)")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m data.prepare",
         description=_DESCRIPTION,
         epilog=_EPILOG,

@@ -87,6 +87,7 @@ class LMS(keras.callbacks.Callback):
         self.statistics = StepStatistics(stats_file)
         self._runner: StepRunner | None = None
         self._rewritten: Prepared | None = None
+        self._compiled: tuple[Any, Any] | None = None  # what the prepared steps were traced from
         if debug:
             _log_to_console(debug_level)
 
@@ -174,6 +175,7 @@ class LMS(keras.callbacks.Callback):
 
     def _attach(self, kind: str) -> None:
         model = self.model
+        self._forget_other(model)
         if type(model.distribute_strategy).__name__ != "_DefaultDistributionStrategy":
             raise InputError(
                 f"LMS does not work inside {type(model.distribute_strategy).__name__}; "
@@ -184,6 +186,13 @@ class LMS(keras.callbacks.Callback):
                 "LMS rewrites graphs, but the model was compiled with run_eagerly=True; compile it without"
             )
         setattr(model, _FUNCTIONS[kind], self._predict_function if kind == "predict" else self._step_function(kind))
+
+    def _forget_other(self, model: keras.Model) -> None:
+        """Steps of another model, or of this one before it was compiled again, are of no use."""
+        compiled = (model, getattr(model, "_loss_tracker", None))  # `compile` makes a new tracker each time
+        if self._compiled is not None and any(a is not b for a, b in zip(self._compiled, compiled, strict=True)):
+            self.close()
+        self._compiled = compiled
 
     def _detach(self, kind: str) -> None:
         """None makes Keras build its own function again when it needs one."""

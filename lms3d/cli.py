@@ -80,10 +80,15 @@ def number(low: float, high: float = float("inf")) -> Callable[[str], Any]:
     return checked(check, "number")
 
 
+def path(text: str) -> Path:
+    """A path as the user means it now: absolute, so that config.json names the same place from any folder."""
+    return Path(text).expanduser().absolute()
+
+
 def levels(text: str) -> tuple[int | str, ...]:
     """The text "3,5:8" -> (3, "5:8"): levels of the graph and ranges of them, as TFLMS writes them."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch(r"-?\d+|-?\d*:-?\d*", part) for part in parts):
+    if not all(re.fullmatch(r"-?\d+|(?!:+$)-?\d*:-?\d*(:-?\d*)?", part) for part in parts):
         raise InputError(f"{text!r} is not a list of levels such as 3,5:8")
     return tuple(part if ":" in part else int(part) for part in parts)
 
@@ -126,7 +131,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
     group.add_argument("--task", choices=TASKS, help="what to learn (default: brats, tumours in brain scans)")
     group.add_argument(
-        "--data", type=Path, metavar="DIR",
+        "--data", type=path, metavar="DIR",
         help="folder of an unpacked BraTS or MSD Task01 data set (default: the embedded artificial one)",
     )  # fmt: skip
     group.add_argument(
@@ -136,7 +141,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         "--n4", action=argparse.BooleanOptionalAction, help="remove bias fields first: slow, done once (default: off)"
     )
     group.add_argument(
-        "--split", type=Path, metavar="FILE", help="split.json of another run to use (default: a random split by seed)"
+        "--split", type=path, metavar="FILE", help="split.json of another run to use (default: a random split by seed)"
     )
     group.add_argument(
         "--validation-fraction", type=number(0, 1), metavar="F", help="share of cases for validation (default: 0.2)"
@@ -203,7 +208,7 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
         help="where to: host memory, disk, or auto = host for a GPU and disk for a CPU (default: auto)",
     )  # fmt: skip
     group.add_argument(
-        "--swap-dir", type=Path, metavar="DIR", help="folder for swap files (default: the system's temporary folder)"
+        "--swap-dir", type=path, metavar="DIR", help="folder for swap files (default: the system's temporary folder)"
     )
     group = parser.add_argument_group(
         "manual LMS", "The parameters of TFLMS, in place of the automatic plan. Leave them out unless you compare."

@@ -143,7 +143,9 @@ def load(run_dir: Path) -> tuple[TrainConfig, dict[str, Any]]:
         return TrainConfig.from_json(content["options"]), content
     except FileNotFoundError:
         raise InputError(f"{run_dir} is not a run folder: it has no config.json") from None
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give the folder of a run") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it or start another run") from None
 
 

@@ -59,7 +59,8 @@ def _claim_pool(limit_mib: int) -> None:
     small = bfc.small_region_bytes(limit_mib * _MIB)
     sizes = [small, limit_mib * _MIB - small - bfc.FIRST_REGIONS_BYTES]
     try:
-        held = [tf.raw_ops.Empty(shape=[size], dtype=tf.uint8) for size in sizes if size > 0]
+        # Whole MiB by MiB: an axis ends at 2^31.
+        held = [tf.raw_ops.Empty(shape=[size // _MIB, _MIB], dtype=tf.uint8) for size in sizes if size > 0]
     except tf.errors.ResourceExhaustedError:  # a tiny limit: it works all the same, only less well
         held = []
     del held

@@ -87,7 +87,7 @@ class StepRunner:
         """Copies of the variables, while a plan is on probation; None where nothing could be planned better."""
         if self.engine.settings.planner == "off" or self._runs.get(key, 0) >= PROBATION:
             return None
-        return [np.array(v) for v in prepared.function.graph.variables]
+        return [np.array(v.numpy()) for v in prepared.function.graph.variables]
 
     def _undo(self, key: tuple[str, str], prepared: Prepared, saved: Iterable[np.ndarray]) -> None:
         for variable, value in zip(prepared.function.graph.variables, saved, strict=True):

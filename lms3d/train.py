@@ -185,6 +185,7 @@ def _fit(
     resuming: bool,
 ) -> tuple[LMS, History, bool]:  # fmt: skip
     """Trains; returns the LMS callback, the history, and whether the time guard ended it."""
+    from data.errors import unwrap
     from lms3d import monitor, trainer
     from lms3d.callback import LMS
 
@@ -209,6 +210,10 @@ def _fit(
             )  # fmt: skip
         except Interrupted as stop:
             raise Interrupted(f"{stop}; all is saved, go on with: {runs.resume_command(run_dir)}") from None
+        except Exception as error:
+            if wrong_input := unwrap(error):
+                raise wrong_input from error
+            raise
         finally:
             if lms.report is not None:
                 lms.write(run_dir)

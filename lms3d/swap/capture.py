@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import tensorflow as tf
 
 from lms3d.swap import surgery
@@ -11,8 +9,6 @@ from lms3d.swap.ir import Op, StepGraph, Tensor, topological
 from lms3d.swap.plan import SCOPE
 
 _OPAQUE = frozenset({tf.resource, tf.variant, tf.string})
-# Types on a GPU machine whose kernels (or data) stay on the host, whatever the op's device says.
-_CPU = re.compile(r"device:CPU|/cpu:", re.IGNORECASE)
 
 
 def capture(

@@ -19,7 +19,7 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.decide import Settings, decide
 from lms3d.swap.plan import Plan
 from lms3d.swap.rewrite import already_rewritten, rewrite
-from lms3d.swap.tiers import DiskTier, HostTier, Tier
+from lms3d.swap.tiers import DiskTier, HostTier, Tier, remove_orphans, swap_parent
 from lms3d.units import format_size
 
 log = logging.getLogger("lms3d")
@@ -53,8 +53,10 @@ class Engine:
         self.swap_dir = None if swap_dir is None else Path(swap_dir)
         self._tier: Tier | None = None
         self._machine: Machine | None = None
-        if self.swap_dir is not None and settings.tier == "disk":
-            _check_writable(self.swap_dir)
+        if settings.tier == "disk":
+            remove_orphans(swap_parent(self.swap_dir))  # even if this plan will swap nothing
+            if self.swap_dir is not None:
+                _check_writable(self.swap_dir)
 
     @property
     def tier(self) -> Tier:
@@ -159,5 +161,8 @@ def model_step(model: Any, step: str) -> Callable[[Any], Any]:
 
 def trace_step(model: Any, step: str, spec: Any) -> tf.types.experimental.ConcreteFunction:
     """Trace one step of a built and compiled Keras model for batches of `spec` (nested TensorSpecs, static shapes)."""
+    optimizer = getattr(model, "optimizer", None)
+    if step == "train" and optimizer is not None and not optimizer.built:
+        optimizer.build(model.trainable_variables)  # variables that are made while tracing would have it traced twice
     function = model_step(model, step)
     return surgery.trace(lambda data: function(data), spec)

@@ -41,7 +41,8 @@ def insert(function: tf.types.experimental.ConcreteFunction) -> tuple[tf.types.e
         before = list(dict.fromkeys([t.op for t in op.inputs] + list(op.control_inputs)))
         before += [buffer for trigger in before for buffer in started_by.get(trigger.name, ())]
         with surgery.insertion(graph, op.device or None, before):
-            probe = tf.raw_ops.Empty(shape=[needed + needed // 8], dtype=tf.uint8, name=f"{GUARD_SCOPE}{op.name}").op
+            shape = [-(-(needed + needed // 8) // 1024), 1024]  # an axis ends at 2^31
+            probe = tf.raw_ops.Empty(shape=shape, dtype=tf.uint8, name=f"{GUARD_SCOPE}{op.name}").op
         surgery.keep(probe)
         surgery.add_control_inputs(op, [probe])
         count += 1

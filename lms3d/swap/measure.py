@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from lms3d.errors import StorageError
 from lms3d.swap.cost import Machine
 
 _VERSION = 1
@@ -108,7 +109,14 @@ def _host_seconds(device: str, there: tf.Tensor) -> tuple[float, float]:
 def _disk_seconds(swap_dir: Path | None) -> tuple[float, float]:
     """Write and read the same file again and again, as a swap file is: mostly the page cache's speed."""
     data = np.ones(_PROBE_BYTES, np.uint8)
-    with tempfile.TemporaryFile(dir=swap_dir) as file:
-        out_seconds = _best_seconds(lambda: os.pwrite(file.fileno(), data.data, 0))
-        in_seconds = _best_seconds(lambda: os.preadv(file.fileno(), [data.data], 0))
+    try:
+        with tempfile.TemporaryFile(dir=swap_dir) as file:
+            os.posix_fallocate(file.fileno(), 0, _PROBE_BYTES)  # a full disk fails here, not by writing less
+            out_seconds = _best_seconds(lambda: os.pwrite(file.fileno(), data.data, 0))
+            in_seconds = _best_seconds(lambda: os.preadv(file.fileno(), [data.data], 0))
+    except OSError as error:
+        raise StorageError(
+            f"swap folder {str(swap_dir or tempfile.gettempdir())!r}: {error.strerror} while measuring its speed; "
+            "free space there or choose another folder with --swap-dir"
+        ) from None
     return out_seconds, in_seconds

@@ -68,7 +68,7 @@ def _check(problem: Problem, choices: dict[int, Choice], schedule: Schedule, lim
         return Solution(problem, choices, schedule, limit_bytes, schedule.peak_bytes, schedule.peak_bytes <= usable)
     fit = bfc.replay(problem, schedule, usable, pool)
     peak = max(fit.peak_bytes, schedule.peak_bytes) + _accident_bytes(problem, pool) // 2
-    return Solution(problem, choices, schedule, limit_bytes, peak, fit.fits)
+    return Solution(problem, choices, schedule, limit_bytes, peak, fit.fits and schedule.peak_bytes <= usable)
 
 
 def fits(solution: Solution, pool: str) -> bool:
@@ -78,8 +78,10 @@ def fits(solution: Solution, pool: str) -> bool:
 
 def needed_bytes(problem: Problem, schedule: Schedule, pool: str) -> int:
     """The smallest limit that a schedule fits in, in whole MiB."""
+    # The first regions of a CPU's pool are lost to what is planned; next to a small step they are not small.
+    least = max(schedule.peak_bytes, 2 * bfc.FIRST_REGIONS_BYTES if pool == "split" else 1)
     for percent in range(100, 400):
-        wanted = (schedule.peak_bytes * percent // 100 + _accident_bytes(problem, pool)) / (1 - RESERVE)
+        wanted = (least * percent // 100 + _accident_bytes(problem, pool)) / (1 - RESERVE)
         limit = -int(-wanted // (1 << 20)) * (1 << 20)
         if _check(problem, {}, schedule, limit, pool).fits:
             return limit
@@ -130,7 +132,7 @@ def _descend(
 ) -> tuple[dict[int, Choice], Schedule]:
     """Rules 1 and 2: the first choices below the budget, else the lowest that were met."""
     best = (choices, schedule)
-    while schedule.peak_bytes > budget_bytes and time.monotonic() < deadline:
+    while problem.anchors and schedule.peak_bytes > budget_bytes and time.monotonic() < deadline:
         found = _best_move(problem, choices, schedule, budget_bytes, machine)
         if found is None:
             break

@@ -55,6 +55,8 @@ def reduce(graph: StepGraph, machine: Machine) -> Problem:
     large = {root: s for root, s in movable.items() if s.bytes >= threshold}
     root_of = roots(graph)
     anchors = [op for op in graph.ops if _is_anchor(op, large, root_of)]
+    if not anchors:  # only ops that may not be touched make large buffers
+        large = {}
     position = {op.name: i for i, op in enumerate(anchors)}
     index = {root: i for i, root in enumerate(large)}
     buffers = tuple(

@@ -76,10 +76,11 @@ class Schedule:
     seconds: float
     stall_seconds: float
     release: dict[int, int] = field(default_factory=dict)  # swapped buffer -> event that waits for its swap-out
+    base_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:
-        return int(self.live_bytes.max())
+        return int(self.live_bytes.max(initial=self.base_bytes))
 
 
 def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Schedule:
@@ -101,11 +102,12 @@ def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Sch
         live[copy.start] += problem.buffers[copy.buffer].bytes
         live[copy.end + 1] -= problem.buffers[copy.buffer].bytes
     live = live.cumsum()[:-1] + problem.base_bytes
-    live += np.array([problem.workspace_bytes[e.anchor] if e.buffer == len(problem.buffers) else 0 for e in events])
+    workspaces = [problem.workspace_bytes[e.anchor] if e.buffer == len(problem.buffers) else 0 for e in events]
+    live += np.array(workspaces, np.int64)
     originals = {c.buffer: c for c in copies if c.number == 0 and c.buffer in release}
     release = {b: min(originals[b].end + 1, len(events) - 1) for b in release if originals[b].end + 1 < len(events)}
     total = _timeline(problem, choices, copies, release, seconds, machine)
-    return Schedule(events, copies, live, total, total - float(seconds.sum()), release)
+    return Schedule(events, copies, live, total, total - float(seconds.sum()), release, problem.base_bytes)
 
 
 def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, list[list[Reader]]], list[Reader]]:

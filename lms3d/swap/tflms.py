@@ -26,7 +26,7 @@ from lms3d.errors import InputError
 from lms3d.swap import edit
 from lms3d.swap.cost import Machine
 from lms3d.swap.ir import RESIDENT_TYPES, Op, StepGraph, Tensor, producer_name
-from lms3d.swap.liveness import storages
+from lms3d.swap.liveness import roots, storages
 from lms3d.swap.plan import Plan, SwapIn, SwapOut
 from lms3d.swap.simulate import simulate
 
@@ -84,12 +84,13 @@ class Parameters:
 def _level_slice(level: int | str) -> slice:
     """3 -> slice(3, 4); "3:5" -> slice(3, 5). InputError for anything else."""
     if isinstance(level, int):
-        return slice(level, level + 1)
-    parts = level.split(":")
-    if not re.fullmatch(r"\s*-?\d*\s*(:\s*-?\d*\s*){0,2}", level) or not any(p.strip() for p in parts):
+        return slice(level, level + 1 or None)  # -1 is the highest level
+    number = r"\s*(-?\d+)?\s*"
+    found = re.fullmatch(f"{number}(:{number})?(:{number})?", level)
+    numbers = [int(n) if n else None for n in found.group(1, 3, 5)] if found else []
+    if numbers == [None, None, None] or not numbers or numbers[2] == 0:
         raise InputError(f"serialization level {level!r}: expected a number or a slice such as 3:5")
-    numbers = [int(p) if p.strip() else None for p in parts]
-    return slice(numbers[0], numbers[0] + 1) if len(numbers) == 1 and numbers[0] is not None else slice(*numbers)
+    return slice(*numbers) if ":" in level else _level_slice(int(level))
 
 
 def make(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine: Machine) -> Plan:
@@ -139,12 +140,15 @@ class _Builder:
     def _candidates(self) -> Iterator[tuple[Tensor, Op, list[Op]]]:
         """Rules 1 to 3: (tensor, source, far consumers), in graph order."""
         left = self.parameters.n_tensors
+        root_of = roots(self.graph)
         resident = {root for root, s in storages(self.graph).items() if s.resident}
         for source in self.graph.ops:
             if not self._source_allowed(source):
                 continue
             for tensor in source.outputs:
-                if tensor.bytes is None or tensor.rank is None or tensor.rank < 2 or tensor.name in resident:
+                if tensor.bytes is None or tensor.rank is None or tensor.rank < 2:
+                    continue
+                if root_of[tensor.name] in resident:
                     continue
                 far = self._far(tensor, source)
                 if far and left != 0:

@@ -23,7 +23,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,29 +90,28 @@ class DiskTier:
     name = "disk"
 
     def __init__(self, directory: str | Path | None = None) -> None:
-        parent = Path(directory or tempfile.gettempdir())
+        parent = swap_parent(directory)
         remove_orphans(parent)
         try:
             parent.mkdir(parents=True, exist_ok=True)
             self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
+            self._lock = _lock(self.directory)
         except OSError as error:
             raise InputError(
                 f"swap folder {str(parent)!r}: {error.strerror}; give a writable folder with --swap-dir"
             ) from None
-        self._lock = _lock(self.directory)
-        self._files: list[int] = []
+        self._count = 0
         self._guard = threading.Lock()
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
         self.error: StorageError | None = None
         atexit.register(self.close)
 
     def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
-        file = os.open(self.directory / f"{len(self._files)}.bin", os.O_RDWR | os.O_CREAT, 0o600)
-        self._files.append(file)
+        number, self._count = self._count, self._count + 1
 
         def write(array: np.ndarray) -> np.int64:
-            self._transfer(os.pwrite, file, array, "swapped_out_bytes", "swap_out_seconds")
-            return np.int64(file)
+            self._transfer(os.pwrite, number, array, "swapped_out_bytes", "swap_out_seconds")
+            return np.int64(number)
 
         with surgery.insertion(tensor.graph, "CPU:0"):
             handle = tf.numpy_function(write, [tensor], tf.int64, name=name)
@@ -121,10 +120,10 @@ class DiskTier:
         return handle.op
 
     def swap_in(self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation]) -> tf.Tensor:
-        def read(array: np.ndarray, file: np.int64) -> np.int64:
+        def read(array: np.ndarray, number: np.int64) -> np.int64:
             # The array is a view of the empty tensor's own buffer, which nobody else can see yet.
-            self._transfer(os.preadv, int(file), array, "swapped_in_bytes", "swap_in_seconds")
-            return file
+            self._transfer(os.preadv, int(number), array, "swapped_in_bytes", "swap_in_seconds")
+            return number
 
         with surgery.insertion(handle.graph, "CPU:0", triggers):
             empty = tf.raw_ops.Empty(shape=like.shape.as_list(), dtype=like.dtype, name=f"{name}/buffer")
@@ -136,18 +135,22 @@ class DiskTier:
             surgery.keep(op)
         return back
 
-    def _transfer(self, call: Any, file: int, array: np.ndarray, bytes_key: str, seconds_key: str) -> None:
-        """Move a whole array to or from the start of a file; both calls may move less than they were asked to."""
+    def _transfer(self, call: Any, number: int, array: np.ndarray, bytes_key: str, seconds_key: str) -> None:
+        """Move a whole array to or from the start of a file; both calls may move less than they were asked to.
+
+        The file is open only meanwhile: a step may have more swapped tensors than a process may have open files.
+        """
         start = time.perf_counter()
         view = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         done = 0
         try:
-            while done < len(view):
-                part = view[done:] if call is os.pwrite else [view[done:]]
-                moved = call(file, part, done)
-                if moved == 0:
-                    raise OSError(5, "the swap file ended too early")
-                done += moved
+            with _opened(self.directory / f"{number}.bin") as file:
+                while done < len(view):
+                    part = view[done:] if call is os.pwrite else [view[done:]]
+                    moved = call(file, part, done)
+                    if moved == 0:
+                        raise OSError(5, "the swap file ended too early")
+                    done += moved
         except OSError as error:
             self.error = StorageError(
                 f"swap folder {str(self.directory.parent)!r}: {error.strerror} while moving {len(view):,} bytes; "
@@ -164,17 +167,23 @@ class DiskTier:
         return taken
 
     def close(self) -> None:
-        for file in self._files:
-            with contextlib.suppress(OSError):
-                os.close(file)
-        self._files.clear()
         shutil.rmtree(self.directory, ignore_errors=True)
+        lock, self._lock = self._lock, -1
         with contextlib.suppress(OSError):
-            os.close(self._lock)
+            os.close(lock)
         atexit.unregister(self.close)
 
 
 _COUNTERS = ("swapped_out_bytes", "swapped_in_bytes", "swap_out_seconds", "swap_in_seconds")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield file
+    finally:
+        os.close(file)
 
 
 def _lock(directory: Path) -> int:
@@ -182,6 +191,11 @@ def _lock(directory: Path) -> int:
     file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return file
+
+
+def swap_parent(directory: str | Path | None) -> Path:
+    """Where swap folders are made: `directory`, else the system's temporary folder."""
+    return Path(directory or tempfile.gettempdir())
 
 
 def remove_orphans(parent: Path) -> list[Path]:

@@ -39,6 +39,7 @@ def test_from_the_command_line(data_set, tmp_path):
         (["{set}", "--resolution", "50"], "--resolution: found 50; expected a multiple of 16"),
         (["{set}", "--resolution", "0"], "--resolution: found 0"),
         (["{set}", "--labels", "2020"], "--labels: found '2020'; expected one of"),
+        (["{set}", "--resolution", "abc"], "--resolution: invalid int value: 'abc'"),
         (["{set}", "--workers", "0"], "workers: found 0"),
         (["{set}", "--cache", "/proc/nowhere"], "expected a folder that can be written to"),
     ],

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from lms3d import cli
@@ -17,11 +19,19 @@ def test_only_what_was_given_is_in_the_namespace(parser):
     assert vars(parser.parse_args(["--lms", "--memory-limit", "2GiB"])) == {"lms": True, "memory_limit": 2**31}
 
 
+def test_folders_are_meant_from_here(parser, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = vars(parser.parse_args(["--data", "set", "--split", "~/s.json", "--swap-dir", "/swap", "--output", "run"]))
+    assert given == {
+        "data": tmp_path / "set", "split": Path.home() / "s.json", "swap_dir": Path("/swap"), "output": Path("run"),
+    }  # fmt: skip
+
+
 def test_values(parser):
-    line = "--resolution 96 --serialization 3,5:8 --profile 2:20-50 --no-lms --learning-rate 1e-3"
+    line = "--resolution 96 --serialization 3,5:8,::2 --profile 2:20-50 --no-lms --learning-rate 1e-3"
     assert vars(parser.parse_args(line.split())) == {
         "resolution": 96,
-        "serialization": (3, "5:8"),
+        "serialization": (3, "5:8", "::2"),
         "profile": (2, 20, 50),
         "lms": False,
         "learning_rate": 1e-3,
@@ -41,6 +51,7 @@ def test_values(parser):
         ("--validation-fraction 1", "out of range"),
         ("--profile 1:5-2", "EPOCH:FIRST-LAST"),
         ("--serialization 3;5", "3,5:8"),
+        ("--serialization 3,:", "3,5:8"),
         ("--colour blue", "--colour"),
         ("--swapout-threshold 0", "too small"),
     ],

@@ -35,6 +35,9 @@ def test_resume_refuses_what_changes_the_result(name, value):
 def test_load(tmp_path):
     with pytest.raises(InputError, match="not a run folder"):
         config.load(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="Not a directory; give the folder of a run"):
+        config.load(tmp_path / "file")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):
         config.load(tmp_path)

@@ -204,7 +204,7 @@ def _window():
     ],
 )
 def test_ten_levels_are_searched(ahead, trigger):
-    assert triggers(plan(_window(), ahead=ahead)) == [(trigger,)]
+    assert triggers(plan(_window(), threshold=25, ahead=ahead)) == [(trigger,)]
 
 
 def test_the_source_itself_and_older_ops_are_no_triggers():

@@ -1,0 +1,150 @@
+"""A limit in, a plan out that keeps it: the hybrid planner on small training steps."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lms3d.errors import DoesNotFit
+from lms3d.swap import edit, emit, planner
+from lms3d.swap.bfc import POOLS
+from lms3d.swap.cost import Machine
+from lms3d.swap.decide import Settings, decide
+from lms3d.swap.plan import Plan
+from lms3d.swap.problem import reduce
+from lms3d.swap.schedule import Choice, Mode, build
+from lms3d.swap.simulate import simulate
+from tests.swap.toy_graphs import MIB, op, placeholder, step, training
+
+MACHINE = Machine(flops_per_second=1e10)
+GRAPH = training(10, mib=4, resident_mib=3)
+UNEDITED = simulate(GRAPH, MACHINE).peak_bytes
+
+
+def floor(graph, pool: str = "none") -> int:
+    return planner.floor(reduce(graph, MACHINE), MACHINE, pool=pool)[1]
+
+
+@pytest.mark.parametrize("share", [0.9, 0.7, 0.5, 0.4])
+def test_the_plan_keeps_the_limit(share):
+    limit = int(UNEDITED * share)
+    plan, report = decide(GRAPH, Settings(limit_bytes=limit), MACHINE)
+    edited = edit.apply(GRAPH, plan)
+    assert report.predicted_peak_bytes <= limit
+    assert simulate(edited, MACHINE).peak_bytes <= limit
+    assert report.floor_bytes <= limit < report.unedited_limit_bytes
+    assert not plan.empty
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_floor_is_feasible_and_below_it_an_error_names_it(pool):
+    graph = training(12, mib=8, resident_mib=6)
+    smallest = floor(graph, pool)
+    plan, report = decide(graph, Settings(limit_bytes=smallest, pool=pool), MACHINE)
+    assert report.predicted_peak_bytes <= smallest
+    edit.apply(graph, plan)
+    with pytest.raises(DoesNotFit, match="the smallest memory limit that would do is") as caught:
+        decide(graph, Settings(limit_bytes=smallest // 2, pool=pool), MACHINE)
+    assert caught.value.smallest_limit_bytes == smallest
+
+
+def test_what_fits_is_left_alone():
+    problem = reduce(GRAPH, MACHINE)
+    unedited = planner.needed_bytes(problem, build(problem, {}, MACHINE), "none")
+    plan, report = decide(GRAPH, Settings(limit_bytes=2 * unedited), MACHINE)
+    assert plan.empty
+    assert not report.rewritten
+    assert report.predicted_peak_bytes == report.unedited_peak_bytes
+
+
+def test_nothing_large_nothing_to_do():
+    graph = step(placeholder(mib=0.001), op("a", "x", mib=0.001))
+    plan, _ = decide(graph, Settings(limit_bytes=1), MACHINE)
+    assert plan.empty
+
+
+def test_less_memory_costs_more_time():
+    reports = [decide(GRAPH, Settings(limit_bytes=int(UNEDITED * s)), MACHINE)[1] for s in (0.9, 0.65, 0.4)]
+    seconds = [r.predicted_step_seconds for r in reports]
+    assert seconds == sorted(seconds)
+    assert seconds[0] >= reports[0].unedited_step_seconds
+
+
+def test_cheap_ops_are_recomputed_where_the_link_is_slow_and_swapped_where_it_is_fast():
+    limit = int(UNEDITED * 0.6)
+
+    def decided(bytes_per_second: float) -> tuple[int, int]:
+        machine = Machine(
+            flops_per_second=1e6, swap_out_bytes_per_second=bytes_per_second, swap_in_bytes_per_second=bytes_per_second
+        )
+        plan, _ = decide(GRAPH, Settings(limit_bytes=limit), machine)
+        kinds = [GRAPH.by_name[r.op].type for r in plan.recomputes]
+        assert "Conv3D" not in kinds  # 8 s each
+        return len(plan.swap_outs), kinds.count("LeakyRelu")
+
+    assert decided(1e12)[0] > 0
+    assert decided(1e7)[1] > 0
+
+
+def test_random_and_stateful_ops_are_never_recomputed():
+    for wrong in ({"type": "RandomUniform"}, {"stateful": True}):
+        first = op("c0", "x", mib=4, **wrong)
+        graph = step(GRAPH.ops[0], first, *GRAPH.ops[2:], returned=["gw0"])
+        buffer = reduce(graph, MACHINE).buffers[0]
+        assert (buffer.root, buffer.recomputable, buffer.swappable) == ("c0:0", False, True)
+        plan, _ = decide(graph, Settings(limit_bytes=floor(graph)), MACHINE)
+        assert "c0" not in {r.op for r in plan.recomputes}
+
+
+def test_loops_and_returned_tensors_are_never_moved():
+    looped = step(*GRAPH.ops[:-1], op("loop", "r2", in_loop=True, mib=0.1), GRAPH.ops[-1], returned=["c3"])
+    buffers = {b.root: b for b in reduce(looped, MACHINE).buffers}
+    assert [(buffers[t].swappable, buffers[t].recomputable) for t in ("r2:0", "c3:0")] == [(False, False)] * 2
+    plan, _ = decide(looped, Settings(limit_bytes=floor(looped)), MACHINE)
+    assert not {"r2:0", "c3:0"} & {s.tensor for s in (*plan.swap_ins, *plan.recomputes)}
+
+
+def test_large_ops_run_in_the_planned_order():
+    """Every two neighbours of the schedule are ordered by a control edge, a trigger or data."""
+    problem = reduce(GRAPH, MACHINE)
+    solution = planner.solve(problem, int(UNEDITED * 0.5), MACHINE)
+    edited = edit.apply(GRAPH, emit.emit(solution))
+    after: dict[str, set[str]] = {}
+    for o in edited.ops:
+        direct = {t.rpartition(":")[0] for t in o.inputs} | set(o.control_inputs)
+        after[o.name] = direct.union(*(after[d] for d in direct))
+    anchors = solution.problem.anchors
+    assert all(a in after[b] for a, b in zip(anchors, anchors[1:], strict=False))
+
+
+def test_a_reader_behind_a_reshape_gets_a_reshaped_copy():
+    graph = step(
+        placeholder(mib=0.1),
+        op("a", "x", mib=4),
+        op("flat", "a", type="Reshape", mib=4, rank=2),
+        op("f1", "a", mib=4),
+        *[op(f"f{i}", f"f{i - 1}", mib=4, flops=8 * MIB) for i in range(2, 9)],
+        op("z", "f8", "flat", mib=0.1),
+        returned=["z"],
+    )
+    problem = reduce(graph, MACHINE)
+    index = [b.root for b in problem.buffers].index("a:0")
+    choices = {index: Choice(Mode.SWAP)}
+    schedule = build(problem, choices, MACHINE)
+    made = emit.emit(planner.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
+    edited = edit.apply(graph, made)
+    assert edited.by_name["z"].inputs == ("f8:0", "lms/recompute/flat:0")
+    assert edited.by_name["lms/recompute/flat"].inputs == ("lms/swap_in/a/0:0",)
+
+
+def test_plan_as_json():
+    plan, report = decide(GRAPH, Settings(limit_bytes=int(UNEDITED * 0.45)), MACHINE)
+    assert plan.recomputes or plan.swap_outs
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert json.loads(report.to_json())["predicted_peak_bytes"] == report.predicted_peak_bytes
+
+
+def test_planning_again_gives_the_same_plan():
+    settings = Settings(limit_bytes=int(UNEDITED * 0.5))
+    assert decide(GRAPH, settings, MACHINE)[0] == decide(GRAPH, settings, MACHINE)[0]

@@ -1,0 +1,194 @@
+"""The disk tier: private files that never outlive their owner, and clear errors when the disk fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lms3d.callback import LMS
+from lms3d.errors import InputError, StorageError
+from lms3d.swap import surgery
+from lms3d.swap.engine import choose_tier
+from lms3d.swap.tiers import DiskTier, remove_orphans
+from tests.swap.traced import SPEC, batch, by_tflms, chain, same_bits
+
+
+def folders(parent: Path) -> list[Path]:
+    return sorted(parent.glob("lms3d-swap-*"))
+
+
+def make_old(folder: Path) -> None:
+    """As if nobody had touched it for an hour: very young folders are never taken for orphans."""
+    hour_ago = time.time() - 3600
+    os.utime(folder, (hour_ago, hour_ago))
+
+
+def test_files_are_private_and_go_away(tmp_path):
+    tier = DiskTier(tmp_path / "swap")
+    made = by_tflms(chain, tier)
+    made.function(batch())
+    (folder,) = folders(tmp_path / "swap")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files = list(folder.iterdir())
+    assert [f.stat().st_size for f in files if f.suffix == ".bin"] == [64 * 32 * 4]
+    assert {stat.S_IMODE(f.stat().st_mode) for f in files} == {0o600}
+    tier.close()
+    assert folders(tmp_path / "swap") == []
+    tier.close()  # again: nothing happens
+
+
+def test_what_comes_back_is_what_left(tmp_path):
+    tier = DiskTier(tmp_path)
+    made = by_tflms(chain, tier)
+    for seed in range(3):  # the same files, over and over
+        same_bits(made.function(batch(seed)), surgery.trace(chain, SPEC)(batch(seed)))
+    assert tier.take_counters()["swapped_in_bytes"] == 3 * 64 * 32 * 4
+    assert tier.take_counters()["swapped_in_bytes"] == 0
+    tier.close()
+
+
+def test_short_writes_and_reads_go_on(tmp_path, monkeypatch):
+    tier = DiskTier(tmp_path)
+    pwrite, preadv = os.pwrite, os.preadv
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: pwrite(file, data[:1000], at))
+    monkeypatch.setattr(os, "preadv", lambda file, parts, at: preadv(file, [parts[0][:777]], at))
+    made = by_tflms(chain, tier)
+    same_bits(made.function(batch()), surgery.trace(chain, SPEC)(batch()))
+    tier.close()
+
+
+OWNER = """
+import sys, time
+from lms3d.swap.tiers import DiskTier
+tier = DiskTier(sys.argv[1])
+print(tier.directory, flush=True)
+time.sleep(600)
+"""
+
+
+def test_orphans_of_a_killed_process_are_removed_and_folders_of_a_live_one_are_not(tmp_path):
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dead,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as alive,
+    ):
+        try:
+            left, used = (Path(p.stdout.readline().strip()) for p in (dead, alive))
+            for folder in (left, used):
+                make_old(folder)
+            assert remove_orphans(tmp_path) == []
+            dead.send_signal(signal.SIGKILL)
+            dead.wait()
+            assert left.exists()
+            make_old(left)
+            make_old(used)
+            mine = DiskTier(tmp_path)
+            assert folders(tmp_path) == sorted([used, mine.directory])
+            mine.close()
+        finally:
+            dead.kill()
+            alive.kill()
+
+
+def test_a_young_folder_is_left_alone(tmp_path):
+    young = tmp_path / "lms3d-swap-young"
+    young.mkdir()
+    (young / "lock").touch()
+    assert remove_orphans(tmp_path) == []
+    make_old(young)
+    assert remove_orphans(tmp_path) == [young]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"swap folder .*file/below'.*--swap-dir"):
+        DiskTier(tmp_path / "file" / "below")
+
+
+def test_names_of_tiers():
+    assert [choose_tier("auto", d) for d in ("CPU:0", "GPU:0")] == ["disk", "host"]
+    assert [choose_tier(t, "GPU:0") for t in ("host", "disk")] == ["host", "disk"]
+    with pytest.raises(InputError, match="'tape': expected one of auto, host, disk"):
+        LMS(tier="tape")
+
+
+# -- a failing disk under model.fit
+
+
+def small_model() -> keras.Model:
+    layers = [keras.layers.Dense(64, activation="relu") for _ in range(6)]
+    model = keras.Sequential([keras.Input((64,)), *layers])
+    model.compile(optimizer="sgd", loss="mse", jit_compile=False)
+    return model
+
+
+DATA = (np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32))
+SWAP_ALL = {"tier": "disk", "swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": 0}
+
+
+@pytest.mark.parametrize(("call", "code"), [("pwrite", errno.ENOSPC), ("pwrite", errno.EIO), ("preadv", errno.EIO)])
+def test_a_failing_disk_stops_fit_with_one_clear_line(tmp_path, monkeypatch, call, code):
+    model = small_model()
+    lms = LMS(swap_dir=tmp_path, **SWAP_ALL)
+
+    def fail(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(StorageError) as caught:
+        model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
+    text = str(caught.value)
+    assert os.strerror(code) in text
+    assert str(tmp_path) in text
+    assert "--swap-dir" in text
+    assert "\n" not in text
+    assert caught.value.exit_code == 2
+    lms.close()
+    assert folders(tmp_path) == []
+
+
+def test_a_swap_file_that_was_cut_off(tmp_path, monkeypatch):
+    model = small_model()
+    lms = LMS(swap_dir=tmp_path, **SWAP_ALL)
+    monkeypatch.setattr(os, "preadv", lambda *_: 0)
+    with pytest.raises(StorageError, match="ended too early"):
+        model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
+    lms.close()
+
+
+def test_an_unwritable_swap_folder(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"swap folder .*--swap-dir"):
+        small_model().fit(*DATA, verbose=0, callbacks=[LMS(swap_dir=tmp_path / "file" / "below", **SWAP_ALL)])
+    monkeypatch.setattr(os, "access", lambda *_: False)  # tests may run as root, who may write anywhere
+    with pytest.raises(InputError, match="is not writable"):
+        small_model().fit(*DATA, verbose=0, callbacks=[LMS(swap_dir=tmp_path, **SWAP_ALL)])
+
+
+def test_swap_files_are_removed_when_the_process_ends(tmp_path):
+    code = f"from lms3d.swap.tiers import DiskTier; print(DiskTier({str(tmp_path)!r}).directory.exists())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "True"
+    assert folders(tmp_path) == []
+
+
+def test_no_python_objects_are_kept_for_what_is_swapped(tmp_path):
+    """Two functions on one tier do not share files."""
+    tier = DiskTier(tmp_path)
+    first, second = by_tflms(chain, tier), by_tflms(chain, tier)
+    for seed in range(2):
+        same_bits(first.function(batch(seed)), second.function(batch(seed)))
+    assert len(list(tier.directory.glob("*.bin"))) == 2
+    tier.close()
+    assert tf.executing_eagerly()
