@@ -21,7 +21,7 @@ import keras
 import tensorflow as tf
 
 from lms3d import memory
-from lms3d.errors import DoesNotFit, InputError
+from lms3d.errors import DoesNotFit, InputError, StorageError
 from lms3d.files import write_text
 from lms3d.report import Report
 from lms3d.runner import StepRunner, spec_bytes
@@ -126,6 +126,11 @@ class LMS(keras.callbacks.Callback):
         content = {kind: {"report": reports[kind].to_dict(), "plan": plans[kind].to_dict()} for kind in reports}
         write_text(Path(folder) / "lms_plan.json", json.dumps(content, indent=1))
         write_text(Path(folder) / "lms_report.md", "\n".join(reports[k].to_markdown() for k in reports))
+
+    @property
+    def storage_error(self) -> StorageError | None:
+        """What the swap disk failed with, or None."""
+        return None if self._runner is None else self._runner.engine.storage_error
 
     # -- any concrete function
 

@@ -38,7 +38,7 @@ def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         with np.load(path, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
         return arrays, json.loads(arrays.pop(_STATE).tobytes())
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} cannot be read ({error}); delete it and start again without --resume") from None
 
 

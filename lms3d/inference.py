@@ -34,7 +34,11 @@ def predictor(model: Any, resolution: int, *, lms: Any = None) -> Predictor:
     def predict(image: np.ndarray) -> np.ndarray:
         try:
             (probabilities,) = tf.nest.flatten(function(tf.constant(image[np.newaxis])))
-        except tf.errors.ResourceExhaustedError:
+        except tf.errors.OpError as error:
+            if lms is not None and lms.storage_error is not None:
+                raise lms.storage_error from None
+            if not isinstance(error, tf.errors.ResourceExhaustedError):
+                raise
             advice = ("" if lms is not None else "try --lms, or ") + "give more with --memory-limit"
             raise DoesNotFit(f"segmenting at {resolution}^3 needs more memory than there is; {advice}") from None
         return probabilities.numpy()[0]

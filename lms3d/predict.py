@@ -155,11 +155,16 @@ def _weights(run_dir: Path) -> Path:
 
 def _load_model(path: Path) -> Any:
     import keras
+    import tensorflow as tf
 
     import models  # noqa: F401  (registers its layers)
 
     try:
         return keras.models.load_model(path, compile=False)
+    except tf.errors.ResourceExhaustedError:
+        raise errors.DoesNotFit(
+            f"{path}: the weights alone need more memory than there is; raise --memory-limit"
+        ) from None
     except Exception as error:
         raise errors.InputError(
             f"{path}: found a model that cannot be loaded ({error}); expected what lms3d.train saves; train again"

@@ -190,6 +190,8 @@ def _fit(
     from lms3d.callback import LMS
 
     epochs, steps, validation_steps = _filled_in(options)
+    if not resuming:  # what a run left here that never finished an epoch
+        (run_dir / "lms_stats.csv").unlink(missing_ok=True)
     training, validation = _datasets(options, material)
     lms = LMS(enabled=options.lms, stats_file=run_dir / "lms_stats.csv", **forecast.lms_arguments(options))
     guard = monitor.TimeGuard(

@@ -106,7 +106,7 @@ def _hybrid(
         lowest, smallest = planner.floor(problem, machine, pool=settings.pool)
         solution = replace(lowest, limit_bytes=settings.limit_bytes)
         if not planner.fits(solution, settings.pool):
-            raise does_not_fit(settings.limit_bytes, smallest, unedited)
+            raise does_not_fit(settings.limit_bytes, min(smallest, unedited), unedited)
     return emit.emit(solution), solution
 
 

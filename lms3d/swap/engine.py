@@ -89,6 +89,7 @@ class Engine:
 
         extra_bytes: what else stays on the device meanwhile. A function that was rewritten before is left alone.
         """
+        surgery.separate_bias_gradients(function.graph)
         graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes)
         if already_rewritten(graph):
             log.info("lms: the function has been rewritten before; nothing to do")
@@ -99,6 +100,8 @@ class Engine:
                 step=step,
                 with_floor=False,
             )
+            if not isinstance(function, surgery.RewrittenFunction):  # what was rewritten is its graph
+                function = surgery.make_function(function)
             return Prepared(function, Plan(), report)
         plan, report = decide(graph, self.settings, self.machine, step=step, with_floor=with_floor)
         log.info("lms: %s", report.headline())
@@ -106,6 +109,8 @@ class Engine:
         if not plan.empty:
             function, change = rewrite(function, graph, plan, self.tier)
             report.change = str(change)
+        else:  # the same graph optimisers whatever the plan: some of them change the last bits of a result
+            function = surgery.make_function(function)
         if self._guarded(report):
             function, guards = guard.insert(function)
             log.info("lms: %d guards against oneDNN kernels that do not check their memory", guards)

@@ -50,6 +50,10 @@ FORWARDING_TYPES = frozenset(
     SquaredDifference Sub Tanh TanhGrad Xdivy Xlogy
     """.split()  # noqa: SIM905 - a list of this length is read, not executed
 )
+# Forward op -> its gradient, where TensorFlow's oneDNN kernels join the two by a hidden workspace. They do so only if the
+# gradient reads the forward op's own output; else another kernel runs, which shares out the gradient of equal maxima
+# differently. Such an edge must not lead through a swap.
+PAIRED_TYPES = {"MaxPool": "MaxPoolGrad", "MaxPool3D": "MaxPool3DGrad", "LRN": "LRNGrad"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,11 @@ class Op:
 def producer_name(tensor_name: str) -> str:
     """`"conv/Conv3D:0"` -> `"conv/Conv3D"`."""
     return tensor_name.rpartition(":")[0]
+
+
+def paired(producer: Op, consumer: Op) -> bool:
+    """True where `consumer` must read the output of `producer` itself (see `PAIRED_TYPES`)."""
+    return PAIRED_TYPES.get(producer.type) == consumer.type
 
 
 @dataclass(frozen=True)

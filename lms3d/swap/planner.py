@@ -27,7 +27,7 @@ from lms3d.swap.schedule import KEEP, SPLIT, Choice, Copy, Mode, Schedule, build
 TRIED_MOVES = 8  # per round: the most promising ones are simulated
 PLANNING_SECONDS = 10.0
 # What stays unplanned: the executor's own small buffers, and swaps that end earlier or later than planned.
-RESERVE = 0.03
+RESERVE = 0.04
 # A pool wastes part of itself beyond what `bfc` sees: a small tensor in the wrong place makes the next large one take a
 # chunk that is almost twice its size. Room for most of one such accident; half of it is expected, and counted in the peak.
 ACCIDENT = 0.7  # of the largest buffer, as far as the allocator lets it happen
@@ -59,7 +59,7 @@ def usable_bytes(problem: Problem, limit_bytes: int, pool: str) -> int:
 
 def _accident_bytes(problem: Problem, pool: str) -> int:
     largest = max((b.bytes for b in problem.buffers), default=0)
-    return 0 if pool == "none" else int(ACCIDENT * min(largest, 2 * bfc.MOST_WASTE))
+    return 0 if pool == "none" else int(ACCIDENT * min(largest, 4 * bfc.MOST_WASTE))
 
 
 def _check(problem: Problem, choices: dict[int, Choice], schedule: Schedule, limit_bytes: int, pool: str) -> Solution:

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from lms3d.swap.cost import Machine, op_seconds
-from lms3d.swap.ir import ALIAS_TYPES, FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph, producer_name
+from lms3d.swap.ir import (
+    ALIAS_TYPES,
+    FORWARDING_TYPES,
+    METADATA_TYPES,
+    RESIDENT_TYPES,
+    Op,
+    StepGraph,
+    paired,
+    producer_name,
+)
 from lms3d.swap.liveness import Storage, roots, storages
 
 # Below this share of all large bytes a buffer is not worth a decision.
@@ -105,7 +114,11 @@ def _buffer(
         reads=tuple(reads),
         parents=parents,
         returned=store.returned,
-        swappable=op.name in position and not touched_in_loop and not store.returned and rank is not None,
+        swappable=op.name in position
+        and not touched_in_loop
+        and not store.returned
+        and rank is not None
+        and not any(paired(op, graph.by_name[r]) for r in store.readers),
         recomputable=op.name in position
         and not touched_in_loop
         and not store.returned

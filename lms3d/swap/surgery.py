@@ -13,17 +13,29 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager.polymorphic_function import concrete_function
+from tensorflow.python.ops import gradients_util
 
 _OFF = rewriter_config_pb2.RewriterConfig.OFF
 _EXECUTION = None
 
 
 class RewrittenFunction(concrete_function.ConcreteFunction):
-    """A concrete function that always runs under `execution`: the graph optimiser leaves its nodes alone."""
+    """A concrete function that always runs under `execution`: the graph optimiser leaves its nodes alone.
 
-    def _call_flat(self, *arguments: Any, **options: Any) -> Any:
+    A file breaks the chain of gradients: what comes back from one would silently count as a constant for a tape outside.
+    """
+
+    def _call_flat(self, tensor_inputs: Sequence[tf.Tensor], captured_inputs: Sequence[tf.Tensor]) -> Any:
+        if gradients_util.PossibleTapeGradientTypes([*tensor_inputs, *captured_inputs]) and self._reads_files():
+            raise ValueError(
+                "a GradientTape cannot see through tensors that LMS swaps to a disk: take the gradients inside the function, "
+                "as a training step does, and rewrite that; or use tier='host'"
+            )
         with execution():
-            return super()._call_flat(*arguments, **options)
+            return super()._call_flat(tensor_inputs, captured_inputs)
+
+    def _reads_files(self) -> bool:
+        return any(op.type == "PyFunc" and op.name.startswith("lms/swap_in/") for op in self.graph.get_operations())
 
 
 def make_function(function: tf.types.experimental.ConcreteFunction) -> RewrittenFunction:
@@ -82,6 +94,16 @@ def insertion(graph: tf.Graph, device: str | None, before: Sequence[tf.Operation
         yield
 
 
+def separate_bias_gradients(graph: tf.Graph) -> None:
+    """Let each bias gradient be an op of its own. TensorFlow's oneDNN pass merges it with the filter gradient of the same
+    convolution, which sums in another order, but only while neither has control edges: a plan would change the last bits.
+    """
+    for op in graph.get_operations():
+        if op.type == "BiasAddGrad" and not op.control_inputs:
+            readers = op.inputs[0].consumers()
+            add_control_inputs(op, [r for r in readers if r.type == "Conv2DBackpropFilter"])
+
+
 def keep(op: tf.Operation) -> None:
     """Tell the graph optimiser not to remove or merge `op`."""
     op._set_attr("_grappler_do_not_remove", tf.compat.v1.AttrValue(b=True))
@@ -97,6 +119,7 @@ def _execution_options() -> config_pb2.ConfigProto:
         scoped_allocator_optimization=_OFF,
         auto_mixed_precision=_OFF,
         loop_optimization=_OFF,
+        remapping=_OFF,
         meta_optimizer_iterations=rewriter_config_pb2.RewriterConfig.ONE,
     )
     options = config_pb2.GraphOptions(rewrite_options=rewriting)

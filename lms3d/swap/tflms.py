@@ -4,7 +4,8 @@ T. D. Le et al., "TFLMS: Large Model Support in TensorFlow by Graph Rewriting", 
 of version 2. Rules, in the order in which they are applied:
  1. An edge is far when level(consumer) - level(source) > swapout_threshold.
  2. Never swapped: rank 0 or 1, unknown shapes, loop bodies, ops and scopes that are excluded, and tensors that live outside
-    of the step (weights, constants, arguments), because swapping those saves nothing.
+    of the step (weights, constants, arguments), because swapping those saves nothing. Nor edges that must stay
+    direct (`ir.paired`).
  3. One swap-out per tensor. Near consumers keep using the original.
  4. Far consumers, sorted by level, share a swap-in while the gap to the previous one is at most swapin_groupby.
  5. The first of a group (`dest`) times the swap-in: the trigger is an op at a level from L(dest) - ahead - 1 down to
@@ -22,10 +23,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lms3d.errors import InputError
+from lms3d.errors import DoesNotFit, InputError
 from lms3d.swap import edit
 from lms3d.swap.cost import Machine
-from lms3d.swap.ir import RESIDENT_TYPES, Op, StepGraph, Tensor, producer_name
+from lms3d.swap.ir import RESIDENT_TYPES, Op, StepGraph, Tensor, paired, producer_name
 from lms3d.swap.liveness import roots, storages
 from lms3d.swap.plan import Plan, SwapIn, SwapOut
 from lms3d.swap.simulate import simulate
@@ -96,7 +97,7 @@ def _level_slice(level: int | str) -> slice:
 def make(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine: Machine) -> Plan:
     """The plan for these parameters; those that are None are tuned so that the step fits in `limit_bytes`.
 
-    Raises InputError where nothing fits (TFLMS: ValueError).
+    Raises DoesNotFit where nothing fits (TFLMS: ValueError).
     """
     return build(graph, parameters) if parameters.fixed else autotune(graph, parameters, limit_bytes, machine)
 
@@ -167,7 +168,7 @@ class _Builder:
         far = []
         for name in self.graph.consumers.get(tensor.name, ()):
             consumer = self.graph.by_name[name]
-            if name not in self.levels or not consumer.on_device:
+            if name not in self.levels or not consumer.on_device or paired(source, consumer):
                 continue
             distance = self.levels[name] - self.levels[source.name]
             if distance > self.threshold and _allowed(
@@ -282,7 +283,7 @@ def autotune(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine
     modes = range(4) if parameters.sync_mode is None else [parameters.sync_mode]
     mode = next((m for m in modes if fits(replace(start, sync_mode=m))), None)
     if mode is None:
-        raise InputError(
+        raise DoesNotFit(
             f"TFLMS's parameters cannot make the step fit in {limit_bytes / (1 << 20):,.0f} MiB; "
             "raise --memory-limit or leave the TFLMS parameters out (the default planner also recomputes)"
         )

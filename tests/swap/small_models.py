@@ -13,7 +13,7 @@ import models
 from lms3d.callback import LMS
 from lms3d.swap.engine import Prepared
 
-APPLICATIONS = ("VGG16", "MobileNetV2", "ResNet50")
+APPLICATIONS = ("VGG16", "MobileNet", "MobileNetV2")
 VOLUMES = ("unet3d", "isensee2017")
 
 
@@ -66,17 +66,15 @@ class Trainer:
 
     def __init__(self, model: keras.Model, x: np.ndarray, y: np.ndarray) -> None:
         self.model, self.x, self.y = model, x, y
-        self.start = [np.array(v) for v in state(model)]
+        self.start = [v.numpy() for v in state(model)]
 
     def train(self, lms: LMS | None = None, *, batch_size: int = 2, predict: bool = True, **options: Any) -> Outcome:
         for variable, value in zip(state(self.model), self.start, strict=True):
             variable.assign(value)
         losses, with_lms = Losses(), [lms] if lms else []
         callbacks = [losses, *with_lms]
-        self.model.fit(
-            self.x, self.y, batch_size=batch_size, shuffle=False, verbose=0, callbacks=callbacks, **options
-        )
-        variables = [np.asarray(v).tobytes() for v in state(self.model)]
+        self.model.fit(self.x, self.y, batch_size=batch_size, shuffle=False, verbose=0, callbacks=callbacks, **options)
+        variables = [v.numpy().tobytes() for v in state(self.model)]
         predictions = b""
         if predict:
             predictions = self.model.predict(self.x, batch_size=batch_size, verbose=0, callbacks=with_lms).tobytes()
@@ -86,7 +84,7 @@ class Trainer:
         return Outcome(losses.seen, variables, predictions, prepared)
 
 
-def tight_limit(prepared: Sequence[Prepared], kind: str = "train", share: float = 0.5) -> int:
+def tight_limit(prepared: Sequence[Prepared], kind: str = "train", share: float = 0.2) -> int:
     """A limit between the floor and what the step needs without LMS."""
     from lms3d.swap.capture import capture
     from lms3d.swap.cost import Machine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.decide import Settings, decide
 from lms3d.swap.rewrite import rewrite
 from lms3d.swap.tiers import DiskTier
-from tests.swap.traced import by_tflms, same_bits
+from tests.swap.traced import PARAMETERS, by_tflms, same_bits
 
 SPEC = tf.TensorSpec((256, 1024), tf.float32)  # 1 MiB
 SIZE = 1 << 20
@@ -46,18 +47,19 @@ def peak(function, data: tf.Tensor) -> tuple[int, tf.Tensor]:
     return min(found), result
 
 
+def unedited():
+    """Under the options of a rewritten function: TensorFlow's arithmetic optimiser may change the last bits of a result."""
+    return surgery.make_function(surgery.trace(there_and_back, SPEC))
+
+
 @pytest.fixture
 def data() -> tf.Tensor:
     return tf.random.stateless_normal(SPEC.shape, (1, 2))
 
 
 def test_swapping_to_disk_lowers_the_peak(tmp_path, data):
-    before, expected = peak(surgery.trace(there_and_back, SPEC), data)
+    before, expected = peak(unedited(), data)
     tier = DiskTier(tmp_path)
-    from dataclasses import replace
-
-    from tests.swap.traced import PARAMETERS
-
     made = by_tflms(there_and_back, tier, SPEC, parameters=replace(PARAMETERS, swapout_threshold=6, sync_mode=3))
     after, result = peak(made.function, data)
     same_bits(result, expected)
@@ -66,12 +68,18 @@ def test_swapping_to_disk_lowers_the_peak(tmp_path, data):
     tier.close()
 
 
-@pytest.mark.parametrize("share", [0.8, 0.5])
+def unlimited(graph, machine: Machine) -> tuple[int, int]:
+    """The smallest limits without LMS and with it."""
+    _, report = decide(graph, Settings(limit_bytes=1 << 40), machine)
+    return report.unedited_limit_bytes, report.floor_bytes
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1])
 def test_a_hybrid_plan_keeps_what_it_predicts(tmp_path, data, share):
-    function = surgery.trace(there_and_back, SPEC)
-    before, expected = peak(function, data)
+    before, expected = peak(unedited(), data)
     graph = capture(surgery.trace(there_and_back, SPEC))
-    limit = graph.resident_bytes + int(share * before)
+    whole, floor = unlimited(graph, Machine())
+    limit = int(floor + share * (whole - floor))
     plan, report = decide(graph, Settings(limit_bytes=limit), Machine())
     tier = DiskTier(tmp_path)
     fresh = surgery.trace(there_and_back, SPEC)
@@ -88,17 +96,17 @@ def test_recomputing_lowers_the_peak(data):
     from lms3d.swap.tiers import HostTier
 
     slow = Machine(swap_out_bytes_per_second=1e5, swap_in_bytes_per_second=1e5)
-    function = surgery.trace(there_and_back, SPEC)
-    before, expected = peak(function, data)
+    before, expected = peak(unedited(), data)
     fresh = surgery.trace(there_and_back, SPEC)
     graph = capture(fresh)
-    plan, _ = decide(graph, Settings(limit_bytes=graph.resident_bytes + int(0.8 * before)), slow)
+    whole, floor = unlimited(graph, slow)
+    plan, _ = decide(graph, Settings(limit_bytes=floor + (whole - floor) // 10), slow)
     assert plan.recomputes
     assert not plan.swap_outs
     made, _ = rewrite(fresh, graph, plan, HostTier())
     after, result = peak(made, data)
     same_bits(result, expected)
-    assert after < 0.9 * before
+    assert after < 0.95 * before
 
 
 def test_the_graph_optimiser_keeps_our_nodes_and_only_ours():
@@ -117,7 +125,7 @@ def test_the_graph_optimiser_keeps_our_nodes_and_only_ours():
 HARD_LIMIT = """
 import sys
 import lms3d
-lms3d.limit_memory("160MiB")
+lms3d.limit_memory("96MiB")
 import keras, numpy as np, tensorflow as tf
 inputs = keras.Input((32, 32, 32, 4))
 y = inputs
@@ -139,7 +147,11 @@ except tf.errors.ResourceExhaustedError:
 def test_a_hard_limit(lms, outcome):
     """Without LMS a real error, and no crash in a oneDNN kernel; with LMS it trains."""
     done = subprocess.run(
-        [sys.executable, "-c", HARD_LIMIT, lms], capture_output=True, text=True, timeout=200, cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", HARD_LIMIT, lms],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=Path(__file__).parents[2],
     )
     assert done.stdout.splitlines()[-1:] == [outcome], done.stderr[-2000:]
     assert done.returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -115,7 +116,7 @@ def test_large_ops_run_in_the_planned_order():
         direct = {t.rpartition(":")[0] for t in o.inputs} | set(o.control_inputs)
         after[o.name] = direct.union(*(after[d] for d in direct))
     anchors = solution.problem.anchors
-    assert all(a in after[b] for a, b in zip(anchors, anchors[1:], strict=False))
+    assert all(a in after[b] for a, b in itertools.pairwise(anchors))
 
 
 def test_a_reader_behind_a_reshape_gets_a_reshaped_copy():

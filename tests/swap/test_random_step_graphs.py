@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lms3d.errors import DoesNotFit, InputError
+from lms3d.errors import DoesNotFit
 from lms3d.swap import edit, tflms
 from lms3d.swap.cost import Machine
 from lms3d.swap.decide import Settings, decide
@@ -55,7 +55,7 @@ parameters = st.builds(
     swapin_ahead=st.integers(1, 12),
     swapin_groupby=st.integers(-1, 6),
     sync_mode=st.integers(0, 3),
-    serialization=st.lists(st.one_of(st.integers(-3, 9), st.sampled_from(["3:5", ":", "::2"][::2] + ["4:"]))).map(tuple),
+    serialization=st.lists(st.one_of(st.integers(-3, 9), st.sampled_from(["3:5", "::2", "4:"]))).map(tuple),
     serialization_by_size=st.sampled_from([0, 0.001]),
     n_tensors=st.sampled_from([None, None, 0, 1, 3]),
 )
@@ -79,14 +79,12 @@ def check(graph: StepGraph, plan: Plan) -> StepGraph:
 
 
 @given(steps(), parameters)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_tflms(graph, chosen):
     plan = tflms.build(graph, chosen)
     edited = check(graph, plan)
     simulate(edited, fast)
-    distance = [
-        graph.levels[c] - graph.levels[s.tensor.rpartition(":")[0]] for s in plan.swap_ins for c in s.consumers
-    ]
+    distance = [graph.levels[c] - graph.levels[s.tensor.rpartition(":")[0]] for s in plan.swap_ins for c in s.consumers]
     assert all(d > chosen.swapout_threshold for d in distance)
     assert len({s.tensor for s in plan.swap_outs}) == len(plan.swap_outs)
 
@@ -97,21 +95,22 @@ def test_autotune(graph, share):
     limit = int(simulate(graph, fast).peak_bytes * share)
     try:
         plan = tflms.make(graph, tflms.Parameters(), limit, fast)
-    except InputError:
+    except DoesNotFit:
         return
     assert simulate(check(graph, plan), fast).peak_bytes <= limit
 
 
 @given(steps(), st.floats(0.2, 1.1), st.sampled_from([slow, fast]), st.sampled_from(["none", "single"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_hybrid(graph, share, machine, pool):
     limit = int(peak_bytes(graph) * share)
     try:
         plan, report = decide(graph, Settings(limit_bytes=limit, pool=pool), machine)
     except DoesNotFit as error:
-        assert error.smallest_limit_bytes > limit
-        assert decide(graph, Settings(limit_bytes=error.smallest_limit_bytes, pool=pool), machine) is not None
-        return
+        smallest = error.smallest_limit_bytes or 0
+        plan, report = decide(graph, Settings(limit_bytes=smallest, pool=pool), machine)
+        assert smallest > limit
+        limit = smallest
     check(graph, plan)
     never = {o.name for o in graph.ops if o.stateful or o.type == "RandomUniform"}
     assert not never & {r.op for r in plan.recomputes}

@@ -118,6 +118,16 @@ def test_n_tensors():
     assert found == {0: [], 1: everything[:1], 2: everything[:2], 9: everything, None: everything}
 
 
+@pytest.mark.parametrize("pool", ["MaxPool", "MaxPool3D"])
+def test_a_pooling_gradient_reads_the_pooling_itself(pool):
+    """oneDNN joins the two by a hidden workspace; through a swap ties would be resolved by another kernel."""
+    chain = [op(f"f{i}", f"f{i - 1}" if i else "a") for i in range(6)]
+    graph = step(
+        placeholder(), op("a", "x", type=pool), *chain, op("g", "f5", "a", type=f"{pool}Grad"), op("z", "f5", "a")
+    )
+    assert [s.consumers for s in plan(graph).swap_ins] == [("z",)]
+
+
 # -- rule 4: groups
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lms3d.errors import InputError
+from lms3d.errors import DoesNotFit, InputError
 from lms3d.swap import edit
 from lms3d.swap.cost import Machine
 from lms3d.swap.simulate import simulate
@@ -41,7 +41,10 @@ def test_sync_mode(mode, waiters, triggers):
 
 
 def test_modes_2_and_3_ignore_ahead():
-    assert build(FORK, replace(FIXED, sync_mode=2)).swap_ins == build(FORK, replace(FIXED, sync_mode=2, swapin_ahead=3)).swap_ins
+    assert (
+        build(FORK, replace(FIXED, sync_mode=2)).swap_ins
+        == build(FORK, replace(FIXED, sync_mode=2, swapin_ahead=3)).swap_ins
+    )
 
 
 def test_weights_are_no_trigger():
@@ -51,7 +54,14 @@ def test_weights_are_no_trigger():
 
 # Levels: x 0; a b c 1; d e 2; f 3
 WIDE = step(
-    placeholder(), op("a", "x"), op("b", "x"), op("c", "x"), op("d", "a"), op("e", "b"), op("f", "d", "e"), op("w", type="Const")
+    placeholder(),
+    op("a", "x"),
+    op("b", "x"),
+    op("c", "x"),
+    op("d", "a"),
+    op("e", "b"),
+    op("f", "d", "e"),
+    op("w", type="Const"),
 )
 LEVEL_1, LEVEL_2 = [("a", "b"), ("b", "c")], [("d", "e")]
 
@@ -176,7 +186,7 @@ def test_fixed_values_are_not_tuned_even_if_they_do_not_fit():
 
 
 def test_nothing_fits():
-    with pytest.raises(InputError, match=r"cannot make the step fit in 8 MiB.*--memory-limit"):
+    with pytest.raises(DoesNotFit, match=r"cannot make the step fit in 8 MiB.*--memory-limit"):
         make(GRAPH, Parameters(), 8 * MIB, MACHINE)
 
 

@@ -50,7 +50,7 @@ def worked_example(**options: object) -> StepGraph:
 
 
 def ladder(length: int, rungs: Iterable[int], **options: object) -> StepGraph:
-    """`x -> a -> f2 -> f3 -> ...`, each f at the level of its number, and for each rung r an op `r<r>` at level r that reads `a`."""
+    """`x -> a -> f2 -> f3 -> ...`, each f at the level of its number; for each rung an op `r<level>` that reads `a`."""
     ops = [placeholder(), op("a", "x")]
     for level in range(2, length + 1):
         below = "a" if level == 2 else f"f{level - 1}"
