@@ -88,7 +88,7 @@ class StepRunner:
         settings = self.engine.settings
         if settings.planner == "off" or (prepared.plan.empty and settings.pool == "none"):
             return None
-        return [np.array(v) for v in prepared.function.graph.variables]
+        return [np.array(v.numpy()) for v in prepared.function.graph.variables]
 
     def _undo(self, key: tuple[str, str], prepared: Prepared, saved: Iterable[np.ndarray]) -> None:
         for variable, value in zip(prepared.function.graph.variables, saved, strict=True):

@@ -179,7 +179,7 @@ _COUNTERS = ("swapped_out_bytes", "swapped_in_bytes", "swap_out_seconds", "swap_
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         yield file
     finally:
@@ -188,7 +188,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 def _lock(directory: Path) -> int:
     """Hold a lock that the kernel gives up when this process dies, however it dies."""
-    file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return file
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +72,7 @@ class Trainer:
     def train(self, lms: LMS | None = None, *, batch_size: int = 2, predict: bool = True, **options: Any) -> Outcome:
         for variable, value in zip(state(self.model), self.start, strict=True):
             variable.assign(value)
+        gc.collect()  # what earlier trainings hold counts against a limit
         losses, with_lms = Losses(), [lms] if lms else []
         callbacks = [losses, *with_lms]
         self.model.fit(self.x, self.y, batch_size=batch_size, shuffle=False, verbose=0, callbacks=callbacks, **options)
