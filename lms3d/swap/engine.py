@@ -112,7 +112,7 @@ class Engine:
         else:  # the same graph optimisers whatever the plan: some of them change the last bits of a result
             function = surgery.make_function(function)
         if self._guarded(report):
-            function, guards = guard.insert(function)
+            function, guards = guard.insert(function, planned=not plan.empty)
             log.info("lms: %d guards against oneDNN kernels that do not check their memory", guards)
         return Prepared(function, plan, report)
 

@@ -30,12 +30,19 @@ ONEDNN_TYPES = frozenset(
 )
 
 
-def insert(function: tf.types.experimental.ConcreteFunction) -> tuple[tf.types.experimental.ConcreteFunction, int]:
-    """The function with a guard before each large oneDNN op, and how many there are. Results are unchanged."""
+def insert(
+    function: tf.types.experimental.ConcreteFunction, *, planned: bool
+) -> tuple[tf.types.experimental.ConcreteFunction, int]:
+    """The function with a guard before each large oneDNN op, and how many there are. Results are unchanged.
+
+    planned: the step is expected to fit. If not, filter gradients, which reorder their inputs, are guarded for that too.
+    """
     graph, count = function.graph, 0
     started_by = _swap_ins_by_trigger(graph)
     for op in graph.get_operations():
         needed = sum(size(t) or 0 for t in op.outputs)
+        if not planned and "BackpropFilter" in op.type:
+            needed += max((size(t) or 0 for t in op.inputs), default=0)
         if op.type not in ONEDNN_TYPES or needed < SMALLEST_BYTES or surgery.in_loop(op):
             continue
         before = list(dict.fromkeys([t.op for t in op.inputs] + list(op.control_inputs)))
