@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 INTER_OP_THREADS = 4  # a swap node waits for the disk or the bus; it must not hold a thread that could compute
 
@@ -25,7 +25,8 @@ def start_tensorflow(
 
         from lms3d.memory import limit_memory
 
-        tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
+        with suppress(RuntimeError):  # where TensorFlow runs already its threads stay as they are
+            tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
         if memory_limit_bytes is not None:
             limit_memory(memory_limit_bytes)
         tf.config.list_logical_devices()
@@ -40,7 +41,7 @@ def _quiet_native_log() -> Iterator[None]:
 
     TensorFlow writes before its log is set up, so that its own log level alone does not silence the import.
     """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") != "3":  # "3": the user, or a parent process of ours, wants it quiet
         yield
         return
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
