@@ -8,12 +8,20 @@ from typing import Any
 import keras
 
 from models import isensee2017, unet3d
-from models.layers import ChannelDropout, InstanceNormalization, NearestUpSampling3D
+from models.layers import ChannelDropout, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
 
 BUILDERS: dict[str, Callable[..., keras.Model]] = {"isensee2017": isensee2017.build, "unet3d": unet3d.build}
 DIVISOR = 16  # both halve each axis four times
 
-__all__ = ["BUILDERS", "DIVISOR", "ChannelDropout", "InstanceNormalization", "NearestUpSampling3D", "build"]
+__all__ = [
+    "BUILDERS",
+    "DIVISOR",
+    "ChannelDropout",
+    "InstanceNormalization",
+    "JoinedConv3D",
+    "NearestUpSampling3D",
+    "build",
+]
 
 
 def build(name: str, *, input_shape: tuple[int | None, ...], outputs: int = 3, **options: Any) -> keras.Model:

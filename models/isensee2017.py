@@ -1,12 +1,13 @@
 """The 3D U-Net of Isensee et al. (BraTS 2017 proceedings, p. 100), as the LMS case study ran it.
 
-    level 0   in -a-> [b] + -----------------------------> concat -> Block -> Block 1x1x1 -> head -> + -> sigmoid
-    level 1        \\-a-> [b] + ----------------> concat -> Block -> Block 1x1x1 -/ head -> + --up--/
-    ...                 \\-a-> [b] + ... -up-> Block -/     (level i below -up-> Block -> concat)   /
+    level 0   in -a-> [b] + -----------------------------> join -> Block -> Block 1x1x1 -> head -> + -> sigmoid
+    level 1        \\-a-> [b] + ------------------> join -> Block -> Block 1x1x1 -/ head -> + --up--/
+    ...                 \\-a-> [b] + ... -up-> Block -/     (level i below -up-> Block -> join)     /
                                                                        head of level 2 -------up--/
 
 Block(f, k, s) = Conv3D(f, k, stride s, same, bias) -> instance normalisation -> LeakyReLU.
 Encoder level: a = Block (stride 2 below level 0); out = a + Block(dropout(Block(a))).
+What is up-sampled or joined goes straight into a convolution, which reads it unmade (`layers.JoinedConv3D`).
 Source of the sizes: FIELD facts of the reference code; 8,269,561 parameters with 4 inputs and 3 outputs.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import keras
 
-from models.layers import ChannelDropout, InstanceNormalization, NearestUpSampling3D
+from models.layers import ChannelDropout, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
 
 LEAKY_SLOPE = 0.3  # of the reference code; the paper says 0.01
 HEADS = 3  # deep supervision: the outputs of this many top levels are summed
@@ -50,6 +51,17 @@ def build(
 def _block(x: keras.KerasTensor, filters: int, name: str, *, kernel: int = 3, stride: int = 1) -> keras.KerasTensor:
     """Convolution, instance normalisation, LeakyReLU: (B, D, H, W, *) -> (B, D/s, H/s, W/s, filters)."""
     x = keras.layers.Conv3D(filters, kernel, strides=stride, padding="same", name=f"{name}_conv")(x)
+    return _normalise(x, name)
+
+
+def _joined_block(
+    inputs: list[keras.KerasTensor], filters: int, name: str, raised: tuple[bool, ...]
+) -> keras.KerasTensor:
+    """The block of all inputs side by side, of which the raised ones are of half the resolution."""
+    return _normalise(JoinedConv3D(filters, raised, name=f"{name}_conv")(inputs), name)
+
+
+def _normalise(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
     x = InstanceNormalization(name=f"{name}_norm")(x)
     return keras.layers.LeakyReLU(negative_slope=LEAKY_SLOPE, name=f"{name}_relu")(x)
 
@@ -65,8 +77,6 @@ def _encode(x: keras.KerasTensor, filters: int, level: int, dropout: float) -> k
 
 def _decode(x: keras.KerasTensor, skip: keras.KerasTensor, filters: int, level: int) -> keras.KerasTensor:
     name = f"decoder{level}"
-    x = NearestUpSampling3D(name=f"{name}_up")(x)
-    x = _block(x, filters, f"{name}_a")
-    x = keras.layers.Concatenate(name=f"{name}_concat")([skip, x])
-    x = _block(x, filters, f"{name}_b")
+    x = _joined_block([x], filters, f"{name}_a", raised=(True,))
+    x = _joined_block([skip, x], filters, f"{name}_b", raised=(False, False))
     return _block(x, filters, f"{name}_c", kernel=1)

@@ -151,6 +151,72 @@ def _sizes(x: tf.Tensor) -> list[Any]:
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
+class JoinedConv3D(keras.layers.Layer):
+    """Conv3D 3x3x3 of several tensors side by side, some of them up-sampled, without making what it convolves.
+
+    inputs: tensors (B, D, H, W, C_i), or (B, D/2, H/2, W/2, C_i) where `raised[i]`; result (B, D, H, W, filters).
+    Equal, to rounding, to `Conv3D(filters, 3, padding="same")` of the concatenation of all inputs, the raised ones through
+    `NearestUpSampling3D`; the weights are those of that layer, (3, 3, 3, sum of C_i, filters) and (filters,).
+
+    A U-Net's largest tensors are these joined inputs. Neither is needed:
+    1. A convolution is linear in its input channels: that of a concatenation is the sum of those of its parts.
+    2. Repeating each voxel and convolving with k is the transposed convolution of stride 2 with k * box(2), 4x4x4: the
+       phases of the sub-pixel convolution (Shi et al., arXiv:1609.07009). 64 products per small voxel instead of
+       8 x 27 = 216: faster, too (measured on 2 cores, 48^3 x 32 -> 96^3 x 16, with gradients: 0.13 s instead of 0.6 s).
+    """
+
+    def __init__(self, filters: int, raised: tuple[bool, ...], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.filters, self.raised = filters, tuple(raised)
+
+    def build(self, input_shape: Any) -> None:
+        self.channels = [shape[-1] for shape in _shapes(input_shape)]
+        if len(self.channels) != len(self.raised):
+            raise ValueError(f"{self.name}: expected {len(self.raised)} inputs, received {len(self.channels)}")
+        self.kernel = self.add_weight(
+            shape=(3, 3, 3, sum(self.channels), self.filters), initializer="glorot_uniform", name="kernel"
+        )
+        self.bias = self.add_weight(shape=(self.filters,), initializer="zeros", name="bias")
+
+    def call(self, inputs: Any) -> tf.Tensor:
+        parts = tf.split(tf.convert_to_tensor(self.kernel), self.channels, axis=3)
+        together: tf.Tensor | None = None
+        for x, kernel, raised in zip(keras.tree.flatten(inputs), parts, self.raised, strict=True):
+            y = raised_convolution(x, kernel) if raised else tf.nn.conv3d(x, kernel, (1,) * 5, "SAME")
+            together = y if together is None else together + y  # rule 1
+        return tf.nn.bias_add(together, self.bias)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        (batch, *axes, _), raised = _shapes(input_shape)[0], self.raised[0]
+        return (batch, *(None if axis is None else axis * (2 if raised else 1) for axis in axes), self.filters)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "filters": self.filters, "raised": self.raised}
+
+
+def _shapes(shapes: Any) -> list[Any]:
+    """One shape or several -> a list of shapes."""
+    return [shapes] if shapes[0] is None or isinstance(shapes[0], int) else list(shapes)
+
+
+def raised_convolution(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """Convolution 3x3x3 of the nearest neighbour up-sampling of x by 2, without it: (B, D, H, W, I) -> (B, 2D, 2H, 2W, O).
+
+    kernel: (3, 3, 3, I, O). Rule 2 of `JoinedConv3D`.
+    """
+    wide = tf.reverse(kernel, (0, 1, 2))
+    for axis in range(3):  # (.., 3, ..) -> (.., 4, ..): k * box(2) along each axis
+        before, after = ([[0, 0] for _ in range(5)] for _ in range(2))
+        before[axis], after[axis] = [1, 0], [0, 1]
+        wide = tf.pad(wide, before) + tf.pad(wide, after)
+    batch, depth, height, width, _ = _sizes(x)
+    shape = (batch, 2 * depth, 2 * height, 2 * width, kernel.shape[-1])
+    y = tf.nn.conv3d_transpose(x, tf.transpose(wide, (0, 1, 2, 4, 3)), shape, (1, 2, 2, 2, 1), "SAME")
+    known = x.shape.as_list()
+    return _with_shape(y, tf.TensorShape([known[0], *(None if n is None else 2 * n for n in known[1:4]), shape[-1]]))
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class ChannelDropout(keras.layers.Layer):
     """Drop whole channels of a sample with probability `rate`, scale the others by 1 / (1 - rate).
 

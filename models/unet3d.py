@@ -1,14 +1,15 @@
 """A plain 3D U-Net (Cicek et al., MICCAI 2016, arXiv:1606.06650), with instance instead of batch normalisation.
 
 Each level: two times Conv3D 3x3x3 -> norm -> ReLU. Down: max pooling by 2. Up: nearest neighbour by 2, concatenated
-with the skip. One 1x1x1 convolution at the end. Batch statistics mean nothing at batch 1, hence the other norm.
+with the skip; the next convolution reads both unmade (`layers.JoinedConv3D`). One 1x1x1 convolution at the end. Batch
+statistics mean nothing at batch 1, hence the other norm.
 """
 
 from __future__ import annotations
 
 import keras
 
-from models.layers import ChannelDropout, InstanceNormalization, NearestUpSampling3D
+from models.layers import ChannelDropout, InstanceNormalization, JoinedConv3D
 
 
 def build(
@@ -26,26 +27,28 @@ def build(
     inputs = keras.Input(input_shape, name="image")
     x, skips = inputs, []
     for level, count in enumerate(filters[:-1]):
-        x = _level(x, count, f"encoder{level}", normalise)
+        x = _level([x], count, f"encoder{level}", normalise)
         skips.append(x)
         x = keras.layers.MaxPooling3D(2, name=f"encoder{level}_pool")(x)
-    x = _level(x, filters[-1], "bottom", normalise)
+    x = _level([x], filters[-1], "bottom", normalise)
     if dropout:
         x = ChannelDropout(dropout, name="bottom_dropout")(x)
     for level in reversed(range(len(filters) - 1)):
-        x = NearestUpSampling3D(name=f"decoder{level}_up")(x)
-        x = keras.layers.Concatenate(name=f"decoder{level}_concat")([skips[level], x])
-        x = _level(x, filters[level], f"decoder{level}", normalise)
+        x = _level([skips[level], x], filters[level], f"decoder{level}", normalise)
     logits = keras.layers.Conv3D(outputs, 1, name="head_conv")(x)
     probabilities = keras.layers.Activation("sigmoid", dtype="float32", name="probabilities")(logits)
     return keras.Model(inputs, probabilities, name="unet3d")
 
 
-def _level(x: keras.KerasTensor, filters: int, name: str, normalise: bool) -> keras.KerasTensor:
-    """Two convolutions of one resolution: (B, D, H, W, *) -> (B, D, H, W, filters)."""
+def _level(inputs: list[keras.KerasTensor], filters: int, name: str, normalise: bool) -> keras.KerasTensor:
+    """Two convolutions of one resolution, of x or of a skip and an x to be up-sampled: -> (B, D, H, W, filters)."""
     for part in ("a", "b"):
-        x = keras.layers.Conv3D(filters, 3, padding="same", name=f"{name}_{part}_conv")(x)
+        if len(inputs) == 1:
+            x = keras.layers.Conv3D(filters, 3, padding="same", name=f"{name}_{part}_conv")(inputs[0])
+        else:
+            x = JoinedConv3D(filters, (False, True), name=f"{name}_{part}_conv")(inputs)
         if normalise:
             x = InstanceNormalization(name=f"{name}_{part}_norm")(x)
         x = keras.layers.ReLU(name=f"{name}_{part}_relu")(x)
+        inputs = [x]
     return x

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import layers
-from models.layers import ChannelDropout, InstanceNormalization, NearestUpSampling3D
+from models.layers import ChannelDropout, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
 
 
 def noise(*shape: int) -> tf.Tensor:
@@ -111,6 +111,82 @@ def test_up_sampling_makes_no_other_tensor_of_the_results_size():
 
     assert peak(tf.function(layers.upsample), x) < 1.05
     assert peak(backward, x, tf.ones((1, 32, 32, 32, 32))) < 0.3
+
+
+RAISED = [(True,), (False, False), (False, True), (True, False, True)]
+
+
+def joined_inputs(raised: tuple[bool, ...]) -> list[tf.Tensor]:
+    """A tensor of (2, 4, 6, 2, C) for each input, (2, 2, 3, 1, C) for raised ones, C different for each."""
+    return [noise(2, *((2, 3, 1) if up else (4, 6, 2)), 2 + i) for i, up in enumerate(raised)]
+
+
+@pytest.mark.parametrize("raised", RAISED)
+@pytest.mark.parametrize("known", [True, False])
+def test_joined_convolution_is_that_of_the_concatenation(raised, known):
+    layer, stock = JoinedConv3D(5, raised), keras.layers.Conv3D(5, 3, padding="same")
+    inputs = joined_inputs(raised)
+
+    def concatenated(*parts: tf.Tensor) -> tf.Tensor:
+        return tf.concat([layers.upsample(x) if up else x for x, up in zip(parts, raised, strict=True)], axis=-1)
+
+    layer.build([x.shape for x in inputs])
+    stock.build(concatenated(*inputs).shape)
+    assert [w.shape for w in layer.weights] == [w.shape for w in stock.weights]
+    stock.set_weights([w + 0.1 for w in layer.get_weights()])
+    layer.set_weights(stock.get_weights())
+    signature = [tf.TensorSpec(x.shape if known else (*[None] * 4, x.shape[-1])) for x in inputs]
+
+    @tf.function(input_signature=signature)
+    def ours(*parts):
+        with tf.GradientTape() as tape:
+            tape.watch(parts)
+            y = layer(list(parts))
+            loss = tf.reduce_sum(tf.sin(y / 50))
+        return y, tape.gradient(loss, [*parts, *layer.trainable_variables])
+
+    @tf.function(input_signature=signature)
+    def theirs(*parts):
+        with tf.GradientTape() as tape:
+            tape.watch(parts)
+            y = stock(concatenated(*parts))
+            loss = tf.reduce_sum(tf.sin(y / 50))
+        return y, tape.gradient(loss, [*parts, *stock.trainable_variables])
+
+    for found, expected in zip(tf.nest.flatten(ours(*inputs)), tf.nest.flatten(theirs(*inputs)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def test_joined_convolution_makes_neither_the_concatenation_nor_the_up_sampled_tensor():
+    layer = JoinedConv3D(2, (False, True))
+    layer.build([(1, 8, 8, 8, 4), (1, 4, 4, 4, 6)])
+    specs = [tf.TensorSpec((1, 8, 8, 8, 4)), tf.TensorSpec((1, 4, 4, 4, 6))]
+
+    @tf.function(input_signature=specs)
+    def run(skip, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer([skip, x]) ** 2)
+        return tape.gradient(loss, layer.trainable_variables)
+
+    made = {t.shape.num_elements() for op in run.get_concrete_function().graph.get_operations() for t in op.outputs}
+    assert 8**3 * 2 in made  # the result
+    assert 8**3 * 4 in made  # an input
+    assert not made & {8**3 * 6, 8**3 * 10}
+
+
+def test_joined_convolution_says_its_shape_and_refuses_a_wrong_number_of_inputs():
+    layer = JoinedConv3D(7, (True, False), name="join")
+    shapes = [(None, 2, None, 4, 3), (None, 4, None, 8, 1)]
+    assert layer.compute_output_shape(shapes) == (None, 4, None, 8, 7)
+    with pytest.raises(ValueError, match="join: expected 2 inputs, received 1"):
+        layer.build((1, 2, 2, 2, 3))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_joined_convolution_computes_in_half(dtype):
+    layer = JoinedConv3D(3, (False, True), dtype=f"mixed_{dtype}")
+    y = layer(joined_inputs((False, True)))
+    assert (y.dtype, layer.kernel.dtype) == (getattr(tf, dtype), "float32")
 
 
 def test_channel_dropout_drops_whole_channels_and_keeps_the_mean():

@@ -53,7 +53,7 @@ def test_any_multiple_of_16_goes_through_a_model_of_open_size():
 
 def test_layers_have_readable_names():
     names = {layer.name for layer in models.build("isensee2017", input_shape=(16, 16, 16, 4)).layers}
-    assert {"encoder0_a_conv", "encoder4_b_norm", "decoder0_concat", "decoder3_up", "head2_conv"} <= names
+    assert {"encoder0_a_conv", "encoder4_b_norm", "decoder0_b_conv", "head1_up", "head2_conv"} <= names
 
 
 @pytest.mark.parametrize(
