@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,11 @@ from lms3d.files import write_text
 from lms3d.report import Report
 from lms3d.runner import StepRunner, spec_bytes
 from lms3d.statistics import StepStatistics
-from lms3d.swap import tflms
+from lms3d.swap import store, surgery, tflms
+from lms3d.swap.cost import Machine
 from lms3d.swap.decide import Settings
 from lms3d.swap.engine import Engine, Prepared, choose_tier, trace_step
+from lms3d.swap.ir import StepGraph
 from lms3d.swap.plan import Plan
 from lms3d.units import format_size, parse_size
 
@@ -47,6 +49,9 @@ class LMS(keras.callbacks.Callback):
         parameters; "auto" is "tflms" as soon as one of those is given, else "hybrid".
     swapout_threshold, swapin_ahead, swapin_groupby, sync_mode, serialization, serialization_by_size, n_tensors and the
         include/exclude options: see `lms3d.swap.tflms.Parameters`; None is tuned against the limit.
+    adapt: after the first training steps compare what was measured with the plan, and try other plans (at most three) where
+        that promises to be faster or safer; the report names each of them. False stays with the first. Results never
+        depend on it. Parameters of TFLMS that are all given are never changed.
     enabled=False: trace, run and measure the step in the same way, but change nothing.
     stats_file: CSV with one row per step. debug: log every insertion (debug_level 1: what was done; 2: each node).
 
@@ -61,6 +66,7 @@ class LMS(keras.callbacks.Callback):
         swap_dir: str | Path | None = None,
         *,
         planner: str = "auto",
+        adapt: bool = True,
         enabled: bool = True,
         stats_file: str | Path | None = None,
         debug: bool = False,
@@ -84,6 +90,7 @@ class LMS(keras.callbacks.Callback):
         self.tier_name, self.swap_dir = tier, swap_dir
         self.limit = None if memory_limit is None else parse_size(memory_limit)
         choose_tier(tier, "CPU:0")  # refuse an unknown name now
+        self.adapt = adapt
         self.statistics = StepStatistics(stats_file)
         self._runner: StepRunner | None = None
         self._rewritten: Prepared | None = None
@@ -101,10 +108,10 @@ class LMS(keras.callbacks.Callback):
             kind = prepared.report.step
             if kind not in found or prepared.report.predicted_peak_bytes > found[kind].predicted_peak_bytes:
                 found[kind] = prepared.report
-        for kind, report in found.items():
-            report.measured_peak_bytes = self.statistics.peak_bytes(kind)
-            report.measured_step_seconds = self.statistics.median_seconds(kind)
-            report.steps_measured = sum(r["kind"] == kind for r in self.statistics.rows)
+        for report in found.values():
+            report.measured_peak_bytes = self.statistics.peak_bytes(report.plan)
+            report.measured_step_seconds = self.statistics.median_seconds(report.plan)
+            report.steps_measured = len(self.statistics.of_plan(report.plan))
         return found
 
     @property
@@ -138,8 +145,14 @@ class LMS(keras.callbacks.Callback):
         """A function with the same results as `function` (a tf.function's concrete function) that fits in the limit.
 
         The graph of `function` is edited, but `function` itself still runs what was traced. A function that has been
-        rewritten already is returned as it is. `plan` and `report` describe the last rewrite.
+        rewritten already is returned as it is. `plan` and `report` describe the last rewrite. InputError after a
+        GradientTape has taken gradients of `function`.
         """
+        if surgery.was_differentiated(function):
+            raise InputError(
+                "LMS.rewrite: a GradientTape has taken gradients of this function, and its graph now returns what they need; "
+                "rewrite it before that, or trace it again"
+            )
         self._rewritten = self._get_runner().engine.prepare(function, "function")
         return self._rewritten.function
 
@@ -147,6 +160,8 @@ class LMS(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._attach("train")
+        epochs, steps = (self.params or {}).get("epochs"), (self.params or {}).get("steps")
+        self._get_runner().steps_left = epochs * steps if epochs and steps else None
 
     def on_train_end(self, logs: Any = None) -> None:
         self._detach("train")
@@ -205,6 +220,15 @@ class LMS(keras.callbacks.Callback):
 
     def _step_function(self, kind: str) -> Callable[[Iterator[Any]], Any]:
         def run(iterator: Iterator[Any]) -> Any:
+            try:
+                return steps(iterator)
+            except StopIteration:  # the data has ended
+                raise
+            except BaseException:  # Keras will not call `on_train_end`
+                self._detach(kind)
+                raise
+
+        def steps(iterator: Iterator[Any]) -> Any:
             outputs = self._get_runner().run(self.model, kind, next(iterator))
             for _ in range(1, self.model.steps_per_execution):
                 try:
@@ -236,11 +260,22 @@ class LMS(keras.callbacks.Callback):
                 tflms=self.parameters,
             )
             engine = Engine(settings, compute_device=device, swap_dir=self.swap_dir)
-            self._runner = StepRunner(engine, self.statistics)
+            self._runner = StepRunner(engine, self.statistics, adapt=self.adapt)
         return self._runner
 
 
-def estimate(
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A step as the planner saw it, what it was planned for, and the outcome. Nothing of TensorFlow is left in it."""
+
+    graph: StepGraph
+    settings: Settings
+    machine: Machine
+    plan: Plan
+    report: Report
+
+
+def plan_step(
     model: keras.Model,
     input_spec: Any,
     *,
@@ -251,11 +286,11 @@ def estimate(
     swap_dir: str | Path | None = None,
     with_floor: bool = True,
     **tflms_parameters: Any,
-) -> Report:
-    """What LMS would do, without running a step: the report for batches of `input_spec`, nested tf.TensorSpecs with static shapes.
+) -> Planned:
+    """What LMS would do, without running a step, for batches of `input_spec`, nested tf.TensorSpecs with static shapes.
 
-    The model must be built and compiled and its optimiser built. A limit below the floor is no error here: the report then
-    describes the plan with the smallest peak, and `floor_bytes` is above `limit_bytes`.
+    The model must be built and compiled and its optimiser built. A limit below the floor is no error here: the plan is then
+    the one with the smallest peak, and the report's `floor_bytes` is above its `limit_bytes`.
     """
     device = memory.compute_device()
     limit = parse_size(memory_limit) if memory_limit is not None else memory.device_memory_bytes()
@@ -268,17 +303,21 @@ def estimate(
         tflms=tflms.Parameters(**given),
     )
     engine = Engine(settings, compute_device=device, swap_dir=swap_dir)
-    function = trace_step(model, step, input_spec)
-    extra = spec_bytes(input_spec)
+    graph, machine = engine.captured(trace_step(model, step, input_spec), spec_bytes(input_spec))
     try:
-        return engine.decide(function, step, extra, with_floor=with_floor)[1]
+        plan, report = store.decide(graph, settings, machine, step=step, with_floor=with_floor)
     except DoesNotFit as error:
         if error.smallest_limit_bytes is None:
             raise
-        engine.settings = replace(settings, limit_bytes=error.smallest_limit_bytes)
-        report = engine.decide(function, step, extra, with_floor=with_floor)[1]
+        smallest = replace(settings, limit_bytes=error.smallest_limit_bytes)
+        plan, report = store.decide(graph, smallest, machine, step=step, with_floor=with_floor)
         report.limit_bytes = limit
-        return report
+    return Planned(graph=graph, settings=settings, machine=machine, plan=plan, report=report)
+
+
+def estimate(model: keras.Model, input_spec: Any, **options: Any) -> Report:
+    """The report of `plan_step`, which has the same options."""
+    return plan_step(model, input_spec, **options).report
 
 
 def _pool(device: str, limited: bool) -> str:
@@ -294,4 +333,4 @@ def _log_to_console(level: int) -> None:
     log.setLevel(logging.DEBUG if level > 1 else logging.INFO)
 
 
-__all__ = ["LMS", "estimate"]
+__all__ = ["LMS", "Planned", "estimate", "plan_step"]

@@ -6,10 +6,12 @@ On a terminal these are live bars; in a log file they are plain lines, at most o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -46,6 +48,27 @@ def progress(*, keep: bool = True) -> Iterator[Report]:
 
     with live or nullcontext():
         yield report
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
+    """Rows below named columns; the first `left` columns are text, the others figures, which end at the same place."""
+    rows = [list(row) for row in rows]
+    if not OUT.is_terminal:
+        widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+        say(title)
+        for row in (columns, *rows):
+            cells = [
+                f"{cell:<{width}}" if i < left else f"{cell:>{width}}"
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            say(f"  {'  '.join(cells)}".rstrip())
+        return
+    drawn = Table(title=escape(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for i, column in enumerate(columns):
+        drawn.add_column(column, justify="left" if i < left else "right", overflow="fold")
+    for row in rows:
+        drawn.add_row(*map(escape, row))
+    OUT.print(drawn)
 
 
 def summary(title: str, rows: Mapping[str, str]) -> None:

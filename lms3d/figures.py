@@ -1,4 +1,4 @@
-"""Figures of one run: training curves, memory over a step, a slice with truth and prediction. Arrays in, PNG out."""
+"""Figures: training curves, memory over a step, limit against time, a slice with its prediction. Arrays in, PNG out."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from lms3d.files import replacing
 BLUE, ORANGE, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#6b6b6b"
 REGION_COLOURS = {"WT": BLUE, "TC": ORANGE, "ET": GREEN}
 REGION_NAMES = {"WT": "whole tumour", "TC": "tumour core", "ET": "enhancing tumour"}
+LANE_COLOURS = {"compute": BLUE, "recompute": GREEN, "swap out": ORANGE, "swap in": "#CC79A7", "waiting": VERMILION}
 GIB = 2**30
 
 
@@ -80,6 +81,96 @@ def memory_timeline(
     axis.set(title=title, xlabel="operations of the step that are done (%)", ylabel="memory in use (GiB)")
     axis.set(xlim=(0, 100), ylim=(0, 1.08 * max(shown, largest) / GIB))
     axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    _plain(axis)
+    return _save(figure, path)
+
+
+def step_timeline(
+    path: Path,
+    *,
+    memory: tuple[Sequence[float], Sequence[int]],
+    unedited_memory: tuple[Sequence[float], Sequence[int]],
+    lanes: Mapping[str, Sequence[tuple[float, float]]],
+    limit_bytes: int,
+    title: str,
+) -> Path:
+    """One step over its seconds: memory above; below it what the device and the links do meanwhile, a lane for each.
+
+    memory, unedited_memory: seconds and bytes, with LMS and without. lanes: name -> (start, end) in seconds, from the top.
+    """
+    figure, (above, below) = plt.subplots(
+        2, 1, figsize=(9, 5.2), sharex=True, layout="constrained", height_ratios=(2.2, 0.25 + 0.25 * len(lanes))
+    )
+    for (seconds, sizes), colour, label in (
+        (unedited_memory, GREY, "without LMS"), (memory, BLUE, "with this plan"),
+    ):  # fmt: skip
+        above.step(seconds, np.asarray(sizes) / GIB, where="post", color=colour, linewidth=1, label=label)
+        above.fill_between(seconds, np.asarray(sizes) / GIB, step="post", color=colour, alpha=0.2, linewidth=0)
+    largest = max([*memory[1], *unedited_memory[1]])
+    label = f"memory limit, {limit_bytes / GIB:.2f} GiB"
+    above.axhline(limit_bytes / GIB, color=VERMILION, linestyle="--", label=label)
+    above.set(ylabel="memory in use (GiB)", ylim=(0, 1.08 * max(largest, min(limit_bytes, 1.3 * largest)) / GIB))
+    above.set_title(f"{title} (predicted)")
+    above.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    for row, (name, pieces) in enumerate(lanes.items()):
+        spans = [(start, end - start) for start, end in pieces]
+        below.broken_barh(spans, (row - 0.38, 0.76), color=LANE_COLOURS.get(name, GREY), linewidth=0)
+        busy = sum(length for _, length in spans)
+        below.text(1.01, row, f"{busy:.2f} s", transform=below.get_yaxis_transform(), va="center", color=GREY)
+    below.set_yticks(range(len(lanes)), list(lanes))
+    below.set(xlabel="time since the start of the step (s)", ylim=(len(lanes) - 0.5, -0.5))
+    below.tick_params(axis="y", length=0)
+    for axis in (above, below):
+        _plain(axis)
+    above.set_xlim(0, max(*memory[0], *unedited_memory[0], *(end for pieces in lanes.values() for _, end in pieces)))
+    return _save(figure, path)
+
+
+def pareto(
+    path: Path,
+    *,
+    curves: Mapping[str, Sequence[tuple[int, float]]],
+    points: Mapping[str, tuple[int, float]],
+    floor_bytes: int,
+    fit_bytes: int,
+    unedited_seconds: float,
+    title: str,
+) -> Path:
+    """Seconds of a step against the memory limit, all predicted.
+
+    curves: method -> (limit in bytes, seconds); points: methods that know no limit, where they just fit; floor_bytes,
+    fit_bytes: the smallest limits with LMS and without. What is far slower than all curves stands at the upper edge.
+    """
+    figure, axis = plt.subplots(figsize=(8.5, 5), layout="constrained")
+    slowest = max([unedited_seconds, *(seconds for curve in curves.values() for _, seconds in curve)])
+    top = slowest + 0.35 * max(slowest - unedited_seconds, 0.1 * unedited_seconds)
+    bottom = unedited_seconds - 0.2 * (top - unedited_seconds)
+    for (name, curve), (colour, marker) in zip(
+        curves.items(), ((BLUE, "o"), (ORANGE, "s"), (GREEN, "D")), strict=False
+    ):
+        limits = [limit / GIB for limit, _ in curve]
+        axis.plot(limits, [s for _, s in curve], color=colour, marker=marker, markersize=5, label=name)
+    for (name, (limit, seconds)), (colour, marker) in zip(
+        points.items(), ((VERMILION, "X"), (GREEN, "P"), (GREY, "*")), strict=False
+    ):
+        outside = seconds > top
+        label = f"{name} ({seconds:.2g} s, far above)" if outside else name
+        height = top if outside else seconds
+        axis.plot(
+            limit / GIB, height, "^" if outside else marker, color=colour, markersize=9, label=label, clip_on=False
+        )
+    axis.axhline(unedited_seconds, color=GREY, linewidth=1, linestyle=":", label="step time without LMS")
+    for limit, name, side in ((floor_bytes, "floor with LMS", "left"), (fit_bytes, "fits without LMS", "right")):
+        axis.axvline(limit / GIB, color=GREY, linewidth=1, linestyle="--")
+        shift = 4 if side == "left" else -4
+        axis.annotate(
+            f"{name}\n{limit / GIB:.2f} GiB", (limit / GIB, 0), (shift, 4), ha=side, va="bottom", color=GREY, fontsize=9,
+            xycoords=axis.get_xaxis_transform(), textcoords="offset points",
+        )  # fmt: skip
+    axis.set(ylim=(bottom, top), xlabel="memory limit (GiB)", ylabel="predicted step time (s)", title=title)
+    ratio = axis.secondary_yaxis("right", functions=(lambda s: s / unedited_seconds, lambda r: r * unedited_seconds))
+    ratio.set_ylabel("relative to no LMS")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     _plain(axis)
     return _save(figure, path)
 

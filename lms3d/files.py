@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written under a temporary name, then renamed."""
+"""Files that are whole or absent: written under a temporary name, then renamed. And where lasting caches lie."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from lms3d.errors import InputError, StorageError
+
+
+def cache_directory() -> Path:
+    """Where what can be made again is kept between runs: `$LMS3D_CACHE`, else `~/.cache/lms3d`."""
+    named = os.environ.get("LMS3D_CACHE")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "lms3d"
 
 
 @contextmanager

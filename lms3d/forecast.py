@@ -14,6 +14,7 @@ from lms3d.units import format_seconds, format_size
 if TYPE_CHECKING:
     import keras
 
+    from lms3d.callback import Planned
     from lms3d.report import Report
 
 DEFAULT_EPOCHS = 500
@@ -28,11 +29,11 @@ def lms_arguments(options: TrainConfig) -> dict[str, Any]:
     return {"memory_limit": options.memory_limit, "tier": options.swap_tier, "swap_dir": options.swap_dir, **manual}
 
 
-def estimate_step(options: TrainConfig, model: keras.Model, *, with_floor: bool = False) -> Report:
-    """What the training step needs with the options as they are, and without LMS; nothing is run."""
+def plan_step(options: TrainConfig, model: keras.Model, *, with_floor: bool = False) -> Planned:
+    """What LMS would do to the training step with the options as they are; nothing is run."""
     import tensorflow as tf
 
-    from lms3d.callback import estimate
+    from lms3d import callback
 
     arguments = lms_arguments(options)
     planner = "tflms" if any(arguments[name] is not None for name in _TFLMS) else "hybrid"
@@ -41,7 +42,12 @@ def estimate_step(options: TrainConfig, model: keras.Model, *, with_floor: bool 
         tf.TensorSpec((batch, *model.input_shape[1:]), tf.float32),
         tf.TensorSpec((batch, *model.output_shape[1:]), tf.uint8),
     )
-    return estimate(model, spec, planner=planner, with_floor=with_floor, **arguments)
+    return callback.plan_step(model, spec, planner=planner, with_floor=with_floor, **arguments)
+
+
+def estimate_step(options: TrainConfig, model: keras.Model, *, with_floor: bool = False) -> Report:
+    """What the training step needs with the options as they are, and without LMS; nothing is run."""
+    return plan_step(options, model, with_floor=with_floor).report
 
 
 def step_seconds(options: TrainConfig, report: Report) -> float:

@@ -34,9 +34,14 @@ def explained(what: str, limit_bytes: int, lms: bool, estimate: Callable[[], Rep
         text = _story(error)
         if os.strerror(errno.ENOSPC) in text:
             raise StorageError(f"a disk is full: {text}; free some space, or choose another --swap-dir") from error
-        if not isinstance(error, MemoryError) and not any(mark in text for mark in _MARKS):
+        if not is_out_of_memory(error):
             raise
         raise does_not_fit(what, limit_bytes, lms, text, _quietly(estimate)) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True where memory ran out somewhere in the story behind `error`."""
+    return isinstance(error, MemoryError) or any(mark in _story(error) for mark in _MARKS)
 
 
 def does_not_fit(what: str, limit_bytes: int, lms: bool, text: str, report: Report | None) -> DoesNotFit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,21 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 from lms3d import cli, console, errors, forecast
 from lms3d.config import TrainConfig
-from lms3d.errors import DoesNotFit
+from lms3d.errors import DoesNotFit, InputError
 from lms3d.files import writable_folder, write_text
 from lms3d.units import format_seconds, format_size
 
 if TYPE_CHECKING:
+    from lms3d.callback import Planned
     from lms3d.report import Report
+
+LIMITS = 12
+LARGEST = 15  # tensors that are listed; lms_report.md has all
+MEANINGS = {
+    "keep": "stays in memory until its last use",
+    "swap": "is written out, and read back just before it is used again",
+    "recompute": "is dropped, and computed again just before it is used again",
+}
 
 _DESCRIPTION = """\
 Show what LMS would do: trace the training step, plan it for the memory limit, and print the decision for each tensor.
 Nothing is trained and no data is read. The limit need not exist on this machine.
 
-  python -m lms3d.plan --resolution 192 --memory-limit 8GiB"""
+  python -m lms3d.plan --resolution 192 --memory-limit 8GiB
+  python -m lms3d.plan --resolution 192 --sweep --output plans     # which limit costs how much time?"""
 
 _EPILOG = """\
-writes into --output, where it is given: lms_plan.json, lms_report.md and memory_timeline.png
+writes into --output, where it is given: lms_plan.json, lms_report.md, memory_timeline.png (over the operations) and
+timeline.png (over the seconds, with the transfers beside it); with --sweep also sweep.csv and sweep.png
 exit codes: 0 the plan fits, 2 wrong option, 3 no plan fits (the smallest limit that would do is named)"""
 
 
@@ -35,22 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _plan(given: dict[str, Any]) -> None:
     output: Path | None = given.pop("output", None)
+    limits: int | None = given.pop("sweep", None)
     options = TrainConfig(**given)
+    if limits is not None and not options.lms:
+        raise InputError("--sweep compares plans and --no-lms makes none; give one of the two")
     if output is not None:
         writable_folder(output, "--output")
-    console.say(f"Tracing and planning {options.model} at {options.resolution}^3, batch {options.batch_size}")
-    report = _report(options)
-    console.say(report.to_markdown())
-    console.summary("Plan" if options.lms else "No plan: --no-lms", {
-        "memory limit": format_size(report.limit_bytes),
-        "peak without LMS": format_size(report.unedited_peak_bytes),
-        "peak with this plan": format_size(report.predicted_peak_bytes),
-        "step without LMS": format_seconds(report.unedited_step_seconds),
-        "step with this plan": format_seconds(report.predicted_step_seconds),
-        "smallest limit": f"{format_size(report.floor_bytes or 0)} with LMS, {format_size(report.unedited_limit_bytes)} without",
-    })  # fmt: skip
+    console.say(f"Tracing and planning {_title(options)}")
+    planned = _planned(options, hard_limit=limits is not None)
+    report = planned.report
+    _show(report, options)
     if output is not None:
-        _write(output, report, options)
+        _write(output, planned, options)
+    if limits is not None:
+        _sweep(planned, limits, options, output)
     if report.floor_bytes is not None and options.lms and report.limit_bytes < report.floor_bytes:
         raise DoesNotFit(
             f"{options.model} at {options.resolution}^3 does not fit in {format_size(report.limit_bytes)}: the smallest "
@@ -59,33 +69,111 @@ def _plan(given: dict[str, Any]) -> None:
         )
 
 
-def _report(options: TrainConfig) -> Report:
-    """The limit is only planned for, not put in force: it may be larger than this machine."""
+def _title(options: TrainConfig) -> str:
+    return f"{options.model} at {options.resolution}^3, batch {options.batch_size}"
+
+
+def _planned(options: TrainConfig, *, hard_limit: bool) -> Planned:
+    """The limit is only planned for, not put in force: it may be larger than this machine.
+
+    hard_limit: plan as for a limit that the user named, which takes more room than none, even if there is none.
+    """
     from data.schema import SCHEMAS
-    from lms3d import startup, train
+    from lms3d import memory, startup, train
 
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
+    if hard_limit and options.memory_limit is None:
+        options = dataclasses.replace(options, memory_limit=memory.device_memory_bytes())
     model = train.compiled_model(options, next(iter(SCHEMAS.values())))
-    return forecast.estimate_step(options, model, with_floor=True)
+    return forecast.plan_step(options, model, with_floor=True)
 
 
-def _write(folder: Path, report: Report, options: TrainConfig) -> None:
+def _show(report: Report, options: TrainConfig) -> None:
+    """Decisions in total, then the largest tensors, then what the plan comes to."""
+    if report.rewritten and options.lms:
+        _show_decisions(report)
+        console.table(
+            f"In memory at the peak, at {report.peak_at}", ("tensor", "size"),
+            [(name, format_size(size)) for name, size in report.peak_tensors[:LARGEST]],
+        )  # fmt: skip
+    if options.lms:
+        console.say(report.headline())
+    planning = format_seconds(report.planning_seconds)
+    with_plan = {
+        "peak with this plan": format_size(report.predicted_peak_bytes),
+        "step with this plan": f"{format_seconds(report.predicted_step_seconds)}, of that "
+        f"{format_seconds(report.predicted_stall_seconds)} waiting for swaps",
+        "planning took": f"{planning} once; now it came from the cache" if report.from_cache else planning,
+    }
+    console.summary("Plan (predicted)" if options.lms else "No plan: --no-lms", {
+        "memory limit": format_size(report.limit_bytes),
+        "peak without LMS": format_size(report.unedited_peak_bytes),
+        "step without LMS": format_seconds(report.unedited_step_seconds),
+        **(with_plan if options.lms else {}),
+        "smallest limit": f"{format_size(report.floor_bytes or 0)} with LMS, {format_size(report.unedited_limit_bytes)} without",
+    })  # fmt: skip
+
+
+def _show_decisions(report: Report) -> None:
+    rows = []
+    for action, meaning in MEANINGS.items():
+        sizes = [d.bytes for d in report.decisions if d.action == action]
+        rows.append((action, meaning, str(len(sizes)), format_size(sum(sizes))))
+    console.table("What happens to the large tensors", ("decision", "the tensor", "tensors", "size"), rows, left=2)
+    largest = sorted(report.decisions, key=lambda d: (-d.bytes, d.tensor))
+    moved = [d for d in largest if d.action != "keep"][:LARGEST]
+    console.table(
+        f"The {len(moved)} largest that do not stay", ("tensor", "decision", "times per step", "size"),
+        [(d.tensor, d.action, str(d.copies), format_size(d.bytes)) for d in moved], left=2,
+    )  # fmt: skip
+
+
+def _write(folder: Path, planned: Planned, options: TrainConfig) -> None:
     from lms3d import figures
+    from lms3d.swap import edit
+    from lms3d.swap.simulate import simulate
 
+    report, title = planned.report, _title(options).replace("^3", "$^3$")
     write_text(folder / "lms_plan.json", report.to_json())
     write_text(folder / "lms_report.md", report.to_markdown())
-    title = f"{options.model} at {options.resolution}$^3$, batch {options.batch_size}"
     figures.memory_timeline(
         report.timeline_bytes, report.unedited_timeline_bytes, folder / "memory_timeline.png",
         limit_bytes=report.limit_bytes, measured_peak_bytes=None, title=title,
     )  # fmt: skip
+    step = simulate(edit.apply(planned.graph, planned.plan), planned.machine)
+    unedited = simulate(planned.graph, planned.machine)
+    figures.step_timeline(
+        folder / "timeline.png",
+        memory=(step.timeline_seconds, step.timeline_bytes),
+        unedited_memory=(unedited.timeline_seconds, unedited.timeline_bytes),
+        lanes={**step.busy, "waiting": step.waiting}, limit_bytes=report.limit_bytes, title=title,
+    )  # fmt: skip
+
+
+def _sweep(planned: Planned, limits: int, options: TrainConfig, folder: Path | None) -> None:
+    from lms3d import limits as tables
+    from lms3d.swap import sweep
+
+    report = planned.report
+    ends = None if report.floor_bytes is None else (report.floor_bytes, report.unedited_limit_bytes)
+    console.say(f"Planning for {limits} limits, as lms3d does and as TFLMS does")
+    with console.progress() as progress:
+        found = sweep.run(planned.graph, planned.settings, planned.machine, limits=limits, ends=ends, progress=progress)
+    tables.show(found)
+    if folder is not None:
+        tables.write(found, folder, _title(options))
 
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.plan", description=_DESCRIPTION, epilog=_EPILOG)
     cli.add_model_options(parser)
     cli.add_memory_options(parser)
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the plan and a figure (default: none)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the plan and figures (default: none)")
+    parser.add_argument(
+        "--sweep", type=cli.whole(2), nargs="?", const=LIMITS, metavar="N",
+        help=f"also plan for N limits between the smallest with LMS and the smallest without (default N: {LIMITS}) and "
+        "compare the step time with TFLMS, swapping everything and recomputing everything",
+    )  # fmt: skip
     return parser
 
 

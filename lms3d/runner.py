@@ -3,7 +3,9 @@
 A plan is a prediction, and a pool of memory never looks the same twice. So the variables are saved before each step of
 a plan (a copy in the host's own memory: 100 MB, some 30 ms, for 8 million parameters with Adam). Should the step run out
 of memory all the same, they are put back, a tighter plan is made, and the same batch runs again: nothing is lost and no
-number changes.
+number changes. What the first steps of a training plan measure may ask for another one, too (see `feedback`); rewriting
+edits a graph in place, so each plan gets a trace of its own, and the earlier function is kept until the new one has proved
+better.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -20,6 +21,7 @@ import tensorflow as tf
 
 from lms3d import memory
 from lms3d.errors import DoesNotFit
+from lms3d.feedback import MOST_CHANGES, Change, Feedback
 from lms3d.statistics import StepStatistics
 from lms3d.swap.decide import does_not_fit
 from lms3d.swap.engine import Engine, Prepared, trace_step
@@ -28,36 +30,49 @@ from lms3d.units import format_size
 log = logging.getLogger("lms3d")
 
 TRIES = 5
-TIGHTER = 0.92  # budget of each further try
+
+Key = tuple[str, str]
 
 
 class StepRunner:
-    """Prepared steps by (kind, batch shapes), and the statistics of every run."""
+    """Prepared steps by (kind, batch shapes), and the statistics of every run.
 
-    def __init__(self, engine: Engine, statistics: StepStatistics) -> None:
-        self.engine, self.statistics = engine, statistics
-        self.steps: dict[tuple[str, str], Prepared] = {}
-        self._budget: dict[tuple[str, str], int] = {}
+    adapt: whether measurements may ask for another plan. steps_left: training steps still to come; None is unknown.
+    """
+
+    def __init__(self, engine: Engine, statistics: StepStatistics, *, adapt: bool = True) -> None:
+        self.engine, self.statistics, self.adapt = engine, statistics, adapt
+        self.steps: dict[Key, Prepared] = {}
+        self.steps_left: int | None = None
+        self._feedback: dict[Key, Feedback] = {}
+        self._earlier: dict[Key, Prepared] = {}  # what returns if the plan in use does not prove better
 
     def run(self, model: keras.Model, kind: str, batch: Any) -> Any:
         """One step ("train", "test", "predict") on a batch: nested tensors or arrays."""
         batch = tf.nest.map_structure(_as_tensor, batch)
         spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
         key = (kind, repr(spec))
+        feedback = self._feedback.setdefault(key, self._new_feedback(kind))
         started = time.perf_counter()
+        if feedback.due:
+            self._adapt(model, key, spec)
         outputs = self._run(model, key, spec, batch)
-        self._record(kind, self.steps[key], batch, time.perf_counter() - started)
+        feedback.add(self._record(kind, self.steps[key], batch, time.perf_counter() - started))
+        if kind == "train" and self.steps_left is not None:
+            self.steps_left -= 1
         return outputs
 
-    def _run(self, model: keras.Model, key: tuple[str, str], spec: Any, batch: Any) -> Any:
+    def _run(self, model: keras.Model, key: Key, spec: Any, batch: Any) -> Any:
         for attempt in range(TRIES):
             if key not in self.steps:
-                self.steps[key] = self._prepare(model, key, spec)
+                self._take(key, self._prepare(model, key, spec))
             prepared = self.steps[key]
             saved = self._save(prepared)
             try:
                 outputs = self._execute(prepared, batch)
-            except tf.errors.ResourceExhaustedError:
+            except tf.errors.ResourceExhaustedError as error:
+                if self._fixed:
+                    raise self._wrong_parameters(key[0]) from error
                 if saved is None or attempt == TRIES - 1:
                     raise
                 self._undo(key, prepared, saved)
@@ -65,37 +80,104 @@ class StepRunner:
             return outputs
         raise AssertionError("the last attempt returns or raises")
 
-    def _prepare(self, model: keras.Model, key: tuple[str, str], spec: Any) -> Prepared:
-        """Trace and plan for the budget; the report names the real limit."""
-        engine, limit = self.engine, self.engine.settings.limit_bytes
-        budget = self._budget.setdefault(key, limit)
+    # -- plans ---------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, model: keras.Model, key: Key, spec: Any, change: Change | None = None) -> Prepared:
+        """Trace and plan, for a change or else for the present budget; the report names the real limit."""
+        limit = self.engine.settings.limit_bytes
+        budget = change.budget_bytes if change else self._feedback[key].budget_bytes
         function = trace_step(model, key[0], spec)
-        engine.settings = replace(engine.settings, limit_bytes=budget)
         try:
-            prepared = engine.prepare(function, key[0], extra_bytes=_extra_bytes(model, spec))
+            return self.engine.prepare(
+                function,
+                key[0],
+                extra_bytes=_extra_bytes(model, spec),
+                budget_bytes=budget,
+                machine=change.machine if change else None,
+            )
         except DoesNotFit as error:
             if error.smallest_limit_bytes is None:
                 raise
             # After a failed try the planner is known to be too hopeful by limit / budget: so is its floor.
             raise does_not_fit(limit, int(error.smallest_limit_bytes * limit / budget)) from None
-        finally:
-            engine.settings = replace(engine.settings, limit_bytes=limit)
-        prepared.report.limit_bytes = limit
-        return prepared
+
+    def _take(self, key: Key, prepared: Prepared, change: Change | None = None) -> None:
+        """Let the next steps run under a plan."""
+        prepared.report.plan = self.statistics.next_plan()
+        self._feedback[key].begin(prepared.plan, prepared.report, prepared.machine, change)
+        self.steps[key] = prepared
+
+    def _adapt(self, model: keras.Model, key: Key, spec: Any) -> None:
+        """The plan in use has been measured: keep it or go back, and try another one where a rule asks for it."""
+        feedback = self._feedback[key]
+        if feedback.judge():
+            self._discard(self._earlier.pop(key, None))
+        else:
+            self._go_back(key)
+        while (change := feedback.propose(self.steps_left)) is not None:
+            log.info("lms: planning the %s step again: %s", key[0], change.reason)
+            try:
+                prepared = self._prepare(model, key, spec, change)
+            except (DoesNotFit, tf.errors.ResourceExhaustedError):  # the plan in use goes on
+                feedback.refuse(change, "nothing fits")
+                continue
+            if why := feedback.reject(change, prepared.plan, prepared.report):
+                feedback.refuse(change, why)
+                self._discard(prepared)
+                continue
+            self._earlier[key] = self.steps[key]
+            self._take(key, prepared, change)
+            return
+
+    def _go_back(self, key: Key) -> None:
+        """To the plan before the one in use."""
+        self._discard(self.steps[key])
+        self.steps[key] = self._earlier.pop(key)
+        log.info("lms: going back to plan %d of the %s step", self.steps[key].report.plan, key[0])
+
+    def _discard(self, prepared: Prepared | None) -> None:
+        if prepared is not None:
+            self.engine.discard(prepared)
+
+    def _new_feedback(self, kind: str) -> Feedback:
+        """Only training runs long enough for a second plan, and what the user fixed stays."""
+        free = self.adapt and kind == "train" and not self._fixed
+        return Feedback(self.engine.settings.limit_bytes, MOST_CHANGES if free else 0)
+
+    # -- out of memory -------------------------------------------------------------------------------------------------
+
+    @property
+    def _fixed(self) -> bool:
+        """True where the user has chosen all of TFLMS's parameters: there is only one plan."""
+        return self.engine.settings.planner == "tflms" and self.engine.settings.tflms.fixed
+
+    def _wrong_parameters(self, kind: str) -> DoesNotFit:
+        return DoesNotFit(
+            f"the {kind} step ran out of memory in {format_size(self.engine.settings.limit_bytes)} with the TFLMS parameters "
+            "that were given; leave one or all of them out to have them tuned, or raise --memory-limit"
+        )
 
     def _save(self, prepared: Prepared) -> list[np.ndarray] | None:
         """Copies of the variables; None where nothing could be planned better."""
         settings = self.engine.settings
-        if settings.planner == "off" or (prepared.plan.empty and settings.pool == "none"):
+        if settings.planner == "off" or self._fixed or (prepared.plan.empty and settings.pool == "none"):
             return None
         return [np.array(v.numpy()) for v in prepared.function.graph.variables]
 
-    def _undo(self, key: tuple[str, str], prepared: Prepared, saved: Iterable[np.ndarray]) -> None:
+    def _undo(self, key: Key, prepared: Prepared, saved: Iterable[np.ndarray]) -> None:
         for variable, value in zip(prepared.function.graph.variables, saved, strict=True):
             variable.assign(value)
-        del self.steps[key]
-        self._budget[key] = int(self._budget[key] * TIGHTER)
-        log.warning("lms: the %s step ran out of memory; planning again for %s", key[0], format_size(self._budget[key]))
+        feedback = self._feedback[key]
+        if feedback.ran_out_of_memory():
+            log.warning("lms: the %s step ran out of memory under its new plan", key[0])
+            self._go_back(key)
+            return
+        self._discard(self.steps.pop(key))
+        log.warning(
+            "lms: the %s step ran out of memory; planning again for %s", key[0], format_size(feedback.budget_bytes)
+        )
+
+    # -- one step ------------------------------------------------------------------------------------------------------
 
     def _execute(self, prepared: Prepared, batch: Any) -> Any:
         """Run; a failing swap disk becomes one clear error."""
@@ -111,13 +193,13 @@ class StepRunner:
                 raise self.engine.storage_error from None
             raise
 
-    def _record(self, kind: str, prepared: Prepared, batch: Any, seconds: float) -> None:
+    def _record(self, kind: str, prepared: Prepared, batch: Any, seconds: float) -> dict[str, float | int | str]:
         shapes = [t.shape for t in tf.nest.flatten(batch) if isinstance(t, tf.Tensor) and t.shape.rank is not None]
         voxels = int(np.prod(shapes[0][:-1])) if shapes and shapes[0].rank > 2 else 0
         plan = prepared.plan
         row: dict[str, float | int | str] = {
-            "step": len(self.statistics.rows),
             "kind": kind,
+            "plan": prepared.report.plan,
             "seconds": seconds,
             "peak_bytes": _memory_info("peak"),
             "bytes_in_use": _memory_info("current"),
@@ -129,7 +211,9 @@ class StepRunner:
             "recomputed_ops": len(plan.recomputes),
             "voxels_per_second": voxels / seconds,
         }
-        self.statistics.add({**row, **self.engine.take_counters()})
+        row |= self.engine.take_counters()
+        self.statistics.add(row)
+        return row
 
 
 def spec_bytes(spec: Any) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 COLUMNS = (
     "step",
     "kind",
+    "plan",
     "seconds",
     "peak_bytes",
     "bytes_in_use",
@@ -26,31 +27,62 @@ COLUMNS = (
 
 
 class StepStatistics:
-    """One row per step. `warm_up` first steps of each kind are left out of the averages (tracing, caches)."""
+    """One row per step. `warm_up` first steps of each plan are left out of the averages (tracing, caches).
+
+    A resumed run goes on in the file that is there: its steps and plans count on from those, in the file's own columns.
+    `rows` holds the steps of this process alone.
+    """
 
     def __init__(self, file: str | Path | None = None, *, warm_up: int = 1) -> None:
         self.file = None if file is None else Path(file)
         self.warm_up = warm_up
         self.rows: list[dict[str, float | int | str]] = []
+        self._columns: Sequence[str] = COLUMNS
+        self._steps, self._plans = -1, 0  # last numbers given
+        if self.file is not None and self.file.exists():
+            self._go_on(self.file)
+
+    def next_plan(self) -> int:
+        """A number for a plan: 1, 2, ..."""
+        self._plans += 1
+        return self._plans
 
     def add(self, row: Mapping[str, float | int | str]) -> None:
-        """Keep a row and append it to the file; a resumed run goes on in the same file."""
-        full = {name: row.get(name, "") for name in COLUMNS}
+        """Number a row, keep it and append it to the file."""
+        self._steps += 1
+        full = {name: row.get(name, "") for name in COLUMNS} | {"step": self._steps}
         self.rows.append(full)
         if self.file is None:
             return
-        new = not self.file.exists()
+        new = not self.file.exists() or not self.file.stat().st_size
         with self.file.open("a", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
+            writer = csv.DictWriter(file, self._columns, extrasaction="ignore")
             if new:
                 writer.writeheader()
             writer.writerow({k: round(v, 6) if isinstance(v, float) else v for k, v in full.items()})
 
-    def peak_bytes(self, kind: str) -> int | None:
-        """The largest peak of a kind of step, the first steps included."""
-        return max((int(r["peak_bytes"]) for r in self.rows if r["kind"] == kind), default=None)
+    def _go_on(self, path: Path) -> None:
+        with path.open(newline="", errors="replace") as file:
+            reader = csv.DictReader(file)
+            self._columns = reader.fieldnames or COLUMNS
+            for row in reader:
+                self._steps = max(self._steps, _whole(row.get("step")))
+                self._plans = max(self._plans, _whole(row.get("plan")))
 
-    def median_seconds(self, kind: str) -> float | None:
+    def of_plan(self, plan: int) -> list[dict[str, float | int | str]]:
+        """The steps that ran under a plan."""
+        return [row for row in self.rows if row["plan"] == plan]
+
+    def peak_bytes(self, plan: int) -> int | None:
+        """The largest peak of a plan's steps, the first ones included."""
+        return max((int(r["peak_bytes"]) for r in self.of_plan(plan)), default=None)
+
+    def median_seconds(self, plan: int) -> float | None:
         """The median step time after the warm-up; with fewer steps, of all of them."""
-        seconds = [float(r["seconds"]) for r in self.rows if r["kind"] == kind]
+        seconds = [float(r["seconds"]) for r in self.of_plan(plan)]
         return statistics.median(seconds[self.warm_up :] or seconds) if seconds else None
+
+
+def _whole(text: str | None) -> int:
+    """A number in a file; -1 for what is none (a line that was cut off)."""
+    return int(text) if text is not None and text.isdecimal() else -1

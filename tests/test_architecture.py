@@ -8,7 +8,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ROOMS = ("lms3d", "models", "data", "experiments")
 ENTRY_POINTS = {f"lms3d/{name}.py" for name in ("train", "predict", "evaluate", "plan", "doctor")}
-PURE = {f"lms3d/swap/{name}.py" for name in ("ir", "liveness", "cost", "simulate", "plan", "planner", "tflms")}
+PURE = {
+    f"lms3d/swap/{name}.py"
+    for name in ("ir", "liveness", "cost", "simulate", "plan", "planner", "tflms", "store", "sweep")
+}
 
 
 def sources(room: str) -> list[str]:

@@ -7,23 +7,31 @@ it would be left over, and needs one piece for one tensor. Rules (tensorflow/cor
  2. The smallest free chunk that is large enough is taken, among equals the one at the lowest address.
  3. It is split when it is at least twice as large as wanted, or 128 MiB larger.
  4. A freed chunk merges with free neighbours.
-A GPU's pool is one region. A CPU's is claimed in two by `lms3d.memory`: the small one holds weights and slots, the large
-one what the plan is about (small buffers that would find room in the small region count against the large one all the
-same). At the start a region holds the resident bytes.
+A GPU's pool is one region. A CPU's is claimed in two by `lms3d.memory`: the small one fills up with weights and slots, the
+large one holds what the plan is about. Small buffers go where the rules put them, and decide with that what is left for
+the large ones.
+
+What fits must not hang on a coincidence. The executor keeps the planned order of the large ops only: small ones run a
+little earlier or later, a swap-in starts when a thread is free, a swap-out may be done early. `fits` replays the schedule
+as planned and `PERTURBED` times with such shifts, drawn with fixed seeds; every replay has to fit.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections import defaultdict
+import random
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from lms3d.swap.problem import Problem
-from lms3d.swap.schedule import Copy, Schedule
+from lms3d.swap.problem import SMALL_SHIFT, Problem
+from lms3d.swap.schedule import Schedule
 
 ALIGNMENT = 256
 MOST_WASTE = 128 << 20
 FIRST_REGIONS_BYTES = 8 << 20  # what a CPU's pool may have taken already, for the first few scalars
+PERTURBED = 4  # replays with shifts
+LATE_SWAP_IN = 2  # events
+SMALLEST_PIECE = 4 << 10  # smaller buffers fit into any gap
 POOLS = ("none", "single", "split")  # no pool (malloc); a GPU's; a CPU's with a hard limit
 
 
@@ -41,6 +49,10 @@ class Pool:
         self.ends: dict[int, int] = {size_bytes: 0}  # their end -> address
         self.taken: dict[int, int] = {}  # address -> chunk size
         self.in_use = self.peak = 0
+
+    def add_region(self, size_bytes: int) -> None:
+        """One more region, with nothing in it, that no chunk of another can merge with."""
+        self._add(size_bytes, max(self.ends, default=0) + ALIGNMENT)
 
     def allocate(self, wanted: int) -> int | None:
         wanted = -(-max(wanted, 1) // ALIGNMENT) * ALIGNMENT  # rule 1
@@ -90,32 +102,90 @@ class Fit:
     peak_bytes: int
 
 
-def replay(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str) -> Fit:
-    """Run a schedule's allocations through a pool of `limit_bytes` ("single" or "split")."""
-    small = small_region_bytes(limit_bytes) + FIRST_REGIONS_BYTES if pool_kind == "split" else 0
-    outside = min(small, problem.base_bytes)
-    pool = Pool(max(limit_bytes - small, 0))
-    if pool.allocate(problem.base_bytes - outside) is None:
+def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str) -> Fit:
+    """Whether a schedule fits in a pool as planned and with small shifts; the largest peak of these replays."""
+    peak = 0
+    for seed in range(PERTURBED + 1):
+        found = replay(problem, schedule, limit_bytes, pool_kind, seed)
+        peak = max(peak, found.peak_bytes)
+        if not found.fits:
+            return Fit(False, peak)
+    return Fit(True, peak)
+
+
+def replay(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, seed: int = 0) -> Fit:
+    """Run a schedule's allocations through a pool of `limit_bytes` ("single" or "split"); seed 0: exactly as planned."""
+    pool = _new_pool(problem.base_bytes, limit_bytes, pool_kind)
+    if pool is None:
         return Fit(False, problem.base_bytes)
-    starts: dict[int, list[Copy]] = defaultdict(list)
-    ends: dict[int, list[Copy]] = defaultdict(list)
-    for copy in schedule.copies:
-        starts[copy.start].append(copy)
-        ends[copy.end].append(copy)
-    address: dict[int, int] = {}
+    lives = _lives(problem, schedule, random.Random(seed) if seed else None)
+    place: list[int | None] = [None] * len(lives)
+    starts: list[list[int]] = [[] for _ in schedule.events]
+    ends: list[list[int]] = [[] for _ in schedule.events]
+    for i, life in enumerate(lives):
+        starts[life.start].append(i)
+        ends[life.end].append(i)
+    for starting, ending in zip(starts, ends, strict=True):
+        for i in starting:
+            if lives[i].bytes:  # else it takes over the chunk of the input that it overwrites
+                place[i] = pool.allocate(lives[i].bytes)
+                if place[i] is None:
+                    return Fit(False, pool.peak)
+        for i in ending:
+            at, heir = place[i], lives[i].heir
+            if heir is not None:
+                place[heir] = at
+            elif at is not None:
+                pool.release(at)
+    return Fit(True, pool.peak)
+
+
+def _new_pool(base_bytes: int, limit_bytes: int, pool_kind: str) -> Pool | None:
+    """The pool before the step: the resident bytes are in it. None where not even they fit."""
+    if pool_kind == "single":
+        pool = Pool(limit_bytes)
+        return None if pool.allocate(base_bytes) is None else pool
+    small = small_region_bytes(limit_bytes)
+    large = limit_bytes - small - FIRST_REGIONS_BYTES
+    if base_bytes - small > large:
+        return None
+    pool = Pool(max(large, 0))
+    pool.add_region(small)
+    inside = min(small, base_bytes) // ALIGNMENT * ALIGNMENT
+    if (inside and pool.allocate(inside) is None) or pool.allocate(base_bytes - inside) is None:
+        return None
+    return pool
+
+
+class _Life(NamedTuple):
+    """A chunk's life in events, both inclusive; `bytes` 0: handed over by another; `heir`: whom it is handed to."""
+
+    bytes: int
+    start: int
+    end: int
+    heir: int | None = None
+
+
+def _lives(problem: Problem, schedule: Schedule, shifts: random.Random | None) -> list[_Life]:
+    """All buffers, large and small, in the order in which they are allocated within an event."""
+    at = [i for i, e in enumerate(schedule.events) if e.buffer == len(problem.buffers)]
+    last = len(at) - 1
+    lives = []
+    for first, end, size in ((s.first, s.last, s.bytes) for s in problem.small if s.bytes >= SMALLEST_PIECE):
+        if shifts is not None:
+            first = max(0, first - shifts.randrange(SMALL_SHIFT + 1))
+            end = min(last, end + shifts.randrange(SMALL_SHIFT + 1))
+        lives.append(_Life(size, at[first], at[end]))
+    lives += [_Life(int(w), at[a], at[a]) for a, w in enumerate(problem.workspace_bytes) if w]
+    number = {id(c): len(lives) + i for i, c in enumerate(schedule.copies)}
     heirs = {id(c.heir) for c in schedule.copies if c.heir is not None}
-    for event in range(len(schedule.events)):
-        for copy in starts[event]:
-            if id(copy) in heirs:
-                continue  # takes over the chunk of the input that it overwrites
-            place = pool.allocate(problem.buffers[copy.buffer].bytes)
-            if place is None:
-                return Fit(False, pool.peak + outside)
-            address[id(copy)] = place
-        for copy in ends[event]:
-            place = address.pop(id(copy))
-            if copy.heir is not None:
-                address[id(copy.heir)] = place
-            else:
-                pool.release(place)
-    return Fit(True, pool.peak + outside)
+    for copy in schedule.copies:
+        start, end = copy.start, copy.end
+        if shifts is not None and id(copy) not in heirs and copy.heir is None:
+            if copy.number and start < copy.first_read:  # a swap-in
+                start = shifts.randint(start, min(start + LATE_SWAP_IN, copy.first_read))
+            if copy.number == 0 and copy.buffer in schedule.release:  # freed when it is written and read
+                end = shifts.randint(max(copy.last_read, start), end)
+        size = 0 if id(copy) in heirs else problem.buffers[copy.buffer].bytes
+        lives.append(_Life(size, start, end, None if copy.heir is None else number[id(copy.heir)]))
+    return lives

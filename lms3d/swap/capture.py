@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import numpy as np
 import tensorflow as tf
 
 from lms3d.swap import surgery
-from lms3d.swap.ir import Op, StepGraph, Tensor, topological
+from lms3d.swap.ir import ALIAS_TYPES, METADATA_TYPES, PAIRED_TYPES, RESIDENT_TYPES, Op, StepGraph, Tensor, topological
 from lms3d.swap.plan import SCOPE
 
 _OPAQUE = frozenset({tf.resource, tf.variant, tf.string})
@@ -77,12 +80,71 @@ _FLOPS: dict[str, tuple[int, int | None]] = {
 }
 
 
+# No work, or work that cannot be repeated: random numbers would move the state of a generator, or differ.
+# Without its forward op the gradient of a pooling runs another, slower kernel.
+_NOT_ALONE = ALIAS_TYPES | METADATA_TYPES | RESIDENT_TYPES | frozenset(PAIRED_TYPES.values())
+_ARGUMENT_ELEMENTS = 64  # an integer tensor of this size is an argument (axes, sizes, paddings), not data
+
+
+def signature(op: tf.Operation) -> str:
+    """Equal for ops that do the same work, in every process: a hash of type, attributes, shapes and integer arguments.
+
+    "" for an op that moves no data or cannot be run alone: stateful, random, in a loop, or of unknown shape or argument.
+    """
+    tensors = [*op.inputs, *op.outputs]
+    if (
+        op.type in _NOT_ALONE
+        or "Random" in op.type
+        or "Multinomial" in op.type
+        or op.type.startswith(("PyFunc", "EagerPyFunc"))
+        or surgery.in_loop(op)
+        or surgery.is_stateful(op)
+        or not op.outputs
+        or any(t.dtype in _OPAQUE for t in tensors)
+        or not all(t.shape.is_fully_defined() or is_reserve(t) for t in tensors)
+    ):
+        return ""
+    parts: list[object] = [op.type]
+    for key, value in sorted(op.node_def.attr.items()):
+        if value.HasField("func"):
+            return ""
+        if not key.startswith("_"):
+            parts.append((key, value.SerializeToString(deterministic=True)))
+    parts += [(t.dtype.name, str(t.shape)) for t in tensors]
+    for tensor in filter(is_argument, op.inputs):
+        value = argument(tensor)
+        if value is None:
+            return ""
+        parts.append(value.tolist())
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def is_argument(tensor: tf.Tensor) -> bool:
+    """True for what an op takes as an argument (axes, sizes, paddings), not as data."""
+    return tensor.dtype in (tf.int32, tf.int64) and tensor.shape.num_elements() <= _ARGUMENT_ELEMENTS
+
+
+def argument(tensor: tf.Tensor) -> np.ndarray | None:
+    """The values of an argument where they are known."""
+    if tensor.op.type == "ShapeN":  # `get_static_value` does not know it
+        shape = tensor.op.inputs[tensor.value_index].shape
+        return np.array(shape.as_list(), tensor.dtype.as_numpy_dtype) if shape.is_fully_defined() else None
+    value = tf.get_static_value(tensor)
+    return None if value is None else np.asarray(value)
+
+
+def is_reserve(tensor: tf.Tensor) -> bool:
+    """True for what the fused normalisation hands to its own gradient: of unknown shape, and empty on a CPU."""
+    return tensor.op.type.startswith("FusedBatchNormV") and tensor.value_index == 5
+
+
 def _op(op: tf.Operation, compute_device: str) -> Op:
+    here = on_device(op, compute_device)
     return Op(
         name=op.name,
         type=op.type,
         inputs=tuple(t.name for t in op.inputs),
-        control_inputs=tuple(c.name for c in op.control_inputs),
+        control_inputs=tuple(sorted(c.name for c in op.control_inputs)),  # a set, in another order in each process
         outputs=tuple(
             Tensor(t.name, size(t), None if t.shape.rank is None or t.dtype in _OPAQUE else t.shape.rank)
             for t in op.outputs
@@ -90,6 +152,7 @@ def _op(op: tf.Operation, compute_device: str) -> Op:
         stateful=surgery.is_stateful(op),
         in_loop=surgery.in_loop(op),
         flops=flops(op),
-        on_device=on_device(op, compute_device),
+        on_device=here,
         inserted=op.name.startswith(SCOPE),
+        signature=signature(op) if here else "",
     )

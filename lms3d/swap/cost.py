@@ -1,40 +1,63 @@
 """What a machine can do, as plain numbers, and how long an op takes on it. No TensorFlow here.
 
-Roofline: an op takes the longer of its arithmetic and its memory traffic, plus a fixed overhead
-(Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009). It knows nothing of caches or of kernels that are slow
-for few channels: expect 30 % error on a step, more on a single op.
+What was measured for an op counts (`lms3d.swap.opcost`). For the others a roofline: an op takes the longer of its
+arithmetic and its memory traffic, plus a fixed overhead (Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009).
+It knows nothing of caches or of kernels that are slow for few channels: it errs by 30 % and more on a step, and by a
+factor of ten on a normalisation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from lms3d.swap.ir import ALIAS_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Speeds of a compute device and of its swap tier. The defaults are those of two CPU cores and a page-cached disk."""
+    """Speeds of a compute device and of its swap tier. The defaults are those of two CPU cores and a page-cached disk.
+
+    swap_share: of the compute device that a transfer keeps busy. To a disk, a processor copies the bytes to the page cache:
+    one core, where the processor is the compute device.
+    op_table: by `Op.signature` what was measured: the seconds of an op alone, and the share of the device's cores that it
+    keeps busy. An op that is not in the table is estimated.
+    """
 
     flops_per_second: float = 100e9
     bytes_per_second: float = 8e9
     swap_out_bytes_per_second: float = 1e9
     swap_in_bytes_per_second: float = 2e9
     op_seconds: float = 5e-6
+    swap_share: float = 0.0
+    op_table: Mapping[str, tuple[float, float]] = field(default_factory=dict, compare=False, repr=False)
 
 
 def op_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:
     """Seconds of one op alone on the compute device; 0 for ops that move no data."""
     if not op.on_device or op.type in ALIAS_TYPES or op.type in METADATA_TYPES or op.type in RESIDENT_TYPES:
         return 0.0
+    if op.signature in machine.op_table:
+        return machine.op_table[op.signature][0]
     moved = sum(graph.tensors[t].bytes or 0 for t in op.inputs if t in graph.tensors) + sum(
         t.bytes or 0 for t in op.outputs
     )
     return machine.op_seconds + max(op.flops / machine.flops_per_second, moved / machine.bytes_per_second)
 
 
-def step_seconds(graph: StepGraph, machine: Machine) -> float:
-    """Seconds of all ops, one after the other, without any swapping."""
+def device_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:
+    """Seconds of the whole device that one op takes, if other ops use the cores that it leaves idle."""
+    return op_seconds(graph, op, machine) * machine.op_table.get(op.signature, (0.0, 1.0))[1]
+
+
+def step_seconds(graph: StepGraph, machine: Machine, *, ordered: Collection[str] = ()) -> float:
+    """Seconds of a step without swapping.
+
+    TensorFlow runs whatever is ready: in no fixed order, independent ops share the cores and none stays idle. The ops
+    that are named in `ordered` run one after the other.
+    """
     return sum(
-        op_seconds(graph, op, machine) for op in graph.ops if not op.inserted or op.type not in ("SwapOut", "SwapIn")
+        (op_seconds if op.name in ordered else device_seconds)(graph, op, machine)
+        for op in graph.ops
+        if not op.inserted or op.type not in ("SwapOut", "SwapIn")
     )

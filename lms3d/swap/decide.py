@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from lms3d.errors import DoesNotFit
 from lms3d.report import Decision, Report
-from lms3d.swap import edit, emit, liveness, planner, tflms
+from lms3d.swap import edit, emit, liveness, order, planner, tflms
 from lms3d.swap.cost import Machine, step_seconds
 from lms3d.swap.ir import StepGraph, producer_name
 from lms3d.swap.plan import Plan
@@ -21,6 +20,8 @@ from lms3d.units import format_size
 
 # Without a fixed order the executor runs ready ops side by side: the real peak is a little above a serial one.
 UNORDERED = 1.05
+COMPARED_OPS = 500  # TFLMS's search simulates a step tens of times; larger ones are not compared with it
+NAMED_TENSORS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +47,12 @@ def decide(
     Raises DoesNotFit, with the smallest limit, where no plan fits.
     """
     started = time.monotonic()
-    problem = reduce(graph, machine)
-    before = build(problem, {}, machine)
-    unedited = unedited_limit(problem, before, settings.pool)
+    traced = reduce(graph, machine)
+    before = build(traced, {}, machine)
+    unedited = unedited_limit(traced, before, settings.pool)
+    problem = reduce(order.branch_ends_first(graph), machine)
     if settings.planner == "hybrid":
-        plan, solution = _hybrid(problem, unedited, settings, machine)
+        plan, solution = _hybrid(graph, problem, unedited, settings, machine)
     else:
         plan, solution = (
             (Plan() if settings.planner == "off" else tflms.make(graph, settings.tflms, settings.limit_bytes, machine)),
@@ -82,7 +84,7 @@ def decide(
         parameters=dict(plan.parameters or {}),
     )
     if solution is not None:
-        _describe_schedule(report, solution)
+        _describe_schedule(report, solution, machine)
     elif not plan.empty:
         _describe_simulation(report, graph, plan, machine)
     else:
@@ -91,31 +93,83 @@ def decide(
     return plan, report
 
 
+def fits_unedited(graph: StepGraph, settings: Settings, machine: Machine) -> bool:
+    """True where `decide` will leave the step alone."""
+    if settings.planner != "hybrid":
+        return settings.planner == "off"
+    problem = reduce(graph, machine)
+    return unedited_limit(problem, build(problem, {}, machine), settings.pool) <= settings.limit_bytes
+
+
 def unedited_limit(problem: Problem, before: Schedule, pool: str) -> int:
     """The smallest limit at which an unedited step is trusted to run."""
     return int(planner.needed_bytes(problem, before, pool) * UNORDERED)
 
 
 def _hybrid(
-    problem: Problem, unedited: int, settings: Settings, machine: Machine
+    graph: StepGraph, problem: Problem, unedited: int, settings: Settings, machine: Machine
 ) -> tuple[Plan, planner.Solution | None]:
     if unedited <= settings.limit_bytes or not problem.anchors:
         return Plan(), None
-    solution = planner.solve(problem, settings.limit_bytes, machine, pool=settings.pool)
-    if not solution.fits:
+    plain = _tflms_plan(graph, settings, machine)
+    solution = _solution(problem, settings, machine)
+    if plain is not None:
+        if solution is None:
+            return plain, None
+        if emit.emit(solution).swapped_out_bytes > plain.swapped_out_bytes:
+            solution = _solution(problem, settings, machine, most_swapped_bytes=plain.swapped_out_bytes)
+            if solution is None:
+                return plain, None
+    if solution is None:
         lowest, smallest = planner.floor(problem, machine, pool=settings.pool)
         solution = replace(lowest, limit_bytes=settings.limit_bytes)
         if not planner.fits(solution, settings.pool):
-            raise does_not_fit(settings.limit_bytes, min(smallest, unedited), unedited)
+            raise does_not_fit(
+                settings.limit_bytes, min(smallest, unedited), unedited, _peak_tensors(problem, lowest.schedule)
+            )
     return emit.emit(solution), solution
 
 
-def does_not_fit(limit_bytes: int, floor_bytes: int, unedited_bytes: int | None = None) -> DoesNotFit:
-    """The error of a limit below the floor."""
+def _solution(
+    problem: Problem, settings: Settings, machine: Machine, most_swapped_bytes: int | None = None
+) -> planner.Solution | None:
+    """What fits in the limit; None at once where the largest op alone does not."""
+    if planner.usable_bytes(problem, settings.limit_bytes, settings.pool) < planner.working_set_bytes(problem):
+        return None
+    solution = planner.solve(
+        problem, settings.limit_bytes, machine, pool=settings.pool, most_swapped_bytes=most_swapped_bytes
+    )
+    return solution if solution.fits else None
+
+
+def _tflms_plan(graph: StepGraph, settings: Settings, machine: Machine) -> Plan | None:
+    """TFLMS's auto-tuned plan for a small step, the one to beat; None where it has none.
+
+    Only where bytes are all that counts: TFLMS knows nothing of a pool's pieces. Nor is its word taken that nothing
+    need be done.
+    """
+    if settings.pool != "none" or len(graph.ops) > COMPARED_OPS:
+        return None
+    try:
+        plan = tflms.autotune(graph, tflms.Parameters(), settings.limit_bytes, machine)
+    except DoesNotFit:
+        return None
+    return None if plan.empty else plan
+
+
+def does_not_fit(
+    limit_bytes: int,
+    floor_bytes: int,
+    unedited_bytes: int | None = None,
+    peak_tensors: tuple[tuple[str, int], ...] = (),
+) -> DoesNotFit:
+    """The error of a limit below the floor; `peak_tensors`: the largest at the peak of the lowest plan."""
     without = f" and {format_size(unedited_bytes)} without" if unedited_bytes else ""
+    largest = ", ".join(f"{name} ({format_size(size)})" for name, size in peak_tensors[:NAMED_TENSORS])
+    needed = f"; largest at its peak: {largest}" if largest else ""
     return DoesNotFit(
         f"the step does not fit in {format_size(limit_bytes)}, not even with LMS: the smallest memory limit that would do is "
-        f"{format_size(floor_bytes)} with LMS{without}; raise --memory-limit or lower --resolution or --batch-size",
+        f"{format_size(floor_bytes)} with LMS{without}{needed}; raise --memory-limit or lower --resolution or --batch-size",
         floor_bytes,
     )
 
@@ -140,18 +194,28 @@ def _decisions(problem: Problem, plan: Plan) -> tuple[Decision, ...]:
     return tuple(rows)
 
 
-def _describe_schedule(report: Report, solution: planner.Solution) -> None:
+def _describe_schedule(report: Report, solution: planner.Solution, machine: Machine) -> None:
     schedule, problem = solution.schedule, solution.problem
     seconds = [
         problem.seconds[e.anchor] if e.buffer == len(problem.buffers) else problem.buffers[e.buffer].seconds
         for e in schedule.events
     ]
     report.predicted_peak_bytes = solution.peak_bytes
-    report.predicted_step_seconds += schedule.seconds - float(problem.seconds.sum())
+    in_order = step_seconds(problem.graph, machine, ordered=frozenset(problem.anchors))
+    moving = (
+        report.swapped_out_bytes / machine.swap_out_bytes_per_second
+        + report.swapped_in_bytes / machine.swap_in_bytes_per_second
+    )
+    report.predicted_step_seconds = (
+        in_order + schedule.seconds - float(problem.seconds.sum()) + machine.swap_share * moving
+    )
     report.predicted_stall_seconds = max(0.0, schedule.stall_seconds)
     report.timeline_bytes = tuple(int(b) for b in schedule.live_bytes)
     report.timeline_seconds = tuple(float(s) for s in np.concatenate([[0.0], np.cumsum(seconds)[:-1]]))
     report.parameters = {"kept, swapped, recomputed tensors": _counts(solution)}
+    if solution.bound_seconds:
+        above = schedule.cost_seconds / solution.bound_seconds - 1
+        report.parameters["at most above the best plan"] = f"{max(above, 0.0):.1%}"
     _describe_peak(report, problem, schedule)
 
 
@@ -171,13 +235,20 @@ def _describe_peak(report: Report, problem: Problem, schedule: Schedule) -> None
         if at.buffer == len(problem.buffers)
         else f"recompute {producer_name(problem.buffers[at.buffer].root)}"
     )
-    sizes: Mapping[str, int] = {
+    largest = _peak_tensors(problem, schedule)[:20]
+    small = problem.base_bytes + int(problem.small_bytes[at.anchor])
+    report.peak_tensors = (*largest, ("(weights, slots, batches and small tensors)", small))
+
+
+def _peak_tensors(problem: Problem, schedule: Schedule) -> tuple[tuple[str, int], ...]:
+    """(tensor, bytes) of the large buffers that are live at the peak, the largest first."""
+    event = int(schedule.live_bytes.argmax())
+    sizes = {
         problem.buffers[c.buffer].root: problem.buffers[c.buffer].bytes
         for c in schedule.copies
         if c.start <= event <= c.end
     }
-    largest = sorted(sizes.items(), key=lambda item: -item[1])[:20]
-    report.peak_tensors = (*largest, ("(weights, slots, batches and small tensors)", problem.base_bytes))
+    return tuple(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
 def _describe_simulation(report: Report, graph: StepGraph, plan: Plan, machine: Machine) -> None:
@@ -186,7 +257,7 @@ def _describe_simulation(report: Report, graph: StepGraph, plan: Plan, machine: 
     unedited = simulate(graph, machine)
     report.unedited_peak_bytes = max(report.unedited_peak_bytes, unedited.peak_bytes)
     report.predicted_peak_bytes = run.peak_bytes
-    report.predicted_step_seconds = run.seconds
+    report.predicted_step_seconds += run.seconds - unedited.seconds
     report.predicted_stall_seconds = max(0.0, run.seconds - unedited.seconds)
     report.timeline_bytes, report.timeline_seconds = run.timeline_bytes, run.timeline_seconds
     report.unedited_timeline_bytes = tuple(int(b) for b in liveness.live_bytes(graph))

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lms3d.swap import edit
@@ -84,7 +85,7 @@ class _Emitter:
         made = replace(self.event_of[copy.buffer, copy.number], tensor=root)
         self.recomputes.append(replace(made, consumers=consumers, triggers=triggers, through=through))
 
-    def _consumers(self, root: str, readers: list[Reader]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    def _consumers(self, root: str, readers: Sequence[Reader]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
         """Who shall read the copy of `root`, directly and through identities; makes copies of reshapes on the way (rule 3)."""
         reads: dict[str, dict[tuple[str, str], None]] = {root: {}}  # root or reshaped tensor -> (reader, name it reads)
         for reader in readers:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from lms3d import memory
 from lms3d.errors import DoesNotFit, InputError, StorageError
 from lms3d.report import Report
-from lms3d.swap import guard, measure, surgery
+from lms3d.swap import guard, measure, opcost, store, surgery
 from lms3d.swap.capture import capture
 from lms3d.swap.cost import Machine
-from lms3d.swap.decide import Settings, decide
+from lms3d.swap.decide import Settings, decide, fits_unedited
+from lms3d.swap.ir import StepGraph
 from lms3d.swap.plan import Plan
 from lms3d.swap.rewrite import already_rewritten, rewrite
 from lms3d.swap.tiers import DiskTier, HostTier, Tier, remove_orphans, swap_parent
@@ -29,11 +31,12 @@ NEAR_LIMIT = 0.7
 
 @dataclass
 class Prepared:
-    """A function that is ready to run, the plan behind it and the report on it."""
+    """A function that is ready to run, the plan behind it and the report on it; the speeds that it was planned with."""
 
     function: tf.types.experimental.ConcreteFunction
     plan: Plan
     report: Report
+    machine: Machine = field(default_factory=Machine)
 
 
 def choose_tier(tier: str, compute_device: str) -> str:
@@ -70,12 +73,18 @@ class Engine:
             self._machine = measure.machine(self.compute_device, self.settings.tier, self.swap_dir)
         return self._machine
 
-    def decide(
-        self, function: tf.types.experimental.ConcreteFunction, step: str, extra_bytes: int, *, with_floor: bool = True
-    ) -> tuple[Plan, Report]:
-        """The plan and its report, without touching the function."""
+    def captured(self, function: tf.types.experimental.ConcreteFunction, extra_bytes: int) -> tuple[StepGraph, Machine]:
+        """The step behind `function`, without touching it, and the speeds to plan it with."""
         graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes)
-        return decide(graph, self.settings, self.machine, step=step, with_floor=with_floor)
+        return self._with_ops(graph, self.machine, function)
+
+    def _with_ops(
+        self, graph: StepGraph, machine: Machine, function: tf.types.experimental.ConcreteFunction
+    ) -> tuple[StepGraph, Machine]:
+        """The same with the costs of single ops, which are measured where they are not known yet."""
+        in_use = tf.config.experimental.get_memory_info(self.compute_device)["current"]
+        free = memory.device_memory_bytes() - in_use
+        return opcost.with_ops(graph, machine, function, device=self.compute_device, free_bytes=free)
 
     def prepare(
         self,
@@ -84,10 +93,13 @@ class Engine:
         *,
         extra_bytes: int = 0,
         with_floor: bool = False,
+        budget_bytes: int | None = None,
+        machine: Machine | None = None,
     ) -> Prepared:
         """Plan `function` (step: "train", "test", "predict") and rewrite it. Raises DoesNotFit below the floor.
 
         extra_bytes: what else stays on the device meanwhile. A function that was rewritten before is left alone.
+        budget_bytes, machine: plan for these, where experience says so, in place of the limit and the measured speeds.
         """
         surgery.separate_bias_gradients(function.graph)
         graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes)
@@ -103,7 +115,12 @@ class Engine:
             if not isinstance(function, surgery.RewrittenFunction):  # what was rewritten is its graph
                 function = surgery.make_function(function)
             return Prepared(function, Plan(), report)
-        plan, report = decide(graph, self.settings, self.machine, step=step, with_floor=with_floor)
+        settings = replace(self.settings, limit_bytes=budget_bytes or self.settings.limit_bytes)
+        machine = machine or self.machine
+        if not fits_unedited(graph, settings, machine):  # what is left alone needs no precise prediction
+            graph, machine = self._with_ops(graph, machine, function)
+        plan, report = store.decide(graph, settings, machine, step=step, with_floor=with_floor)
+        report.limit_bytes = self.settings.limit_bytes
         log.info("lms: %s", report.headline())
         self._check_host_memory(plan)
         if not plan.empty:
@@ -111,14 +128,14 @@ class Engine:
             report.change = str(change)
         else:  # the same graph optimisers whatever the plan: some of them change the last bits of a result
             function = surgery.make_function(function)
-        if self._guarded(report):
+        if self._guarded(report, min(settings.limit_bytes, self.settings.limit_bytes)):
             function, guards = guard.insert(function, planned=not plan.empty)
             log.info("lms: %d guards against oneDNN kernels that do not check their memory", guards)
-        return Prepared(function, plan, report)
+        return Prepared(function, plan, report, machine)
 
-    def _guarded(self, report: Report) -> bool:
+    def _guarded(self, report: Report, limit_bytes: int) -> bool:
         """Where running out of memory is possible and would end the process (see `guard`)."""
-        near = report.predicted_peak_bytes > self.settings.limit_bytes * NEAR_LIMIT
+        near = report.predicted_peak_bytes > limit_bytes * NEAR_LIMIT
         return self.settings.pool != "none" and self.compute_device.startswith("CPU") and near
 
     def _check_host_memory(self, plan: Plan) -> None:
@@ -140,6 +157,11 @@ class Engine:
     def take_counters(self) -> dict[str, float]:
         """Bytes and seconds of swapping since the last call, where the tier can measure them."""
         return {} if self._tier is None else self._tier.take_counters()
+
+    def discard(self, prepared: Prepared) -> None:
+        """Give back the space that a function which will not run again has on the tier."""
+        if self._tier is not None:
+            self._tier.discard(prepared.function.graph)
 
     def close(self) -> None:
         if self._tier is not None:

@@ -2,8 +2,9 @@
 
 TensorFlow's oneDNN kernels do not check whether their output could be allocated: where a pool with a limit is full,
 they end the process with a segmentation fault (TensorFlow 2.21: `MklConvOp::Compute`). So before each large one an op
-asks for the same number of bytes and an eighth more, and gives them back at once. It fails cleanly, with
-`ResourceExhaustedError`. (Another thread may take the memory in between: the crash becomes rare, not impossible.)
+asks for the same number of bytes, and gives them back at once. It fails cleanly, with `ResourceExhaustedError`. (Another
+thread may take the memory in between: the crash becomes rare, not impossible.) Not a byte more than the op itself: in a
+nearly full pool the only piece that fits is often the one that a tensor of the same size has just left.
 
     x --> lms/guard/conv (Empty, control input: the op behind x)  ..control..>  conv
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from lms3d.swap import surgery
+from lms3d.swap.bfc import ALIGNMENT
 from lms3d.swap.capture import size
 from lms3d.swap.plan import SCOPE
 
@@ -40,7 +42,7 @@ def insert(
     graph, count = function.graph, 0
     started_by = _swap_ins_by_trigger(graph)
     for op in graph.get_operations():
-        needed = sum(size(t) or 0 for t in op.outputs)
+        needed = max((size(t) or 0 for t in op.outputs), default=0)  # each output is a piece of its own
         if not planned and "BackpropFilter" in op.type:
             needed += max((size(t) or 0 for t in op.inputs), default=0)
         if op.type not in ONEDNN_TYPES or needed < SMALLEST_BYTES or surgery.in_loop(op):
@@ -48,7 +50,7 @@ def insert(
         before = list(dict.fromkeys([t.op for t in op.inputs] + list(op.control_inputs)))
         before += [buffer for trigger in before for buffer in started_by.get(trigger.name, ())]
         with surgery.insertion(graph, op.device or None, before):
-            shape = [-(-(needed + needed // 8) // 1024), 1024]  # an axis ends at 2^31
+            shape = [-(-needed // ALIGNMENT), ALIGNMENT]  # an axis ends at 2^31
             probe = tf.raw_ops.Empty(shape=shape, dtype=tf.uint8, name=f"{GUARD_SCOPE}{op.name}").op
         surgery.keep(probe)
         surgery.add_control_inputs(op, [probe])

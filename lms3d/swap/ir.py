@@ -7,7 +7,7 @@ A `StepGraph` is a tuple of `Op`s in a topological order (the order in which the
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -72,6 +72,7 @@ class Op:
     `stateful`: random, reads or writes a variable, does I/O. `in_loop`: part of a control-flow frame, untouchable.
     `on_device`: runs on the compute device. `workspace_bytes`: taken while the kernel runs, free after it.
     `flops`: arithmetic of convolutions and matrix products, 0 for others; `inserted`: put there by a rewrite.
+    `signature`: equal for ops that do the same work (type, attributes, shapes); "" for ops that cannot run alone.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Op:
     workspace_bytes: int = 0
     flops: int = 0
     inserted: bool = False
+    signature: str = ""
 
 
 def producer_name(tensor_name: str) -> str:
@@ -176,10 +178,14 @@ class StepGraph:
         return replace(self, ops=ops, _checked=False)
 
 
-def topological(unordered: Iterable[Op]) -> tuple[Op, ...]:
+def _inserted(op: Op) -> bool:
+    return op.inserted
+
+
+def topological(unordered: Iterable[Op], *, urgent: Callable[[Op], bool] = _inserted) -> tuple[Op, ...]:
     """A topological order that keeps the given one as far as it can; `ValueError` names ops of a cycle.
 
-    Inserted ops come as early as their triggers and inputs allow.
+    urgent: ops that come as early as their inputs and triggers allow; by default those that a rewrite inserted.
     """
     ops = list(unordered)
     index = {op.name: i for i, op in enumerate(ops)}
@@ -194,7 +200,7 @@ def topological(unordered: Iterable[Op]) -> tuple[Op, ...]:
                 raise ValueError(f"op {op.name!r} uses {name!r}, which does not exist")
             before[index[name]].append(i)
         waits[i] = len(sources)
-    ready = [(not op.inserted, i) for i, op in enumerate(ops) if waits[i] == 0]
+    ready = [(not urgent(op), i) for i, op in enumerate(ops) if waits[i] == 0]
     heapq.heapify(ready)
     order: list[Op] = []
     while ready:
@@ -203,7 +209,7 @@ def topological(unordered: Iterable[Op]) -> tuple[Op, ...]:
         for j in before[i]:
             waits[j] -= 1
             if waits[j] == 0:
-                heapq.heappush(ready, (not ops[j].inserted, j))
+                heapq.heappush(ready, (not urgent(ops[j]), j))
     if len(order) < len(ops):
         stuck = [op.name for i, op in enumerate(ops) if waits[i] > 0][:4]
         raise ValueError(f"there is a cycle through {', '.join(stuck)}")

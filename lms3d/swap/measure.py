@@ -10,36 +10,34 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from lms3d.errors import StorageError
+from lms3d.files import cache_directory
 from lms3d.swap.cost import Machine
 
-_VERSION = 1
+SPEEDS = tuple(field.name for field in fields(Machine) if field.name != "op_table")  # ops have a cache of their own
+_VERSION = 2
 _PROBE_BYTES = 16 << 20
 
 
 def machine(device: str, tier: str, swap_dir: Path | None) -> Machine:
     """The speeds of `device` ("CPU:0", "GPU:0") and of a swap tier ("host", "disk")."""
-    key = f"{_VERSION} {tf.__version__} {os.cpu_count()} {_device_name(device)} {tier} {swap_dir or ''}"
+    key = f"{_VERSION} {tf.__version__} {os.cpu_count()} {device_name(device)} {tier} {swap_dir or ''}"
     store = cache_directory() / "machine.json"
     known = _load(store)
     if key not in known:
-        known[key] = asdict(_measure(device, tier, swap_dir))
+        found = _measure(device, tier, swap_dir)
+        known[key] = {name: getattr(found, name) for name in SPEEDS}
         _save(store, known)
-    return Machine(**known[key])
+    return Machine(**{name: known[key][name] for name in SPEEDS})  # type: ignore[arg-type]
 
 
-def cache_directory() -> Path:
-    """`$LMS3D_CACHE`, else `~/.cache/lms3d`."""
-    return Path(os.environ.get("LMS3D_CACHE") or Path.home() / ".cache" / "lms3d")
-
-
-def _device_name(device: str) -> str:
+def device_name(device: str) -> str:
     if device.startswith("CPU"):
         return device
     details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
@@ -88,6 +86,7 @@ def _measure(device: str, tier: str, swap_dir: Path | None) -> Machine:
         bytes_per_second=2 * _PROBE_BYTES / addition,
         swap_out_bytes_per_second=_PROBE_BYTES / out_seconds,
         swap_in_bytes_per_second=_PROBE_BYTES / in_seconds,
+        swap_share=1 / (os.cpu_count() or 1) if tier == "disk" and device.startswith("CPU") else 0.0,
     )
 
 

@@ -1,41 +1,45 @@
 """Memory limit -> plan: which large buffers to keep, swap or recompute, and when. No TensorFlow here.
 
-Greedy descent with repair, against the schedule of `schedule.build`:
+Local search against the schedule of `schedule.build`, from two starts, the unplanned step and the answer of a
+mixed-integer program (`exact`):
  1. While the peak is above the budget, look at the event of the peak. Every buffer that is live there but not read or
     written there can be moved away: swapped, recomputed, brought back later, written out at once, or split into more copies.
- 2. Take the move that removes the most excess bytes for the least added time.
- 3. When the bytes fit, give back what is not needed any more: undo each move that still fits, the slowest first.
+    Take the move that removes the most excess bytes for the least added cost.
+ 2. Where no single move helps, try pairs: a move, and then one at the event that is the highest after it.
+ 3. When the bytes fit, give back what is not needed any more: undo each move that still fits, the dearest first.
+ 4. Change one decision, hold it, repair by rule 1 and give back by rule 3; keep the result where it costs less. Until
+    nothing is gained, or the evaluations are used up.
 In a pool the schedule's allocations are replayed (`bfc`); where the pieces do not fit, the budget is lowered.
-The smallest peak that the descent can reach (budget 0) is the floor: below it nothing trains.
-Swapping against recomputing as one trade-off follows Capuchin (ASPLOS 2020) and POFO (NeurIPS 2021); unlike POFO this is
-a heuristic without a guarantee.
+The limit that the lowest plan needs is the floor: below it nothing trains. Peaks are not enough to tell: among all plans
+that rule 1 meets near the smallest peak, the one whose pieces need the smallest pool counts.
+
+The work is limited by evaluations, not by time, so that equal questions get equal plans on a machine that is busy, too.
+Swapping against recomputing as one trade-off follows Capuchin (ASPLOS 2020) and POFO (NeurIPS 2021). A local search gives
+no guarantee; the program's lower bound, `Solution.bound_seconds`, says how far from the best a plan can be at most.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lms3d.swap import bfc
+from lms3d.swap import bfc, exact
 from lms3d.swap.cost import Machine
 from lms3d.swap.problem import Problem
 from lms3d.swap.schedule import KEEP, SPLIT, Choice, Copy, Mode, Schedule, build
 
 TRIED_MOVES = 8  # per round: the most promising ones are simulated
-PLANNING_SECONDS = 10.0
-# What stays unplanned: the executor's own small buffers, and swaps that end earlier or later than planned.
+TRIED_FIRST, TRIED_SECOND = 8, 6  # rule 2: pairs
+EXCHANGED = 1200  # evaluations for rule 4; one takes about 1 ms with isensee2017 at 96^3
+REPAIRS = 4  # moves after each exchange
+PLANNING_SECONDS = 10.0  # of computing, on a machine too slow for that many
+# What stays unplanned: the executor's own buffers, and steps whose small ops run in yet another order.
 RESERVE = 0.04
-# A pool wastes part of itself beyond what `bfc` sees: a small tensor in the wrong place makes the next large one take a
-# chunk that is almost twice its size. Room for most of one such accident is left, and
-# counted in the peak. Measured with isensee2017 at 64^3, 96^3 and 192^3: predicted / real peak is 0.9 to 1.1.
-ACCIDENT = 0.7  # of the largest buffer, as far as the allocator lets it happen
-# Near the floor accidents come together. The limit that is named as the smallest has this much room; measured: with
-# isensee2017 at 64^3 and 96^3 it trains, at 10 % less it does not always.
-FLOOR_MARGIN = 1.2
 LOWER = 0.975  # each further try, when a plan fits by its bytes but not as pieces in the pool
+NEAR_FLOOR = 1.06  # plans with a peak up to this much above the smallest are tried as pieces
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Solution:
     """What the planner found. `fits` is False where even the best plan does not fit in `limit_bytes`.
 
     peak_bytes: predicted peak; in a pool with the allocator's rounding, otherwise the sum of the live buffers.
+    bound_seconds: no plan that fits in the limit can have a `schedule.cost_seconds` below this; 0 where it is not known.
     """
 
     problem: Problem
@@ -51,25 +56,20 @@ class Solution:
     limit_bytes: int
     peak_bytes: int
     fits: bool
+    bound_seconds: float = 0.0
 
 
 def usable_bytes(problem: Problem, limit_bytes: int, pool: str) -> int:
     """What a plan may use of a limit."""
-    return int(limit_bytes * (1 - RESERVE)) - _accident_bytes(problem, pool)
-
-
-def _accident_bytes(problem: Problem, pool: str) -> int:
-    largest = max((b.bytes for b in problem.buffers), default=0)
-    return 0 if pool == "none" else int(ACCIDENT * min(largest, 4 * bfc.MOST_WASTE))
+    return int(limit_bytes * (1 - RESERVE))
 
 
 def _check(problem: Problem, choices: dict[int, Choice], schedule: Schedule, limit_bytes: int, pool: str) -> Solution:
     usable = usable_bytes(problem, limit_bytes, pool)
-    if pool == "none":
+    if pool == "none" or schedule.peak_bytes > usable:
         return Solution(problem, choices, schedule, limit_bytes, schedule.peak_bytes, schedule.peak_bytes <= usable)
-    fit = bfc.replay(problem, schedule, usable, pool)
-    peak = max(fit.peak_bytes, schedule.peak_bytes) + _accident_bytes(problem, pool)
-    return Solution(problem, choices, schedule, limit_bytes, peak, fit.fits and schedule.peak_bytes <= usable)
+    fit = bfc.fit(problem, schedule, usable, pool)
+    return Solution(problem, choices, schedule, limit_bytes, max(fit.peak_bytes, schedule.peak_bytes), fit.fits)
 
 
 def fits(solution: Solution, pool: str) -> bool:
@@ -82,65 +82,245 @@ def needed_bytes(problem: Problem, schedule: Schedule, pool: str) -> int:
     # The first regions of a CPU's pool are lost to what is planned; next to a small step they are not small.
     least = max(schedule.peak_bytes, 2 * bfc.FIRST_REGIONS_BYTES if pool == "split" else 1)
     for percent in range(100, 400):
-        wanted = (least * percent // 100 + _accident_bytes(problem, pool)) / (1 - RESERVE)
-        limit = -int(-wanted // (1 << 20)) * (1 << 20)
+        limit = -int(-(least * percent // 100) / (1 - RESERVE) // (1 << 20)) * (1 << 20)
         if _check(problem, {}, schedule, limit, pool).fits:
             return limit
     raise AssertionError("a pool of four times the bytes holds everything")
 
 
-def solve(
-    problem: Problem, limit_bytes: int, machine: Machine, *, pool: str = "none", seconds: float = PLANNING_SECONDS
-) -> Solution:
-    """The fastest plan found that fits in the limit; the lowest one where none does.
+def working_set_bytes(problem: Problem) -> int:
+    """No plan's peak is below this: what some anchor reads and makes, all else away."""
+    bytes_at = problem.base_bytes + problem.small_bytes + problem.workspace_bytes
+    for buffer in problem.buffers:
+        bytes_at[[*{*buffer.reads} - {buffer.defined}]] += buffer.bytes
+        # An op that writes in place needs no bytes of its own.
+        bytes_at[buffer.defined] += 0 if buffer.in_place else buffer.bytes
+    return int(bytes_at.max(initial=problem.base_bytes))
 
-    pool: one of `bfc.POOLS`; in a pool buffers must fit as pieces, too.
+
+def solve(
+    problem: Problem,
+    limit_bytes: int,
+    machine: Machine,
+    *,
+    pool: str = "none",
+    seconds: float = PLANNING_SECONDS,
+    most_swapped_bytes: int | None = None,
+) -> Solution:
+    """The cheapest plan found that fits in the limit; the lowest one where none does.
+
+    pool: one of `bfc.POOLS`; in a pool buffers must fit as pieces, too. most_swapped_bytes: per step, to the tier.
     """
-    deadline = time.monotonic() + seconds
+    search = _Search(problem, machine, seconds, most_swapped_bytes)
     budget = usable_bytes(problem, limit_bytes, pool)
-    choices: dict[int, Choice] = {}
-    schedule = build(problem, choices, machine)
+    unplanned = search.build({})
+    bound, starts = 0.0, [unplanned]
+    if unplanned[1].peak_bytes > budget >= working_set_bytes(problem):
+        relaxed = exact.solve(problem, budget, machine)
+        bound = unplanned[1].seconds + relaxed.bound_seconds
+        if relaxed.choices is not None and search.allowed(relaxed.choices):
+            starts.append(search.build(relaxed.choices))
+    usable = budget
+
+    def checked(found: _Found) -> Solution:
+        return replace(_check(problem, *found, limit_bytes, pool), bound_seconds=bound)
+
     while True:
-        choices, schedule = _descend(problem, choices, schedule, budget, machine, deadline)
-        solution = _check(problem, choices, schedule, limit_bytes, pool)
-        if schedule.peak_bytes <= budget:
-            lighter = _check(
-                problem, *_give_back(problem, choices, schedule, budget, machine, deadline), limit_bytes, pool
-            )
-            solution = lighter if lighter.fits else solution
-        if solution.fits or schedule.peak_bytes > budget or time.monotonic() > deadline:
-            return solution
-        budget = int(schedule.peak_bytes * LOWER)
+        found = []
+        for start in starts:
+            lowered = search.descend(*start, budget)
+            if lowered[1].peak_bytes <= budget:
+                lowered = search.give_back(*lowered, budget)
+            found.append(lowered)
+        starts = sorted((f for f in found if f[1].peak_bytes <= budget), key=_cost)
+        if not starts or search.late:
+            return checked(min(found, key=lambda f: f[1].peak_bytes))
+        fitting = next((f for f in starts if checked(f).fits), None)
+        if fitting is not None:
+            return checked(search.exchange(*fitting, usable, lambda f: checked(f).fits))
+        budget = int(min(f[1].peak_bytes for f in starts) * LOWER)
 
 
 def floor(problem: Problem, machine: Machine, *, pool: str = "none") -> tuple[Solution, int]:
-    """The plan with the smallest peak that the descent reaches, and the smallest limit that it fits in."""
-    start = build(problem, {}, machine)
-    choices, schedule = _descend(problem, {}, start, 0, machine, time.monotonic() + PLANNING_SECONDS)
-    limit = needed_bytes(problem, schedule, pool)
-    if pool != "none":
-        limit = -int(-limit * FLOOR_MARGIN // (1 << 20)) * (1 << 20)
-    return _check(problem, choices, schedule, limit, pool), limit
+    """The plan that needs the smallest limit of those that the descent reaches, and that limit."""
+    search = _Search(problem, machine, PLANNING_SECONDS)
+    search.descend(*search.build({}), 0)
+    met = search.met(int(search.lowest[1].peak_bytes * NEAR_FLOOR)) if pool != "none" else [search.lowest]
+    limits = [needed_bytes(problem, schedule, pool) for _, schedule in met]
+    best = limits.index(min(limits))
+    return _check(problem, *met[best], limits[best], pool), limits[best]
 
 
-def _descend(
-    problem: Problem,
-    choices: dict[int, Choice],
-    schedule: Schedule,
-    budget_bytes: int,
-    machine: Machine,
-    deadline: float,
-) -> tuple[dict[int, Choice], Schedule]:
-    """Rules 1 and 2: the first choices below the budget, else the lowest that were met."""
-    best = (choices, schedule)
-    while problem.anchors and schedule.peak_bytes > budget_bytes and time.monotonic() < deadline:
-        found = _best_move(problem, choices, schedule, budget_bytes, machine)
-        if found is None:
-            break
-        choices, schedule = found
-        if schedule.peak_bytes < best[1].peak_bytes:
-            best = (choices, schedule)
-    return best
+_Found = tuple[dict[int, Choice], Schedule]
+
+
+def _cost(found: _Found) -> tuple[float, int]:
+    return found[1].cost_seconds, found[1].peak_bytes
+
+
+class _Search:
+    """Rules 1 to 4, and the account of evaluations."""
+
+    def __init__(
+        self, problem: Problem, machine: Machine, seconds: float, most_swapped_bytes: int | None = None
+    ) -> None:
+        self.problem, self.machine, self.most_swapped_bytes = problem, machine, most_swapped_bytes
+        self.deadline = time.thread_time() + seconds
+        self.evaluations = 0
+        self.step_seconds = float(problem.seconds.sum())
+        self.least_bytes = working_set_bytes(problem)
+        self.lowest: _Found
+        self.on_the_way: list[_Found] = []  # where descents came by
+
+    @property
+    def late(self) -> bool:
+        return time.thread_time() > self.deadline
+
+    def build(self, choices: dict[int, Choice]) -> _Found:
+        self.evaluations += 1
+        return choices, build(self.problem, choices, self.machine)
+
+    def allowed(self, choices: dict[int, Choice]) -> bool:
+        """Whether no more is swapped than may be."""
+        if self.most_swapped_bytes is None:
+            return True
+        swapped = sum(self.problem.buffers[b].bytes for b, c in choices.items() if c.mode is Mode.SWAP)
+        return swapped <= self.most_swapped_bytes
+
+    def met(self, budget_bytes: int) -> list[_Found]:
+        """The plans below a budget that descents came by."""
+        return [p for p in self.on_the_way if p[1].peak_bytes <= budget_bytes]
+
+    def descend(
+        self, choices: dict[int, Choice], schedule: Schedule, budget_bytes: int, *, kept: int = -1, rounds: int = 10**6
+    ) -> _Found:
+        """Rules 1 and 2: the first choices below the budget, else the lowest that were met. `kept`: not to be moved."""
+        self.lowest = here = (choices, schedule)
+        if kept < 0:
+            self.on_the_way.append(here)
+        reachable = max(budget_bytes, self.least_bytes)
+        while self.problem.anchors and here[1].peak_bytes > reachable and rounds and not self.late:
+            rounds -= 1
+            found = self._best_move(here, budget_bytes, kept) or (
+                self._best_pair(here, budget_bytes) if kept < 0 else None
+            )
+            if found is None:
+                break
+            here = found
+            if kept < 0:
+                self.on_the_way.append(here)
+            if here[1].peak_bytes < self.lowest[1].peak_bytes:
+                self.lowest = here
+        return self.lowest
+
+    def _best_move(self, here: _Found, budget_bytes: int, kept: int) -> _Found | None:
+        """Rule 1. None when no move lowers the excess."""
+        goal = _goal(here[1], budget_bytes)
+        before = _excess(here[1], goal)
+        moves = sorted(self._moves(*here, kept), key=lambda m: -m[0])
+        best, best_score = None, 0.0
+        for start in range(0, len(moves), TRIED_MOVES):
+            for _, buffer, choice in moves[start : start + TRIED_MOVES]:
+                after = self.build({**here[0], buffer: choice})
+                gained = before - _excess(after[1], goal)
+                added = max(after[1].cost_seconds - here[1].cost_seconds, 0.0)
+                score = gained / (added + 3e-4 * self.step_seconds)
+                if gained > 0 and score > best_score:
+                    best, best_score = after, score
+            if best is not None:
+                break
+        return best
+
+    def _best_pair(self, here: _Found, budget_bytes: int) -> _Found | None:
+        """Rule 2: the pair that lowers the excess the most."""
+        goal = _goal(here[1], budget_bytes)
+        best, least = None, _excess(here[1], goal)
+        firsts = []
+        for _, buffer, choice in self._moves(*here, -1):
+            firsts.append(self.build({**here[0], buffer: choice}))
+        for first in sorted(firsts, key=lambda f: _excess(f[1], goal))[:TRIED_FIRST]:
+            seconds = sorted(self._moves(*first, -1), key=lambda m: -m[0])
+            for _, buffer, choice in seconds[:TRIED_SECOND]:
+                after = self.build({**first[0], buffer: choice})
+                if _excess(after[1], goal) < least:
+                    best, least = after, _excess(after[1], goal)
+        return best
+
+    def _moves(self, choices: dict[int, Choice], schedule: Schedule, kept: int) -> Iterator[tuple[float, int, Choice]]:
+        """(promise, buffer, new choice) for every buffer that is live at the peak without being used there."""
+        for promise, b, choice in _moves(self.problem, choices, schedule):
+            if b != kept and (choice.mode is not Mode.SWAP or self.allowed({**choices, b: choice})):
+                yield promise, b, choice
+
+    def give_back(self, choices: dict[int, Choice], schedule: Schedule, budget_bytes: int) -> _Found:
+        """Rule 3."""
+        here = choices, schedule
+        for b, choice in self._dearest_first(choices):
+            for easier in _easier(choice):
+                if self.late:
+                    return here
+                after = self.build(_with(here[0], b, easier))
+                if after[1].peak_bytes <= budget_bytes and after[1].cost_seconds <= here[1].cost_seconds:
+                    here = after
+                    break
+        return here
+
+    def exchange(
+        self, choices: dict[int, Choice], schedule: Schedule, budget_bytes: int, good: Callable[[_Found], bool]
+    ) -> _Found:
+        """Rule 4. `good`: what a plan must be besides low enough."""
+        here, improved = (choices, schedule), True
+        last = self.evaluations + EXCHANGED
+        while improved:
+            improved = False
+            kept = [(b, KEEP) for b in self.problem.youngest_first if b not in here[0]]
+            for b, choice in self._dearest_first(here[0]) + kept:
+                for other in self._others(b, choice) if here[0].get(b, KEEP) == choice else ():
+                    if self.evaluations > last or self.late:
+                        return here
+                    better = self._exchanged(here, b, other, budget_bytes, good)
+                    if better is not None:
+                        here, improved = better, True
+                        break
+        return here
+
+    def _exchanged(
+        self, here: _Found, b: int, other: Choice, budget_bytes: int, good: Callable[[_Found], bool]
+    ) -> _Found | None:
+        """The plan with another choice for `b`, repaired and lightened; None where it is not better."""
+        after = self.build(_with(here[0], b, other))
+        added = b not in here[0]
+        if not self.allowed(after[0]) or (_cost(after) >= _cost(here) and not added):
+            return None  # a repair costs more yet; what one more saves shows when others are given back
+        after = self.descend(*after, budget_bytes, kept=b, rounds=REPAIRS)
+        if after[1].peak_bytes > budget_bytes or (_cost(after) >= _cost(here) and not added):
+            return None
+        lighter = self.give_back(*after, budget_bytes)
+        return next((f for f in (lighter, after) if _cost(f) < _cost(here) and good(f)), None)
+
+    def _others(self, b: int, choice: Choice) -> Iterator[Choice]:
+        buffer = self.problem.buffers[b]
+        if choice.mode is not Mode.KEEP:
+            yield KEEP
+        elif max(buffer.reads, default=0) - buffer.defined <= 1:
+            return  # it does not wait for anybody
+        if choice.mode is not Mode.RECOMPUTE and buffer.recomputable:
+            yield Choice(Mode.RECOMPUTE)
+        if choice.mode is not Mode.SWAP and buffer.swappable:
+            yield Choice(Mode.SWAP)
+
+    def _dearest_first(self, choices: dict[int, Choice]) -> list[tuple[int, Choice]]:
+        def cost(item: tuple[int, Choice]) -> float:
+            buffer = self.problem.buffers[item[0]]
+            moved = buffer.bytes / self.machine.swap_out_bytes_per_second
+            return buffer.seconds if item[1].mode is Mode.RECOMPUTE else moved
+
+        return sorted(choices.items(), key=cost, reverse=True)
+
+
+def _goal(schedule: Schedule, budget_bytes: int) -> int:
+    """What a round works towards: the budget, but never much at once, or it would pay for bytes that others save."""
+    return budget_bytes if budget_bytes > 0 else int(schedule.peak_bytes * 0.97)
 
 
 def _excess(schedule: Schedule, budget_bytes: int) -> float:
@@ -149,25 +329,12 @@ def _excess(schedule: Schedule, budget_bytes: int) -> float:
     return float(over.sum() + 50 * over.max())
 
 
-def _best_move(
-    problem: Problem, choices: dict[int, Choice], schedule: Schedule, budget_bytes: int, machine: Machine
-) -> tuple[dict[int, Choice], Schedule] | None:
-    """Rules 1 and 2. None when no move lowers the excess."""
-    peak_budget = budget_bytes if budget_bytes > 0 else int(schedule.peak_bytes * 0.97)
-    before = _excess(schedule, peak_budget)
-    moves = sorted(_moves(problem, choices, schedule), key=lambda m: -m[0])
-    best, best_score = None, 0.0
-    for start in range(0, len(moves), TRIED_MOVES):
-        for _, buffer, choice in moves[start : start + TRIED_MOVES]:
-            tried = {**choices, buffer: choice}
-            after = build(problem, tried, machine)
-            gained = before - _excess(after, peak_budget)
-            score = gained / (max(after.seconds - schedule.seconds, 0.0) + 1e-3)
-            if gained > 0 and score > best_score:
-                best, best_score = (tried, after), score
-        if best is not None:
-            break
-    return best
+def _with(choices: dict[int, Choice], b: int, choice: Choice) -> dict[int, Choice]:
+    """The same, but for one buffer."""
+    changed = {**choices, b: choice}
+    if choice == KEEP:
+        del changed[b]
+    return changed
 
 
 def _moves(problem: Problem, choices: dict[int, Choice], schedule: Schedule) -> Iterator[tuple[float, int, Choice]]:
@@ -203,34 +370,6 @@ def _tighter(promise: float, copy: Copy, choice: Choice, event: int) -> Iterator
         yield promise * 1e4, copy.buffer, replace(choice, tight_out=True)
     if choice.split > 1:
         yield promise, copy.buffer, replace(choice, split=1)
-
-
-def _give_back(
-    problem: Problem,
-    choices: dict[int, Choice],
-    schedule: Schedule,
-    budget_bytes: int,
-    machine: Machine,
-    deadline: float,
-) -> tuple[dict[int, Choice], Schedule]:
-    """Rule 3."""
-
-    def cost(item: tuple[int, Choice]) -> float:
-        buffer = problem.buffers[item[0]]
-        return buffer.seconds if item[1].mode is Mode.RECOMPUTE else buffer.bytes / machine.swap_out_bytes_per_second
-
-    for b, choice in sorted(choices.items(), key=cost, reverse=True):
-        for easier in _easier(choice):
-            if time.monotonic() > deadline:
-                return choices, schedule
-            tried = {**choices, b: easier}
-            if easier == KEEP:
-                del tried[b]
-            after = build(problem, tried, machine)
-            if after.peak_bytes <= budget_bytes and after.seconds <= schedule.seconds:
-                choices, schedule = tried, after
-                break
-    return choices, schedule
 
 
 def _easier(choice: Choice) -> Iterator[Choice]:

@@ -7,6 +7,8 @@ planner fixes the order of the anchors. Everything else is small, runs whenever 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,11 +23,12 @@ from lms3d.swap.ir import (
     paired,
     producer_name,
 )
-from lms3d.swap.liveness import Storage, roots, storages
+from lms3d.swap.liveness import Storage, peak_bytes, roots, storages
 
 # Below this share of all large bytes a buffer is not worth a decision.
 SMALLEST_SHARE = 1 / 2000
 SMALLEST_BYTES = 64 << 10
+SMALL_SHIFT = 3  # anchors: how far from its place in the traced order a small op may run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +47,28 @@ class Buffer:
     in_place: bool  # its op may write into a parent that nobody needs afterwards
 
 
+class Reader(NamedTuple):
+    """Who reads a buffer, sortable by time: before anchor `anchor` the recomputing of `buffer`, or the anchor itself."""
+
+    anchor: int
+    buffer: int  # len(buffers) for the anchor itself
+
+
+class Small(NamedTuple):
+    """A buffer that nothing is decided about, alive from anchor `first` to anchor `last`, or about then."""
+
+    bytes: int
+    first: int
+    last: int
+
+
 @dataclass(frozen=True)
 class Problem:
-    """Anchors in the order in which they will run, with seconds and workspace bytes, and the buffers between them."""
+    """Anchors in the order in which they will run, with seconds and workspace bytes, and the buffers between them.
+
+    base_bytes: what is always there: weights, slots, batches. small: the buffers that are not worth a decision.
+    small_bytes: per anchor, the most that these take together at about that time.
+    """
 
     graph: StepGraph
     anchors: tuple[str, ...]
@@ -54,6 +76,23 @@ class Problem:
     workspace_bytes: np.ndarray
     buffers: tuple[Buffer, ...]
     base_bytes: int
+    small: tuple[Small, ...]
+    small_bytes: np.ndarray
+
+    @cached_property
+    def youngest_first(self) -> tuple[int, ...]:
+        """The buffers, the one that is made last first."""
+        return tuple(sorted(range(len(self.buffers)), key=lambda b: -self.buffers[b].defined))
+
+    @cached_property
+    def anchor_events(self) -> tuple[Reader, ...]:
+        """The anchors as readers."""
+        return tuple(Reader(i, len(self.buffers)) for i in range(len(self.anchors)))
+
+    @cached_property
+    def readers(self) -> tuple[tuple[Reader, ...], ...]:
+        """Per buffer the anchors that read it."""
+        return tuple(tuple(self.anchor_events[r] for r in b.reads) for b in self.buffers)
 
 
 def reduce(graph: StepGraph, machine: Machine) -> Problem:
@@ -72,13 +111,16 @@ def reduce(graph: StepGraph, machine: Machine) -> Problem:
         _buffer(graph, graph.by_name[producer_name(root)], store, position, index, root_of, machine)
         for root, store in large.items()
     )
+    small = _small(graph, [s for root, s in movable.items() if root not in large], anchors)
     return Problem(
         graph,
         tuple(op.name for op in anchors),
         np.array([op_seconds(graph, op, machine) for op in anchors]),
         np.array([op.workspace_bytes for op in anchors], np.int64),
         buffers,
-        graph.resident_bytes + _small_peak(graph, [s for root, s in movable.items() if root not in large]),
+        graph.resident_bytes if anchors else peak_bytes(graph),
+        small,
+        _small_bytes(small, len(anchors)),
     )
 
 
@@ -134,12 +176,29 @@ def _is_random(op: Op) -> bool:
     return "Random" in op.type or "Multinomial" in op.type
 
 
-def _small_peak(graph: StepGraph, small: list[Storage]) -> int:
-    """The most bytes of small buffers that live together in the traced order."""
-    change = np.zeros(len(graph.ops) + 2, np.int64)
-    for store in small:
+def _small(graph: StepGraph, stores: list[Storage], anchors: list[Op]) -> tuple[Small, ...]:
+    """The small buffers, in the traced order; an op between two anchors counts to the second."""
+    if not anchors:
+        return ()
+    at = np.array([graph.index[a.name] for a in anchors])
+    found = []
+    for store in stores:
         start = graph.index[producer_name(store.root)]
         end = max((graph.index[r] for r in store.readers), default=start)
-        change[start] += store.bytes
-        change[(len(graph.ops) if store.returned else end) + 1] -= store.bytes
-    return int(change.cumsum().max())
+        end = len(graph.ops) if store.returned else max(start, end)
+        first, last = np.minimum(np.searchsorted(at, [start, end]), len(at) - 1).tolist()
+        found.append(Small(store.bytes, first, last))
+    return tuple(found)
+
+
+def _small_bytes(small: tuple[Small, ...], count: int) -> np.ndarray:
+    """The most bytes of small buffers that live together, for each anchor the largest of those near to it.
+
+    Near: up to `SMALL_SHIFT` anchors before or after, since small ops are not held to a place in the order.
+    """
+    change = np.zeros(count + 1, np.int64)
+    for buffer in small:
+        change[buffer.first] += buffer.bytes
+        change[buffer.last + 1] -= buffer.bytes
+    live = change.cumsum()[:-1]
+    return np.array([live[max(0, i - SMALL_SHIFT) : i + SMALL_SHIFT + 1].max() for i in range(count)], np.int64)

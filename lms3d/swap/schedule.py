@@ -16,15 +16,17 @@ from __future__ import annotations
 import bisect
 import enum
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from lms3d.swap.cost import Machine
-from lms3d.swap.problem import Problem
+from lms3d.swap.problem import Problem, Reader
 
 SPLIT = 3  # anchors: shorter gaps are never worth a copy
+# What a second of transfer costs even where it hides behind compute: it takes memory bandwidth, and may be late.
+TRANSFER_PRICE = 0.05
 
 
 class Mode(enum.IntEnum):
@@ -46,23 +48,20 @@ class Choice:
 KEEP = Choice()
 
 
-class Reader(NamedTuple):
-    """Who reads a buffer, sortable by time: before anchor `anchor` the recomputing of `buffer`, or the anchor itself."""
-
-    anchor: int
-    buffer: int  # len(buffers) for the anchor itself
-
-
 @dataclass(slots=True)
 class Copy:
-    """One life of a buffer: events `start`..`end` inclusive; `number` 0 is the original; `heir` takes over its memory."""
+    """One life of a buffer: events `start`..`end` inclusive; `number` 0 is the original; `heir` takes over its memory.
+
+    last_read: as `end`, but without the wait for its swap-out.
+    """
 
     buffer: int
     number: int
     start: int
     end: int
-    readers: list[Reader]
+    readers: Sequence[Reader]
     first_read: int
+    last_read: int
     heir: Copy | None = None
 
 
@@ -78,6 +77,13 @@ class Schedule:
     release: dict[int, int] = field(default_factory=dict)  # swapped buffer -> event that waits for its swap-out
     base_bytes: int = 0
 
+    transfer_seconds: float = 0.0  # of both links
+
+    @property
+    def cost_seconds(self) -> float:
+        """What the planner makes small: the step's time, and a price for each transfer."""
+        return self.seconds + TRANSFER_PRICE * self.transfer_seconds
+
     @property
     def peak_bytes(self) -> int:
         return int(self.live_bytes.max(initial=self.base_bytes))
@@ -85,41 +91,51 @@ class Schedule:
 
 def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Schedule:
     """The schedule for `choices` (buffers that are not named are kept)."""
-    segments, events = _segments(problem, choices)
-    number = {event: i for i, event in enumerate(events)}
-    seconds = np.array(
-        [
-            problem.seconds[e.anchor] if e.buffer == len(problem.buffers) else problem.buffers[e.buffer].seconds
-            for e in events
-        ]
-    )
-    begins = np.concatenate([[0.0], seconds.cumsum()])
-    copies = _copies(problem, choices, segments, number, len(events))
+    segments, events, event_of = _segments(problem, choices)
+    itself = len(problem.buffers)
+    anchors = np.fromiter((e.anchor for e in events), np.intp, len(events))
+    is_anchor = np.fromiter((e.buffer == itself for e in events), np.bool_, len(events))
+    seconds = np.zeros(len(events))
+    seconds[is_anchor] = problem.seconds
+    for e, i in event_of.items():
+        seconds[i] = problem.buffers[e.buffer].seconds
+    at = np.flatnonzero(is_anchor).tolist()  # anchor -> event
+    begins = [0.0, *seconds.cumsum().tolist()]
+    copies = _copies(problem, choices, segments, at, event_of, len(events))
     release = _place_swaps(problem, choices, copies, begins, machine)
-    _forward(problem, copies, number)
-    live = np.full(len(events) + 1, 0, np.int64)
-    for copy in copies:
-        live[copy.start] += problem.buffers[copy.buffer].bytes
-        live[copy.end + 1] -= problem.buffers[copy.buffer].bytes
-    live = live.cumsum()[:-1] + problem.base_bytes
-    workspaces = [problem.workspace_bytes[e.anchor] if e.buffer == len(problem.buffers) else 0 for e in events]
-    live += np.array(workspaces, np.int64)
-    originals = {c.buffer: c for c in copies if c.number == 0 and c.buffer in release}
-    release = {b: min(originals[b].end + 1, len(events) - 1) for b in release if originals[b].end + 1 < len(events)}
-    total = _timeline(problem, choices, copies, release, seconds, machine)
-    return Schedule(events, copies, live, total, total - float(seconds.sum()), release, problem.base_bytes)
+    _forward(problem, copies, at)
+    starts = np.fromiter((c.start for c in copies), np.intp, len(copies))
+    ends = np.fromiter((c.end + 1 for c in copies), np.intp, len(copies))
+    sizes = np.fromiter((problem.buffers[c.buffer].bytes for c in copies), np.float64, len(copies))
+    count = len(events) + 1
+    change = np.bincount(starts, sizes, count) - np.bincount(ends, sizes, count)  # whole numbers below 2^53: exact
+    live = change.cumsum()[:-1].astype(np.int64) + problem.base_bytes
+    if len(events):
+        live += problem.small_bytes[anchors] + np.where(is_anchor, problem.workspace_bytes[anchors], 0)
+    ended = {c.buffer: c.end for c in copies if c.number == 0 and c.buffer in release}
+    release = {b: ended[b] + 1 for b in release if ended[b] + 1 < len(events)}
+    total = _timeline(problem, choices, copies, release, begins, machine)
+    transfers = _transfer_seconds(problem, choices, copies, machine)
+    return Schedule(events, copies, live, total, total - begins[-1], release, problem.base_bytes, transfers)
 
 
-def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, list[list[Reader]]], list[Reader]]:
-    """Rules 1 to 3: readers of each buffer by segment, and all events in order."""
+def _segments(
+    problem: Problem, choices: dict[int, Choice]
+) -> tuple[dict[int, list[list[Reader]]], list[Reader], dict[Reader, int]]:
+    """Rules 1 to 3: readers of each moved buffer by segment, all events in order, and the places of recomputed ones."""
     itself = len(problem.buffers)
     extra: dict[int, list[Reader]] = defaultdict(list)
-    events = [Reader(i, itself) for i in range(len(problem.anchors))]
+    recomputed: list[Reader] = []
     found: dict[int, list[list[Reader]]] = {}
-    for b in sorted(range(itself), key=lambda b: -problem.buffers[b].defined):
-        buffer, choice = problem.buffers[b], choices.get(b, KEEP)
-        readers = [Reader(r, itself) for r in buffer.reads] + extra[b]
-        readers.sort()
+    for b in problem.youngest_first:
+        choice = choices.get(b, KEEP)
+        if choice.mode is Mode.KEEP and b not in extra:
+            continue
+        buffer = problem.buffers[b]
+        readers = [Reader(r, itself) for r in buffer.reads]
+        if b in extra:
+            readers += extra[b]
+            readers.sort()
         if choice.mode is Mode.KEEP:
             found[b] = [readers]
             continue
@@ -134,38 +150,58 @@ def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, l
         if choice.mode is Mode.RECOMPUTE:
             for segment in segments[1:]:
                 event = Reader(segment[0].anchor, b)
-                events.append(event)
+                recomputed.append(event)
                 for parent in buffer.parents:
                     extra[parent].append(event)
     # Among recomputed ops before one anchor the older buffer comes first, since the younger may read it.
-    rank = [b.defined for b in problem.buffers] + [len(problem.anchors)]
-    events.sort(key=lambda e: (e.anchor, rank[e.buffer], e.buffer))
-    return found, events
+    recomputed.sort(key=lambda e: (e.anchor, problem.buffers[e.buffer].defined, e.buffer))
+    event_of: dict[Reader, int] = {}
+    events: list[Reader] = []
+    done = 0
+    for event in recomputed:
+        events += problem.anchor_events[done : event.anchor]
+        done = event.anchor
+        event_of[event] = len(events)
+        events.append(event)
+    events += problem.anchor_events[done:]
+    return found, events, event_of
 
 
 def _copies(
     problem: Problem,
     choices: dict[int, Choice],
     segments: dict[int, list[list[Reader]]],
-    number: dict[Reader, int],
+    at: list[int],
+    event_of: dict[Reader, int],
     count: int,
 ) -> list[Copy]:
     copies = []
     itself = len(problem.buffers)
-    for b, parts in segments.items():
+
+    def number(reader: Reader) -> int:
+        return at[reader.anchor] if reader.buffer == itself else event_of[reader]
+
+    for b in problem.youngest_first:
         buffer = problem.buffers[b]
-        for k, readers in enumerate(parts):
-            at = [number[r] for r in readers]
-            first = number[Reader(buffer.defined, itself)] if k == 0 else min(at)
+        if b not in segments:  # kept, and nobody but the anchors reads it
+            first = at[buffer.defined]
+            end = count - 1 if buffer.returned else at[buffer.reads[-1]] if buffer.reads else first
+            first_read = at[buffer.reads[0]] if buffer.reads else first
+            copies.append(Copy(b, 0, first, max(end, first), problem.readers[b], first_read, end))
+            continue
+        for k, readers in enumerate(segments[b]):
+            reads = [number(r) for r in readers]
+            first = at[buffer.defined] if k == 0 else min(reads)
+            first_read = min(reads, default=first)
             if k and choices[b].mode is Mode.RECOMPUTE:
-                first = number[Reader(readers[0].anchor, b)]
-            end = count - 1 if buffer.returned else max(at, default=first)
-            copies.append(Copy(b, k, first, max(end, first), readers, min(at, default=first)))
+                first = event_of[Reader(readers[0].anchor, b)]
+            end = count - 1 if buffer.returned else max(reads, default=first)
+            copies.append(Copy(b, k, first, max(end, first), readers, first_read, end))
     return copies
 
 
 def _place_swaps(
-    problem: Problem, choices: dict[int, Choice], copies: list[Copy], begins: np.ndarray, machine: Machine
+    problem: Problem, choices: dict[int, Choice], copies: list[Copy], begins: list[float], machine: Machine
 ) -> dict[int, int]:
     """Rule 4: lengthen originals until they are written, start swap-ins early enough. Returns buffer -> release event."""
     swapped = [c for c in copies if choices.get(c.buffer, KEEP).mode is Mode.SWAP]
@@ -176,7 +212,7 @@ def _place_swaps(
     for copy in sorted((c for c in swapped if c.number == 0 and c.buffer in back), key=lambda c: c.start):
         seconds = problem.buffers[copy.buffer].bytes / machine.swap_out_bytes_per_second
         free_at = max(free_at, begins[copy.start + 1]) + seconds
-        complete = int(np.searchsorted(begins[:-1], free_at))
+        complete = bisect.bisect_left(begins, free_at, 0, len(begins) - 1)
         if choices[copy.buffer].tight_out:
             complete = copy.start + 1
         release[copy.buffer] = min(complete, last_event)
@@ -192,7 +228,7 @@ def _place_swaps(
     return release
 
 
-def _forward(problem: Problem, copies: list[Copy], number: dict[Reader, int]) -> None:
+def _forward(problem: Problem, copies: list[Copy], at: list[int]) -> None:
     """Rule 5: an input that ends where an op may write in place ends one event earlier, its bytes are taken over."""
     ending: dict[int, list[Copy]] = defaultdict(list)
     for copy in copies:
@@ -201,7 +237,7 @@ def _forward(problem: Problem, copies: list[Copy], number: dict[Reader, int]) ->
         buffer = problem.buffers[copy.buffer]
         if not buffer.in_place:
             continue
-        event = number[Reader(buffer.defined, len(problem.buffers))] if copy.number == 0 else copy.start
+        event = at[buffer.defined] if copy.number == 0 else copy.start
         for old in ending[event]:
             if old.buffer in buffer.parents and problem.buffers[old.buffer].bytes == buffer.bytes and old.start < event:
                 old.end -= 1
@@ -215,34 +251,48 @@ def _timeline(
     choices: dict[int, Choice],
     copies: list[Copy],
     release: dict[int, int],
-    seconds: np.ndarray,
+    begins: list[float],
     machine: Machine,
 ) -> float:
     """Seconds of the step: compute and both links are serial resources, waits as in the schedule."""
     starts: dict[int, list[Copy]] = defaultdict(list)
-    needs: dict[int, list[int]] = defaultdict(list)
-    for i, copy in enumerate(copies):
-        if choices.get(copy.buffer, KEEP).mode is Mode.SWAP and (copy.number or copy.buffer in release):
+    needs: dict[int, list[Copy]] = defaultdict(list)
+    for copy in copies:
+        if (copy.number or copy.buffer in release) and choices.get(copy.buffer, KEEP).mode is Mode.SWAP:
             starts[copy.start].append(copy)
             if copy.number:
-                needs[copy.first_read].append(i)
-    key = {(c.buffer, c.number): i for i, c in enumerate(copies)}
+                needs[copy.first_read].append(copy)
     waits: dict[int, list[int]] = defaultdict(list)
     for buffer, event in release.items():
         waits[event].append(buffer)
     written: dict[int, float] = {}
-    arrived: dict[int, float] = {}
-    now = out_free = in_free = 0.0
-    for event in range(len(seconds)):
+    arrived: dict[tuple[int, int], float] = {}
+    waited = out_free = in_free = 0.0
+    for event in sorted({*starts, *needs, *waits}):  # between these only compute runs
+        now = begins[event] + waited
         for copy in starts[event]:
             if copy.number:
                 begin = max(in_free, now, written.get(copy.buffer, 0.0))
                 in_free = begin + problem.buffers[copy.buffer].bytes / machine.swap_in_bytes_per_second
-                arrived[key[copy.buffer, copy.number]] = in_free
-        now = max([now, *(arrived[i] for i in needs[event]), *(written.get(b, 0.0) for b in waits[event])])
-        now += seconds[event]
+                arrived[copy.buffer, copy.number] = in_free
+        ready = max(
+            [
+                now,
+                *(arrived[c.buffer, c.number] for c in needs[event]),
+                *(written.get(b, 0.0) for b in waits[event]),
+            ]
+        )
+        waited += ready - now
+        done = begins[event + 1] + waited
         for copy in starts[event]:
             if copy.number == 0:
-                out_free = max(out_free, now) + problem.buffers[copy.buffer].bytes / machine.swap_out_bytes_per_second
+                out_free = max(out_free, done) + problem.buffers[copy.buffer].bytes / machine.swap_out_bytes_per_second
                 written[copy.buffer] = out_free
-    return max(now, out_free)
+    return max(begins[-1] + waited, out_free)
+
+
+def _transfer_seconds(problem: Problem, choices: dict[int, Choice], copies: list[Copy], machine: Machine) -> float:
+    back = [c.buffer for c in copies if c.number and choices[c.buffer].mode is Mode.SWAP]
+    moved_in = sum(problem.buffers[b].bytes for b in back)
+    moved_out = sum(problem.buffers[b].bytes for b in set(back))
+    return moved_in / machine.swap_in_bytes_per_second + moved_out / machine.swap_out_bytes_per_second

@@ -13,6 +13,7 @@ the true peak may differ by some per cent.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,17 +21,30 @@ from lms3d.swap.cost import Machine, op_seconds
 from lms3d.swap.ir import METADATA_TYPES, Op, StepGraph, producer_name
 from lms3d.swap.liveness import forwarded, roots, storages
 
-_COMPUTE, _OUT, _IN = "compute", "out", "in"
+_COMPUTE, _OUT, _IN = "compute", "swap out", "swap in"
+LANES = (_COMPUTE, "recompute", _OUT, _IN)
 
 
 @dataclass(frozen=True)
 class Run:
-    """peak_bytes and seconds of one simulated step; the timeline has one point per op that takes time or memory."""
+    """peak_bytes and seconds of one simulated step; the timeline has one point per op that takes time or memory.
+
+    busy: for each of `LANES` the (start, end) in seconds of its work, in order; what follows without a pause is one piece.
+    """
 
     peak_bytes: int
     seconds: float
     timeline_seconds: tuple[float, ...]
     timeline_bytes: tuple[int, ...]
+    busy: Mapping[str, tuple[tuple[float, float], ...]]
+
+    @property
+    def waiting(self) -> tuple[tuple[float, float], ...]:
+        """The (start, end) in seconds in which nothing is computed: the step waits for a transfer."""
+        working = sorted(piece for lane in LANES[:2] for piece in self.busy[lane])
+        ends = [0.0, *(end for _, end in working)]
+        starts = [*(start for start, _ in working), self.seconds]
+        return tuple((end, start) for end, start in zip(ends, starts, strict=True) if start > end)
 
 
 def simulate(graph: StepGraph, machine: Machine) -> Run:
@@ -56,6 +70,7 @@ class _Executor:
         self.waits, self.after = self._dependencies()
         self.handed_over: set[str] = set()  # storages that a forwarding op took
         self.timeline: list[tuple[float, int]] = []
+        self.busy: dict[str, list[tuple[float, float]]] = {lane: [] for lane in LANES}
 
     def _dependencies(self) -> tuple[list[int], list[list[int]]]:
         index = self.graph.index
@@ -89,6 +104,7 @@ class _Executor:
                         self._finish(i, touched, clock)
                         continue
                     heapq.heappush(running, (clock + seconds, i, resource, touched))
+                    self._note(self.graph.ops[i], resource, clock, clock + seconds)
                     busy.add(resource)
             if any(q and r not in busy for r, q in self.ready.items()):
                 continue
@@ -98,7 +114,13 @@ class _Executor:
             busy.discard(resource)
             self._finish(i, touched, clock)
         times, sizes = zip(*self.timeline, strict=True) if self.timeline else ((), ())
-        return Run(self.peak, clock, times, sizes)
+        return Run(self.peak, clock, times, sizes, {lane: tuple(pieces) for lane, pieces in self.busy.items()})
+
+    def _note(self, op: Op, resource: str, start: float, end: float) -> None:
+        pieces = self.busy["recompute" if resource == _COMPUTE and op.inserted else resource]
+        if pieces and pieces[-1][1] == start:
+            start = pieces.pop()[0]
+        pieces.append((start, end))
 
     def _enqueue(self, i: int, clock: float) -> None:
         op = self.graph.ops[i]

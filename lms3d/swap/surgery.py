@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.eager import context as eager_context
@@ -43,6 +44,11 @@ def make_function(function: tf.types.experimental.ConcreteFunction) -> Rewritten
     made = concrete_function.ConcreteFunction.from_func_graph(function.graph, function.function_type, {})
     made.__class__ = RewrittenFunction
     return made
+
+
+def was_differentiated(function: tf.types.experimental.ConcreteFunction) -> bool:
+    """True after a tape took gradients of `function` from outside: its graph returns what the backward pass needs, too."""
+    return len(function.graph.outputs) > len(function.function_type.flat_outputs)
 
 
 def set_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
@@ -85,6 +91,27 @@ def copy_op(op: tf.Operation, name: str, before: Sequence[tf.Operation]) -> tf.O
     for old, new in zip(op.outputs, copy.outputs, strict=True):
         new.set_shape(old.shape)
     return copy
+
+
+def alone(op: tf.Operation, inputs: Sequence[tf.TensorSpec | np.ndarray], times: int = 1) -> RewrittenFunction:
+    """A function that runs copies of `op`, with the same attributes, one after the other, and returns the last one's outputs.
+
+    inputs: for each input of `op` what is passed (TensorSpec) or its constant value. ValueError where the op refuses them.
+    """
+    specs = [i for i in inputs if isinstance(i, tf.TensorSpec)]
+    attributes = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
+    dtypes = [t.dtype for t in op.outputs]
+
+    def run(*passed: tf.Tensor) -> list[tf.Tensor]:
+        left, graph = iter(passed), tf.compat.v1.get_default_graph()
+        given = [next(left) if isinstance(i, tf.TensorSpec) else tf.constant(i) for i in inputs]
+        copies: list[tf.Operation] = []
+        for _ in range(times):
+            with tf.control_dependencies(copies[-1:]):
+                copies.append(graph._create_op_internal(op.type, given, dtypes, attrs=attributes, op_def=op.op_def))
+        return list(copies[-1].outputs)
+
+    return make_function(trace(run, *specs))
 
 
 @contextlib.contextmanager

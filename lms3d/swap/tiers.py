@@ -23,6 +23,7 @@ import shutil
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,7 +49,13 @@ class Tier(Protocol):
         """The tensor that came back: same shape and type as `like`, fetched after the ops of `triggers`."""
 
     def take_counters(self) -> dict[str, float]:
-        """Bytes and seconds of swapping since the last call."""
+        """Bytes and seconds of swapping since the last call; empty where the tier cannot measure them.
+
+        Seconds are those in which a link was busy: transfers that overlap count once, so bytes / seconds is its bandwidth.
+        """
+
+    def discard(self, graph: tf.Graph) -> None:
+        """Give back the space of a graph that will not run again."""
 
     def close(self) -> None:
         """Give everything back."""
@@ -77,6 +84,9 @@ class HostTier:
     def take_counters(self) -> dict[str, float]:
         return {}
 
+    def discard(self, graph: tf.Graph) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -103,11 +113,15 @@ class DiskTier:
         self._count = 0
         self._guard = threading.Lock()
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
+        self._under_way = dict.fromkeys(_COUNTERS, 0)  # transfers in this moment, by their counter of seconds
+        self._busy_since = dict.fromkeys(_COUNTERS, 0.0)
+        self._files: dict[int, list[int]] = defaultdict(list)  # graph (its id) -> numbers of its files
         self.error: StorageError | None = None
         atexit.register(self.close)
 
     def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
         number, self._count = self._count, self._count + 1
+        self._files[id(tensor.graph)].append(number)
 
         def write(array: np.ndarray) -> np.int64:
             self._transfer(os.pwrite, number, array, "swapped_out_bytes", "swap_out_seconds")
@@ -140,11 +154,10 @@ class DiskTier:
 
         The file is open only meanwhile: a step may have more swapped tensors than a process may have open files.
         """
-        start = time.perf_counter()
         view = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         done = 0
         try:
-            with _opened(self.directory / f"{number}.bin") as file:
+            with self._busy(seconds_key), _opened(self._path(number)) as file:
                 while done < len(view):
                     part = view[done:] if call is os.pwrite else [view[done:]]
                     moved = call(file, part, done)
@@ -159,12 +172,33 @@ class DiskTier:
             raise
         with self._guard:
             self._counters[bytes_key] += len(view)
-            self._counters[seconds_key] += time.perf_counter() - start
+
+    @contextlib.contextmanager
+    def _busy(self, seconds_key: str) -> Iterator[None]:
+        """Counts the seconds in which at least one transfer of a direction is under way."""
+        with self._guard:
+            if self._under_way[seconds_key] == 0:
+                self._busy_since[seconds_key] = time.perf_counter()
+            self._under_way[seconds_key] += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._under_way[seconds_key] -= 1
+                if self._under_way[seconds_key] == 0:
+                    self._counters[seconds_key] += time.perf_counter() - self._busy_since[seconds_key]
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"{number}.bin"
 
     def take_counters(self) -> dict[str, float]:
         with self._guard:
             taken, self._counters = self._counters, dict.fromkeys(_COUNTERS, 0.0)
         return taken
+
+    def discard(self, graph: tf.Graph) -> None:
+        for number in self._files.pop(id(graph), ()):
+            self._path(number).unlink(missing_ok=True)
 
     def close(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)

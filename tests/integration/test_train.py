@@ -95,6 +95,9 @@ def test_resume_after_two_epochs_gives_the_same_bits(train, brains, straight, tm
     second = train("--output", tmp_path / "run", "--resume", "--epochs", 4)
     assert second.returncode == 0, second.stderr
     assert_same_weights(tmp_path / "run", straight)
+    with (tmp_path / "run/lms_stats.csv").open(newline="") as file:
+        steps = [int(row["step"]) for row in csv.DictReader(file)]
+    assert steps == list(range(len(steps)))
 
 
 def test_interrupt_and_resume_give_the_same_bits(train, brains, straight, tmp_path, environment):

@@ -53,6 +53,34 @@ def test_a_distant_limit_does_not_flatten_the_curves(tmp_path, drawn):
     assert drawn[0].axes[0].get_ylim()[1] < 2
 
 
+def test_step_timeline(tmp_path, drawn):
+    gib = 2**30
+    figures.step_timeline(
+        tmp_path / "t.png", memory=([0, 1], [gib, 2 * gib]), unedited_memory=([0, 1], [gib, 4 * gib]),
+        lanes={"compute": [(0, 1), (1.5, 2)], "swap out": [(1, 1.5)], "waiting": []}, limit_bytes=3 * gib, title="t",
+    )  # fmt: skip
+    above, below = drawn[0].axes
+    assert [text.get_text() for text in below.texts] == ["1.50 s", "0.50 s", "0.00 s"]
+    assert [label.get_text() for label in below.get_yticklabels()] == ["compute", "swap out", "waiting"]
+    assert above.get_xlim() == (0, 2)
+    assert "predicted" in above.get_title()
+
+
+def test_pareto(tmp_path, drawn):
+    gib = 2**30
+    figures.pareto(
+        tmp_path / "p.png", curves={"a": [(gib, 1.2), (2 * gib, 1.0)], "b": []},
+        points={"near": (gib, 1.1), "slow": (gib, 9.0)}, floor_bytes=gib, fit_bytes=2 * gib, unedited_seconds=1.0, title="t",
+    )  # fmt: skip
+    axis = drawn[0].axes[0]
+    labels = [line.get_label() for line in axis.lines]
+    assert {"a", "b", "near", "slow (9 s, far above)", "step time without LMS"} <= set(labels)
+    slow = axis.lines[labels.index("slow (9 s, far above)")]
+    assert slow.get_ydata()[0] == axis.get_ylim()[1] < 2  # at the edge, so that the curves stay readable
+    assert [text.get_text() for text in axis.texts] == ["floor with LMS\n1.00 GiB", "fits without LMS\n2.00 GiB"]
+    np.testing.assert_allclose(axis.lines[0].get_xdata(), [1, 2])
+
+
 def test_slice_with_most_tumour(tmp_path, drawn):
     masks = {"WT": np.zeros((8, 9, 10), bool), "ET": np.zeros((8, 9, 10), bool)}
     masks["WT"][2:5, 3:6, 7] = True

@@ -15,7 +15,7 @@ from lms3d.errors import DoesNotFit, InputError
 from lms3d.statistics import COLUMNS
 from lms3d.swap.capture import capture
 from lms3d.swap.rewrite import already_rewritten
-from tests.swap.small_models import Trainer
+from tests.swap.small_models import Trainer, tight_limit
 
 SWAP_ALL = {"tier": "host", "swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": 0}
 
@@ -81,6 +81,18 @@ def test_the_models_own_functions_are_back_afterwards(trainer):
     model = trainer.model
     assert (model.train_function, model.test_function) == (None, None)
     model.fit(trainer.x, trainer.y, batch_size=2, verbose=0)
+
+
+def test_the_models_own_function_is_back_after_an_error_in_a_step(trainer, monkeypatch):
+    from lms3d.runner import StepRunner
+
+    def fails(self, prepared, batch):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StepRunner, "_execute", fails)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train(LMS(**SWAP_ALL))
+    assert trainer.model.train_function is None
 
 
 def test_a_saved_model_has_no_trace_of_lms(trainer, tmp_path):
@@ -156,14 +168,20 @@ def test_a_step_that_runs_out_of_memory_is_undone_planned_again_and_repeated(tra
     def fails_twice(self, prepared, batch):
         outputs = execute(self, prepared, batch)  # has changed the weights already
         if prepared.report.step == "train" and len(failed) < 2:
-            failed.append(self._budget)
+            failed.append(prepared)
             raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
         return outputs
 
     monkeypatch.setattr(StepRunner, "_execute", fails_twice)
-    lms = LMS(memory_limit="1GiB", **SWAP_ALL)
-    same(trainer.train(lms), without)
-    assert min(failed[0].values()) == int(int((1 << 30) * 0.92) * 0.92)
+    limit = tight_limit(without.prepared, share=0.95)
+    found = trainer.train(LMS(memory_limit=limit))
+    same(found, without)
+    rounds = found.prepared[0].report.rounds
+    assert [(r.reason, r.budget_bytes, r.outcome) for r in rounds[:2]] == [
+        ("first plan", limit, "ran out of memory"),
+        ("plan 1 ran out of memory", int(limit * 0.92), "ran out of memory"),
+    ]
+    assert rounds[2].budget_bytes == int(int(limit * 0.92) * 0.92)
     failed.clear()
     with pytest.raises(tf.errors.ResourceExhaustedError):
         trainer.train(LMS(enabled=False))  # nothing to plan better: a real error
@@ -189,6 +207,7 @@ def test_statistics_report_and_files(trainer, tmp_path):
     assert all(float(r["peak_bytes"]) >= 0 and float(r["bytes_in_use"]) >= 0 for r in rows)
     assert report.measured_peak_bytes == max(int(r["peak_bytes"]) for r in rows)
     assert report.steps_measured == 5
+    assert {int(r["plan"]) for r in rows} == {report.plan} == {1}
     written = json.loads((tmp_path / "lms_plan.json").read_text())["train"]
     assert written["plan"] == json.loads(json.dumps(plan.to_dict()))
     assert written["report"]["swapped_out_bytes"] == plan.swapped_out_bytes

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import tensorflow as tf
@@ -16,7 +17,7 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.decide import Settings, decide
 from lms3d.swap.rewrite import rewrite
 from lms3d.swap.tiers import DiskTier
-from tests.swap.traced import PARAMETERS, by_tflms, same_bits
+from tests.swap.traced import PARAMETERS, by_tflms
 
 SPEC = tf.TensorSpec((256, 1024), tf.float32)  # 1 MiB
 SIZE = 1 << 20
@@ -35,16 +36,26 @@ def there_and_back(x: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.reshape(x, (-1, 64)), 0)
 
 
-def peak(function, data: tf.Tensor) -> tuple[int, tf.Tensor]:
+class Measured(NamedTuple):
+    """Bytes above what was in use before, without LMS and with it; `limit` and `predicted` count the resident bytes, too."""
+
+    before: int
+    after: int
+    same_bits: bool
+    limit: int = 0
+    predicted: int = 0
+    resident: int = 0
+
+
+def peak(function, data: tf.Tensor) -> tuple[int, bytes]:
     """Bytes above what was in use before; the smaller of three runs, since the executor may run ops side by side."""
     found = []
     for _ in range(3):
         tf.config.experimental.reset_memory_stats("CPU:0")
         idle = tf.config.experimental.get_memory_info("CPU:0")["current"]
-        result = function(data)
-        result.numpy()
+        result = function(data).numpy()
         found.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - idle)
-    return min(found), result
+    return min(found), result.tobytes()
 
 
 def unedited():
@@ -52,61 +63,54 @@ def unedited():
     return surgery.make_function(surgery.trace(there_and_back, SPEC))
 
 
-@pytest.fixture
 def data() -> tf.Tensor:
     return tf.random.stateless_normal(SPEC.shape, (1, 2))
 
 
-def test_swapping_to_disk_lowers_the_peak(tmp_path, data):
-    before, expected = peak(unedited(), data)
-    tier = DiskTier(tmp_path)
+def by_levels(folder: Path) -> Measured:
+    tier = DiskTier(folder)
     made = by_tflms(there_and_back, tier, SPEC, parameters=replace(PARAMETERS, swapout_threshold=6, sync_mode=3))
-    after, result = peak(made.function, data)
-    same_bits(result, expected)
-    assert before > DEPTH * SIZE
-    assert after < before * 0.6
+    (before, expected), (after, result) = peak(unedited(), data()), peak(made.function, data())
     tier.close()
+    return Measured(before, after, result == expected)
 
 
-def unlimited(graph, machine: Machine) -> tuple[int, int]:
-    """The smallest limits without LMS and with it."""
+def under_a_limit(folder: Path, share: float, machine: Machine, kinds: tuple[bool, bool] | None = None) -> Measured:
+    """`share` 0 is the floor, 1 is what is needed without LMS. kinds: whether the plan must recompute, and swap."""
+    function = surgery.trace(there_and_back, SPEC)
+    graph = capture(function)
     _, report = decide(graph, Settings(limit_bytes=1 << 40), machine)
-    return report.unedited_limit_bytes, report.floor_bytes
+    limit = int(report.floor_bytes + share * (report.unedited_limit_bytes - report.floor_bytes))
+    plan, report = decide(graph, Settings(limit_bytes=limit), machine)
+    assert kinds is None or kinds == (bool(plan.recomputes), bool(plan.swap_outs))
+    tier = DiskTier(folder)
+    made, _ = rewrite(function, graph, plan, tier)
+    (before, expected), (after, result) = peak(unedited(), data()), peak(made, data())
+    tier.close()
+    return Measured(before, after, result == expected, limit, report.predicted_peak_bytes, graph.resident_bytes)
+
+
+def test_swapping_to_disk_lowers_the_peak(tmp_path, in_fresh_process):
+    measured = in_fresh_process(by_levels, tmp_path)
+    assert measured.same_bits
+    assert measured.before > DEPTH * SIZE
+    assert measured.after < measured.before * 0.6
 
 
 @pytest.mark.parametrize("share", [0.5, 0.1])
-def test_a_hybrid_plan_keeps_what_it_predicts(tmp_path, data, share):
-    before, expected = peak(unedited(), data)
-    graph = capture(surgery.trace(there_and_back, SPEC))
-    whole, floor = unlimited(graph, Machine())
-    limit = int(floor + share * (whole - floor))
-    plan, report = decide(graph, Settings(limit_bytes=limit), Machine())
-    tier = DiskTier(tmp_path)
-    fresh = surgery.trace(there_and_back, SPEC)
-    made, _ = rewrite(fresh, capture(fresh), plan, tier)
-    after, result = peak(made, data)
-    same_bits(result, expected)
-    assert report.predicted_peak_bytes <= limit
-    assert after <= report.predicted_peak_bytes - graph.resident_bytes + SIZE // 2
-    assert after < 0.9 * before
-    tier.close()
+def test_a_hybrid_plan_keeps_what_it_predicts(tmp_path, in_fresh_process, share):
+    measured = in_fresh_process(under_a_limit, tmp_path, share, Machine())
+    assert measured.same_bits
+    assert measured.predicted <= measured.limit
+    assert measured.after <= measured.predicted - measured.resident + SIZE // 2
+    assert measured.after < 0.9 * measured.before
 
 
-def test_recomputing_lowers_the_peak(data):
-    from lms3d.swap.tiers import HostTier
-
+def test_recomputing_lowers_the_peak(tmp_path, in_fresh_process):
     slow = Machine(swap_out_bytes_per_second=1e5, swap_in_bytes_per_second=1e5)
-    before, expected = peak(unedited(), data)
-    fresh = surgery.trace(there_and_back, SPEC)
-    graph = capture(fresh)
-    whole, floor = unlimited(graph, slow)
-    plan, _ = decide(graph, Settings(limit_bytes=floor + (whole - floor) // 10), slow)
-    assert plan.recomputes
-    assert not plan.swap_outs
-    made, _ = rewrite(fresh, graph, plan, HostTier())
-    after, result = peak(made, data)
-    same_bits(result, expected)
-    assert after < 0.95 * before
+    measured = in_fresh_process(under_a_limit, tmp_path, 0.1, slow, (True, False))
+    assert measured.same_bits
+    assert measured.after < 0.95 * measured.before
 
 
 def test_the_graph_optimiser_keeps_our_nodes_and_only_ours():
@@ -125,7 +129,7 @@ def test_the_graph_optimiser_keeps_our_nodes_and_only_ours():
 HARD_LIMIT = """
 import sys
 import lms3d
-lms3d.limit_memory("96MiB")
+lms3d.limit_memory("76MiB")
 import keras, numpy as np, tensorflow as tf
 inputs = keras.Input((32, 32, 32, 4))
 y = inputs

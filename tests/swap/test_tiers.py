@@ -17,7 +17,7 @@ import pytest
 
 from lms3d.callback import LMS
 from lms3d.errors import InputError, StorageError
-from lms3d.swap import surgery
+from lms3d.swap import surgery, tiers
 from lms3d.swap.engine import choose_tier
 from lms3d.swap.tiers import DiskTier, remove_orphans
 from tests.swap.traced import SPEC, batch, by_tflms, chain, same_bits
@@ -54,6 +54,32 @@ def test_what_comes_back_is_what_left(tmp_path):
         same_bits(made.function(batch(seed)), surgery.trace(chain, SPEC)(batch(seed)))
     assert tier.take_counters()["swapped_in_bytes"] == 3 * 64 * 32 * 4
     assert tier.take_counters()["swapped_in_bytes"] == 0
+    tier.close()
+
+
+def test_a_discarded_function_leaves_no_files_and_others_keep_theirs(tmp_path):
+    tier = DiskTier(tmp_path)
+    one, other = by_tflms(chain, tier), by_tflms(chain, tier)
+    one.function(batch())
+    other.function(batch())
+    assert len(list(tier.directory.glob("*.bin"))) == 2
+    tier.discard(one.function.graph)
+    assert len(list(tier.directory.glob("*.bin"))) == 1
+    same_bits(other.function(batch(1)), surgery.trace(chain, SPEC)(batch(1)))
+    tier.discard(one.function.graph)  # again: nothing happens
+    tier.close()
+
+
+def test_seconds_of_transfers_that_overlap_count_once(tmp_path, monkeypatch):
+    tier = DiskTier(tmp_path)
+    clock = iter((10.0, 17.0, 20.0, 21.0))
+    monkeypatch.setattr(tiers.time, "perf_counter", lambda: next(clock))
+    with tier._busy("swap_in_seconds"), tier._busy("swap_in_seconds"):
+        pass
+    with tier._busy("swap_in_seconds"):
+        pass
+    counters = tier.take_counters()
+    assert (counters["swap_in_seconds"], counters["swap_out_seconds"]) == (8.0, 0.0)
     tier.close()
 
 

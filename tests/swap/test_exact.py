@@ -1,0 +1,87 @@
+"""The mixed-integer program against all plans there are, and the planner against the program."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lms3d.swap import exact, planner
+from lms3d.swap.cost import Machine
+from lms3d.swap.problem import Problem, reduce
+from lms3d.swap.schedule import KEEP, Choice, Mode, build
+from tests.swap.test_random_step_graphs import steps
+from tests.swap.toy_graphs import training
+
+FAST = Machine(flops_per_second=1e10)
+SLOW = Machine(flops_per_second=1e10, swap_out_bytes_per_second=2e8, swap_in_bytes_per_second=3e8)
+
+
+def options(problem: Problem, b: int) -> list[Choice]:
+    buffer = problem.buffers[b]
+    found = [KEEP]
+    if max(buffer.reads, default=0) - buffer.defined <= 1:  # nothing to gain
+        return found
+    found += [Choice(Mode.RECOMPUTE), Choice(Mode.RECOMPUTE, split=1)] if buffer.recomputable else []
+    found += [Choice(Mode.SWAP), Choice(Mode.SWAP, tight_out=True, tight_in=True, split=1)] if buffer.swappable else []
+    return found
+
+
+def best_of_all(problem: Problem, budget: int, machine: Machine) -> float | None:
+    """The smallest cost of any plan within a budget that moves what waits, by trying all of them."""
+    costs = []
+    for chosen in itertools.product(*(options(problem, b) for b in range(len(problem.buffers)))):
+        schedule = build(problem, dict(enumerate(chosen)), machine)
+        if schedule.peak_bytes <= budget:
+            costs.append(schedule.cost_seconds)
+    return min(costs, default=None)
+
+
+@pytest.mark.parametrize("machine", [FAST, SLOW])
+@pytest.mark.parametrize("share", [0.9, 0.75, 0.6])
+def test_bound_best_and_plan_of_a_tiny_step(machine, share):
+    problem = reduce(training(2, mib=4), machine)
+    unplanned = build(problem, {}, machine)
+    budget = int(unplanned.peak_bytes * share)
+    best = best_of_all(problem, budget, machine)
+    relaxed = exact.solve(problem, budget, machine)
+    if best is None:
+        assert not planner.solve(problem, int(budget / (1 - planner.RESERVE)) + 1, machine).fits
+        return
+    solution = planner.solve(problem, int(budget / (1 - planner.RESERVE)) + 1, machine)
+    assert unplanned.seconds + relaxed.bound_seconds <= best + 1e-9
+    assert solution.fits
+    assert solution.schedule.cost_seconds <= 1.2 * best  # a local search: measured up to 1.15
+
+
+@given(steps(), st.floats(0.3, 0.95), st.sampled_from([FAST, SLOW]))
+@settings(max_examples=25, deadline=None)
+def test_no_plan_is_below_the_bound(graph, share, machine):
+    problem = reduce(graph, machine)
+    unplanned = build(problem, {}, machine)
+    budget = int(unplanned.peak_bytes * share)
+    search = planner._Search(problem, machine, 10)
+    _, schedule = search.descend(*search.build({}), budget)
+    for most in (exact.MOST_POINTS, 3):  # all points, and chains that are cut
+        relaxed = exact.solve(problem, budget, machine, most_points=most)
+        if schedule.peak_bytes <= budget:
+            assert unplanned.seconds + relaxed.bound_seconds <= schedule.cost_seconds + 1e-6
+    assert schedule.peak_bytes >= planner.working_set_bytes(problem)
+
+
+@pytest.mark.parametrize("share", [0.8, 0.6, 0.45])
+def test_the_plan_is_near_the_bound(share):
+    """Swaps hide behind convolutions here, so that what is left is the choice of what to move."""
+    problem = reduce(training(10, mib=4, resident_mib=3), FAST)
+    unplanned = build(problem, {}, FAST)
+    solution = planner.solve(problem, int(unplanned.peak_bytes * share), FAST)
+    assert solution.fits
+    assert 0 < solution.bound_seconds <= solution.schedule.cost_seconds
+    assert solution.schedule.cost_seconds <= 1.12 * solution.bound_seconds
+
+
+def test_what_no_plan_can_fit_has_no_bound():
+    problem = reduce(training(4, mib=4), FAST)
+    assert exact.solve(problem, planner.working_set_bytes(problem) // 2, FAST).bound_seconds == float("inf")
