@@ -1,0 +1,160 @@
+"""`python -m experiments.lms_overhead`: what does training in less memory cost, with LMS and with the others?
+
+1. Every part is a process of its own, since a hard memory limit is fixed when TensorFlow starts.
+2. A ratio of step times is measured side by side: a process without LMS takes a step before each step of the part.
+3. Smallest limits are found by bisection with real runs, not predicted.
+4. The same network, data, loss and optimiser for all; PyTorch's own copy of the network has the same sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.overhead import results, schedule
+from experiments.overhead.bench import Bench
+from experiments.overhead.parts import MIB, Result
+from lms3d import cli, errors
+from lms3d.units import parse_size
+
+_DESCRIPTION = """\
+Measure what LMS costs: the smallest memory limits with and without it, step times under smaller and smaller limits, and
+the same for TFLMS's automatic tuning, swapping or recomputing everything, Keras's and TensorFlow's recomputation and PyTorch's
+checkpoints. On a CPU the limit is that of TensorFlow's own allocator and tensors go to the disk; on a GPU to the host.
+
+Each part is saved as it finishes; started again with the same --output only what is missing is run."""
+
+_EPILOG = """\
+examples:
+  python -m experiments.lms_overhead --minutes 25
+  python -m experiments.lms_overhead --resolutions 96 --only limits sweep
+  python -m experiments.lms_overhead --resolutions 144 192 --limits 16GiB      (a GPU)
+
+groups of --only: limits (the smallest ones; not timed, so that the machine may have other work), times (LMS at 50 % and
+35 % of the smallest limit without it), others (what else TensorFlow has), torch (needs the extra `compare`), sweep (12
+limits x 3 models at a small size; not timed), curve (LMS at more limits)
+writes into --output: parts/<part>.json, logs/, overhead.csv, report.md, overhead.png
+exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
+
+_NOTES = """\
+Step: median. x no LMS: median over the steps of (seconds / seconds of a step without LMS, taken just before in another
+process). Peak: most bytes that TensorFlow's allocator had handed out, weights included. Resident: most anonymous memory of
+the process during a step above what it had after importing the framework; all that Python holds of the traced graph is in it.
+PyTorch has no hard limit on a CPU and counts no bytes there, so that it is compared by resident memory alone; on a CPU
+save_on_cpu copies tensors within the same memory and cannot save any. Predicted: what the planner said / measured - 1.
+`no LMS` runs the same traced step, unedited; `Keras fit as it is` is Keras's own way to trace and run it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, report. Returns the exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    command = shlex.join(["python", "-m", "experiments.lms_overhead", *words])
+    return errors.run(lambda: _measure(_parser().parse_args(words), command))
+
+
+def _measure(options: argparse.Namespace, command: str) -> None:
+    output = Path(options.output or f"overhead-{options.model}").expanduser()
+    _remember(options, output)
+    on_gpu = shutil.which("nvidia-smi") is not None
+    wanted = schedule.Wanted(
+        model=options.model,
+        resolutions=options.resolutions or ((144, 160, 176, 192) if on_gpu else (96, 128)),
+        sweep_resolution=options.sweep_resolution,
+        limits_mib=[size // MIB for size in options.limits or ([16 << 30] if on_gpu else [])],
+        steps=options.steps,
+        groups=options.only,
+    )
+    bench = Bench(output, minutes=options.minutes, again=options.again)
+    try:
+        schedule.everything(bench, wanted)
+    finally:
+        bench.close()
+        print(write(output, wanted, bench, command))
+    print(f"written: {output}")
+
+
+def write(output: Path, wanted: schedule.Wanted, bench: Bench, command: str) -> str:
+    """CSV, figure and report.md of what there is; returns the report."""
+    from experiments.overhead import figure
+    from lms3d.files import write_text
+
+    found = bench.found()
+    places = list(dict.fromkeys((r.part.model, r.part.resolution) for r in found))
+    results.write_csv(found, places, output / "overhead.csv")
+    figure.draw(found, wanted.model, wanted.resolutions, output / "overhead.png")
+    made = results.promises(found, wanted.model, wanted.resolutions, wanted.sweep_resolution)
+    lines = ["# What training in less memory costs", "", results.table(found, wanted.model, wanted.resolutions), ""]
+    if "sweep" in wanted.groups:
+        lines += [results.sweep_table(found, wanted.sweep_resolution), ""]
+    lines += [_NOTES, "", _conditions(found), f"Made by `{command}`.", ""]
+    if bench.skipped:
+        lines += ["Skipped:", *(f"- {one}" for one in bench.skipped), ""]
+    lines += ["## Promises", "", *(f"- {promise}" for promise in made)]
+    text = "\n".join(lines) + "\n"
+    write_text(output / "report.md", text)
+    return text
+
+
+def _conditions(found: Sequence[Result]) -> str:
+    import platform
+
+    devices = ", ".join(dict.fromkeys(r.device for r in found if r.device)) or "none"
+    return (
+        f"Batch 1, Adam, Dice loss. Devices: {devices}. Machine: {os.cpu_count()} cores, {platform.machine()}. "
+        f"All parts together took {sum(r.wall_seconds for r in found) / 60:.0f} min."
+    )
+
+
+def _remember(options: argparse.Namespace, output: Path) -> None:
+    """Keep the settings that parts depend on with the output; InputError where they differ from before."""
+    import json
+
+    from lms3d.files import writable_folder, write_json
+
+    writable_folder(output, "--output")
+    path, settings = output / "settings.json", {"model": options.model, "steps": options.steps}
+    before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else settings
+    for name, value in settings.items():
+        if before.get(name) != value:
+            raise errors.InputError(
+                f"--{name}: found {value}, but {output} was begun with {before.get(name)}; give the same one, or another "
+                "--output"
+            )
+    write_json(path, settings)
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog="python -m experiments.lms_overhead", description=_DESCRIPTION, epilog=_EPILOG)
+    resolution = cli.checked(cli.resolution, "resolution")
+    add = parser.add_argument
+    add("--model", choices=cli.MODELS, default="isensee2017", help="network (default: isensee2017)")
+    add(
+        "--resolutions", type=resolution, nargs="+", metavar="N", default=None,
+        help="sides of the cubes (default: 96 128; with a GPU 144 160 176 192)",
+    )  # fmt: skip
+    add(
+        "--limits", type=cli.checked(parse_size, "size"), nargs="+", metavar="SIZE", default=None,
+        help="hard limits to compare besides those that follow (default: none; with a GPU 16GiB)",
+    )  # fmt: skip
+    add("--steps", type=cli.whole(1), metavar="N", default=5, help="measured steps of a part (default: 5)")
+    add("--only", choices=schedule.GROUPS, nargs="+", default=schedule.GROUPS, help="groups of parts (default: all)")
+    add(
+        "--sweep-resolution", type=resolution, metavar="N", default=64, help="size of the sweep's volumes (default: 64)"
+    )  # fmt: skip
+    add(
+        "--minutes", type=cli.number(0), metavar="X", default=None,
+        help="time limit: parts that do not fit into what is left of it are skipped (default: none)",
+    )  # fmt: skip
+    add("--again", action="store_true", default=False, help="run parts anew whose results are there (default: off)")
+    add("--output", metavar="DIR", default=None, help="where everything goes (default: overhead-MODEL)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

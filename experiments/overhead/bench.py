@@ -1,0 +1,223 @@
+"""Runs parts: each in a child process, saved as it finishes, within a time limit. No TensorFlow here."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from experiments.overhead import parts
+from experiments.overhead.parts import Part, Result
+from experiments.overhead.process import Child, ChildFailed
+from lms3d import console
+from lms3d.units import format_seconds
+
+SIDE_BY_SIDE = 2
+"""Parts that are not timed run so many at a time: most of their seconds are tracing, on one core."""
+
+# Guesses for the time limit, of two cores; they are scaled by what the parts so far have taken.
+START_SECONDS = {parts.LMS: 25.0, parts.TFLMS: 35.0, parts.PREDICTION: 25.0, parts.TORCH_SAVE_ON_CPU: 5.0}
+USUAL_START_SECONDS = 15.0
+STEP_FACTOR = {
+    parts.TFLMS: 2.0,
+    parts.SWAP_ALL: 2.5,
+    parts.RECOMPUTE_ALL: 12.0,
+    parts.TORCH: 1.5,
+    parts.TORCH_CHECKPOINT: 2.2,
+    parts.TORCH_SAVE_ON_CPU: 8.0,
+}
+USUAL_STEP_FACTOR = 1.4
+VOXEL_SECONDS = 3.5e-6
+MOST_WARM_UP = 9
+"""LMS may try another plan after four steps: so many steps at most until it has settled on one."""
+LEAST_PATIENCE_SECONDS = 300.0
+
+
+class Trainer(Protocol):
+    """What the bench needs of a child."""
+
+    ready: dict[str, Any]
+
+    def step(self) -> dict[str, Any]: ...
+    def finish(self) -> dict[str, Any]: ...
+    def kill(self) -> None: ...
+
+
+class Bench:
+    """Results of parts, from files or from children. `skipped`: what was left out, and why.
+
+    minutes: None is without end. again: run parts anew whose results are there.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        minutes: float | None = None,
+        again: bool = False,
+        start: Callable[[Part, Path, float], Trainer] | None = None,
+        say: Callable[[str], None] = console.say,
+    ) -> None:
+        self.folder, self.again, self._start, self._say = folder, again, start or Child, say
+        self.results: dict[str, Result] = {}
+        self.skipped: list[str] = []
+        self._deadline = None if minutes is None else time.monotonic() + 60 * minutes
+        self._neighbour: tuple[Part, Trainer] | None = None
+        self._drift = [1.0]
+
+    def measure(self, part: Part) -> Result | None:
+        """The result of `part`; None where the time that is left is too short for it."""
+        if part.name in self.results:
+            return self.results[part.name]
+        path = self.folder / "parts" / f"{part.name}.json"
+        kept = Result.load(path) if path.exists() and not self.again else None
+        if kept is not None and kept.outcome != "failed":
+            result = kept
+        elif not self._in_time(part):
+            return None
+        else:
+            result = self._run(part)
+            result.save(path.parent)
+        self.results[part.name] = result
+        self._say(f"{part.title}: {describe(result)}")
+        return result
+
+    def measure_all(self, some: Sequence[Part]) -> list[Result]:
+        """Parts that are not timed, some at a time; those that there was time for."""
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            return [result for result in pool.map(self.measure, some) if result is not None]
+
+    def found(self) -> list[Result]:
+        """All results: those of earlier runs in the same folder, too, unless they are to be run again."""
+        if self.again:
+            return list(self.results.values())
+        return [Result.load(path) for path in sorted((self.folder / "parts").glob("*.json"))]
+
+    def skip(self, what: str) -> None:
+        """Leave something out, and remember it for the report."""
+        self.skipped.append(what)
+        self._say(f"skipped: {what}")
+
+    def close(self) -> None:
+        """End the neighbour."""
+        if self._neighbour is not None:
+            self._neighbour[1].kill()
+            self._neighbour = None
+
+    def expected_seconds(self, part: Part) -> float:
+        """What a part will take, about, if it goes on as before."""
+        return self._guess(part) * statistics.median(self._drift[-9:])
+
+    def _guess(self, part: Part) -> float:
+        step = VOXEL_SECONDS * part.resolution**3
+        known = [r for r in list(self.results.values()) if r.part.baseline() == part.baseline() and r.baseline_seconds]
+        if known:
+            step = statistics.median(known[-1].baseline_seconds)
+        own = step * STEP_FACTOR.get(part.method, USUAL_STEP_FACTOR) * (part.warm_up + part.steps)
+        others = step * part.steps if part.timed else 0.0
+        start = START_SECONDS.get(part.method, USUAL_START_SECONDS)
+        return start + own + others
+
+    def _in_time(self, part: Part) -> bool:
+        if self._deadline is None:
+            return True
+        needed, left = self.expected_seconds(part), max(0.0, self._deadline - time.monotonic())
+        if needed <= left:
+            return True
+        self.skip(f"{part.title} (needs about {format_seconds(needed)}, {format_seconds(left)} left)")
+        return False
+
+    def _run(self, part: Part) -> Result:
+        started, guess = time.monotonic(), self._guess(part)
+        neighbour = self._neighbour_of(part) if part.timed else None
+        result = run(part, lambda: self._child(part), neighbour)
+        if neighbour is not None and result.trained and not result.baseline_seconds:
+            self.close()
+        result = replace(result, wall_seconds=time.monotonic() - started)
+        if result.trained:
+            self._drift.append(result.wall_seconds / guess)
+        return result
+
+    def _child(self, part: Part, role: str = "") -> Trainer:
+        log = self.folder / "logs" / f"{role.replace(' ', '_')}{part.name}.txt"
+        return self._start(part, log, max(LEAST_PATIENCE_SECONDS, 4 * self.expected_seconds(part)))
+
+    def _neighbour_of(self, part: Part) -> Trainer | None:
+        """The process that takes steps without LMS; None where it cannot."""
+        wanted = part.baseline()
+        wanted = replace(wanted, warm_up=0, steps=0)
+        if self._neighbour is not None and self._neighbour[0] == wanted:
+            return self._neighbour[1]
+        self.close()
+        try:
+            child = self._child(wanted, "neighbour of ")
+            child.step()
+            child.step()
+        except ChildFailed as failure:
+            self._say(f"no neighbour to compare with at {part.resolution}³: {failure}")
+            return None
+        self._neighbour = (wanted, child)
+        return child
+
+
+def run(part: Part, start: Callable[[], Trainer], neighbour: Trainer | None) -> Result:
+    """Train `part`, a step of `neighbour` before each of its own."""
+    own: list[dict[str, Any]] = []
+    others: list[float] = []
+    ready: dict[str, Any] = {}
+    child: Trainer | None = None
+    try:
+        child = start()
+        ready = child.ready
+        warm = [child.step() for _ in range(part.warm_up)] if part.method != parts.PREDICTION else []
+        while part.timed and warm and not warm[-1].get("settled", True) and len(warm) < MOST_WARM_UP:
+            warm.append(child.step())
+        for _ in range(part.steps if part.method != parts.PREDICTION else 0):
+            if neighbour is not None:
+                try:
+                    others.append(float(neighbour.step()["seconds"]))
+                except ChildFailed:  # no fault of this part's: it goes on without a ratio
+                    neighbour, others = None, []
+            own.append(child.step())
+        last = child.finish()
+    except ChildFailed as failure:
+        if child is not None:
+            child.kill()
+        return Result(part=part, outcome=failure.outcome, detail=failure.detail, report=failure.values)
+    every = [*warm, *own]
+    peaks = [int(step["peak_bytes"]) for step in every if "peak_bytes" in step]
+    return Result(
+        part=part,
+        outcome="predicted" if part.method == parts.PREDICTION else "trained",
+        seconds=tuple(float(step["seconds"]) for step in own),
+        baseline_seconds=tuple(others),
+        peaks_bytes=tuple(peaks[len(warm) :]),
+        peak_bytes=max(peaks, default=None),
+        resident_bytes=max((int(step["resident_bytes"]) for step in own), default=None),
+        loss=own[-1]["loss"] if own else None,
+        recoveries=last.get("recoveries", 0),
+        digest=last.get("digest", ""),
+        report=last.get("report", {}),
+        device=ready.get("device", ""),
+        parameters=ready.get("parameters"),
+    )
+
+
+def describe(result: Result) -> str:
+    """One line for a person who watches."""
+    if result.outcome == "predicted":
+        return "predicted"
+    if not result.trained:
+        return f"{result.outcome} ({result.detail[:120]})"
+    words = []
+    if result.step_seconds is not None:
+        words.append(f"{format_seconds(result.step_seconds)} a step")
+    if result.ratio is not None:
+        words.append(f"{result.ratio:.2f} x no LMS")
+    if result.recoveries:
+        words.append(f"{result.recoveries} recoveries")
+    return ", ".join(["trained", *words])

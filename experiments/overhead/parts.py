@@ -1,0 +1,132 @@
+"""What one part of the benchmark measures, and what came of it: values that are written as JSON. No TensorFlow here."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lms3d.files import write_json
+
+MIB = 1 << 20
+
+NONE = "no LMS"
+KERAS = "Keras fit as it is"
+LMS = "LMS"
+TFLMS = "TFLMS auto-tune"
+SWAP_ALL = "swap everything"
+RECOMPUTE_ALL = "recompute everything"
+RECOMPUTE_CHEAP = "recompute all but convolutions"
+KERAS_REMAT = "keras.RematScope per block"
+RECOMPUTE_GRAD = "tf.recompute_grad per block"
+TORCH = "PyTorch"
+TORCH_CHECKPOINT = "torch.utils.checkpoint per block"
+TORCH_SAVE_ON_CPU = "torch save_on_cpu"
+PREDICTION = "prediction"
+
+TORCH_METHODS = (TORCH, TORCH_CHECKPOINT, TORCH_SAVE_ON_CPU)
+UNIFORM = (SWAP_ALL, RECOMPUTE_ALL, RECOMPUTE_CHEAP)
+SAME_NUMBERS = (NONE, LMS, TFLMS, *UNIFORM)
+"""Methods that edit the same traced step: their weights must be the same bits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One child process: `warm_up` + `steps` training steps of a model by one method under a hard limit (None: without).
+
+    timed: before each of its `steps` one step without LMS runs in another process, so that a ratio is against a neighbour
+    in time. A part that is not timed only tells whether it trains, and what it needs.
+    """
+
+    method: str
+    model: str
+    resolution: int
+    limit_mib: int | None = None
+    warm_up: int = 1
+    steps: int = 4
+    timed: bool = True
+
+    @property
+    def name(self) -> str:
+        """Short and unique; also the name of its file."""
+        limit = "" if self.limit_mib is None else f"-{self.limit_mib}MiB"
+        tried = "" if self.timed else f"-{self.warm_up + self.steps}steps"
+        method = self.method.replace(" ", "_")
+        return f"{self.model}-{self.resolution}-{method}{limit}{tried}"
+
+    @property
+    def title(self) -> str:
+        """For a person who watches."""
+        limit = "" if self.limit_mib is None else f" in {self.limit_mib:,} MiB"
+        return f"{self.model} at {self.resolution}, {self.method}{limit}"
+
+    def baseline(self) -> Part:
+        """The neighbour that it is compared with."""
+        return replace(self, method=NONE, limit_mib=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a child told. `outcome`: "trained", "predicted", "out of memory", "does not fit" (the planner said so), "failed".
+
+    seconds, peaks_bytes: of the steps after the warm-up; baseline_seconds: of the neighbour before each.
+    peak_bytes: the allocator's largest, warm-up included (TensorFlow only). resident_bytes: most anonymous memory of the
+    process in a step, less what it had once the framework was imported. recoveries: steps that ran out of memory and were
+    planned and run again. digest: of all weights after three steps. report: figures of `lms3d.report.Report`.
+    """
+
+    part: Part
+    outcome: str
+    detail: str = ""
+    seconds: tuple[float, ...] = ()
+    baseline_seconds: tuple[float, ...] = ()
+    peaks_bytes: tuple[int, ...] = ()
+    peak_bytes: int | None = None
+    resident_bytes: int | None = None
+    recoveries: int = 0
+    digest: str = ""
+    loss: float | None = None
+    device: str = ""
+    parameters: int | None = None
+    report: dict[str, Any] = field(default_factory=dict)
+    wall_seconds: float = 0.0
+
+    @property
+    def trained(self) -> bool:
+        return self.outcome == "trained"
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Median step."""
+        return statistics.median(self.seconds) if self.trained and self.seconds else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Median over the steps of (seconds / seconds of the step without LMS just before)."""
+        if not (self.trained and self.baseline_seconds):
+            return None
+        return statistics.median(own / other for own, other in zip(self.seconds, self.baseline_seconds, strict=True))
+
+    @property
+    def peak_error(self) -> float | None:
+        """Predicted / measured peak - 1, of the plan that ran last."""
+        predicted = self.report.get("predicted_peak_bytes")
+        return predicted / max(self.peaks_bytes) - 1 if predicted and self.peaks_bytes and self.trained else None
+
+    @property
+    def seconds_error(self) -> float | None:
+        """Predicted / measured step seconds - 1."""
+        predicted = self.report.get("predicted_step_seconds")
+        return predicted / self.step_seconds - 1 if predicted and self.step_seconds else None
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / f"{self.part.name}.json", asdict(self))
+
+    @classmethod
+    def load(cls, path: Path) -> Result:
+        values: dict[str, Any] = json.loads(path.read_text())
+        part = Part(**values.pop("part"))
+        listed: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(part=part, **listed)

@@ -1,0 +1,111 @@
+"""The parent's half of the talk with a child process that trains. No TensorFlow here.
+
+    child  -> {"ready": ..}                     once the model is built
+    parent -> step          child -> {"seconds": .., "peak_bytes": .., ..}
+    parent -> (end of input)  child -> {"finished": ..}, and it ends
+    child  -> {"error": "out of memory" | "does not fit" | "failed", "detail": ..} at any time, and it ends
+
+A hard memory limit is fixed when TensorFlow starts, hence one process per part. TensorFlow's CPU kernels may crash where a
+pool is full: under a limit that, too, is a result, "out of memory".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from experiments.overhead.parts import TORCH_METHODS, Part
+
+ROOT = Path(__file__).parents[2]
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
+
+
+class ChildFailed(RuntimeError):
+    """A child ended before its time. `outcome` as in `Result`; `values`: what it said last."""
+
+    def __init__(self, outcome: str, detail: str, values: dict[str, Any] | None = None) -> None:
+        super().__init__(f"{outcome}: {detail}")
+        self.outcome, self.detail, self.values = outcome, detail, values or {}
+
+
+class Child:
+    """One part's process. `log`: file for what it writes to stderr; `patience_seconds`: for each answer."""
+
+    def __init__(self, part: Part, log: Path, patience_seconds: float) -> None:
+        self.part, self.patience_seconds = part, patience_seconds
+        module = "steps_torch" if part.method in TORCH_METHODS else "steps_tensorflow"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        # The step without LMS waits beside the others: on a GPU it must not take the whole card.
+        growing = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"} if part.limit_mib is None else {}
+        with log.open("w") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", f"experiments.overhead.{module}", json.dumps(asdict(part))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                cwd=ROOT,
+                env={**os.environ, **growing},
+            )
+        self.ready = self._answer()
+
+    def step(self) -> dict[str, Any]:
+        """Run one training step; its figures."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write("step\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended: its last words say why
+        return self._answer()
+
+    def finish(self) -> dict[str, Any]:
+        """Let it end; what it found about the whole run."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        values = self._answer()
+        self.process.wait()
+        return values
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            self.process.kill()
+
+        timer = threading.Timer(self.patience_seconds, give_up)
+        timer.start()
+        try:
+            line = self.process.stdout.readline()
+        finally:
+            timer.cancel()
+        if not line:
+            raise self._ended(late.is_set())
+        values: dict[str, Any] = json.loads(line)
+        if "error" in values:
+            self.process.wait()
+            raise ChildFailed(values["error"], values.get("detail", ""), values)
+        return values
+
+    def _ended(self, late: bool) -> ChildFailed:
+        code = self.process.wait()
+        if late:
+            return ChildFailed("failed", f"no answer for {self.patience_seconds:.0f} s")
+        cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        limited = self.part.limit_mib is not None
+        if -code == signal.SIGKILL or (limited and -code in _CRASHES):
+            return ChildFailed("out of memory", f"ended by {cause}")
+        return ChildFailed("failed", f"ended by {cause}; see its log")

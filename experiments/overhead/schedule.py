@@ -1,0 +1,193 @@
+"""Which parts, in which order: what matters most comes first, so that a short time gives a useful result. No TensorFlow here."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from experiments.overhead import parts
+from experiments.overhead.bench import Bench
+from experiments.overhead.parts import MIB, Part, Result
+
+SHARES = (0.50, 0.35)
+"""Of the smallest limit without LMS: where the promises on step time are made."""
+MORE_SHARES = (0.75, 0.42, 0.30, 0.60)
+TOLERANCE = 0.025
+MOST_RUNS = 10
+SWEEP_LIMITS = 12
+SWEEP_MODELS = {"isensee2017": 1.0, "unet3d": 1.0, "resnet50": 2.5}
+"""Models of the sweep, and the side of their input as a multiple of the sweep's resolution."""
+SWEEP_STEPS = 3
+
+GROUPS = ("limits", "times", "others", "torch", "sweep", "curve")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What to measure. `limits_mib`: hard limits besides those that follow from the smallest ones."""
+
+    model: str
+    resolutions: Sequence[int]
+    sweep_resolution: int
+    limits_mib: Sequence[int] = ()
+    steps: int = 5
+    groups: Sequence[str] = GROUPS
+
+
+def everything(bench: Bench, wanted: Wanted) -> None:
+    """All parts, by importance."""
+    first, *others = [Place(bench, wanted, resolution) for resolution in wanted.resolutions]
+    rounds: list[tuple[str, Callable[[], None]]] = [
+        *((group, getattr(first, group)) for group in ("limits", "times", "others", "torch")),
+        *((group, getattr(place, group)) for place in others for group in ("limits", "times")),
+        ("sweep", lambda: sweep(bench, wanted.sweep_resolution)),
+        ("curve", first.curve),
+        *((group, getattr(place, group)) for place in others for group in ("others", "torch", "curve")),
+    ]
+    for group, work in rounds:
+        if group in wanted.groups:
+            work()
+
+
+class Place:
+    """The parts of one model at one resolution."""
+
+    def __init__(self, bench: Bench, wanted: Wanted, resolution: int) -> None:
+        self.bench, self.wanted, self.resolution = bench, wanted, resolution
+
+    def part(self, method: str, limit_mib: int | None = None, *, steps: int | None = None) -> Part:
+        """A timed one. LMS may try another plan after its first four steps, hence more of them before the measured ones."""
+        return Part(
+            method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib,
+            warm_up=5 if method in (parts.LMS, parts.TFLMS) else 1, steps=steps or self.wanted.steps,
+        )  # fmt: skip
+
+    @cached_property
+    def prediction(self) -> dict[str, Any] | None:
+        """Figures of the report on the step without LMS."""
+        result = self.bench.measure(self._untimed(parts.PREDICTION, None, 1))
+        return result.report if result is not None and result.outcome == "predicted" else None
+
+    @cached_property
+    def without_mib(self) -> int | None:
+        """The smallest limit that trains without LMS."""
+        if self.prediction is None:
+            return None
+        peak, limit = (_mib(self.prediction[name]) for name in ("unedited_peak_bytes", "unedited_limit_bytes"))
+        return smallest(lambda limit: self._trains(parts.NONE, limit, steps=2), limit, min(peak, int(limit / 1.1)))
+
+    @cached_property
+    def with_mib(self) -> int | None:
+        """The smallest limit that trains with LMS."""
+        if self.prediction is None:
+            return None
+        floor = _mib(self.prediction["floor_bytes"])
+        return smallest(lambda limit: self._trains(parts.LMS, limit, steps=4), floor, int(floor / 1.3))
+
+    def limits(self) -> None:
+        """The smallest limits. Nothing of this is timed, so that the machine may have other work."""
+        for found, what in ((self.without_mib, "without"), (self.with_mib, "with")):
+            if found is None:
+                self.bench.skip(f"{self.wanted.model} {self.resolution}³: no limit was found to train {what} LMS")
+
+    def times(self) -> None:
+        """Step times at the shares of the promise, and at the limits that were asked for."""
+        self.bench.measure(self.part(parts.NONE))
+        for limit in self.wanted.limits_mib:
+            self._trains(parts.NONE, limit, steps=2)
+            self.bench.measure(self.part(parts.LMS, limit))
+        self._at_shares(parts.LMS, SHARES)
+
+    def others(self) -> None:
+        """What else saves memory in TensorFlow, at the same limits or with the memory that it takes."""
+        self._at_shares(parts.TFLMS, SHARES)
+        for limit in self.wanted.limits_mib:
+            self.bench.measure(self.part(parts.TFLMS, limit))
+        for method in (parts.SWAP_ALL, parts.RECOMPUTE_CHEAP, parts.RECOMPUTE_GRAD, parts.KERAS_REMAT, parts.KERAS):
+            self.bench.measure(self.part(method, steps=3))
+        self.bench.measure(self.part(parts.RECOMPUTE_ALL, steps=1))
+
+    def torch(self) -> None:
+        """The same network in PyTorch."""
+        if importlib.util.find_spec("torch") is None:
+            self.bench.skip("PyTorch: not installed; it is in the extra `compare`")
+        else:
+            for method in parts.TORCH_METHODS:
+                self.bench.measure(self.part(method, steps=3 if method != parts.TORCH_SAVE_ON_CPU else 1))
+
+    def curve(self) -> None:
+        """More limits, for the figure: the smallest first."""
+        if self.with_mib is not None:
+            self.bench.measure(self.part(parts.LMS, self.with_mib))
+        self._at_shares(parts.LMS, MORE_SHARES)
+
+    def _at_shares(self, method: str, shares: Sequence[float]) -> None:
+        for share in shares:
+            if self.without_mib is None:
+                self.bench.skip(f"{self.wanted.model} {self.resolution}³, {method} at {share:.0%} of an unknown limit")
+            else:
+                self.bench.measure(self.part(method, math.ceil(share * self.without_mib)))
+
+    def _untimed(self, method: str, limit_mib: int | None, steps: int) -> Part:
+        return untimed(method, self.wanted.model, self.resolution, limit_mib, steps)
+
+    def _trains(self, method: str, limit_mib: int, *, steps: int) -> bool | None:
+        result = self.bench.measure(self._untimed(method, limit_mib, steps))
+        return None if result is None else result.trained
+
+
+def untimed(method: str, model: str, resolution: int, limit_mib: int | None, steps: int) -> Part:
+    """A part that only tells whether it trains for so many steps."""
+    return Part(
+        method=method, model=model, resolution=resolution, limit_mib=limit_mib, warm_up=1, steps=steps - 1, timed=False
+    )  # fmt: skip
+
+
+def sweep(bench: Bench, resolution: int) -> None:
+    """Three models at twelve limits each between the floor, included, and what they need without LMS, excluded."""
+    sides = {model: int(factor * resolution) for model, factor in SWEEP_MODELS.items()}
+    predictions = bench.measure_all([untimed(parts.PREDICTION, m, side, None, 1) for m, side in sides.items()])
+    limits = {p.part.model: between(p) for p in predictions if p.outcome == "predicted"}
+    # In turn, so that a short time leaves every model with some.
+    rounds = [(model, several[i]) for i in range(SWEEP_LIMITS) for model, several in limits.items()]
+    bench.measure_all([untimed(parts.LMS, model, sides[model], limit, SWEEP_STEPS) for model, limit in rounds])
+
+
+def between(prediction: Result) -> list[int]:
+    """Twelve limits, in MiB, the floor first."""
+    floor, fit = (prediction.report[name] / MIB for name in ("floor_bytes", "unedited_limit_bytes"))
+    return [math.ceil(floor + (fit - floor) * i / SWEEP_LIMITS) for i in range(SWEEP_LIMITS)]
+
+
+def smallest(trains: Callable[[int], bool | None], guess: int, bad: int) -> int | None:
+    """The smallest limit that trains, to within TOLERANCE, by bisection of ratios; None where none was found to.
+
+    trains: limit -> True, False, or None where there is no time to try. bad: believed too small, but tried before it is
+    taken for granted.
+    """
+    good, limit, tried_bad = None, guess, False
+    for _ in range(MOST_RUNS):
+        answer = trains(limit)
+        if answer is None:
+            break
+        if answer:
+            good = limit
+        else:
+            bad, tried_bad = max(bad, limit), True
+        if good is None:
+            limit = math.ceil(limit * 1.06)
+            continue
+        if good / bad - 1 <= TOLERANCE:
+            if tried_bad:
+                break
+            bad = int(bad / 1.15)
+        limit = round(math.sqrt(good * bad))
+    return good
+
+
+def _mib(size_bytes: int) -> int:
+    return -(-size_bytes // MIB)

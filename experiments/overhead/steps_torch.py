@@ -1,0 +1,68 @@
+"""Child: trains the same network in PyTorch, one step each time that the parent asks for one."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from experiments.overhead import data, parts
+from experiments.overhead.child import Resident, Talk, part_from_command_line
+from experiments.overhead.network_torch import Isensee2017, dice_loss
+from experiments.overhead.parts import MIB, Part
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def main() -> None:
+    part = part_from_command_line()
+    talk = Talk()
+    with talk.explained():
+        torch.manual_seed(0)
+        if part.limit_mib is not None and DEVICE == "cuda":
+            whole = torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(part.limit_mib * MIB / whole)
+        torch.zeros(1, device=DEVICE) + 1
+        resident = Resident()
+        _train(part, talk, resident)
+
+
+def _train(part: Part, talk: Talk, resident: Resident) -> None:
+    model = Isensee2017().to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-4, eps=1e-7)
+    image, truth = (torch.from_numpy(array).movedim(-1, 1).contiguous() for array in data.volumes(part.resolution))
+    talk.say(ready=True, device=DEVICE, parameters=sum(p.numel() for p in model.parameters()))
+    while talk.asked():
+        resident.take_peak()
+        if DEVICE == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        started = time.perf_counter()
+        loss = _step(part.method, model, optimizer, image.to(DEVICE), truth.to(DEVICE))
+        seconds = time.perf_counter() - started
+        peak = {"peak_bytes": torch.cuda.max_memory_allocated()} if DEVICE == "cuda" else {}
+        talk.say(seconds=seconds, resident_bytes=resident.take_peak(), loss=loss, **peak)
+    talk.say(finished=True)
+
+
+def _step(
+    method: str, model: Isensee2017, optimizer: torch.optim.Optimizer, image: torch.Tensor, truth: torch.Tensor
+) -> float:
+    optimizer.zero_grad(set_to_none=True)
+    arguments: dict[str, Any] = {}
+    if method == parts.TORCH_CHECKPOINT:
+        arguments["wrap"] = lambda block, *x: checkpoint(block, *x, use_reentrant=False)
+    saving: Any = contextlib.nullcontext()
+    if method == parts.TORCH_SAVE_ON_CPU:
+        saving = torch.autograd.graph.save_on_cpu(pin_memory=DEVICE == "cuda")
+    with saving:
+        loss = dice_loss(truth, model(image, **arguments))
+    loss.backward()
+    optimizer.step()
+    return loss.item()  # a GPU runs behind: this waits for it
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Swap everything, recompute everything: plans with one decision for every tensor that allows it, made by the same engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from experiments.overhead import parts
+from lms3d import LMS
+from lms3d.swap import emit, planner
+from lms3d.swap.capture import capture
+from lms3d.swap.decide import Settings, decide
+from lms3d.swap.engine import Engine, Prepared
+from lms3d.swap.ir import producer_name
+from lms3d.swap.problem import Buffer, Problem, reduce
+from lms3d.swap.rewrite import rewrite
+from lms3d.swap.schedule import Choice, Mode, build
+
+
+class UniformEngine(Engine):
+    """Prepares a step with the same decision for all its tensors, whatever the limit."""
+
+    def __init__(self, method: str, settings: Settings, **options: Any) -> None:
+        super().__init__(settings, **options)
+        self.method = method
+
+    def prepare(self, function: Any, step: str, *, extra_bytes: int = 0, **others: Any) -> Prepared:
+        """As `Engine.prepare`, with another plan."""
+        graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes)
+        settings = Settings(limit_bytes=self.settings.limit_bytes, tier=self.settings.tier, planner="off")
+        _, report = decide(graph, settings, self.machine, step=step, with_floor=False)
+        problem = reduce(graph, self.machine)
+        choices = uniform_choices(problem, self.method)
+        schedule = build(problem, choices, self.machine)
+        limit = self.settings.limit_bytes
+        solution = planner.Solution(
+            problem, choices, schedule, limit, schedule.peak_bytes, schedule.peak_bytes <= limit
+        )
+        plan = emit.emit(solution)
+        report.planner, report.predicted_peak_bytes = "uniform", schedule.peak_bytes
+        report.predicted_step_seconds += schedule.seconds - float(problem.seconds.sum())
+        report.swapped_out_bytes, report.recomputed_ops = plan.swapped_out_bytes, len(plan.recomputes)
+        rewritten, _ = rewrite(function, graph, plan, self.tier)
+        return Prepared(rewritten, plan, report, self.machine)
+
+
+def uniform_choices(problem: Problem, method: str) -> dict[int, Choice]:
+    """One decision for each buffer that allows it; the others are kept.
+
+    Recomputing all but convolutions is what JAX calls the checkpoint policy `dots_saveable`.
+    """
+    convolution = {b.root: "Conv" in problem.graph.by_name[producer_name(b.root)].type for b in problem.buffers}
+    chosen: dict[str, Callable[[Buffer], bool]] = {
+        parts.SWAP_ALL: lambda buffer: buffer.swappable,
+        parts.RECOMPUTE_ALL: lambda buffer: buffer.recomputable,
+        parts.RECOMPUTE_CHEAP: lambda buffer: buffer.recomputable and not convolution[buffer.root],
+    }
+    mode = Mode.SWAP if method == parts.SWAP_ALL else Mode.RECOMPUTE
+    return {i: Choice(mode) for i, buffer in enumerate(problem.buffers) if chosen[method](buffer)}
+
+
+def callback(method: str) -> LMS:
+    """An LMS that plans this way."""
+    lms = LMS(planner="hybrid", adapt=False)
+    runner = lms._get_runner()
+    runner.engine = UniformEngine(method, runner.engine.settings, compute_device=runner.engine.compute_device)
+    return lms

@@ -1,0 +1,62 @@
+"""The other ways to save memory in TensorFlow, on the same networks: blocks that recompute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import models
+from experiments.overhead import parts
+from models import isensee2017
+
+
+class Block(keras.layers.Layer):
+    """Some layers as one. Its call has no keyword arguments: Keras 3.15 cannot recompute a call that has some."""
+
+    def __init__(self, layers: keras.Model, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.layers = layers
+
+    def call(self, inputs: Any) -> Any:
+        return self.layers(inputs)
+
+
+class RecomputedBlock(Block):
+    """A block under `tf.recompute_grad`: its inputs are kept, all else is computed again for the gradient."""
+
+    def call(self, inputs: Any) -> Any:
+        return tf.recompute_grad(self.layers)(inputs)
+
+
+def build(method: str, name: str, input_shape: tuple[int, ...]) -> keras.Model:
+    """The network; for the two that recompute by block, isensee2017 with each Block (convolution, norm, LeakyReLU) wrapped.
+
+    Dropout stands between the blocks. It must: recomputed, it would drop other channels than before.
+    """
+    kinds = {parts.KERAS_REMAT: (Block, "full"), parts.RECOMPUTE_GRAD: (RecomputedBlock, None)}
+    if method not in kinds:
+        return models.build(name, input_shape=input_shape)
+    if name != "isensee2017":
+        raise ValueError(f"{method} is written for isensee2017, not for {name}")
+    stock = isensee2017._block
+    isensee2017._block = _wrapped(stock, *kinds[method])
+    try:
+        return models.build(name, input_shape=input_shape)
+    finally:
+        isensee2017._block = stock
+
+
+def _wrapped(stock: Callable[..., Any], kind: type[Block], remat: str | None) -> Callable[..., Any]:
+    """`models.isensee2017._block`, which makes one layer of `kind` out of its layers."""
+
+    def block(x: Any, *args: Any, **kwargs: Any) -> Any:
+        inputs = keras.tree.map_structure(lambda t: keras.Input(batch_shape=t.shape, dtype=t.dtype), x)
+        layers = keras.Model(inputs, stock(inputs, *args, **kwargs))
+        with keras.RematScope(remat):  # around the block alone: its layers would each keep their inputs
+            whole = kind(layers)
+        return whole(x)
+
+    return block

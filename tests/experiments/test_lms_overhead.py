@@ -1,0 +1,264 @@
+"""The benchmark's own logic: schedule, smallest limits, time limit, report. Children are replaced, but for one real run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import threading
+
+import pytest
+
+from experiments import lms_overhead
+from experiments.overhead import bench, figure, parts, process, results, schedule
+from experiments.overhead.parts import MIB, Part, Result
+
+WITHOUT, WITH = 1000, 290  # MiB: the smallest limits of the imitated machine
+PEAK = 900 * MIB
+RATIOS = {parts.NONE: 1.0, parts.LMS: 1.05, parts.TFLMS: 1.5, parts.SWAP_ALL: 2.0, parts.TORCH: 1.4}
+
+
+class Imitation:
+    """A child that trains at WITH MiB and above with LMS, at WITHOUT and above without."""
+
+    made: list[Part]
+    lock: threading.Lock
+    crash = ""
+
+    def __init__(self, part: Part, log, patience_seconds: float) -> None:
+        self.part, self.steps = part, 0
+        with self.lock:
+            self.made.append(part)
+        least = {parts.NONE: WITHOUT, parts.LMS: WITH, parts.TFLMS: 400}.get(part.method, 0)
+        if part.method == self.crash:
+            raise process.ChildFailed("out of memory", "ended by SIGSEGV")
+        if part.limit_mib is not None and part.limit_mib < least:
+            raise process.ChildFailed("out of memory", "ResourceExhaustedError", {"smallest_limit_bytes": None})
+        self.ready = {"ready": True, "device": "CPU", "parameters": 8269561}
+
+    def step(self) -> dict:
+        self.steps += 1
+        peak = min(PEAK, (self.part.limit_mib or 1 << 20) * MIB)
+        seconds = 2.0 * RATIOS.get(self.part.method, 3.0)
+        counted = {} if self.part.method in parts.TORCH_METHODS else {"peak_bytes": peak}
+        return {"seconds": seconds, "resident_bytes": peak + MIB, "loss": -0.5, **counted}
+
+    def finish(self) -> dict:
+        report = {"planner": "hybrid", "predicted_peak_bytes": int(0.97 * (self.part.limit_mib or 900) * MIB)}
+        report["predicted_step_seconds"] = 2.2
+        if self.part.method == parts.PREDICTION:
+            report = {"unedited_limit_bytes": 1100 * MIB, "unedited_peak_bytes": PEAK, "floor_bytes": 310 * MIB}
+        same = self.part.method in parts.SAME_NUMBERS and self.steps >= 3
+        return {"finished": True, "recoveries": 0, "digest": "abc" if same else "", "report": report}
+
+    def kill(self) -> None:
+        pass
+
+
+@pytest.fixture
+def child(monkeypatch):
+    """The kind of child that is started; `child.made`: for which parts, in order."""
+    kind = type("Child", (Imitation,), {"made": [], "lock": threading.Lock()})
+    monkeypatch.setattr(bench, "Child", kind)
+    monkeypatch.setattr(schedule.importlib.util, "find_spec", lambda _: object())
+    return kind
+
+
+def run(tmp_path, *words: str) -> int:
+    return lms_overhead.main(["--resolutions", "96", "--output", str(tmp_path / "out"), *words])
+
+
+def report(tmp_path) -> str:
+    return (tmp_path / "out/report.md").read_text()
+
+
+def test_the_report_has_ratios_smallest_limits_and_promises(tmp_path, child, capsys):
+    assert run(tmp_path) == 0
+    text = report(tmp_path)
+    assert text in capsys.readouterr().out
+    found = [line for line in text.splitlines() if "smallest limit with LMS at most 30%" in line]
+    own, other = (int(found[0].split(word)[1].split(" MiB")[0].replace(",", "")) for word in ("(", "without "))
+    assert 0 <= own / WITH - 1 <= schedule.TOLERANCE
+    assert 0 <= other / WITHOUT - 1 <= schedule.TOLERANCE
+    assert found[0].endswith("- met")
+    assert "step time at 50% of that limit at most 1.10 x no LMS: 1.05 x - met" in text
+    assert "predicted step time within 15%" in text
+    assert "- met" in text.split("predicted step time within 15%")[1].splitlines()[0]
+    assert "better on both axes than torch.utils.checkpoint per block: it: resident" in text
+    assert "the same bits with and without LMS: 1 different in" in text
+    assert "36 runs of 3 models: 36 predicted within the limit, 36 trained, of these 36 at the first plan" in text
+    assert "Made by `python -m experiments.lms_overhead --resolutions 96" in text
+    assert (tmp_path / "out/overhead.png").stat().st_size > 10_000
+
+
+def test_every_part_is_a_row_of_the_table_file(tmp_path, child):
+    assert run(tmp_path) == 0
+    with open(tmp_path / "out/overhead.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    measured = [part for part in child.made if part.method != parts.PREDICTION and part.steps]
+    assert len(rows) == len(measured)
+    half = [
+        r for r in rows if r["method"] == parts.LMS and r["limit_share"] and 0.495 < float(r["limit_share"]) < 0.505
+    ]
+    assert [row["ratio"] for row in half if row["ratio"]] == ["1.05"]
+
+
+def test_each_measured_step_has_a_neighbour(tmp_path, child):
+    assert run(tmp_path, "--only", "limits", "times", "--steps", "4") == 0
+    timed = [Result.load(path) for path in (tmp_path / "out/parts").glob("*.json")]
+    assert {len(r.baseline_seconds) for r in timed if r.part.timed} == {4}
+    assert not any(r.baseline_seconds for r in timed if not r.part.timed)
+    assert (
+        sum(part.steps == 0 and part.method == parts.NONE for part in child.made) == 1
+    )  # one neighbour serves them all
+
+
+def test_steps_are_measured_once_lms_has_settled_on_a_plan(tmp_path, child, monkeypatch):
+    step = child.step
+    monkeypatch.setattr(child, "step", lambda self: {**step(self), "settled": self.steps >= 7, "seconds": self.steps})
+    part = Part(method=parts.LMS, model="isensee2017", resolution=96, limit_mib=500, warm_up=5, steps=2)
+    assert bench.Bench(tmp_path, start=child).measure(part).seconds == (8, 9)
+    monkeypatch.setattr(child, "step", lambda self: {**step(self), "settled": False, "seconds": self.steps})
+    last = bench.MOST_WARM_UP + 2
+    assert bench.Bench(tmp_path, start=child, again=True).measure(part).seconds == (last - 1, last)
+
+
+def test_it_goes_on_where_it_stopped(tmp_path, child):
+    assert run(tmp_path, "--only", "limits", "times") == 0
+    first = len(child.made)
+    assert run(tmp_path, "--only", "limits", "times") == 0
+    assert len(child.made) == first
+    removed = next(iter((tmp_path / "out/parts").glob("*-LMS-*MiB.json")))
+    removed.unlink()
+    assert run(tmp_path, "--only", "limits", "times") == 0
+    assert [part.name for part in child.made[first:] if part.steps] == [removed.stem]
+    assert run(tmp_path, "--only", "limits", "times", "--again") == 0
+    assert len(child.made) == 2 * first + 2
+
+
+def test_the_report_has_what_earlier_runs_found(tmp_path, child):
+    assert run(tmp_path, "--only", "limits", "times") == 0
+    assert run(tmp_path, "--only", "torch") == 0
+    line = next(line for line in report(tmp_path).splitlines() if f"than {parts.TORCH_CHECKPOINT}:" in line)
+    assert "; LMS: " in line
+    assert line.endswith("- met")
+
+
+def test_a_part_that_failed_is_tried_again(tmp_path, child):
+    part = Part(method=parts.NONE, model="isensee2017", resolution=96)
+    Result(part=part, outcome="failed", detail="a defect").save(tmp_path / "parts")
+    assert bench.Bench(tmp_path, start=child).measure(part).trained
+
+
+def test_settings_must_stay(tmp_path, child, capsys):
+    assert run(tmp_path, "--only", "limits", "times") == 0
+    assert run(tmp_path, "--steps", "7") == 2
+    assert "--steps: found 7, but" in capsys.readouterr().err
+
+
+def test_parts_that_no_longer_fit_into_the_time_are_skipped_and_listed(tmp_path, child, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(bench.time, "monotonic", lambda: now[0])
+
+    class Slow(child):
+        def finish(self):
+            now[0] += 60.0
+            return super().finish()
+
+    monkeypatch.setattr(bench, "Child", Slow)
+    assert run(tmp_path, "--minutes", "6") == 0
+    text = report(tmp_path)
+    assert "Skipped:" in text
+    assert "at 96, PyTorch (needs about" in text
+    assert "- not measured" in text
+    assert now[0] <= 6 * 60 + 60
+    assert run(tmp_path, "--minutes", "600") == 0
+    assert "Skipped:" not in report(tmp_path)
+
+
+def test_a_child_that_crashes_is_a_result(tmp_path, child):
+    child.crash = parts.SWAP_ALL
+    assert run(tmp_path, "--only", "times", "others") == 0
+    assert f"| {parts.SWAP_ALL} | none |  | out of memory |" in report(tmp_path)
+    assert f"better on both axes than {parts.SWAP_ALL}: it: out of memory, LMS trains - met" in report(tmp_path)
+
+
+def test_missed_promises_are_called_missed(tmp_path, child, monkeypatch):
+    monkeypatch.setitem(RATIOS, parts.LMS, 2.5)
+    assert run(tmp_path, "--only", "times", "others") == 0
+    text = report(tmp_path)
+    assert "at most 1.10 x no LMS: 2.50 x - missed" in text
+    line = next(line for line in text.splitlines() if f"than {parts.SWAP_ALL}:" in line)
+    assert "at 2.00 x; LMS: " in line
+    assert line.endswith("at 2.50 x - missed")
+
+
+def test_recoveries_are_not_hidden(tmp_path, child, monkeypatch):
+    finish = child.finish
+    monkeypatch.setattr(child, "finish", lambda self: {**finish(self), "recoveries": 1})
+    assert run(tmp_path, "--only", "sweep") == 0
+    text = report(tmp_path)
+    assert "36 trained, of these 0 at the first plan and 36 after a step was planned and run again - missed" in text
+
+
+def test_smallest_limit_is_found_within_the_tolerance():
+    tried = []
+
+    def trains(limit: int) -> bool:
+        tried.append(limit)
+        return limit >= 777
+
+    for guess, bad in ((900, 700), (780, 500), (700, 300), (900, 800)):
+        tried.clear()
+        found = schedule.smallest(trains, guess, bad)
+        assert found is not None
+        assert 0 <= found / 777 - 1 <= schedule.TOLERANCE
+        assert any(limit < 777 for limit in tried)
+    assert schedule.smallest(lambda limit: None, 900, 700) is None
+
+
+def test_a_dead_process_says_what_ended_it(tmp_path, monkeypatch):
+    part = Part(method=parts.LMS, model="isensee2017", resolution=96, limit_mib=100)
+
+    def child(code: str, part: Part) -> process.ChildFailed:
+        monkeypatch.setattr(process.sys, "executable", str(script(tmp_path, code)))
+        with pytest.raises(process.ChildFailed) as caught:
+            process.Child(part, tmp_path / "log.txt", 30)
+        return caught.value
+
+    assert child("kill -SEGV $$", part).outcome == "out of memory"
+    assert "SIGSEGV" in child("kill -SEGV $$", part).detail
+    assert child("kill -SEGV $$", part.baseline()).outcome == "failed"
+    assert child("exit 3", part).outcome == "failed"
+    answer = json.dumps({"error": "does not fit", "detail": "too small"})
+    assert child(f"echo '{answer}'", part).outcome == "does not fit"
+
+
+def script(tmp_path, code: str):
+    path = tmp_path / "child.sh"
+    path.write_text(f"#!/bin/sh\n{code}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_sweep_limits_lie_between_floor_and_fit():
+    part = Part(method=parts.PREDICTION, model="unet3d", resolution=64)
+    limits = schedule.between(
+        Result(part=part, outcome="predicted", report={"floor_bytes": 100 * MIB, "unedited_limit_bytes": 220 * MIB})
+    )
+    assert limits == list(range(100, 220, 10))
+
+
+def test_no_figure_without_data(tmp_path):
+    assert figure.draw([], "isensee2017", [96], tmp_path / "x.png") is None
+    assert [str(p).rpartition(" - ")[2] for p in results.promises([], "isensee2017", [96], 64)] == ["not measured"] * 8
+
+
+def test_a_real_child_trains_under_a_hard_limit(tmp_path):
+    part = Part(method=parts.LMS, model="unet3d", resolution=16, limit_mib=2000, warm_up=1, steps=2, timed=False)
+    result = bench.Bench(tmp_path).measure(part)
+    assert result is not None
+    assert result.trained, result.detail
+    assert len(result.seconds) == 2
+    assert 0 < result.peak_bytes < 2000 * MIB
+    assert result.digest
+    assert Result.load(tmp_path / "parts" / f"{part.name}.json") == result
