@@ -24,7 +24,7 @@ from lms3d import memory
 from lms3d.errors import DoesNotFit, InputError, StorageError
 from lms3d.files import write_text
 from lms3d.report import Report
-from lms3d.runner import StepRunner, spec_bytes
+from lms3d.runner import StepRunner, ahead_bytes
 from lms3d.statistics import StepStatistics
 from lms3d.swap import store, surgery, tflms
 from lms3d.swap.cost import Machine
@@ -160,8 +160,10 @@ class LMS(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._attach("train")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         epochs, steps = (self.params or {}).get("epochs"), (self.params or {}).get("steps")
-        self._get_runner().steps_left = epochs * steps if epochs and steps else None
+        self._get_runner().steps_left = (epochs - epoch) * steps if epochs and steps else None
 
     def on_train_end(self, logs: Any = None) -> None:
         self._detach("train")
@@ -303,7 +305,7 @@ def plan_step(
         tflms=tflms.Parameters(**given),
     )
     engine = Engine(settings, compute_device=device, swap_dir=swap_dir)
-    graph, machine = engine.captured(trace_step(model, step, input_spec), spec_bytes(input_spec))
+    graph, machine = engine.captured(trace_step(model, step, input_spec), ahead_bytes(input_spec))
     try:
         plan, report = store.decide(graph, settings, machine, step=step, with_floor=with_floor)
     except DoesNotFit as error:

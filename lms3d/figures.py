@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lms3d.files import replacing
+from lms3d.units import format_seconds
 
 # Okabe and Ito's palette, told apart by all kinds of colour vision (https://jfly.uni-koeln.de/color/).
 BLUE, ORANGE, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#6b6b6b"
@@ -57,6 +58,7 @@ def memory_timeline(
     limit_bytes: int,
     measured_peak_bytes: int | None,
     title: str,
+    planned_label: str = "this run (predicted)",
 ) -> Path:
     """Live bytes over the operations of one step, with LMS and without, and the memory limit as a line.
 
@@ -65,7 +67,7 @@ def memory_timeline(
     figure, axis = plt.subplots(figsize=(9, 4), layout="constrained")
     for values, colour, label in (
         (unedited_bytes, GREY, "without LMS (predicted)"),
-        (planned_bytes, BLUE, "this run (predicted)"),
+        (planned_bytes, BLUE, planned_label),
     ):
         if len(values):
             axis.fill_between(
@@ -116,7 +118,7 @@ def step_timeline(
         spans = [(start, end - start) for start, end in pieces]
         below.broken_barh(spans, (row - 0.38, 0.76), color=LANE_COLOURS.get(name, GREY), linewidth=0)
         busy = sum(length for _, length in spans)
-        below.text(1.01, row, f"{busy:.2f} s", transform=below.get_yaxis_transform(), va="center", color=GREY)
+        below.text(1.01, row, format_seconds(busy), transform=below.get_yaxis_transform(), va="center", color=GREY)
     below.set_yticks(range(len(lanes)), list(lanes))
     below.set(xlabel="time since the start of the step (s)", ylim=(len(lanes) - 0.5, -0.5))
     below.tick_params(axis="y", length=0)

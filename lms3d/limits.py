@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lms3d import console, figures
 from lms3d.files import write_text
-from lms3d.swap.sweep import LMS, RECOMPUTE_ALL, SWAP_ALL, TFLMS, Point, Sweep
+from lms3d.swap.sweep import LMS, RECOMPUTE_ALL, SWAP_ALL, Point, Sweep
 from lms3d.units import format_size
 
 NOTE = "predicted, nothing was run"
@@ -19,10 +19,10 @@ def show(found: Sweep) -> None:
     """Two tables: what each limit costs, and what the methods need that know no limit."""
     console.table(
         f"Step time under a memory limit ({NOTE}; {found.unedited_seconds:.2f} s without LMS)",
-        ("memory limit", "of what fits without LMS", LMS, TFLMS),
+        ("memory limit", "of what fits without LMS", LMS, found.tflms),
         [
             (format_size(ours.limit_bytes), f"{ours.limit_bytes / found.fit_bytes:.0%}", _time(ours, found), _time(theirs, found))
-            for ours, theirs in zip(found.of(LMS), found.of(TFLMS), strict=True)
+            for ours, theirs in zip(found.of(LMS), found.of(found.tflms), strict=True)
         ],
         left=0,
     )  # fmt: skip
@@ -45,9 +45,9 @@ def write(found: Sweep, folder: Path, what: str) -> None:
     table.writerows(rows)
     write_text(folder / "sweep.csv", text.getvalue())
     spots = {name: [(p.limit_bytes, p.step_seconds) for p in found.of(name) if p.step_seconds is not None]
-             for name in (LMS, TFLMS, SWAP_ALL, RECOMPUTE_ALL)}  # fmt: skip
+             for name in (LMS, found.tflms, SWAP_ALL, RECOMPUTE_ALL)}  # fmt: skip
     figures.pareto(
-        folder / "sweep.png", curves={name: spots[name] for name in (LMS, TFLMS)},
+        folder / "sweep.png", curves={name: spots[name] for name in (LMS, found.tflms)},
         points={name: spots[name][0] for name in (SWAP_ALL, RECOMPUTE_ALL)}, floor_bytes=found.floor_bytes,
         fit_bytes=found.fit_bytes, unedited_seconds=found.unedited_seconds,
         title=f"{what.replace('^3', '$^3$')}: {NOTE}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lms3d import cli, console, errors, forecast
 from lms3d.config import TrainConfig
-from lms3d.errors import DoesNotFit, InputError
+from lms3d.errors import InputError
 from lms3d.files import writable_folder, write_text
 from lms3d.units import format_seconds, format_size
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lms3d.callback import Planned
     from lms3d.report import Report
 
-LIMITS = 12
+LIMITS = 12  # of a sweep
 LARGEST = 15  # tensors that are listed; lms_report.md has all
 MEANINGS = {
     "keep": "stays in memory until its last use",
@@ -53,20 +53,23 @@ def _plan(given: dict[str, Any]) -> None:
         raise InputError("--sweep compares plans and --no-lms makes none; give one of the two")
     if output is not None:
         writable_folder(output, "--output")
-    console.say(f"Tracing and planning {_title(options)}")
+    console.say(f"Tracing {_title(options)}, measuring operations where they are new, planning")
     planned = _planned(options, hard_limit=limits is not None)
-    report = planned.report
+    report, asked = planned.report, planned.report.limit_bytes
+    floor_bytes = report.floor_bytes or 0
+    too_small = options.lms and asked < floor_bytes
+    if too_small:
+        report.limit_bytes = floor_bytes  # the limit that the plan was made for: see `callback.plan_step`
+        console.say(f"The lowest plan there is, made for {format_size(report.limit_bytes)}, not {format_size(asked)}:")
     _show(report, options)
     if output is not None:
         _write(output, planned, options)
     if limits is not None:
         _sweep(planned, limits, options, output)
-    if report.floor_bytes is not None and options.lms and report.limit_bytes < report.floor_bytes:
-        raise DoesNotFit(
-            f"{options.model} at {options.resolution}^3 does not fit in {format_size(report.limit_bytes)}: the smallest "
-            f"memory limit that is sure to do is {format_size(report.floor_bytes)} with LMS",
-            report.floor_bytes,
-        )
+    if too_small:
+        from lms3d.swap.decide import does_not_fit
+
+        raise does_not_fit(asked, floor_bytes, report.unedited_limit_bytes, report.peak_tensors[:-1])
 
 
 def _title(options: TrainConfig) -> str:
@@ -92,10 +95,7 @@ def _show(report: Report, options: TrainConfig) -> None:
     """Decisions in total, then the largest tensors, then what the plan comes to."""
     if report.rewritten and options.lms:
         _show_decisions(report)
-        console.table(
-            f"In memory at the peak, at {report.peak_at}", ("tensor", "size"),
-            [(name, format_size(size)) for name, size in report.peak_tensors[:LARGEST]],
-        )  # fmt: skip
+        _show_peak(report)
     if options.lms:
         console.say(report.headline())
     planning = format_seconds(report.planning_seconds)
@@ -128,6 +128,20 @@ def _show_decisions(report: Report) -> None:
     )  # fmt: skip
 
 
+def _show_peak(report: Report) -> None:
+    """The largest tensors at the peak, the others in one row, and all that is no large tensor."""
+    if not report.peak_tensors:
+        return  # a plan by TFLMS does not name them
+    *tensors, rest = report.peak_tensors
+    more = tensors[LARGEST:]
+    rows = [*tensors[:LARGEST], *([(f"and {len(more)} more", sum(size for _, size in more))] if more else []), rest]
+    console.table(
+        f"In memory at the peak, at {report.peak_at}",
+        ("tensor", "size"),
+        [(name, format_size(size)) for name, size in rows],
+    )
+
+
 def _write(folder: Path, planned: Planned, options: TrainConfig) -> None:
     from lms3d import figures
     from lms3d.swap import edit
@@ -138,7 +152,7 @@ def _write(folder: Path, planned: Planned, options: TrainConfig) -> None:
     write_text(folder / "lms_report.md", report.to_markdown())
     figures.memory_timeline(
         report.timeline_bytes, report.unedited_timeline_bytes, folder / "memory_timeline.png",
-        limit_bytes=report.limit_bytes, measured_peak_bytes=None, title=title,
+        limit_bytes=report.limit_bytes, measured_peak_bytes=None, title=title, planned_label="with this plan (predicted)",
     )  # fmt: skip
     step = simulate(edit.apply(planned.graph, planned.plan), planned.machine)
     unedited = simulate(planned.graph, planned.machine)

@@ -156,10 +156,12 @@ class Report:
                 f"LMS changes nothing in the {self.step} step: predicted peak {format_size(self.unedited_peak_bytes)}, "
                 f"limit {format_size(self.limit_bytes)}."
             )
+        moved = f"{format_size(self.swapped_out_bytes)} swapped out per step, {self.recomputed_ops} ops recomputed"
+        if not self.swapped_out_bytes and not self.recomputed_ops:
+            moved = "the large ops run in another order, nothing is swapped out or recomputed"
         return (
             f"LMS takes the {self.step} step from a predicted peak of {format_size(self.unedited_peak_bytes)} to "
-            f"{format_size(self.predicted_peak_bytes)} (limit {format_size(self.limit_bytes)}): "
-            f"{format_size(self.swapped_out_bytes)} swapped out per step, {self.recomputed_ops} ops recomputed."
+            f"{format_size(self.predicted_peak_bytes)} (limit {format_size(self.limit_bytes)}): {moved}."
         )
 
     def _figures(self) -> list[tuple[str, str]]:

@@ -29,6 +29,8 @@ from lms3d.units import format_size
 
 log = logging.getLogger("lms3d")
 
+BATCHES_AHEAD = 2  # one that is ready, one that is being made
+COARSE_BYTES = 8 << 20
 TRIES = 5
 
 Key = tuple[str, str]
@@ -96,7 +98,7 @@ class StepRunner:
                 machine=change.machine if change else None,
             )
         except DoesNotFit as error:
-            if error.smallest_limit_bytes is None:
+            if error.smallest_limit_bytes is None or budget == limit:
                 raise
             # After a failed try the planner is known to be too hopeful by limit / budget: so is its floor.
             raise does_not_fit(limit, int(error.smallest_limit_bytes * limit / budget)) from None
@@ -222,11 +224,23 @@ def spec_bytes(spec: Any) -> int:
     return sum(s.shape.num_elements() * s.dtype.size for s in parts if s.shape.is_fully_defined())
 
 
+def ahead_bytes(spec: Any) -> int:
+    """Bytes of the batches that wait in the pipeline while a step runs."""
+    return BATCHES_AHEAD * spec_bytes(spec)
+
+
 def _extra_bytes(model: keras.Model, spec: Any) -> int:
-    """What is on the device besides this step's own: measured, plus one more batch on its way through the pipeline."""
-    batch = spec_bytes(spec)
-    known = batch + sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in _variables(model))
-    return max(0, _memory_info("current") - known) + batch
+    """What is on the device besides this step's own: batches on their way through the pipeline, and what was measured.
+
+    How many batches wait just now is chance, and a plan should not depend on that: a fixed number counts, and the rest in
+    coarse steps.
+    """
+    known = spec_bytes(spec) + ahead_bytes(spec) + sum(_bytes(v) for v in _variables(model))
+    return ahead_bytes(spec) + -(-max(0, _memory_info("current") - known) // COARSE_BYTES) * COARSE_BYTES
+
+
+def _bytes(variable: Any) -> int:
+    return int(np.prod(variable.shape)) * int(tf.as_dtype(variable.dtype).size)
 
 
 def _variables(model: keras.Model) -> list[Any]:

@@ -10,8 +10,11 @@ ROOMS = ("lms3d", "models", "data", "experiments")
 ENTRY_POINTS = {f"lms3d/{name}.py" for name in ("train", "predict", "evaluate", "plan", "doctor")}
 PURE = {
     f"lms3d/swap/{name}.py"
-    for name in ("ir", "liveness", "cost", "simulate", "plan", "planner", "tflms", "store", "sweep")
-}
+    for name in (
+        *("ir", "liveness", "order", "cost", "simulate", "plan", "problem", "schedule", "bfc", "exact", "planner"),
+        *("tflms", "decide", "emit", "edit", "store", "sweep"),
+    )
+} | {"lms3d/feedback.py", "lms3d/report.py"}
 
 
 def sources(room: str) -> list[str]:

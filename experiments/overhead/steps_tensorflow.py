@@ -150,8 +150,8 @@ def _callback(method: str) -> LMS | None:
         return uniform.callback(method)
     arguments: dict[str, dict[str, Any]] = {
         parts.NONE: {"enabled": False, "adapt": False},
-        parts.LMS: {"planner": "hybrid"},
-        parts.TFLMS: {"planner": "tflms"},
+        parts.LMS: {"planner": "hybrid", "adapt": False},  # one plan: what is measured is what the report describes
+        parts.TFLMS: {"planner": "tflms", "adapt": False},
     }
     return LMS(**arguments[method]) if method in arguments else None
 

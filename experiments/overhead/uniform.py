@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.overhead import parts
 from lms3d import LMS
-from lms3d.swap import emit, planner
+from lms3d.swap import emit, planner, surgery
 from lms3d.swap.capture import capture
 from lms3d.swap.decide import Settings, decide
 from lms3d.swap.engine import Engine, Prepared
@@ -26,12 +26,14 @@ class UniformEngine(Engine):
 
     def prepare(self, function: Any, step: str, *, extra_bytes: int = 0, **others: Any) -> Prepared:
         """As `Engine.prepare`, with another plan."""
+        surgery.separate_bias_gradients(function.graph)
         graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes)
+        graph, machine = self._with_ops(graph, self.machine, function)
         settings = Settings(limit_bytes=self.settings.limit_bytes, tier=self.settings.tier, planner="off")
-        _, report = decide(graph, settings, self.machine, step=step, with_floor=False)
-        problem = reduce(graph, self.machine)
+        _, report = decide(graph, settings, machine, step=step, with_floor=False)
+        problem = reduce(graph, machine)
         choices = uniform_choices(problem, self.method)
-        schedule = build(problem, choices, self.machine)
+        schedule = build(problem, choices, machine)
         limit = self.settings.limit_bytes
         solution = planner.Solution(
             problem, choices, schedule, limit, schedule.peak_bytes, schedule.peak_bytes <= limit
@@ -41,7 +43,7 @@ class UniformEngine(Engine):
         report.predicted_step_seconds += schedule.seconds - float(problem.seconds.sum())
         report.swapped_out_bytes, report.recomputed_ops = plan.swapped_out_bytes, len(plan.recomputes)
         rewritten, _ = rewrite(function, graph, plan, self.tier)
-        return Prepared(rewritten, plan, report, self.machine)
+        return Prepared(rewritten, plan, report, machine)
 
 
 def uniform_choices(problem: Problem, method: str) -> dict[int, Choice]:

@@ -41,16 +41,18 @@ def build(method: str, name: str, input_shape: tuple[int, ...]) -> keras.Model:
         return models.build(name, input_shape=input_shape)
     if name != "isensee2017":
         raise ValueError(f"{method} is written for isensee2017, not for {name}")
-    stock = isensee2017._block
-    isensee2017._block = _wrapped(stock, *kinds[method])
+    stock = {makes: getattr(isensee2017, makes) for makes in ("_block", "_joined_block")}
     try:
+        for makes, block in stock.items():
+            setattr(isensee2017, makes, _wrapped(block, *kinds[method]))
         return models.build(name, input_shape=input_shape)
     finally:
-        isensee2017._block = stock
+        for makes, block in stock.items():
+            setattr(isensee2017, makes, block)
 
 
 def _wrapped(stock: Callable[..., Any], kind: type[Block], remat: str | None) -> Callable[..., Any]:
-    """`models.isensee2017._block`, which makes one layer of `kind` out of its layers."""
+    """A function of `models.isensee2017` that builds a block, which makes one layer of `kind` out of its layers."""
 
     def block(x: Any, *args: Any, **kwargs: Any) -> Any:
         inputs = keras.tree.map_structure(lambda t: keras.Input(batch_shape=t.shape, dtype=t.dtype), x)

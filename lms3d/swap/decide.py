@@ -22,6 +22,7 @@ from lms3d.units import format_size
 UNORDERED = 1.05
 COMPARED_OPS = 500  # TFLMS's search simulates a step tens of times; larger ones are not compared with it
 NAMED_TENSORS = 3
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,10 @@ def decide(
     traced = reduce(graph, machine)
     before = build(traced, {}, machine)
     unedited = unedited_limit(traced, before, settings.pool)
-    problem = reduce(order.branch_ends_first(graph), machine)
+    ordered = reduce(order.branch_ends_first(graph), machine)
+    as_traced = planner.Solution(traced, {}, before, settings.limit_bytes, before.peak_bytes, True)
+    # Where it is enough to hold the traced order, no other order is worth a move.
+    problem = traced if planner.fits(as_traced, settings.pool) else ordered
     if settings.planner == "hybrid":
         plan, solution = _hybrid(graph, problem, unedited, settings, machine)
     else:
@@ -60,7 +64,7 @@ def decide(
         )
     floor_bytes = None
     if with_floor:
-        floor_bytes = min(planner.floor(problem, machine, pool=settings.pool)[1], unedited)
+        floor_bytes = min(planner.floor(ordered, machine, pool=settings.pool)[1], unedited)
     report = Report(
         step=step,
         planner=plan.planner if settings.planner != "off" else "off",
@@ -77,8 +81,8 @@ def decide(
         recomputed_ops=len(plan.recomputes),
         unedited_timeline_bytes=tuple(int(b) for b in before.live_bytes),
         timeline_bytes=tuple(int(b) for b in before.live_bytes),
-        timeline_seconds=tuple(float(s) for s in np.concatenate([[0.0], problem.seconds.cumsum()[:-1]]))
-        if len(problem.anchors)
+        timeline_seconds=tuple(float(s) for s in np.concatenate([[0.0], traced.seconds.cumsum()[:-1]]))
+        if len(traced.anchors)
         else (),
         decisions=_decisions(problem, plan),
         parameters=dict(plan.parameters or {}),
@@ -88,7 +92,7 @@ def decide(
     elif not plan.empty:
         _describe_simulation(report, graph, plan, machine)
     else:
-        _describe_peak(report, problem, before)
+        _describe_peak(report, traced, before)
     report.planning_seconds = time.monotonic() - started
     return plan, report
 
@@ -102,8 +106,8 @@ def fits_unedited(graph: StepGraph, settings: Settings, machine: Machine) -> boo
 
 
 def unedited_limit(problem: Problem, before: Schedule, pool: str) -> int:
-    """The smallest limit at which an unedited step is trusted to run."""
-    return int(planner.needed_bytes(problem, before, pool) * UNORDERED)
+    """The smallest limit at which an unedited step is trusted to run, in whole MiB."""
+    return -int(-planner.needed_bytes(problem, before, pool) * UNORDERED // _MIB) * _MIB
 
 
 def _hybrid(
@@ -235,7 +239,7 @@ def _describe_peak(report: Report, problem: Problem, schedule: Schedule) -> None
         if at.buffer == len(problem.buffers)
         else f"recompute {producer_name(problem.buffers[at.buffer].root)}"
     )
-    largest = _peak_tensors(problem, schedule)[:20]
+    largest = _peak_tensors(problem, schedule)
     small = problem.base_bytes + int(problem.small_bytes[at.anchor])
     report.peak_tensors = (*largest, ("(weights, slots, batches and small tensors)", small))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,7 +28,8 @@ _PROBE_BYTES = 16 << 20
 
 def machine(device: str, tier: str, swap_dir: Path | None) -> Machine:
     """The speeds of `device` ("CPU:0", "GPU:0") and of a swap tier ("host", "disk")."""
-    key = f"{_VERSION} {tf.__version__} {os.cpu_count()} {device_name(device)} {tier} {swap_dir or ''}"
+    place = f"{platform.node()} {swap_dir or ''}" if tier == "disk" else ""  # many machines may share a home
+    key = f"{_VERSION} {tf.__version__} {os.cpu_count()} {device_name(device)} {tier} {place}"
     store = cache_directory() / "machine.json"
     known = _load(store)
     if key not in known:
@@ -38,8 +40,14 @@ def machine(device: str, tier: str, swap_dir: Path | None) -> Machine:
 
 
 def device_name(device: str) -> str:
+    """The model of a processor or GPU."""
     if device.startswith("CPU"):
-        return device
+        try:
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+        except OSError:
+            lines = []
+        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        return models[0] if models else platform.processor() or platform.machine()
     details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
     return str(details.get("device_name", device))
 

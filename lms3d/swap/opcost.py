@@ -7,7 +7,7 @@ up most of a step are run alone, one of each kind (`ir.Op.signature`), on random
     2, 4, .. times.
  3. Outputs are allocated and freed in each run, as in a step; the fastest run counts, since noise only adds. What the
     threads waited for a processor that another process had is taken out, where the system tells (Linux).
- 4. An op that fails alone keeps its roofline.
+ 4. An op that fails alone, or that other work held up, keeps its roofline.
  5. On a CPU the processor time of an op says how much of the machine it keeps busy; the rest is free for other ops, where
     nothing puts them in an order (see `cost.step_seconds`). A GPU runs one op after the other.
 """
@@ -37,7 +37,7 @@ from lms3d.swap.ir import Op, StepGraph
 
 log = logging.getLogger("lms3d")
 
-BUDGET_SECONDS = 15.0
+BUDGET_SECONDS = 30.0  # once: enough for all kinds of a 3D U-Net, so that the next run plans with the same figures
 WORTH_SECONDS = 1e-3  # all ops of a kind, in one step: less is not worth a measurement
 REST = 0.01  # of the step's seconds may stay unmeasured
 RUN_SECONDS = 0.06  # of one run of an op, by the roofline
@@ -46,7 +46,8 @@ FREE_SHARE = 4  # of the free memory, one in so many: kernels take workspace, an
 CORES = os.cpu_count() or 1
 RUNS, ENOUGH_SECONDS = 8, 0.1  # of one op: at least two runs, more of them while they are short
 SHORT_SECONDS, MOST_TIMES = 1e-3, 200  # a call takes 0.1 ms: shorter ops run many times in one
-_VERSION = 1
+LEAST_SHARE = 0.9 / CORES  # whoever computes keeps a core busy; less is a run that was held up by something else
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class Cost:
     seconds: float
     share: float = 1.0
     workspace_bytes: int = 0
+
+
+Known = dict[str, Cost | None]
+"""Signature -> cost; None where the op cannot be measured, which is not tried again."""
 
 
 def with_ops(
@@ -80,9 +85,10 @@ def with_ops(
         found = _measure(graph, wanted, function.graph, machine, device, most_bytes, budget_seconds)
         known = {**known, **found}
         _save(store, key, found)
-    table = {signature: (cost.seconds, cost.share) for signature, cost in known.items()}
+    costs = {signature: cost for signature, cost in known.items() if cost is not None}
+    table = {signature: (cost.seconds, cost.share) for signature, cost in costs.items()}
     ops = tuple(
-        replace(op, workspace_bytes=known[op.signature].workspace_bytes) if op.signature in known else op
+        replace(op, workspace_bytes=costs[op.signature].workspace_bytes) if op.signature in costs else op
         for op in graph.ops
     )
     return graph.with_ops(ops), replace(machine, op_table=table)
@@ -115,8 +121,9 @@ def _measure(
     device: str,
     most_bytes: int,
     budget_seconds: float,
-) -> dict[str, Cost]:
-    started, found = time.monotonic(), {}
+) -> Known:
+    started = time.monotonic()
+    found: Known = {}
     call_seconds = _call_seconds(device)
     for op in wanted:
         if time.monotonic() - started > budget_seconds:
@@ -125,8 +132,7 @@ def _measure(
         parts = _parts(seconds, _moved(graph, op), most_bytes)
         times = min(MOST_TIMES, max(1, round(SHORT_SECONDS / seconds)))
         cost = probe(traced.get_operation_by_name(op.name), parts, times, device=device, call_seconds=call_seconds)
-        if cost is not None:
-            found[op.signature] = cost
+        found[op.signature] = cost
     log.info("lms: measured %d of %d kinds of ops in %.0f s", len(found), len(wanted), time.monotonic() - started)
     return found
 
@@ -156,6 +162,8 @@ def probe(
             whole = _run(function, specs, device)
         except (ValueError, TypeError, tf.errors.OpError):  # this axis cannot be divided, or memory is short (rule 4)
             continue
+        if whole.share < LEAST_SHARE:
+            return None
         return Cost(max(0.0, whole.seconds - call_seconds) * parts / times, whole.share, whole.workspace_bytes * parts)
     return None
 
@@ -270,21 +278,26 @@ def _key(device: str) -> str:
     return " ".join(map(str, parts))
 
 
-def _load(store: Any) -> dict[str, dict[str, Cost]]:
+def _load(store: Any) -> dict[str, Known]:
     """Key -> signature -> cost; what cannot be read counts as nothing known."""
     try:
         return {
-            key: {signature: Cost(float(s), float(share), int(w)) for signature, (s, share, w) in ops.items()}
+            key: {
+                signature: cost and Cost(float(cost[0]), float(cost[1]), int(cost[2]))
+                for signature, cost in ops.items()
+            }
             for key, ops in json.loads(store.read_text()).items()
         }
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, LookupError):
         return {}
 
 
-def _save(store: Any, key: str, found: dict[str, Cost]) -> None:
+def _save(store: Any, key: str, found: Known) -> None:
     """Adds to what is there. A cache that cannot be written costs some seconds per run and nothing else."""
     known = _load(store)
     known[key] = {**known.get(key, {}), **found}
-    content = {k: {s: [c.seconds, c.share, c.workspace_bytes] for s, c in ops.items()} for k, ops in known.items()}
+    content = {
+        k: {s: c and [c.seconds, c.share, c.workspace_bytes] for s, c in ops.items()} for k, ops in known.items()
+    }
     with contextlib.suppress(StorageError, OSError):
         files.write_json(store, content)

@@ -13,7 +13,9 @@ In a pool the schedule's allocations are replayed (`bfc`); where the pieces do n
 The limit that the lowest plan needs is the floor: below it nothing trains. Peaks are not enough to tell: among all plans
 that rule 1 meets near the smallest peak, the one whose pieces need the smallest pool counts.
 
-The work is limited by evaluations, not by time, so that equal questions get equal plans on a machine that is busy, too.
+Rule 4 is limited by evaluations, descents by 10 s of processor time (`PLANNING_SECONDS`), and the program by nodes and by
+10 s of the clock (`exact`). On a machine that is fast enough evaluations and nodes run out first: equal questions then get
+equal plans, even while it is busy.
 Swapping against recomputing as one trade-off follows Capuchin (ASPLOS 2020) and POFO (NeurIPS 2021). A local search gives
 no guarantee; the program's lower bound, `Solution.bound_seconds`, says how far from the best a plan can be at most.
 """
@@ -35,9 +37,13 @@ TRIED_MOVES = 8  # per round: the most promising ones are simulated
 TRIED_FIRST, TRIED_SECOND = 8, 6  # rule 2: pairs
 EXCHANGED = 1200  # evaluations for rule 4; one takes about 1 ms with isensee2017 at 96^3
 REPAIRS = 4  # moves after each exchange
-PLANNING_SECONDS = 10.0  # of computing, on a machine too slow for that many
+PLANNING_SECONDS = 10.0  # of processor time for rules 1 to 4, on a machine too slow for that many
 # What stays unplanned: the executor's own buffers, and steps whose small ops run in yet another order.
 RESERVE = 0.04
+# A pool wastes more than its replay foresees: a small tensor in the wrong place makes one of the largest tensors unable to
+# use a hole of its own size. Room for one such accident is left. Without it, isensee2017 at 96^3 ran out of memory once
+# in the first six steps, at half of the unedited limit as well as at a third.
+ACCIDENT_BYTES = 4 * bfc.MOST_WASTE  # at most; otherwise the largest tensor
 LOWER = 0.975  # each further try, when a plan fits by its bytes but not as pieces in the pool
 NEAR_FLOOR = 1.06  # plans with a peak up to this much above the smallest are tried as pieces
 
@@ -61,7 +67,12 @@ class Solution:
 
 def usable_bytes(problem: Problem, limit_bytes: int, pool: str) -> int:
     """What a plan may use of a limit."""
-    return int(limit_bytes * (1 - RESERVE))
+    return int(limit_bytes * (1 - RESERVE)) - _accident_bytes(problem, pool)
+
+
+def _accident_bytes(problem: Problem, pool: str) -> int:
+    largest = max((b.bytes for b in problem.buffers), default=0)
+    return 0 if pool == "none" else min(largest, ACCIDENT_BYTES)
 
 
 def _check(problem: Problem, choices: dict[int, Choice], schedule: Schedule, limit_bytes: int, pool: str) -> Solution:
@@ -82,7 +93,8 @@ def needed_bytes(problem: Problem, schedule: Schedule, pool: str) -> int:
     # The first regions of a CPU's pool are lost to what is planned; next to a small step they are not small.
     least = max(schedule.peak_bytes, 2 * bfc.FIRST_REGIONS_BYTES if pool == "split" else 1)
     for percent in range(100, 400):
-        limit = -int(-(least * percent // 100) / (1 - RESERVE) // (1 << 20)) * (1 << 20)
+        wanted = (least * percent // 100 + _accident_bytes(problem, pool)) / (1 - RESERVE)
+        limit = -int(-wanted // (1 << 20)) * (1 << 20)
         if _check(problem, {}, schedule, limit, pool).fits:
             return limit
     raise AssertionError("a pool of four times the bytes holds everything")

@@ -1,6 +1,6 @@
 """Plans that were made before: `decide.decide` with a memory, one file per plan in the cache folder. No TensorFlow here.
 
-A plan takes seconds to make and the same step comes again: in the next run, after `--resume`, in `lms3d.plan`. Rules:
+A plan takes seconds to make and the same step comes again: in the next run, after `--resume`. Rules:
  1. The key is a hash of everything that the outcome depends on: each op of the step, the settings, the speeds of the
     machine (of measured ops only those that the step has), and the planner itself, that is, its sources and its libraries.
  2. What comes back equals what was stored, to the last bit. Where that is not so (a value that JSON does not keep), nothing

@@ -1,8 +1,8 @@
 """One step under many limits: what each costs in time, by this planner and by what others do. No TensorFlow here.
 
 The limits lie evenly between the floor and the smallest limit that needs no LMS ("fit"). At each of them stand the plan of
-this planner and TFLMS's auto-tuned one. Two methods know no limit: swap everything that can be swapped, recompute everything
-that can be recomputed (the rest is kept). They stand where they would just fit.
+this planner and TFLMS's, auto-tuned where its parameters are not given. Two methods know no limit: swap everything that can
+be swapped, recompute everything that can be recomputed (the rest is kept). They stand where they would just fit.
 So that the axes mean the same for all:
  1. Every plan is put into the step (`edit.apply`) and run by the same simulator (`simulate`), which says peak and seconds.
  2. Every plan may use the same share of a limit (`planner.usable_bytes`); the rest is for what no plan foresees. That the
@@ -25,11 +25,10 @@ from lms3d.swap.problem import Buffer, Problem, reduce
 from lms3d.swap.schedule import Choice, Mode, build
 from lms3d.swap.simulate import simulate
 
-LIMITS = 12
-LMS, TFLMS = "lms3d", "TFLMS auto-tune"
+LMS = "lms3d"
+TFLMS, TFLMS_PART, TFLMS_GIVEN = "TFLMS auto-tune", "TFLMS, some parameters given", "TFLMS, parameters given"
 SWAP_ALL, RECOMPUTE_ALL = "swap everything", "recompute everything"
 WITHOUT = "without LMS"
-METHODS = (LMS, TFLMS, SWAP_ALL, RECOMPUTE_ALL, WITHOUT)
 _MIB = 1 << 20
 
 Progress = Callable[[int, int, str], None]
@@ -55,12 +54,16 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """The points of all methods, the two limits between which they lie, and the seconds of a step without LMS."""
+    """The points of all methods, the two limits between which they lie, and the seconds of a step without LMS.
+
+    tflms: what TFLMS's method is called here: TFLMS, TFLMS_PART or TFLMS_GIVEN.
+    """
 
     points: tuple[Point, ...]
     floor_bytes: int
     fit_bytes: int
     unedited_seconds: float
+    tflms: str = TFLMS
 
     def of(self, method: str) -> list[Point]:
         """The points of one method, by limit."""
@@ -72,7 +75,7 @@ def run(
     settings: Settings,
     machine: Machine,
     *,
-    limits: int = LIMITS,
+    limits: int,
     ends: tuple[int, int] | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
@@ -86,7 +89,7 @@ def run(
     chosen = between(floor_bytes, fit_bytes, limits)
     unedited = _point(WITHOUT, fit_bytes, Plan(), graph, machine)
     problem = reduce(graph, machine)
-    points = []
+    theirs, points = _name(settings.tflms), []
     for done, limit in enumerate(chosen):
         if progress:
             progress(done, len(chosen), "planning")
@@ -94,7 +97,7 @@ def run(
         points.append(_point(LMS, limit, _planned(graph, hybrid, machine), graph, machine))
         budget = planner.usable_bytes(problem, limit, settings.pool)
         levels = replace(settings, planner="tflms", limit_bytes=int(budget / tflms.SAFETY) + 1)
-        points.append(_within(budget, _point(TFLMS, limit, _planned(graph, levels, machine), graph, machine)))
+        points.append(_within(budget, _point(theirs, limit, _planned(graph, levels, machine), graph, machine)))
     points += [
         _everything(SWAP_ALL, problem, Mode.SWAP, lambda buffer: buffer.swappable, settings.pool, machine),
         _everything(RECOMPUTE_ALL, problem, Mode.RECOMPUTE, lambda buffer: buffer.recomputable, settings.pool, machine),
@@ -107,6 +110,7 @@ def run(
         floor_bytes=floor_bytes,
         fit_bytes=fit_bytes,
         unedited_seconds=unedited.step_seconds or 0.0,
+        tflms=theirs,
     )
 
 
@@ -114,6 +118,14 @@ def between(floor_bytes: int, fit_bytes: int, count: int) -> list[int]:
     """`count` limits from the floor to the fit, both included, in whole MiB; fewer where they would be the same."""
     steps = [floor_bytes + (fit_bytes - floor_bytes) * i / (count - 1) for i in range(count)]
     return sorted({-int(-step // _MIB) * _MIB for step in steps})
+
+
+def _name(parameters: tflms.Parameters) -> str:
+    """What a plan by TFLMS with these parameters is called."""
+    if parameters == tflms.Parameters():
+        return TFLMS
+    tuned = (parameters.swapout_threshold, parameters.swapin_ahead, parameters.swapin_groupby, parameters.sync_mode)
+    return TFLMS_PART if None in tuned else TFLMS_GIVEN
 
 
 def _ends(graph: StepGraph, settings: Settings, machine: Machine) -> tuple[int, int]:

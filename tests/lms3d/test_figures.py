@@ -60,7 +60,7 @@ def test_step_timeline(tmp_path, drawn):
         lanes={"compute": [(0, 1), (1.5, 2)], "swap out": [(1, 1.5)], "waiting": []}, limit_bytes=3 * gib, title="t",
     )  # fmt: skip
     above, below = drawn[0].axes
-    assert [text.get_text() for text in below.texts] == ["1.50 s", "0.50 s", "0.00 s"]
+    assert [text.get_text() for text in below.texts] == ["1.5 s", "500 ms", "0 ms"]
     assert [label.get_text() for label in below.get_yticklabels()] == ["compute", "swap out", "waiting"]
     assert above.get_xlim() == (0, 2)
     assert "predicted" in above.get_title()

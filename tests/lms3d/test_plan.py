@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
+import json
+import re
 
 import pytest
 
 from lms3d import plan
 from lms3d.callback import Planned
 from lms3d.errors import DoesNotFit
-from lms3d.swap import store
+from lms3d.swap import store, sweep, tflms
 from lms3d.swap.cost import Machine
 from lms3d.swap.decide import Settings
+from lms3d.units import format_size
 from tests.swap.toy_graphs import MIB, training
 
 GRAPH, MACHINE = training(5, mib=4, resident_mib=3), Machine(flops_per_second=1e10)
@@ -65,11 +68,16 @@ def test_sweep(toy, capsys, tmp_path):
     assert "Step time under a memory limit" in run(capsys, "--sweep", "2")[1]  # a table alone
 
 
-def test_too_small_a_limit(toy, capsys):
-    code, out, err = run(capsys, "--memory-limit", "4MiB", "--sweep", "2")
+def test_too_small_a_limit(toy, capsys, tmp_path):
+    code, out, err = run(capsys, "--memory-limit", "4MiB", "--sweep", "2", "--output", str(tmp_path))
     assert code == 3
     assert "Step time under a memory limit" in out
-    assert "does not fit in 4.00 MiB: the smallest memory limit" in err
+    assert "does not fit in 4.00 MiB, not even with LMS: the smallest memory limit that would do is" in err
+    assert "largest at its peak: " in err
+    made_for = json.loads((tmp_path / "lms_plan.json").read_text())["limit_bytes"]
+    assert made_for > 4 * MIB
+    assert f"The lowest plan there is, made for {format_size(made_for)}, not 4.00 MiB" in out
+    assert "(weights, slots, batches and small tensors)" in out
 
 
 @pytest.mark.parametrize(("line", "message"), [
@@ -85,6 +93,23 @@ def test_refusals_come_before_any_work(line, message, capsys, tmp_path, monkeypa
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_the_peak_is_listed_to_its_last_row(toy, capsys, monkeypatch):
+    monkeypatch.setattr(plan, "LARGEST", 1)
+    _, out, _ = run(capsys, "--memory-limit", "36MiB")
+    peak = out.split("In memory at the peak")[1].split("LMS takes")[0]
+    assert re.search(r"and \d+ more", peak)
+    assert "(weights, slots, batches and small tensors)" in peak
+
+
+def test_a_sweep_with_given_parameters_is_named_after_them(toy, capsys):
+    settings = Settings(limit_bytes=1 << 40, tflms=tflms.Parameters(swapout_threshold=1))
+    assert sweep.run(GRAPH, settings, MACHINE, limits=2).tflms == sweep.TFLMS_PART
+    found = sweep.run(GRAPH, Settings(limit_bytes=1 << 40), MACHINE, limits=3)
+    limits = [point.limit_bytes for point in found.of(sweep.LMS)]
+    assert limits[-1] == found.fit_bytes
+    assert found.fit_bytes % MIB == 0
 
 
 def test_without_lms_only_the_step_is_described(toy, capsys):

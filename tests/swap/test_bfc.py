@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 
-from lms3d.swap.bfc import MOST_WASTE, Pool, replay, small_region_bytes
+from lms3d.swap import planner
+from lms3d.swap.bfc import FIRST_REGIONS_BYTES, MOST_WASTE, Pool, _lives, fit, replay, small_region_bytes
 from lms3d.swap.problem import reduce
-from lms3d.swap.schedule import build
+from lms3d.swap.schedule import Choice, Mode, build
 from tests.swap.toy_graphs import MIB, SECONDS, op, placeholder, step
 
 KIB = 1024
@@ -108,3 +112,79 @@ def test_replay_hands_a_forwarded_chunk_on():
 def test_replay_without_room_for_the_weights():
     problem = reduce(step(placeholder(), op("a", "x"), resident_mib=9), SECONDS)
     assert not replay(problem, build(problem, {}, SECONDS), 4 * MIB, "single").fits
+
+
+def coincidence():
+    """Ready for two tensors of 8 MiB and one of 4 in a pool of 24.5, unless a small one comes a little early.
+
+    While `a` is there, at the bottom, a small one lies above it. It leaves two pieces that are too large for one tensor of
+    8 MiB and too small for two, and nothing for the last.
+    """
+    small = [op(f"s{i}", "x", mib=40 / 1024) for i in range(3)]
+    large = [op("c0", "x", mib=8), op("c1", "x", mib=8), op("c2", "x", mib=4)]
+    last = op("d", "c0", "c1", "c2", "s0", "s1", "s2", mib=0.001)
+    problem = reduce(
+        step(placeholder(), op("a", "x", mib=10), op("end", "a", mib=0.001), *small, *large, last), SECONDS
+    )
+    return problem, build(problem, {}, SECONDS)
+
+
+def test_what_fits_only_by_a_coincidence_is_refused():
+    problem, schedule = coincidence()
+    pool = int(24.5 * MIB)
+    assert schedule.peak_bytes < pool
+    assert replay(problem, schedule, pool, "single").fits
+    assert not fit(problem, schedule, pool, "single").fits
+    assert planner.needed_bytes(problem, schedule, "single") * (1 - planner.RESERVE) > pool
+    roomy = fit(problem, schedule, 40 * MIB, "single")
+    assert roomy.fits
+    assert roomy.peak_bytes >= replay(problem, schedule, 40 * MIB, "single").peak_bytes
+
+
+def test_the_same_shifts_each_time():
+    problem, schedule = coincidence()
+    found = [[replay(problem, schedule, int(24.5 * MIB), "single", seed) for seed in range(6)] for _ in range(2)]
+    assert found[0] == found[1]
+    assert len(set(found[0])) > 1
+
+
+def test_transfers_are_shifted_too():
+    """A swap-in may start late and a swap-out end early, but never so that a reader would miss its tensor."""
+    machine = replace(SECONDS, swap_in_bytes_per_second=2 * MIB)
+    chain = [op(f"f{i}", f"f{i - 1}" if i else "a", mib=0.25, flops=1) for i in range(6)]
+    problem = reduce(step(placeholder(), op("a", "x", mib=4), *chain, op("z", "f5", "a", mib=0.1)), machine)
+    swapped = [b.root for b in problem.buffers].index("a:0")
+    schedule = build(problem, {swapped: Choice(Mode.SWAP)}, machine)
+    moved = set()
+    for seed in range(1, 30):
+        lives = _lives(problem, schedule, random.Random(seed))[-len(schedule.copies) :]
+        for copy, life in zip(schedule.copies, lives, strict=True):
+            assert copy.start <= life.start <= copy.first_read
+            assert copy.last_read <= life.end <= copy.end
+            moved |= {(copy.buffer, copy.number, "starts late")} if life.start > copy.start else set()
+            moved |= {(copy.buffer, copy.number, "ends early")} if life.end < copy.end else set()
+    assert moved == {(swapped, 0, "ends early"), (swapped, 1, "starts late")}
+
+
+@pytest.mark.parametrize(
+    ("resident_mib", "small_kib", "fits"),
+    [
+        (1, 40, True),  # the small tensor goes into the small region: the smaller of two pieces
+        (32, 40, False),  # weights fill that region: it lies at the bottom of the large one
+        (40, 0, True),  # weights fill that region first
+        (32, 3, True),  # too small to matter
+        (32, 0, True),
+    ],
+)
+def test_small_tensors_of_a_split_pool(resident_mib, small_kib, fits):
+    limit = 128 * MIB
+    large = limit - small_region_bytes(limit) - FIRST_REGIONS_BYTES
+    graph = step(
+        placeholder(),
+        op("s", "x", mib=small_kib / 1024),
+        op("c", "x", mib=large / MIB - max(resident_mib - 32, 0) - 16 / 1024),
+        op("d", "c", "s", mib=0.001),
+        resident_mib=resident_mib,
+    )
+    problem = reduce(graph, SECONDS)
+    assert replay(problem, build(problem, {}, SECONDS), limit, "split").fits == fits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 
 import pytest
 
@@ -11,11 +12,13 @@ from lms3d.errors import DoesNotFit
 from lms3d.swap import edit, emit, planner
 from lms3d.swap.bfc import POOLS
 from lms3d.swap.cost import Machine
-from lms3d.swap.decide import Settings, decide
+from lms3d.swap.decide import NAMED_TENSORS, Settings, decide, fits_unedited, unedited_limit
+from lms3d.swap.order import branch_ends_first
 from lms3d.swap.plan import Plan
 from lms3d.swap.problem import reduce
 from lms3d.swap.schedule import Choice, Mode, build
 from lms3d.swap.simulate import simulate
+from lms3d.units import format_size
 from tests.swap.toy_graphs import MIB, op, placeholder, step, training
 
 MACHINE = Machine(flops_per_second=1e10)
@@ -50,13 +53,54 @@ def test_the_floor_is_feasible_and_below_it_an_error_names_it(pool):
     assert caught.value.smallest_limit_bytes == smallest
 
 
-def test_what_fits_is_left_alone():
+def test_the_error_names_both_limits_and_the_largest_tensors_at_the_peak():
+    smallest = floor(GRAPH)
     problem = reduce(GRAPH, MACHINE)
-    unedited = planner.needed_bytes(problem, build(problem, {}, MACHINE), "none")
-    plan, report = decide(GRAPH, Settings(limit_bytes=2 * unedited), MACHINE)
-    assert plan.empty
+    unedited = unedited_limit(problem, build(problem, {}, MACHINE), "none")
+    with pytest.raises(DoesNotFit) as caught:
+        decide(GRAPH, Settings(limit_bytes=smallest // 2), MACHINE)
+    message = str(caught.value)
+    assert f"does not fit in {format_size(smallest // 2)}, not even with LMS" in message
+    assert f"would do is {format_size(smallest)} with LMS and {format_size(unedited)} without" in message
+    named = re.search(r"largest at its peak: (.*); raise --memory-limit", message).group(1)
+    tensors = re.findall(r"(\S+:0) \(4\.00 MiB\)", named)
+    assert len(tensors) == NAMED_TENSORS
+    lowest = planner.floor(reduce(branch_ends_first(GRAPH), MACHINE), MACHINE)[0]
+    event = int(lowest.schedule.live_bytes.argmax())
+    live = {lowest.problem.buffers[c.buffer].root for c in lowest.schedule.copies if c.start <= event <= c.end}
+    assert set(tensors) <= live
+
+
+def test_an_op_that_does_not_fit_alone_is_told_at_once(monkeypatch):
+    """Nothing is searched for at this limit; only the floor is found, for the message."""
+    graph = step(*GRAPH.ops, op("huge", "x", mib=200), op("end", "huge", mib=0.1), returned=["end"])
+    solved = []
+    solve = planner.solve
+    monkeypatch.setattr(planner, "solve", lambda *args, **options: solved.append(args[1]) or solve(*args, **options))
+    with pytest.raises(DoesNotFit, match=r"largest at its peak: huge:0 \(200 MiB\)") as caught:
+        decide(graph, Settings(limit_bytes=150 * MIB), MACHINE)
+    assert not solved
+    assert caught.value.smallest_limit_bytes > 200 * MIB
+    decide(GRAPH, Settings(limit_bytes=int(UNEDITED * 0.5)), MACHINE)
+    assert solved
+
+
+def test_what_fits_is_left_alone_and_the_report_says_so():
+    _, edited = decide(GRAPH, Settings(limit_bytes=int(UNEDITED * 0.8)), MACHINE)
+    plan, report = decide(GRAPH, Settings(limit_bytes=edited.unedited_limit_bytes), MACHINE)
+    assert plan == Plan()
+    assert edit.apply(GRAPH, plan).ops == GRAPH.ops
+    assert fits_unedited(GRAPH, Settings(limit_bytes=edited.unedited_limit_bytes), MACHINE)
     assert not report.rewritten
+    assert report.planner == "none"
     assert report.predicted_peak_bytes == report.unedited_peak_bytes
+    assert report.predicted_step_seconds == report.unedited_step_seconds
+    assert (report.swapped_out_bytes, report.swapped_in_bytes, report.recomputed_ops) == (0, 0, 0)
+    assert {d.action for d in report.decisions} == {"keep"}
+    assert report.headline().startswith("LMS changes nothing in the train step")
+    below = Settings(limit_bytes=edited.unedited_limit_bytes - 1)
+    assert not fits_unedited(GRAPH, below, MACHINE)
+    assert decide(GRAPH, below, MACHINE)[1].rewritten
 
 
 def test_nothing_large_nothing_to_do():
@@ -149,3 +193,14 @@ def test_plan_as_json():
 def test_planning_again_gives_the_same_plan():
     settings = Settings(limit_bytes=int(UNEDITED * 0.5))
     assert decide(GRAPH, settings, MACHINE)[0] == decide(GRAPH, settings, MACHINE)[0]
+
+
+def test_the_tensors_at_the_peak_of_an_unedited_step_are_those_of_its_own_order():
+    """A plan would make `mask`, which ends a branch, first; this step runs as traced."""
+    chain = [op(f"f{i}", f"f{i - 1}" if i else "x", mib=4 + i, flops=8) for i in range(6)]
+    last = [op("mask", "x", mib=1, type="Tanh"), op("z", "f5", "mask", mib=4, type="AddV2")]
+    _, report = decide(
+        step(placeholder(mib=0.1), *chain, *last, returned=["z"]), Settings(limit_bytes=1 << 30), MACHINE
+    )
+    assert report.peak_at == "f5"
+    assert report.peak_tensors[:2] == (("f5:0", 9 * MIB), ("f4:0", 8 * MIB))
