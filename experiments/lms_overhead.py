@@ -48,6 +48,7 @@ process). Peak: most bytes that TensorFlow's allocator had handed out, weights i
 the process during a step above what it had after importing the framework; all that Python holds of the traced graph is in it.
 PyTorch has no hard limit on a CPU and counts no bytes there, so that it is compared by resident memory alone; on a CPU
 save_on_cpu copies tensors within the same memory and cannot save any. Predicted: what the planner said / measured - 1.
+LMS and TFLMS keep their first plan (`adapt=False`) unless it runs out of memory: a recovery.
 `no LMS` runs the same traced step, unedited; `Keras fit as it is` is Keras's own way to trace and run it."""
 
 

@@ -32,7 +32,7 @@ class RecomputedBlock(Block):
 
 
 def build(method: str, name: str, input_shape: tuple[int, ...]) -> keras.Model:
-    """The network; for the two that recompute by block, isensee2017 with each Block (convolution, norm, LeakyReLU) wrapped.
+    """The network; for the two that recompute by block, isensee2017 with each block (convolution, norm, LeakyReLU) wrapped.
 
     Dropout stands between the blocks. It must: recomputed, it would drop other channels than before.
     """

@@ -3,8 +3,9 @@
 TensorFlow's oneDNN kernels do not check whether their output could be allocated: where a pool with a limit is full,
 they end the process with a segmentation fault (TensorFlow 2.21: `MklConvOp::Compute`). So before each large one an op
 asks for the same number of bytes, and gives them back at once. It fails cleanly, with `ResourceExhaustedError`. (Another
-thread may take the memory in between: the crash becomes rare, not impossible.) Not a byte more than the op itself: in a
-nearly full pool the only piece that fits is often the one that a tensor of the same size has just left.
+thread may take the memory in between: the crash becomes rare, not impossible.) In a step with a plan not a byte more than the
+op itself: in a nearly full pool the only piece that fits is often the one that a tensor of the same size has just left. In
+a step without one, which is not meant to fit, an eighth more, for what kernels take besides.
 
     x --> lms/guard/conv (Empty, control input: the op behind x)  ..control..>  conv
 """
@@ -37,7 +38,8 @@ def insert(
 ) -> tuple[tf.types.experimental.ConcreteFunction, int]:
     """The function with a guard before each large oneDNN op, and how many there are. Results are unchanged.
 
-    planned: the step is expected to fit. If not, filter gradients, which reorder their inputs, are guarded for that too.
+    planned: the step is expected to fit. If not, filter gradients, which reorder their inputs, are guarded for that too,
+    and all for an eighth more.
     """
     graph, count = function.graph, 0
     started_by = _swap_ins_by_trigger(graph)
@@ -45,6 +47,7 @@ def insert(
         needed = max((size(t) or 0 for t in op.outputs), default=0)  # each output is a piece of its own
         if not planned and "BackpropFilter" in op.type:
             needed += max((size(t) or 0 for t in op.inputs), default=0)
+        needed += 0 if planned else needed // 8
         if op.type not in ONEDNN_TYPES or needed < SMALLEST_BYTES or surgery.in_loop(op):
             continue
         before = list(dict.fromkeys([t.op for t in op.inputs] + list(op.control_inputs)))

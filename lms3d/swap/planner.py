@@ -41,9 +41,10 @@ PLANNING_SECONDS = 10.0  # of processor time for rules 1 to 4, on a machine too 
 # What stays unplanned: the executor's own buffers, and steps whose small ops run in yet another order.
 RESERVE = 0.04
 # A pool wastes more than its replay foresees: a small tensor in the wrong place makes one of the largest tensors unable to
-# use a hole of its own size. Room for one such accident is left. Without it, isensee2017 at 96^3 ran out of memory once
-# in the first six steps, at half of the unedited limit as well as at a third.
-ACCIDENT_BYTES = 4 * bfc.MOST_WASTE  # at most; otherwise the largest tensor
+# use a hole of its own size. Room for most of one such accident is left. Without it, isensee2017 at 96^3 ran out of memory
+# once in the first six steps, at half of the unedited limit as well as at a third.
+ACCIDENT = 0.7  # of the largest tensor
+ACCIDENT_BYTES = 3 * bfc.MOST_WASTE  # at most
 LOWER = 0.975  # each further try, when a plan fits by its bytes but not as pieces in the pool
 NEAR_FLOOR = 1.06  # plans with a peak up to this much above the smallest are tried as pieces
 
@@ -72,7 +73,7 @@ def usable_bytes(problem: Problem, limit_bytes: int, pool: str) -> int:
 
 def _accident_bytes(problem: Problem, pool: str) -> int:
     largest = max((b.bytes for b in problem.buffers), default=0)
-    return 0 if pool == "none" else min(largest, ACCIDENT_BYTES)
+    return 0 if pool == "none" else min(int(ACCIDENT * largest), ACCIDENT_BYTES)
 
 
 def _check(problem: Problem, choices: dict[int, Choice], schedule: Schedule, limit_bytes: int, pool: str) -> Solution:

@@ -262,3 +262,12 @@ def test_a_real_child_trains_under_a_hard_limit(tmp_path):
     assert 0 < result.peak_bytes < 2000 * MIB
     assert result.digest
     assert Result.load(tmp_path / "parts" / f"{part.name}.json") == result
+
+
+@pytest.mark.parametrize("method", [parts.KERAS_REMAT, parts.RECOMPUTE_GRAD])
+def test_every_block_of_the_network_is_recomputed(method):
+    from experiments.overhead import variants
+
+    names = {type(layer).__name__ for layer in variants.build(method, "isensee2017", (16, 16, 16, 4)).layers}
+    assert names & {"Block", "RecomputedBlock"}
+    assert not names & {"InstanceNormalization", "JoinedConv3D", "LeakyReLU"}

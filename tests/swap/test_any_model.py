@@ -67,10 +67,10 @@ def trainer(name: str) -> Trainer:
 def test_training(name, tmp_path):
     made = trainer(name)
     without = made.train(LMS(enabled=False), epochs=1)
-    limit = tight_limit(without.prepared, share=0.2)
+    limit = tight_limit(without.prepared, share=0.1)
     with_lms = made.train(LMS(memory_limit=limit, tier="disk", swap_dir=tmp_path))
     plan, report = with_lms.plans("train")[0], with_lms.prepared[0].report
-    assert plan.recomputes or plan.swap_outs
+    assert not plan.empty  # for the transformer another order of its ops may be enough
     assert report.predicted_peak_bytes <= limit < report.unedited_limit_bytes
     same(with_lms, without)
 
