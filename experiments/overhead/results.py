@@ -131,10 +131,13 @@ def _step_ratios(here: Comparison) -> list[Promise]:
 
 
 def _predictions(here: Comparison) -> list[Promise]:
-    timed = [r for r in here.timed(parts.LMS) if r.report.get("planner") not in (None, "off", "none")]
+    planned, timed = (
+        [r for r in found if r.report.get("planner") not in (None, "off", "none")]
+        for found in (here.of(parts.LMS), here.timed(parts.LMS))
+    )
     made = []
     for what, most, errors in (
-        ("peak", PEAK_ERROR, [r.peak_error for r in timed]),
+        ("peak", PEAK_ERROR, [r.peak_error for r in planned]),
         ("step time", SECONDS_ERROR, [r.seconds_error for r in timed]),
     ):
         known = [e for e in errors if e is not None]
