@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,12 @@ import tensorflow as tf
 from lms3d.errors import StorageError
 from lms3d.files import cache_directory
 from lms3d.swap.cost import Machine
+from lms3d.swap.swapfile import SwapFile
 
 SPEEDS = tuple(field.name for field in fields(Machine) if field.name != "op_table")  # ops have a cache of their own
-_VERSION = 2
+_VERSION = 3
 _PROBE_BYTES = 16 << 20
+_PROBE_FILES = 8  # together more than a processor's caches hold
 
 
 def machine(device: str, tier: str, swap_dir: Path | None) -> Machine:
@@ -94,7 +97,7 @@ def _measure(device: str, tier: str, swap_dir: Path | None) -> Machine:
         bytes_per_second=2 * _PROBE_BYTES / addition,
         swap_out_bytes_per_second=_PROBE_BYTES / out_seconds,
         swap_in_bytes_per_second=_PROBE_BYTES / in_seconds,
-        swap_share=1 / (os.cpu_count() or 1) if tier == "disk" and device.startswith("CPU") else 0.0,
+        swap_share=1.0 if tier == "disk" and device.startswith("CPU") else 0.0,
     )
 
 
@@ -114,16 +117,25 @@ def _host_seconds(device: str, there: tf.Tensor) -> tuple[float, float]:
 
 
 def _disk_seconds(swap_dir: Path | None) -> tuple[float, float]:
-    """Write and read the same file again and again, as a swap file is: mostly the page cache's speed."""
+    """Write and read some files in turn, as swap files are: mostly the page cache's speed. Seconds per _PROBE_BYTES.
+
+    Several, since one alone would stay in the processor's own caches, which a training step does not leave to it.
+    """
     data = np.ones(_PROBE_BYTES, np.uint8)
     try:
-        with tempfile.TemporaryFile(dir=swap_dir) as file:
-            os.posix_fallocate(file.fileno(), 0, _PROBE_BYTES)  # a full disk fails here, not by writing less
-            out_seconds = _best_seconds(lambda: os.pwrite(file.fileno(), data.data, 0))
-            in_seconds = _best_seconds(lambda: os.preadv(file.fileno(), [data.data], 0))
+        with tempfile.TemporaryDirectory(dir=swap_dir) as folder:
+            files = [SwapFile(Path(folder) / str(number)) for number in range(_PROBE_FILES)]
+            for file in files:
+                file.write(data)  # the first time, which finds a full disk, also finds the blocks
+            out_seconds, in_seconds = (_best_seconds(partial(_each, files, way, data)) for way in ("write", "read"))
     except OSError as error:
         raise StorageError(
             f"swap folder {str(swap_dir or tempfile.gettempdir())!r}: {error.strerror} while measuring its speed; "
             "free space there or choose another folder with --swap-dir"
         ) from None
-    return out_seconds, in_seconds
+    return out_seconds / _PROBE_FILES, in_seconds / _PROBE_FILES
+
+
+def _each(files: list[SwapFile], way: str, data: np.ndarray) -> None:
+    for file in files:
+        getattr(file, way)(data)

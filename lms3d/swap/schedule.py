@@ -25,8 +25,6 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.problem import Problem, Reader
 
 SPLIT = 3  # anchors: shorter gaps are never worth a copy
-# What a second of transfer costs even where it hides behind compute: it takes memory bandwidth, and may be late.
-TRANSFER_PRICE = 0.05
 
 
 class Mode(enum.IntEnum):
@@ -77,12 +75,12 @@ class Schedule:
     release: dict[int, int] = field(default_factory=dict)  # swapped buffer -> event that waits for its swap-out
     base_bytes: int = 0
 
-    transfer_seconds: float = 0.0  # of both links
+    transfer_price_seconds: float = 0.0
 
     @property
     def cost_seconds(self) -> float:
-        """What the planner makes small: the step's time, and a price for each transfer."""
-        return self.seconds + TRANSFER_PRICE * self.transfer_seconds
+        """What the planner makes small: the step's time, and what the transfers take from the compute device."""
+        return self.seconds + self.transfer_price_seconds
 
     @property
     def peak_bytes(self) -> int:
@@ -115,7 +113,7 @@ def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Sch
     ended = {c.buffer: c.end for c in copies if c.number == 0 and c.buffer in release}
     release = {b: ended[b] + 1 for b in release if ended[b] + 1 < len(events)}
     total = _timeline(problem, choices, copies, release, begins, machine)
-    transfers = _transfer_seconds(problem, choices, copies, machine)
+    transfers = machine.transfer_price * _transfer_seconds(problem, choices, copies, machine)
     return Schedule(events, copies, live, total, total - begins[-1], release, problem.base_bytes, transfers)
 
 

@@ -8,9 +8,10 @@
     disk    t -> lms/swap_out/t (writes a file) -> lms/swap_in/t/k/read -> lms/swap_in/t/k -> z
                                     lms/swap_in/t/k/buffer -/   (an empty tensor on the host, which the read fills)
 
-The disk tier moves raw bytes between the tensor's own buffer and a file of its own, without a copy and without the
-Python lock: `pwrite` and `preadv` release it. The files are private to the user, and are removed when the tier is
-closed, when the process ends, and, after a crash, by the next run (their owner holds a lock that dies with it).
+The disk tier moves raw bytes between the tensor's own buffer and a file of its own (`lms3d.swap.swapfile`), without a
+second copy and without the Python lock. The files are private to the user, and are removed when the tier is
+closed, when the process ends, even by a signal, and, after a crash of the machine, by the next run (their owner holds a
+lock that dies with it).
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from lms3d.errors import InputError, StorageError
 from lms3d.swap import surgery
+from lms3d.swap.lifeline import remove_after
+from lms3d.swap.swapfile import SwapFile
 
 _PREFIX = "lms3d-swap-"
 
@@ -106,6 +109,7 @@ class DiskTier:
             parent.mkdir(parents=True, exist_ok=True)
             self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
             self._lock = _lock(self.directory)
+            self._lifeline = remove_after(self.directory)
         except OSError as error:
             raise InputError(
                 f"swap folder {str(parent)!r}: {error.strerror}; give a writable folder with --swap-dir"
@@ -116,6 +120,7 @@ class DiskTier:
         self._under_way = dict.fromkeys(_COUNTERS, 0)  # transfers in this moment, by their counter of seconds
         self._busy_since = dict.fromkeys(_COUNTERS, 0.0)
         self._files: dict[int, list[int]] = defaultdict(list)  # graph (its id) -> numbers of its files
+        self._swap_files: dict[int, SwapFile] = {}
         self.error: StorageError | None = None
         atexit.register(self.close)
 
@@ -123,8 +128,10 @@ class DiskTier:
         number, self._count = self._count, self._count + 1
         self._files[id(tensor.graph)].append(number)
 
+        file = self._swap_files[number] = SwapFile(self.directory / f"{number}.bin")
+
         def write(array: np.ndarray) -> np.int64:
-            self._transfer(os.pwrite, number, array, "swapped_out_bytes", "swap_out_seconds")
+            self._transfer(file.write, np.ascontiguousarray(array), "swapped_out_bytes", "swap_out_seconds")
             return np.int64(number)
 
         with surgery.insertion(tensor.graph, "CPU:0"):
@@ -136,7 +143,7 @@ class DiskTier:
     def swap_in(self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation]) -> tf.Tensor:
         def read(array: np.ndarray, number: np.int64) -> np.int64:
             # The array is a view of the empty tensor's own buffer, which nobody else can see yet.
-            self._transfer(os.preadv, int(number), array, "swapped_in_bytes", "swap_in_seconds")
+            self._transfer(self._swap_files[int(number)].read, array, "swapped_in_bytes", "swap_in_seconds")
             return number
 
         with surgery.insertion(handle.graph, "CPU:0", triggers):
@@ -149,29 +156,22 @@ class DiskTier:
             surgery.keep(op)
         return back
 
-    def _transfer(self, call: Any, number: int, array: np.ndarray, bytes_key: str, seconds_key: str) -> None:
-        """Move a whole array to or from the start of a file; both calls may move less than they were asked to.
-
-        The file is open only meanwhile: a step may have more swapped tensors than a process may have open files.
-        """
-        view = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        done = 0
+    def _transfer(
+        self, move: Callable[[np.ndarray], None], array: np.ndarray, bytes_key: str, seconds_key: str
+    ) -> None:
+        """Move a whole array to or from its file."""
+        data = array.reshape(-1).view(np.uint8)
         try:
-            with self._busy(seconds_key), _opened(self._path(number)) as file:
-                while done < len(view):
-                    part = view[done:] if call is os.pwrite else [view[done:]]
-                    moved = call(file, part, done)
-                    if moved == 0:
-                        raise OSError(5, "the swap file ended too early")
-                    done += moved
+            with self._busy(seconds_key):
+                move(data)
         except OSError as error:
             self.error = StorageError(
-                f"swap folder {str(self.directory.parent)!r}: {error.strerror} while moving {len(view):,} bytes; "
+                f"swap folder {str(self.directory.parent)!r}: {error.strerror} while moving {len(data):,} bytes; "
                 "free space there or choose another folder with --swap-dir"
             )
             raise
         with self._guard:
-            self._counters[bytes_key] += len(view)
+            self._counters[bytes_key] += len(data)
 
     @contextlib.contextmanager
     def _busy(self, seconds_key: str) -> Iterator[None]:
@@ -188,9 +188,6 @@ class DiskTier:
                 if self._under_way[seconds_key] == 0:
                     self._counters[seconds_key] += time.perf_counter() - self._busy_since[seconds_key]
 
-    def _path(self, number: int) -> Path:
-        return self.directory / f"{number}.bin"
-
     def take_counters(self) -> dict[str, float]:
         with self._guard:
             taken, self._counters = self._counters, dict.fromkeys(_COUNTERS, 0.0)
@@ -198,26 +195,19 @@ class DiskTier:
 
     def discard(self, graph: tf.Graph) -> None:
         for number in self._files.pop(id(graph), ()):
-            self._path(number).unlink(missing_ok=True)
+            self._swap_files.pop(number).remove()
 
     def close(self) -> None:
+        self._swap_files.clear()
         shutil.rmtree(self.directory, ignore_errors=True)
-        lock, self._lock = self._lock, -1
-        with contextlib.suppress(OSError):
-            os.close(lock)
+        files, self._lock, self._lifeline = (self._lock, self._lifeline), -1, -1
+        for file in files:
+            with contextlib.suppress(OSError):
+                os.close(file)
         atexit.unregister(self.close)
 
 
 _COUNTERS = ("swapped_out_bytes", "swapped_in_bytes", "swap_out_seconds", "swap_in_seconds")
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        yield file
-    finally:
-        os.close(file)
 
 
 def _lock(directory: Path) -> int:

@@ -1,0 +1,88 @@
+"""One swapped tensor on the disk: a file that is written whole and read whole, again and again.
+
+    first write        pwrite            allocates the blocks: a full disk fails here, with an error and no signal
+    later transfers    memory map        while the page cache holds the file: one plain copy, at the memory's speed
+                       pwrite, preadv    once the system has taken pages away for others
+
+A system call copies at half the speed of a plain copy (measured: 9 and 6 against 14 GB/s), and every second of a copy is
+one in which a core does not compute. But writing through a map to a page that is gone would read it from the disk first,
+and reading would fetch it in small pieces: hence the look at the page table (`mincore`, 0.3 ms for 100 MB).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LEAST_MAPPED_BYTES = 1 << 20  # below that a system call costs nothing
+
+
+class SwapFile:
+    """The bytes of one tensor at `path`. OSError where the disk fails or is full."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._map: np.ndarray | None = None
+
+    def write(self, data: np.ndarray) -> None:
+        """`data`: a flat array of bytes."""
+        if self._in_memory(len(data)):
+            np.copyto(self._map, data)  # type: ignore[arg-type]  # numpy gives up the Python lock for this
+            return
+        with _opened(self.path) as file:
+            _whole(lambda at: os.pwrite(file, data[at:].data, at), len(data))
+            if self._map is None and len(data) >= _LEAST_MAPPED_BYTES:
+                with contextlib.suppress(OSError, ValueError):  # some file systems map nothing
+                    self._map = np.frombuffer(mmap.mmap(file, len(data)), np.uint8)
+
+    def read(self, data: np.ndarray) -> None:
+        """Fills the flat array of bytes `data` with what was written last."""
+        if self._in_memory(len(data)):
+            np.copyto(data, self._map)  # type: ignore[arg-type]
+            return
+        with _opened(self.path) as file:
+            _whole(lambda at: os.preadv(file, [data[at:].data], at), len(data))
+
+    def remove(self) -> None:
+        self._map = None
+        self.path.unlink(missing_ok=True)
+
+    def _in_memory(self, size: int) -> bool:
+        """Whether a map of this size is there, all of it in the page cache."""
+        return self._map is not None and len(self._map) == size and _resident(self._map)
+
+
+def _resident(mapped: np.ndarray) -> bool:
+    pages = np.empty(-(-len(mapped) // mmap.PAGESIZE), np.uint8)
+    failed = _LIBC.mincore(
+        ctypes.c_void_p(mapped.ctypes.data), ctypes.c_size_t(len(mapped)), ctypes.c_void_p(pages.ctypes.data)
+    )
+    return not failed and bool((pages & 1).all())
+
+
+def _whole(move: Callable[[int], int], size: int) -> None:
+    """Repeat a call that may move less than it was asked to: `move(offset)` -> bytes moved."""
+    done = 0
+    while done < size:
+        moved = move(done)
+        if moved == 0:
+            raise OSError(errno.EIO, "the swap file ended too early")
+        done += moved
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Open only meanwhile: a step may have more swapped tensors than a process may have open files."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield file
+    finally:
+        os.close(file)
