@@ -14,14 +14,15 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from experiments.overhead import results, schedule
+from experiments.overhead import parts, results, schedule
 from experiments.overhead.bench import Bench
 from experiments.overhead.parts import MIB, Result
 from lms3d import cli, errors
-from lms3d.units import parse_size
+from lms3d.units import format_size, parse_size
 
 _DESCRIPTION = """\
 Measure what LMS costs: the smallest memory limits with and without it, step times under smaller and smaller limits, and
@@ -103,12 +104,21 @@ def write(output: Path, wanted: schedule.Wanted, bench: Bench, command: str) -> 
 
 
 def _conditions(found: Sequence[Result]) -> str:
-    import platform
+    import psutil
+
+    from lms3d import runs
+    from lms3d.swap import measure
 
     devices = ", ".join(dict.fromkeys(r.device for r in found if r.device)) or "none"
+    versions = ", ".join(
+        f"{name} {value}" for name, value in runs.versions().items() if name in ("tensorflow", "keras")
+    )
+    earlier = sum(r.code != parts.code_digest() for r in found)
     return (
-        f"Batch 1, Adam, Dice loss. Devices: {devices}. Machine: {os.cpu_count()} cores, {platform.machine()}. "
+        f"Batch 1, Adam, Dice loss. Devices: {devices}. Machine: {os.cpu_count()} cores ({measure.device_name('CPU:0')}), "
+        f"{format_size(psutil.virtual_memory().total)} of memory; {versions}; {datetime.now(UTC):%Y-%m-%d}. "
         f"All parts together took {sum(r.wall_seconds for r in found) / 60:.0f} min."
+        + (f" {earlier} of {len(found)} parts were measured before the last change of the code." if earlier else "")
     )
 
 
@@ -134,7 +144,7 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.lms_overhead", description=_DESCRIPTION, epilog=_EPILOG)
     resolution = cli.checked(cli.resolution, "resolution")
     add = parser.add_argument
-    add("--model", choices=cli.MODELS, default="isensee2017", help="network (default: isensee2017)")
+    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
     add(
         "--resolutions", type=resolution, nargs="+", metavar="N", default=None,
         help="sides of the cubes (default: 96 128; with a GPU 144 160 176 192)",

@@ -32,8 +32,6 @@ STEP_FACTOR = {
 }
 USUAL_STEP_FACTOR = 1.4
 VOXEL_SECONDS = 3.5e-6
-MOST_WARM_UP = 9
-"""LMS may try another plan after four steps: so many steps at most until it has settled on one."""
 LEAST_PATIENCE_SECONDS = 300.0
 
 
@@ -137,14 +135,17 @@ class Bench:
         result = run(part, lambda: self._child(part), neighbour)
         if neighbour is not None and result.trained and not result.baseline_seconds:
             self.close()
-        result = replace(result, wall_seconds=time.monotonic() - started)
+        result = replace(result, wall_seconds=time.monotonic() - started, code=parts.code_digest())
         if result.trained:
             self._drift.append(result.wall_seconds / guess)
         return result
 
     def _child(self, part: Part, role: str = "") -> Trainer:
         log = self.folder / "logs" / f"{role.replace(' ', '_')}{part.name}.txt"
-        return self._start(part, log, max(LEAST_PATIENCE_SECONDS, 4 * self.expected_seconds(part)))
+        patience = max(LEAST_PATIENCE_SECONDS, 4 * self.expected_seconds(part))
+        if self._deadline is not None:  # a child that hangs must not hold up the end for long
+            patience = min(patience, max(LEAST_PATIENCE_SECONDS / 5, self._deadline - time.monotonic()))
+        return self._start(part, log, patience)
 
     def _neighbour_of(self, part: Part) -> Trainer | None:
         """The process that takes steps without LMS; None where it cannot."""
@@ -174,8 +175,6 @@ def run(part: Part, start: Callable[[], Trainer], neighbour: Trainer | None) -> 
         child = start()
         ready = child.ready
         warm = [child.step() for _ in range(part.warm_up)] if part.method != parts.PREDICTION else []
-        while part.timed and warm and not warm[-1].get("settled", True) and len(warm) < MOST_WARM_UP:
-            warm.append(child.step())
         for _ in range(part.steps if part.method != parts.PREDICTION else 0):
             if neighbour is not None:
                 try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import statistics
 from dataclasses import asdict, dataclass, field, replace
@@ -92,6 +94,8 @@ class Result:
     parameters: int | None = None
     report: dict[str, Any] = field(default_factory=dict)
     wall_seconds: float = 0.0
+    code: str = ""
+    """Of the engine and the networks that were measured: see `code_digest`."""
 
     @property
     def trained(self) -> bool:
@@ -130,3 +134,14 @@ class Result:
         part = Part(**values.pop("part"))
         listed: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         return cls(part=part, **listed)
+
+
+@functools.cache
+def code_digest() -> str:
+    """A fingerprint of all source files whose change may change what is measured."""
+    root, digest = Path(__file__).parents[2], hashlib.sha256()
+    for path in sorted(
+        [*root.glob("lms3d/**/*.py"), *root.glob("models/*.py"), *root.glob("experiments/overhead/*.py")]
+    ):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

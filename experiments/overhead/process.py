@@ -24,6 +24,7 @@ from typing import Any
 from experiments.overhead.parts import TORCH_METHODS, Part
 
 ROOT = Path(__file__).parents[2]
+_LAST_SECONDS = 60.0  # for a process to end that has said its last word: it gives back its memory and its swap files
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 
 
@@ -71,12 +72,20 @@ class Child:
         assert self.process.stdin is not None
         self.process.stdin.close()
         values = self._answer()
-        self.process.wait()
+        self._end()
         return values
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+    def _end(self) -> int:
+        """Its exit code; it is made to end if it does not by itself."""
+        try:
+            return self.process.wait(_LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -96,12 +105,12 @@ class Child:
             raise self._ended(late.is_set())
         values: dict[str, Any] = json.loads(line)
         if "error" in values:
-            self.process.wait()
+            self._end()
             raise ChildFailed(values["error"], values.get("detail", ""), values)
         return values
 
     def _ended(self, late: bool) -> ChildFailed:
-        code = self.process.wait()
+        code = self._end()
         if late:
             return ChildFailed("failed", f"no answer for {self.patience_seconds:.0f} s")
         cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"

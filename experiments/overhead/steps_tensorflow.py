@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ import tensorflow as tf
 from experiments.overhead import data, parts, uniform, variants
 from experiments.overhead.child import Resident, Talk, part_from_command_line
 from experiments.overhead.parts import MIB, Part
-from lms3d import LMS, feedback, losses, memory, startup
+from lms3d import LMS, losses, memory, startup
 from lms3d.callback import estimate
 
 DIGEST_STEP = 3
@@ -47,7 +46,6 @@ class _Lockstep(keras.callbacks.Callback):
     def __init__(self, talk: Talk, resident: Resident, lms: LMS | None) -> None:
         super().__init__()
         self.talk, self.resident, self.lms = talk, resident, lms
-        self.plan_steps: Counter[int] = Counter()
         self.device = memory.compute_device()
         self.steps, self.digest, self.started = 0, "", 0.0
 
@@ -69,16 +67,7 @@ class _Lockstep(keras.callbacks.Callback):
             peak_bytes=int(tf.config.experimental.get_memory_info(self.device)["peak"]),
             resident_bytes=self.resident.take_peak(),
             loss=float((logs or {})["loss"]),
-            settled=self._settled(),
         )
-
-    def _settled(self) -> bool:
-        """Whether the plan in use has run for longer than LMS takes to judge one."""
-        report = None if self.lms is None else self.lms.report
-        if report is None or not report.rewritten:
-            return True
-        self.plan_steps[report.plan] += 1
-        return self.plan_steps[report.plan] > feedback.COLD + feedback.WARM
 
 
 class _Recoveries(logging.Handler):

@@ -112,16 +112,6 @@ def test_each_measured_step_has_a_neighbour(tmp_path, child):
     )  # one neighbour serves them all
 
 
-def test_steps_are_measured_once_lms_has_settled_on_a_plan(tmp_path, child, monkeypatch):
-    step = child.step
-    monkeypatch.setattr(child, "step", lambda self: {**step(self), "settled": self.steps >= 7, "seconds": self.steps})
-    part = Part(method=parts.LMS, model="isensee2017", resolution=96, limit_mib=500, warm_up=5, steps=2)
-    assert bench.Bench(tmp_path, start=child).measure(part).seconds == (8, 9)
-    monkeypatch.setattr(child, "step", lambda self: {**step(self), "settled": False, "seconds": self.steps})
-    last = bench.MOST_WARM_UP + 2
-    assert bench.Bench(tmp_path, start=child, again=True).measure(part).seconds == (last - 1, last)
-
-
 def test_it_goes_on_where_it_stopped(tmp_path, child):
     assert run(tmp_path, "--only", "limits", "times") == 0
     first = len(child.made)
