@@ -6,7 +6,13 @@
 | `preprocess`                          | crop, resize to a cube, and the way back to the original grid         |
 | `cache`                               | cubes on disk, made once per data set and resolution                  |
 | `normalise`, `split`, `augment`       | training statistics, training/validation lists, the 48 cube symmetries |
-| `pipeline`                            | tf.data batches (the only room that needs TensorFlow at import)       |
+| `stream`, `pipeline`                  | an order of samples that is a function; batches of cubes              |
 | `phantom*`                            | an embedded data set in BraTS layout, made from nilearn's ICBM152     |
+| `chest_xray`, `chest_split`, `png`    | ChestX-ray14 on disk: what is there, what is wrong with it, who tests |
+| `tfrecord`, `shards`, `records`       | its images as TFRecord shards: the format, writing, reading           |
+| `pipelines`                           | batches of radiographs, in four ways                                  |
+| `radiograph*`                         | an embedded data set in the layout of ChestX-ray14                    |
 | `prepare`                             | `python -m data.prepare`                                              |
+
+Only `stream`, `pipeline` and `pipelines` import TensorFlow.
 """

@@ -1,14 +1,12 @@
 """Batches for Keras, from a cache: plain `tf.data.Dataset`s with static shapes.
 
-The order of training samples is a function, not a state: sample g of the endless stream is case `g % n` of a
-permutation drawn from (seed, g // n), seen under a symmetry drawn from (seed, g). So a run that resumes at step k needs
-nothing but k.
+The order of training samples is a function, not a state (see `data.stream`): sample g of the endless stream is a case that
+follows from (seed, g), seen under a symmetry drawn from (seed, g).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -17,8 +15,9 @@ from data import augment as symmetries
 from data.cache import Cache
 from data.errors import DataError, data_error
 from data.normalise import Normalisation
+from data.stream import aligned_empty, check_place, loaded, rank_samples, sample_position
 
-_PASS, _SYMMETRY = 0, 1  # separate random streams of one seed
+_SYMMETRY = 1  # random stream of a seed; see `data.stream`
 
 
 def training_dataset(
@@ -28,23 +27,27 @@ def training_dataset(
     *,
     batch_size: int,
     seed: int,
-    first_step: int = 0,
+    first_sample: int = 0,
+    rank: int = 0,
+    size: int = 1,
     augment: bool = True,
 ) -> tf.data.Dataset:
     """An endless stream of (image (B, N, N, N, 4) float32, target (B, N, N, N, 3) uint8).
 
-    first_step: number of batches to leave out; the rest is exactly what follows them in the stream from 0.
+    first_sample: number of samples to leave out; the rest is exactly what follows them in the stream from 0.
+    rank, size: batch k of a rank holds every `size`-th sample from first_sample + k * B * size + rank on.
     """
     ids = _check(cache, ids, batch_size)
+    check_place(first_sample, rank, size)
 
     def load(step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        samples = range(int(step) * batch_size, (int(step) + 1) * batch_size)
+        samples = rank_samples(int(step), batch_size, first_sample, rank, size)
         chosen = [ids[sample_position(seed, len(ids), g)] for g in samples]
         return _load_batch(cache, chosen, normalisation, [sample_symmetry(seed, g) if augment else 0 for g in samples])
 
-    # Counting comes first, so that skipping to `first_step` costs nothing.
-    steps = tf.data.Dataset.range(first_step, np.iinfo(np.int64).max)
-    return _batches(steps, load, cache.resolution, batch_size)
+    # Counting comes first, so that leaving out samples costs nothing.
+    steps = tf.data.Dataset.range(np.iinfo(np.int64).max)
+    return loaded(steps, load, _signature(cache, batch_size))
 
 
 def validation_dataset(
@@ -62,12 +65,7 @@ def validation_dataset(
 
     whole, rest = divmod(len(ids), batch_size)
     steps = tf.data.Dataset.range(whole + bool(rest))
-    return _batches(steps, load, cache.resolution, None if rest else batch_size)
-
-
-def sample_position(seed: int, count: int, g: int) -> int:
-    """Index of the case that sample g of the stream shows, of `count` cases."""
-    return int(_permutation(seed, count, g // count)[g % count])
+    return loaded(steps, load, _signature(cache, None if rest else batch_size))
 
 
 def sample_symmetry(seed: int, g: int) -> int:
@@ -75,33 +73,9 @@ def sample_symmetry(seed: int, g: int) -> int:
     return int(np.random.default_rng([abs(seed), _SYMMETRY, g]).integers(len(symmetries.SYMMETRIES)))
 
 
-@lru_cache(maxsize=8)
-def _permutation(seed: int, count: int, number: int) -> np.ndarray:
-    return np.random.default_rng([abs(seed), _PASS, number]).permutation(count)
-
-
-def _batches(
-    steps: tf.data.Dataset,
-    load: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
-    resolution: int,
-    batch_size: int | None,
-) -> tf.data.Dataset:
-    """Step numbers -> batches, loaded one ahead."""
-    cube = (batch_size, resolution, resolution, resolution)
-
-    def load_step(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        image, target = tf.numpy_function(load, [step], (tf.float32, tf.uint8), stateful=False)
-        return tf.ensure_shape(image, (*cube, 4)), tf.ensure_shape(target, (*cube, 3))
-
-    # One load at a time, whole batches: its arrays go to TensorFlow without a copy. A `batch` stage would copy them,
-    # and parallel loads would each hold a batch; both count under a CPU memory limit.
-    batches = steps.map(load_step, num_parallel_calls=None)
-    # Last, so that loading overlaps the step. One batch is enough to hide it and the least that can.
-    batches = batches.prefetch(1)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # would enlarge the prefetch buffer
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF  # ranks get own ids
-    return batches.with_options(options)
+def _signature(cache: Cache, batch_size: int | None) -> tuple[tf.TensorSpec, tf.TensorSpec]:
+    cube = (batch_size,) + (cache.resolution,) * 3
+    return tf.TensorSpec((*cube, 4), tf.float32), tf.TensorSpec((*cube, 3), tf.uint8)
 
 
 def _load_batch(
@@ -120,14 +94,6 @@ def _load_batch(
         assert truth is not None  # `_check` has seen to it
         target[:] = cache.schema.to_channels(symmetries.apply(truth, k))
     return images, targets
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """Like np.empty, at an address from which TensorFlow takes an array over without a copy (64 bytes)."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 def _check(cache: Cache, ids: Sequence[str], batch_size: int) -> list[str]:

@@ -6,54 +6,98 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
-from data import brats, cache
-from data.errors import DataError
+from data import brats, cache, chest_xray, shards
+from data.errors import DataError, data_error
 from data.files import Progress
 from data.preprocess import check_resolution
 from data.schema import SCHEMAS
 
 _DESCRIPTION = """\
-Check a brain tumour data set and build its training cache: every case is read, cropped to the brain, resized to a cube
-and stored. Training does the same by itself; do it ahead to find bad files early or to prepare on another machine.
+Check a data set and build its training cache. Training does the same by itself; do it ahead to find bad files early or to
+prepare on another machine. DATA is the folder of an unpacked data set:
 
-DATA is the folder of an unpacked data set: BraTS 2017-2021, 2023, 2024, TCIA (Pre-operative TCGA), or
-Task01_BrainTumour of the Medical Segmentation Decathlon. Any depth of folders is searched."""
+BraTS 2017-2021, 2023, 2024, TCIA (Pre-operative TCGA), or Task01_BrainTumour of the Medical Segmentation Decathlon: every
+case is read, cropped to the brain, resized to a cube and stored. Any depth of folders is searched.
+
+ChestX-ray14, known by its Data_Entry_2017.csv: every image is read, made grey and square, and stored in TFRecord shards
+of 256, split by patient into training, validation and test (the official lists are kept where they are there)."""
 
 _EPILOG = """\
 examples:
   python -m data.prepare ~/MICCAI_BraTS2020_TrainingData --resolution 144
   python -m data.prepare ~/my_cases --labels brats2023 --resolution 96 --cache /fast/disk
+  python -m data.prepare ~/ChestX-ray14 --resolution 224 --skip-bad
 
 exit codes: 0 done, 2 wrong option or wrong input (one line says which file), 130 interrupted (run again to go on)"""
+
+_CUBE, _SQUARE = 192, 224
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, check, build, summarise. Returns the exit code."""
     try:
         options = _parser().parse_args(arguments)
-        check_resolution(options.resolution)
-        cases, schema = brats.find_cases(options.data, labels=options.labels, require_truth=False)
-        print(f"{len(cases)} cases, labels of {schema.name}, {sum(c.truth is None for c in cases)} without truth")
-        with _bar() as progress:
-            built = cache.build(
-                cases,
-                schema,
-                options.resolution,
-                directory=options.cache,
-                n4=options.n4,
-                workers=options.workers,
-                progress=progress,
-            )
+        prepare = _prepare_images if chest_xray.is_chest_xray(options.data) else _prepare_cubes
+        directory = prepare(options)
     except DataError as error:
         print(f"data.prepare: error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("data.prepare: interrupted; what is done stays, run again to go on", file=sys.stderr)
         return 130
-    print(f"cache: {built.directory}")
+    print(f"cache: {directory}")
     return 0
+
+
+def _prepare_cubes(options: argparse.Namespace) -> Path:
+    """Make the cubes of a brain tumour data set; returns their folder."""
+    _refuse(options, "skip_bad", "brain scans", "ChestX-ray14")
+    resolution = _CUBE if options.resolution is None else options.resolution
+    check_resolution(resolution)
+    cases, schema = brats.find_cases(options.data, labels=options.labels, require_truth=False)
+    print(f"{len(cases)} cases, labels of {schema.name}, {sum(c.truth is None for c in cases)} without truth")
+    with _bar() as progress:
+        built = cache.build(
+            cases, schema, resolution, directory=options.cache, n4=options.n4, workers=options.workers,
+            progress=progress,
+        )  # fmt: skip
+    return built.directory
+
+
+def _prepare_images(options: argparse.Namespace) -> Path:
+    """Make the shards of ChestX-ray14; returns their folder."""
+    _refuse(options, "labels", "chest X-rays", "brain scans")
+    _refuse(options, "n4", "chest X-rays", "brain scans")
+    resolution = _SQUARE if options.resolution is None else options.resolution
+    shards.check_resolution(resolution)
+    collection = chest_xray.find_images(options.data)
+    print(f"{len(collection.images)} images, {'no' if collection.test is None else 'official'} test list")
+    with _bar() as progress:
+        built = shards.build(
+            collection, resolution, directory=options.cache, skip_bad=options.skip_bad, workers=options.workers,
+            progress=progress,
+        )  # fmt: skip
+    if built.skipped and not options.skip_bad:
+        raise data_error(
+            built.directory,
+            found=f"{len(built.skipped)} images that an earlier --skip-bad left out",
+            expected="all of them",
+            advice="mend those in its skipped.csv and remove the folder, or say --skip-bad again",
+        )
+    print(", ".join(f"{name}: {len(part)}" for name, part in built.parts.items()))
+    if built.skipped:
+        print(f"skipped: {len(built.skipped)} images, listed in {built.directory / 'skipped.csv'}")
+    return built.directory
+
+
+def _refuse(options: argparse.Namespace, name: str, found: str, wanted: str) -> None:
+    """DataError when an option of the other kind of data was given."""
+    if getattr(options, name):
+        option = "--" + name.replace("_", "-")
+        raise DataError(f"{option}: found {found} in {options.data}; expected {wanted}; leave {option} out")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -72,7 +116,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("data", metavar="DATA", help="folder of the data set")
     parser.add_argument(
-        "--resolution", type=int, default=192, metavar="N", help="edge of the cube, a multiple of 16 (default: 192)"
+        "--resolution",
+        type=int,
+        metavar="N",
+        help=f"edge of the cube, a multiple of 16 (default: {_CUBE}), or of the square, 32 to 1024 (default: {_SQUARE})",
     )
     parser.add_argument(
         "--labels",
@@ -81,7 +128,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--n4", action="store_true", help="correct the bias field of t1, t1ce and t2 first (slow)")
     parser.add_argument(
-        "--cache", metavar="DIR", help="where caches lie (default: cubes/ under $LMS3D_CACHE or ~/.cache/lms3d)"
+        "--skip-bad",
+        action="store_true",
+        help="leave out chest X-rays that are not sound, and list them in skipped.csv",
+    )
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="where caches lie (default: cubes/ or images/ under $LMS3D_CACHE or ~/.cache/lms3d)",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one per core, at most 16)")
     return parser

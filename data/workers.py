@@ -70,6 +70,9 @@ def _start_worker() -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer; it cancels the pool
+    import numpy  # noqa: F401  # loads its BLAS, for the next line to find
     import SimpleITK as sitk
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+    threadpool_limits(1)  # BLAS threads of several processes would wait for each other, and spin as they do
     sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(1)

@@ -43,10 +43,28 @@ def test_a_batch_holds_what_the_functions_say(small_cache, fitted):
 def test_a_resumed_stream_is_the_rest_of_the_first(small_cache, fitted, k):
     options = {"batch_size": 3, "seed": 11}
     whole = first(pipeline.training_dataset(small_cache, small_cache.ids, fitted, **options), 12)
-    resumed = first(pipeline.training_dataset(small_cache, small_cache.ids, fitted, first_step=k, **options), 12 - k)
-    for a, b in zip(whole[k:], resumed, strict=True):
+    rest = pipeline.training_dataset(small_cache, small_cache.ids, fitted, first_sample=3 * k, **options)
+    for a, b in zip(whole[k:], first(rest, 12 - k), strict=True):
         np.testing.assert_array_equal(a[0], b[0])
         np.testing.assert_array_equal(a[1], b[1])
+
+
+@pytest.mark.parametrize(("size", "batch_size", "first_sample"), [(2, 1, 0), (3, 2, 0), (3, 2, 7)])
+def test_ranks_together_see_what_one_sees(small_cache, fitted, size, batch_size, first_sample):
+    """2 ranks x batch 1 = 1 rank x batch 2: sample i of the large batch is with rank i % size."""
+
+    def stream(**options):
+        return pipeline.training_dataset(
+            small_cache, small_cache.ids, fitted, seed=5, first_sample=first_sample, **options
+        )
+
+    whole = first(stream(batch_size=size * batch_size), 4)
+    parts = [first(stream(batch_size=batch_size, rank=rank, size=size), 4) for rank in range(size)]
+    for step, (images, targets) in enumerate(whole):
+        for i in range(size * batch_size):
+            of_rank = parts[i % size][step]
+            np.testing.assert_array_equal(of_rank[0][i // size], images[i])
+            np.testing.assert_array_equal(of_rank[1][i // size], targets[i])
 
 
 @given(st.integers(-3, 2**40), st.integers(1, 30), st.integers(0, 20))
@@ -108,6 +126,8 @@ def test_a_damaged_entry_is_named_through_tensorflow(small_cache, fitted):
 
 
 def test_wrong_input(small_cache, fitted, data_set):
+    with pytest.raises(ValueError, match="rank 2 of 2"):
+        pipeline.training_dataset(small_cache, small_cache.ids, fitted, batch_size=1, seed=0, rank=2, size=2)
     with pytest.raises(DataError, match="--batch-size: found 0"):
         pipeline.training_dataset(small_cache, small_cache.ids, fitted, batch_size=0, seed=0)
     with pytest.raises(DataError, match="found no case to load"):

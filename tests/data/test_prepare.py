@@ -76,4 +76,4 @@ def test_help(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
-    assert "Check a brain tumour data set" in capsys.readouterr().out
+    assert "Check a data set and build its training cache" in capsys.readouterr().out

@@ -1,0 +1,262 @@
+"""Read ChestX-ray14 (NIH, 112,120 radiographs of 30,805 patients) as it lies on disk. Looks at no pixels.
+
+    <root>/Data_Entry_2017.csv          Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,
+                                        View Position,OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y],
+    <root>/train_val_list.txt           official lists of image names; both or neither
+    <root>/test_list.txt
+    <root>/images_001/images/00000001_000.png       ... images_012; any other depth of folders is searched as well
+
+The brackets in the header hold commas and its line ends with one: read as CSV it has twelve columns, as every row has.
+A finding is one of FINDINGS; several are joined by `|`; `No Finding` stands alone.
+
+What is wrong with a data set is collected as problems, one line each, with the image that it takes out. The caller
+decides whether the first one ends the work (as training does) or all are listed and left out (`--skip-bad`).
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.errors import DataError, data_error
+from data.files import readable_directory
+
+FINDINGS = (
+    *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia", "Pneumothorax"),
+    *("Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia"),
+)
+"""The classes, in the order of the paper (Wang et al. 2017) and of every published table."""
+
+NO_FINDING = "No Finding"
+TABLE, TRAINING_LIST, TEST_LIST = "Data_Entry_2017.csv", "train_val_list.txt", "test_list.txt"
+
+_TABLES = (TABLE, "Data_Entry_2017_v2020.csv")  # the second is NIH's corrected one of 2020, with the same columns
+_NAME, _LABELS, _PATIENT = "Image Index", "Finding Labels", "Patient ID"
+_TAIL_BYTES = 64
+_LEAVE_OUT = "mend it, or leave it out (python -m data.prepare DATA --skip-bad)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Radiograph:
+    """One image and what is known of it."""
+
+    name: str
+    """File name, the key of all tables."""
+    path: Path
+    patient: str
+    findings: tuple[str, ...]
+    """Of FINDINGS, in their order; empty for `No Finding`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A reason to leave an image out."""
+
+    image: str
+    """File name."""
+    line: str
+    """What an error message would say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collection:
+    """A data set, as far as tables and folders tell."""
+
+    root: Path
+    images: Mapping[str, Radiograph]
+    """Name -> radiograph, sorted by name; those without a problem."""
+    test: frozenset[str] | None
+    """Names in the official test list; None where there are no lists."""
+    problems: tuple[Problem, ...]
+    """What was found wrong, in the order in which it was found."""
+    fingerprint: str
+    """Of all that lies there, sound or not: hex, the same wherever the folder lies."""
+
+
+def is_chest_xray(root: str | Path) -> bool:
+    """Whether `root` holds the table of ChestX-ray14."""
+    return any((Path(root).expanduser() / name).is_file() for name in _TABLES)
+
+
+def find_images(root: str | Path) -> Collection:
+    """Everything in the data set at `root`, with what is wrong in it. Raises DataError where it cannot be read at all."""
+    root = readable_directory(root)
+    problems: list[Problem] = []
+    table = _table(root)
+    files = _image_files(root, problems)
+    images = dict(sorted(_radiographs(table, files, problems)))
+    training, test = (_list(root / name) for name in (TRAINING_LIST, TEST_LIST))
+    if (training is None) != (test is None):
+        present, absent = (TRAINING_LIST, TEST_LIST) if test is None else (TEST_LIST, TRAINING_LIST)
+        raise data_error(
+            root, found=f"{present} alone", expected=f"{absent} beside it", advice="add it, or remove both"
+        )
+    if training is not None and test is not None:
+        _check_lists(root, training, test, images, problems)
+    bad = {problem.image for problem in problems}
+    images = {name: image for name, image in images.items() if name not in bad}
+    if not images and not problems:
+        raise data_error(table, found="no image", expected="a row per image", advice="give the folder of the data set")
+    return Collection(
+        root=root, images=images, test=None if test is None else frozenset(test), problems=tuple(problems),
+        fingerprint=_fingerprint(root, table, files),
+    )  # fmt: skip
+
+
+def require_sound(problems: Sequence[Problem]) -> None:
+    """DataError with the first problem, and the number of others."""
+    if problems:
+        others = f" ({len(problems) - 1} more like this or of other kinds)" if len(problems) > 1 else ""
+        raise DataError(problems[0].line + others)
+
+
+def _table(root: Path) -> Path:
+    for name in _TABLES:
+        if (root / name).is_file():
+            return root / name
+    raise data_error(
+        root, found=f"no {TABLE}", expected="the folder of ChestX-ray14", advice="give the folder that holds the table"
+    )
+
+
+def _image_files(root: Path, problems: list[Problem]) -> dict[str, Path]:
+    """Name -> file, of all PNGs below `root`."""
+    found: dict[str, Path] = {}
+    for folder, below, names in os.walk(root, followlinks=True):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        for name in sorted(names):
+            if not name.lower().endswith(".png") or name.startswith("."):
+                continue
+            path = Path(folder, name)
+            if name in found:
+                expected = f"it once, and it is also in {found[name].parent}"
+                problems.append(_problem(name, path, f"a second file of the name {name}", expected, "remove one copy"))
+            found.setdefault(name, path)
+    return found
+
+
+def _radiographs(table: Path, files: Mapping[str, Path], problems: list[Problem]) -> Iterator[tuple[str, Radiograph]]:
+    """The rows of the table that have an image and known labels."""
+    seen: set[str] = set()
+    for line, row in _rows(table):
+        name, where = row[_NAME], f"{table}, line {line}"
+        if name in seen:
+            problems.append(_problem(name, where, f"{name} a second time", "a row per image", "remove one row"))
+            continue
+        seen.add(name)
+        try:
+            findings = parse_findings(row[_LABELS])
+        except ValueError as error:
+            problems.append(_problem(name, where, f"{error} for {name}", f"{NO_FINDING!r} alone, or any of "
+                                     f"{', '.join(FINDINGS)}, joined by |", _LEAVE_OUT))  # fmt: skip
+            continue
+        if name not in files:
+            problems.append(_problem(name, where, f"{name}, which is not in {table.parent} or a folder below",
+                                     "a file for every row", "unpack all archives, or leave it out (--skip-bad)"))  # fmt: skip
+            continue
+        yield name, Radiograph(name=name, path=files[name], patient=row[_PATIENT], findings=findings)
+    for name in sorted(set(files) - seen):
+        problems.append(_problem(name, files[name], f"an image without a row in {table.name}", "one", _LEAVE_OUT))
+
+
+def _rows(table: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line, row) of the table; only the three columns that are needed must be there."""
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.DictReader(stream)
+            if missing := [column for column in (_NAME, _LABELS, _PATIENT) if column not in (reader.fieldnames or ())]:
+                raise data_error(
+                    table,
+                    found=f"no column {missing[0]!r}",
+                    expected=f"the columns {_NAME}, {_LABELS} and {_PATIENT}",
+                    advice="restore the table",
+                )
+            for row in reader:
+                values = {column: (row[column] or "").strip() for column in (_NAME, _LABELS, _PATIENT)}
+                if not all(values.values()):
+                    raise data_error(
+                        f"{table}, line {reader.line_num}",
+                        found="a row that ends early",
+                        expected="image, labels and patient",
+                        advice="restore the table",
+                    )
+                yield reader.line_num, values
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise data_error(
+            table, found=f"a table that cannot be read ({error})", expected="CSV", advice="restore it"
+        ) from None
+
+
+def parse_findings(text: str) -> tuple[str, ...]:
+    """`Effusion|Mass` -> its findings in the order of FINDINGS. ValueError (what was found) for anything else."""
+    given = text.split("|")
+    if given == [NO_FINDING]:
+        return ()
+    if unknown := [label for label in given if label not in FINDINGS]:
+        raise ValueError(f"{NO_FINDING!r} beside a finding" if unknown[0] == NO_FINDING else f"label {unknown[0]!r}")
+    if len(set(given)) < len(given):
+        raise ValueError(f"label {Counter(given).most_common(1)[0][0]!r} twice")
+    return tuple(label for label in FINDINGS if label in given)
+
+
+def _list(path: Path) -> list[str] | None:
+    """The names in an official list, or None where there is no such file."""
+    try:
+        return path.read_text(encoding="utf-8-sig").split()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise data_error(path, found=f"{error}", expected="a list of image names", advice="restore it") from None
+
+
+def _check_lists(
+    root: Path, training: list[str], test: list[str], images: Mapping[str, Radiograph], problems: list[Problem]
+) -> None:
+    """Every image in one list, once; every listed name an image; no patient in both."""
+    known = set(images) | {problem.image for problem in problems}
+    listed: dict[str, str] = {}
+    for file, names in ((TRAINING_LIST, training), (TEST_LIST, test)):
+        for name in names:
+            if name in listed:
+                expected = f"it in one list, once, and it is already in {listed[name]}"
+                problems.append(_problem(name, root / file, f"{name}", expected, _LEAVE_OUT))
+            elif name not in known:
+                problems.append(_problem(name, root / file, f"{name}, which has no row in the table",
+                                         "names of images that are there", _LEAVE_OUT))  # fmt: skip
+            listed.setdefault(name, file)
+    for name in images:
+        if name not in listed:
+            problems.append(_problem(name, images[name].path, "an image in no list",
+                                     f"it in {TRAINING_LIST} or {TEST_LIST}", _LEAVE_OUT))  # fmt: skip
+    tested = {images[name].patient for name in set(test) - set(training) if name in images}
+    for name in sorted(set(training) - set(test)):
+        if name in images and images[name].patient in tested:
+            problems.append(_problem(name, root / TRAINING_LIST, f"{name} of patient {images[name].patient}, who is "
+                                     "in the test list too", "every patient in one list", _LEAVE_OUT))  # fmt: skip
+
+
+def _problem(image: str, where: str | Path, found: str, expected: str, advice: str) -> Problem:
+    return Problem(image=image, line=str(data_error(where, found=found, expected=expected, advice=advice)))
+
+
+def _fingerprint(root: Path, table: Path, files: Mapping[str, Path]) -> str:
+    """Tables whole; of each image its name, size and last bytes, which hold the checksum of all its pixels."""
+    digest = hashlib.sha256()
+    for path in (table, root / TRAINING_LIST, root / TEST_LIST):
+        digest.update(path.read_bytes() if path.is_file() else b"none")
+    for name, path in sorted(files.items()):
+        try:
+            with path.open("rb") as stream:
+                size = stream.seek(0, 2)
+                stream.seek(max(0, size - _TAIL_BYTES))
+                digest.update(f"{name} {size} ".encode() + stream.read())
+        except OSError as error:
+            raise data_error(
+                path, found=f"{error.strerror}", expected="a readable file", advice="check its permissions"
+            ) from None
+    return digest.hexdigest()
