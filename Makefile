@@ -1,9 +1,11 @@
 # make venv    the environment alone: .venv, built once and re-used while pyproject.toml and constraints.txt are unchanged
 # make train   the main job: an Isensee U-Net at 192^3 with LMS on the embedded data; ARGS="..." replaces the options
+# make horovod Horovod for training on several devices: compiled once per machine (2 to 10 minutes), kept in ~/.cache/lms3d
 # make test    linter, type checker and all tests; PYTEST_ARGS="-k name" narrows the tests
 # make lint    linter and type checker alone
 #
-# Needs Python 3.11 or newer, make and gcc. Another interpreter: make PYTHON=/path/to/python3.
+# Needs Python 3.11 or newer, make and gcc; Horovod, and so the tests, cmake and g++ too.
+# Another interpreter: make PYTHON=/path/to/python3.
 # On a machine with an NVIDIA driver TensorFlow's CUDA libraries are installed too: EXTRAS=dev keeps to the CPU.
 
 SHELL := /bin/sh
@@ -17,7 +19,7 @@ RUN := $(VENV)/bin/python
 STAMP := $(VENV)/stamp-$(shell (cat pyproject.toml constraints.txt; echo '$(EXTRAS)') | cksum | tr -dc '0-9')
 ARGS ?= --resolution 192 --lms
 
-.PHONY: help venv train test lint
+.PHONY: help venv train test lint horovod
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -35,9 +37,12 @@ $(STAMP):
 train: venv
 	@'$(RUN)' -m lms3d.train $(ARGS)
 
+horovod: venv
+	@'$(RUN)' -m deploy.horovod.build
+
 lint: venv
 	@'$(RUN)' -m ruff check .
 	@'$(RUN)' -m mypy
 
-test: lint
+test: lint horovod
 	@'$(RUN)' -m pytest $(PYTEST_ARGS)

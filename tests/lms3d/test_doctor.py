@@ -1,30 +1,51 @@
 import pytest
 
-from lms3d import doctor
-from lms3d.errors import StorageError
-
-
-def test_disk_speed_is_measured_and_leaves_nothing(tmp_path):
-    write, read = doctor.disk_speed(tmp_path, 32 * 2**20)
-    assert 1e6 < write < 1e11
-    assert 1e6 < read < 1e11
-    assert not list(tmp_path.iterdir())
-
-
-def test_no_disk(tmp_path):
-    with pytest.raises(StorageError, match="--swap-dir"):
-        doctor.disk_speed(tmp_path / "absent", 16 * 2**20)
+from lms3d import doctor, machine
 
 
 def test_report(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(doctor, "PROBE_BYTES", 16 * 2**20)
     assert doctor.main(["--swap-dir", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     for part in ("Devices", "training runs on", "Memory", "machine", "Swap disk", "write", "tensorflow", "horovod"):
         assert part in out
+    for row in ("pinned for swaps", "locked memory", "cores of this process", "NUMA", "/dev/shm", "free", "read"):
+        line = next(line for line in out.splitlines() if line.strip().startswith(row))
+        assert "  ok  " in line or "  look here  " in line
+    assert err == ""
+
+
+def test_what_is_amiss_is_listed_at_the_end(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "PROBE_BYTES", 16 * 2**20)
+    monkeypatch.setattr(doctor, "horovod_features", lambda: "not installed")
+    monkeypatch.setattr(machine, "locked_limit_bytes", lambda: 65536)
+    monkeypatch.setattr(machine, "infiniband", lambda: ["mlx5_0"])
+    doctor.main(["--swap-dir", str(tmp_path)])
+    out = capsys.readouterr().out
+    last = out.splitlines()[-1]
+    assert last.startswith("Look at: ")
+    assert "Horovod" in last
+    assert "locked memory" in last
+    assert "make horovod" in out
 
 
 def test_unwritable_folder(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert doctor.main(["--swap-dir", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_installed_horovod_tells_its_features():
+    pytest.importorskip("horovod", reason="make horovod installs it")
+    features = doctor.horovod_features()
+    assert features["gloo"] is True
+    assert set(features) == {"gloo", "mpi", "nccl"}
+
+
+def test_a_horovod_that_does_not_load_is_reported_in_one_line(monkeypatch):
+    monkeypatch.setattr(doctor, "horovod_version", lambda: "0.28.1")
+    monkeypatch.setitem(__import__("sys").modules, "horovod.tensorflow", None)
+    found = doctor.horovod_features()
+    assert found.startswith("does not load (")
+    assert "\n" not in found
+    assert "make horovod" in doctor.checks.features(found, 0, None)["Horovod"].advice

@@ -1,0 +1,58 @@
+# shellcheck shell=bash
+# What the batch scripts of this folder share: they source it from the root of the repository.
+#
+#   launch COMMAND...   runs a launcher. What Slurm or you send to the batch shell meanwhile:
+#     USR1   save, stop, and let Slurm queue the job again; it goes on from the checkpoint (10 minutes before the
+#            time limit, by `#SBATCH --signal=B:USR1@600`)
+#     USR2   save and stop for good (scancel --batch --signal=USR2 JOB); plain scancel does not leave the time to save
+#
+# Set by the user: PYTHON (.venv/bin/python), RUN_DIR (runs/slurm-JOB; a requeued job keeps its number), and TMPDIR.
+set -euo pipefail
+
+PYTHON=${PYTHON:-.venv/bin/python}
+RUN_DIR=${RUN_DIR:-runs/slurm-$SLURM_JOB_ID}
+export LMS3D_RANKS=${TMPDIR:-/tmp}/lms3d-$SLURM_JOB_ID
+
+# --resume: a first start has nothing to go on from and begins; each later one continues.
+TRAIN=(bash deploy/rank.sh "$PYTHON" -m lms3d.train --output "$RUN_DIR" --resume "$@")
+
+say() { echo "$(date +%FT%T) ${SLURM_JOB_NAME:-job} $SLURM_JOB_ID: $*" >&2; }
+
+launch() {
+    local status=0 again=no
+    say "${TRAIN[*]:2}"
+    mkdir -p -- "$RUN_DIR" "$LMS3D_RANKS"
+    touch -- "$RUN_DIR/.started" # beside the checkpoint: one file server, one clock
+    trap 'rm -rf -- "$LMS3D_RANKS"' EXIT
+    trap 'again=yes; _ask_to_save' USR1
+    trap '_ask_to_save' USR2
+    "$@" &
+    _wait_for "$!" || status=$?
+    if [[ $status -ne 0 && $again == yes ]] && _queue_again; then
+        status=0
+    fi
+    return "$status"
+}
+
+_ask_to_save() {
+    say "saving, then stopping"
+    bash deploy/stop.sh || say "no rank answers on this node"
+}
+
+_wait_for() { # its exit status; a signal that is trapped ends `wait` early
+    local status
+    while true; do
+        status=0
+        wait "$1" || status=$?
+        kill -0 "$1" 2>/dev/null || return "$status"
+    done
+}
+
+_queue_again() {
+    if [[ ! $RUN_DIR/last/checkpoint.npz -nt $RUN_DIR/.started ]]; then
+        say "no checkpoint is newer than this start: not queued again, it would never end; give more --time"
+        return 1
+    fi
+    say "queued again, to go on from $RUN_DIR/last"
+    scontrol requeue "$SLURM_JOB_ID"
+}

@@ -1,0 +1,154 @@
+"""What the operating system tells about this machine: cores, NUMA nodes, limits, launchers, disks. Facts only.
+
+Each function takes the place that it reads, so that a test can show it another machine.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lms3d.errors import StorageError
+
+_CHUNK_BYTES = 16 * 2**20
+_LOCAL_SIZE = {  # what a launcher tells its processes: how many of them run on this machine
+    "HOROVOD_LOCAL_SIZE": "horovodrun",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "Open MPI's mpirun",
+    "MPI_LOCALNRANKS": "MPICH's mpirun",
+    "SLURM_STEP_TASKS_PER_NODE": "srun",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binding:
+    """Where this process may run."""
+
+    cores: frozenset[int]
+    """The cores that the scheduler lets it run on."""
+
+    nodes: Mapping[int, frozenset[int]]
+    """NUMA node -> its cores; empty where the system does not tell."""
+
+    processes: int = 1
+    """Processes of the same job on this machine."""
+
+    launcher: str = ""
+    """What started them; "" for a process that was started alone."""
+
+    @property
+    def spanned(self) -> list[int]:
+        """The NUMA nodes that it may run on."""
+        return [node for node, cores in self.nodes.items() if cores & self.cores]
+
+
+def binding(
+    environment: Mapping[str, str] = os.environ, root: Path = Path("/sys/devices/system/node")
+) -> Binding:  # fmt: skip
+    """The binding of this process."""
+    nodes = {int(path.parent.name[4:]): cores(path.read_text()) for path in root.glob("node[0-9]*/cpulist")}
+    launcher, processes = launched(environment)
+    return Binding(
+        cores=frozenset(os.sched_getaffinity(0)), nodes=dict(sorted(nodes.items())),
+        processes=processes, launcher=launcher,
+    )  # fmt: skip
+
+
+def launched(environment: Mapping[str, str]) -> tuple[str, int]:
+    """(launcher, processes on this machine); ("", 1) for a process that was started alone."""
+    for name, launcher in _LOCAL_SIZE.items():
+        number = environment.get(name, "").split("(")[0].split(",")[0]  # Slurm writes "4(x2)" for 4 on each of 2 nodes
+        if number.isdecimal():
+            return launcher, int(number)
+    return "", 1
+
+
+def cores(text: str) -> frozenset[int]:
+    """The kernel's "0-3,8" -> {0, 1, 2, 3, 8}."""
+    ends = [part.split("-") for part in text.strip().split(",") if part]
+    return frozenset(core for end in ends for core in range(int(end[0]), int(end[-1]) + 1))
+
+
+def core_list(numbers: Iterable[int]) -> str:
+    """The other way round: {0, 1, 2, 3, 8} -> "0-3,8"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
+def node_of_device(bus_id: str, root: Path = Path("/sys/bus/pci/devices")) -> int | None:
+    """NUMA node of the PCI device "0000:3b:00.0"; None if the system does not tell (one node, or a virtual machine)."""
+    try:
+        node = int((root / bus_id.lower() / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+def infiniband(root: Path = Path("/sys/class/infiniband")) -> list[str]:
+    """Names of the InfiniBand (or RoCE) adapters."""
+    return sorted(path.name for path in root.glob("*"))
+
+
+def locked_limit_bytes() -> int | None:
+    """Memory that this process may lock (`ulimit -l`); None without a limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def file_system(folder: Path, table: Path = Path("/proc/mounts")) -> str:
+    """Kind of the file system that holds `folder`, such as "ext4", "tmpfs" or "nfs4"; "" if the system does not tell."""
+    try:
+        mounts = [line.split()[1:3] for line in table.read_text().splitlines()]
+    except OSError:
+        return ""
+    around = {str(folder.resolve()), *map(str, folder.resolve().parents)}
+    kinds = {point: kind for point, kind in mounts if point in around}  # the last mount at a place hides those before
+    return kinds[max(kinds, key=len)] if kinds else ""
+
+
+def mpirun() -> str | None:
+    """First line of `mpirun --version`; None without mpirun."""
+    if shutil.which("mpirun") is None:
+        return None
+    try:
+        said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=5).stdout.splitlines()
+    except (OSError, subprocess.TimeoutExpired):
+        return "mpirun does not answer"
+    return said[0].strip() if said else "mpirun of unknown make"
+
+
+def has_nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> bool:
+    """Whether NVIDIA's driver runs here, whatever TensorFlow sees of it."""
+    return path.exists()
+
+
+def disk_speed(folder: Path, size_bytes: int) -> tuple[float, float]:
+    """(write, read) in bytes per second of one sequential pass each. StorageError if the disk fails."""
+    chunk = os.urandom(_CHUNK_BYTES)  # a disk that compresses must not look faster than it is
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            begin = time.perf_counter()
+            for _ in range(size_bytes // _CHUNK_BYTES):
+                file.write(chunk)
+            os.fsync(file.fileno())
+            write_seconds = time.perf_counter() - begin
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # read from the disk, not from memory
+            file.seek(0)
+            begin = time.perf_counter()
+            while file.read(_CHUNK_BYTES):
+                pass
+            read_seconds = time.perf_counter() - begin
+    except OSError as error:
+        raise StorageError(f"--swap-dir {folder}: {error.strerror or error}; choose another disk") from error
+    return size_bytes / write_seconds, size_bytes / read_seconds
