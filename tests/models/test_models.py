@@ -24,7 +24,7 @@ def test_parameters_do_not_depend_on_the_resolution():
     assert sizes == {5_888_307}
 
 
-@pytest.mark.parametrize("name", sorted(models.BUILDERS))
+@pytest.mark.parametrize("name", sorted(models.VOLUMES))
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_output_is_a_float32_probability_per_voxel_and_channel(name, outputs):
     model = models.build(name, input_shape=(16, 32, 16, 4), outputs=outputs, **SMALL)
@@ -35,7 +35,7 @@ def test_output_is_a_float32_probability_per_voxel_and_channel(name, outputs):
     assert (y < 1).all()
 
 
-@pytest.mark.parametrize("name", sorted(models.BUILDERS))
+@pytest.mark.parametrize("name", sorted(models.VOLUMES))
 def test_every_weight_gets_a_finite_gradient(name):
     model = models.build(name, input_shape=(16, 16, 16, 4), **SMALL)
     x = tf.random.stateless_normal((1, 16, 16, 16, 4), (0, 1))
@@ -59,7 +59,7 @@ def test_layers_have_readable_names():
 @pytest.mark.parametrize(
     ("name", "shape", "says"),
     [
-        ("unet", (16, 16, 16, 4), "unknown model 'unet'; expected one of isensee2017, unet3d"),
+        ("unet", (16, 16, 16, 4), "unknown model 'unet'; expected one of densenet121, isensee2017, resnet50, unet3d"),
         ("unet3d", (16, 24, 16, 4), r"multiple of 16, received \(16, 24, 16, 4\)"),
         ("isensee2017", (16, 16, 4), "each axis of the volume"),
     ],
@@ -69,7 +69,7 @@ def test_a_wrong_name_or_shape_is_told(name, shape, says):
         models.build(name, input_shape=shape)
 
 
-@pytest.mark.parametrize("name", sorted(models.BUILDERS))
+@pytest.mark.parametrize("name", sorted(models.VOLUMES))
 def test_a_saved_model_loads_in_a_new_process_after_import_models(name, tmp_path):
     path = tmp_path / "model.keras"
     model = models.build(name, input_shape=(16, 16, 16, 4), **SMALL)

@@ -1,0 +1,116 @@
+"""Classifiers of chest X-rays: DenseNet-121 as in CheXNet, and ResNet-50, with one sigmoid per pathology.
+
+    (B, N, N, 3) image -> convolutions of keras.applications -> (B, N/32, N/32, F) -> mean over places -> Dense -> sigmoid
+
+CheXNet: Rajpurkar et al., arXiv:1711.05225; its head, global average pooling and Dense 14, is also that of the scaling
+study. DenseNet: Huang et al., arXiv:1608.06993. ResNet: He et al., arXiv:1512.03385.
+Images are expected as PyTorch's models take them, for both networks: values in 0..1 less the mean of ImageNet, divided by
+its standard deviation, channels red, green, blue. Nothing is ever downloaded.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import keras
+import numpy as np
+
+PATHOLOGIES = 14
+SMALLEST_SIDE = 32  # five halvings
+IMAGENET_CLASSES = 1000
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of 0..1; red, green, blue
+CAFFE_MEAN = (103.939, 116.779, 123.68)  # of 0..255; blue, green, red: what keras.applications' ResNet-50 takes off
+MOMENTUM = 0.9  # of batch normalisation's averages: that of PyTorch, which CheXNet used; keras.applications has 0.99
+
+
+class WeightsError(ValueError):
+    """A weights file cannot be used; the message names it, what was found and what to do."""
+
+    exit_code = 2
+
+
+def build_densenet121(
+    input_shape: tuple[int | None, ...], outputs: int = PATHOLOGIES, *, weights: str | Path | None = None
+) -> keras.Model:
+    """(B, N, N, 3) images -> (B, outputs) probabilities in float32; 7.0 M parameters.
+
+    weights: a file (see `load_weights`), or None for random weights.
+    """
+    return _with_head(keras.applications.DenseNet121, "densenet121", input_shape, outputs, weights)
+
+
+def build_resnet50(
+    input_shape: tuple[int | None, ...], outputs: int = PATHOLOGIES, *, weights: str | Path | None = None
+) -> keras.Model:
+    """(B, N, N, 3) images -> (B, outputs) probabilities in float32; 23.6 M parameters. weights: as above."""
+    return _with_head(keras.applications.ResNet50, "resnet50", input_shape, outputs, weights)
+
+
+def _with_head(
+    application: type, name: str, input_shape: tuple[int | None, ...], outputs: int, weights: str | Path | None
+) -> keras.Model:
+    inputs = keras.Input(input_shape, name="image")
+    # The layers themselves, not a model in a model: LMS's report and `load_weights` then see names such as conv2_block1.
+    body = application(include_top=False, weights=None, input_tensor=inputs, pooling=None)
+    for layer in body.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.momentum = MOMENTUM
+    # float32 whatever the policy: a half-precision mean over places and sigmoid would spoil loss and ranking
+    x = keras.layers.GlobalAveragePooling2D(dtype="float32", name="features")(body.output)
+    logits = keras.layers.Dense(outputs, dtype="float32", name="logits")(x)
+    probabilities = keras.layers.Activation("sigmoid", dtype="float32", name="probabilities")(logits)
+    model = keras.Model(inputs, probabilities, name=name)
+    if weights is not None:
+        load_weights(model, weights)
+    return model
+
+
+def load_weights(model: keras.Model, path: str | Path) -> None:
+    """Fills `model`, a network of this module, from a file; WeightsError if it is not of the same network.
+
+    1. `.keras` or `.weights.h5` of the same network, such as best.keras of an earlier run: everything.
+    2. `.h5` of keras.applications (ImageNet), with or without its top: all but the head, which stays random.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise WeightsError(f"weights {path}: found no file; expected weights of {model.name}; check the path")
+    if path.suffix != ".keras" and path.suffix != ".h5":
+        raise WeightsError(f"weights {path}: found the ending {path.suffix!r}; expected .keras, .weights.h5 or .h5")
+    if path.suffix == ".keras" or path.name.endswith(".weights.h5"):  # rule 1
+        refused = _try_to_load(model, path)
+    else:  # rule 2
+        features = model.get_layer("features").output
+        with_top = keras.Model(model.input, keras.layers.Dense(IMAGENET_CLASSES)(features))
+        refused = _try_to_load(keras.Model(model.input, features), path) and _try_to_load(with_top, path)
+        if not refused and model.name == "resnet50":
+            _take_other_input(model.get_layer("conv1_conv"))
+    if refused:
+        raise WeightsError(
+            f"weights {path}: found other layers than those of {model.name} with {model.output_shape[-1]} outputs "
+            f"({refused}); expected a file of the same network, or ImageNet weights of keras.applications"
+        )
+
+
+def _try_to_load(model: keras.Model, path: Path) -> str:
+    """Loads the file; what Keras has against it, in a line, or nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # hundreds, before the error that says the same
+            model.load_weights(path)
+    except Exception as error:  # of h5py, zipfile, or Keras, for files of all kinds
+        return " ".join(str(error).split())[:160] or type(error).__name__
+    return ""
+
+
+def _take_other_input(layer: keras.layers.Conv2D) -> None:
+    """ResNet-50's first convolution, made for BGR in 0..255 less CAFFE_MEAN, takes this module's images instead.
+
+    With x' the old input and x the new: x'_c = 255 std_c x_c + (255 mean_c - caffe_c), which is linear, so that kernel and
+    bias take it in. Exact but for the zeros around the image, which stand for values less than half a grey level apart.
+    """
+    kernel, bias = layer.get_weights()  # (7, 7, 3, 64), (64,)
+    kernel = kernel[:, :, ::-1]  # red, green, blue
+    shift = 255 * np.array(IMAGENET_MEAN) - np.array(CAFFE_MEAN[::-1])
+    bias = bias + np.einsum("hwcf,c->f", kernel, shift)
+    layer.set_weights([kernel * 255 * np.array(IMAGENET_STD).reshape(3, 1), bias])
