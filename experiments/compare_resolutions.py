@@ -266,7 +266,7 @@ def _parser() -> cli.Parser:
     add("--high", type=resolution, metavar="N", default=192, help="the higher resolution (default: 192)")
     add("--models", type=count, metavar="N", default=4, help="models per resolution (default: 4)")
     add("--epochs", type=count, metavar="N", default=40, help="epochs of each model (default: 40)")
-    add("--model", choices=cli.MODELS, default="isensee2017", help="network (default: isensee2017)")
+    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
     add("--data", metavar="DIR", default=None, help="BraTS or MSD folder (default: the embedded phantom data)")
     add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
     add("--split-seed", type=cli.whole(0), metavar="N", default=0, help="draws the one split (default: 0)")

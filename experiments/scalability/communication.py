@@ -1,0 +1,77 @@
+"""Seconds of an all-reduce, and of waiting for the slowest rank. NumPy alone.
+
+1. Ring all-reduce over n members of B bytes: 2 (n-1)/n * B / bandwidth + 2 (n-1) * latency. Every member sends and receives
+   n-1 parts of B/n twice: reduce-scatter, then all-gather (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009).
+2. Hierarchical: reduce-scatter and all-gather within a node over its own links, a ring over the nodes in between. The
+   ranks of a node share its network port, so that all B bytes pass it.
+3. Ranks in step wait for the slowest: with step times that are normal and independent, N ranks take
+   mean * (1 + cv * m(N)), m(N) the expected maximum of N standard normals (0 for one, 1.03 for 4, 3.25 for 1024).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What joins two members of a ring."""
+
+    bytes_per_second: float
+    """In one direction."""
+
+    latency_seconds: float
+    """Of one step of the ring, whatever the bytes: network, and starting the transfer."""
+
+    source: str = ""
+
+
+def ring_seconds(members: int, size_bytes: float, link: Link) -> float:
+    """Rule 1."""
+    share = 2 * (members - 1) / members
+    return share * size_bytes / link.bytes_per_second + 2 * (members - 1) * link.latency_seconds
+
+
+def hierarchical_seconds(ranks: int, ranks_per_node: int, size_bytes: float, local: Link, network: Link) -> float:
+    """Rule 2; within one node a plain ring."""
+    nodes = -(-ranks // ranks_per_node)
+    inside = ring_seconds(min(ranks, ranks_per_node), size_bytes, local)
+    return inside + ring_seconds(nodes, size_bytes, network)
+
+
+def fit_link(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float], source: str = "") -> Link:
+    """The link that explains measured all-reduces best: least squares of relative errors, rule 1 turned round.
+
+    ValueError with fewer than two sizes or members.
+    """
+    if members < 2 or len(set(sizes_bytes)) < 2:
+        raise ValueError(f"{members} members, {len(set(sizes_bytes))} sizes: expected at least two of both")
+    measured = np.asarray(seconds, dtype=float)
+    per_byte, per_step = 2 * (members - 1) / members, 2 * (members - 1)
+    terms = np.stack([per_byte * np.asarray(sizes_bytes, dtype=float), np.full(len(measured), float(per_step))], axis=1)
+    inverse_bandwidth, latency = np.linalg.lstsq(terms / measured[:, None], np.ones(len(measured)), rcond=None)[0]
+    return Link(
+        bytes_per_second=1 / max(float(inverse_bandwidth), 1e-15),
+        latency_seconds=max(float(latency), 0.0),
+        source=source,
+    )
+
+
+@cache
+def expected_maximum(members: int) -> float:
+    """Rule 3: m(N), the integral of (1 - F^N) above zero and -F^N below it, F the normal distribution function."""
+    x, distribution = _normal()
+    power = distribution**members
+    return float(np.sum(np.where(x > 0, 1 - power, -power)) * (x[1] - x[0]))
+
+
+@cache
+def _normal() -> tuple[np.ndarray, np.ndarray]:
+    """Middles of 4000 intervals over -8..8, and F there."""
+    x = np.linspace(-8, 8, 4001)[:-1] + 0.002
+    return x, np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in x])

@@ -1,0 +1,170 @@
+"""A run directory -> one measurement: what history.csv and lms_stats.csv say about time. No TensorFlow here."""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lms3d.errors import InputError
+from lms3d.files import write_json
+
+WARM_UP_EPOCHS = 1
+"""Left out: tracing, planning, cold caches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """Times of one run on `ranks` ranks, its first epoch left out."""
+
+    scaling: str
+    ranks: int
+    batch: int
+    """Per rank."""
+
+    steps: int
+    """Of each rank, per epoch."""
+
+    epoch_seconds: tuple[float, ...]
+    """Training, validation and saving."""
+
+    step_seconds: tuple[float, ...] = ()
+    """Training steps of rank 0; empty where the run has no lms_stats.csv."""
+
+    model: str = ""
+    parameters: int | None = None
+    """Of the network, float32: what is averaged; None where the run has no best.keras."""
+
+    wall_seconds: float = 0.0
+    """With start and warm-up."""
+
+    busy: float = 0.0
+    """Share of the machine's cores that others used just before."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.scaling}-{self.ranks}"
+
+    @property
+    def samples(self) -> int:
+        """Per epoch, over all ranks."""
+        return self.ranks * self.batch * self.steps
+
+    @property
+    def epoch(self) -> float:
+        """Median epoch in seconds."""
+        return statistics.median(self.epoch_seconds)
+
+    @property
+    def step(self) -> float | None:
+        """Median training step in seconds."""
+        return statistics.median(self.step_seconds) if self.step_seconds else None
+
+    @property
+    def images_per_second(self) -> float:
+        """Over whole epochs."""
+        return self.samples / self.epoch
+
+    @property
+    def cv(self) -> float:
+        """Coefficient of variation of the step times: half the middle 68 %, since single long steps are no scatter."""
+        if len(self.step_seconds) < 2:
+            return 0.0
+        low, middle, high = np.percentile(self.step_seconds, (16, 50, 84))
+        return float((high - low) / 2 / middle)
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / f"{self.name}.json", asdict(self))
+
+    @staticmethod
+    def load(path: Path) -> Measurement:
+        values = json.loads(path.read_text())
+        for name in ("epoch_seconds", "step_seconds"):
+            values[name] = tuple(values[name])
+        return Measurement(**values)
+
+
+def read(run_dir: Path, *, scaling: str, ranks: int, wall_seconds: float = 0.0, busy: float = 0.0) -> Measurement:
+    """The measurement in a finished run. InputError where a file is missing or too short."""
+    epochs = [float(row["seconds"]) for row in _rows(run_dir / "history.csv")]
+    if len(epochs) <= WARM_UP_EPOCHS:
+        raise InputError(
+            f"{run_dir / 'history.csv'}: found {len(epochs)} epochs, expected at least {WARM_UP_EPOCHS + 1}, since the first "
+            "is warm-up; give more --epochs, and no limit that stops earlier"
+        )
+    options = _options(run_dir)
+    stats = run_dir / "lms_stats.csv"
+    steps = [float(row["seconds"]) for row in _rows(stats) if row["kind"] == "train"] if stats.exists() else []
+    per_epoch = options.get("steps_per_epoch") or len(steps) // len(epochs)
+    if not per_epoch:
+        raise InputError(
+            f"{run_dir}: neither config.json nor lms_stats.csv tells the steps of an epoch; give --steps-per-epoch"
+        )
+    return Measurement(
+        scaling=scaling,
+        ranks=ranks,
+        batch=int(options.get("batch_size") or 1),
+        steps=int(per_epoch),
+        epoch_seconds=tuple(epochs[WARM_UP_EPOCHS:]),
+        step_seconds=tuple(steps[WARM_UP_EPOCHS * int(per_epoch) :]),
+        model=str(options.get("model") or ""),
+        parameters=_parameters(run_dir / "best.keras"),
+        wall_seconds=wall_seconds,
+        busy=busy,
+    )
+
+
+def baseline(found: Iterable[Measurement], scaling: str) -> Measurement | None:
+    """The run with the fewest ranks, which the others are compared with."""
+    return min((one for one in found if one.scaling == scaling), key=lambda one: one.ranks, default=None)
+
+
+def speed_up(one: Measurement, base: Measurement) -> float:
+    """Samples per second, relative to one rank (if the base has more, as if it had scaled perfectly)."""
+    return base.ranks * one.images_per_second / base.images_per_second
+
+
+def efficiency(one: Measurement, base: Measurement) -> float:
+    return speed_up(one, base) / one.ranks
+
+
+def step_efficiency(one: Measurement, base: Measurement) -> float | None:
+    """Of the training steps alone: without validation, saving and whatever lies between steps."""
+    if one.step is None or base.step is None:
+        return None
+    return base.step / one.step * one.batch / base.batch
+
+
+def _options(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / "config.json"
+    found: dict[str, Any] = json.loads(path.read_text()).get("options", {}) if path.exists() else {}
+    return found
+
+
+def _parameters(path: Path) -> int | None:
+    """Numbers in the weights that a run has kept: those that are trained, and a few that are not."""
+    import io
+    import zipfile
+
+    import h5py
+
+    if not path.exists():
+        return None
+    sizes: list[int] = []
+    with zipfile.ZipFile(path) as parts, h5py.File(io.BytesIO(parts.read("model.weights.h5"))) as weights:
+        weights.visititems(lambda _, item: sizes.append(item.size) if isinstance(item, h5py.Dataset) else None)
+    return sum(sizes)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; expected a finished run there") from None

@@ -1,0 +1,64 @@
+"""What the links between ranks of this machine do, by real all-reduces. No TensorFlow here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.scalability.communication import Link, fit_link, ring_seconds
+from experiments.scalability.launch import Launcher
+from experiments.scalability.model_report import markdown
+from lms3d.errors import InputError
+from lms3d.units import format_size
+
+PATIENCE_SECONDS = 300.0
+ADVICE = "run it anew with --probe"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Measured all-reduces, and the link that explains them."""
+
+    ranks: int
+    all_reduces: tuple[tuple[int, float], ...]
+    """(bytes, seconds)."""
+
+    link: Link
+
+    def markdown(self) -> str:
+        rows = []
+        for size, seconds in self.all_reduces:
+            fitted = ring_seconds(self.ranks, size, self.link)
+            rows.append([format_size(size), _seconds(seconds), _seconds(fitted), f"{fitted / seconds - 1:+.0%}"])
+        note = (
+            f"{format_size(self.link.bytes_per_second)}/s and {_seconds(self.link.latency_seconds)} for a step of the "
+            f"ring (Horovod's negotiation included), fitted to these medians with {self.ranks} ranks on this machine."
+        )
+        head = ("all-reduce of", "measured", "by the fit", "error")
+        return f"## Links of this machine\n\n{markdown(head, rows)}\n\n{note}"
+
+
+def run(launcher: Launcher, ranks: int, folder: Path) -> Probe:
+    """Measure and keep; RunFailed with what a rank said last."""
+    path = folder / "probe.json"
+    path.unlink(missing_ok=True)
+    program = [sys.executable, "-m", "experiments.scalability.ranks_probe", str(path.resolve())]
+    launcher.run(ranks, program, folder / "logs" / "probe.txt", patience_seconds=PATIENCE_SECONDS)
+    return load(path)
+
+
+def load(path: Path) -> Probe:
+    """InputError where the file is not one of ours."""
+    try:
+        content = json.loads(path.read_text())
+        ranks, pairs = int(content["ranks"]), tuple((int(size), float(s)) for size, s in content["all_reduces"])
+        link = fit_link(ranks, [size for size, _ in pairs], [s for _, s in pairs], source="probe of this machine")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: {error}; expected what --probe writes; {ADVICE}") from None
+    return Probe(ranks=ranks, all_reduces=pairs, link=link)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f} ms"

@@ -1,0 +1,29 @@
+"""`experiments.scaling` with real ranks: all-reduces and training on one rank and on two, on a coarse phantom at 16^3."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+from data import phantom
+from experiments import scaling
+from experiments.scalability import probe
+
+
+def test_one_rank_and_two_train_and_are_measured(tmp_path, capsys):
+    data = phantom.write(tmp_path / "phantom", cases=5, spacing_mm=8)  # 4 train
+    words = ["--ranks", "1", "2", "--epochs", "2", "--resolution", "16", "--data", str(data), "--cores-per-rank", "1"]
+    out = tmp_path / "out"
+    words += ["--scaling", "strong", "--probe", "--output", str(out)]
+    assert scaling.main([*words, "--", "--no-lms"]) == 0, capsys.readouterr().err
+    with open(out / "scaling.csv", newline="") as file:
+        found = {(row["scaling"], int(row["ranks"])): row for row in csv.DictReader(file)}
+    assert sorted(found) == [("strong", 1), ("strong", 2)]
+    assert [(int(row["steps"]), int(row["samples"])) for row in found.values()] == [(4, 4), (2, 4)]
+    assert all(float(row["epoch_seconds"]) > float(row["step_seconds"]) > 0 for row in found.values())
+    assert 0.5 < float(found["strong", 2]["predicted_efficiency"]) < 1  # 33 MB of gradients against a short step
+    config = json.loads((out / "runs/strong-2/config.json").read_text())
+    assert config["options"]["steps_per_epoch"] == 2
+    link = probe.load(out / "probe.json").link
+    assert 1e7 < link.bytes_per_second < 1e12
+    assert 0 < link.latency_seconds < 1
