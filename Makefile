@@ -1,6 +1,6 @@
 # make venv    the environment alone: .venv, built once and re-used while pyproject.toml and constraints.txt are unchanged
 # make train   the main job: an Isensee U-Net at 192^3 with LMS on the embedded data; ARGS="..." replaces the options
-# make horovod Horovod for training on several devices: compiled once per machine (2 to 10 minutes), kept in ~/.cache/lms3d
+# make horovod Horovod for training on several devices: compiled once per machine (about 2 minutes on 2 cores), kept in ~/.cache/lms3d
 # make test    linter, type checker and all tests; PYTEST_ARGS="-k name" narrows the tests
 # make lint    linter and type checker alone
 #

@@ -136,9 +136,18 @@ class PooledAuroc(keras.callbacks.Callback):
         self.metric, self.total, self.validates = metric, total, validates
         self._training = float("nan")
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._training = float("nan")
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
+        """In the logs of the last step, too: a run that is interrupted during validation goes on with these."""
+        if batch + 1 == (self.params or {}).get("steps"):
+            self._training = logs[self.metric.name] = self._pooled(1.0)
+
     def on_test_begin(self, logs: Any = None) -> None:
-        """Before validation resets them, the counts are those of training."""
-        self._training = self._pooled(1.0)
+        """Before validation resets them, the counts are those of training, of which a callback has cut the epoch short."""
+        if np.isnan(self._training):
+            self._training = self._pooled(1.0)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         name = self.metric.name

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lms3d.config import CHOICES
 from lms3d.errors import InputError
+from lms3d.tasks import TASKS
 from lms3d.units import parse_size
 
-MODELS = ("isensee2017", "unet3d")
-TASKS = ("brats",)
-LOSSES = ("dice", "dice_cross_entropy")
+MODELS, LOSSES = (tuple(n for task in TASKS for n in CHOICES[task][kind]) for kind in ("model", "loss"))
+VOLUME_MODELS = CHOICES["brats"]["model"]
 TIERS = ("auto", "host", "disk")
 
 
@@ -114,12 +115,16 @@ def profile_range(text: str) -> tuple[int, int, int]:
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """--model, --resolution, --batch-size, --precision."""
     group = parser.add_argument_group("network")
-    group.add_argument("--model", choices=MODELS, help="network to train (default: isensee2017)")
+    group.add_argument(
+        "--model", choices=MODELS, help="network to train (default: isensee2017; for chexnet densenet121)"
+    )
     group.add_argument(
         "--resolution", type=checked(resolution, "resolution"), metavar="N",
-        help="side of the cube that every volume is resized to, a multiple of 16 (default: 128)",
+        help="side of the cube or square that all data is resized to, a multiple of 16 (default: 128; for chexnet 224)",
     )  # fmt: skip
-    group.add_argument("--batch-size", type=whole(1), metavar="N", help="volumes per step (default: 1)")
+    group.add_argument(
+        "--batch-size", type=whole(1), metavar="N", help="samples per step and rank (default: 1; for chexnet 16)"
+    )
     group.add_argument(
         "--precision", choices=("float32", "mixed_bfloat16", "mixed_float16"),
         help="number format of the activations; weights stay float32 (default: float32)",
@@ -129,10 +134,14 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """--task, --data, --labels, --n4, --split, --validation-fraction, --augment."""
     group = parser.add_argument_group("data")
-    group.add_argument("--task", choices=TASKS, help="what to learn (default: brats, tumours in brain scans)")
+    group.add_argument(
+        "--task",
+        choices=TASKS,
+        help="what to learn: brats, tumours in brain scans, or chexnet, 14 findings in chest X-rays (default: brats)",
+    )
     group.add_argument(
         "--data", type=path, metavar="DIR",
-        help="folder of an unpacked BraTS or MSD Task01 data set (default: the embedded artificial one)",
+        help="folder of an unpacked BraTS, MSD Task01 or ChestX-ray14 data set (default: an embedded artificial one)",
     )  # fmt: skip
     group.add_argument(
         "--labels", metavar="SCHEMA", help="what label values mean, such as brats2021, where file names do not tell"
@@ -163,9 +172,24 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--validation-steps", type=whole(1), metavar="N", help="validation steps per epoch (default: all cases)"
     )
-    group.add_argument("--loss", choices=LOSSES, help="what to minimise (default: dice)")
     group.add_argument(
-        "--learning-rate", type=number(0), metavar="X", help="of Adam, halved when validation stalls (default: 5e-4)"
+        "--loss", choices=LOSSES, help="what to minimise (default: dice; for chexnet binary_cross_entropy)"
+    )
+    group.add_argument(
+        "--learning-rate",
+        type=number(0),
+        metavar="X",
+        help="of Adam and one rank, lowered when validation stalls (default: 5e-4; for chexnet 1e-3)",
+    )
+    group.add_argument(
+        "--warmup-epochs", type=whole(0), metavar="N",
+        help="epochs in which the rate grows from that of one rank to that of all (default: 5 with several ranks, else 0)",
+    )  # fmt: skip
+    group.add_argument(
+        "--gradient-compression", choices=("none", "fp16"), help="how gradients travel between ranks (default: none)"
+    )
+    group.add_argument(
+        "--weights", type=path, metavar="FILE", help="weights to start from, such as ImageNet's (default: random ones)"
     )
     group.add_argument(
         "--patience", type=whole(1), metavar="N", help="stop after N epochs without a better one (default: 50)"
@@ -185,6 +209,10 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--profile", type=checked(profile_range, "range"), metavar="EPOCH:FIRST-LAST",
         help="profile these steps of an epoch, counted from 1, for TensorBoard",
+    )  # fmt: skip
+    group.add_argument(
+        "--elastic", action="store_true",
+        help="go on with fewer or more ranks when some are lost or join (needs horovodrun --min-np)",
     )  # fmt: skip
     group.add_argument(
         "--dry-run", action="store_true", help="print the plan, the predicted peak and step time, and stop"

@@ -10,13 +10,36 @@ from typing import Any
 
 from lms3d.errors import InputError
 
+TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "brats": {},
+    "chexnet": {
+        "model": "densenet121",
+        "resolution": 224,
+        "batch_size": 16,
+        "loss": "binary_cross_entropy",
+        "learning_rate": 1e-3,
+        "patience": 10,
+    },
+}
+"""Where a task departs from the defaults below."""
+
+CHOICES = {
+    "brats": {"model": ("isensee2017", "unet3d"), "loss": ("dice", "dice_cross_entropy")},
+    "chexnet": {"model": ("densenet121", "resnet50"), "loss": ("binary_cross_entropy", "weighted")},
+}
+"""What each task can do."""
+
+FOREIGN = {"brats": (), "chexnet": ("labels", "n4", "split", "validation_fraction")}
+"""Options that mean nothing to a task."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """What `python -m lms3d.train` was asked to do. None: decided from the data or the device at the start."""
 
     task: str = "brats"
-    """What is learned: "brats" segments three tumour regions in four-channel brain scans."""
+    """What is learned: "brats" segments three tumour regions in four-channel brain scans, "chexnet" finds 14 pathologies in
+    chest X-rays."""
 
     model: str = "isensee2017"
     """Name of the network in `models`."""
@@ -28,7 +51,7 @@ class TrainConfig:
     """Name of the label schema; None takes that of the data set that is recognised by its layout."""
 
     resolution: int = 128
-    """Side N of the cube (N, N, N, 4) that every volume is resized to, in voxels; divisible by 16."""
+    """Side N of the cube (N, N, N, 4) or square (N, N, 3) that every sample is resized to; divisible by 16."""
 
     n4: bool = False
     """Whether bias fields are removed (N4) before anything else; slow, done once."""
@@ -43,7 +66,7 @@ class TrainConfig:
     """Whether each training sample is turned by one of the 48 symmetries of the cube."""
 
     batch_size: int = 1
-    """Volumes per step and device."""
+    """Samples per step and rank."""
 
     epochs: int | None = None
     """Largest number of passes; None is 500, or what fits into a demonstration on the embedded data."""
@@ -55,10 +78,20 @@ class TrainConfig:
     """Validation batches after each epoch; None uses all validation cases."""
 
     loss: str = "dice"
-    """"dice", or "dice_cross_entropy" for the sum of both."""
+    """"dice", or "dice_cross_entropy" for the sum of both; for chexnet "binary_cross_entropy", or "weighted" by how rare
+    each class is."""
 
     learning_rate: float = 5e-4
-    """Adam's step at the start, for one device."""
+    """Adam's step at the start, for one rank; several take a multiple of it."""
+
+    warmup_epochs: int | None = None
+    """Epochs over which the rate grows from that of one rank to that of all; None is 5 with several ranks, else 0."""
+
+    gradient_compression: str = "none"
+    """How gradients travel between ranks: "none", or "fp16" for half the bytes."""
+
+    weights: Path | None = None
+    """A file of weights to start from; None starts from random ones."""
 
     patience: int = 50
     """Epochs without a better validation loss after which training ends."""
@@ -115,10 +148,26 @@ class TrainConfig:
         return cls(**{name: _revive(name, value) for name, value in values.items()})
 
 
+def chosen(given: dict[str, Any]) -> TrainConfig:
+    """The options that the user gave, and the task's defaults for all others. InputError where the two do not match."""
+    task = given.get("task") or next((t for t in CHOICES if given.get("model") in CHOICES[t]["model"]), "brats")
+    options = TrainConfig(**{**TASK_DEFAULTS[task], **given, "task": task})
+    for name in FOREIGN[task]:
+        if name in given:
+            option = "--" + name.replace("_", "-")
+            raise InputError(f"{option} is not for --task {task}, whose data says it all; leave {option} out")
+    for name, possible in CHOICES[task].items():
+        if getattr(options, name) not in possible:
+            raise InputError(
+                f"--{name} {getattr(options, name)} is not for --task {task}; expected one of {', '.join(possible)}"
+            )
+    return options
+
+
 # What may differ when a run goes on: how long, and where and how it computes, but nothing that changes what is learned.
 FREE_ON_RESUME = frozenset(
     {"data", "epochs", "lms", "memory_limit", "swap_tier", "swap_dir", "swapout_threshold", "swapin_ahead",
-     "swapin_groupby", "sync_mode", "serialization", "serialization_by_size"}
+     "swapin_groupby", "sync_mode", "serialization", "serialization_by_size", "gradient_compression"}
 )  # fmt: skip
 
 
@@ -150,6 +199,6 @@ def load(run_dir: Path) -> tuple[TrainConfig, dict[str, Any]]:
 
 
 def _revive(name: str, value: Any) -> Any:
-    if name in ("data", "split", "swap_dir") and value is not None:
+    if name in ("data", "split", "swap_dir", "weights") and value is not None:
         return Path(value)
     return tuple(value) if name == "serialization" else value

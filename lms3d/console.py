@@ -28,6 +28,11 @@ def say(text: str) -> None:
     OUT.print(text, markup=False)
 
 
+def silence(silent: bool = True) -> None:
+    """Whether nothing of this module shows from now on: of many ranks, one talks."""
+    OUT.quiet = silent
+
+
 @contextmanager
 def progress(*, keep: bool = True) -> Iterator[Report]:
     """Yields `report(done, total, what, note="")`; a new `what` starts a new bar and, without `keep`, ends the last.

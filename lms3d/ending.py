@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from lms3d import console, figures
 from lms3d.units import format_seconds, format_size
@@ -17,14 +14,8 @@ if TYPE_CHECKING:
     from lms3d.trainer import History
 
 
-def draw(
-    folder: Path, *, title: str, report: Report, history: History, case_id: str, flair: np.ndarray, truth: np.ndarray,
-    segment: Callable[[], np.ndarray], regions: Mapping[str, tuple[int, ...]],
-) -> None:  # fmt: skip
-    """training.png, memory.png and slice.png in `folder`.
-
-    flair (X, Y, Z) image, truth (X, Y, Z) labels of a validation case, which `segment` segments with the best weights.
-    """
+def draw(folder: Path, *, title: str, report: Report, history: History) -> None:
+    """training.png and memory.png in `folder`: what every run has."""
     if history.rows:
         figures.training_curves(history.rows, folder / "training.png")
     figures.memory_timeline(
@@ -32,29 +23,19 @@ def draw(
         limit_bytes=report.limit_bytes, measured_peak_bytes=report.measured_peak_bytes,
         title=f"Memory over one training step of {title}",
     )  # fmt: skip
-    labels = segment()
-    figures.slice_with_outlines(
-        flair,
-        {region: np.isin(truth, values) for region, values in regions.items()},
-        {region: np.isin(labels, values) for region, values in regions.items()},
-        folder / "slice.png", title=f"{case_id} (validation)",
-    )  # fmt: skip
 
 
-def summarise(run_dir: Path, report: Report, history: History, seconds: float, *, guarded: bool) -> None:
-    """One table: where things are, memory with and without LMS, seconds per step, Dice."""
+def summarise(
+    run_dir: Path, report: Report, history: History, results: Mapping[str, str], seconds: float, *, guarded: bool
+) -> None:
+    """One table: where things are, memory with and without LMS, seconds per step, and the task's own `results`."""
     rows = {
         "run": f"{run_dir} (best.keras, history.csv, lms_report.md, ...)",
         "figures": str(run_dir / "figures"),
         "peak memory": _peaks(report),
         "step": format_seconds(report.measured_step_seconds) if report.measured_step_seconds else "none was run",
+        **results,
     }
-    if history.rows:
-        best = min(history.rows, key=lambda row: row["val_loss"])
-        names = [name for name in figures.REGION_COLOURS if f"val_dice_{name}" in best]
-        dice = "  ".join(f"{name} {best[f'val_dice_{name}']:.3f}" for name in names)
-        rows["best epoch"] = f"{best['epoch']:.0f} of {len(history.rows)}, validation Dice {dice}"
-    rows["next"] = f"{Path(sys.executable).name} -m lms3d.predict {run_dir}"
     why = ": no better validation loss" if history.stopped_early else ", as long as a demonstration should take"
     note = why if history.stopped_early or guarded else ""
     console.summary(f"Training ended after {format_seconds(seconds)}{note}", rows)

@@ -6,16 +6,23 @@
 | StorageError         | 2         | a disk that is full, read-only or broken                         |
 | Diverged             | 2         | the loss is no longer a number                                   |
 | DoesNotFit           | 3         | the memory limit is too small; carries the smallest that would do |
+| RankLost             | 1         | another rank is gone; one of those left has said so already      |
 | Interrupted          | 130       | Ctrl-C; the message says how to go on                            |
 
 Any other exception that has an integer attribute `exit_code` is treated the same way (`data` and `models` cannot import
 this module). Everything else is a defect of lms3d and keeps its traceback.
+
+Where many ranks run, an error that all of them have is told by rank 0 alone, and any other by the rank that has it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class InputError(ValueError):
@@ -46,6 +53,12 @@ class DoesNotFit(RuntimeError):
         self.smallest_limit_bytes = smallest_limit_bytes
 
 
+class RankLost(RuntimeError):
+    """Another rank of a job has died or hangs. `lost_rank.watched` has told the user, from one rank for all."""
+
+    exit_code = 1
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, after everything that is needed to go on was saved."""
 
@@ -57,14 +70,56 @@ def run(main: Callable[[], int | None]) -> int:
     try:
         return main() or 0
     except KeyboardInterrupt as stop:
-        say(str(stop) or "interrupted")
+        if not _is_told(stop):
+            say(str(stop) or "interrupted")
         return Interrupted.exit_code
     except Exception as error:
         code = getattr(error, "exit_code", None)
+        if _is_told(error):
+            return code if isinstance(code, int) else 1
         if not isinstance(code, int):
             raise
-        say(f"error: {error}")
+        if not isinstance(error, RankLost):
+            say(f"error: {error}")
         return code
+
+
+def of_all_ranks(error: E) -> E:
+    """The same error, known to be raised by every rank of a distributed run at this place."""
+    error.is_of_all_ranks = True  # type: ignore[attr-defined]
+    return error
+
+
+def is_of_all_ranks(error: BaseException) -> bool:
+    """True also for an error that was made of one that all ranks have."""
+    return any(getattr(one, "is_of_all_ranks", False) for one in _story(error))
+
+
+def tell_once(error: BaseException, aloud: bool) -> None:
+    """What `run` would print, now; `run` will print nothing more for this error. aloud: False on all ranks but one."""
+    error.is_told = True  # type: ignore[attr-defined]
+    if not aloud:
+        return
+    if isinstance(error, KeyboardInterrupt):
+        say(str(error) or "interrupted")
+    elif isinstance(getattr(error, "exit_code", None), int):
+        say(f"error: {error}")
+    else:
+        traceback.print_exception(error)
+
+
+def _is_told(error: BaseException) -> bool:
+    return getattr(error, "is_told", False)
+
+
+def _story(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that it came from."""
+    seen: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in seen:
+        seen.append(current)
+        yield current
+        current = current.__cause__ or current.__context__
 
 
 def say(message: str) -> None:

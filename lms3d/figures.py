@@ -27,9 +27,11 @@ GIB = 2**30
 
 
 def training_curves(rows: Sequence[Mapping[str, float]], path: Path) -> Path:
-    """Loss, Dice per region and learning rate over the epochs of history.csv; training dashed, validation solid."""
+    """Loss, Dice per region or AUROC, and learning rate over the epochs of history.csv; training dashed, validation solid."""
     regions = [name for name in REGION_COLOURS if rows and f"val_dice_{name}" in rows[0]]
-    figure, axes = plt.subplots(1, 3 if regions else 2, figsize=(12.5 if regions else 8.5, 3.6), layout="constrained")
+    areas = bool(rows) and "val_auroc" in rows[0]
+    panels = 3 if regions or areas else 2
+    figure, axes = plt.subplots(1, panels, figsize=(12.5 if panels == 3 else 8.5, 3.6), layout="constrained")
     epochs = [row["epoch"] for row in rows]
     marker = "o" if len(rows) < 30 else ""
     _curve(axes[0], epochs, rows, "loss", GREY, marker, "training", dashed=True)
@@ -42,6 +44,10 @@ def training_curves(rows: Sequence[Mapping[str, float]], path: Path) -> Path:
     if regions:
         axes[1].set(title="Dice (solid: validation, dashed: training)", xlabel="epoch", ylabel="Dice", ylim=(0, 1))
         axes[1].legend(frameon=False, loc="best")
+    if areas:
+        _curve(axes[1], epochs, rows, "auroc", BLUE, marker, None, dashed=True)
+        _curve(axes[1], epochs, rows, "val_auroc", BLUE, marker, None)
+        axes[1].set(title="Mean AUROC (solid: validation, dashed: training)", xlabel="epoch", ylabel="AUROC", ylim=(0.4, 1))
     _curve(axes[-1], epochs, rows, "learning_rate", VERMILION, marker, None)
     axes[-1].set(title="Learning rate", xlabel="epoch", ylabel="step of Adam", yscale="log")
     for axis in axes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lms3d import demonstration
 from lms3d.config import TrainConfig
 from lms3d.console import say
+from lms3d.tasks import task_of
 from lms3d.units import format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def plan_step(options: TrainConfig, model: keras.Model, *, with_floor: bool = Fa
     batch = options.batch_size
     spec = (
         tf.TensorSpec((batch, *model.input_shape[1:]), tf.float32),
-        tf.TensorSpec((batch, *model.output_shape[1:]), tf.uint8),
+        tf.TensorSpec((batch, *model.output_shape[1:]), task_of(options).target_dtype),
     )
     return callback.plan_step(model, spec, planner=planner, with_floor=with_floor, **arguments)
 
@@ -59,7 +60,9 @@ def with_demonstration_limit(options: TrainConfig) -> TrainConfig:
     """On the embedded data LMS gets something to do, whatever the machine has: a limit, if the user gave none."""
     if options.data is not None or not options.lms or options.memory_limit is not None:
         return options
-    limit = demonstration.memory_limit(options.resolution)
+    limit = task_of(options).demonstration_limit(options)
+    if limit is None:
+        return options
     say(f"No --memory-limit: this demonstration takes {format_size(limit)}")
     return dataclasses.replace(options, memory_limit=limit)
 

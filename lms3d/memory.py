@@ -16,6 +16,7 @@ _MIB = 2**20
 _USE_BFC = "TF_CPU_ALLOCATOR_USE_BFC"
 _BFC_LIMIT_MIB = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 _gpu_limit_bytes: int | None = None
+_processes = 1
 
 
 def limit_memory(limit: str | int) -> int:
@@ -43,6 +44,12 @@ def limit_memory(limit: str | int) -> int:
         os.environ[_BFC_LIMIT_MIB] = str(limit_mib)
         _claim_pool(limit_mib)
     return limit_mib * _MIB
+
+
+def share_host(processes: int) -> None:
+    """Says that so many processes like this one compute on this machine: each has its part of the host's memory."""
+    global _processes
+    _processes = processes
 
 
 def _claim_pool(limit_mib: int) -> None:
@@ -77,11 +84,12 @@ def current_limit() -> int | None:
 
 
 def device_memory_bytes() -> int:
-    """Memory that training can have: the hard limit, else the GPU's, else what machine and container have free."""
+    """Memory that training can have: the hard limit, else the GPU's, else this process's part of what machine and
+    container have free."""
     limit = current_limit()
     if limit is not None:
         return limit
-    return _gpu_memory_bytes() if compute_device() == "GPU:0" else free_host_bytes()
+    return _gpu_memory_bytes() if compute_device() == "GPU:0" else free_host_bytes() // _processes
 
 
 def compute_device() -> str:

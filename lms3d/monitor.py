@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,18 @@ from lms3d.units import format_seconds
 class ProgressLines(keras.callbacks.Callback):
     """A bar per epoch through `report` and a line at the end of each, with what is left of the whole run."""
 
-    def __init__(self, report: Report, epochs: int, steps_per_epoch: int, validation_steps: int) -> None:
+    def __init__(
+        self,
+        report: Report,
+        epochs: int,
+        steps_per_epoch: int,
+        validation_steps: int,
+        *,
+        shown: Sequence[str] = ("loss",),
+    ) -> None:
+        """shown: metrics beside the bar."""
         super().__init__()
-        self.report, self.epochs = report, epochs
+        self.report, self.epochs, self.shown = report, epochs, shown
         self.steps, self.validation_steps = steps_per_epoch, validation_steps
         self.epoch = 0
         self.done = 0
@@ -35,7 +45,7 @@ class ProgressLines(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.done += 1
-        self._show(_words({name: value for name, value in floats(logs).items() if name in ("loss", "dice_WT")}))
+        self._show(_words({name: value for name, value in floats(logs).items() if name in self.shown}))
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         self.done += 1

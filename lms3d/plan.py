@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d import cli, console, errors, forecast
+from lms3d import cli, config, console, errors, forecast
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.files import writable_folder, write_text
+from lms3d.tasks import task_of
 from lms3d.units import format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _plan(given: dict[str, Any]) -> None:
     output: Path | None = given.pop("output", None)
     limits: int | None = given.pop("sweep", None)
-    options = TrainConfig(**given)
+    options = config.chosen(given)
     if limits is not None and not options.lms:
         raise InputError("--sweep compares plans and --no-lms makes none; give one of the two")
     if output is not None:
@@ -73,7 +74,7 @@ def _plan(given: dict[str, Any]) -> None:
 
 
 def _title(options: TrainConfig) -> str:
-    return f"{options.model} at {options.resolution}^3, batch {options.batch_size}"
+    return f"{options.model} at {options.resolution}^{task_of(options).axes}, batch {options.batch_size}"
 
 
 def _planned(options: TrainConfig, *, hard_limit: bool) -> Planned:
@@ -81,13 +82,12 @@ def _planned(options: TrainConfig, *, hard_limit: bool) -> Planned:
 
     hard_limit: plan as for a limit that the user named, which takes more room than none, even if there is none.
     """
-    from data.schema import SCHEMAS
-    from lms3d import memory, startup, train
+    from lms3d import assembly, memory, startup
 
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
     if hard_limit and options.memory_limit is None:
         options = dataclasses.replace(options, memory_limit=memory.device_memory_bytes())
-    model = train.compiled_model(options, next(iter(SCHEMAS.values())))
+    model = assembly.compiled_model(options)
     return forecast.plan_step(options, model, with_floor=True)
 
 

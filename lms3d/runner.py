@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from lms3d import memory
+from lms3d import memory, reduction
 from lms3d.errors import DoesNotFit
 from lms3d.feedback import MOST_CHANGES, Change, Feedback
 from lms3d.statistics import StepStatistics
@@ -70,6 +70,7 @@ class StepRunner:
                 self._take(key, self._prepare(model, key, spec))
             prepared = self.steps[key]
             saved = self._save(prepared)
+            averagings = reduction.begun(model)
             try:
                 outputs = self._execute(prepared, batch)
             except tf.errors.ResourceExhaustedError as error:
@@ -77,6 +78,8 @@ class StepRunner:
                     raise self._wrong_parameters(key[0]) from error
                 if saved is None or attempt == TRIES - 1:
                     raise
+                if reduction.begun(model) != averagings:
+                    raise self._too_late_to_repeat() from error
                 self._undo(key, prepared, saved)
                 continue
             return outputs
@@ -157,6 +160,13 @@ class StepRunner:
         return DoesNotFit(
             f"the {kind} step ran out of memory in {format_size(self.engine.settings.limit_bytes)} with the TFLMS parameters "
             "that were given; leave one or all of them out to have them tuned, or raise --memory-limit"
+        )
+
+    def _too_late_to_repeat(self) -> DoesNotFit:
+        """The other ranks have this step's gradients, or wait for them: tried again, it would meet their next step."""
+        return DoesNotFit(
+            f"this rank's train step ran out of memory in {format_size(self.engine.settings.limit_bytes)} while the ranks "
+            "exchanged gradients, and cannot be repeated alone; raise --memory-limit and start again with --resume"
         )
 
     def _save(self, prepared: Prepared) -> list[np.ndarray] | None:

@@ -25,11 +25,11 @@ def choose(given: dict[str, Any], output: Path | None, resume: bool) -> tuple[Tr
     run gets a new folder under runs/, and a resumed one is the latest there of the same network and resolution.
     """
     if resume:
-        run_dir = output or _latest(TrainConfig(**given))
+        run_dir = output or _latest(config.chosen(given))
         if run_dir is not None and (run_dir / "config.json").exists():
             stored, _ = config.load(run_dir)
             return config.resumed(stored, given, run_dir), run_dir, checkpoint.path_in(run_dir).exists()
-    new = TrainConfig(**given)
+    new = config.chosen(given)
     run_dir = output or _unused(new)
     if not resume and holds_results(run_dir):
         raise InputError(

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d import cli, console, demonstration, ending, errors, forecast, outofmemory, runs
+from lms3d import (
+    assembly,
+    cli,
+    config,
+    console,
+    demonstration,
+    distributed,
+    elastic,
+    ending,
+    errors,
+    forecast,
+    outofmemory,
+    runs,
+)
 from lms3d.config import TrainConfig
 from lms3d.distributed import World
-from lms3d.errors import InputError, Interrupted
+from lms3d.errors import Interrupted
 from lms3d.files import writable_folder
+from lms3d.tasks import Material, task_of
 from lms3d.units import format_seconds, format_size
 
 if TYPE_CHECKING:
     import keras
-    import numpy as np
 
-    from data.cache import Cache
-    from data.normalise import Normalisation
-    from data.schema import LabelSchema
-    from data.split import Split
     from lms3d.callback import LMS
     from lms3d.report import Report
     from lms3d.trainer import History
+
+STATS = "lms_stats.csv"
+WARMUP_EPOCHS = 5  # with several ranks, as in the CheXNet article
 
 _DESCRIPTION = """\
 Train a 3D U-Net on whole brain scans (BraTS), under a memory limit that it would not fit into by itself.
@@ -41,15 +54,6 @@ lms_report.md, lms_stats.csv, figures/*.png and tensorboard/. Go on with python 
 exit codes: 0 done, 2 wrong option or wrong input, 3 does not fit into the memory limit, 130 interrupted (resumable)"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Material:
-    """What is learned from."""
-
-    cache: Cache
-    split: Split
-    normalisation: Normalisation
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, prepare, train, summarise. Returns the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -57,41 +61,81 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
-    dry_run, resume = given.pop("dry_run", False), given.pop("resume", False)
+    dry_run, resume, elastically = (given.pop(name, False) for name in ("dry_run", "resume", "elastic"))
     profile, output = given.pop("profile", None), given.pop("output", None)
+
+    def chosen() -> Run:
+        options, run_dir, resuming = runs.choose(given, output, resume)
+        return Run(options=options, run_dir=run_dir, resuming=resuming, profile=profile, arguments=tuple(arguments))
+
+    def train_once(world: World, memory: elastic.Memory | None) -> None:
+        console.silence(not world.is_chief)
+        agree = memory.once if memory is not None else lambda _, make: make()
+        _run(agree("run", lambda: world.from_chief(chosen)), world, memory)
+
     if dry_run:
-        return _dry_run(TrainConfig(**given))
-    options, run_dir, resuming = runs.choose(given, output, resume)
-    writable_folder(run_dir, "--output")
-    if options.swap_dir:
-        writable_folder(options.swap_dir, "--swap-dir")
-    options, demonstrating = forecast.with_demonstration_limit(options), options.data is None and options.epochs is None
-    material = _material(options, run_dir, resuming)
-    limit = _start(options)
+        _dry_run(config.chosen(given))
+    elif elastically:
+        elastic.run(train_once)
+    else:
+        with distributed.joined() as world:
+            train_once(world, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one call of this program is to do."""
+
+    options: TrainConfig
+    run_dir: Path
+    resuming: bool
+    profile: tuple[int, int, int] | None
+    arguments: tuple[str, ...]
+
+    @property
+    def demonstrating(self) -> bool:
+        """Whether nobody said how long to train: then it ends in time."""
+        return self.options.data is None and self.options.epochs is None
+
+
+def _run(run: Run, world: World, memory: elastic.Memory | None) -> None:
+    """Prepares, trains, draws and summarises."""
+    options = forecast.with_demonstration_limit(run.options)
+    _writable(options, run.run_dir)
+    task = task_of(options)
+    with console.progress() as report:
+        material = task.prepare(options, run.run_dir, run.resuming, world, report)
+    again = memory is not None and memory.worlds > 1
+    limit = _start(options, world, again=again)
+    if world.is_chief and not (run.resuming or again):  # what a run left here that never finished an epoch
+        (run.run_dir / STATS).unlink(missing_ok=True)
     made: list[keras.Model] = []
     with outofmemory.explained(_job(options), limit, options.lms, lambda: _needs(options, made)):
-        model = compiled_model(options, material.cache.schema)
+        model = assembly.compiled_model(options, material=material, world=world)
         made.append(model)
-        options = forecast.with_length(options, model, *_whole_epoch(options, material))
-        _describe(run_dir, options, arguments, limit, material)
-        lms, history, guarded = _fit(options, run_dir, model, material, profile, demonstrating, resuming)
-        report = lms.report or _needs(options, made)  # a resumed run may have had nothing left to do
-        lms.close()
-        _draw(run_dir, options, model, material, report, history)
-    ending.summarise(run_dir, report, history, forecast.elapsed_seconds(), guarded=guarded)
-    return None
+        # On every rank, since the prediction builds the metrics; rank 0's clock decides.
+        options = world.everyone(forecast.with_length(options, model, *_whole_epoch(options, material, world)))[0]
+        if world.is_chief:
+            _describe(run, options, limit, material)
+        with closing(_lms(run, options, world)) as lms:
+            history, guarded = _fit(run, options, model, material, lms, world, memory)
+            summary = lms.report
+        if world.is_chief:
+            summary = summary or _needs(options, made)  # a resumed run may have had nothing left to do
+            ending.draw(run.run_dir / "figures", title=_title(options), report=summary, history=history)
+            task.finish(run.run_dir, options, model, material, summary)
+            rows = task.results(run.run_dir, history)
+            ending.summarise(run.run_dir, summary, history, rows, forecast.elapsed_seconds(), guarded=guarded)
 
 
 def _dry_run(options: TrainConfig) -> None:
     """Prints the plan for the training step, and what it is predicted to need. Reads no data, writes nothing."""
-    from data.schema import SCHEMAS
-
     options = forecast.with_demonstration_limit(options)
-    limit = _start(options)
+    limit = _start(options, World())
     console.say("Tracing and planning the training step")
     made: list[keras.Model] = []
     with outofmemory.explained(_job(options), limit, options.lms, lambda: _needs(options, made)):
-        made.append(compiled_model(options, next(iter(SCHEMAS.values()))))
+        made.append(assembly.compiled_model(options))
         report = _needs(options, made)
     console.say(report.to_markdown())
     peak = report.predicted_peak_bytes if options.lms else report.unedited_peak_bytes
@@ -102,8 +146,18 @@ def _dry_run(options: TrainConfig) -> None:
     })  # fmt: skip
 
 
+def _writable(options: TrainConfig, run_dir: Path) -> None:
+    writable_folder(run_dir, "--output")
+    if options.swap_dir:
+        writable_folder(options.swap_dir, "--swap-dir")
+
+
+def _title(options: TrainConfig) -> str:
+    return f"{options.model} at {options.resolution}$^{task_of(options).axes}$"
+
+
 def _job(options: TrainConfig) -> str:
-    return f"{options.model} at {options.resolution}^3, batch {options.batch_size},"
+    return f"{options.model} at {options.resolution}^{task_of(options).axes}, batch {options.batch_size},"
 
 
 def _needs(options: TrainConfig, made: list[keras.Model]) -> Report:
@@ -111,115 +165,88 @@ def _needs(options: TrainConfig, made: list[keras.Model]) -> Report:
     return forecast.estimate_step(options, made[0], with_floor=True)
 
 
-def _material(options: TrainConfig, run_dir: Path, resuming: bool) -> Material:
-    """The cubes of all cases, made if need be, who trains and who validates, and the statistics of those who train."""
-    from data import brats, cache, normalise, phantom, split
-
-    with console.progress() as report:
-        folder = options.data
-        if folder is None:
-            console.say(f"No --data: using the embedded artificial brains in {phantom.default_directory()} (made once)")
-            folder = phantom.write(phantom.default_directory(), progress=report)
-        cases, schema = brats.find_cases(folder, labels=options.labels)
-        cubes = cache.build(cases, schema, options.resolution, n4=options.n4, progress=report)
-    if resuming:
-        runs.check_data(run_dir, cubes.fingerprint)
-        parts = split.load(run_dir / "split.json")
-    elif options.split:
-        parts = split.load(options.split)
-        if unknown := sorted({*parts.training, *parts.validation} - set(cubes.ids)):
-            raise InputError(f"--split {options.split} names case {unknown[0]}, which is not in {folder}")
-    else:
-        parts = split.make(cubes.ids, options.seed, options.validation_fraction)
-    split.save(parts, run_dir / "split.json")
-    return Material(cache=cubes, split=parts, normalisation=normalise.fit(cubes, parts.training))
-
-
-def _start(options: TrainConfig) -> int:
-    """Starts TensorFlow under the limit; returns the bytes that training can have."""
+def _start(options: TrainConfig, world: World, *, again: bool = False) -> int:
+    """Starts TensorFlow under the limit, unless it runs already; returns the bytes that training can have."""
     from lms3d import memory, startup
 
-    startup.start_tensorflow(memory_limit_bytes=options.memory_limit, seed=options.seed, precision=options.precision)
+    if not again:
+        startup.start_tensorflow(
+            memory_limit_bytes=options.memory_limit, seed=options.seed, precision=options.precision, world=world
+        )
     return memory.device_memory_bytes()
 
 
-def compiled_model(options: TrainConfig, schema: LabelSchema) -> keras.Model:
-    """The network, compiled, with its optimiser's slots in place."""
-    import keras
-
-    import models
-    from lms3d import losses
-    from lms3d.keras_metrics import RegionDice
-
-    model = models.build(options.model, input_shape=(options.resolution,) * 3 + (4,), outputs=3)
-    model.compile(
-        optimizer=keras.optimizers.Adam(World().learning_rate(options.learning_rate)),
-        loss={"dice": losses.dice_loss, "dice_cross_entropy": losses.dice_cross_entropy}[options.loss],
-        metrics=[RegionDice(channels, name=f"dice_{region}") for region, channels in schema.region_channels.items()],
-        jit_compile=False,  # XLA decides on memory by itself: there would be nothing left to plan
+def _whole_epoch(options: TrainConfig, material: Material, world: World) -> tuple[int, int]:
+    """Training and validation steps of a pass over all data."""
+    return (
+        world.training_steps(material.training_count, options.batch_size),
+        world.validation_steps(material.validation_count, options.batch_size),
     )
-    model.optimizer.build(model.trainable_variables)
-    return model
 
 
-def _whole_epoch(options: TrainConfig, material: Material) -> tuple[int, int]:
-    """Training and validation steps of a pass over all cases."""
-    world, parts = World(), material.split
-    training, validation = len(parts.training), len(parts.validation)
-    return world.steps(training, options.batch_size), world.steps(validation, options.batch_size)
-
-
-def _describe(run_dir: Path, options: TrainConfig, arguments: Sequence[str], limit: int, material: Material) -> None:
+def _describe(run: Run, options: TrainConfig, limit: int, material: Material) -> None:
     from lms3d import memory
 
-    cache = material.cache
     runs.describe(
-        run_dir, options, arguments, device=memory.compute_device(), limit_bytes=limit,
-        data={"fingerprint": cache.fingerprint, "schema": cache.schema.name, "cases": len(cache.ids)},
-        normalisation=material.normalisation.to_json(),
-    )  # fmt: skip
+        run.run_dir, options, run.arguments, device=memory.compute_device(), limit_bytes=limit, **material.described
+    )
+
+
+def _lms(run: Run, options: TrainConfig, world: World) -> LMS:
+    from lms3d.callback import LMS
+
+    stats_file = run.run_dir / STATS if world.is_chief else None
+    return LMS(enabled=options.lms, stats_file=stats_file, **forecast.lms_arguments(options))
 
 
 def _fit(
-    options: TrainConfig, run_dir: Path, model: keras.Model, material: Material, profile: Any, demonstrating: bool,
-    resuming: bool,
-) -> tuple[LMS, History, bool]:  # fmt: skip
-    """Trains; returns the LMS callback, the history, and whether the time guard ended it."""
+    run: Run, options: TrainConfig, model: keras.Model, material: Material, lms: LMS, world: World,
+    memory: elastic.Memory | None,
+) -> tuple[History, bool]:  # fmt: skip
+    """Trains; returns the history, and whether the time guard ended it."""
     from data.errors import unwrap
     from lms3d import monitor, trainer
-    from lms3d.callback import LMS
 
+    task = task_of(options)
     epochs, steps, validation_steps = _filled_in(options)
-    if not resuming:  # what a run left here that never finished an epoch
-        (run_dir / "lms_stats.csv").unlink(missing_ok=True)
-    training, validation = _datasets(options, material)
-    lms = LMS(enabled=options.lms, stats_file=run_dir / "lms_stats.csv", **forecast.lms_arguments(options))
     guard = monitor.TimeGuard(
         demonstration.LAST_SECONDS - forecast.elapsed_seconds(), validation_steps * demonstration.VALIDATION_SHARE
     )
+    profile = run.profile if world.is_chief else None
     with console.progress(keep=False) as report:
         callbacks = [
             lms,
-            *([guard] if demonstrating else []),
-            *([monitor.Profile(profile, run_dir / "tensorboard")] if profile else []),
-            monitor.ProgressLines(report, epochs, steps, validation_steps),
+            *task.callbacks(model, material, world),
+            *([guard] if run.demonstrating else []),
+            *([monitor.Profile(profile, run.run_dir / "tensorboard")] if profile else []),
+            monitor.ProgressLines(report, epochs, steps, validation_steps, shown=task.shown),
         ]
         try:
             history = trainer.train(
-                model, training, validation, epochs=epochs, steps_per_epoch=steps, validation_steps=validation_steps,
-                patience=options.patience, run_dir=run_dir, callbacks=callbacks, world=World(), resume=resuming,
+                model, lambda first_sample: material.training(first_sample, world), material.validation(world),
+                epochs=epochs, steps_per_epoch=steps, validation_steps=validation_steps, batch_size=options.batch_size,
+                validation_weight=len(world.share(range(material.validation_count))), patience=options.patience,
+                warmup_epochs=_warmup_epochs(options, world), plateau_factor=task.plateau[0],
+                plateau_patience=task.plateau[1], run_dir=run.run_dir, callbacks=callbacks, world=world,
+                resume=run.resuming, memory=memory,
                 on_interrupt=lambda: console.say("Finishing this step, then saving; Ctrl-C again quits at once"),
             )  # fmt: skip
         except Interrupted as stop:
-            raise Interrupted(f"{stop}; all is saved, go on with: {runs.resume_command(run_dir)}") from None
+            raise Interrupted(f"{stop}; all is saved, go on with: {runs.resume_command(run.run_dir)}") from None
         except Exception as error:
             if wrong_input := unwrap(error):
                 raise wrong_input from error
             raise
         finally:
-            if lms.report is not None:
-                lms.write(run_dir)
-    return lms, history, guard.reached
+            if lms.report is not None and world.is_chief:
+                lms.write(run.run_dir)
+    return history, guard.reached
+
+
+def _warmup_epochs(options: TrainConfig, world: World) -> int:
+    if options.warmup_epochs is not None:
+        return options.warmup_epochs
+    return WARMUP_EPOCHS if world.size > 1 else 0
 
 
 def _filled_in(options: TrainConfig) -> tuple[int, int, int]:
@@ -227,55 +254,6 @@ def _filled_in(options: TrainConfig) -> tuple[int, int, int]:
     assert options.steps_per_epoch is not None
     assert options.validation_steps is not None
     return options.epochs, options.steps_per_epoch, options.validation_steps
-
-
-def _datasets(options: TrainConfig, material: Material) -> tuple[Callable[[int], Any], Any]:
-    """Training batches from any step on, and the validation batches, of this rank."""
-    from data import pipeline
-
-    world, parts = World(), material.split
-
-    def training(first_step: int) -> Any:
-        return pipeline.training_dataset(
-            material.cache, world.share(parts.training), material.normalisation, batch_size=options.batch_size,
-            seed=options.seed, first_step=first_step, augment=options.augment,
-        )  # fmt: skip
-
-    # The batch size of training: a larger one would need more memory for the batches themselves.
-    validation = pipeline.validation_dataset(
-        material.cache, world.share(parts.validation), material.normalisation, batch_size=options.batch_size
-    )
-    return training, validation
-
-
-def _draw(
-    run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, report: Report, history: History
-) -> None:
-    """The figures, with one validation case segmented by the best weights."""
-    from data.schema import CHANNELS
-    from lms3d import inference
-    from lms3d.callback import LMS
-    from lms3d.keeper import without_training
-
-    cache, case_id = material.cache, material.split.validation[0]
-    image, truth = cache.image(case_id), cache.truth(case_id)
-    assert truth is not None, "the pipeline refuses validation cases without truth"
-
-    def segment() -> np.ndarray:
-        if (run_dir / "best.keras").exists():
-            without_training(model).load_weights(run_dir / "best.keras")
-        lms = LMS(memory_limit=options.memory_limit, tier=options.swap_tier, swap_dir=options.swap_dir)
-        try:
-            predict = inference.predictor(model, options.resolution, lms=lms if options.lms else None)
-            return cache.schema.from_channels(predict(material.normalisation.apply(image)))
-        finally:
-            lms.close()
-
-    ending.draw(
-        run_dir / "figures", title=f"{options.model} at {options.resolution}$^3$", report=report, history=history,
-        case_id=case_id, flair=image[..., CHANNELS.index("flair")], truth=truth, segment=segment,
-        regions=cache.schema.regions,
-    )  # fmt: skip
 
 
 def _parser() -> cli.Parser:

@@ -101,7 +101,7 @@ def build(wanted: Recipe, folder: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix="horovod-") as temporary:
         work = Path(temporary)
         root = source.prepared(work)
-        say(f"compiling Horovod {VERSION} ({wanted}): 2 to 10 minutes, once; log: {log}")
+        say(f"compiling Horovod {VERSION} ({wanted}): 4 minutes of one core, once; log: {log}")
         command = (
             *_PIP,
             "wheel",

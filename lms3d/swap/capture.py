@@ -98,7 +98,7 @@ def signature(op: tf.Operation) -> str:
         or "Multinomial" in op.type
         or op.type.startswith(("PyFunc", "EagerPyFunc"))
         or surgery.in_loop(op)
-        or surgery.is_stateful(op)
+        or is_stateful(op)
         or not op.outputs
         or any(t.dtype in _OPAQUE for t in tensors)
         or not all(t.shape.is_fully_defined() or is_reserve(t) for t in tensors)
@@ -117,6 +117,12 @@ def signature(op: tf.Operation) -> str:
             return ""
         parts.append(value.tolist())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def is_stateful(op: tf.Operation) -> bool:
+    """True for an op that must run exactly once. Horovod's do not say so of themselves, but each of them waits for the
+    same op of all other ranks: run again, or alone, it would wait for ever."""
+    return surgery.is_stateful(op) or op.type.startswith("Horovod")
 
 
 def is_argument(tensor: tf.Tensor) -> bool:
@@ -149,7 +155,7 @@ def _op(op: tf.Operation, compute_device: str) -> Op:
             Tensor(t.name, size(t), None if t.shape.rank is None or t.dtype in _OPAQUE else t.shape.rank)
             for t in op.outputs
         ),
-        stateful=surgery.is_stateful(op),
+        stateful=is_stateful(op),
         in_loop=surgery.in_loop(op),
         flops=flops(op),
         on_device=here,

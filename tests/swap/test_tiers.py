@@ -102,7 +102,7 @@ sys.stdin.read()  # until the test closes it
 """
 
 
-def test_a_killed_process_leaves_an_orphan_a_live_one_does_not(tmp_path):
+def test_a_killed_process_leaves_nothing_and_orphans_are_told_from_the_living(tmp_path):
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as dead,
@@ -113,9 +113,15 @@ def test_a_killed_process_leaves_an_orphan_a_live_one_does_not(tmp_path):
             for folder in (left, used):
                 make_old(folder)
             assert remove_orphans(tmp_path) == []
+            (left / "0.bin").write_bytes(b"x" * 1000)
             dead.send_signal(signal.SIGKILL)
             dead.wait()
-            assert left.exists()
+            deadline = time.monotonic() + 10
+            while left.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert not left.exists()
+            left.mkdir()  # as if the machine had gone down, and what clears up with it
+            (left / "lock").touch()
             make_old(left)
             make_old(used)
             mine = DiskTier(tmp_path)

@@ -1,0 +1,142 @@
+"""Pipelines alone: all orders at once in memory, one at a time running, in turns. No TensorFlow here.
+
+    round 1   old | new | best        a window: all ranks of one order, for some seconds;
+    round 2   new | best | old        the ranks of the others are stopped (SIGSTOP), so that they neither compute nor fill
+    round 3   best | old | new        their buffers meanwhile
+
+What the machine does beside meets all orders alike, and a ratio is taken within a round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from experiments.feeding.parts import Part
+from experiments.scalability.launch import ROOT, RunFailed, last_words
+
+PATIENCE_SECONDS = 300.0
+"""A rank that says nothing for so long (and four windows) hangs."""
+
+PROGRAM = (sys.executable, "-m", "experiments.feeding.alone_rank")
+
+
+class Rank:
+    """A process that takes batches when it is asked to; stopped in between."""
+
+    def __init__(self, asked: dict[str, Any], log: Path, bind: Callable[[], None] | None) -> None:
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("w") as errors:
+            self.process = subprocess.Popen(
+                [*PROGRAM, json.dumps(asked)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+                cwd=ROOT, preexec_fn=bind,
+            )  # fmt: skip
+
+    def answer(self, end: float) -> dict[str, Any]:
+        """Its next line. RunFailed where it has ended or says nothing until `end` (monotonic)."""
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            raise RunFailed(f"a rank said nothing in its time (its words: {self.log})", late=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise RunFailed(f"a rank ended: {last_words(self.log)} (all of it: {self.log})")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def ask(self, seconds: float) -> None:
+        assert self.process.stdin is not None
+        self.process.send_signal(signal.SIGCONT)
+        try:
+            print(seconds, file=self.process.stdin, flush=True)
+        except BrokenPipeError:
+            raise RunFailed(f"a rank ended: {last_words(self.log)} (all of it: {self.log})") from None
+
+    def rest(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def close(self) -> None:
+        self.process.kill()  # reaches a stopped process too; it has nothing to put in order
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None and not pipe.closed:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+        self.process.wait()
+
+
+def measure(
+    shards: Path, orders: Sequence[str], log: Path, *, ranks: int, cores: int | None, batch_size: int,
+    rounds: int, window_seconds: float, seconds_left: float | None,
+) -> Part:  # fmt: skip
+    """The part of `ranks` ranks on so many `cores` together: for each round and order the sums over its ranks."""
+    deadline = float("inf") if seconds_left is None else time.monotonic() + seconds_left
+    with started(shards, orders, log, ranks, binding(cores), batch_size, deadline) as teams:
+        found = []
+        for k in range(rounds):
+            turn = [*orders[k % len(orders) :], *orders[: k % len(orders)]]
+            found.append({order: window(teams[order], window_seconds, deadline) for order in turn})
+    return {"ranks": ranks, "rounds": found}
+
+
+@contextmanager
+def started(
+    shards: Path, orders: Sequence[str], log: Path, ranks: int, bind: Callable[[], None] | None, batch_size: int,
+    deadline: float,
+) -> Iterator[dict[str, list[Rank]]]:  # fmt: skip
+    """Order -> its ranks, warm and stopped. One order after the other: warming up is not measured."""
+    with ExitStack() as stack:
+        teams: dict[str, list[Rank]] = {}
+        for order in orders:
+            asked = {"shards": str(shards), "order": order, "size": ranks, "batch_size": batch_size}
+            teams[order] = []
+            for rank in range(ranks):
+                words = log.with_name(f"{log.stem}-{order}-{rank}.txt")
+                one = Rank({**asked, "rank": rank}, words, bind)
+                stack.callback(one.close)
+                teams[order].append(one)
+            for one in teams[order]:
+                one.answer(min(deadline, time.monotonic() + PATIENCE_SECONDS))
+                one.rest()
+        yield teams
+
+
+def window(team: Sequence[Rank], seconds: float, deadline: float) -> dict[str, float]:
+    """All ranks of one order at the same time."""
+    end = min(deadline, time.monotonic() + PATIENCE_SECONDS + 4 * seconds)
+    for one in team:
+        one.ask(seconds)
+    answers = []
+    for one in team:
+        answers.append(one.answer(end))
+        one.rest()
+    return summed(answers)
+
+
+def summed(answers: Sequence[dict[str, float]]) -> dict[str, float]:
+    """images_per_second of all ranks together, images_per_cpu_second, and the cores that they kept busy."""
+    cpu_seconds = sum(one["cpu_seconds"] for one in answers)
+    return {
+        "images_per_second": sum(one["images"] / one["seconds"] for one in answers),
+        "images_per_cpu_second": sum(one["images"] for one in answers) / max(cpu_seconds, 1e-9),
+        "cores": sum(one["cpu_seconds"] / one["seconds"] for one in answers),
+    }
+
+
+def binding(cores: int | None) -> Callable[[], None] | None:
+    """What a process does before it starts: keep to so many cores; None: to what the system gives."""
+    if cores is None or not hasattr(os, "sched_setaffinity"):
+        return None
+    kept = sorted(os.sched_getaffinity(0))[:cores]
+    return lambda: os.sched_setaffinity(0, kept)

@@ -1,0 +1,66 @@
+"""One rank of a pipeline alone: takes batches as fast as they come, for as long as the parent asks.
+
+    python -m experiments.feeding.alone_rank '{"shards": ..., "order": "new", "rank": 0, "size": 2, "batch_size": 32}'
+
+Each line on stdin is a number of seconds; each answer is a line of JSON. It ends with its stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+LEAD = 0.25
+"""Share of a window that is let go by first: whatever lay in the buffers was not made in the window."""
+
+
+def main(arguments: list[str]) -> None:
+    from lms3d.startup import quiet_native_log
+
+    asked = json.loads(arguments[0])
+    with quiet_native_log():
+        import tensorflow as tf
+
+        tf.config.set_visible_devices([], "GPU")  # alone means without a device
+        tf.config.list_logical_devices()
+    from data import pipelines
+    from experiments.feeding.images import training_part
+
+    part = training_part(asked["shards"])
+    order = pipelines.ORDERS[asked["order"]]
+    batches = iter(order(part, batch_size=asked["batch_size"], seed=0, rank=asked["rank"], size=asked["size"]))
+    # A pass: caches are full, files have been read, and tf.data has tuned itself.
+    for _ in range(max(1, len(part) // asked["size"] // asked["batch_size"])):
+        next(batches)
+    _say(ready=True)
+    for line in sys.stdin:
+        _say(**take(batches, float(line), asked["batch_size"]))
+
+
+def take(batches: Iterator[Any], seconds: float, batch_size: int) -> dict[str, float]:
+    """Batches of a window; it begins and ends where a batch ends, so that no part of one is counted."""
+    _until(batches, time.perf_counter() + LEAD * seconds)
+    started, cpu = time.perf_counter(), time.process_time()
+    count = _until(batches, started + seconds)
+    passed = time.perf_counter() - started
+    return {"images": count * batch_size, "seconds": passed, "cpu_seconds": time.process_time() - cpu}
+
+
+def _until(batches: Iterator[Any], end: float) -> int:
+    """At least one."""
+    count = 0
+    while not count or time.perf_counter() < end:
+        next(batches)
+        count += 1
+    return count
+
+
+def _say(**values: Any) -> None:
+    print(json.dumps(values), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

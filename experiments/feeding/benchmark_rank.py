@@ -1,0 +1,96 @@
+"""One rank of the ResNet-50 benchmark; rank 0 writes what all of them found.
+
+horovodrun -np 2 python -m experiments.feeding.benchmark_rank '{"output": "part.json", "data": "synthetic", ...}'
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lms3d import distributed, errors
+from lms3d.distributed import World
+
+SYNTHETIC, REAL = "synthetic", "real"
+
+
+def main(arguments: list[str]) -> int:
+    return errors.run(lambda: _main(json.loads(arguments[0])))
+
+
+def _main(asked: dict[str, Any]) -> None:
+    from lms3d.files import write_json
+    from lms3d.startup import start_tensorflow
+
+    with distributed.joined() as world:
+        start_tensorflow(seed=0, precision=asked["precision"], world=world)
+        from experiments.feeding import accepted, loop
+
+        step = loop.stepper(loop.network("resnet50", asked["resolution"], world))
+        batches = _batches(asked, world)
+        loop.lap(batches, step, asked["warmup"])
+        laps = []
+        for _ in range(asked["laps"]):
+            world.wait()  # all ranks begin a lap together
+            laps.append(together(world.everyone(loop.lap(batches, step, asked["steps"])), asked["batch_size"]))
+        machines = world.everyone(accepted.this_machine())
+        if world.is_chief:
+            write_json(Path(asked["output"]), {"ranks": world.size, "laps": laps, "machines": _unique(machines)})
+
+
+def together(laps: list[Any], batch_size: int) -> dict[str, float]:
+    """One lap of all ranks: they average their gradients in every step, so the slowest is the time of all."""
+    seconds = max(lap.seconds for lap in laps)
+    return {
+        "images_per_second": sum(lap.steps for lap in laps) * batch_size / seconds,
+        "waiting": sum(lap.waited_seconds for lap in laps) / sum(lap.seconds for lap in laps),
+        "cores": sum(lap.cpu_seconds for lap in laps) / seconds,
+    }
+
+
+def _batches(asked: dict[str, Any], world: World) -> Iterator[Any]:
+    if asked["data"] == SYNTHETIC:
+        return itertools.repeat(synthetic(asked["batch_size"], asked["resolution"], world.rank))
+    from data import pipelines
+    from experiments.feeding.images import training_part
+    from lms3d.memory import compute_device
+
+    device = compute_device()
+    return iter(
+        pipelines.best_order(
+            training_part(asked["shards"]), batch_size=asked["batch_size"], seed=0, rank=world.rank, size=world.size,
+            device=device if device.startswith("GPU") else None,
+        )
+    )  # fmt: skip
+
+
+def synthetic(batch_size: int, resolution: int, seed: int) -> tuple[Any, Any]:
+    """Images (B, N, N, 3) float32 and labels (B, 14) that lie on the device from the start: nothing is loaded."""
+    import tensorflow as tf
+
+    from lms3d.memory import compute_device
+
+    with tf.device(compute_device()):
+        images = tf.random.stateless_normal((batch_size, resolution, resolution, 3), (seed, 0))
+        labels = tf.cast(tf.random.stateless_uniform((batch_size, 14), (seed, 1)) < 0.05, tf.float32)
+    return images, labels
+
+
+def _unique(machines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each kind of machine once, with the number of its ranks."""
+    kinds: list[dict[str, Any]] = []
+    for machine in machines:
+        known = next((kind for kind in kinds if {k: v for k, v in kind.items() if k != "ranks"} == machine), None)
+        if known is None:
+            kinds.append({**machine, "ranks": 1})
+        else:
+            known["ranks"] += 1
+    return kinds
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

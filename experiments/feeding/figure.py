@@ -1,0 +1,60 @@
+"""Images/s by order and number of ranks, and the share of time that the device waits. Results -> PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.feeding.parts import Part
+from experiments.feeding.results import ALONE, MOST_WAITING, TRAINING, middle, orders_of, values
+from lms3d import figures
+from lms3d.figures import BLUE, GREEN, GREY, ORANGE, plt
+
+COLOURS = {"old": ORANGE, "new": BLUE, "best": GREEN}
+WIDTH = 0.8
+"""Of the bars at one number of ranks together."""
+
+
+def draw(parts: Sequence[Part], path: Path, title: str) -> Path | None:
+    """Alone, while training, and the wait; bars are medians, whiskers the least and the most. None without parts."""
+    by_kind = {kind: [p for p in parts if p["name"].split("-")[0] == kind] for kind in (ALONE, TRAINING)}
+    panels = [(kind, "images_per_second") for kind, these in by_kind.items() if these]
+    panels += [(TRAINING, "waiting")] if by_kind[TRAINING] else []
+    if not panels:
+        return None
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 4.2), layout="constrained", squeeze=False)
+    for axis, (kind, name) in zip(axes[0], panels, strict=True):
+        share = name == "waiting"
+        _bars(axis, by_kind[kind], name, share)
+        named = "Device waits for data" if share else "Alone" if kind == ALONE else "While training"
+        axis.set(title=named, xlabel="ranks", ylabel="share of time (%)" if share else "images/s, all ranks together")
+        if share:
+            axis.axhline(100 * MOST_WAITING, color=GREY, linestyle=":", label=f"{MOST_WAITING:.0%}")
+            axis.set_ylim(0, max(1.1 * axis.get_ylim()[1], 200 * MOST_WAITING))
+            axis.legend(frameon=False, loc="upper right")
+        figures._plain(axis)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.suptitle(title)
+    return figures._save(figure, path)
+
+
+def _bars(axis: plt.Axes, parts: Sequence[Part], name: str, share: bool) -> None:
+    orders = list(dict.fromkeys(order for part in parts for order in orders_of(part)))
+    width, factor = WIDTH / len(orders), 100 if share else 1
+    for k, order in enumerate(orders):
+        these = [(place, part) for place, part in enumerate(parts) if order in orders_of(part)]
+        at = [place + (k - (len(orders) - 1) / 2) * width for place, _ in these]
+        heights = [factor * (middle(part, order, name) or 0.0) for _, part in these]
+        found = [[factor * value for value in values(part, order, name)] for _, part in these]
+        reach = [
+            [h - min(v) for h, v in zip(heights, found, strict=True)],
+            [max(v) - h for h, v in zip(heights, found, strict=True)],
+        ]
+        label = None if share else f"{order} order"
+        axis.bar(at, heights, 0.92 * width, yerr=reach, color=COLOURS[order], label=label, capsize=3, ecolor=GREY)
+        for x, height, top in zip(at, heights, found, strict=True):
+            words = f"{height:.2g}" if share else f"{height:.3g}" if height < 1000 else f"{height:.0f}"
+            axis.annotate(words, (x, max(top)), (0, 4), textcoords="offset points", ha="center", fontsize=8)
+    axis.set_xticks(range(len(parts)), [str(part["ranks"]) for part in parts])
+    axis.margins(y=0.12)

@@ -1,0 +1,37 @@
+"""Shards for all ranks: made, or found, by the parent, so that no rank begins with work that others wait for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from data.records import Index, Part
+
+
+def shards_of(data: Path | None, resolution: int, most_ranks: int) -> Index:
+    """The shards of the ChestX-ray14 folder `data` (None: the embedded radiographs) at N^2 pixels.
+
+    Raises InputError where there are fewer training shards than ranks: the new and the best order deal out files.
+    """
+    from data import chest_xray, radiograph, shards
+    from lms3d.console import progress
+    from lms3d.errors import InputError
+
+    with progress() as report:
+        folder = radiograph.write(radiograph.default_directory(), progress=report) if data is None else data
+        index = shards.build(chest_xray.find_images(folder), resolution, progress=report)
+    files = len(index.parts["training"].files)
+    if files < most_ranks:
+        raise InputError(
+            f"--ranks {most_ranks}: found {files} training shards in {index.directory}, expected at least one for each rank; "
+            "use fewer ranks or a larger --data"
+        )
+    return index
+
+
+def training_part(directory: str | Path) -> Part:
+    """What a rank reads: the training images of finished shards."""
+    from data.records import open_index
+
+    return open_index(directory).parts["training"]

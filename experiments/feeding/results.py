@@ -1,0 +1,128 @@
+"""Parts of `experiments.input_pipeline` -> CSV, Markdown, and what was promised. No TensorFlow here."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.feeding.parts import Part
+from experiments.scalability.model_report import markdown
+from lms3d.files import replacing
+
+ALONE, TRAINING = "alone", "training"
+KINDS = {ALONE: "The pipelines alone", TRAINING: "While training"}
+PROMISED_RANKS = 2
+PAIRS = (("new", "old", 2.0), ("best", "new", 1.2))
+"""(order, the one it is compared with, what the ratio should be)."""
+MOST_WAITING = 0.02
+COLUMNS = (
+    "kind", "ranks", "order", "images_per_second", "least", "most", "images_per_cpu_second", "cores", "waiting",
+    "waiting_most", "waiting_by_tf_data", "rounds",
+)  # fmt: skip
+
+
+def values(part: Part, order: str, name: str) -> list[float]:
+    """One for each round, where it is known."""
+    return [found[order][name] for found in part["rounds"] if found[order].get(name) is not None]
+
+
+def middle(part: Part, order: str, name: str) -> float | None:
+    """Median over the rounds."""
+    found = values(part, order, name)
+    return statistics.median(found) if found else None
+
+
+def ratios(part: Part, order: str, other: str, name: str = "images_per_second") -> list[float]:
+    """order / other in each round: what else the machine did then met both."""
+    return [a / b for a, b in zip(values(part, order, name), values(part, other, name), strict=True)]
+
+
+def orders_of(part: Part) -> list[str]:
+    """Old first."""
+    return [order for order in ("old", "new", "best") if order in part["rounds"][0]]
+
+
+def rows(parts: Sequence[Part]) -> list[dict[str, object]]:
+    """One record for each part and order."""
+    made: list[dict[str, object]] = []
+    for part in parts:
+        for order in orders_of(part):
+            speeds = values(part, order, "images_per_second")
+            made.append({
+                "kind": part["name"].split("-")[0], "ranks": part["ranks"], "order": order, "least": min(speeds),
+                "most": max(speeds), "rounds": len(speeds),
+                **{name: middle(part, order, name) for name in COLUMNS if name in (
+                    "images_per_second", "images_per_cpu_second", "cores", "waiting", "waiting_most", "waiting_by_tf_data")},
+            })  # fmt: skip
+    return made
+
+
+def write_csv(parts: Sequence[Part], path: Path) -> None:
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        for row in rows(parts):
+            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else "" if v is None else v for k, v in row.items()})
+
+
+def tables(parts: Sequence[Part]) -> str:
+    """A table for each kind of measurement, then ratios and promises."""
+    every, texts = rows(parts), []
+    for kind, title in KINDS.items():
+        these = [row for row in every if row["kind"] == kind]
+        if these:
+            head, cells = _ALONE_HEAD if kind == ALONE else _TRAINING_HEAD, [_cells(kind, row) for row in these]
+            texts.append(f"## {title}\n\n{markdown(head, cells)}")
+    promised = promises(parts)
+    if promised:
+        head = ("promise", "ranks", "wanted", "found", "by CPU time", "kept")
+        texts.append(f"## What was promised\n\n{markdown(head, promised)}")
+    return "\n\n".join(texts)
+
+
+_ALONE_HEAD = ("ranks", "order", "images/s", "least to most", "images per CPU second", "cores in use")
+_TRAINING_HEAD = (
+    "ranks", "order", "images/s", "least to most", "device waits", "rank that waits most", "by tf.data", "cores in use",
+)  # fmt: skip
+
+
+def _cells(kind: str, row: dict[str, object]) -> list[str]:
+    def form(name: str, how: str) -> str:
+        return "" if row[name] is None else format(row[name], how)
+
+    shown = [str(row["ranks"]), str(row["order"]), form("images_per_second", ".4g")]
+    shown += [f"{form('least', '.4g')} to {form('most', '.4g')}"]
+    if kind == ALONE:
+        shown += [form("images_per_cpu_second", ".4g")]
+    else:
+        shown += [form(name, ".2%") for name in ("waiting", "waiting_most", "waiting_by_tf_data")]
+    return [*shown, form("cores", ".2f")]
+
+
+def promises(parts: Sequence[Part]) -> list[list[str]]:
+    """What issue and article ask for at 2 ranks; at other numbers of ranks the same figures, without a verdict."""
+    made = []
+    for part in parts:
+        kind, verdict = part["name"].split("-")[0], part["ranks"] == PROMISED_RANKS
+        if kind == ALONE:
+            for order, other, wanted in PAIRS:
+                if {order, other} <= set(orders_of(part)):
+                    made.append(_ratio_row(part, order, other, wanted, verdict))
+        elif "best" in orders_of(part):
+            found = middle(part, "best", "waiting")
+            assert found is not None, "measured in every round"
+            kept = "yes" if found < MOST_WAITING else "no"
+            words = [f"< {MOST_WAITING:.0%}", f"{found:.2%}", "", kept if verdict else ""]
+            made.append(["device waits, best order", str(part["ranks"]), *words])
+    return made
+
+
+def _ratio_row(part: Part, order: str, other: str, wanted: float, verdict: bool) -> list[str]:
+    found = ratios(part, order, other)
+    ratio = statistics.median(found)
+    by_cpu = statistics.median(ratios(part, order, other, "images_per_cpu_second"))
+    kept = ("yes" if ratio >= wanted else "no") if verdict else ""
+    shown = f"{ratio:.2f} ({min(found):.2f} to {max(found):.2f})"
+    return [f"{order} / {other}, alone", str(part["ranks"]), f">= {wanted:g}", shown, f"{by_cpu:.2f}", kept]

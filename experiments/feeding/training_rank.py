@@ -1,0 +1,80 @@
+"""One rank of training on each order in turns; rank 0 writes what all of them found.
+
+horovodrun -np 2 python -m experiments.feeding.training_rank '{"output": "part.json", "shards": ..., ...}'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from lms3d import distributed, errors
+from lms3d.distributed import World
+
+LEAD_STEPS = 3
+"""Before a lap: buffers fill, tf.data tunes itself."""
+PROFILED_STEPS = 3
+
+
+def main(arguments: list[str]) -> int:
+    return errors.run(lambda: _main(json.loads(arguments[0])))
+
+
+def _main(asked: dict[str, Any]) -> None:
+    from lms3d.files import write_json
+    from lms3d.startup import start_tensorflow
+
+    with distributed.joined() as world:
+        start_tensorflow(seed=0, precision=asked["precision"], world=world)
+        from experiments.feeding import loop
+
+        step = loop.stepper(loop.network(asked["model"], asked["resolution"], world))
+        orders, found = asked["orders"], []
+        for k in range(asked["rounds"]):
+            turn = [*orders[k % len(orders) :], *orders[: k % len(orders)]]
+            found.append({order: _one(order, step, asked, world) for order in turn})
+        if world.is_chief:
+            write_json(Path(asked["output"]), {"ranks": world.size, "rounds": found})
+
+
+def _one(order: str, step: Any, asked: dict[str, Any], world: World) -> dict[str, Any]:
+    """A lap on a fresh iterator, so that nothing was made in the turns of the others."""
+    from experiments.feeding import loop, wait
+
+    batches = iter(_dataset(order, asked, world))
+    loop.lap(batches, step, LEAD_STEPS)
+    world.wait()
+    lap = loop.lap(batches, step, asked["steps"])
+    own = wait.waiting_share(lambda: loop.lap(batches, step, PROFILED_STEPS))
+    return together(world.everyone((lap, own)), asked["batch_size"])
+
+
+def together(found: list[tuple[Any, float | None]], batch_size: int) -> dict[str, Any]:
+    """(lap, tf.data's own share of waiting) of each rank -> sums and means over the ranks."""
+    laps = [lap for lap, _ in found]
+    own = [share for _, share in found if share is not None]
+    waiting = [lap.waited_seconds / lap.seconds for lap in laps]
+    return {
+        "images_per_second": sum(lap.steps * batch_size / lap.seconds for lap in laps),
+        "waiting": sum(waiting) / len(waiting),
+        "waiting_most": max(waiting),
+        "waiting_by_tf_data": sum(own) / len(own) if own else None,
+        "cores": sum(lap.cpu_seconds / lap.seconds for lap in laps),
+    }
+
+
+def _dataset(order: str, asked: dict[str, Any], world: World) -> Any:
+    from data import pipelines
+    from experiments.feeding.images import training_part
+    from lms3d.memory import compute_device
+
+    place = {"batch_size": asked["batch_size"], "seed": 0, "rank": world.rank, "size": world.size}
+    if order == "best" and compute_device().startswith("GPU"):
+        place["device"] = compute_device()
+    return pipelines.ORDERS[order](training_part(asked["shards"]), **place)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
