@@ -3,6 +3,7 @@
 # make horovod Horovod for training on several devices: compiled once per machine (about 2 minutes on 2 cores), kept in ~/.cache/lms3d
 # make test    linter, type checker and all tests; PYTEST_ARGS="-k name" narrows the tests
 # make lint    linter and type checker alone
+# make torture kills one of two ranks at a moment by chance, ten times, and resumes: some ten minutes
 #
 # Needs Python 3.11 or newer, make and gcc; Horovod, and so the tests, cmake and g++ too.
 # Another interpreter: make PYTHON=/path/to/python3.
@@ -19,7 +20,7 @@ RUN := $(VENV)/bin/python
 STAMP := $(VENV)/stamp-$(shell (cat pyproject.toml constraints.txt; echo '$(EXTRAS)') | cksum | tr -dc '0-9')
 ARGS ?= --resolution 192 --lms
 
-.PHONY: help venv train test lint horovod
+.PHONY: help venv train test lint horovod torture
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -46,3 +47,6 @@ lint: venv
 
 test: lint horovod
 	@'$(RUN)' -m pytest $(PYTEST_ARGS)
+
+torture: horovod
+	@'$(RUN)' -m experiments.torture --output runs/torture-$$(date +%s) $(TORTURE_ARGS)

@@ -86,6 +86,11 @@ def validation_dataset(part: Part, *, batch_size: int, rank: int = 0, size: int 
     return stream.loaded(steps, load, _signature(part, None if rest else batch_size))
 
 
+def normalised(grey: np.ndarray) -> np.ndarray:
+    """An image (H, W) uint8 as the networks take it: (H, W, 3) float32."""
+    return _TABLE[grey]
+
+
 def sample_flip(seed: int, g: int) -> bool:
     """Whether sample g of the stream is shown mirrored."""
     return bool(np.random.default_rng([abs(seed), _FLIP, g]).integers(2))

@@ -3,9 +3,11 @@
 1. Three orders of the same stages (`data.pipelines`): old, new, and the best that today's tf.data can do.
 2. Alone: every rank takes batches as fast as they come. All orders are in memory at once and run in turns, so that a ratio
    compares seconds that lie beside each other, not minutes.
-3. While training: the wait is measured in the loop, by a clock around next(iterator) after a step that has ended, and
+3. Beside a device: the same, but every rank takes batches at the pace of a device of --device-speed, which sleeps for as long
+   as a step would last. So a machine without a GPU shows what a GPU would find.
+4. While training: the wait is measured in the loop, by a clock around next(iterator) after a step that has ended, and
    once more by tf.data itself.
-4. Every rank has the same cores at any number of ranks.
+5. Every rank has the same cores at any number of ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 
 from experiments.feeding import alone, results
 from experiments.feeding.parts import Part, Parts, SomeFailed, remember
-from experiments.feeding.results import ALONE, TRAINING
+from experiments.feeding.results import ALONE, DEVICE, TRAINING
 from experiments.scalability import launch
 from experiments.scalability.runs import BUSY_SECONDS
 from lms3d import cli, errors, machine
@@ -31,8 +33,8 @@ BUSY = 0.15
 """Above this the report says that a measurement was disturbed."""
 
 _DESCRIPTION = """\
-Measure the input pipelines of the CheXNet scaling study: images/s of the old, the new and the best order, alone and while
-training on 1..N ranks, the share of time that the device waits for data, and the CPU that each takes.
+Measure the input pipelines of the CheXNet scaling study, the old, the new and the best order, on 1..N ranks: images/s alone,
+beside a device of given speed and while training; the share of time that the device waits for data; the CPU that each takes.
 
 Each measurement is saved as it finishes; started again with the same --output only what is missing is measured."""
 
@@ -49,7 +51,8 @@ exit codes: 0 done, 1 a measurement failed, 2 wrong option or input, 130 interru
 _NOTES = """\
 Images/s: of all ranks together, median of the rounds. Old order: every rank does the work of all, so ranks add nothing.
 Device waits: time in next(iterator) / time of the steps, mean over the ranks; each step has ended before the next batch is
-asked for, so nothing hides this wait. By tf.data: the same from its own iterator op, in steps of their own under the profiler.
+asked for, so nothing hides this wait. Where no network trains, the device sleeps for the time of a step. By tf.data: the same
+wait from its own iterator op, in steps of their own under the profiler.
 Cores in use: CPU time / time, of all ranks; while training on a CPU the network's are among them.
 Ratios: of windows of the same round, median (least to most); by CPU time: of images per CPU second, which other programs on
 the machine hardly change. Shards are in the page cache: what a disk or a network adds is not measured."""
@@ -76,29 +79,36 @@ def _study(options: argparse.Namespace, command: str) -> None:
     parts = Parts(output, minutes=options.minutes, again=options.again)
     try:
         for kind in [kind for kind in results.KINDS if kind in options.kinds]:
-            resolution = options.resolution if kind == ALONE else options.training_resolution
+            resolution = options.training_resolution if kind == TRAINING else options.resolution
             shards = shards_of(options.data, resolution, max(ranks)).directory
             for n in ranks:
-                if kind == ALONE:
-                    make = partial(_alone, shards, options, cores, n, output)
-                else:
+                if kind == TRAINING:
                     make = partial(_training, shards, options, launcher, n, output)
+                else:
+                    make = partial(_alone, kind, shards, options, cores, n, output)
                 parts.measure(f"{kind}-{n}", make)
-                _write(output, parts, options, cores, command)
     except KeyboardInterrupt:
         raise errors.Interrupted("interrupted; run the same command again to go on") from None
-    print(_write(output, parts, options, cores, command))
-    print(f"written: {output}")
+    finally:
+        print(_write(output, parts, options, cores, command))
+        print(f"written: {output}")
     if parts.failed:
         raise SomeFailed(f"{len(parts.failed)} of the measurements failed: {parts.failed[0]}")
 
 
 def _alone(
-    shards: Path, options: argparse.Namespace, cores: int | None, ranks: int, output: Path, left: float | None
+    kind: str,
+    shards: Path,
+    options: argparse.Namespace,
+    cores: int | None,
+    ranks: int,
+    output: Path,
+    left: float | None,
 ) -> Part:
     return alone.measure(
-        shards, options.orders, output / "logs" / f"alone-{ranks}.txt", ranks=ranks, cores=cores and cores * ranks,
+        shards, options.orders, output / "logs" / f"{kind}-{ranks}.txt", ranks=ranks, cores=cores and cores * ranks,
         batch_size=options.batch_size, rounds=options.rounds, window_seconds=options.window, seconds_left=left,
+        device_speed=options.device_speed if kind == DEVICE else None,
     )  # fmt: skip
 
 
@@ -134,7 +144,7 @@ def _write(output: Path, parts: Parts, options: argparse.Namespace, cores: int |
 
     found = [part for kind in results.KINDS for part in parts.found(kind)]
     results.write_csv(found, output / "input_pipeline.csv")
-    figure.draw(found, output / "input_pipeline.png", _title(options))
+    figure.draw(found, output / "input_pipeline.png", _titles(options))
     texts = ["# The input pipeline", results.tables(found) or "Nothing was measured.", _NOTES]
     disturbed = [f"{p['name']}: {p['busy']:.0%} of the cores in use by others" for p in found if p["busy"] > BUSY]
     lists = {
@@ -149,12 +159,16 @@ def _write(output: Path, parts: Parts, options: argparse.Namespace, cores: int |
     return text
 
 
-def _title(options: argparse.Namespace) -> str:
-    data = "embedded radiographs" if options.data is None else "ChestX-ray14"
-    return (
-        f"{data}, batches of {options.batch_size}: alone at {options.resolution}$^2$, "
-        f"{options.model} at {options.training_resolution}$^2$"
-    )
+def _titles(options: argparse.Namespace) -> dict[str, str]:
+    """Of the figure ("") and of its panels."""
+    data = "Embedded radiographs" if options.data is None else "ChestX-ray14"
+    alone_at, training_at = f"{options.resolution}$^2$", f"{options.training_resolution}$^2$"
+    return {
+        "": f"{data}, batches of {options.batch_size}",
+        ALONE: f"Alone, {alone_at}",
+        DEVICE: f"A device of {options.device_speed:g} images/s a rank, {alone_at}",
+        TRAINING: f"Training {options.model}, {training_at}",
+    }
 
 
 def _conditions(options: argparse.Namespace, cores: int | None, command: str) -> str:
@@ -164,10 +178,11 @@ def _conditions(options: argparse.Namespace, cores: int | None, command: str) ->
     bound = f"{cores} for each rank" if cores else "not bound to ranks"
     data = "embedded radiographs" if options.data is None else "of --data"
     return (
-        f"Images: {data}, {options.resolution}^2 alone, {options.training_resolution}^2 while training {options.model} "
-        f"({options.precision}), batches of {options.batch_size} a rank. Alone: {options.rounds} rounds, windows of "
-        f"{options.window:g} s; training: {options.training_rounds} rounds of {options.steps} steps. Machine: "
-        f"{os.cpu_count()} cores ({bound}), {platform.machine()}, TensorFlow {version('tensorflow')}. Made by `{command}`."
+        f"Images: {data}, {options.resolution}^2, while training {options.model} ({options.precision}) "
+        f"{options.training_resolution}^2, batches of {options.batch_size} a rank. Without a network: {options.rounds} rounds, "
+        f"windows of {options.window:g} s, a device of {options.device_speed:g} images/s a rank; training: "
+        f"{options.training_rounds} rounds of {options.steps} steps. Machine: {os.cpu_count()} cores ({bound}), "
+        f"{platform.machine()}, TensorFlow {version('tensorflow')}. Made by `{command}`."
     )
 
 
@@ -178,7 +193,7 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.input_pipeline", description=_DESCRIPTION, epilog=_EPILOG)
     add, count = parser.add_argument, cli.whole(1)
     add("--ranks", type=count, nargs="+", metavar="N", default=[1, 2], help="numbers of ranks (default: 1 2)")
-    add("--kinds", choices=tuple(results.KINDS), nargs="+", default=list(results.KINDS), help="what (default: both)")
+    add("--kinds", choices=tuple(results.KINDS), nargs="+", default=list(results.KINDS), help="what (default: all)")
     add("--orders", choices=ORDERS, nargs="+", default=list(ORDERS), help="which orders (default: all)")
     add("--data", type=cli.path, metavar="DIR", default=None, help="ChestX-ray14 folder (default: the embedded data)")
     add("--batch-size", type=count, metavar="N", default=32, help="images a batch and rank (default: 32)")
@@ -192,8 +207,12 @@ def _parser() -> cli.Parser:
         "--precision", choices=("float32", "mixed_bfloat16", "mixed_float16"), default="float32",
         help="of the training (default: float32)",
     )  # fmt: skip
-    add("--rounds", type=count, metavar="N", default=8, help="turns of the orders alone (default: 8)")
-    add("--window", type=cli.number(0), metavar="S", default=3.0, help="seconds of each turn alone (default: 3)")
+    add("--rounds", type=count, metavar="N", default=8, help="turns of the orders without a network (default: 8)")
+    add(
+        "--device-speed", type=cli.number(0), metavar="X", default=600.0,
+        help="images/s of the device of each rank that sleeps (default: 600; ResNet-50 on your GPU: resnet50_benchmark)",
+    )  # fmt: skip
+    add("--window", type=cli.number(0), metavar="S", default=3.0, help="seconds of each such turn (default: 3)")
     add("--training-rounds", type=count, metavar="N", default=2, help="turns of the orders in training (default: 2)")
     add(
         "--steps", type=count, metavar="N", default=100 if gpu else 15,

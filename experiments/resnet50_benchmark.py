@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -78,22 +77,24 @@ def _benchmark(options: argparse.Namespace, command: str) -> None:
             shards = _shards(options, max(ranks)) if kind == REAL else None
             for n in ranks:
                 parts.measure(f"{kind}-{n}", partial(_measure, kind, shards, options, launcher, n, output))
-                _write(output, parts, options, settings, command)
     except KeyboardInterrupt:
         raise errors.Interrupted("interrupted; run the same command again to go on") from None
-    print(_write(output, parts, options, settings, command))
-    print(f"written: {output}")
+    finally:
+        print(_write(output, parts, options, settings, command))
+        print(f"written: {output}")
     if parts.failed:
         raise SomeFailed(f"{len(parts.failed)} of the measurements failed: {parts.failed[0]}")
     if options.expect is not None:
         wanted = [p for p in accepted.points(_found(parts)) if p.ranks == max(ranks) and p.data in options.kinds]
-        print(judge(wanted, options.expect, max(ranks)))
+        print(judge(wanted, options.kinds, options.expect, max(ranks)))
 
 
-def judge(found: Sequence[Point], expected: float, ranks: int) -> str:
-    """A sentence when the slowest kind of data reaches `expected` images/s; else TooSlow."""
-    if not found:
-        raise TooSlow(f"--expect {expected:g}: nothing was measured with {ranks} ranks; give more --minutes")
+def judge(found: Sequence[Point], kinds: Sequence[str], expected: float, ranks: int) -> str:
+    """A sentence when the slowest kind of data reaches `expected` images/s; else, or where one is missing, TooSlow."""
+    missing = sorted(set(kinds) - {point.data for point in found})
+    if missing:
+        what = " and ".join(missing)
+        raise TooSlow(f"--expect {expected:g}: {what} data was not measured with {ranks} ranks; give more --minutes")
     slowest = min(found, key=lambda point: point.speed.mean)
     where = f"{slowest.speed.mean:.4g} images/s with {ranks} rank{'s' if ranks > 1 else ''} on {slowest.data} data"
     if slowest.speed.mean >= expected:

@@ -183,7 +183,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--warmup-epochs", type=whole(0), metavar="N",
-        help="epochs in which the rate grows from that of one rank to that of all (default: 5 with several ranks, else 0)",
+        help="of several ranks: epochs in which the rate grows from that of one rank to that of all (default: 5)",
     )  # fmt: skip
     group.add_argument(
         "--gradient-compression", choices=("none", "fp16"), help="how gradients travel between ranks (default: none)"

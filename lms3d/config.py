@@ -167,7 +167,7 @@ def chosen(given: dict[str, Any]) -> TrainConfig:
 # What may differ when a run goes on: how long, and where and how it computes, but nothing that changes what is learned.
 FREE_ON_RESUME = frozenset(
     {"data", "epochs", "lms", "memory_limit", "swap_tier", "swap_dir", "swapout_threshold", "swapin_ahead",
-     "swapin_groupby", "sync_mode", "serialization", "serialization_by_size", "gradient_compression"}
+     "swapin_groupby", "sync_mode", "serialization", "serialization_by_size", "gradient_compression", "weights"}
 )  # fmt: skip
 
 

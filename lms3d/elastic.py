@@ -74,7 +74,7 @@ class Memory:
         """What `make` returned on all ranks in the first world, for the ranks of this one: the options, the run folder."""
         if name not in self._agreed:
             self._agreed[name] = make()
-        return self._agreed[name]  # type: ignore[no-any-return]
+        return self._agreed[name]
 
     def share(self, world: World) -> None:
         """Tells new ranks what was agreed on before they came. The arrays stay: `World.synchronise` sends the variables."""

@@ -24,15 +24,20 @@ PREDICTIONS is a run directory (runs/192) after `python -m lms3d.predict runs/19
 Give several to see them side by side. Everything is scored twice:
   native  on the grid of the original files, against the original truth (what counts for a patient)
   cube    on the largest cube of those given: predictions at a lower resolution are first resized to it, as in the
-          LMS case study"""
+          LMS case study
+
+Of chest X-rays, PREDICTIONS is such a directory or its predictions.csv, one at a time. It gives the area under the ROC
+curve (AUROC) of each finding, with 95 % intervals."""
 
 _EPILOG = """\
 examples:
   python -m lms3d.evaluate runs/192
   python -m lms3d.evaluate runs/144 runs/192 --output comparison
   python -m lms3d.evaluate runs/192/predictions --truth ~/MICCAI_BraTS2020_TrainingData --hd95
+  python -m lms3d.evaluate radiographs/predictions.csv --truth ~/ChestX-ray14
 
-writes into --output: scores.csv, summary.csv, summary.md, dice_native.png/.pdf, dice_cube.png/.pdf
+writes into --output: scores.csv, summary.csv, summary.md, dice_native.png/.pdf, dice_cube.png/.pdf; of chest X-rays
+auroc.csv, auroc.md, roc.png, auroc.png
 exit codes: 0 done, 2 wrong option or wrong input (one line says what), 130 interrupted"""
 
 Tell = Callable[[int, int, str], None]
@@ -48,6 +53,8 @@ def _evaluate(options: argparse.Namespace) -> None:
     from lms3d.console import progress
     from lms3d.files import writable_folder
 
+    if _evaluated_images(options):
+        return
     folders = predictions.load_all(options.predictions)
     output = Path(options.output).expanduser() if options.output else _default_output(folders)
     writable_folder(output, "--output")
@@ -56,6 +63,27 @@ def _evaluate(options: argparse.Namespace) -> None:
     written = write_report(records, output)
     print(scores.to_markdown(scores.summarise(records)))
     print("written:", *(f"  {path}" for path in written), sep="\n")
+
+
+def _evaluated_images(options: argparse.Namespace) -> bool:
+    """Score the one predictions.csv of chest X-rays that was named; False where none was."""
+    from lms3d.files import writable_folder
+    from lms3d.tasks import evaluate_images
+
+    paths = [Path(path).expanduser() for path in options.predictions]
+    tables = [table for path in paths if (table := evaluate_images.table_in(path))]
+    if not tables:
+        return False
+    if len(paths) > 1:
+        raise errors.InputError(f"{tables[0]}: found {len(paths)} PREDICTIONS; chest X-rays are scored one at a time")
+    if options.hd95:
+        raise errors.InputError(
+            f"--hd95 is for label maps, and {tables[0]} holds probabilities of findings; leave it out"
+        )
+    output = Path(options.output).expanduser() if options.output else tables[0].parent / "evaluation"
+    print(evaluate_images.evaluate(tables[0], writable_folder(output, "--output"), truth=options.truth))
+    print("written:", *(f"  {output / name}" for name in evaluate_images.WRITTEN), sep="\n")
+    return True
 
 
 def score_all(
@@ -174,7 +202,9 @@ def _default_output(folders: Sequence[Predictions]) -> Path:
 
 def _parser() -> argparse.ArgumentParser:
     parser = cli.Parser(prog="python -m lms3d.evaluate", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("predictions", nargs="+", metavar="PREDICTIONS", help="run directory or predictions folder")
+    parser.add_argument(
+        "predictions", nargs="+", metavar="PREDICTIONS", help="run directory, predictions folder or table"
+    )
     add = parser.add_argument
     add("--truth", metavar="DIR", default=None, help="data set with the truth (default: the one predicted from)")
     where = "where tables and figures go (default: PREDICTIONS/evaluation; for several, ./evaluation)"

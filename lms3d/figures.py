@@ -47,7 +47,9 @@ def training_curves(rows: Sequence[Mapping[str, float]], path: Path) -> Path:
     if areas:
         _curve(axes[1], epochs, rows, "auroc", BLUE, marker, None, dashed=True)
         _curve(axes[1], epochs, rows, "val_auroc", BLUE, marker, None)
-        axes[1].set(title="Mean AUROC (solid: validation, dashed: training)", xlabel="epoch", ylabel="AUROC", ylim=(0.4, 1))
+        axes[1].set(
+            title="Mean AUROC (solid: validation, dashed: training)", xlabel="epoch", ylabel="AUROC", ylim=(0.4, 1)
+        )
     _curve(axes[-1], epochs, rows, "learning_rate", VERMILION, marker, None)
     axes[-1].set(title="Learning rate", xlabel="epoch", ylabel="step of Adam", yscale="log")
     for axis in axes:

@@ -1,4 +1,4 @@
-"""A trained network applied to whole volumes, with or without LMS, alone or as a mean over symmetries.
+"""A trained network applied to whole volumes or images, with or without LMS, alone or as a mean over symmetries.
 
 Inference holds far less than training (nothing waits for a backward pass), but at a high resolution under a small limit
 the widest layers alone may not fit; LMS rewrites the inference graph as it does the training graph.
@@ -14,18 +14,19 @@ import numpy as np
 from lms3d.errors import DoesNotFit
 
 Predictor = Callable[[np.ndarray], np.ndarray]
-"""Normalised image (N, N, N, 4) float32 -> probabilities (N, N, N, C) float32."""
+"""Normalised volume (N, N, N, 4) -> probabilities (N, N, N, C), or image (N, N, 3) -> probabilities (C,); all float32."""
 
 
 def predictor(model: Any, resolution: int, *, lms: Any = None) -> Predictor:
-    """`model` as a function of one volume, traced once for batch 1 and the given resolution.
+    """`model` as a function of one volume or image, traced once for batch 1 and the given resolution.
 
     lms: an `lms3d.LMS` that rewrites the traced function; None runs it as it is.
     The function raises DoesNotFit when memory runs out.
     """
     import tensorflow as tf
 
-    spec = tf.TensorSpec((1, *(resolution,) * 3, model.input_shape[-1]), tf.float32)
+    axes = len(model.input_shape) - 2
+    spec = tf.TensorSpec((1, *(resolution,) * axes, model.input_shape[-1]), tf.float32)
     forward = tf.function(lambda image: model(image, training=False), autograph=False, jit_compile=False)
     function = forward.get_concrete_function(spec)
     if lms is not None:
@@ -40,7 +41,8 @@ def predictor(model: Any, resolution: int, *, lms: Any = None) -> Predictor:
             if not isinstance(error, tf.errors.ResourceExhaustedError):
                 raise
             advice = ("" if lms is not None else "try --lms, or ") + "give more with --memory-limit"
-            raise DoesNotFit(f"segmenting at {resolution}^3 needs more memory than there is; {advice}") from None
+            work = "segmenting" if axes == 3 else "looking"
+            raise DoesNotFit(f"{work} at {resolution}^{axes} needs more memory than there is; {advice}") from None
         return probabilities.numpy()[0]
 
     return predict

@@ -40,7 +40,8 @@ class ProgressLines(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.epoch, self._begin = epoch, time.monotonic()
         # After a resume within the epoch Keras runs only the steps that are missing.
-        self.done = self.steps - int(self.params.get("steps") or self.steps)
+        steps = self.params.get("steps")
+        self.done = self.steps - (self.steps if steps is None else int(steps))
         self._show("first step: tracing and planning" if not self._epoch_seconds else "")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""`python -m lms3d.predict`: segment cases with a trained run, as NIfTI files."""
+"""`python -m lms3d.predict`: a trained run applied: tumours as NIfTI files, findings in radiographs as a table."""
 
 from __future__ import annotations
 
@@ -17,24 +17,33 @@ if TYPE_CHECKING:
 
     from data.cache import Cache
     from data.normalise import Normalisation
+    from lms3d import inference
     from lms3d.callback import LMS
     from lms3d.config import TrainConfig
     from lms3d.predictions import Predictions
 
 _DESCRIPTION = """\
-Segment brain tumours with a trained run. Every case becomes two label maps: one on the grid of its original files, with
-their orientation and position, which any viewer lays over them; and one in the cube of the network.
+Apply a trained run. RUN_DIR is what `python -m lms3d.train --output RUN_DIR` made.
 
-RUN_DIR is what `python -m lms3d.train --output RUN_DIR` made. Without --data the validation cases of the run are
-predicted. With --data every case of that folder is, whether it has a true label map or not."""
+Brain scans: every case becomes two label maps: one on the grid of its original files, with their orientation and
+position, which any viewer lays over them; and one in the cube of the network. Without --data the validation cases of
+the run are segmented. With --data every case of that folder is, whether it has a true label map or not.
+
+Chest X-rays: every image becomes a line of predictions.csv, with the probabilities of 14 findings. Without --data these
+are the test images of the run. With --data they are all images of a ChestX-ray14 folder, or of any folder of PNGs."""
 
 _EPILOG = """\
 examples:
   python -m lms3d.predict runs/192
   python -m lms3d.predict runs/192 --data ~/new_patients --output ~/segmented --tta
+  python -m lms3d.predict runs/densenet121-224 --data ~/radiographs
 
-writes into --output: native/<case>.nii.gz, cube/<case>.nii.gz, predictions.json; score them with lms3d.evaluate
+writes into --output: native/<case>.nii.gz, cube/<case>.nii.gz, predictions.json, or predictions.csv; score them with
+lms3d.evaluate
 exit codes: 0 done, 2 wrong option or wrong input, 3 does not fit into the memory limit, 130 interrupted"""
+
+
+_TTA = "mean over the cube's 48 symmetries, or an image and its mirror image: better, as many times slower"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,27 +52,66 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    from lms3d import config, console, files, inference, startup
+    from lms3d import config, console, files
 
     run_dir = Path(options.run_dir).expanduser()
     trained, content = config.load(run_dir)
     weights = _weights(run_dir)
     output = Path(options.output).expanduser() if options.output else run_dir / "predictions"
     files.writable_folder(output, "--output")
+    if trained.task == "chexnet":
+        _predict_images(options, trained, content, run_dir, weights, output)
+        return
     with console.progress() as report:
         cache, ids, target = _cases(run_dir, trained, content, options, output, report)
-        limit = options.memory_limit if options.memory_limit is not None else trained.memory_limit
-        startup.start_tensorflow(memory_limit_bytes=limit, precision=trained.precision)
-        model = _load_model(weights)
         normalisation = _normalisation(content, run_dir)
-        with _lms(trained, options.lms, limit) as lms:
-            predict = inference.predictor(model, trained.resolution, lms=lms)
+        with _predictor(options, trained, weights) as predict:
             _predict_cases(predict, cache, ids, normalisation, target, report)
     console.summary(f"{len(ids)} cases segmented", {
         "on the grid of the files": str(output / "native"),
         "in the cube": str(output / "cube"),
         "to score them": f"python -m lms3d.evaluate {output}",
     })  # fmt: skip
+
+
+def _predict_images(
+    options: argparse.Namespace,
+    trained: TrainConfig,
+    content: dict[str, Any],
+    run_dir: Path,
+    weights: Path,
+    output: Path,
+) -> None:
+    from lms3d import console
+    from lms3d.tasks import predict_images as task
+
+    if options.labels is not None:
+        raise errors.InputError(f"--labels is for brain scans, and {run_dir} has learned chest X-rays; leave it out")
+    table = output / task.FILE
+    with console.progress() as report:
+        folder = Path(options.data).expanduser() if options.data else None
+        images = (
+            task.of_folder(folder, trained.resolution) if folder else task.of_run(trained, content, run_dir, report)
+        )
+        with _predictor(options, trained, weights) as predict:
+            task.write(task.looked_at(images, predict, options.tta, report), table)
+    known = any(one.findings is not None for one in images)
+    truth = "" if known else " --truth FOLDER_WITH_TABLE"
+    console.summary(f"{len(images)} images looked at", {
+        "probabilities": str(table), "to score them": f"python -m lms3d.evaluate {output}{truth}",
+    })  # fmt: skip
+
+
+@contextmanager
+def _predictor(options: argparse.Namespace, trained: TrainConfig, weights: Path) -> Iterator[inference.Predictor]:
+    """Starts TensorFlow; yields the network of the run as a function of one sample."""
+    from lms3d import inference, startup
+
+    limit = options.memory_limit if options.memory_limit is not None else trained.memory_limit
+    startup.start_tensorflow(memory_limit_bytes=limit, precision=trained.precision)
+    model = _load_model(weights)
+    with _lms(trained, options.lms, limit) as lms:
+        yield inference.predictor(model, trained.resolution, lms=lms)
 
 
 def _cases(
@@ -202,10 +250,15 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.predict", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("run_dir", metavar="RUN_DIR", help="folder of a trained run")
     add = parser.add_argument
-    add("--data", metavar="DIR", default=None, help="cases to segment (default: the run's validation cases)")
+    add(
+        "--data",
+        metavar="DIR",
+        default=None,
+        help="cases or images (default: the run's validation cases or test images)",
+    )
     add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
     add("--output", metavar="DIR", default=None, help="where to write (default: RUN_DIR/predictions)")
-    add("--tta", action="store_true", default=False, help="mean over the cube's 48 symmetries: better, 48 times slower")
+    add("--tta", action="store_true", default=False, help=_TTA)
     add(
         "--lms", action=argparse.BooleanOptionalAction, default=None,
         help="use LMS where the network does not fit (default: as the run was trained)",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lms3d import checkpoint, config
+from lms3d import checkpoint, config, console
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.files import writable_folder, write_json
@@ -22,13 +23,14 @@ def choose(given: dict[str, Any], output: Path | None, resume: bool) -> tuple[Tr
     """The options of the run, its folder, and whether there is a checkpoint to go on from.
 
     given: the options that the user wrote. A resumed run takes all others from its config.json. Without `output` a new
-    run gets a new folder under runs/, and a resumed one is the latest there of the same network and resolution.
+    run gets a new folder under runs/, and a resumed one is the latest there (of the network and resolution, if given).
     """
     if resume:
-        run_dir = output or _latest(config.chosen(given))
+        run_dir = output or _latest(given)
         if run_dir is not None and (run_dir / "config.json").exists():
             stored, _ = config.load(run_dir)
             return config.resumed(stored, given, run_dir), run_dir, checkpoint.path_in(run_dir).exists()
+        console.say(f"--resume: there is no run in {run_dir or DEFAULT_PARENT} to go on with; starting a new one")
     new = config.chosen(given)
     run_dir = output or _unused(new)
     if not resume and holds_results(run_dir):
@@ -99,6 +101,10 @@ def _unused(options: TrainConfig) -> Path:
     return first if not holds_results(first) else next(path for path in numbered if not holds_results(path))
 
 
-def _latest(options: TrainConfig) -> Path | None:
-    candidates = [path for path in DEFAULT_PARENT.glob(f"{_name(options)}*") if checkpoint.path_in(path).exists()]
+def _latest(given: dict[str, Any]) -> Path | None:
+    name = re.escape(_name(config.chosen(given))) if {"task", "model", "resolution"} & given.keys() else ".*"
+    candidates = [
+        path for path in DEFAULT_PARENT.glob("*")
+        if re.fullmatch(rf"{name}(-\d+)?", path.name) and checkpoint.path_in(path).exists()
+    ]  # fmt: skip
     return max(candidates, key=lambda path: checkpoint.path_in(path).stat().st_mtime, default=None)

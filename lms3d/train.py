@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from lms3d import (
 )
 from lms3d.config import TrainConfig
 from lms3d.distributed import World
-from lms3d.errors import Interrupted
+from lms3d.errors import InputError, Interrupted
 from lms3d.files import writable_folder
 from lms3d.tasks import Material, task_of
 from lms3d.units import format_seconds, format_size
@@ -57,7 +57,16 @@ exit codes: 0 done, 2 wrong option or wrong input, 3 does not fit into the memor
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, prepare, train, summarise. Returns the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    return errors.run(lambda: _train(vars(_parser().parse_args(arguments)), arguments))
+    return errors.run(lambda: _train(_parsed(arguments), arguments))
+
+
+def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
+    """The options that were given. What is wrong with them is wrong on all ranks, and one tells."""
+    try:
+        return vars(_parser().parse_args(arguments))
+    except InputError as error:
+        with distributed.joined():
+            raise errors.of_all_ranks(error) from None
 
 
 def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
@@ -101,11 +110,14 @@ class Run:
 def _run(run: Run, world: World, memory: elastic.Memory | None) -> None:
     """Prepares, trains, draws and summarises."""
     options = forecast.with_demonstration_limit(run.options)
+    world.from_chief(lambda: _writable(options, run.run_dir))
     _writable(options, run.run_dir)
     task = task_of(options)
+    again = memory is not None and memory.worlds > 1
+    if run.resuming or again:  # a checkpoint has them all
+        options = replace(options, weights=None)
     with console.progress() as report:
         material = task.prepare(options, run.run_dir, run.resuming, world, report)
-    again = memory is not None and memory.worlds > 1
     limit = _start(options, world, again=again)
     if world.is_chief and not (run.resuming or again):  # what a run left here that never finished an epoch
         (run.run_dir / STATS).unlink(missing_ok=True)
@@ -117,13 +129,14 @@ def _run(run: Run, world: World, memory: elastic.Memory | None) -> None:
         options = world.everyone(forecast.with_length(options, model, *_whole_epoch(options, material, world)))[0]
         if world.is_chief:
             _describe(run, options, limit, material)
-        with closing(_lms(run, options, world)) as lms:
+        with _wrong_input_told(), closing(_lms(run, options, world)) as lms:
             history, guarded = _fit(run, options, model, material, lms, world, memory)
             summary = lms.report
         if world.is_chief:
             summary = summary or _needs(options, made)  # a resumed run may have had nothing left to do
             ending.draw(run.run_dir / "figures", title=_title(options), report=summary, history=history)
-            task.finish(run.run_dir, options, model, material, summary)
+            with _wrong_input_told():
+                task.finish(run.run_dir, options, model, material, summary)
             rows = task.results(run.run_dir, history)
             ending.summarise(run.run_dir, summary, history, rows, forecast.elapsed_seconds(), guarded=guarded)
 
@@ -166,13 +179,16 @@ def _needs(options: TrainConfig, made: list[keras.Model]) -> Report:
 
 
 def _start(options: TrainConfig, world: World, *, again: bool = False) -> int:
-    """Starts TensorFlow under the limit, unless it runs already; returns the bytes that training can have."""
+    """Starts TensorFlow under the limit (`again`: in a later world of this process); returns what training can have."""
     from lms3d import memory, startup
 
-    if not again:
-        startup.start_tensorflow(
-            memory_limit_bytes=options.memory_limit, seed=options.seed, precision=options.precision, world=world
-        )
+    startup.start_tensorflow(
+        memory_limit_bytes=options.memory_limit,
+        seed=options.seed,
+        precision=options.precision,
+        world=world,
+        again=again,
+    )
     return memory.device_memory_bytes()
 
 
@@ -187,8 +203,13 @@ def _whole_epoch(options: TrainConfig, material: Material, world: World) -> tupl
 def _describe(run: Run, options: TrainConfig, limit: int, material: Material) -> None:
     from lms3d import memory
 
+    # What follows from the number of ranks is worked out again by a run that goes on. Not how long a demonstration is: that
+    # followed from the time that there was.
+    given = run.options
+    lengths = {name: getattr(given, name) for name in ("epochs", "steps_per_epoch", "validation_steps")}
+    kept = replace(options, weights=given.weights, **({} if run.demonstrating else lengths))
     runs.describe(
-        run.run_dir, options, run.arguments, device=memory.compute_device(), limit_bytes=limit, **material.described
+        run.run_dir, kept, run.arguments, device=memory.compute_device(), limit_bytes=limit, **material.described
     )
 
 
@@ -204,7 +225,6 @@ def _fit(
     memory: elastic.Memory | None,
 ) -> tuple[History, bool]:  # fmt: skip
     """Trains; returns the history, and whether the time guard ended it."""
-    from data.errors import unwrap
     from lms3d import monitor, trainer
 
     task = task_of(options)
@@ -225,28 +245,43 @@ def _fit(
             history = trainer.train(
                 model, lambda first_sample: material.training(first_sample, world), material.validation(world),
                 epochs=epochs, steps_per_epoch=steps, validation_steps=validation_steps, batch_size=options.batch_size,
-                validation_weight=len(world.share(range(material.validation_count))), patience=options.patience,
-                warmup_epochs=_warmup_epochs(options, world), plateau_factor=task.plateau[0],
+                validation_weight=_validated(options, material, world), patience=options.patience,
+                warmup_epochs=_warmup_epochs(options), plateau_factor=task.plateau[0],
                 plateau_patience=task.plateau[1], run_dir=run.run_dir, callbacks=callbacks, world=world,
                 resume=run.resuming, memory=memory,
                 on_interrupt=lambda: console.say("Finishing this step, then saving; Ctrl-C again quits at once"),
             )  # fmt: skip
         except Interrupted as stop:
             raise Interrupted(f"{stop}; all is saved, go on with: {runs.resume_command(run.run_dir)}") from None
-        except Exception as error:
-            if wrong_input := unwrap(error):
-                raise wrong_input from error
-            raise
         finally:
             if lms.report is not None and world.is_chief:
                 lms.write(run.run_dir)
     return history, guard.reached
 
 
-def _warmup_epochs(options: TrainConfig, world: World) -> int:
-    if options.warmup_epochs is not None:
-        return options.warmup_epochs
-    return WARMUP_EPOCHS if world.size > 1 else 0
+@contextmanager
+def _wrong_input_told() -> Iterator[None]:
+    """What is wrong with a file reaches us through tf.data, wrapped up: shows it as it is."""
+    from data.errors import unwrap
+
+    try:
+        yield
+    except Exception as error:
+        if wrong_input := unwrap(error):
+            raise wrong_input from error
+        raise
+
+
+def _validated(options: TrainConfig, material: Material, world: World) -> int:
+    """Validation samples that this rank looks at in an epoch, borrowed ones not counted."""
+    assert options.validation_steps is not None
+    share = len(world.share(range(material.validation_count)))
+    return min(share, options.validation_steps * options.batch_size)
+
+
+def _warmup_epochs(options: TrainConfig) -> int:
+    """On one rank nothing grows, but a run that began on several, or goes on there, is still in its warm-up."""
+    return WARMUP_EPOCHS if options.warmup_epochs is None else options.warmup_epochs
 
 
 def _filled_in(options: TrainConfig) -> tuple[int, int, int]:

@@ -154,7 +154,7 @@ def _validate_and_end_epoch(
     model: keras.Model, validation: Any, steps: int | None, callbacks: list[Any], keeper: Keeper
 ) -> None:
     """What `fit` does after the last step of an epoch, for a run that was interrupted right there."""
-    *given, plateau, early, _, _ = callbacks
+    *given, plateau, early, warm_up, _ = callbacks
     for callback in callbacks:
         callback.set_model(model)
     for callback in (plateau, early):
@@ -162,6 +162,10 @@ def _validate_and_end_epoch(
     keeper.restore_watched()
     training_logs, epoch = keeper.training_logs, keeper.position.epoch
     keeper.on_epoch_begin(epoch)
+    for callback in given:
+        callback.set_params({"steps": 0})  # all steps of this epoch are done
+        callback.on_epoch_begin(epoch)
+    warm_up.take_up()
     results = model.evaluate(validation, steps=steps, callbacks=[*given, keeper], return_dict=True, verbose=0)
     logs = {**training_logs, **{f"val_{name}": value for name, value in floats(results).items()}}
     for callback in callbacks:

@@ -32,7 +32,16 @@ class WarmUp(keras.callbacks.Callback):
         epoch, step = self.position()
         done = epoch * self.steps_per_epoch + step
         if done <= self.steps and self.steps:
-            self.model.optimizer.learning_rate = self.cut * self.rate_at(done)
+            wanted = self.cut * self.rate_at(done)
+            # Alone the rate does not grow: setting it anew would only round what others have set.
+            if self.size > 1 or not np.isclose(self._now(), wanted, rtol=1e-5, atol=0):
+                self.model.optimizer.learning_rate = wanted
+            self._set = self._now()
+
+    def take_up(self) -> None:
+        """For an epoch whose end is due and whose steps an earlier run has made."""
+        epoch, step = self.position()
+        if epoch * self.steps_per_epoch + step - 1 <= self.steps and self.steps:
             self._set = self._now()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

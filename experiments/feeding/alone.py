@@ -21,6 +21,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from experiments.feeding.parts import Part
 from experiments.scalability.launch import ROOT, RunFailed, last_words
 
@@ -78,11 +80,14 @@ class Rank:
 
 def measure(
     shards: Path, orders: Sequence[str], log: Path, *, ranks: int, cores: int | None, batch_size: int,
-    rounds: int, window_seconds: float, seconds_left: float | None,
+    rounds: int, window_seconds: float, seconds_left: float | None, device_speed: float | None = None,
 ) -> Part:  # fmt: skip
-    """The part of `ranks` ranks on so many `cores` together: for each round and order the sums over its ranks."""
+    """The part of `ranks` ranks on so many `cores` together: for each round and order the sums over its ranks.
+
+    device_speed: images/s of each rank's device, or None: as fast as batches come.
+    """
     deadline = float("inf") if seconds_left is None else time.monotonic() + seconds_left
-    with started(shards, orders, log, ranks, binding(cores), batch_size, deadline) as teams:
+    with started(shards, orders, log, ranks, binding(cores), batch_size, device_speed, deadline) as teams:
         found = []
         for k in range(rounds):
             turn = [*orders[k % len(orders) :], *orders[: k % len(orders)]]
@@ -93,13 +98,16 @@ def measure(
 @contextmanager
 def started(
     shards: Path, orders: Sequence[str], log: Path, ranks: int, bind: Callable[[], None] | None, batch_size: int,
-    deadline: float,
+    device_speed: float | None, deadline: float,
 ) -> Iterator[dict[str, list[Rank]]]:  # fmt: skip
     """Order -> its ranks, warm and stopped. One order after the other: warming up is not measured."""
     with ExitStack() as stack:
         teams: dict[str, list[Rank]] = {}
         for order in orders:
-            asked = {"shards": str(shards), "order": order, "size": ranks, "batch_size": batch_size}
+            asked = {
+                "shards": str(shards), "order": order, "size": ranks, "batch_size": batch_size,
+                "device_speed": device_speed,
+            }  # fmt: skip
             teams[order] = []
             for rank in range(ranks):
                 words = log.with_name(f"{log.stem}-{order}-{rank}.txt")
@@ -113,24 +121,30 @@ def started(
 
 
 def window(team: Sequence[Rank], seconds: float, deadline: float) -> dict[str, float]:
-    """All ranks of one order at the same time."""
+    """All ranks of one order at the same time; `others`: cores that everything else on the machine took meanwhile."""
     end = min(deadline, time.monotonic() + PATIENCE_SECONDS + 4 * seconds)
     for one in team:
         one.ask(seconds)
+    psutil.cpu_percent()  # from here on
     answers = []
     for one in team:
         answers.append(one.answer(end))
         one.rest()
-    return summed(answers)
+    busy = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
+    found = summed(answers)
+    return {**found, "others": max(0.0, busy - found["cores"])}
 
 
 def summed(answers: Sequence[dict[str, float]]) -> dict[str, float]:
-    """images_per_second of all ranks together, images_per_cpu_second, and the cores that they kept busy."""
+    """images_per_second of all ranks together, images_per_cpu_second, the cores that they kept busy, the share of waiting."""
+    waiting = [one["waited_seconds"] / one["seconds"] for one in answers]
     cpu_seconds = sum(one["cpu_seconds"] for one in answers)
     return {
         "images_per_second": sum(one["images"] / one["seconds"] for one in answers),
         "images_per_cpu_second": sum(one["images"] for one in answers) / max(cpu_seconds, 1e-9),
         "cores": sum(one["cpu_seconds"] / one["seconds"] for one in answers),
+        "waiting": sum(waiting) / len(waiting),
+        "waiting_most": max(waiting),
     }
 
 

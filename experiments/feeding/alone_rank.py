@@ -1,6 +1,8 @@
-"""One rank of a pipeline alone: takes batches as fast as they come, for as long as the parent asks.
+"""One rank of a pipeline without a network: takes batches as fast as they come, or as a device of some speed would, for as
+long as the parent asks.
 
-    python -m experiments.feeding.alone_rank '{"shards": ..., "order": "new", "rank": 0, "size": 2, "batch_size": 32}'
+    python -m experiments.feeding.alone_rank '{"shards": ..., "order": "new", "rank": 0, "size": 2, "batch_size": 32,
+        "device_speed": null}'
 
 Each line on stdin is a number of seconds; each answer is a line of JSON. It ends with its stdin.
 """
@@ -37,25 +39,36 @@ def main(arguments: list[str]) -> None:
         next(batches)
     _say(ready=True)
     for line in sys.stdin:
-        _say(**take(batches, float(line), asked["batch_size"]))
+        _say(**take(batches, float(line), asked["batch_size"], asked["device_speed"]))
 
 
-def take(batches: Iterator[Any], seconds: float, batch_size: int) -> dict[str, float]:
-    """Batches of a window; it begins and ends where a batch ends, so that no part of one is counted."""
-    _until(batches, time.perf_counter() + LEAD * seconds)
+def take(
+    batches: Iterator[Any], seconds: float, batch_size: int, device_speed: float | None = None
+) -> dict[str, float]:  # fmt: skip
+    """Batches of a window; it begins and ends where a batch ends, so that no part of one is counted.
+
+    device_speed: images/s of the device that takes them. It sleeps as long as a step would last: like a GPU it computes
+    without these cores, so that the pipeline works meanwhile, as far as it is made to.
+    """
+    step_seconds = batch_size / device_speed if device_speed else 0.0
+    _until(batches, time.perf_counter() + LEAD * seconds, step_seconds)
     started, cpu = time.perf_counter(), time.process_time()
-    count = _until(batches, started + seconds)
-    passed = time.perf_counter() - started
-    return {"images": count * batch_size, "seconds": passed, "cpu_seconds": time.process_time() - cpu}
+    count, waited = _until(batches, started + seconds, step_seconds)
+    passed, cpu_passed = time.perf_counter() - started, time.process_time() - cpu
+    return {"images": count * batch_size, "seconds": passed, "cpu_seconds": cpu_passed, "waited_seconds": waited}
 
 
-def _until(batches: Iterator[Any], end: float) -> int:
-    """At least one."""
-    count = 0
+def _until(batches: Iterator[Any], end: float, step_seconds: float) -> tuple[int, float]:
+    """(batches, at least one; seconds that were waited for them)."""
+    count, waited = 0, 0.0
     while not count or time.perf_counter() < end:
+        asked = time.perf_counter()
         next(batches)
+        waited += time.perf_counter() - asked
         count += 1
-    return count
+        if step_seconds:
+            time.sleep(step_seconds)
+    return count, waited
 
 
 def _say(**values: Any) -> None:

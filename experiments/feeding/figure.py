@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.feeding.parts import Part
-from experiments.feeding.results import ALONE, MOST_WAITING, TRAINING, middle, orders_of, values
+from experiments.feeding.results import ALONE, DEVICE, KINDS, MOST_WAITING, TRAINING, middle, orders_of, values
 from lms3d import figures
 from lms3d.figures import BLUE, GREEN, GREY, ORANGE, plt
 
@@ -15,27 +15,35 @@ WIDTH = 0.8
 """Of the bars at one number of ranks together."""
 
 
-def draw(parts: Sequence[Part], path: Path, title: str) -> Path | None:
-    """Alone, while training, and the wait; bars are medians, whiskers the least and the most. None without parts."""
-    by_kind = {kind: [p for p in parts if p["name"].split("-")[0] == kind] for kind in (ALONE, TRAINING)}
-    panels = [(kind, "images_per_second") for kind, these in by_kind.items() if these]
-    panels += [(TRAINING, "waiting")] if by_kind[TRAINING] else []
+def draw(parts: Sequence[Part], path: Path, titles: Mapping[str, str]) -> Path | None:
+    """Speeds and waits; bars are medians, whiskers the least and the most. None without parts.
+
+    titles: of the figure (""), and of the kinds.
+    """
+    by_kind = {kind: [p for p in parts if p["name"].split("-")[0] == kind] for kind in KINDS}
+    shown = ((ALONE, "images_per_second"), (DEVICE, "waiting"), (TRAINING, "images_per_second"), (TRAINING, "waiting"))
+    panels = [(kind, name) for kind, name in shown if by_kind[kind]]
     if not panels:
         return None
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 4.2), layout="constrained", squeeze=False)
-    for axis, (kind, name) in zip(axes[0], panels, strict=True):
+    high = 2 if len(panels) > 3 else 1
+    wide = -(-len(panels) // high)
+    figure, axes = plt.subplots(
+        high, wide, figsize=(4.8 * wide, 3.9 * high), layout="constrained", squeeze=False
+    )  # fmt: skip
+    for axis, (kind, name) in zip(axes.flat, panels, strict=True):
         share = name == "waiting"
         _bars(axis, by_kind[kind], name, share)
-        named = "Device waits for data" if share else "Alone" if kind == ALONE else "While training"
-        axis.set(title=named, xlabel="ranks", ylabel="share of time (%)" if share else "images/s, all ranks together")
+        axis.set(title=titles[kind], xlabel="ranks")
+        axis.set_ylabel("device waits for data (% of time)" if share else "images/s, all ranks together")
         if share:
             axis.axhline(100 * MOST_WAITING, color=GREY, linestyle=":", label=f"{MOST_WAITING:.0%}")
             axis.set_ylim(0, max(1.1 * axis.get_ylim()[1], 200 * MOST_WAITING))
-            axis.legend(frameon=False, loc="upper right")
         figures._plain(axis)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.suptitle(title)
+    named = {
+        label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=len(named), frameon=False)
+    figure.suptitle(titles[""])
     return figures._save(figure, path)
 
 
@@ -51,7 +59,7 @@ def _bars(axis: plt.Axes, parts: Sequence[Part], name: str, share: bool) -> None
             [h - min(v) for h, v in zip(heights, found, strict=True)],
             [max(v) - h for h, v in zip(heights, found, strict=True)],
         ]
-        label = None if share else f"{order} order"
+        label = f"{order} order"
         axis.bar(at, heights, 0.92 * width, yerr=reach, color=COLOURS[order], label=label, capsize=3, ecolor=GREY)
         for x, height, top in zip(at, heights, found, strict=True):
             words = f"{height:.2g}" if share else f"{height:.3g}" if height < 1000 else f"{height:.0f}"

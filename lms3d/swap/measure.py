@@ -10,13 +10,15 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from filelock import FileLock
 
 from lms3d.errors import StorageError
 from lms3d.files import cache_directory
@@ -32,14 +34,28 @@ _PROBE_FILES = 8  # together more than a processor's caches hold
 def machine(device: str, tier: str, swap_dir: Path | None) -> Machine:
     """The speeds of `device` ("CPU:0", "GPU:0") and of a swap tier ("host", "disk")."""
     place = f"{platform.node()} {swap_dir or ''}" if tier == "disk" else ""  # many machines may share a home
-    key = f"{_VERSION} {tf.__version__} {os.cpu_count()} {device_name(device)} {tier} {place}"
+    threads = tf.config.threading.get_intra_op_parallelism_threads()  # a rank has a part of the cores
+    key = f"{_VERSION} {tf.__version__} {threads} of {os.cpu_count()} {device_name(device)} {tier} {place}"
     store = cache_directory() / "machine.json"
     known = _load(store)
     if key not in known:
-        found = _measure(device, tier, swap_dir)
-        known[key] = {name: getattr(found, name) for name in SPEEDS}
-        _save(store, known)
+        with one_at_a_time(store):  # ranks that measure beside each other would measure each other
+            known = _load(store)
+            if key not in known:
+                found = _measure(device, tier, swap_dir)
+                known[key] = {name: getattr(found, name) for name in SPEEDS}
+                _save(store, known)
     return Machine(**{name: known[key][name] for name in SPEEDS})  # type: ignore[arg-type]
+
+
+@contextmanager
+def one_at_a_time(store: Path) -> Iterator[None]:
+    """Waits until no other process measures for the same store; without a lock where none can be had."""
+    with ExitStack() as stack:
+        with suppress(OSError, NotImplementedError):
+            store.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(f"{store}.lock"))
+        yield
 
 
 def device_name(device: str) -> str:

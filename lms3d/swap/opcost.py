@@ -82,9 +82,12 @@ def with_ops(
     wanted = [op for op in _kinds(graph, machine) if op.signature not in known]
     most_bytes = min(MOST_BYTES[device.partition(":")[0]], free_bytes // FREE_SHARE)
     if wanted and most_bytes > 0:
-        found = _measure(graph, wanted, function.graph, machine, device, most_bytes, budget_seconds)
-        known = {**known, **found}
-        _save(store, key, found)
+        with measure.one_at_a_time(store):
+            known = _load(store).get(key, {})  # another rank may have measured meanwhile
+            if wanted := [op for op in wanted if op.signature not in known]:
+                found = _measure(graph, wanted, function.graph, machine, device, most_bytes, budget_seconds)
+                known = {**known, **found}
+                _save(store, key, found)
     costs = {signature: cost for signature, cost in known.items() if cost is not None}
     table = {signature: (cost.seconds, cost.share) for signature, cost in costs.items()}
     ops = tuple(

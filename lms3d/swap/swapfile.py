@@ -16,12 +16,16 @@ import ctypes
 import errno
 import mmap
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _LEAST_MAPPED_BYTES = 1 << 20  # below that a system call costs nothing
 
 
@@ -40,8 +44,7 @@ class SwapFile:
         with _opened(self.path) as file:
             _whole(lambda at: os.pwrite(file, data[at:].data, at), len(data))
             if self._map is None and len(data) >= _LEAST_MAPPED_BYTES:
-                with contextlib.suppress(OSError, ValueError):  # some file systems map nothing
-                    self._map = np.frombuffer(mmap.mmap(file, len(data)), np.uint8)
+                self._map = _mapped(file, len(data))
 
     def read(self, data: np.ndarray) -> None:
         """Fills the flat array of bytes `data` with what was written last."""
@@ -58,6 +61,19 @@ class SwapFile:
     def _in_memory(self, size: int) -> bool:
         """Whether a map of this size is there, all of it in the page cache."""
         return self._map is not None and len(self._map) == size and _resident(self._map)
+
+
+def _mapped(file: int, size: int) -> np.ndarray | None:
+    """The file as an array; None where the system does not map it.
+
+    Python's own `mmap` would keep a file open for each, of which a process may have 1024.
+    """
+    address = _LIBC.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        return None
+    memory = (ctypes.c_uint8 * size).from_address(address)
+    weakref.finalize(memory, _LIBC.munmap, address, size)  # the array below keeps it alive
+    return np.ctypeslib.as_array(memory)
 
 
 def _resident(mapped: np.ndarray) -> bool:

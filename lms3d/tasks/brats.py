@@ -80,9 +80,16 @@ class BrainTumours:
         folder = options.data
         if folder is None:
             say(f"No --data: using the embedded artificial brains in {phantom.default_directory()} (made once)")
-            folder = phantom.write(phantom.default_directory(), progress=progress)
-        cases, schema = brats.find_cases(folder, labels=options.labels)
-        cubes = cache.build(cases, schema, options.resolution, n4=options.n4, progress=progress)
+            folder = world.from_chief(lambda: phantom.write(phantom.default_directory(), progress=progress))
+
+        def cubes_of(folder: Path) -> Cache:
+            cases, schema = brats.find_cases(folder, labels=options.labels)
+            return cache.build(cases, schema, options.resolution, n4=options.n4, progress=progress)
+
+        # Rank 0 first: what is wrong with the data is told once, and on a shared disk the others find all made.
+        world.from_chief(lambda: cubes_of(folder) and None)
+        cubes = cubes_of(folder)
+        schema = cubes.schema
         parts = world.from_chief(lambda: _split(options, run_dir, resuming, cubes, folder))
         normalisation = world.from_chief(lambda: normalise.fit(cubes, parts.training))
         return Material(

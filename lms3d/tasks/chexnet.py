@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,9 +79,15 @@ class ChestXRays:
         folder = options.data
         if folder is None:
             say(f"No --data: using the embedded artificial radiographs in {radiograph.default_directory()} (made once)")
-            folder = radiograph.write(radiograph.default_directory(), progress=progress)
-        collection = chest_xray.find_images(folder)
-        index = shards.build(collection, options.resolution, seed=options.seed, progress=progress)
+            folder = world.from_chief(lambda: radiograph.write(radiograph.default_directory(), progress=progress))
+
+        def index_of(folder: Path) -> Index:
+            collection = chest_xray.find_images(folder)
+            return shards.build(collection, options.resolution, seed=options.seed, progress=progress)
+
+        # Rank 0 first: what is wrong with the data is told once, and on a shared disk the others find all made.
+        world.from_chief(lambda: index_of(folder) and None)
+        index = index_of(folder)
         if resuming:
             world.from_chief(lambda: runs.check_data(run_dir, index.fingerprint))
         if world.is_chief:
@@ -128,23 +135,15 @@ class ChestXRays:
         self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, report: Report
     ) -> None:
         """auroc.csv and auroc.md (beside the published areas), figures/roc.png and auroc.png: of the test patients."""
-        from data.chest_xray import FINDINGS
-        from lms3d import auroc, auroc_table, roc_figures
         from lms3d.keeper import without_training
 
         if (run_dir / "best.keras").exists():
             without_training(model).load_weights(run_dir / "best.keras")
         part = material.index.parts["test"]
-        probabilities = _probabilities(model, part, options.batch_size)
-        scores = auroc.score(part.labels, probabilities, FINDINGS, patients=part.patients)
-        auroc_table.write_csv(scores, run_dir / "auroc.csv")
-        write_text(run_dir / TABLE, auroc_table.to_markdown(scores, _remark(options)))
-        title = (
-            f"{options.model} at {options.resolution}$^2$, {scores.images} images of {scores.patients} test patients"
-        )
-        curves = auroc.curves(part.labels, probabilities, FINDINGS)
-        roc_figures.roc_curves(scores, curves, run_dir / "figures" / "roc.png", title=title)
-        roc_figures.areas(scores, run_dir / "figures" / "auroc.png", title=title)
+        scores = write_areas(
+            run_dir, run_dir / "figures", part.labels, _probabilities(model, part, options.batch_size), part.patients,
+            f"{options.model} at {options.resolution}$^2$", _remark(options),
+        )  # fmt: skip
         say(_sentence(scores))
 
     def results(self, run_dir: Path, history: History) -> dict[str, str]:
@@ -152,10 +151,28 @@ class ChestXRays:
         if history.rows:
             best = min(history.rows, key=lambda row: row["val_loss"])
             rows["best epoch"] = f"{best['epoch']:.0f} of {len(history.rows)}, validation AUROC {best['val_auroc']:.3f}"
-        return {**rows, "AUROC per finding": str(run_dir / TABLE)}
+        command = f"{Path(sys.executable).name} -m lms3d.predict {run_dir} --data FOLDER"
+        return {**rows, "AUROC per finding": str(run_dir / TABLE), "next": command}
 
 
 TASK = ChestXRays()
+
+
+def write_areas(
+    tables: Path, figures: Path, labels: np.ndarray, probabilities: np.ndarray, patients: Sequence[str], title: str,
+    remark: str = "",
+) -> Scores:  # fmt: skip
+    """auroc.csv and auroc.md in one folder, roc.png and auroc.png in another. labels, probabilities: (images, 14)."""
+    from data.chest_xray import FINDINGS
+    from lms3d import auroc, auroc_table, roc_figures
+
+    scores = auroc.score(labels, probabilities, FINDINGS, patients=patients)
+    auroc_table.write_csv(scores, tables / "auroc.csv")
+    write_text(tables / TABLE, auroc_table.to_markdown(scores, remark))
+    title = f"{title}, {scores.images} images of {scores.patients} patients"
+    roc_figures.roc_curves(scores, auroc.curves(labels, probabilities, FINDINGS), figures / "roc.png", title=title)
+    roc_figures.areas(scores, figures / "auroc.png", title=title)
+    return scores
 
 
 def _probabilities(model: keras.Model, part: Part, batch_size: int) -> np.ndarray:
@@ -173,7 +190,8 @@ def _remark(options: TrainConfig) -> str:
 def _sentence(scores: Scores) -> str:
     left_out: Sequence[str] = scores.left_out
     missing = f" (without {', '.join(left_out)}: one answer only)" if left_out else ""
-    return (
-        f"Mean AUROC {scores.mean:.3f} (95 % interval {scores.low:.3f} to {scores.high:.3f}) on {scores.images} images of "
-        f"{scores.patients} test patients{missing}"
-    )
+    about = f"{scores.images} images of {scores.patients} test patients"
+    if np.isnan(scores.mean):
+        return f"No AUROC: of each finding the {about} show one answer only"
+    interval = "" if np.isnan(scores.low) else f" (95 % interval {scores.low:.3f} to {scores.high:.3f})"
+    return f"Mean AUROC {scores.mean:.3f}{interval} on {about}{missing}"

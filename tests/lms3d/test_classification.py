@@ -171,3 +171,19 @@ def test_the_callback_tells_training_from_validation():
         assert len(history[name]) == 2
         assert history[name] == pytest.approx([logs[name] for logs in before], abs=1e-6)
     assert history["auroc"] != history["val_auroc"]
+
+
+def test_the_last_step_of_an_epoch_knows_the_area_of_all_ranks():
+    """What a run that is interrupted in validation keeps: afterwards the counts of training are gone."""
+    truth, p = answers()
+    metric, other = Auroc(3), Auroc(3)
+    metric.update_state(truth[:20], p[:20])
+    other.update_state(truth[20:], p[20:])
+    pooled = PooledAuroc(metric, lambda own: own + other.counts.numpy())
+    pooled.set_params({"steps": 5})
+    pooled.on_epoch_begin(0)
+    logs = {"auroc": float(metric.result())}
+    pooled.on_train_batch_end(3, logs)
+    assert logs["auroc"] == float(metric.result())
+    pooled.on_train_batch_end(4, logs)
+    assert logs["auroc"] == pytest.approx(sklearn_mean(truth, p), abs=1e-3)

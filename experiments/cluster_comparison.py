@@ -1,0 +1,222 @@
+"""`python -m experiments.cluster_comparison A.json B.json`: how much faster is one environment? Article 4's comparison.
+
+1. Both files come from `experiments.resnet50_benchmark`, of the same work: network, image size, batch and precision.
+2. At each number of ranks that both have, the difference is A's images/s over B's, less one.
+3. Its 95 % interval (Welch's t) says whether the laps were many enough, and steady enough, to tell the two apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.feeding import accepted
+from experiments.feeding.accepted import COMPARED, Point, Result
+from experiments.feeding.spread import difference
+from experiments.scalability.model_report import markdown
+from lms3d import cli, errors
+
+_DESCRIPTION = """\
+Compare two results of experiments.resnet50_benchmark, such as bare metal and Kubernetes: images/s by number of ranks, and
+the difference in per cent with its 95 % interval."""
+
+_EPILOG = """\
+examples:
+  python -m experiments.cluster_comparison bare-metal/result.json kubernetes/result.json
+  python -m experiments.cluster_comparison a/result.json b/result.json --labels "bare metal" Kubernetes --output comparison
+
+writes into --output: comparison.csv, comparison.png, comparison.md
+exit codes: 0 done, 2 wrong option or file"""
+
+_NOTES = """\
+Images/s: of all ranks together, mean ± std of a lap. Difference: how much faster the first is than the second, ± half of the
+95 % interval of that; "not told apart" where the interval holds 0."""
+
+COLUMNS = (
+    "data", "ranks", "images_per_second_a", "std_a", "images_per_second_b", "std_b", "difference", "half_interval",
+    "efficiency_a", "efficiency_b",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """The same number of ranks on the same data, in two environments."""
+
+    a: Point
+    b: Point
+
+    @property
+    def difference(self) -> float:
+        """0.08: the first is 8 % faster."""
+        return difference(self.a.speed, self.b.speed)[0]
+
+    @property
+    def half_interval(self) -> float | None:
+        return difference(self.a.speed, self.b.speed)[1]
+
+    @property
+    def is_told_apart(self) -> bool | None:
+        """None where one of them has a single lap."""
+        half = self.half_interval
+        return None if half is None else abs(self.difference) > half
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read, compare, report. Returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = shlex.join(["python", "-m", "experiments.cluster_comparison", *words])
+    return errors.run(lambda: _compare(_parser().parse_args(words), command))
+
+
+def _compare(options: argparse.Namespace, command: str) -> None:
+    from lms3d.files import writable_folder, write_text
+
+    a, b = accepted.read(options.a), accepted.read(options.b)
+    labels = options.labels or [a.label, b.label]
+    if labels[0] == labels[1]:
+        raise errors.InputError(f"both files are labelled {labels[0]!r}; tell them apart with --labels")
+    found = pairs(a, b)
+    output = writable_folder(Path(options.output).expanduser(), "--output")
+    write_csv(found, output / "comparison.csv")
+    draw(found, labels, output / "comparison.png", _work(a))
+    text = "\n\n".join([f"# {labels[0]} and {labels[1]}", table(found, labels), summary(found, labels), _NOTES])
+    text += f"\n\n{_conditions(a, b, labels)} Made by `{command}`.\n"
+    write_text(output / "comparison.md", text)
+    print(text)
+    print(f"written: {output}")
+
+
+def pairs(a: Result, b: Result) -> list[Pair]:
+    """What both have. InputError where they did different work, or have nothing in common."""
+    for name in COMPARED:
+        if a.settings[name] != b.settings[name]:
+            raise errors.InputError(
+                f"{name}: found {a.settings[name]} in {a.path} and {b.settings[name]} in {b.path}; expected the same work in "
+                f"both; run the benchmark again with the same --{name.replace('_', '-')}"
+            )
+    others = {(point.data, point.ranks): point for point in b.points}
+    found = [
+        Pair(a=point, b=others[point.data, point.ranks]) for point in a.points if (point.data, point.ranks) in others
+    ]
+    if not found:
+        raise errors.InputError(
+            f"{a.path} has {_listed(a)} and {b.path} has {_listed(b)}; expected a number of ranks that both have; run the "
+            "benchmark again with the same --ranks"
+        )
+    return found
+
+
+def table(found: Sequence[Pair], labels: Sequence[str]) -> str:
+    """In article 4's form, a line for each number of ranks."""
+    head = ("data", "ranks", *(f"{label}, images/s" for label in labels), f"{labels[0]} is faster by", "")
+    lines = []
+    for pair in found:
+        sure = "not told apart" if pair.is_told_apart is False else ""
+        lines.append([pair.a.data, str(pair.a.ranks), *map(_speed, (pair.a, pair.b)), _percent(pair), sure])
+    return markdown(head, lines)
+
+
+def summary(found: Sequence[Pair], labels: Sequence[str]) -> str:
+    """The largest difference, in words."""
+    largest = max(found, key=lambda pair: abs(pair.difference))
+    first, second = labels if largest.difference >= 0 else (labels[1], labels[0])
+    more = max(largest.a.speed.mean, largest.b.speed.mean) / min(largest.a.speed.mean, largest.b.speed.mean) - 1
+    ranks = f"{largest.a.ranks} rank{'s' if largest.a.ranks > 1 else ''} on {largest.a.data} data"
+    sure = " (within what laps differ by themselves)" if largest.is_told_apart is False else ""
+    return f"The largest difference: {first} trains {more:.1%} more images/s than {second} with {ranks}{sure}."
+
+
+def write_csv(found: Sequence[Pair], path: Path) -> None:
+    from lms3d.files import replacing
+
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for pair in found:
+            a, b = pair.a, pair.b
+            numbers = [
+                a.speed.mean, a.speed.std, b.speed.mean, b.speed.std, pair.difference, pair.half_interval, a.efficiency,
+                b.efficiency,
+            ]  # fmt: skip
+            writer.writerow([a.data, a.ranks, *("" if number is None else f"{number:.6g}" for number in numbers)])
+
+
+def draw(found: Sequence[Pair], labels: Sequence[str], path: Path, title: str) -> Path:
+    """A panel for each kind of data: two bars at each number of ranks, std as whiskers, the difference above them."""
+    from lms3d import figures
+    from lms3d.figures import BLUE, GREY, ORANGE, plt
+
+    kinds = list(dict.fromkeys(pair.a.data for pair in found))
+    figure, axes = plt.subplots(1, len(kinds), figsize=(5.4 * len(kinds), 4.4), layout="constrained", squeeze=False)
+    for axis, kind in zip(axes[0], kinds, strict=True):
+        these = [pair for pair in found if pair.a.data == kind]
+        for shift, colour, label, points in (
+            (-0.2, BLUE, labels[0], [pair.a for pair in these]), (0.2, ORANGE, labels[1], [pair.b for pair in these]),
+        ):  # fmt: skip
+            axis.bar(
+                [place + shift for place in range(len(these))], [point.speed.mean for point in points], 0.38, color=colour,
+                yerr=[point.speed.std or 0.0 for point in points], label=label, capsize=3, ecolor=GREY,
+            )  # fmt: skip
+        for place, pair in enumerate(these):
+            top = max(point.speed.mean + (point.speed.std or 0.0) for point in (pair.a, pair.b))
+            axis.annotate(
+                _percent(pair), (place, top), (0, 5), textcoords="offset points", ha="center", fontsize=9,
+                color=GREY if pair.is_told_apart is False else "black",
+            )  # fmt: skip
+        axis.set_xticks(range(len(these)), [str(pair.a.ranks) for pair in these])
+        axis.set(title=f"{kind.capitalize()} data", xlabel="ranks", ylabel="images/s, all ranks together")
+        axis.margins(y=0.14)
+        figures._plain(axis)
+    handles, names = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
+    figure.suptitle(title)
+    return figures._save(figure, path)
+
+
+def _speed(point: Point) -> str:
+    spread = "" if point.speed.std is None else f" ± {point.speed.std:.2g}"
+    return f"{point.speed.mean:.4g}{spread}"
+
+
+def _percent(pair: Pair) -> str:
+    half = "" if pair.half_interval is None else f" ± {100 * pair.half_interval:.1f}"
+    return f"{100 * pair.difference:+.1f}{half} %"
+
+
+def _listed(result: Result) -> str:
+    return ", ".join(f"{point.data} {point.ranks}" for point in result.points) or "nothing"
+
+
+def _work(result: Result) -> str:
+    what = result.settings
+    return f"{what['model']} at {what['resolution']}$^2$, batches of {what['batch_size']} a rank, {what['precision']}"
+
+
+def _conditions(a: Result, b: Result, labels: Sequence[str]) -> str:
+    parts = []
+    for label, result in zip(labels, (a, b), strict=True):
+        kinds = {
+            f"{m['processor'] or m['architecture']}, {m['cores']} cores, {m['gpu'] or 'no GPU'}"
+            for m in result.machines
+        }
+        parts.append(f"{label}: {'; '.join(sorted(kinds))}.")
+    return f"{_work(a).replace('$', '')}. {' '.join(parts)}"
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog="python -m experiments.cluster_comparison", description=_DESCRIPTION, epilog=_EPILOG)
+    add = parser.add_argument
+    add("a", type=cli.path, metavar="A.json", help="result.json of the first environment")
+    add("b", type=cli.path, metavar="B.json", help="result.json of the second environment")
+    add("--labels", nargs=2, metavar=("A", "B"), default=None, help="their names (default: those in the files)")
+    add("--output", metavar="DIR", default="cluster-comparison", help="where everything goes (default: %(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

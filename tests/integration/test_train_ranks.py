@@ -1,0 +1,175 @@
+"""The real command under a real launcher, two ranks, for both tasks: what it writes and says, with and without LMS, after
+Ctrl-C, and how it refuses. Starting two ranks costs much: each job answers several questions."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from data import phantom, radiograph
+
+ROOT = Path(__file__).parents[2]
+LAUNCHER = Path(sys.executable).with_name("horovodrun")
+METRICS = {"brats": "dice_WT", "chexnet": "auroc"}
+SWAPPING = ["--lms", "--swapout-threshold", 20, "--swapin-ahead", 2, "--swapin-groupby", 0, "--sync-mode", 0]
+
+pytestmark = pytest.mark.skipif(not LAUNCHER.exists(), reason="Horovod is not installed: make horovod")
+
+
+def command(*arguments) -> list[str]:
+    return [str(LAUNCHER), "-np", "2", "--gloo", sys.executable, "-m", "lms3d.train", *map(str, arguments)]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory) -> dict[str, str]:
+    cache = str(tmp_path_factory.mktemp("cache"))
+    return {**os.environ, "LMS3D_CACHE": cache, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+@pytest.fixture(scope="module")
+def start(environment):
+    """Starts a job of two ranks whose output comes through one pipe; what is left of it is killed at the end."""
+    jobs: list[subprocess.Popen] = []
+
+    def begin(*arguments) -> subprocess.Popen:
+        job = subprocess.Popen(
+            command(*arguments),
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        jobs.append(job)
+        return job
+
+    yield begin
+    for job in jobs:
+        if job.poll() is None:
+            for process in [*psutil.Process(job.pid).children(recursive=True), job]:
+                process.kill()
+        job.stdout.close()
+        job.wait()
+
+
+@pytest.fixture(scope="module")
+def train(start):
+    """Runs a job to its end: exit code and output."""
+
+    def run(*arguments) -> tuple[int, str]:
+        job = start(*arguments)
+        output, _ = job.communicate(timeout=300)
+        return job.returncode, output
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory) -> dict[str, list]:
+    """Per task: a tiny data set, a small network and two short epochs."""
+    brains = phantom.write(tmp_path_factory.mktemp("phantom"), cases=5, spacing_mm=8, workers=1)
+    chests = radiograph.write(tmp_path_factory.mktemp("chests"), images=60, size=48, workers=1)
+    length = ["--seed", 3, "--epochs", 2, "--steps-per-epoch", 3, "--warmup-epochs", 1]
+    return {
+        "brats": ["--data", brains, "--model", "unet3d", "--resolution", 32, *length],
+        "chexnet": ["--task", "chexnet", "--data", chests, "--model", "resnet50", "--resolution", 32, "--batch-size", 2,
+                    *length],
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["brats", "chexnet"])
+def straight(request, train, options, tmp_path_factory) -> tuple[str, Path, str]:
+    """A run without LMS that nothing disturbed: its task, its folder and what it said."""
+    run_dir = tmp_path_factory.mktemp("straight") / "run"
+    code, output = train(*options[request.param], "--no-lms", "--output", run_dir)
+    assert code == 0, output
+    return request.param, run_dir, output
+
+
+def lines(output: str) -> list[str]:
+    """What lms3d has told the user about an end that was not the usual one."""
+    return [line for line in output.splitlines() if "lms3d:" in line]
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    with np.load(one / "last/checkpoint.npz") as first, np.load(other / "last/checkpoint.npz") as second:
+        names = [name for name in first.files if name != "state.json"]
+        assert set(names) == set(second.files) - {"state.json"}
+        for name in names:
+            np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+def history(run_dir: Path) -> list[dict[str, str]]:
+    rows = list(csv.DictReader((run_dir / "history.csv").read_text().splitlines()))
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def test_rank_0_writes_and_talks(straight):
+    task, run_dir, output = straight
+    rows = history(run_dir)
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert {METRICS[task], f"val_{METRICS[task]}"} <= rows[0].keys()
+    rate = json.loads((run_dir / "config.json").read_text())["options"]["learning_rate"]
+    assert float(rows[-1]["learning_rate"]) == pytest.approx(2 * rate)
+    assert output.count("Training ended after") == 1
+    assert "[1]<stdout>" not in output
+    assert "[1]<stderr>" not in output
+    assert not list(run_dir.rglob("*.partial*"))
+    assert len(list((run_dir / "tensorboard").iterdir())) == 1
+    assert {"best.keras", "split.json", "lms_stats.csv", "figures"} <= {path.name for path in run_dir.iterdir()}
+
+
+def test_lms_interrupted_on_one_rank_and_resumed_gives_the_same_bits(straight, start, train, options, tmp_path):
+    """Two jobs with swapping; the straight run had none, and was never interrupted."""
+    task, undisturbed, _ = straight
+    run_dir = tmp_path / "run"
+    job = start(*options[task], *SWAPPING, "--output", run_dir)
+    statistics, deadline = run_dir / "lms_stats.csv", time.monotonic() + 240
+    while time.monotonic() < deadline and not (statistics.exists() and statistics.read_text().count("\n") >= 2):
+        assert job.poll() is None, job.communicate()[0]
+        time.sleep(0.01)
+    ranks = [
+        process for process in psutil.Process(job.pid).children(recursive=True)
+        if process.cmdline()[1:3] == ["-m", "lms3d.train"]
+    ]  # fmt: skip
+    assert len(ranks) == 2
+    next(rank for rank in ranks if rank.environ()["HOROVOD_RANK"] == "1").send_signal(2)
+    output, _ = job.communicate(timeout=120)
+    assert job.returncode != 0
+    (told,) = lines(output)
+    assert "interrupted in epoch" in told
+    assert "--resume" in told
+
+    code, output = train("--output", run_dir, "--resume")
+    assert code == 0, output
+    assert output.count("Training ended after") == 1
+    plan = json.loads((run_dir / "lms_plan.json").read_text())["train"]["report"]
+    assert plan["swapped_out_bytes"] > 0
+    assert_same_weights(run_dir, undisturbed)
+    assert history(run_dir) == history(undisturbed)
+
+
+def test_another_run_is_not_overwritten_and_one_rank_says_so(train, tmp_path):
+    (tmp_path / "run/last").mkdir(parents=True)
+    (tmp_path / "run/last/checkpoint.npz").touch()
+    code, output = train("--output", tmp_path / "run")
+    assert code != 0
+    (told,) = lines(output)
+    assert "holds another run" in told
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["last"]
+
+
+def test_a_wrong_option_is_told_once(train, tmp_path):
+    code, output = train("--colour", "blue", "--output", tmp_path / "run")
+    assert code != 0
+    (told,) = lines(output)
+    assert "--colour" in told
+    assert not (tmp_path / "run").exists()
