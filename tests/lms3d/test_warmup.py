@@ -51,3 +51,27 @@ def test_without_warm_up_the_rate_is_left_alone():
     run = Run(epochs=0)
     run.model.optimizer.learning_rate = 0.123
     assert run.rate(0, 0) == pytest.approx(0.123)
+
+
+def test_alone_nothing_grows_but_a_run_from_several_ranks_finds_its_rate():
+    run = Run(size=1)
+    run.model.optimizer.learning_rate = 0.123  # scaled from the midst of a warm-up
+    assert run.rate(0, 3) == pytest.approx(0.4)
+
+
+def test_alone_what_a_plateau_takes_away_is_known_to_more_ranks():
+    run = Run(size=1)
+    run.rate(0, 4)
+    run.model.optimizer.learning_rate = 0.04
+    run.callback.on_epoch_end(0)
+    assert run.callback.cut == pytest.approx(0.1)
+
+
+def test_an_epoch_whose_end_alone_is_due_keeps_what_the_plateau_takes_away():
+    run = Run()
+    run.place = (0, 5)
+    run.model.optimizer.learning_rate = run.callback.rate_at(4)
+    run.callback.take_up()
+    run.model.optimizer.learning_rate = 0.5 * run.callback.rate_at(4)
+    run.callback.on_epoch_end(0)
+    assert run.rate(1, 0) == pytest.approx(0.5 * run.callback.rate_at(5))
