@@ -101,15 +101,17 @@ class Watchdog:
         self._selector.register(connection, selectors.EVENT_READ, peer)
 
     def _accept(self, listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        connection.settimeout(CONNECT_SECONDS)
-        with contextlib.suppress(OSError, ValueError):
+        """One that greets, and still waits for the answer: who has given up meanwhile has come by another address."""
+        with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as undo:
+            connection, _ = listener.accept()
+            undo.callback(connection.close)
+            connection.settimeout(BEAT_SECONDS)  # no longer, or a mute one would make all others look silent
             token, rank = connection.recv(100).decode().split()
             if secrets.compare_digest(token, self._token):
                 connection.sendall(b"beat\n")
-                return self._add(int(rank), connection)
-        connection.close()
-        return None
+                if connection.recv(5) == b"here\n":
+                    self._add(int(rank), connection)
+                    undo.pop_all()
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -138,7 +140,7 @@ class Watchdog:
                 self._lose(Loss(peer.rank, "it ended with an error", told=True))
             elif word == "lost" and len(rest) == 3:
                 self._lose(Loss(int(rest[0]), rest[2], told=rest[1] == "1"))
-        if peer.closed and peer.rank in self._peers:
+        if peer.closed and self._peers.get(peer.rank) is peer:
             self._lose(Loss(peer.rank, "it ended without a word"))
 
     def _lose(self, loss: Loss) -> None:
@@ -198,6 +200,7 @@ def _first_that_answers(addresses: list[str], port: int, greeting: bytes) -> soc
             connection = socket.create_connection((address, port), timeout=CONNECT_SECONDS)
             connection.sendall(greeting)
             if connection.recv(5) == b"beat\n":
+                connection.sendall(b"here\n")
                 return connection
             connection.close()
     return None

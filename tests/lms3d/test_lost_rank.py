@@ -114,6 +114,17 @@ def test_a_broken_connection_is_a_loss_and_a_busy_process_ends(pair, dead):
     assert 1 in left  # nobody closed the watchdog: the main thread is busy
 
 
+def test_who_gave_up_waiting_for_the_answer_is_not_a_rank_that_died(pair):
+    """It has come in by another address meanwhile."""
+    dogs, found, _ = pair
+    listener = next(key.fileobj for key in dogs[0]._selector.get_map().values() if key.data is None)
+    hasty = socket.create_connection(("127.0.0.1", listener.getsockname()[1]))
+    hasty.sendall(f"{dogs[0]._token} 1\n".encode())
+    hasty.close()
+    assert dogs[0].wait_for_loss(0.5) is None
+    assert found == {}
+
+
 def test_a_rank_that_has_told_its_error_needs_no_second_line(pair):
     dogs, _, _ = pair
     dogs[1].close("failed")
