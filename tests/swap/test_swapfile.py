@@ -1,0 +1,87 @@
+"""A tensor's file: the same bytes through system calls and through the map, and no more of either than needed."""
+
+import os
+
+import numpy as np
+import pytest
+
+from lms3d.swap import swapfile
+from lms3d.swap.swapfile import SwapFile
+
+SIZE = 2 << 20
+
+
+def noise(seed: int, size: int = SIZE) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+
+
+def read(file: SwapFile, size: int = SIZE) -> np.ndarray:
+    found = np.zeros(size, np.uint8)
+    file.read(found)
+    return found
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setattr(swapfile, "_writes_in_place", lambda folder: True)
+    return SwapFile(tmp_path / "1.bin")
+
+
+def test_what_was_written_last_comes_back(file):
+    for seed in range(4):
+        file.write(noise(seed))
+        np.testing.assert_array_equal(read(file), noise(seed))
+        assert file.path.read_bytes() == noise(seed).tobytes()  # the map is the file, not a copy of it
+
+
+def test_system_calls_where_the_cache_has_lost_pages(file, monkeypatch):
+    file.write(noise(0))
+    monkeypatch.setattr(swapfile, "_resident", lambda mapped: False)
+    monkeypatch.setattr(np, "copyto", None)
+    file.write(noise(1))
+    np.testing.assert_array_equal(read(file), noise(1))
+
+
+def test_a_map_serves_while_the_cache_holds_the_file(file, monkeypatch):
+    file.write(noise(0))
+    monkeypatch.setattr(os, "pwrite", None)
+    monkeypatch.setattr(os, "preadv", None)
+    file.write(noise(1))
+    np.testing.assert_array_equal(read(file), noise(1))
+
+
+def test_no_map_where_writing_again_may_need_new_blocks(tmp_path, monkeypatch):
+    swapfile._writes_in_place.cache_clear()
+    part = type("Part", (), {"mountpoint": "/", "fstype": "btrfs"})
+    monkeypatch.setattr(swapfile.psutil, "disk_partitions", lambda all: [part])
+    file = SwapFile(tmp_path / "1.bin")
+    for seed in range(2):
+        file.write(noise(seed))
+    np.testing.assert_array_equal(read(file), noise(1))
+    assert file._map is None
+    swapfile._writes_in_place.cache_clear()
+
+
+def test_maps_hold_no_files_open_and_go_with_the_file(tmp_path, file):
+    def maps() -> int:
+        with open("/proc/self/maps") as table:
+            return sum(str(tmp_path) in line for line in table)
+
+    before = len(os.listdir("/proc/self/fd"))
+    several = [SwapFile(tmp_path / f"{number}.bin") for number in range(10)]
+    for one in several:
+        one.write(noise(1))
+    assert maps() == 10
+    assert len(os.listdir("/proc/self/fd")) == before
+    for one in several:
+        one.remove()
+    assert maps() == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_ends_too_early_is_an_error(file):
+    small = 1000  # below this nothing is mapped
+    file.write(noise(0, small))
+    os.truncate(file.path, 10)
+    with pytest.raises(OSError, match="ended too early"):
+        read(file, small)
