@@ -2,7 +2,6 @@
 # make train   the main job: an Isensee U-Net at 192^3 with LMS on the embedded data; ARGS="..." replaces the options
 # make horovod Horovod for training on several devices: compiled once per machine (about 2 minutes on 2 cores), kept in ~/.cache/lms3d
 # make test    linter, type checker and all tests; PYTEST_ARGS="-k name" narrows the tests
-# make torture kill -9 of ranks at random moments, ten times, and what --resume makes of it (10 minutes)
 # make lint    linter and type checker alone
 # make torture kills one of two ranks at a moment by chance, ten times, and resumes: some ten minutes
 #
