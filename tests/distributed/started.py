@@ -52,6 +52,13 @@ class Started:
             self._seen |= set(psutil.Process(self.process.pid).children(recursive=True))
         return [one for one in self._seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
+    def left(self, seconds: float = 10) -> list[psutil.Process]:
+        """The processes that are still there after that long at most: some need a moment to end behind the launcher."""
+        deadline = time.monotonic() + seconds
+        while (left := self.alive()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return left
+
     def until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
         """Waits for a condition; AssertionError with the output if the job ends or the time is up before."""
         deadline = time.monotonic() + seconds

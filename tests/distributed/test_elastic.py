@@ -73,7 +73,7 @@ def test_a_killed_rank_shrinks_the_job(tmp_path, victim):
         os.kill(process, signal.SIGKILL)
         running.end()
         assert running.process.returncode == 0, running.output
-        assert running.alive() == []
+        assert running.left() == []
     rows = job.rows()
     assert [row["epoch"] for row in rows] == [str(number + 1) for number in range(epochs)]
     assert float(rows[0]["learning_rate"]) == pytest.approx(3 * RATE)

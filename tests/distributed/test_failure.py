@@ -50,7 +50,7 @@ def strike(folder: Path, victim: int, number: signal.Signals, after: int, *more:
         left = time.monotonic() + 5
         while (running.alive() or list((folder / "swap").iterdir())) and time.monotonic() < left:
             time.sleep(0.05)
-        assert running.alive() == []
+        assert running.left() == []
         assert list((folder / "swap").iterdir()) == []
     return running, seconds
 
