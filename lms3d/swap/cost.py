@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from lms3d.swap.ir import ALIAS_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph
 
 # What a second of transfer costs even where it hides behind compute: it takes memory bandwidth, and may be late.
-LEAST_TRANSFER_PRICE = 0.05
+TRANSFER_PRICE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,8 @@ class Machine:
     swap_share: of the compute device that a transfer keeps busy. To a disk, a processor copies the bytes to the page cache.
     Where it is the compute device, too, the share is 1: an op is split evenly over the cores and ends with the slowest, so
     that while one core copies, the others wait for it (measured: 0.31 s a step for each GB that went out and back through
-    links of 0.27 s per GB).
+    links of 0.27 s per GB). It counts in the predicted step. As a price in the search it led to higher floors (504 in place
+    of 445 MiB for isensee2017 at 96^3), so the search has a small one.
     op_table: by `Op.signature` what was measured: the seconds of an op alone, and the share of the device's cores that it
     keeps busy. An op that is not in the table is estimated.
     """
@@ -36,11 +37,6 @@ class Machine:
     op_seconds: float = 5e-6
     swap_share: float = 0.0
     op_table: Mapping[str, tuple[float, float]] = field(default_factory=dict, compare=False, repr=False)
-
-    @property
-    def transfer_price(self) -> float:
-        """What a second of transfer costs in seconds of the step, even if nothing waits for it."""
-        return max(LEAST_TRANSFER_PRICE, self.swap_share)
 
 
 def op_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:
