@@ -211,7 +211,8 @@ def test_the_real_horovodrun_saves_before_the_time_limit(box: Path, submit: Subm
     code, said = after(job, box, signal.SIGUSR1)
     assert code == 0, said
     assert (box / "scontrol").read_text().split() == ["requeue", "17"]
-    assert (box / "asked").read_text() == "x\n"
+    # horovodrun itself signals the second rank if it finds that the first has left: a matter of milliseconds.
+    assert set((box / "asked").read_text().split()) == {"x"}
 
 
 def test_a_failure_keeps_its_exit_code(box: Path, submit: Submit) -> None:
