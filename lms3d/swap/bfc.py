@@ -12,8 +12,8 @@ large one holds what the plan is about. Small buffers go where the rules put the
 the large ones.
 
 What fits must not hang on a coincidence. The executor keeps the planned order of the large ops only: small ones run a
-little earlier or later, a swap-in starts when a thread is free, a swap-out may be done early. `fits` replays the schedule
-as planned and `PERTURBED` times with such shifts, drawn with fixed seeds; every replay has to fit.
+little earlier or later, and on a GPU a swap-in starts when a stream is free, a swap-out may be done early. `fits` replays
+the schedule as planned and `PERTURBED` times with such shifts, drawn with fixed seeds; every replay has to fit.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def replay(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: st
     pool = _new_pool(problem.base_bytes, limit_bytes, pool_kind)
     if pool is None:
         return Fit(False, problem.base_bytes)
-    lives = _lives(problem, schedule, random.Random(seed) if seed else None)
+    lives = _lives(problem, schedule, random.Random(seed) if seed else None, in_turn=pool_kind == "split")
     place: list[int | None] = [None] * len(lives)
     starts: list[list[int]] = [[] for _ in schedule.events]
     ends: list[list[int]] = [[] for _ in schedule.events]
@@ -126,7 +126,7 @@ def replay(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: st
         starts[life.start].append(i)
         ends[life.end].append(i)
     for starting, ending in zip(starts, ends, strict=True):
-        for i in starting:
+        for i in sorted(starting, key=lambda i: lives[i].turn):
             if lives[i].bytes:  # else it takes over the chunk of the input that it overwrites
                 place[i] = pool.allocate(lives[i].bytes)
                 if place[i] is None:
@@ -158,16 +158,23 @@ def _new_pool(base_bytes: int, limit_bytes: int, pool_kind: str) -> Pool | None:
 
 
 class _Life(NamedTuple):
-    """A chunk's life in events, both inclusive; `bytes` 0: handed over by another; `heir`: whom it is handed to."""
+    """A chunk's life in events, both inclusive; `bytes` 0: handed over by another; `heir`: whom it is handed to.
+
+    turn: among those that begin with the same event.
+    """
 
     bytes: int
     start: int
     end: int
+    turn: int
     heir: int | None = None
 
 
-def _lives(problem: Problem, schedule: Schedule, shifts: random.Random | None) -> list[_Life]:
-    """All buffers, large and small, in the order in which they are allocated within an event."""
+_SWAP_IN, _SMALL, _OUTPUT, _WORKSPACE = range(4)
+
+
+def _lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> list[_Life]:
+    """All buffers, large and small. in_turn: swapped memory changes hands in the planned order (`emit`, rule 4)."""
     at = [i for i, e in enumerate(schedule.events) if e.buffer == len(problem.buffers)]
     last = len(at) - 1
     lives = []
@@ -175,17 +182,19 @@ def _lives(problem: Problem, schedule: Schedule, shifts: random.Random | None) -
         if shifts is not None:
             first = max(0, first - shifts.randrange(SMALL_SHIFT + 1))
             end = min(last, end + shifts.randrange(SMALL_SHIFT + 1))
-        lives.append(_Life(size, at[first], at[end]))
-    lives += [_Life(int(w), at[a], at[a]) for a, w in enumerate(problem.workspace_bytes) if w]
+        lives.append(_Life(size, at[first], at[end], _SMALL))
+    lives += [_Life(int(w), at[a], at[a], _WORKSPACE) for a, w in enumerate(problem.workspace_bytes) if w]
     number = {id(c): len(lives) + i for i, c in enumerate(schedule.copies)}
     heirs = {id(c.heir) for c in schedule.copies if c.heir is not None}
     for copy in schedule.copies:
         start, end = copy.start, copy.end
-        if shifts is not None and id(copy) not in heirs and copy.heir is None:
+        if shifts is not None and not in_turn and id(copy) not in heirs and copy.heir is None:
             if copy.number and start < copy.first_read:  # a swap-in
                 start = shifts.randint(start, min(start + LATE_SWAP_IN, copy.first_read))
             if copy.number == 0 and copy.buffer in schedule.release:  # freed when it is written and read
                 end = shifts.randint(max(copy.last_read, start), end)
         size = 0 if id(copy) in heirs else problem.buffers[copy.buffer].bytes
-        lives.append(_Life(size, start, end, None if copy.heir is None else number[id(copy.heir)]))
+        made = not copy.number or schedule.events[copy.start].buffer == copy.buffer
+        turn = _OUTPUT if made else _SWAP_IN
+        lives.append(_Life(size, start, end, turn, None if copy.heir is None else number[id(copy.heir)]))
     return lives

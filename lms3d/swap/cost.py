@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from lms3d.swap.ir import ALIAS_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph
 
-# What a second of transfer costs even where it hides behind compute: it takes memory bandwidth, and may be late.
+# What a second of transfer costs at least, even where it hides behind compute: it takes memory bandwidth, and may be late.
 TRANSFER_PRICE = 0.05
 
 
@@ -21,11 +21,10 @@ TRANSFER_PRICE = 0.05
 class Machine:
     """Speeds of a compute device and of its swap tier. The defaults are those of two CPU cores and a page-cached disk.
 
-    swap_share: of the compute device that a transfer keeps busy. To a disk, a processor copies the bytes to the page cache.
-    Where it is the compute device, too, the share is 1: an op is split evenly over the cores and ends with the slowest, so
-    that while one core copies, the others wait for it (measured: 0.31 s a step for each GB that went out and back through
-    links of 0.27 s per GB). It counts in the predicted step. As a price in the search it led to higher floors (504 in place
-    of 445 MiB for isensee2017 at 96^3), so the search has a small one.
+    swap_share: seconds by which a step takes longer for each second of a transfer that hides behind compute. To a disk, a
+    processor copies the bytes to the page cache: where it is the compute device, too, cores and memory bandwidth are lost to
+    the step, and both work slower than alone (measured with isensee2017 at 96^3 on two cores: 0.16 s a step for 1.25 GB that
+    went out or back, which takes 0.08 s alone).
     op_table: by `Op.signature` what was measured: the seconds of an op alone, and the share of the device's cores that it
     keeps busy. An op that is not in the table is estimated.
     """
@@ -37,6 +36,11 @@ class Machine:
     op_seconds: float = 5e-6
     swap_share: float = 0.0
     op_table: Mapping[str, tuple[float, float]] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def transfer_price(self) -> float:
+        """Seconds that a step takes longer for each second of transfer that hides behind compute."""
+        return max(TRANSFER_PRICE, self.swap_share)
 
 
 def op_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:

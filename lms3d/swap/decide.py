@@ -107,7 +107,7 @@ def fits_unedited(graph: StepGraph, settings: Settings, machine: Machine) -> boo
 
 def unedited_limit(problem: Problem, before: Schedule, pool: str) -> int:
     """The smallest limit at which an unedited step is trusted to run, in whole MiB."""
-    return -int(-planner.needed_bytes(problem, before, pool) * UNORDERED // _MIB) * _MIB
+    return -int(-planner.needed_bytes(problem, before, pool, planned=False) * UNORDERED // _MIB) * _MIB
 
 
 def _hybrid(

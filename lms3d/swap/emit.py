@@ -4,7 +4,10 @@ Rules:
  1. Every swapped buffer has one swap-out; the event after its last byte may be freed waits for it.
  2. Every further copy is a swap-in or a recomputed op, triggered by the event before its place in the schedule.
  3. A reader that sees the buffer through a reshape gets a copy of the reshape; through an identity it reads the copy itself.
- 4. Events run in the planned order: a control edge from each to the next, unless a data edge says so already.
+ 4. Memory changes hands in the planned order, too, since it decides which piece of a pool each tensor gets: a swapped buffer is
+    given back just before the event that waits for its swap-out; the swap-ins that start before an event take theirs one
+    after the other, and the event follows.
+ 5. Events run in the planned order: a control edge from each to the next, unless a data edge says so already.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ class _Emitter:
         self.swap_outs: list[SwapOut] = []
         self.swap_ins: list[SwapIn] = []
         self.recomputes: list[Recompute] = []
+        self.started_before: dict[int, list[int]] = defaultdict(list)  # event -> swap-ins, by their place in the list
 
     def plan(self) -> Plan:
         self._name_events()
@@ -42,12 +46,16 @@ class _Emitter:
                 self._emit_copy(copy)
         for buffer, event in self.schedule.release.items():  # rule 1
             root = self.problem.buffers[buffer]
-            self.swap_outs.append(SwapOut(tensor=root.root, bytes=root.bytes, waiters=(self.names[event],)))
+            until = (self.names[event - 1],)
+            self.swap_outs.append(
+                SwapOut(tensor=root.root, bytes=root.bytes, waiters=(self.names[event],), until=until)
+            )
         swapped = {s.tensor for s in self.swap_outs}
         for back in self.swap_ins:
             if back.tensor not in swapped:  # written until the very end: nobody has to wait
                 swapped.add(back.tensor)
                 self.swap_outs.append(SwapOut(tensor=back.tensor, bytes=self.graph.tensors[back.tensor].bytes or 0))
+        self._let_follow()
         kept = {s.tensor for s in self.swap_ins}
         plan = Plan(
             swap_outs=tuple(s for s in self.swap_outs if s.tensor in kept),
@@ -80,10 +88,17 @@ class _Emitter:
         triggers = (self.names[copy.start - 1],) if copy.start else ()
         if self.choices[copy.buffer].mode is Mode.SWAP:
             swap_in = SwapIn(tensor=root, copy=copy.number - 1, consumers=consumers, triggers=triggers, through=through)
+            self.started_before[copy.start].append(len(self.swap_ins))
             self.swap_ins.append(swap_in)
             return
         made = replace(self.event_of[copy.buffer, copy.number], tensor=root)
         self.recomputes.append(replace(made, consumers=consumers, triggers=triggers, through=through))
+
+    def _let_follow(self) -> None:  # rule 4
+        for event, started in self.started_before.items():
+            names = [self.swap_ins[i].name for i in started]
+            for i, follower in zip(started, [*names[1:], self.names[event]], strict=True):
+                self.swap_ins[i] = replace(self.swap_ins[i], followers=(follower,))
 
     def _consumers(self, root: str, readers: Sequence[Reader]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
         """Who shall read the copy of `root`, directly and through identities; makes copies of reshapes on the way (rule 3)."""
@@ -130,7 +145,7 @@ class _Emitter:
         numbers = self.schedule.events.index(reader)
         return self.names[numbers], producer_name(self.problem.buffers[reader.buffer].root)
 
-    def _ordered(self, plan: Plan) -> Plan:  # rule 4
+    def _ordered(self, plan: Plan) -> Plan:  # rule 5
         edited = edit.apply(self.graph, plan)
         edges = []
         for before, after in zip(self.names, self.names[1:], strict=False):

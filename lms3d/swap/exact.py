@@ -13,7 +13,7 @@ delay (at an anchor: seconds by which it begins later than in the unplanned step
     in place saves the bytes of an input that is not carried on.
  5. Delays add up: by what is recomputed, and because each link takes one transfer at a time: what becomes available
     after r and is needed before an anchor must be transferred between r and that anchor.
- 6. The cost is the delay at the end, and `cost.TRANSFER_PRICE` for each second of transfer.
+ 6. The cost is the delay at the end, and `Machine.transfer_price` for each second of transfer.
 
 Each rule holds for every schedule of `schedule.build`, and much that costs memory there is left out here (transfers in
 flight, the moments between two recomputed ops). So the best value, and any lower bound of it, is a lower bound for the
@@ -30,7 +30,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from lms3d.swap.cost import TRANSFER_PRICE, Machine
+from lms3d.swap.cost import Machine
 from lms3d.swap.problem import Problem
 from lms3d.swap.schedule import KEEP, SPLIT, Choice, Mode
 
@@ -72,12 +72,14 @@ class _Program:
 
 
 class _Points:
-    """The points of every buffer, sorted. `cut`: (buffer, point) whose recomputing needs no parents, since points before it were
-    left out."""
+    """The points of every buffer that may be moved, sorted.
+
+    `cut`: (buffer, point) whose recomputing needs no parents, since points before it were left out.
+    """
 
     def __init__(self, problem: Problem, most: int) -> None:
         buffers = problem.buffers
-        of: list[set[int]] = [set(b.reads) - {b.defined} for b in buffers]
+        of: list[set[int]] = [set(b.reads) - {b.defined} if b.swappable or b.recomputable else set() for b in buffers]
         # Short chains first, so that the longest are cut.
         waiting = [(0, b, t) for b, reads in enumerate(of) if buffers[b].recomputable for t in sorted(reads)]
         heapq.heapify(waiting)
@@ -125,7 +127,7 @@ class _Builder:
         out_seconds = buffer.bytes / self.machine.swap_out_bytes_per_second
         in_seconds = buffer.bytes / self.machine.swap_in_bytes_per_second
         if buffer.swappable and self.points.of[b]:
-            self.out[b] = program.column(cost=TRANSFER_PRICE * out_seconds)
+            self.out[b] = program.column(cost=self.machine.transfer_price * out_seconds)
         before, read_before = buffer.defined, True
         for point in self.points.of[b]:
             read = point in buffer.reads
@@ -133,7 +135,7 @@ class _Builder:
             stays = buffer.returned or (read and read_before and point - before <= 1)
             self.carried[b, point] = program.column(low=float(stays))
             if buffer.swappable:
-                self.swapped[b, point] = program.column(cost=TRANSFER_PRICE * in_seconds)
+                self.swapped[b, point] = program.column(cost=self.machine.transfer_price * in_seconds)
             if buffer.recomputable:
                 self.again[b, point] = program.column()
             before, read_before = point, read
@@ -179,8 +181,11 @@ class _Builder:
                     fixed[point] += buffer.bytes
                     fixed[point + 1] -= buffer.bytes
                 before = point
+            if not (buffer.swappable or buffer.recomputable):  # it is there from its op to its last reader
+                fixed[buffer.defined + 1] += buffer.bytes
+                fixed[max([buffer.defined, *buffer.reads]) + 1] -= buffer.bytes
             if buffer.returned:
-                last = max([buffer.defined, *points])
+                last = max([buffer.defined, *buffer.reads])
                 fixed[last + 1] += buffer.bytes
                 fixed[count] -= buffer.bytes
         limits = self.budget - problem.base_bytes - problem.small_bytes - problem.workspace_bytes - fixed.cumsum()[:-1]

@@ -26,7 +26,8 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.swapfile import SwapFile
 
 SPEEDS = tuple(field.name for field in fields(Machine) if field.name != "op_table")  # ops have a cache of their own
-_VERSION = 3
+_VERSION = 5
+COPYING_SHARE = 2.0  # see `Machine.swap_share`
 _PROBE_BYTES = 16 << 20
 _PROBE_FILES = 8  # together more than a processor's caches hold
 
@@ -113,7 +114,7 @@ def _measure(device: str, tier: str, swap_dir: Path | None) -> Machine:
         bytes_per_second=2 * _PROBE_BYTES / addition,
         swap_out_bytes_per_second=_PROBE_BYTES / out_seconds,
         swap_in_bytes_per_second=_PROBE_BYTES / in_seconds,
-        swap_share=1.0 if tier == "disk" and device.startswith("CPU") else 0.0,
+        swap_share=COPYING_SHARE if tier == "disk" and device.startswith("CPU") else 0.0,
     )
 
 
@@ -135,15 +136,15 @@ def _host_seconds(device: str, there: tf.Tensor) -> tuple[float, float]:
 def _disk_seconds(swap_dir: Path | None) -> tuple[float, float]:
     """Write and read some files in turn, as swap files are: mostly the page cache's speed. Seconds per _PROBE_BYTES.
 
-    Several, since one alone would stay in the processor's own caches, which a training step does not leave to it.
+    Several, of tensors of their own: one alone would stay in the processor's own caches, which a step does not leave to it.
     """
-    data = np.ones(_PROBE_BYTES, np.uint8)
+    tensors = [np.ones(_PROBE_BYTES, np.uint8) for _ in range(_PROBE_FILES)]
     try:
         with tempfile.TemporaryDirectory(dir=swap_dir) as folder:
             files = [SwapFile(Path(folder) / str(number)) for number in range(_PROBE_FILES)]
-            for file in files:
+            for file, data in zip(files, tensors, strict=True):
                 file.write(data)  # the first time, which finds a full disk, also finds the blocks
-            out_seconds, in_seconds = (_best_seconds(partial(_each, files, way, data)) for way in ("write", "read"))
+            out_seconds, in_seconds = (_best_seconds(partial(_each, files, way, tensors)) for way in ("write", "read"))
     except OSError as error:
         raise StorageError(
             f"swap folder {str(swap_dir or tempfile.gettempdir())!r}: {error.strerror} while measuring its speed; "
@@ -152,6 +153,6 @@ def _disk_seconds(swap_dir: Path | None) -> tuple[float, float]:
     return out_seconds / _PROBE_FILES, in_seconds / _PROBE_FILES
 
 
-def _each(files: list[SwapFile], way: str, data: np.ndarray) -> None:
-    for file in files:
+def _each(files: list[SwapFile], way: str, tensors: list[np.ndarray]) -> None:
+    for file, data in zip(files, tensors, strict=True):
         getattr(file, way)(data)

@@ -27,15 +27,24 @@ def _flat(tensor: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SwapOut:
-    """Copy `tensor` to the tier as soon as it exists. `waiters`: ops that may only start when the copy is complete."""
+    """Copy `tensor` to the tier as soon as it exists. `waiters`: ops that may only start when the copy is complete.
+
+    until: ops after which the original's memory is given back, and not before, even if the copy was complete earlier.
+    """
 
     tensor: str
     bytes: int
     waiters: tuple[str, ...] = ()
+    until: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return f"{SCOPE}swap_out/{_flat(self.tensor)}"
+
+    @property
+    def hold(self) -> str:
+        """The op that reads the original until then."""
+        return f"{SCOPE}hold/{_flat(self.tensor)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +52,8 @@ class SwapIn:
     """Bring `tensor` back, once `triggers` have run, and give it to `consumers` instead of the original.
 
     `consumers` may be ops of the step or recomputed copies (by their inserted names). `through`: consumers that read the
-    tensor under another name, behind an identity, as (consumer, name).
+    tensor under another name, behind an identity, as (consumer, name). followers: ops, or other swap-ins, that may only
+    start once this one has taken its memory.
     """
 
     tensor: str
@@ -51,6 +61,7 @@ class SwapIn:
     consumers: tuple[str, ...]
     triggers: tuple[str, ...]
     through: tuple[tuple[str, str], ...] = ()
+    followers: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

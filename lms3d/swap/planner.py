@@ -13,6 +13,9 @@ In a pool the schedule's allocations are replayed (`bfc`); where the pieces do n
 The limit that the lowest plan needs is the floor: below it nothing trains. Peaks are not enough to tell: among all plans
 that rule 1 meets near the smallest peak, the one whose pieces need the smallest pool counts.
 
+Rules 3 and 4 count what transfers cost; rules 1 and 2 take them as nearly free (`cost.TRANSFER_PRICE`), because by the true
+price a descent ends on higher ground.
+
 Rule 4 is limited by evaluations, descents by 10 s of processor time (`PLANNING_SECONDS`), and the program by nodes and by
 10 s of the clock (`exact`). On a machine that is fast enough evaluations and nodes run out first: equal questions then get
 equal plans, even while it is busy.
@@ -35,15 +38,17 @@ from lms3d.swap.schedule import KEEP, SPLIT, Choice, Copy, Mode, Schedule, build
 
 TRIED_MOVES = 8  # per round: the most promising ones are simulated
 TRIED_FIRST, TRIED_SECOND = 8, 6  # rule 2: pairs
-EXCHANGED = 1200  # evaluations for rule 4; one takes about 1 ms with isensee2017 at 96^3
+EXCHANGED_PLANS = 2  # the cheapest that rule 4 starts from
+EXCHANGED = 1200  # evaluations for rule 4, from each; one takes about 1 ms with isensee2017 at 96^3
 REPAIRS = 4  # moves after each exchange
 PLANNING_SECONDS = 10.0  # of processor time for rules 1 to 4, on a machine too slow for that many
 # What stays unplanned: the executor's own buffers, and steps whose small ops run in yet another order.
 RESERVE = 0.04
-# A pool wastes more than its replay foresees: a small tensor in the wrong place makes one of the largest tensors unable to
-# use a hole of its own size. Room for most of one such accident is left. Without it, isensee2017 at 96^3 ran out of memory
-# once in the first six steps, at half of the unedited limit as well as at a third.
-ACCIDENT = 0.7  # of the largest tensor
+# A pool wastes more than its replay foresees: which pieces are free depends on where weights and batches lie, and a small
+# tensor in the wrong place makes one of the largest tensors unable to use a hole of its own size. Room for a part of one such
+# accident is left; for most of it where memory does not even change hands in the planned order (`emit`, rule 4: on a GPU, and
+# in a step without a plan).
+ACCIDENT, ACCIDENT_IN_TURN = 0.7, 0.35  # of the largest tensor
 ACCIDENT_BYTES = 3 * bfc.MOST_WASTE  # at most
 LOWER = 0.975  # each further try, when a plan fits by its bytes but not as pieces in the pool
 NEAR_FLOOR = 1.06  # plans with a peak up to this much above the smallest are tried as pieces
@@ -68,12 +73,14 @@ class Solution:
 
 def usable_bytes(problem: Problem, limit_bytes: int, pool: str) -> int:
     """What a plan may use of a limit."""
-    return int(limit_bytes * (1 - RESERVE)) - _accident_bytes(problem, pool)
+    return int(limit_bytes * (1 - RESERVE)) - _accident_bytes(problem, pool, planned=True)
 
 
-def _accident_bytes(problem: Problem, pool: str) -> int:
-    largest = max((b.bytes for b in problem.buffers), default=0)
-    return 0 if pool == "none" else min(int(ACCIDENT * largest), ACCIDENT_BYTES)
+def _accident_bytes(problem: Problem, pool: str, *, planned: bool) -> int:
+    if pool == "none":
+        return 0
+    share = ACCIDENT_IN_TURN if planned and pool == "split" else ACCIDENT
+    return min(int(share * max((b.bytes for b in problem.buffers), default=0)), ACCIDENT_BYTES)
 
 
 def _check(problem: Problem, choices: dict[int, Choice], schedule: Schedule, limit_bytes: int, pool: str) -> Solution:
@@ -89,12 +96,12 @@ def fits(solution: Solution, pool: str) -> bool:
     return _check(solution.problem, solution.choices, solution.schedule, solution.limit_bytes, pool).fits
 
 
-def needed_bytes(problem: Problem, schedule: Schedule, pool: str) -> int:
-    """The smallest limit that a schedule fits in, in whole MiB."""
+def needed_bytes(problem: Problem, schedule: Schedule, pool: str, *, planned: bool = True) -> int:
+    """The smallest limit that a schedule fits in, in whole MiB. planned: its order will be held."""
     # The first regions of a CPU's pool are lost to what is planned; next to a small step they are not small.
     least = max(schedule.peak_bytes, 2 * bfc.FIRST_REGIONS_BYTES if pool == "split" else 1)
     for percent in range(100, 400):
-        wanted = (least * percent // 100 + _accident_bytes(problem, pool)) / (1 - RESERVE)
+        wanted = (least * percent // 100 + _accident_bytes(problem, pool, planned=planned)) / (1 - RESERVE)
         limit = -int(-wanted // (1 << 20)) * (1 << 20)
         if _check(problem, {}, schedule, limit, pool).fits:
             return limit
@@ -125,6 +132,7 @@ def solve(
     pool: one of `bfc.POOLS`; in a pool buffers must fit as pieces, too. most_swapped_bytes: per step, to the tier.
     """
     search = _Search(problem, machine, seconds, most_swapped_bytes)
+    downhill = _Search(problem, _cheap(machine), seconds, most_swapped_bytes)
     budget = usable_bytes(problem, limit_bytes, pool)
     unplanned = search.build({})
     bound, starts = 0.0, [unplanned]
@@ -139,29 +147,36 @@ def solve(
         return replace(_check(problem, *found, limit_bytes, pool), bound_seconds=bound)
 
     while True:
-        found = []
-        for start in starts:
-            lowered = search.descend(*start, budget)
+        found: list[_Found] = []
+        for choices, _ in starts:
+            lowered = search.build(downhill.descend(*downhill.build(choices), budget)[0])
             if lowered[1].peak_bytes <= budget:
                 lowered = search.give_back(*lowered, budget)
-            found.append(lowered)
+            if all(lowered[0] != other[0] for other in found):
+                found.append(lowered)
         starts = sorted((f for f in found if f[1].peak_bytes <= budget), key=_cost)
-        if not starts or search.late:
+        if not starts or search.late or downhill.late:
             return checked(min(found, key=lambda f: f[1].peak_bytes))
-        fitting = next((f for f in starts if checked(f).fits), None)
-        if fitting is not None:
-            return checked(search.exchange(*fitting, usable, lambda f: checked(f).fits))
+        fitting = [f for f in starts if checked(f).fits][:EXCHANGED_PLANS]
+        if fitting:
+            changed = [search.exchange(*f, usable, lambda f: checked(f).fits) for f in fitting]
+            return checked(min(changed, key=_cost))
         budget = int(min(f[1].peak_bytes for f in starts) * LOWER)
 
 
 def floor(problem: Problem, machine: Machine, *, pool: str = "none") -> tuple[Solution, int]:
     """The plan that needs the smallest limit of those that the descent reaches, and that limit."""
-    search = _Search(problem, machine, PLANNING_SECONDS)
+    search = _Search(problem, _cheap(machine), PLANNING_SECONDS)
     search.descend(*search.build({}), 0)
     met = search.met(int(search.lowest[1].peak_bytes * NEAR_FLOOR)) if pool != "none" else [search.lowest]
     limits = [needed_bytes(problem, schedule, pool) for _, schedule in met]
     best = limits.index(min(limits))
     return _check(problem, *met[best], limits[best], pool), limits[best]
+
+
+def _cheap(machine: Machine) -> Machine:
+    """The same, but for transfers that cost nothing beyond the least price."""
+    return replace(machine, swap_share=0.0)
 
 
 _Found = tuple[dict[int, Choice], Schedule]

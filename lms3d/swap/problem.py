@@ -25,15 +25,17 @@ from lms3d.swap.ir import (
 )
 from lms3d.swap.liveness import Storage, peak_bytes, roots, storages
 
-# Below this share of all large bytes a buffer is not worth a decision.
+# Shares of all bytes that can be moved. Below the first a buffer is not worth a decision; below the second not even a place in
+# the order: it counts as a constant.
 SMALLEST_SHARE = 1 / 2000
+SMALLEST_PLACED_SHARE = 1 / 16000
 SMALLEST_BYTES = 64 << 10
 SMALL_SHIFT = 3  # anchors: how far from its place in the traced order a small op may run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """A storage that the planner may keep, swap or recompute. Positions are indices of anchors."""
+    """A storage that the planner may keep, or, if it is worth that, swap or recompute. Positions are indices of anchors."""
 
     root: str
     bytes: int
@@ -99,8 +101,10 @@ def reduce(graph: StepGraph, machine: Machine) -> Problem:
     """The planner's view of `graph` on `machine`."""
     stores = storages(graph)
     movable = {root: s for root, s in stores.items() if not s.resident}
-    threshold = max(SMALLEST_BYTES, int(sum(s.bytes for s in movable.values()) * SMALLEST_SHARE))
-    large = {root: s for root, s in movable.items() if s.bytes >= threshold}
+    total = sum(s.bytes for s in movable.values())
+    worth_moving = max(SMALLEST_BYTES, int(total * SMALLEST_SHARE))
+    worth_placing = max(SMALLEST_BYTES, int(total * SMALLEST_PLACED_SHARE))
+    large = {root: s for root, s in movable.items() if s.bytes >= worth_placing}
     root_of = roots(graph)
     anchors = [op for op in graph.ops if _is_anchor(op, large, root_of)]
     if not anchors:  # only ops that may not be touched make large buffers
@@ -108,7 +112,16 @@ def reduce(graph: StepGraph, machine: Machine) -> Problem:
     position = {op.name: i for i, op in enumerate(anchors)}
     index = {root: i for i, root in enumerate(large)}
     buffers = tuple(
-        _buffer(graph, graph.by_name[producer_name(root)], store, position, index, root_of, machine)
+        _buffer(
+            graph,
+            graph.by_name[producer_name(root)],
+            store,
+            position,
+            index,
+            root_of,
+            machine,
+            movable=store.bytes >= worth_moving,
+        )
         for root, store in large.items()
     )
     small = _small(graph, [s for root, s in movable.items() if root not in large], anchors)
@@ -144,6 +157,8 @@ def _buffer(
     index: dict[str, int],
     root_of: dict[str, str],
     machine: Machine,
+    *,
+    movable: bool,
 ) -> Buffer:
     parents = tuple(dict.fromkeys(index[root_of[t]] for t in op.inputs if root_of.get(t) in index))
     touched_in_loop = op.in_loop or any(graph.by_name[r].in_loop for r in store.readers)
@@ -156,12 +171,14 @@ def _buffer(
         reads=tuple(reads),
         parents=parents,
         returned=store.returned,
-        swappable=op.name in position
+        swappable=movable
+        and op.name in position
         and not touched_in_loop
         and not store.returned
         and rank is not None
         and not any(paired(op, graph.by_name[r]) for r in store.readers),
-        recomputable=op.name in position
+        recomputable=movable
+        and op.name in position
         and not touched_in_loop
         and not store.returned
         and not op.stateful

@@ -60,6 +60,7 @@ def rewrite(
     redirected = _redirect(function.graph, plan, made)
     edges = edit.control_edges(plan)
     _add_control_edges(function.graph, plan, made)
+    _take_turns(function.graph, plan, made)
     _verify(function, expected, plan)
     change = Change(
         changed=True,
@@ -124,6 +125,29 @@ def _add_control_edges(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation
     for name, ops in before.items():
         op = _gate(graph, made[name]) if name in made else graph.get_operation_by_name(name)
         surgery.add_control_inputs(op, [o for o in ops if o not in op.control_inputs])
+
+
+def _take_turns(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation]) -> None:
+    """Followers wait for a swap-in's memory, and originals are held until their time is over.
+
+    Only where swap-ins have a buffer: a copy to a GPU takes its memory by itself when it begins.
+    """
+    for back in plan.swap_ins:
+        buffer = _gate(graph, made[back.name])
+        for name in back.followers if buffer is not made[back.name] else ():
+            follower = _gate(graph, made[name]) if name in made else graph.get_operation_by_name(name)
+            surgery.add_control_inputs(follower, [buffer])
+    for out in plan.swap_outs:
+        backs = (back for back in plan.swap_ins if back.tensor == out.tensor)
+        if not out.until or any(_gate(graph, made[back.name]) is made[back.name] for back in backs):
+            continue
+        tensor = graph.get_tensor_by_name(out.tensor)
+        until = [made.get(name) or graph.get_operation_by_name(name) for name in out.until]
+        with surgery.insertion(graph, tensor.device or None, [made[out.name], *until]):
+            hold = tf.raw_ops.Identity(input=tensor, name=out.hold).op
+        surgery.keep(hold)
+        for name in out.waiters:
+            surgery.add_control_inputs(made.get(name) or graph.get_operation_by_name(name), [hold])
 
 
 def _verify(function: tf.types.experimental.ConcreteFunction, expected: StepGraph, plan: Plan) -> None:

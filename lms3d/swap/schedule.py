@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lms3d.swap.cost import TRANSFER_PRICE, Machine
+from lms3d.swap.cost import Machine
 from lms3d.swap.problem import Problem, Reader
 
 SPLIT = 3  # anchors: shorter gaps are never worth a copy
@@ -113,7 +113,7 @@ def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Sch
     ended = {c.buffer: c.end for c in copies if c.number == 0 and c.buffer in release}
     release = {b: ended[b] + 1 for b in release if ended[b] + 1 < len(events)}
     total = _timeline(problem, choices, copies, release, begins, machine)
-    transfers = TRANSFER_PRICE * _transfer_seconds(problem, choices, copies, machine)
+    transfers = machine.transfer_price * _transfer_seconds(problem, choices, copies, machine)
     return Schedule(events, copies, live, total, total - begins[-1], release, problem.base_bytes, transfers)
 
 

@@ -1,7 +1,7 @@
 """One swapped tensor on the disk: a file that is written whole and read whole, again and again.
 
     first write        pwrite            allocates the blocks: a full disk fails here, with an error and no signal
-    later transfers    memory map        while the page cache holds the file: one plain copy, at the memory's speed; only
+    later transfers    memory map        while the page cache holds the file: one plain copy, by all cores; only
                                          on file systems that write a block again where it is: elsewhere a full disk, or
                                          a server that is gone, would end the process with a signal
                        pwrite, preadv    once the system has taken pages away for others
@@ -21,6 +21,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,8 @@ _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _IN_PLACE = frozenset({"ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs"})
+_PART_BYTES = 2 << 20
+_MOST_PARTS = 4
 _LEAST_MAPPED_BYTES = 1 << 20  # below that a system call costs nothing
 
 
@@ -44,7 +47,7 @@ class SwapFile:
     def write(self, data: np.ndarray) -> None:
         """`data`: a flat array of bytes."""
         if self._in_memory(len(data)):
-            np.copyto(self._map, data)  # type: ignore[arg-type]  # numpy gives up the Python lock for this
+            _copy(self._map, data)  # type: ignore[arg-type]
             return
         with _opened(self.path) as file:
             _whole(lambda at: os.pwrite(file, data[at:].data, at), len(data))
@@ -54,7 +57,7 @@ class SwapFile:
     def read(self, data: np.ndarray) -> None:
         """Fills the flat array of bytes `data` with what was written last."""
         if self._in_memory(len(data)):
-            np.copyto(data, self._map)  # type: ignore[arg-type]
+            _copy(data, self._map)  # type: ignore[arg-type]
             return
         with _opened(self.path) as file:
             _whole(lambda at: os.preadv(file, [data[at:].data], at), len(data))
@@ -66,6 +69,28 @@ class SwapFile:
     def _in_memory(self, size: int) -> bool:
         """Whether a map of this size is there, all of it in the page cache."""
         return self._map is not None and len(self._map) == size and _resident(self._map)
+
+
+def _copy(to: np.ndarray, source: np.ndarray) -> None:
+    """Copies on all cores at once, in parts of at least `_PART_BYTES`.
+
+    The step computes meanwhile, on all cores alike: were one of them to copy alone, the others would wait for its share of
+    an operation. numpy gives up the Python lock for a copy.
+    """
+    cores = len(os.sched_getaffinity(0))
+    parts = max(1, min(cores, _MOST_PARTS, len(to) // _PART_BYTES))
+    size = -(-len(to) // parts // mmap.PAGESIZE) * mmap.PAGESIZE
+    others = [
+        _copiers().submit(np.copyto, to[at : at + size], source[at : at + size]) for at in range(size, len(to), size)
+    ]
+    np.copyto(to[:size], source[:size])
+    for other in others:
+        other.result()
+
+
+@functools.cache
+def _copiers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(2 * _MOST_PARTS, "lms3d-swap")
 
 
 @functools.cache

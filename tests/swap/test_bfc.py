@@ -148,16 +148,36 @@ def test_the_same_shifts_each_time():
     assert len(set(found[0])) > 1
 
 
-def test_transfers_are_shifted_too():
-    """A swap-in may start late and a swap-out end early, but never so that a reader would miss its tensor."""
+def swapped_over_a_chain():
+    """A step in which `a` goes out and comes back, its schedule, and the index of `a`."""
     machine = replace(SECONDS, swap_in_bytes_per_second=2 * MIB)
     chain = [op(f"f{i}", f"f{i - 1}" if i else "a", mib=0.25, flops=1) for i in range(6)]
     problem = reduce(step(placeholder(), op("a", "x", mib=4), *chain, op("z", "f5", "a", mib=0.1)), machine)
     swapped = [b.root for b in problem.buffers].index("a:0")
-    schedule = build(problem, {swapped: Choice(Mode.SWAP)}, machine)
+    return problem, build(problem, {swapped: Choice(Mode.SWAP)}, machine), swapped
+
+
+def test_transfers_keep_their_place_where_memory_changes_hands_in_turn():
+    problem, schedule, _ = swapped_over_a_chain()
+    for seed in range(1, 10):
+        lives = _lives(problem, schedule, random.Random(seed), in_turn=True)[-len(schedule.copies) :]
+        assert [(life.start, life.end) for life in lives] == [(copy.start, copy.end) for copy in schedule.copies]
+
+
+def test_a_swap_in_takes_its_memory_before_the_op_that_follows():
+    problem, schedule, swapped = swapped_over_a_chain()
+    back = next(c for c in schedule.copies if c.buffer == swapped and c.number)
+    turns = {life.turn for life in _lives(problem, schedule, None, in_turn=True) if life.start == back.start}
+    lives = _lives(problem, schedule, None, in_turn=True)[-len(schedule.copies) :]
+    assert lives[schedule.copies.index(back)].turn == min(turns) < max(turns)
+
+
+def test_transfers_are_shifted_on_a_gpu():
+    """A swap-in may start late and a swap-out end early, but never so that a reader would miss its tensor."""
+    problem, schedule, swapped = swapped_over_a_chain()
     moved = set()
     for seed in range(1, 30):
-        lives = _lives(problem, schedule, random.Random(seed))[-len(schedule.copies) :]
+        lives = _lives(problem, schedule, random.Random(seed), in_turn=False)[-len(schedule.copies) :]
         for copy, life in zip(schedule.copies, lives, strict=True):
             assert copy.start <= life.start <= copy.first_read
             assert copy.last_read <= life.end <= copy.end

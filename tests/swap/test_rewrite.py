@@ -194,3 +194,35 @@ def test_planned_parameters_of_a_real_function_are_tuned():
     fast = Machine(swap_out_bytes_per_second=1e12, swap_in_bytes_per_second=1e12)
     limit = int(simulate(graph, fast).peak_bytes * 0.95)
     assert not tflms.make(graph, tflms.Parameters(), limit, fast).empty
+
+
+def test_memory_changes_hands_in_turn(tmp_path):
+    """On the disk tier followers wait for a swap-in's buffer, and the original is held until its time is over."""
+    from lms3d.swap.tiers import DiskTier
+
+    function = surgery.trace(chain, SPEC)
+    before = capture(function)
+    expected = function(batch())
+    out = SwapOut(tensor="a:0", bytes=before.tensors["a:0"].bytes, waiters=("f3",), until=("f2",))
+    back = SwapIn(tensor="a:0", copy=0, consumers=("z",), triggers=("f3",), followers=("f4",))
+    tier = DiskTier(tmp_path)
+    made, _ = rewrite(function, before, Plan(swap_outs=(out,), swap_ins=(back,)), tier)
+
+    def before_op(name: str) -> set[str]:
+        return {op.name for op in made.graph.get_operation_by_name(name).control_inputs}
+
+    assert "lms/swap_in/a/0/buffer" in before_op("f4")
+    assert before_op("lms/hold/a") == {"lms/swap_out/a", "f2"}
+    assert "lms/hold/a" in before_op("f3")
+    assert [t.name for t in made.graph.get_operation_by_name("lms/hold/a").inputs] == ["a:0"]
+    same_bits(made(batch()), expected)
+    tier.close()
+
+
+def test_a_host_tier_has_no_turns():
+    function = surgery.trace(chain, SPEC)
+    before = capture(function)
+    out = SwapOut(tensor="a:0", bytes=before.tensors["a:0"].bytes, waiters=("f3",), until=("f2",))
+    back = SwapIn(tensor="a:0", copy=0, consumers=("z",), triggers=("f3",), followers=("f4",))
+    made, _ = rewrite(function, before, Plan(swap_outs=(out,), swap_ins=(back,)), HostTier())
+    assert inserted(made) == ["lms/swap_in/a/0", "lms/swap_out/a"]

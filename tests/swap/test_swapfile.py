@@ -85,3 +85,14 @@ def test_a_file_that_ends_too_early_is_an_error(file):
     os.truncate(file.path, 10)
     with pytest.raises(OSError, match="ended too early"):
         read(file, small)
+
+
+def test_copies_by_several_threads_are_whole(tmp_path, monkeypatch):
+    """Every byte of a tensor that is copied in parts, whatever its size."""
+    monkeypatch.setattr(swapfile, "_PART_BYTES", 1 << 12)
+    monkeypatch.setattr(swapfile.os, "sched_getaffinity", lambda _: set(range(8)))
+    for size in (1, 4095, 4096, 12289, 5 * 4096, 100_003):
+        source = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+        to = np.zeros(size, np.uint8)
+        swapfile._copy(to, source)
+        np.testing.assert_array_equal(to, source)

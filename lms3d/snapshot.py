@@ -1,0 +1,46 @@
+"""Copies of a step's variables in the host's own memory, taken again and again into the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+
+class Snapshot:
+    """What `variables` held when `take` was called last; `restore` puts it back.
+
+    One function call reads all variables, and the copies reuse their memory: 12 ms for 351 variables of 100 MB together,
+    where `variable.numpy()` into new arrays takes 65 to 120 ms.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable]) -> None:
+        self.variables = tuple(variables)
+        self._copies: list[np.ndarray] = []
+        self._read = tf.function(lambda: [v.read_value() for v in self.variables], autograph=False, jit_compile=False)
+
+    def is_of(self, variables: Sequence[tf.Variable]) -> bool:
+        """Whether these are the variables, in this order: each trace of a step lists them again."""
+        return [id(v) for v in variables] == [id(v) for v in self.variables]
+
+    def take(self) -> Snapshot:
+        values = self._read()
+        if self._copies:
+            for copy, value in zip(self._copies, values, strict=True):
+                np.copyto(copy, _array(value))
+        else:
+            self._copies = [np.array(_array(value)) for value in values]
+        return self
+
+    def restore(self) -> None:
+        for variable, copy in zip(self.variables, self._copies, strict=True):
+            variable.assign(copy)
+
+
+def _array(value: tf.Tensor) -> np.ndarray:
+    """The values of a tensor, without a copy where its type has a buffer interface."""
+    try:
+        return np.asarray(memoryview(value))
+    except ValueError:  # bfloat16
+        return value.numpy()
