@@ -30,6 +30,7 @@ from lms3d.units import format_size
 log = logging.getLogger("lms3d")
 
 BATCHES_AHEAD = 2  # one that is ready, one that is being made
+ROUNDED_UP = 1.25  # a batch lies in pieces of the pool that are up to twice as large as it asked for
 COARSE_BYTES = 8 << 20
 TRIES = 5
 
@@ -249,7 +250,9 @@ def _extra_bytes(model: keras.Model, spec: Any) -> int:
     coarse steps.
     """
     known = spec_bytes(spec) + ahead_bytes(spec) + sum(_bytes(v) for v in _variables(model))
-    return ahead_bytes(spec) + -(-max(0, _memory_info("current") - known) // COARSE_BYTES) * COARSE_BYTES
+    return (
+        int(ROUNDED_UP * ahead_bytes(spec)) + -(-max(0, _memory_info("current") - known) // COARSE_BYTES) * COARSE_BYTES
+    )
 
 
 def _bytes(variable: Any) -> int:

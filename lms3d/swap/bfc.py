@@ -102,14 +102,18 @@ class Fit:
     peak_bytes: int
 
 
-def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str) -> Fit:
-    """Whether a schedule fits in a pool as planned and with small shifts; the largest peak of these replays."""
+def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, *, margin: float = 0.0) -> Fit:
+    """Whether a schedule fits in a pool as planned, and with small shifts; the peak as planned.
+
+    margin: the shifted replays have to fit in pools that are smaller, by this share at most. The piece that is left over at
+    the end of a pool may be handed out whole to a tensor half its size; how large it is decides what that wastes.
+    """
     peak = 0
     for seed in range(PERTURBED + 1):
-        found = replay(problem, schedule, limit_bytes, pool_kind, seed)
-        peak = max(peak, found.peak_bytes)
+        found = replay(problem, schedule, int(limit_bytes * (1 - margin * seed / PERTURBED)), pool_kind, seed)
+        peak = peak or found.peak_bytes
         if not found.fits:
-            return Fit(False, peak)
+            return Fit(False, max(peak, found.peak_bytes))
     return Fit(True, peak)
 
 

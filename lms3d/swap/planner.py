@@ -44,11 +44,11 @@ REPAIRS = 4  # moves after each exchange
 PLANNING_SECONDS = 10.0  # of processor time for rules 1 to 4, on a machine too slow for that many
 # What stays unplanned: the executor's own buffers, and steps whose small ops run in yet another order.
 RESERVE = 0.04
-# A pool wastes more than its replay foresees: which pieces are free depends on where weights and batches lie, and a small
-# tensor in the wrong place makes one of the largest tensors unable to use a hole of its own size. Room for a part of one such
-# accident is left; for most of it where memory does not even change hands in the planned order (`emit`, rule 4: on a GPU, and
-# in a step without a plan).
-ACCIDENT, ACCIDENT_IN_TURN = 0.7, 0.35  # of the largest tensor
+RESERVE_IN_TURN = 0.03  # of a pool whose waste is counted, too
+# Where memory does not change hands in the planned order (`emit`, rule 4: on a GPU, and in a step without a plan), a pool wastes
+# more than its replay foresees: a small tensor in the wrong place makes one of the largest tensors unable to use a hole of
+# its own size. Room for most of one such accident is left.
+ACCIDENT = 0.7  # of the largest tensor
 ACCIDENT_BYTES = 3 * bfc.MOST_WASTE  # at most
 LOWER = 0.975  # each further try, when a plan fits by its bytes but not as pieces in the pool
 NEAR_FLOOR = 1.06  # plans with a peak up to this much above the smallest are tried as pieces
@@ -73,21 +73,23 @@ class Solution:
 
 def usable_bytes(problem: Problem, limit_bytes: int, pool: str) -> int:
     """What a plan may use of a limit."""
-    return int(limit_bytes * (1 - RESERVE)) - _accident_bytes(problem, pool, planned=True)
+    return int(limit_bytes * (1 - RESERVE)) - _accident_bytes(problem, in_turn=pool != "single")
 
 
-def _accident_bytes(problem: Problem, pool: str, *, planned: bool) -> int:
-    if pool == "none":
-        return 0
-    share = ACCIDENT_IN_TURN if planned and pool == "split" else ACCIDENT
-    return min(int(share * max((b.bytes for b in problem.buffers), default=0)), ACCIDENT_BYTES)
+def _accident_bytes(problem: Problem, *, in_turn: bool) -> int:
+    largest = max((b.bytes for b in problem.buffers), default=0)
+    return 0 if in_turn else min(int(ACCIDENT * largest), ACCIDENT_BYTES)
 
 
 def _check(problem: Problem, choices: dict[int, Choice], schedule: Schedule, limit_bytes: int, pool: str) -> Solution:
     usable = usable_bytes(problem, limit_bytes, pool)
     if pool == "none" or schedule.peak_bytes > usable:
         return Solution(problem, choices, schedule, limit_bytes, schedule.peak_bytes, schedule.peak_bytes <= usable)
-    fit = bfc.fit(problem, schedule, usable, pool)
+    if pool == "split":  # in turn: the replay is exact to the piece, if the size of the pool is
+        fit = bfc.fit(problem, schedule, limit_bytes, pool, margin=RESERVE)
+        fit = replace(fit, fits=fit.fits and fit.peak_bytes <= limit_bytes * (1 - RESERVE_IN_TURN))
+    else:
+        fit = bfc.fit(problem, schedule, usable, pool)
     return Solution(problem, choices, schedule, limit_bytes, max(fit.peak_bytes, schedule.peak_bytes), fit.fits)
 
 
@@ -100,10 +102,11 @@ def needed_bytes(problem: Problem, schedule: Schedule, pool: str, *, planned: bo
     """The smallest limit that a schedule fits in, in whole MiB. planned: its order will be held."""
     # The first regions of a CPU's pool are lost to what is planned; next to a small step they are not small.
     least = max(schedule.peak_bytes, 2 * bfc.FIRST_REGIONS_BYTES if pool == "split" else 1)
+    accident = 0 if pool == "none" else _accident_bytes(problem, in_turn=planned and pool == "split")
     for percent in range(100, 400):
-        wanted = (least * percent // 100 + _accident_bytes(problem, pool, planned=planned)) / (1 - RESERVE)
-        limit = -int(-wanted // (1 << 20)) * (1 << 20)
-        if _check(problem, {}, schedule, limit, pool).fits:
+        limit = -int(-((least * percent // 100 + accident) / (1 - RESERVE)) // (1 << 20)) * (1 << 20)
+        room = limit if planned else limit - accident
+        if _check(problem, {}, schedule, room, pool).fits:
             return limit
     raise AssertionError("a pool of four times the bytes holds everything")
 
