@@ -115,8 +115,8 @@ def run(
 
 
 def between(floor_bytes: int, fit_bytes: int, count: int) -> list[int]:
-    """`count` limits from the floor to the fit, both included, in whole MiB; fewer where they would be the same."""
-    steps = [floor_bytes + (fit_bytes - floor_bytes) * i / (count - 1) for i in range(count)]
+    """`count` limits from the floor to the fit, both included, in whole MiB; fewer where they would be the same. One: the floor."""
+    steps = [floor_bytes + (fit_bytes - floor_bytes) * i / max(count - 1, 1) for i in range(count)]
     return sorted({-int(-step // _MIB) * _MIB for step in steps})
 
 

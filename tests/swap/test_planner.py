@@ -163,6 +163,26 @@ def test_large_ops_run_in_the_planned_order():
     assert all(a in after[b] for a, b in itertools.pairwise(anchors))
 
 
+def test_memory_changes_hands_in_the_planned_order():
+    """Each original is held to the event before the one that waits for its swap-out; swap-ins queue up before an event."""
+    problem = reduce(GRAPH, MACHINE)
+    choices = {b: Choice(Mode.SWAP) for b, buffer in enumerate(problem.buffers) if buffer.swappable}
+    schedule = build(problem, choices, MACHINE)
+    plan = emit.emit(planner.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
+    anchors = list(problem.anchors)
+    held = [out for out in plan.swap_outs if out.until]
+    assert held
+    for out in held:
+        assert anchors.index(out.waiters[0]) == anchors.index(out.until[0]) + 1
+    names = {back.name: back for back in plan.swap_ins}
+    assert names
+    for back in plan.swap_ins:
+        follower = back.followers[0]
+        while follower in names:
+            follower = names[follower].followers[0]
+        assert back.triggers == (anchors[anchors.index(follower) - 1],)
+
+
 def test_a_reader_behind_a_reshape_gets_a_reshaped_copy():
     graph = step(
         placeholder(mib=0.1),
