@@ -208,3 +208,23 @@ def test_small_tensors_of_a_split_pool(resident_mib, small_kib, fits):
     )
     problem = reduce(graph, SECONDS)
     assert replay(problem, build(problem, {}, SECONDS), limit, "split").fits == fits
+
+
+def test_a_split_pool_keeps_a_reserve_for_waste(monkeypatch):
+    """A planned schedule whose pieces take up nearly the whole pool does not count as fitting."""
+    problem, schedule, _ = swapped_over_a_chain()
+    limit = planner.needed_bytes(problem, schedule, "split")
+    full = planner.bfc.Fit(True, int(limit * (1 - planner.RESERVE_IN_TURN)) + 1)
+    monkeypatch.setattr(planner.bfc, "fit", lambda *_, **__: full)
+    solution = planner.Solution(problem, {}, schedule, limit, schedule.peak_bytes, True)
+    assert not planner.fits(solution, "split")
+    assert planner.fits(solution, "single")
+
+
+def test_an_unplanned_step_needs_room_for_an_accident():
+    """Once, in every kind of pool: nobody holds its order."""
+    problem, schedule, _ = swapped_over_a_chain()
+    split = [planner.needed_bytes(problem, schedule, "split", planned=planned) for planned in (True, False)]
+    single = [planner.needed_bytes(problem, schedule, "single", planned=planned) for planned in (True, False)]
+    assert split[0] < split[1]
+    assert single[0] == single[1]
