@@ -70,6 +70,7 @@ def _measure(options: argparse.Namespace, command: str) -> None:
         sweep_resolution=options.sweep_resolution,
         limits_mib=[size // MIB for size in options.limits or ([16 << 30] if on_gpu else [])],
         steps=options.steps,
+        copied=not on_gpu,
         groups=options.only,
     )
     bench = Bench(output, minutes=options.minutes, again=options.again)

@@ -45,6 +45,8 @@ class LMS(keras.callbacks.Callback):
 
     memory_limit: "6GiB" or bytes that the step may use; None: the limit that was set, else what the device has.
     tier, swap_dir: where tensors go: "host", "disk" (files in swap_dir) or "auto" (GPU: host; CPU: disk).
+    mapped: on a CPU, read what was swapped to a disk where it lies in the system's page cache. It takes no memory of
+        TensorFlow's then, and the limit does not count it. False copies it back, as to a device with memory of its own.
     planner: "hybrid" chooses between keeping, swapping and recomputing each tensor under the limit; "tflms" uses TFLMS's
         parameters; "auto" is "tflms" as soon as one of those is given, else "hybrid".
     swapout_threshold, swapin_ahead, swapin_groupby, sync_mode, serialization, serialization_by_size, n_tensors and the
@@ -65,6 +67,7 @@ class LMS(keras.callbacks.Callback):
         tier: str = "auto",
         swap_dir: str | Path | None = None,
         *,
+        mapped: bool = True,
         planner: str = "auto",
         adapt: bool = True,
         enabled: bool = True,
@@ -87,7 +90,7 @@ class LMS(keras.callbacks.Callback):
         self.parameters = tflms.Parameters(**given)
         chosen = ("tflms" if self.parameters != tflms.Parameters() else "hybrid") if planner == "auto" else planner
         self.planner = chosen if enabled else "off"
-        self.tier_name, self.swap_dir = tier, swap_dir
+        self.tier_name, self.swap_dir, self.mapped = tier, swap_dir, mapped
         self.limit = None if memory_limit is None else parse_size(memory_limit)
         choose_tier(tier, "CPU:0")  # refuse an unknown name now
         self.adapt = adapt
@@ -261,7 +264,7 @@ class LMS(keras.callbacks.Callback):
                 pool=_pool(device, memory.current_limit() is not None),
                 tflms=self.parameters,
             )
-            engine = Engine(settings, compute_device=device, swap_dir=self.swap_dir)
+            engine = Engine(settings, compute_device=device, swap_dir=self.swap_dir, mapped=self.mapped)
             self._runner = StepRunner(engine, self.statistics, adapt=self.adapt)
         return self._runner
 

@@ -17,6 +17,7 @@ STYLE = {
     parts.NONE: (GREY, "s"),
     parts.KERAS: (GREY, "D"),
     parts.LMS: (BLUE, "o"),
+    parts.COPIED: (BLUE, "d"),
     parts.TFLMS: (ORANGE, "^"),
     parts.SWAP_ALL: (GREEN, "v"),
     parts.RECOMPUTE_CHEAP: (PINK, "<"),
@@ -81,6 +82,6 @@ def _process(axis: plt.Axes, here: Comparison) -> None:
 
 
 def _points(axis: plt.Axes, points: list[tuple[float, float]], method: str, colour: str, marker: str) -> None:
-    line = "-" if method in (parts.LMS, parts.TFLMS) else ""
+    line = "-" if method in (parts.LMS, parts.COPIED, parts.TFLMS) else ""
     if points:
         axis.plot(*zip(*sorted(points), strict=True), color=colour, marker=marker, linestyle=line, label=method)

@@ -17,6 +17,7 @@ MIB = 1 << 20
 NONE = "no LMS"
 KERAS = "Keras fit as it is"
 LMS = "LMS"
+COPIED = "LMS that copies back"
 TFLMS = "TFLMS auto-tune"
 SWAP_ALL = "swap everything"
 RECOMPUTE_ALL = "recompute everything"
@@ -30,7 +31,7 @@ PREDICTION = "prediction"
 
 TORCH_METHODS = (TORCH, TORCH_CHECKPOINT, TORCH_SAVE_ON_CPU)
 UNIFORM = (SWAP_ALL, RECOMPUTE_ALL, RECOMPUTE_CHEAP)
-SAME_NUMBERS = (NONE, LMS, TFLMS, *UNIFORM)
+SAME_NUMBERS = (NONE, LMS, COPIED, TFLMS, *UNIFORM)
 """Methods that edit the same traced step: their weights must be the same bits."""
 
 

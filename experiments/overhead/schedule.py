@@ -28,13 +28,17 @@ GROUPS = ("limits", "times", "others", "torch", "sweep", "curve")
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What to measure. `limits_mib`: hard limits besides those that follow from the smallest ones."""
+    """What to measure. `limits_mib`: hard limits besides those that follow from the smallest ones.
+
+    copied: also LMS that copies swapped tensors back, as it always does to a GPU.
+    """
 
     model: str
     resolutions: Sequence[int]
     sweep_resolution: int
     limits_mib: Sequence[int] = ()
     steps: int = 5
+    copied: bool = True
     groups: Sequence[str] = GROUPS
 
 
@@ -63,7 +67,7 @@ class Place:
         """A timed one. LMS may try another plan after its first four steps, hence more of them before the measured ones."""
         return Part(
             method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib,
-            warm_up=5 if method in (parts.LMS, parts.TFLMS) else 1, steps=steps or self.wanted.steps,
+            warm_up=5 if method in (parts.LMS, parts.COPIED, parts.TFLMS) else 1, steps=steps or self.wanted.steps,
         )  # fmt: skip
 
     @cached_property
@@ -104,6 +108,8 @@ class Place:
 
     def others(self) -> None:
         """What else saves memory in TensorFlow, at the same limits or with the memory that it takes."""
+        if self.wanted.copied:
+            self._at_shares(parts.COPIED, SHARES)
         self._at_shares(parts.TFLMS, SHARES)
         for limit in self.wanted.limits_mib:
             self.bench.measure(self.part(parts.TFLMS, limit))

@@ -140,6 +140,7 @@ def _callback(method: str) -> LMS | None:
     arguments: dict[str, dict[str, Any]] = {
         parts.NONE: {"enabled": False, "adapt": False},
         parts.LMS: {"planner": "hybrid", "adapt": False},  # one plan: what is measured is what the report describes
+        parts.COPIED: {"planner": "hybrid", "adapt": False, "mapped": False},
         parts.TFLMS: {"planner": "tflms", "adapt": False},
     }
     return LMS(**arguments[method]) if method in arguments else None

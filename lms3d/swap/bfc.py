@@ -131,7 +131,7 @@ def replay(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: st
         ends[life.end].append(i)
     for starting, ending in zip(starts, ends, strict=True):
         for i in sorted(starting, key=lambda i: lives[i].turn):
-            if lives[i].bytes:  # else it takes over the chunk of the input that it overwrites
+            if lives[i].bytes:  # else it is mapped, or takes over the chunk of the input that it overwrites
                 place[i] = pool.allocate(lives[i].bytes)
                 if place[i] is None:
                     return Fit(False, pool.peak)
@@ -162,7 +162,7 @@ def _new_pool(base_bytes: int, limit_bytes: int, pool_kind: str) -> Pool | None:
 
 
 class _Life(NamedTuple):
-    """A chunk's life in events, both inclusive; `bytes` 0: handed over by another; `heir`: whom it is handed to.
+    """A chunk's life in events, both inclusive; `bytes` 0: handed over by another, or mapped; `heir`: whom it is handed to.
 
     turn: among those that begin with the same event.
     """
@@ -197,7 +197,7 @@ def _lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *
                 start = shifts.randint(start, min(start + LATE_SWAP_IN, copy.first_read))
             if copy.number == 0 and copy.buffer in schedule.release:  # freed when it is written and read
                 end = shifts.randint(max(copy.last_read, start), end)
-        size = 0 if id(copy) in heirs else problem.buffers[copy.buffer].bytes
+        size = 0 if id(copy) in heirs else copy.bytes
         made = not copy.number or schedule.events[copy.start].buffer == copy.buffer
         turn = _OUTPUT if made else _SWAP_IN
         lives.append(_Life(size, start, end, turn, None if copy.heir is None else number[id(copy.heir)]))

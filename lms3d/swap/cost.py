@@ -27,6 +27,7 @@ class Machine:
     went out or back, which takes 0.08 s alone).
     op_table: by `Op.signature` what was measured: the seconds of an op alone, and the share of the device's cores that it
     keeps busy. An op that is not in the table is estimated.
+    mapped: the step may read what it swapped out where it lies (`tiers.DiskTier`), without memory of the device for it.
     """
 
     flops_per_second: float = 100e9
@@ -35,6 +36,7 @@ class Machine:
     swap_in_bytes_per_second: float = 2e9
     op_seconds: float = 5e-6
     swap_share: float = 0.0
+    mapped: bool = False
     op_table: Mapping[str, tuple[float, float]] = field(default_factory=dict, compare=False, repr=False)
 
     @property

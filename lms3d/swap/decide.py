@@ -118,12 +118,10 @@ def _hybrid(
     plain = _tflms_plan(graph, settings, machine)
     solution = _solution(problem, settings, machine)
     if plain is not None:
-        if solution is None:
-            return plain, None
-        if emit.emit(solution).swapped_out_bytes > plain.swapped_out_bytes:
+        if solution is not None and emit.emit(solution).swapped_out_bytes > plain.swapped_out_bytes:
             solution = _solution(problem, settings, machine, most_swapped_bytes=plain.swapped_out_bytes)
-            if solution is None:
-                return plain, None
+        if solution is None or _simulated_peak(graph, emit.emit(solution), machine) > settings.limit_bytes:
+            return plain, None
     if solution is None:
         lowest, smallest = planner.floor(problem, machine, pool=settings.pool)
         solution = replace(lowest, limit_bytes=settings.limit_bytes)
@@ -159,6 +157,11 @@ def _tflms_plan(graph: StepGraph, settings: Settings, machine: Machine) -> Plan 
     except DoesNotFit:
         return None
     return None if plan.empty else plan
+
+
+def _simulated_peak(graph: StepGraph, plan: Plan, machine: Machine) -> int:
+    """By the simulator that judged TFLMS's plan, which also knows what the planned order does not hold."""
+    return simulate(edit.apply(graph, plan), machine).peak_bytes
 
 
 def does_not_fit(
@@ -247,11 +250,8 @@ def _describe_peak(report: Report, problem: Problem, schedule: Schedule) -> None
 def _peak_tensors(problem: Problem, schedule: Schedule) -> tuple[tuple[str, int], ...]:
     """(tensor, bytes) of the large buffers that are live at the peak, the largest first."""
     event = int(schedule.live_bytes.argmax())
-    sizes = {
-        problem.buffers[c.buffer].root: problem.buffers[c.buffer].bytes
-        for c in schedule.copies
-        if c.start <= event <= c.end
-    }
+    live = [c for c in schedule.copies if c.start <= event <= c.end and c.bytes]
+    sizes = {problem.buffers[c.buffer].root: c.bytes for c in live}
     return tuple(sorted(sizes.items(), key=lambda item: -item[1]))
 
 

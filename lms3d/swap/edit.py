@@ -76,7 +76,7 @@ def _inserted(graph: StepGraph, plan: Plan) -> Iterable[Op]:
     for back in plan.swap_ins:
         if back.tensor not in source:
             raise ValueError(f"{back.name!r} brings back {back.tensor!r}, which no swap-out writes")
-        size = source[back.tensor].bytes
+        size = 0 if back.mapped else source[back.tensor].bytes
         rank = graph.tensors[back.tensor].rank
         yield Op(
             back.name,

@@ -87,8 +87,16 @@ class _Emitter:
         consumers, through = self._consumers(root, copy.readers)
         triggers = (self.names[copy.start - 1],) if copy.start else ()
         if self.choices[copy.buffer].mode is Mode.SWAP:
-            swap_in = SwapIn(tensor=root, copy=copy.number - 1, consumers=consumers, triggers=triggers, through=through)
-            self.started_before[copy.start].append(len(self.swap_ins))
+            swap_in = SwapIn(
+                tensor=root,
+                copy=copy.number - 1,
+                consumers=consumers,
+                triggers=triggers,
+                through=through,
+                mapped=self.problem.buffers[copy.buffer].mapped,
+            )
+            if copy.bytes:
+                self.started_before[copy.start].append(len(self.swap_ins))
             self.swap_ins.append(swap_in)
             return
         made = replace(self.event_of[copy.buffer, copy.number], tensor=root)

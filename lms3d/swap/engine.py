@@ -49,10 +49,12 @@ def choose_tier(tier: str, compute_device: str) -> str:
 
 
 class Engine:
-    """Prepares functions for one compute device under one limit. `close` removes the swap files."""
+    """Prepares functions for one compute device under one limit. `close` removes the swap files. mapped: see `LMS`."""
 
-    def __init__(self, settings: Settings, *, compute_device: str, swap_dir: str | Path | None = None) -> None:
-        self.settings, self.compute_device = settings, compute_device
+    def __init__(
+        self, settings: Settings, *, compute_device: str, swap_dir: str | Path | None = None, mapped: bool = True
+    ) -> None:
+        self.settings, self.compute_device, self.mapped = settings, compute_device, mapped
         self.swap_dir = None if swap_dir is None else Path(swap_dir)
         self._tier: Tier | None = None
         self._machine: Machine | None = None
@@ -70,7 +72,8 @@ class Engine:
     @property
     def machine(self) -> Machine:
         if self._machine is None:
-            self._machine = measure.machine(self.compute_device, self.settings.tier, self.swap_dir)
+            tier, folder = self.settings.tier, self.swap_dir
+            self._machine = measure.machine(self.compute_device, tier, folder, mapped=self.mapped)
         return self._machine
 
     def captured(self, function: tf.types.experimental.ConcreteFunction, extra_bytes: int) -> tuple[StepGraph, Machine]:

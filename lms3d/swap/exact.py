@@ -14,6 +14,7 @@ delay (at an anchor: seconds by which it begins later than in the unplanned step
  5. Delays add up: by what is recomputed, and because each link takes one transfer at a time: what becomes available
     after r and is needed before an anchor must be transferred between r and that anchor.
  6. The cost is the delay at the end, and `Machine.transfer_price` for each second of transfer.
+ 7. What is mapped takes neither bytes nor seconds where it is swapped in.
 
 Each rule holds for every schedule of `schedule.build`, and much that costs memory there is left out here (transfers in
 flight, the moments between two recomputed ops). So the best value, and any lower bound of it, is a lower bound for the
@@ -102,7 +103,7 @@ class _Points:
 
 
 def solve(problem: Problem, budget_bytes: int, machine: Machine, *, most_points: int = MOST_POINTS) -> Relaxed:
-    """The best decisions for a budget, as far as rules 1 to 6 tell."""
+    """The best decisions for a budget, as far as rules 1 to 7 tell."""
     return _Builder(problem, budget_bytes, machine, most_points).solve()
 
 
@@ -125,20 +126,24 @@ class _Builder:
     def _columns(self, b: int) -> None:
         buffer, program = self.problem.buffers[b], self.program
         out_seconds = buffer.bytes / self.machine.swap_out_bytes_per_second
-        in_seconds = buffer.bytes / self.machine.swap_in_bytes_per_second
+        in_seconds = self._in_seconds(b)
         if buffer.swappable and self.points.of[b]:
             self.out[b] = program.column(cost=self.machine.transfer_price * out_seconds)
         before, read_before = buffer.defined, True
         for point in self.points.of[b]:
             read = point in buffer.reads
             # The schedule never splits neighbours, and a returned buffer stays.
-            stays = buffer.returned or (read and read_before and point - before <= 1)
+            stays = buffer.returned or (read and read_before and point - before <= 1 and not buffer.mapped)
             self.carried[b, point] = program.column(low=float(stays))
             if buffer.swappable:
                 self.swapped[b, point] = program.column(cost=self.machine.transfer_price * in_seconds)
             if buffer.recomputable:
                 self.again[b, point] = program.column()
             before, read_before = point, read
+
+    def _in_seconds(self, b: int) -> float:
+        buffer = self.problem.buffers[b]
+        return 0.0 if buffer.mapped else buffer.bytes / self.machine.swap_in_bytes_per_second
 
     def _present(self, b: int, point: int, sign: float) -> dict[int, float]:
         """The columns of which one is set when buffer `b` is there at a point of it."""
@@ -170,24 +175,23 @@ class _Builder:
         next_point: dict[tuple[int, int], int] = {}
         for b, points in enumerate(self.points.of):
             buffer = problem.buffers[b]
+            moved = buffer.swappable or buffer.recomputable
+            # Up to here it is there whatever is decided: one that cannot be moved until its last reader has run.
+            last = buffer.defined if moved else count - 1 if buffer.returned else max([buffer.defined, *buffer.reads])
             fixed[buffer.defined] += buffer.bytes
-            fixed[buffer.defined + 1] -= buffer.bytes
+            fixed[last + 1] -= buffer.bytes
             before = buffer.defined
             for point in points:
                 next_point[b, before] = point
                 for t in range(before + (before in buffer.reads or before == buffer.defined), point):
-                    rows[t][self.carried[b, point]] = buffer.bytes
-                if point in buffer.reads:
+                    if t > last:
+                        rows[t][self.carried[b, point]] = buffer.bytes
+                if point in buffer.reads and point > last:
                     fixed[point] += buffer.bytes
                     fixed[point + 1] -= buffer.bytes
+                    if buffer.mapped and (b, point) in self.swapped:
+                        rows[point][self.swapped[b, point]] = -buffer.bytes
                 before = point
-            if not (buffer.swappable or buffer.recomputable):  # it is there from its op to its last reader
-                fixed[buffer.defined + 1] += buffer.bytes
-                fixed[max([buffer.defined, *buffer.reads]) + 1] -= buffer.bytes
-            if buffer.returned:
-                last = max([buffer.defined, *buffer.reads])
-                fixed[last + 1] += buffer.bytes
-                fixed[count] -= buffer.bytes
         limits = self.budget - problem.base_bytes - problem.small_bytes - problem.workspace_bytes - fixed.cumsum()[:-1]
         for buffer in problem.buffers:
             t = buffer.defined
@@ -229,7 +233,7 @@ class _Builder:
             before = delay
             while position < len(jobs) and jobs[position][0] == anchor:
                 _, b, column = jobs[position]
-                seconds = problem.buffers[b].bytes / self.machine.swap_in_bytes_per_second
+                seconds = self._in_seconds(b)
                 due.append((written[b], column, seconds))
                 late = written[b] + seconds - self.begins[anchor]
                 if late > 0:

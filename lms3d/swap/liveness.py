@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from lms3d.swap.ir import ALIAS_TYPES, FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph
+from lms3d.swap.ir import ALIAS_TYPES, FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,35 @@ def forwarded(op: Op, candidates: Sequence[tuple[str, int]]) -> str | None:
     if op.type not in FORWARDING_TYPES or not op.outputs or not op.outputs[0].bytes:
         return None
     return next((root for root, size in candidates if size == op.outputs[0].bytes), None)
+
+
+@lru_cache(maxsize=8)
+def lasting(graph: StepGraph) -> frozenset[str]:
+    """The storages (roots) that may be read after the step, or by an op that is not known: a variable may share the buffer
+    that it is assigned, and what the step returns may be a part of one. Kernels decide that; where in doubt, it lasts."""
+    root_of = roots(graph)
+    lasts = set(graph.returned)
+    for op in reversed(graph.ops):
+        if op.type in METADATA_TYPES:
+            continue
+        kept = [t for t in op.outputs if t.name in lasts]
+        for name in op.inputs:
+            if op.stateful or op.in_loop or op.type in _CALLS or any(_may_pass_on(graph, op, name, t) for t in kept):
+                lasts.add(name)
+    return frozenset(root_of.get(name, name) for name in lasts)
+
+
+_CALLS = frozenset({"Case", "If", "PartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile", "While"})
+_SLICES = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
+
+
+def _may_pass_on(graph: StepGraph, op: Op, name: str, output: Tensor) -> bool:
+    """Whether an output may share the buffer of an input: all of it, as a Transpose that moves no axis, or a slice."""
+    if op.type in ALIAS_TYPES or op.type in _SLICES or output.bytes is None:
+        return True
+    makes_its_own = op.type in FORWARDING_TYPES and op.type != "AddN"  # AddN passes on a single input
+    tensor = graph.tensors.get(name)
+    return not makes_its_own and (tensor is None or tensor.bytes in (None, output.bytes))
 
 
 def live_bytes(graph: StepGraph) -> np.ndarray:

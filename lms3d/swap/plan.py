@@ -53,7 +53,7 @@ class SwapIn:
 
     `consumers` may be ops of the step or recomputed copies (by their inserted names). `through`: consumers that read the
     tensor under another name, behind an identity, as (consumer, name). followers: ops, or other swap-ins, that may only
-    start once this one has taken its memory.
+    start once this one has taken its memory. mapped: it takes none, the tensor is read where the swap-out wrote it.
     """
 
     tensor: str
@@ -62,6 +62,7 @@ class SwapIn:
     triggers: tuple[str, ...]
     through: tuple[tuple[str, str], ...] = ()
     followers: tuple[str, ...] = ()
+    mapped: bool = False
 
     @property
     def name(self) -> str:

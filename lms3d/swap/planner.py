@@ -116,7 +116,13 @@ def working_set_bytes(problem: Problem) -> int:
     """No plan's peak is below this: what some anchor reads and makes, all else away."""
     bytes_at = problem.base_bytes + problem.small_bytes + problem.workspace_bytes
     for buffer in problem.buffers:
-        bytes_at[[*{*buffer.reads} - {buffer.defined}]] += buffer.bytes
+        there: list[int] = []
+        last = buffer.defined
+        for read in buffer.reads:
+            if buffer.mapped and buffer.swappable and read - last > 1:
+                break  # from here on it may be read where it was swapped to
+            there, last = [*there, read], read
+        bytes_at[[*{*there} - {buffer.defined}]] += buffer.bytes
         # An op that writes in place needs no bytes of its own.
         bytes_at[buffer.defined] += 0 if buffer.in_place else buffer.bytes
     return int(bytes_at.max(initial=problem.base_bytes))
@@ -374,15 +380,17 @@ def _moves(problem: Problem, choices: dict[int, Choice], schedule: Schedule) -> 
     event = int(schedule.live_bytes.argmax())
     at = schedule.events[event]
     for copy in schedule.copies:
-        if not copy.start <= event <= copy.end:
+        if not (copy.start <= event <= copy.end and copy.bytes):
             continue
         buffer, choice = problem.buffers[copy.buffer], choices.get(copy.buffer, KEEP)
         reads_here = at in copy.readers or (
             copy.number == 0 and at.anchor == buffer.defined and at.buffer == len(problem.buffers)
         )
-        if reads_here:
-            continue
         promise = buffer.bytes
+        if reads_here:
+            if buffer.mapped and buffer.swappable and at.anchor - buffer.defined > 1:
+                yield from _read_in_tier(promise, copy, choice)
+            continue
         if choice.mode is Mode.KEEP:
             if buffer.recomputable:
                 yield promise / (buffer.seconds + 1e-4), copy.buffer, Choice(Mode.RECOMPUTE)
@@ -393,6 +401,14 @@ def _moves(problem: Problem, choices: dict[int, Choice], schedule: Schedule) -> 
         other = Mode.SWAP if choice.mode is Mode.RECOMPUTE else Mode.RECOMPUTE
         if (buffer.swappable if other is Mode.SWAP else buffer.recomputable) and choice.mode is Mode.RECOMPUTE:
             yield promise * 0.1, copy.buffer, Choice(other, split=choice.split)
+
+
+def _read_in_tier(promise: float, copy: Copy, choice: Choice) -> Iterator[tuple[float, int, Choice]]:
+    """What is read at the peak need not be there, if it is mapped."""
+    if choice.mode is not Mode.SWAP:
+        yield promise / (copy.bytes / 1e9 + 1e-4), copy.buffer, Choice(Mode.SWAP)
+    if choice.split > 1:
+        yield promise / (copy.bytes / 1e9 + 1e-4), copy.buffer, Choice(Mode.SWAP, choice.tight_out, split=1)
 
 
 def _tighter(promise: float, copy: Copy, choice: Choice, event: int) -> Iterator[tuple[float, int, Choice]]:

@@ -23,7 +23,7 @@ from lms3d.swap.ir import (
     paired,
     producer_name,
 )
-from lms3d.swap.liveness import Storage, peak_bytes, roots, storages
+from lms3d.swap.liveness import Storage, lasting, peak_bytes, roots, storages
 
 # Shares of all bytes that can be moved. Below the first a buffer is not worth a decision; below the second not even a place in
 # the order: it counts as a constant.
@@ -35,7 +35,10 @@ SMALL_SHIFT = 3  # anchors: how far from its place in the traced order a small o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """A storage that the planner may keep, or, if it is worth that, swap or recompute. Positions are indices of anchors."""
+    """A storage that the planner may keep, or, if it is worth that, swap or recompute. Positions are indices of anchors.
+
+    mapped: once swapped out, it is read where it lies, and takes no memory of the device.
+    """
 
     root: str
     bytes: int
@@ -47,6 +50,7 @@ class Buffer:
     recomputable: bool
     seconds: float  # to compute it again
     in_place: bool  # its op may write into a parent that nobody needs afterwards
+    mapped: bool = False
 
 
 class Reader(NamedTuple):
@@ -185,6 +189,7 @@ def _buffer(
         and not _is_random(op),
         seconds=op_seconds(graph, op, machine),
         in_place=op.type in FORWARDING_TYPES and op.outputs[0].name == store.root,
+        mapped=machine.mapped and store.root not in lasting(graph),
     )
 
 

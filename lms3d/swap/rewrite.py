@@ -60,7 +60,8 @@ def rewrite(
     redirected = _redirect(function.graph, plan, made)
     edges = edit.control_edges(plan)
     _add_control_edges(function.graph, plan, made)
-    _take_turns(function.graph, plan, made)
+    if tier.takes_turns:
+        _take_turns(function.graph, plan, made)
     _verify(function, expected, plan)
     change = Change(
         changed=True,
@@ -85,7 +86,8 @@ def _insert(graph: tf.Graph, plan: Plan, tier: Tier) -> dict[str, tf.Operation]:
         handle[out.tensor] = made[out.name].outputs[0]
         log.debug("lms: %s", out.name)
     for back in plan.swap_ins:
-        tensor = tier.swap_in(handle[back.tensor], graph.get_tensor_by_name(back.tensor), back.name, ())
+        like = graph.get_tensor_by_name(back.tensor)
+        tensor = tier.swap_in(handle[back.tensor], like, back.name, (), mapped=back.mapped)
         made[back.name] = tensor.op
         log.debug("lms: %s -> %s, after %s", back.name, ", ".join(back.consumers), ", ".join(back.triggers))
     for again in plan.recomputes:
@@ -128,18 +130,14 @@ def _add_control_edges(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation
 
 
 def _take_turns(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation]) -> None:
-    """Followers wait for a swap-in's memory, and originals are held until their time is over.
-
-    Only where swap-ins have a buffer: a copy to a GPU takes its memory by itself when it begins.
-    """
+    """Followers wait for a swap-in's memory, and originals are held until their time is over."""
     for back in plan.swap_ins:
         buffer = _gate(graph, made[back.name])
-        for name in back.followers if buffer is not made[back.name] else ():
+        for name in back.followers:
             follower = _gate(graph, made[name]) if name in made else graph.get_operation_by_name(name)
             surgery.add_control_inputs(follower, [buffer])
     for out in plan.swap_outs:
-        backs = (back for back in plan.swap_ins if back.tensor == out.tensor)
-        if not out.until or any(_gate(graph, made[back.name]) is made[back.name] for back in backs):
+        if not out.until:
             continue
         tensor = graph.get_tensor_by_name(out.tensor)
         until = [made.get(name) or graph.get_operation_by_name(name) for name in out.until]

@@ -9,6 +9,7 @@ Events are the anchors in their order, and before an anchor the ops that are rec
     complete (tight: the next event waits for it). A swap-in is issued as late as hides its transfer (tight: just before its
     reader, which waits).
  5. A forwarding op writes into an input copy that ends with it.
+ 6. A mapped buffer, once swapped out, is read where it lies: its swap-ins take no memory, and nobody writes into them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ KEEP = Choice()
 class Copy:
     """One life of a buffer: events `start`..`end` inclusive; `number` 0 is the original; `heir` takes over its memory.
 
-    last_read: as `end`, but without the wait for its swap-out.
+    last_read: as `end`, but without the wait for its swap-out. bytes: of the device's memory (rule 6).
     """
 
     buffer: int
@@ -60,6 +61,7 @@ class Copy:
     readers: Sequence[Reader]
     first_read: int
     last_read: int
+    bytes: int
     heir: Copy | None = None
 
 
@@ -104,7 +106,7 @@ def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Sch
     _forward(problem, copies, at)
     starts = np.fromiter((c.start for c in copies), np.intp, len(copies))
     ends = np.fromiter((c.end + 1 for c in copies), np.intp, len(copies))
-    sizes = np.fromiter((problem.buffers[c.buffer].bytes for c in copies), np.float64, len(copies))
+    sizes = np.fromiter((c.bytes for c in copies), np.float64, len(copies))
     count = len(events) + 1
     change = np.bincount(starts, sizes, count) - np.bincount(ends, sizes, count)  # whole numbers below 2^53: exact
     live = change.cumsum()[:-1].astype(np.int64) + problem.base_bytes
@@ -185,7 +187,7 @@ def _copies(
             first = at[buffer.defined]
             end = count - 1 if buffer.returned else at[buffer.reads[-1]] if buffer.reads else first
             first_read = at[buffer.reads[0]] if buffer.reads else first
-            copies.append(Copy(b, 0, first, max(end, first), problem.readers[b], first_read, end))
+            copies.append(Copy(b, 0, first, max(end, first), problem.readers[b], first_read, end, buffer.bytes))
             continue
         for k, readers in enumerate(segments[b]):
             reads = [number(r) for r in readers]
@@ -194,7 +196,8 @@ def _copies(
             if k and choices[b].mode is Mode.RECOMPUTE:
                 first = event_of[Reader(readers[0].anchor, b)]
             end = count - 1 if buffer.returned else max(reads, default=first)
-            copies.append(Copy(b, k, first, max(end, first), readers, first_read, end))
+            size = 0 if k and buffer.mapped and choices[b].mode is Mode.SWAP else buffer.bytes
+            copies.append(Copy(b, k, first, max(end, first), readers, first_read, end, size))
     return copies
 
 
@@ -237,7 +240,7 @@ def _forward(problem: Problem, copies: list[Copy], at: list[int]) -> None:
             continue
         event = at[buffer.defined] if copy.number == 0 else copy.start
         for old in ending[event]:
-            if old.buffer in buffer.parents and problem.buffers[old.buffer].bytes == buffer.bytes and old.start < event:
+            if old.buffer in buffer.parents and old.bytes == buffer.bytes and old.start < event:
                 old.end -= 1
                 old.heir = copy
                 ending[event].remove(old)

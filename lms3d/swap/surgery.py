@@ -14,10 +14,11 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager.polymorphic_function import concrete_function
-from tensorflow.python.ops import gradients_util
+from tensorflow.python.ops import gen_math_ops, gradients_util
 
 _OFF = rewriter_config_pb2.RewriterConfig.OFF
 _EXECUTION = None
+_ADD_N = gen_math_ops.add_n
 
 
 class RewrittenFunction(concrete_function.ConcreteFunction):
@@ -36,7 +37,10 @@ class RewrittenFunction(concrete_function.ConcreteFunction):
             return super()._call_flat(tensor_inputs, captured_inputs)
 
     def _reads_files(self) -> bool:
-        return any(op.type == "PyFunc" and op.name.startswith("lms/swap_in/") for op in self.graph.get_operations())
+        return any(
+            op.type in ("PyFunc", "EagerPyFunc") and op.name.startswith("lms/swap_in/")
+            for op in self.graph.get_operations()
+        )
 
 
 def make_function(function: tf.types.experimental.ConcreteFunction) -> RewrittenFunction:
@@ -184,4 +188,28 @@ Trace = Callable[..., Any]
 
 def trace(function: Trace, *specs: Any) -> tf.types.experimental.ConcreteFunction:
     """Trace `function` once for these specs: no autograph, no XLA, so that every op stays visible."""
-    return tf.function(function, autograph=False, jit_compile=False).get_concrete_function(*specs)
+    with _sums_in_order():
+        return tf.function(function, autograph=False, jit_compile=False).get_concrete_function(*specs)
+
+
+@contextlib.contextmanager
+def _sums_in_order() -> Iterator[None]:
+    """Sums of three gradients or more are traced as additions of two, from the first to the last.
+
+    The kernel of AddN begins with whichever input nobody else needs at that moment, and writes into it: the last bits of its
+    sum hang on the order in which other ops happened to run. Additions of two give what it gives where that is the first.
+    """
+
+    def add_n(inputs: Sequence[tf.Tensor], name: str | None = None) -> tf.Tensor:
+        if len(inputs) < 3 or any(t.dtype == tf.variant for t in inputs):
+            return _ADD_N(inputs, name=name)
+        total = inputs[0]
+        for other in inputs[1:]:
+            total = gen_math_ops.add_v2(total, other)
+        return total
+
+    gen_math_ops.add_n = add_n
+    try:
+        yield
+    finally:
+        gen_math_ops.add_n = _ADD_N

@@ -27,7 +27,7 @@ from lms3d.errors import DoesNotFit, InputError
 from lms3d.swap import edit
 from lms3d.swap.cost import Machine
 from lms3d.swap.ir import RESIDENT_TYPES, Op, StepGraph, Tensor, paired, producer_name
-from lms3d.swap.liveness import roots, storages
+from lms3d.swap.liveness import lasting, roots, storages
 from lms3d.swap.plan import Plan, SwapIn, SwapOut
 from lms3d.swap.simulate import simulate
 
@@ -99,16 +99,20 @@ def make(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine: Ma
 
     Raises DoesNotFit where nothing fits (TFLMS: ValueError).
     """
-    return build(graph, parameters) if parameters.fixed else autotune(graph, parameters, limit_bytes, machine)
+    return (
+        build(graph, parameters, mapped=machine.mapped)
+        if parameters.fixed
+        else autotune(graph, parameters, limit_bytes, machine)
+    )
 
 
-def build(graph: StepGraph, parameters: Parameters) -> Plan:
-    """The plan for fully chosen parameters: rules 1 to 7."""
-    return _Builder(graph, parameters).plan()
+def build(graph: StepGraph, parameters: Parameters, *, mapped: bool = False) -> Plan:
+    """The plan for fully chosen parameters: rules 1 to 7. mapped: see `cost.Machine`."""
+    return _Builder(graph, parameters, mapped).plan()
 
 
 class _Builder:
-    def __init__(self, graph: StepGraph, parameters: Parameters) -> None:
+    def __init__(self, graph: StepGraph, parameters: Parameters, mapped: bool) -> None:
         threshold, ahead, groupby = parameters.swapout_threshold, parameters.swapin_ahead, parameters.swapin_groupby
         if threshold is None or ahead is None or groupby is None or parameters.sync_mode is None:
             raise ValueError("parameters that are None must be tuned first")
@@ -119,6 +123,7 @@ class _Builder:
             if op.name in self.levels:
                 self.by_level[self.levels[op.name]].append(op)
         self.edges: list[tuple[str, str]] = []
+        self.root_of, self.mapped = roots(graph), mapped
 
     def plan(self) -> Plan:
         outs, backs = [], []
@@ -141,7 +146,6 @@ class _Builder:
     def _candidates(self) -> Iterator[tuple[Tensor, Op, list[Op]]]:
         """Rules 1 to 3: (tensor, source, far consumers), in graph order."""
         left = self.parameters.n_tensors
-        root_of = roots(self.graph)
         resident = {root for root, s in storages(self.graph).items() if s.resident}
         for source in self.graph.ops:
             if not self._source_allowed(source):
@@ -149,7 +153,7 @@ class _Builder:
             for tensor in source.outputs:
                 if tensor.bytes is None or tensor.rank is None or tensor.rank < 2:
                     continue
-                if root_of[tensor.name] in resident:
+                if self.root_of[tensor.name] in resident:
                     continue
                 far = self._far(tensor, source)
                 if far and left != 0:
@@ -198,7 +202,13 @@ class _Builder:
         else:
             trigger = self._trigger(source, dest)
             triggers = (trigger,) if trigger else self._other_inputs(tensor, dest)[-1:]
-        return SwapIn(tensor=tensor.name, copy=number, consumers=tuple(op.name for op in group), triggers=triggers)
+        return SwapIn(
+            tensor=tensor.name,
+            copy=number,
+            consumers=tuple(op.name for op in group),
+            triggers=triggers,
+            mapped=self.mapped and self.root_of[tensor.name] not in lasting(self.graph),
+        )
 
     def _trigger(self, source: Op, dest: Op) -> str | None:  # rule 5
         top = self.levels[dest.name] - self.ahead - 1
@@ -276,7 +286,7 @@ def autotune(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine
     )
 
     def fits(chosen: Parameters) -> bool:
-        return simulate(edit.apply(graph, build(graph, chosen)), machine).peak_bytes <= budget
+        return simulate(edit.apply(graph, build(graph, chosen, mapped=machine.mapped)), machine).peak_bytes <= budget
 
     if parameters.swapout_threshold is None and simulate(graph, machine).peak_bytes <= budget:
         return Plan()
@@ -299,7 +309,7 @@ def autotune(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine
         everything = replace(chosen, swapin_groupby=highest)
         best = highest if fits(everything) else _largest(0, highest, lambda n: fits(replace(chosen, swapin_groupby=n)))
         chosen = replace(chosen, swapin_groupby=best)
-    return build(graph, chosen)
+    return build(graph, chosen, mapped=machine.mapped)
 
 
 def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:

@@ -8,10 +8,15 @@
     disk    t -> lms/swap_out/t (writes a file) -> lms/swap_in/t/k/read -> lms/swap_in/t/k -> z
                                     lms/swap_in/t/k/buffer -/   (an empty tensor on the host, which the read fills)
 
+    mapped  t -> lms/swap_out/t (writes a file) -> lms/swap_in/t/k -> z       (a tensor whose bytes are the mapped file's)
+
 The disk tier moves raw bytes between the tensor's own buffer and a file of its own (`lms3d.swap.swapfile`), without a
-second copy and without the Python lock. The files are private to the user, and are removed when the tier is
-closed, when the process ends, even by a signal, and, after a crash of the machine, by the next run (their owner holds a
-lock that dies with it).
+second copy and without the Python lock. Where the device is the processor and nothing keeps the tensor after the step
+(`liveness.lasting`), it is not copied back at all but read where it lies, in the page cache: it takes no memory of
+TensorFlow's allocator then, the limit does not count it, and the system may take its pages away and read them again.
+
+The files are private to the user, and are removed when the tier is closed, when the process ends, even by a signal, and,
+after a crash of the machine, by the next run (their owner holds a lock that dies with it).
 """
 
 from __future__ import annotations
@@ -44,12 +49,18 @@ class Tier(Protocol):
     """Makes the nodes of a swap and counts what passes through them."""
 
     name: str
+    takes_turns: bool  # whether the moments at which swapped memory changes hands can be planned
 
     def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
         """The op that copies `tensor` out; its output 0 is what `swap_in` wants."""
 
-    def swap_in(self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation]) -> tf.Tensor:
-        """The tensor that came back: same shape and type as `like`, fetched after the ops of `triggers`."""
+    def swap_in(
+        self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation], *, mapped: bool = False
+    ) -> tf.Tensor:
+        """The tensor that came back: same shape and type as `like`, fetched after the ops of `triggers`.
+
+        mapped: it may be the very bytes that were swapped out, which the next step overwrites.
+        """
 
     def take_counters(self) -> dict[str, float]:
         """Bytes and seconds of swapping since the last call; empty where the tier cannot measure them.
@@ -68,6 +79,7 @@ class HostTier:
     """Host memory. On a GPU the copies are TensorFlow's own, through pinned memory; on a CPU they are aliases and save nothing."""
 
     name = "host"
+    takes_turns = False  # a copy to a GPU takes its memory by itself when it begins
 
     def __init__(self, device: str = "CPU:0") -> None:
         self.device = device
@@ -78,7 +90,9 @@ class HostTier:
         surgery.keep(op)
         return op
 
-    def swap_in(self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation]) -> tf.Tensor:
+    def swap_in(
+        self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation], *, mapped: bool = False
+    ) -> tf.Tensor:
         with surgery.insertion(handle.graph, self.device, triggers):
             back = tf.raw_ops.Identity(input=handle, name=name)
         surgery.keep(back.op)
@@ -101,6 +115,7 @@ class DiskTier:
     """
 
     name = "disk"
+    takes_turns = True
 
     def __init__(self, directory: str | Path | None = None) -> None:
         parent = swap_parent(directory)
@@ -121,6 +136,7 @@ class DiskTier:
         self._busy_since = dict.fromkeys(_COUNTERS, 0.0)
         self._files: dict[int, list[int]] = defaultdict(list)  # graph (its id) -> numbers of its files
         self._swap_files: dict[int, SwapFile] = {}
+        self._views: dict[int, tf.Tensor] = {}  # number -> the mapped file as a tensor
         self.error: StorageError | None = None
         atexit.register(self.close)
 
@@ -140,7 +156,12 @@ class DiskTier:
         surgery.keep(handle.op)
         return handle.op
 
-    def swap_in(self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation]) -> tf.Tensor:
+    def swap_in(
+        self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation], *, mapped: bool = False
+    ) -> tf.Tensor:
+        if mapped:
+            return self._read_in_place(handle, like, name, triggers)
+
         def read(array: np.ndarray, number: np.int64) -> np.int64:
             # The array is a view of the empty tensor's own buffer, which nobody else can see yet.
             self._transfer(self._swap_files[int(number)].read, array, "swapped_in_bytes", "swap_in_seconds")
@@ -156,22 +177,51 @@ class DiskTier:
             surgery.keep(op)
         return back
 
+    def _read_in_place(
+        self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation]
+    ) -> tf.Tensor:
+        shape, dtype = like.shape.as_list(), like.dtype
+
+        def view(number: tf.Tensor) -> tf.Tensor:
+            with self._reported(like_bytes), self._busy("swap_in_seconds"):
+                data = self._swap_files[int(number)].mapped()
+            self._count_bytes("swapped_in_bytes", len(data))
+            # It is kept: as long as it is, TensorFlow sees a second owner and writes into no such tensor.
+            if int(number) not in self._views:
+                self._views[int(number)] = _tensor(data, shape, dtype)
+            return self._views[int(number)]
+
+        like_bytes = like.shape.num_elements() * dtype.size
+        with surgery.insertion(handle.graph, "CPU:0", triggers):
+            back = tf.py_function(view, [handle], dtype, name=name)
+        back.set_shape(shape)
+        surgery.keep(back.op)
+        return back
+
     def _transfer(
         self, move: Callable[[np.ndarray], None], array: np.ndarray, bytes_key: str, seconds_key: str
     ) -> None:
         """Move a whole array to or from its file."""
         data = array.reshape(-1).view(np.uint8)
+        with self._reported(len(data)), self._busy(seconds_key):
+            move(data)
+        self._count_bytes(bytes_key, len(data))
+
+    @contextlib.contextmanager
+    def _reported(self, size: int) -> Iterator[None]:
+        """Keeps what the disk fails with: TensorFlow would pass on the text alone."""
         try:
-            with self._busy(seconds_key):
-                move(data)
+            yield
         except OSError as error:
             self.error = StorageError(
-                f"swap folder {str(self.directory.parent)!r}: {error.strerror} while moving {len(data):,} bytes; "
+                f"swap folder {str(self.directory.parent)!r}: {error.strerror} while moving {size:,} bytes; "
                 "free space there or choose another folder with --swap-dir"
             )
             raise
+
+    def _count_bytes(self, key: str, size: int) -> None:
         with self._guard:
-            self._counters[bytes_key] += len(data)
+            self._counters[key] += size
 
     @contextlib.contextmanager
     def _busy(self, seconds_key: str) -> Iterator[None]:
@@ -195,9 +245,11 @@ class DiskTier:
 
     def discard(self, graph: tf.Graph) -> None:
         for number in self._files.pop(id(graph), ()):
+            self._views.pop(number, None)
             self._swap_files.pop(number).remove()
 
     def close(self) -> None:
+        self._views.clear()
         self._swap_files.clear()
         shutil.rmtree(self.directory, ignore_errors=True)
         files, self._lock, self._lifeline = (self._lock, self._lifeline), -1, -1
@@ -205,6 +257,15 @@ class DiskTier:
             with contextlib.suppress(OSError):
                 os.close(file)
         atexit.unregister(self.close)
+
+
+def _tensor(data: np.ndarray, shape: list[int], dtype: tf.DType) -> tf.Tensor:
+    """The bytes of `data`, which must be aligned as a page is, as a tensor. No copy."""
+    known = dtype.as_numpy_dtype.__module__ == "numpy"
+    plain = dtype if known else tf.as_dtype(f"uint{8 * dtype.size}")  # bfloat16
+    array = data.view(plain.as_numpy_dtype).reshape(shape)
+    tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    return tensor if known else tf.bitcast(tensor, dtype)
 
 
 _COUNTERS = ("swapped_out_bytes", "swapped_in_bytes", "swap_out_seconds", "swap_in_seconds")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lms3d.swap.cost import Machine
@@ -13,7 +15,11 @@ def fixed_machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     from lms3d.swap.engine import Engine
 
     machine = Machine()
-    monkeypatch.setattr(Engine, "machine", property(lambda self: machine))
+
+    def of_engine(self: Engine) -> Machine:
+        return replace(machine, mapped=self.mapped and self.settings.tier == "disk")
+
+    monkeypatch.setattr(Engine, "machine", property(of_engine))
     monkeypatch.setattr(Engine, "_with_ops", lambda self, graph, machine, function: (graph, machine))
     return machine
 

@@ -53,6 +53,16 @@ def test_a_smaller_last_batch_is_a_step_of_its_own(trainer):
     assert all(p.swap_outs for p in with_lms.plans("train"))
 
 
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_processor_reads_what_is_on_the_disk_where_it_lies_unless_told_to_copy(trainer, mapped):
+    without = trainer.train(LMS(enabled=False))
+    found = trainer.train(LMS(**{**SWAP_ALL, "tier": "disk"}, mapped=mapped))
+    same(found, without)
+    plans = found.plans("train")
+    assert all(plan.swap_ins for plan in plans)
+    assert {back.mapped for plan in plans for back in plan.swap_ins} == {mapped}
+
+
 def test_several_steps_per_execution(trainer):
     model = trainer.model
     trainer.model.compile(optimizer=model.optimizer, loss="mse", jit_compile=False, steps_per_execution=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,11 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.problem import Problem, reduce
 from lms3d.swap.schedule import KEEP, Choice, Mode, build
 from tests.swap.test_random_step_graphs import steps
-from tests.swap.toy_graphs import training
+from tests.swap.toy_graphs import op, placeholder, step, training
 
 FAST = Machine(flops_per_second=1e10)
 SLOW = Machine(flops_per_second=1e10, swap_out_bytes_per_second=2e8, swap_in_bytes_per_second=3e8)
+MAPPED = replace(SLOW, mapped=True)
 
 
 def options(problem: Problem, b: int) -> list[Choice]:
@@ -39,7 +41,7 @@ def best_of_all(problem: Problem, budget: int, machine: Machine) -> float | None
     return min(costs, default=None)
 
 
-@pytest.mark.parametrize("machine", [FAST, SLOW])
+@pytest.mark.parametrize("machine", [FAST, SLOW, MAPPED])
 @pytest.mark.parametrize("share", [0.9, 0.75, 0.6])
 def test_bound_best_and_plan_of_a_tiny_step(machine, share):
     problem = reduce(training(2, mib=4), machine)
@@ -56,7 +58,7 @@ def test_bound_best_and_plan_of_a_tiny_step(machine, share):
     assert solution.schedule.cost_seconds <= 1.2 * best  # a local search: measured up to 1.15
 
 
-@given(steps(), st.floats(0.3, 0.95), st.sampled_from([FAST, SLOW]))
+@given(steps(), st.floats(0.3, 0.95), st.sampled_from([FAST, SLOW, MAPPED]))
 @settings(max_examples=25, deadline=None)
 def test_no_plan_is_below_the_bound(graph, share, machine):
     problem = reduce(graph, machine)
@@ -69,6 +71,21 @@ def test_no_plan_is_below_the_bound(graph, share, machine):
         if schedule.peak_bytes <= budget:
             assert unplanned.seconds + relaxed.bound_seconds <= schedule.cost_seconds + 1e-6
     assert schedule.peak_bytes >= planner.working_set_bytes(problem)
+
+
+def test_a_returned_parent_of_what_is_computed_again_counts_once():
+    graph = step(
+        placeholder(mib=1),
+        op("r", "x", mib=4),
+        op("again", "r", mib=4),
+        op("other", "x", mib=4),
+        op("z", "again", mib=0.1),
+        returned=["r"],
+    )
+    problem = reduce(graph, FAST)
+    schedule = build(problem, {1: Choice(Mode.RECOMPUTE, split=1)}, FAST)
+    assert schedule.peak_bytes < build(problem, {}, FAST).peak_bytes
+    assert exact.solve(problem, schedule.peak_bytes, FAST).choices is not None
 
 
 @pytest.mark.parametrize("share", [0.8, 0.6, 0.45])

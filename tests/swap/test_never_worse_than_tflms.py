@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lms3d.errors import DoesNotFit
+from lms3d.swap import decide as decide_module
 from lms3d.swap import edit, emit, planner
 from lms3d.swap.cost import Machine
 from lms3d.swap.decide import Settings, decide
@@ -24,6 +25,7 @@ from tests.swap.toy_graphs import MIB, SECONDS, op, placeholder, step, training
 
 FAST = Machine(flops_per_second=1e10)
 SLOW = replace(FAST, swap_out_bytes_per_second=1e7, swap_in_bytes_per_second=1e7)
+MAPPED = replace(FAST, mapped=True)
 SHARES = (0.5, 0.65, 0.8, 0.9, 0.97, 1.04)  # of the peak without LMS; from 1 / 0.94 on TFLMS does nothing
 
 
@@ -64,7 +66,7 @@ def serial(graph: StepGraph) -> StepGraph:
     )
 
 
-@given(steps().map(serial), st.sampled_from([FAST, SLOW]))
+@given(steps().map(serial), st.sampled_from([FAST, SLOW, MAPPED]))
 @settings(max_examples=80, deadline=None)
 def test_any_step(graph, machine):
     for share in SHARES:
@@ -118,6 +120,15 @@ def test_where_only_tflms_fits_its_plan_is_taken():
     assert ours.planner == "tflms"
     with pytest.raises(DoesNotFit):  # a pool has pieces, of which TFLMS knows nothing
         decide(graph, Settings(limit_bytes=int(6.8 * MIB), pool="single"), SECONDS)
+
+
+def test_where_the_simulator_doubts_our_plan_that_of_tflms_is_taken(monkeypatch):
+    """With slow links swap-ins may begin where our schedule does not expect them."""
+    graph = training(6, mib=4, resident_mib=3)
+    limit = int(simulate(graph, FAST).peak_bytes * 0.8)
+    assert planned("hybrid", graph, limit, FAST).planner == "hybrid"
+    monkeypatch.setattr(decide_module, "_simulated_peak", lambda graph, plan, machine: limit + 1)
+    assert planned("hybrid", graph, limit, FAST) == planned("tflms", graph, limit, FAST)
 
 
 def test_that_tflms_sees_nothing_to_do_is_not_believed_but_costs_no_swap():

@@ -185,6 +185,20 @@ def test_several_outputs_and_types(tier):
     same_bits(made.function(batch()), expected)
 
 
+def test_the_order_of_ops_does_not_decide_the_bits_of_a_sum():
+    """AddN begins with the input that nobody else needs at that moment: which one that is hangs on who ran before."""
+
+    def function(x: tf.Tensor) -> list[tf.Tensor]:
+        read_four_times = tf.tanh(x) * 1e4 + tf.sin(x) / 3 + tf.square(x) * 1e-4 + tf.exp(x)
+        return tf.gradients(tf.reduce_sum(tf.sin(read_four_times)), x)
+
+    made = surgery.trace(function, SPEC)
+    assert not [op.name for op in made.graph.get_operations() if op.type == "AddN" and len(op.inputs) > 2]
+    usual = tf.function(function, autograph=False).get_concrete_function(SPEC)
+    assert [len(op.inputs) for op in usual.graph.get_operations() if op.type == "AddN"] == [4]
+    same_bits(surgery.make_function(made)(batch()), surgery.make_function(usual)(batch()))
+
+
 def test_planned_parameters_of_a_real_function_are_tuned():
     """The whole way with parameters that are left to the tuner."""
     from lms3d.swap.cost import Machine

@@ -23,7 +23,7 @@ def read(file: SwapFile, size: int = SIZE) -> np.ndarray:
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    monkeypatch.setattr(swapfile, "_writes_in_place", lambda folder: True)
+    monkeypatch.setattr(swapfile, "writes_in_place", lambda folder: True)
     return SwapFile(tmp_path / "1.bin")
 
 
@@ -51,7 +51,7 @@ def test_a_map_serves_while_the_cache_holds_the_file(file, monkeypatch):
 
 
 def test_no_map_where_writing_again_may_need_new_blocks(tmp_path, monkeypatch):
-    swapfile._writes_in_place.cache_clear()
+    swapfile.writes_in_place.cache_clear()
     part = type("Part", (), {"mountpoint": "/", "fstype": "btrfs"})
     monkeypatch.setattr(swapfile.psutil, "disk_partitions", lambda all: [part])
     file = SwapFile(tmp_path / "1.bin")
@@ -59,7 +59,7 @@ def test_no_map_where_writing_again_may_need_new_blocks(tmp_path, monkeypatch):
         file.write(noise(seed))
     np.testing.assert_array_equal(read(file), noise(1))
     assert file._map is None
-    swapfile._writes_in_place.cache_clear()
+    swapfile.writes_in_place.cache_clear()
 
 
 def test_maps_hold_no_files_open_and_go_with_the_file(tmp_path, file):
@@ -85,6 +85,30 @@ def test_a_file_that_ends_too_early_is_an_error(file):
     os.truncate(file.path, 10)
     with pytest.raises(OSError, match="ended too early"):
         read(file, small)
+
+
+@pytest.mark.parametrize("size", [1000, SIZE])
+def test_reading_in_place_sees_each_write(file, size):
+    file.write(noise(0, size))
+    where = file.mapped()
+    for seed in range(1, 3):
+        np.testing.assert_array_equal(where, noise(seed - 1, size))
+        file.write(noise(seed, size))
+    assert file.mapped() is where
+
+
+def test_reading_in_place_fetches_what_the_cache_has_lost_by_system_calls(file, monkeypatch):
+    """A disk that fails is an error then; touching the map would end the process."""
+    file.write(noise(0))
+    monkeypatch.setattr(swapfile, "_resident", lambda mapped: False)
+    calls = []
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *given: calls.append(real(*given)) or calls[-1])
+    np.testing.assert_array_equal(file.mapped(), noise(0))
+    assert sum(calls) >= SIZE
+    monkeypatch.setattr(os, "preadv", lambda *given: 0)
+    with pytest.raises(OSError, match="ended too early"):
+        file.mapped()
 
 
 def test_copies_by_several_threads_are_whole(tmp_path, monkeypatch):

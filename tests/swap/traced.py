@@ -37,11 +37,13 @@ def batch(seed: int = 0, spec: tf.TensorSpec = SPEC) -> tf.Tensor:
     return tf.constant(np.random.default_rng(seed).normal(size=spec.shape).astype(np.float32))
 
 
-def by_tflms(function: Callable, tier: Any, *specs: Any, parameters: tflms.Parameters = PARAMETERS) -> Rewritten:
+def by_tflms(
+    function: Callable, tier: Any, *specs: Any, parameters: tflms.Parameters = PARAMETERS, mapped: bool = False
+) -> Rewritten:
     """`function` traced for `specs` and rewritten with a TFLMS plan."""
     original = surgery.trace(function, *(specs or (SPEC,)))
     graph = capture(original)
-    plan = tflms.build(graph, parameters)
+    plan = tflms.build(graph, parameters, mapped=mapped)
     return Rewritten(original, *_swap(rewrite(original, graph, plan, tier), graph, plan))
 
 
