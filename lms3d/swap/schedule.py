@@ -26,6 +26,7 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.problem import Problem, Reader
 
 SPLIT = 3  # anchors: shorter gaps are never worth a copy
+LEAD = 4  # events: a mapped swap-in takes no memory, so that nothing need wait for the call that hands it over
 
 
 class Mode(enum.IntEnum):
@@ -223,6 +224,9 @@ def _place_swaps(
         seconds = problem.buffers[copy.buffer].bytes / machine.swap_in_bytes_per_second
         needed_by = min(needed_by, begins[copy.first_read]) - seconds
         issue = bisect.bisect_right(begins, needed_by) - 1
+        if not copy.bytes:
+            copy.start = max(1, min(issue, copy.first_read - LEAD))
+            continue
         out = release[copy.buffer]
         copy.start = copy.first_read if choices[copy.buffer].tight_in else max(min(issue, copy.first_read), out, 1)
         copy.start = min(copy.start, copy.first_read)
