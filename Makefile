@@ -1,7 +1,7 @@
 # make venv    the environment alone: .venv, built once and re-used while pyproject.toml and constraints.txt are unchanged
 # make train   the main job: an Isensee U-Net at 192^3 with LMS on the embedded data; ARGS="..." replaces the options
 # make horovod Horovod for training on several devices: compiled once per machine (about 2 minutes on 2 cores), kept in ~/.cache/lms3d
-# make test    linter, type checker and all tests; PYTEST_ARGS="-k name" narrows the tests
+# make test    linter, type checker and all tests, two at a time; PYTEST_ARGS="-n 0 -k name" narrows the tests
 # make lint    linter and type checker alone
 # make torture kills one of two ranks at a moment by chance, ten times, and resumes: some ten minutes
 #
@@ -46,7 +46,7 @@ lint: venv
 	@'$(RUN)' -m mypy
 
 test: lint horovod
-	@'$(RUN)' -m pytest $(PYTEST_ARGS)
+	@'$(RUN)' -m pytest -n 2 $(PYTEST_ARGS)
 
 torture: horovod
 	@'$(RUN)' -m experiments.torture --output runs/torture-$$(date +%s) $(TORTURE_ARGS)

@@ -186,10 +186,9 @@ class DiskTier:
             with self._reported(like_bytes), self._busy("swap_in_seconds"):
                 data = self._swap_files[int(number)].mapped()
             self._count_bytes("swapped_in_bytes", len(data))
-            # It is kept: as long as it is, TensorFlow sees a second owner and writes into no such tensor.
-            if int(number) not in self._views:
-                self._views[int(number)] = _tensor(data, shape, dtype)
-            return self._views[int(number)]
+            # One tensor for all, which is kept: as long as it is, TensorFlow sees a second owner and writes into none of them.
+            found = self._views.get(int(number))
+            return self._views.setdefault(int(number), _tensor(data, shape, dtype)) if found is None else found
 
         like_bytes = like.shape.num_elements() * dtype.size
         with surgery.insertion(handle.graph, "CPU:0", triggers):
