@@ -239,8 +239,8 @@ def spec_bytes(spec: Any) -> int:
 
 
 def ahead_bytes(spec: Any) -> int:
-    """Bytes of the batches that wait in the pipeline while a step runs."""
-    return BATCHES_AHEAD * spec_bytes(spec)
+    """Bytes that the batches which wait in the pipeline take while a step runs."""
+    return int(ROUNDED_UP * BATCHES_AHEAD * spec_bytes(spec))
 
 
 def _extra_bytes(model: keras.Model, spec: Any) -> int:
@@ -250,9 +250,7 @@ def _extra_bytes(model: keras.Model, spec: Any) -> int:
     coarse steps.
     """
     known = spec_bytes(spec) + ahead_bytes(spec) + sum(_bytes(v) for v in _variables(model))
-    return (
-        int(ROUNDED_UP * ahead_bytes(spec)) + -(-max(0, _memory_info("current") - known) // COARSE_BYTES) * COARSE_BYTES
-    )
+    return ahead_bytes(spec) + -(-max(0, _memory_info("current") - known) // COARSE_BYTES) * COARSE_BYTES
 
 
 def _bytes(variable: Any) -> int:
