@@ -93,12 +93,17 @@ def lasting(graph: StepGraph) -> frozenset[str]:
             continue
         kept = [t for t in op.outputs if t.name in lasts]
         for name in op.inputs:
-            if op.stateful or op.in_loop or op.type in _CALLS or any(_may_pass_on(graph, op, name, t) for t in kept):
+            if op.stateful or op.in_loop or op.type in _UNKNOWN or any(_may_pass_on(graph, op, name, t) for t in kept):
                 lasts.add(name)
     return frozenset(root_of.get(name, name) for name in lasts)
 
 
-_CALLS = frozenset({"Case", "If", "PartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile", "While"})
+# Ops that run whole functions, and those that write into an input whoever else owns it.
+_UNKNOWN = frozenset(
+    """
+    Case If PartitionedCall StatelessCase StatelessIf StatelessWhile While PyFuncStateless InplaceAdd InplaceSub InplaceUpdate
+    """.split()  # noqa: SIM905 - as above
+)
 _SLICES = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from lms3d.files import cache_directory
 from lms3d.swap.cost import Machine
 from lms3d.swap.swapfile import SwapFile, writes_in_place
 
-SPEEDS = tuple(field.name for field in fields(Machine) if field.name != "op_table")  # ops have a cache of their own
+SPEEDS = tuple(field.name for field in fields(Machine) if field.name not in ("op_table", "mapped"))
 _VERSION = 6
 COPYING_SHARE = 2.0  # see `Machine.swap_share`
 _PROBE_BYTES = 16 << 20
@@ -33,20 +34,21 @@ _PROBE_FILES = 8  # together more than a processor's caches hold
 
 def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = True) -> Machine:
     """The speeds of `device` ("CPU:0", "GPU:0") and of a swap tier ("host", "disk"). mapped: where that is possible."""
-    place = f"{platform.node()} {swap_dir or ''}" if tier == "disk" else ""  # many machines may share a home
+    folder = Path(swap_dir or tempfile.gettempdir()).resolve()
+    place = f"{platform.node()} {folder}" if tier == "disk" else ""  # many machines may share a home
     threads = tf.config.threading.get_intra_op_parallelism_threads()  # a rank has a part of the cores
-    way = "" if mapped else " copied"
-    key = f"{_VERSION} {tf.__version__} {threads} of {os.cpu_count()} {device_name(device)} {tier} {place}{way}"
+    key = f"{_VERSION} {tf.__version__} {threads} of {os.cpu_count()} {device_name(device)} {tier} {place}"
     store = cache_directory() / "machine.json"
     known = _load(store)
     if key not in known:
         with one_at_a_time(store):  # ranks that measure beside each other would measure each other
             known = _load(store)
             if key not in known:
-                found = _measure(device, tier, swap_dir, mapped=mapped)
+                found = _measure(device, tier, folder)
                 known[key] = {name: getattr(found, name) for name in SPEEDS}
                 _save(store, known)
-    return Machine(**{name: known[key][name] for name in SPEEDS})  # type: ignore[arg-type]
+    mapped = mapped and tier == "disk" and device.startswith("CPU") and writes_in_place(folder)
+    return Machine(mapped=mapped, **{name: known[key][name] for name in SPEEDS})  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -101,23 +103,20 @@ def _best_seconds(work: Callable[[], object], repeats: int = 4) -> float:
     return min(times)
 
 
-def _measure(device: str, tier: str, swap_dir: Path | None, *, mapped: bool) -> Machine:
+def _measure(device: str, tier: str, folder: Path) -> Machine:
     with tf.device(device):
         image = tf.ones((1, 32, 32, 32, 32))
         kernel = tf.ones((3, 3, 3, 32, 32)) / 1000
         flat = tf.ones((_PROBE_BYTES // 4,))
         convolution = _best_seconds(lambda: tf.reduce_sum(tf.nn.conv3d(image, kernel, [1] * 5, "SAME")).numpy())
         addition = _best_seconds(lambda: (flat + 1.0)[:1].numpy())
-    folder = Path(swap_dir or tempfile.gettempdir())
-    mapped = mapped and tier == "disk" and device.startswith("CPU") and writes_in_place(folder)
-    out_seconds, in_seconds = _host_seconds(device, flat) if tier == "host" else _disk_seconds(folder, mapped=mapped)
+    out_seconds, in_seconds = _host_seconds(device, flat) if tier == "host" else _disk_seconds(folder)
     return Machine(
         flops_per_second=2 * 32**3 * 27 * 32 * 32 / convolution,
         bytes_per_second=2 * _PROBE_BYTES / addition,
         swap_out_bytes_per_second=_PROBE_BYTES / out_seconds,
         swap_in_bytes_per_second=_PROBE_BYTES / in_seconds,
         swap_share=COPYING_SHARE if tier == "disk" and device.startswith("CPU") else 0.0,
-        mapped=mapped,
     )
 
 
@@ -136,7 +135,7 @@ def _host_seconds(device: str, there: tf.Tensor) -> tuple[float, float]:
     return out_seconds, _best_seconds(back)
 
 
-def _disk_seconds(swap_dir: Path, *, mapped: bool) -> tuple[float, float]:
+def _disk_seconds(swap_dir: Path) -> tuple[float, float]:
     """Write and read some files in turn, as swap files are: mostly the page cache's speed. Seconds per _PROBE_BYTES.
 
     Several, of tensors of their own: one alone would stay in the processor's own caches, which a step does not leave to it.
@@ -147,12 +146,15 @@ def _disk_seconds(swap_dir: Path, *, mapped: bool) -> tuple[float, float]:
             files = [SwapFile(Path(folder) / str(number)) for number in range(_PROBE_FILES)]
             for file, data in zip(files, tensors, strict=True):
                 file.write(data)  # the first time, which finds a full disk, also finds the blocks
-            pairs = list(zip(files, tensors, strict=True))
-            out_seconds = _best_seconds(lambda: [file.write(data) for file, data in pairs])  # type: ignore[func-returns-value]
-            in_seconds = _best_seconds(lambda: [file.mapped() if mapped else file.read(data) for file, data in pairs])  # type: ignore[func-returns-value]
+            out_seconds, in_seconds = (_best_seconds(partial(_each, files, way, tensors)) for way in ("write", "read"))
     except OSError as error:
         raise StorageError(
             f"swap folder {str(swap_dir)!r}: {error.strerror} while measuring its speed; "
             "free space there or choose another folder with --swap-dir"
         ) from None
     return out_seconds / _PROBE_FILES, in_seconds / _PROBE_FILES
+
+
+def _each(files: list[SwapFile], way: str, tensors: list[np.ndarray]) -> None:
+    for file, data in zip(files, tensors, strict=True):
+        getattr(file, way)(data)

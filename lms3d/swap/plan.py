@@ -123,9 +123,9 @@ class Plan:
 
     @property
     def swapped_in_bytes(self) -> int:
-        """Bytes per step that come back; a tensor counts once for each time that it returns."""
+        """Bytes per step that are copied back; a tensor counts once for each time that it returns."""
         size = {s.tensor: s.bytes for s in self.swap_outs}
-        return sum(size[s.tensor] for s in self.swap_ins)
+        return sum(size[s.tensor] for s in self.swap_ins if not s.mapped)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form; `from_dict` gives back an equal plan."""

@@ -115,6 +115,7 @@ def reduce(graph: StepGraph, machine: Machine) -> Problem:
         large = {}
     position = {op.name: i for i, op in enumerate(anchors)}
     index = {root: i for i, root in enumerate(large)}
+    lasts = lasting(graph)
     buffers = tuple(
         _buffer(
             graph,
@@ -125,6 +126,7 @@ def reduce(graph: StepGraph, machine: Machine) -> Problem:
             root_of,
             machine,
             movable=store.bytes >= worth_moving,
+            mapped=machine.mapped and root not in lasts,
         )
         for root, store in large.items()
     )
@@ -163,6 +165,7 @@ def _buffer(
     machine: Machine,
     *,
     movable: bool,
+    mapped: bool,
 ) -> Buffer:
     parents = tuple(dict.fromkeys(index[root_of[t]] for t in op.inputs if root_of.get(t) in index))
     touched_in_loop = op.in_loop or any(graph.by_name[r].in_loop for r in store.readers)
@@ -189,7 +192,7 @@ def _buffer(
         and not _is_random(op),
         seconds=op_seconds(graph, op, machine),
         in_place=op.type in FORWARDING_TYPES and op.outputs[0].name == store.root,
-        mapped=machine.mapped and store.root not in lasting(graph),
+        mapped=mapped,
     )
 
 

@@ -9,7 +9,8 @@ Events are the anchors in their order, and before an anchor the ops that are rec
     complete (tight: the next event waits for it). A swap-in is issued as late as hides its transfer (tight: just before its
     reader, which waits).
  5. A forwarding op writes into an input copy that ends with it.
- 6. A mapped buffer, once swapped out, is read where it lies: its swap-ins take no memory, and nobody writes into them.
+ 6. A mapped buffer, once swapped out, is read where it lies: its swap-ins take neither memory nor time, and nobody writes
+    into them. They are called `LEAD` events ahead.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Sch
     begins = [0.0, *seconds.cumsum().tolist()]
     copies = _copies(problem, choices, segments, at, event_of, len(events))
     release = _place_swaps(problem, choices, copies, begins, machine)
-    _forward(problem, copies, at)
+    _forward(problem, choices, copies, at)
     starts = np.fromiter((c.start for c in copies), np.intp, len(copies))
     ends = np.fromiter((c.end + 1 for c in copies), np.intp, len(copies))
     sizes = np.fromiter((c.bytes for c in copies), np.float64, len(copies))
@@ -219,13 +220,14 @@ def _place_swaps(
             complete = copy.start + 1
         release[copy.buffer] = min(complete, last_event)
         copy.end = max(copy.end, release[copy.buffer] - 1)
+    made = {copy.buffer: copy.start for copy in swapped if copy.number == 0}
     needed_by = float("inf")
     for copy in sorted((c for c in swapped if c.number), key=lambda c: -c.first_read):
-        seconds = problem.buffers[copy.buffer].bytes / machine.swap_in_bytes_per_second
+        seconds = copy.bytes / machine.swap_in_bytes_per_second
         needed_by = min(needed_by, begins[copy.first_read]) - seconds
         issue = bisect.bisect_right(begins, needed_by) - 1
         if not copy.bytes:
-            copy.start = max(1, min(issue, copy.first_read - LEAD))
+            copy.start = max(made[copy.buffer] + 1, copy.first_read - LEAD)
             continue
         out = release[copy.buffer]
         copy.start = copy.first_read if choices[copy.buffer].tight_in else max(min(issue, copy.first_read), out, 1)
@@ -233,14 +235,14 @@ def _place_swaps(
     return release
 
 
-def _forward(problem: Problem, copies: list[Copy], at: list[int]) -> None:
+def _forward(problem: Problem, choices: dict[int, Choice], copies: list[Copy], at: list[int]) -> None:
     """Rule 5: an input that ends where an op may write in place ends one event earlier, its bytes are taken over."""
     ending: dict[int, list[Copy]] = defaultdict(list)
     for copy in copies:
         ending[copy.end].append(copy)
     for copy in copies:
         buffer = problem.buffers[copy.buffer]
-        if not buffer.in_place:
+        if not buffer.in_place or (copy.number and choices[copy.buffer].mode is Mode.SWAP):
             continue
         event = at[buffer.defined] if copy.number == 0 else copy.start
         for old in ending[event]:
@@ -278,7 +280,7 @@ def _timeline(
         for copy in starts[event]:
             if copy.number:
                 begin = max(in_free, now, written.get(copy.buffer, 0.0))
-                in_free = begin + problem.buffers[copy.buffer].bytes / machine.swap_in_bytes_per_second
+                in_free = begin + copy.bytes / machine.swap_in_bytes_per_second
                 arrived[copy.buffer, copy.number] = in_free
         ready = max(
             [
@@ -297,7 +299,7 @@ def _timeline(
 
 
 def _transfer_seconds(problem: Problem, choices: dict[int, Choice], copies: list[Copy], machine: Machine) -> float:
-    back = [c.buffer for c in copies if c.number and choices[c.buffer].mode is Mode.SWAP]
-    moved_in = sum(problem.buffers[b].bytes for b in back)
-    moved_out = sum(problem.buffers[b].bytes for b in set(back))
+    back = [c for c in copies if c.number and choices[c.buffer].mode is Mode.SWAP]
+    moved_in = sum(c.bytes for c in back)
+    moved_out = sum(problem.buffers[b].bytes for b in {c.buffer for c in back})
     return moved_in / machine.swap_in_bytes_per_second + moved_out / machine.swap_out_bytes_per_second

@@ -6,6 +6,7 @@ Everything here works on a `FuncGraph`, the graph behind a concrete function, an
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,21 +20,33 @@ from tensorflow.python.ops import gen_math_ops, gradients_util
 _OFF = rewriter_config_pb2.RewriterConfig.OFF
 _EXECUTION = None
 _ADD_N = gen_math_ops.add_n
+_TRACING = threading.Lock()
+_tracing = 0  # traces under way, one inside the other or in several threads
 
 
 class RewrittenFunction(concrete_function.ConcreteFunction):
     """A concrete function that always runs under `execution`: the graph optimiser leaves its nodes alone.
 
-    A file breaks the chain of gradients: what comes back from one would silently count as a constant for a tape outside.
+    A file breaks the chain of gradients: what comes back from one would silently count as a constant for a tape outside. Nor
+    may two calls run at a time: both would write to the same files. TensorFlow inlines calls from another traced function and
+    mixes them, threads would do it by themselves.
     """
 
+    one_at_a_time: threading.Lock
+
     def _call_flat(self, tensor_inputs: Sequence[tf.Tensor], captured_inputs: Sequence[tf.Tensor]) -> Any:
-        if gradients_util.PossibleTapeGradientTypes([*tensor_inputs, *captured_inputs]) and self._reads_files():
+        reads_files = self._reads_files()
+        if reads_files and not tf.executing_eagerly():
+            raise ValueError(
+                "a function whose tensors LMS swaps to a disk cannot be called from another tf.function: call it eagerly, or "
+                "rewrite the outer function; or use tier='host'"
+            )
+        if reads_files and gradients_util.PossibleTapeGradientTypes([*tensor_inputs, *captured_inputs]):
             raise ValueError(
                 "a GradientTape cannot see through tensors that LMS swaps to a disk: take the gradients inside the function, "
                 "as a training step does, and rewrite that; or use tier='host'"
             )
-        with execution():
+        with execution(), self.one_at_a_time if reads_files else contextlib.nullcontext():
             return super()._call_flat(tensor_inputs, captured_inputs)
 
     def _reads_files(self) -> bool:
@@ -47,6 +60,7 @@ def make_function(function: tf.types.experimental.ConcreteFunction) -> Rewritten
     """A concrete function that runs the edited graph of `function`; `function` itself still runs what was traced."""
     made = concrete_function.ConcreteFunction.from_func_graph(function.graph, function.function_type, {})
     made.__class__ = RewrittenFunction
+    made.one_at_a_time = threading.Lock()
     return made
 
 
@@ -200,16 +214,25 @@ def _sums_in_order() -> Iterator[None]:
     sum hang on the order in which other ops happened to run. Additions of two give what it gives where that is the first.
     """
 
-    def add_n(inputs: Sequence[tf.Tensor], name: str | None = None) -> tf.Tensor:
-        if len(inputs) < 3 or any(t.dtype == tf.variant for t in inputs):
-            return _ADD_N(inputs, name=name)
-        total = inputs[0]
-        for other in inputs[1:]:
-            total = gen_math_ops.add_v2(total, other)
-        return total
-
-    gen_math_ops.add_n = add_n
+    global _tracing
+    with _TRACING:
+        _tracing += 1
+        gen_math_ops.add_n = _add_in_order
     try:
         yield
     finally:
-        gen_math_ops.add_n = _ADD_N
+        with _TRACING:
+            _tracing -= 1
+            if _tracing == 0:
+                gen_math_ops.add_n = _ADD_N
+
+
+def _add_in_order(inputs: Sequence[tf.Tensor], name: str | None = None) -> tf.Tensor:
+    # AddV2 would broadcast where AddN refuses, and knows no lists of tensors.
+    plain = all(t.dtype != tf.variant and t.shape.is_fully_defined() and t.shape == inputs[0].shape for t in inputs)
+    if len(inputs) < 3 or not plain:
+        return _ADD_N(inputs, name=name)
+    total = inputs[0]
+    for other in inputs[1:-1]:
+        total = gen_math_ops.add_v2(total, other)
+    return gen_math_ops.add_v2(total, inputs[-1], name=name)

@@ -66,21 +66,29 @@ class SwapFile:
             _whole(lambda at: os.preadv(file, [data[at:].data], at), len(data))
 
     def mapped(self) -> np.ndarray:
-        """What was written last, a flat array of bytes, where it lies: the same array each time, for reading alone.
-
-        Pages that the system has taken away are read into the page cache first, by a call that can report an error: whoever
-        touches a map whose disk fails is ended by a signal.
-        """
-        if self._map is None or len(self._map) != self._size:
+        """What was written last, a flat array of bytes, where it lies: the same array each time, for reading alone."""
+        if self._size == 0:
+            return np.empty(0, np.uint8)
+        if self._map is None:
             with _opened(self.path) as file:
                 self._map = _mapped(file, self._size)
             if self._map is None:
                 raise OSError(errno.ENOMEM, "the swap file cannot be mapped")
-        if not _resident(self._map):
-            piece = np.empty(_PART_BYTES, np.uint8)
-            with _opened(self.path) as file:
-                _whole(lambda at: os.preadv(file, [piece.data], at), self._size)
         return self._map
+
+    def fetch(self) -> int:
+        """Read what the system has taken away back into the page cache; returns the bytes that were read.
+
+        By a call that can report an error: whoever touches a map whose disk fails is ended by a signal.
+        """
+        if self.path.stat().st_size < self._size:  # what is missing would read as zeros, or end the process
+            raise OSError(errno.EIO, "the swap file ended too early")
+        if self._size == 0 or _resident(self.mapped()):
+            return 0
+        piece = np.empty(_PART_BYTES, np.uint8)
+        with _opened(self.path) as file:
+            _whole(lambda at: os.preadv(file, [piece.data], at), self._size)
+        return self._size
 
     def remove(self) -> None:
         self._map = None
@@ -132,7 +140,8 @@ def _mapped(file: int, size: int) -> np.ndarray | None:
     if address in (None, ctypes.c_void_p(-1).value):
         return None
     memory = (ctypes.c_uint8 * size).from_address(address)
-    weakref.finalize(memory, _LIBC.munmap, address, size)  # the array below keeps it alive
+    # The array below keeps it alive. At exit a thread may still read: the system takes the map away then.
+    weakref.finalize(memory, _LIBC.munmap, address, size).atexit = False
     return np.ctypeslib.as_array(memory)
 
 

@@ -123,7 +123,8 @@ class _Builder:
             if op.name in self.levels:
                 self.by_level[self.levels[op.name]].append(op)
         self.edges: list[tuple[str, str]] = []
-        self.root_of, self.mapped = roots(graph), mapped
+        self.root_of = roots(graph)
+        self.mapped, self.lasting = mapped, lasting(graph)
 
     def plan(self) -> Plan:
         outs, backs = [], []
@@ -151,7 +152,7 @@ class _Builder:
             if not self._source_allowed(source):
                 continue
             for tensor in source.outputs:
-                if tensor.bytes is None or tensor.rank is None or tensor.rank < 2:
+                if not tensor.bytes or tensor.rank is None or tensor.rank < 2:
                     continue
                 if self.root_of[tensor.name] in resident:
                     continue
@@ -207,7 +208,7 @@ class _Builder:
             copy=number,
             consumers=tuple(op.name for op in group),
             triggers=triggers,
-            mapped=self.mapped and self.root_of[tensor.name] not in lasting(self.graph),
+            mapped=self.mapped and self.root_of[tensor.name] not in self.lasting,
         )
 
     def _trigger(self, source: Op, dest: Op) -> str | None:  # rule 5

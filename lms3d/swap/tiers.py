@@ -183,9 +183,10 @@ class DiskTier:
         shape, dtype = like.shape.as_list(), like.dtype
 
         def view(number: tf.Tensor) -> tf.Tensor:
+            file = self._swap_files[int(number)]
             with self._reported(like_bytes), self._busy("swap_in_seconds"):
-                data = self._swap_files[int(number)].mapped()
-            self._count_bytes("swapped_in_bytes", len(data))
+                self._count_bytes("swapped_in_bytes", file.fetch())
+                data = file.mapped()
             # One tensor for all, which is kept: as long as it is, TensorFlow sees a second owner and writes into none of them.
             found = self._views.get(int(number))
             return self._views.setdefault(int(number), _tensor(data, shape, dtype)) if found is None else found
@@ -260,11 +261,13 @@ class DiskTier:
 
 def _tensor(data: np.ndarray, shape: list[int], dtype: tf.DType) -> tf.Tensor:
     """The bytes of `data`, which must be aligned as a page is, as a tensor. No copy."""
-    known = dtype.as_numpy_dtype.__module__ == "numpy"
-    plain = dtype if known else tf.as_dtype(f"uint{8 * dtype.size}")  # bfloat16
+    kind = dtype.as_numpy_dtype
+    known = isinstance(kind, type) and kind.__module__ == "numpy"
+    plain = dtype if known else tf.as_dtype(f"uint{8 * dtype.size}")  # bfloat16 and the like
     array = data.view(plain.as_numpy_dtype).reshape(shape)
-    tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-    return tensor if known else tf.bitcast(tensor, dtype)
+    with tf.device("CPU:0"):
+        tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+        return tensor if known else tf.bitcast(tensor, dtype)
 
 
 _COUNTERS = ("swapped_out_bytes", "swapped_in_bytes", "swap_out_seconds", "swap_in_seconds")

@@ -198,6 +198,14 @@ def test_the_order_of_ops_does_not_decide_the_bits_of_a_sum():
     assert [len(op.inputs) for op in usual.graph.get_operations() if op.type == "AddN"] == [4]
     same_bits(surgery.make_function(made)(batch()), surgery.make_function(usual)(batch()))
 
+    def another_inside(x: tf.Tensor) -> list[tf.Tensor]:
+        surgery.trace(tf.sin, SPEC)
+        return function(x)
+
+    nested = surgery.trace(another_inside, SPEC)
+    assert not [op.name for op in nested.graph.get_operations() if op.type == "AddN"]
+    assert "AddN" in {op.type for op in tf.function(function).get_concrete_function(SPEC).graph.get_operations()}
+
 
 def test_planned_parameters_of_a_real_function_are_tuned():
     """The whole way with parameters that are left to the tuner."""

@@ -17,8 +17,9 @@ import pytest
 
 from lms3d.callback import LMS
 from lms3d.errors import InputError, StorageError
-from lms3d.swap import surgery, tiers
+from lms3d.swap import surgery, swapfile, tiers
 from lms3d.swap.engine import choose_tier
+from lms3d.swap.swapfile import SwapFile
 from lms3d.swap.tiers import DiskTier, remove_orphans
 from tests.swap.traced import SPEC, batch, by_tflms, chain, same_bits
 
@@ -174,6 +175,7 @@ SWAP_ALL = {"tier": "disk", "swapout_threshold": 1, "swapin_ahead": 1, "swapin_g
 def test_a_failing_disk_stops_fit_with_one_clear_line(tmp_path, monkeypatch, call, code):
     model = small_model()
     lms = LMS(swap_dir=tmp_path, **SWAP_ALL)
+    monkeypatch.setattr(swapfile, "_resident", lambda mapped: False)  # the disk itself is asked
 
     def fail(*_):
         raise OSError(code, os.strerror(code))
@@ -191,10 +193,17 @@ def test_a_failing_disk_stops_fit_with_one_clear_line(tmp_path, monkeypatch, cal
     assert folders(tmp_path) == []
 
 
-def test_a_swap_file_that_was_cut_off(tmp_path, monkeypatch):
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_swap_file_that_was_cut_off(tmp_path, monkeypatch, mapped):
     model = small_model()
-    lms = LMS(swap_dir=tmp_path, **SWAP_ALL)
-    monkeypatch.setattr(os, "preadv", lambda *_: 0)
+    lms = LMS(swap_dir=tmp_path, mapped=mapped, **SWAP_ALL)
+    written = SwapFile.write
+
+    def cut_off(self, data):
+        written(self, data)
+        os.truncate(self.path, 10)
+
+    monkeypatch.setattr(SwapFile, "write", cut_off)
     with pytest.raises(StorageError, match="ended too early"):
         model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
     lms.close()
