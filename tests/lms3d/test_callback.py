@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lms3d import runner
 from lms3d.callback import LMS
 
 DATA = (np.ones((4, 8), np.float32), np.zeros((4, 2), np.float32))
@@ -70,3 +71,11 @@ def test_a_tape_outside_is_refused_where_a_file_would_hide_part_of_the_gradient(
     np.testing.assert_array_equal(tape.gradient(y, x), expected)
     on_disk.close()
     in_memory.close()
+
+
+def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch):
+    """Else `lms3d.plan` names a smallest limit that training refuses."""
+    monkeypatch.setattr(runner, "_memory_info", lambda key: 0)
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
+    spec = (tf.TensorSpec((4, 8)), tf.TensorSpec((4, 2)))
+    assert runner._extra_bytes(model, spec) == runner.ahead_bytes(spec) > 4 * 4 * 10
