@@ -24,7 +24,7 @@ from lms3d import memory
 from lms3d.errors import DoesNotFit, InputError, StorageError
 from lms3d.files import write_text
 from lms3d.report import Report
-from lms3d.runner import StepRunner, ahead_bytes
+from lms3d.runner import StepRunner, part_bytes, with_waiting
 from lms3d.statistics import StepStatistics
 from lms3d.swap import store, surgery, tflms
 from lms3d.swap.cost import Machine
@@ -308,7 +308,9 @@ def plan_step(
         tflms=tflms.Parameters(**given),
     )
     engine = Engine(settings, compute_device=device, swap_dir=swap_dir)
-    graph, machine = engine.captured(trace_step(model, step, input_spec), ahead_bytes(input_spec))
+    # Under a CPU's hard limit the pipelines of `data` hand over batches that lie outside of it.
+    parts = [] if settings.pool == "split" else part_bytes(input_spec)
+    graph, machine = engine.captured(trace_step(model, step, input_spec), with_waiting(parts))
     try:
         plan, report = store.decide(graph, settings, machine, step=step, with_floor=with_floor)
     except DoesNotFit as error:

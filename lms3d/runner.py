@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -23,6 +24,7 @@ from lms3d.errors import DoesNotFit
 from lms3d.feedback import MOST_CHANGES, Change, Feedback
 from lms3d.snapshot import Snapshot
 from lms3d.statistics import StepStatistics
+from lms3d.swap import surgery
 from lms3d.swap.decide import does_not_fit
 from lms3d.swap.engine import Engine, Prepared, trace_step
 from lms3d.units import format_size
@@ -30,7 +32,6 @@ from lms3d.units import format_size
 log = logging.getLogger("lms3d")
 
 BATCHES_AHEAD = 2  # one that is ready, one that is being made
-ROUNDED_UP = 1.25  # a batch lies in pieces of the pool that are up to twice as large as it asked for
 COARSE_BYTES = 8 << 20
 TRIES = 5
 
@@ -59,7 +60,7 @@ class StepRunner:
         feedback = self._feedback.setdefault(key, self._new_feedback(kind))
         started = time.perf_counter()
         if feedback.due:
-            self._adapt(model, key, spec)
+            self._adapt(model, key, spec, batch)
         outputs = self._run(model, key, spec, batch)
         feedback.add(self._record(kind, self.steps[key], batch, time.perf_counter() - started))
         if kind == "train" and self.steps_left is not None:
@@ -69,7 +70,7 @@ class StepRunner:
     def _run(self, model: keras.Model, key: Key, spec: Any, batch: Any) -> Any:
         for attempt in range(TRIES):
             if key not in self.steps:
-                self._take(key, self._prepare(model, key, spec))
+                self._take(key, self._prepare(model, key, spec, batch))
             prepared = self.steps[key]
             saved = self._save(key, prepared)
             averagings = reduction.begun(model)
@@ -89,16 +90,19 @@ class StepRunner:
 
     # -- plans ---------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, model: keras.Model, key: Key, spec: Any, change: Change | None = None) -> Prepared:
+    def _prepare(self, model: keras.Model, key: Key, spec: Any, batch: Any, change: Change | None = None) -> Prepared:
         """Trace and plan, for a change or else for the present budget; the report names the real limit."""
         limit = self.engine.settings.limit_bytes
         budget = change.budget_bytes if change else self._feedback[key].budget_bytes
         function = trace_step(model, key[0], spec)
+        memory.open_crumb_holes()
+        batches = with_waiting([_size(t) for t in tf.nest.flatten(batch) if _has_size(t) and memory.counts(t)])
         try:
             return self.engine.prepare(
                 function,
                 key[0],
-                extra_bytes=_extra_bytes(model, spec),
+                extra_bytes=_extra_bytes(model, function, batches),
+                batches=batches,
                 budget_bytes=budget,
                 machine=change.machine if change else None,
             )
@@ -114,7 +118,7 @@ class StepRunner:
         self._feedback[key].begin(prepared.plan, prepared.report, prepared.machine, change)
         self.steps[key] = prepared
 
-    def _adapt(self, model: keras.Model, key: Key, spec: Any) -> None:
+    def _adapt(self, model: keras.Model, key: Key, spec: Any, batch: Any) -> None:
         """The plan in use has been measured: keep it or go back, and try another one where a rule asks for it."""
         feedback = self._feedback[key]
         if feedback.judge():
@@ -124,7 +128,7 @@ class StepRunner:
         while (change := feedback.propose(self.steps_left)) is not None:
             log.info("lms: planning the %s step again: %s", key[0], change.reason)
             try:
-                prepared = self._prepare(model, key, spec, change)
+                prepared = self._prepare(model, key, spec, batch, change)
             except (DoesNotFit, tf.errors.ResourceExhaustedError):  # the plan in use goes on
                 feedback.refuse(change, "nothing fits")
                 continue
@@ -232,25 +236,35 @@ class StepRunner:
         return row
 
 
-def spec_bytes(spec: Any) -> int:
-    """Bytes of one batch; parts of unknown shape count as nothing."""
-    parts = [s for s in tf.nest.flatten(spec) if isinstance(s, tf.TensorSpec) and s.dtype != tf.string]
-    return sum(s.shape.num_elements() * s.dtype.size for s in parts if s.shape.is_fully_defined())
+def part_bytes(spec: Any) -> list[int]:
+    """Bytes of each tensor of a batch of `spec`; parts of unknown shape are left out."""
+    return [_size(part) for part in tf.nest.flatten(spec) if isinstance(part, tf.TensorSpec) and _has_size(part)]
 
 
-def ahead_bytes(spec: Any) -> int:
-    """Bytes that the batches which wait in the pipeline take while a step runs."""
-    return int(ROUNDED_UP * BATCHES_AHEAD * spec_bytes(spec))
+def with_waiting(parts: Sequence[int]) -> tuple[int, ...]:
+    """The tensors of a step's batch, and of the batches that wait in the pipeline meanwhile."""
+    return tuple(parts) * (1 + BATCHES_AHEAD)
 
 
-def _extra_bytes(model: keras.Model, spec: Any) -> int:
-    """What is on the device besides this step's own: batches on their way through the pipeline, and what was measured.
+def _has_size(part: Any) -> bool:
+    return isinstance(part, tf.Tensor | tf.TensorSpec) and part.dtype != tf.string and part.shape.is_fully_defined()
 
-    How many batches wait just now is chance, and a plan should not depend on that: a fixed number counts, and the rest in
-    coarse steps.
+
+def _size(part: Any) -> int:
+    return int(part.shape.num_elements() * part.dtype.size)
+
+
+def _extra_bytes(model: keras.Model, function: tf.types.experimental.ConcreteFunction, batches: Sequence[int]) -> int:
+    """What is on the device besides the step's variables and batches.
+
+    Where all batches lie outside of a CPU's limited pool, the pool has an end that can be looked up. Else how many of them wait
+    just now is chance, and a plan should not depend on that: a fixed number counts, and the rest in coarse steps.
     """
-    known = spec_bytes(spec) + ahead_bytes(spec) + sum(_bytes(v) for v in _variables(model))
-    return ahead_bytes(spec) + -(-max(0, _memory_info("current") - known) // COARSE_BYTES) * COARSE_BYTES
+    taken = None if batches else memory.taken_bytes()
+    if taken is not None:
+        return max(0, taken - surgery.captured_bytes(function))
+    known = sum(batches) + sum(_bytes(v) for v in _variables(model))
+    return -(-max(0, _memory_info("current") - known) // COARSE_BYTES) * COARSE_BYTES
 
 
 def _bytes(variable: Any) -> int:

@@ -6,13 +6,13 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from data import stream
 from experiments.overhead import data, parts, uniform, variants
 from experiments.overhead.child import Resident, Talk, part_from_command_line
 from experiments.overhead.parts import MIB, Part
@@ -159,14 +159,13 @@ def _batch(part: Part) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _dataset(part: Part) -> tf.data.Dataset:
-    batch = _batch(part)
-
-    def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        while True:
-            yield batch
-
-    signature = tuple(tf.TensorSpec(array.shape, array.dtype) for array in batch)
-    return tf.data.Dataset.from_generator(batches, output_signature=signature)
+    """The same batch for ever, handed over like those of the pipelines in `data`."""
+    batch = []
+    for array in _batch(part):
+        batch.append(stream.aligned_empty(array.shape, array.dtype))
+        batch[-1][...] = array
+    signature = [tf.TensorSpec(array.shape, array.dtype) for array in batch]
+    return stream.loaded(tf.data.Dataset.range(1 << 62), lambda step: tuple(batch), signature)
 
 
 def _digest(model: keras.Model) -> str:

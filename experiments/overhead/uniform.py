@@ -24,10 +24,13 @@ class UniformEngine(Engine):
         super().__init__(settings, **options)
         self.method = method
 
-    def prepare(self, function: Any, step: str, *, extra_bytes: int = 0, **others: Any) -> Prepared:
+    def prepare(
+        self, function: Any, step: str, *, extra_bytes: int = 0, batches: Any = None, **others: Any
+    ) -> Prepared:
         """As `Engine.prepare`, with another plan."""
         surgery.separate_bias_gradients(function.graph)
-        graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes)
+        surgery.fix_shapes(function.graph)
+        graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes, batches=batches)
         graph, machine = self._with_ops(graph, self.machine, function)
         settings = Settings(limit_bytes=self.settings.limit_bytes, tier=self.settings.tier, planner="off")
         _, report = decide(graph, settings, machine, step=step, with_floor=False)

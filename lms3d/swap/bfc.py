@@ -7,9 +7,10 @@ it would be left over, and needs one piece for one tensor. Rules (tensorflow/cor
  2. The smallest free chunk that is large enough is taken, among equals the one at the lowest address.
  3. It is split when it is at least twice as large as wanted, or 128 MiB larger.
  4. A freed chunk merges with free neighbours.
-A GPU's pool is one region. A CPU's is claimed in two by `lms3d.memory`: the small one fills up with weights and slots, the
-large one holds what the plan is about. Small buffers go where the rules put them, and decide with that what is left for
-the large ones.
+A GPU's pool is one region. A CPU's is claimed in regions by `lms3d.memory`: the small one fills up with weights and slots, the
+large one holds what the plan is about. Crumbs, of at most `CRUMB_BYTES`, have a region of their own, in pieces that nothing
+else fits into: a scalar in a hole of exactly the size of a large tensor would cost that size. Other small buffers go where
+the rules put them, and decide with that what is left for the large ones.
 
 What fits must not hang on a coincidence. The executor keeps the planned order of the large ops only: small ones run a
 little earlier or later, and on a GPU a swap-in starts when a stream is free, a swap-out may be done early. `fits` replays
@@ -28,10 +29,14 @@ from lms3d.swap.schedule import Schedule
 
 ALIGNMENT = 256
 MOST_WASTE = 128 << 20
-FIRST_REGIONS_BYTES = 8 << 20  # what a CPU's pool may have taken already, for the first few scalars
+CRUMB_BYTES = 64 << 10
+CRUMB_REGION_BYTES = 4 << 20
+FIRST_REGIONS_BYTES = (
+    2 << 20
+) + CRUMB_REGION_BYTES  # of a CPU's pool: one that the first scalar makes, and the crumbs'
 PERTURBED = 4  # replays with shifts
 LATE_SWAP_IN = 2  # events
-SMALLEST_PIECE = 4 << 10  # smaller buffers fit into any gap
+SMALLEST_PIECE = 4 << 10  # smaller buffers fit into any gap of a GPU's pool
 POOLS = ("none", "single", "split")  # no pool (malloc); a GPU's; a CPU's with a hard limit
 
 
@@ -119,10 +124,14 @@ def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, 
 
 def replay(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, seed: int = 0) -> Fit:
     """Run a schedule's allocations through a pool of `limit_bytes` ("single" or "split"); seed 0: exactly as planned."""
-    pool = _new_pool(problem.base_bytes, limit_bytes, pool_kind)
+    batches = problem.graph.batches if schedule.events else ()
+    pool = _new_pool(problem.base_bytes - sum(batches), limit_bytes, pool_kind)
     if pool is None:
         return Fit(False, problem.base_bytes)
-    lives = _lives(problem, schedule, random.Random(seed) if seed else None, in_turn=pool_kind == "split")
+    shifts = random.Random(seed) if seed else None
+    lives = _lives(problem, schedule, shifts, in_turn=pool_kind == "split")
+    last = len(schedule.events) - 1
+    lives += [_Life(size, shifts.randint(0, last) if shifts else 0, last, _SMALL) for size in batches]
     place: list[int | None] = [None] * len(lives)
     starts: list[list[int]] = [[] for _ in schedule.events]
     ends: list[list[int]] = [[] for _ in schedule.events]
@@ -177,12 +186,23 @@ class _Life(NamedTuple):
 _SWAP_IN, _SMALL, _OUTPUT, _WORKSPACE = range(4)
 
 
+def _made_for(problem: Problem, schedule: Schedule, anchor: int, gradient: int, event: int) -> int:
+    """The event that makes what `gradient` reads of `anchor`: `event`, or the one that computes it again."""
+    reader = problem.anchor_events[gradient]
+    copies = [c for c in schedule.copies if c.number and problem.buffers[c.buffer].defined == anchor]
+    return next((c.start for c in copies if reader in c.readers), event)
+
+
 def _lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> list[_Life]:
     """All buffers, large and small. in_turn: swapped memory changes hands in the planned order (`emit`, rule 4)."""
     at = [i for i, e in enumerate(schedule.events) if e.buffer == len(problem.buffers)]
     last = len(at) - 1
     lives = []
-    for first, end, size in ((s.first, s.last, s.bytes) for s in problem.small if s.bytes >= SMALLEST_PIECE):
+    smallest = CRUMB_BYTES + 1 if in_turn else SMALLEST_PIECE
+    for size, first, end, hidden in (s for s in problem.small if s.bytes >= smallest):
+        if hidden:
+            lives.append(_Life(size, _made_for(problem, schedule, first, end, at[first]), at[end], _WORKSPACE))
+            continue
         if shifts is not None:
             first = max(0, first - shifts.randrange(SMALL_SHIFT + 1))
             end = min(last, end + shifts.randrange(SMALL_SHIFT + 1))

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from lms3d.swap import surgery
-from lms3d.swap.ir import ALIAS_TYPES, METADATA_TYPES, PAIRED_TYPES, RESIDENT_TYPES, Op, StepGraph, Tensor, topological
+from lms3d.swap.ir import (
+    ALIAS_TYPES,
+    METADATA_TYPES,
+    PAIRED_TYPES,
+    RESIDENT_TYPES,
+    Op,
+    StepGraph,
+    Tensor,
+    topological,
+    without_dead,
+)
 from lms3d.swap.plan import SCOPE
 
 _OPAQUE = frozenset({tf.resource, tf.variant, tf.string})
 
 
 def capture(
-    function: tf.types.experimental.ConcreteFunction, *, compute_device: str = "CPU:0", extra_bytes: int = 0
+    function: tf.types.experimental.ConcreteFunction,
+    *,
+    compute_device: str = "CPU:0",
+    extra_bytes: int = 0,
+    batches: Sequence[int] | None = None,
 ) -> StepGraph:
-    """The step behind a concrete function, in a topological order that stays close to the traced one.
+    """The step behind a concrete function, without ops that never run, in an order that stays close to the traced one.
 
     compute_device: "CPU:0", "CPU:1", "GPU:0"; ops that are pinned to another device are not `on_device`.
-    extra_bytes: further bytes that stay on the device during the step.
+    extra_bytes: further bytes that stay on the device during the step. batches: those of each tensor of a batch that is there,
+    this step's or a later one's; without them, the arguments of `function`.
     """
     graph = function.graph
     # Tracing adds control inputs to ops that exist already, so the traced order needs a touch.
-    ops = topological(_op(op, compute_device) for op in graph.get_operations())
+    wanted = [t.op.name for t in (*graph.inputs, *graph.outputs)] + [op.name for op in graph.control_outputs]
+    ops = topological(without_dead([_op(op, compute_device) for op in graph.get_operations()], wanted))
     returned = frozenset(t.name for t in graph.outputs)
-    arguments = sum(size(t) or 0 for t in graph.inputs[: len(graph.inputs) - len(function.captured_inputs)])
-    return StepGraph(ops, returned, surgery.captured_bytes(function) + arguments + extra_bytes)
+    if batches is None:
+        batches = [size(t) or 0 for t in graph.inputs[: len(graph.inputs) - len(function.captured_inputs)]]
+    return StepGraph(ops, returned, surgery.captured_bytes(function) + extra_bytes + sum(batches), tuple(batches))
 
 
 def size(tensor: tf.Tensor) -> int | None:
@@ -144,6 +162,21 @@ def is_reserve(tensor: tf.Tensor) -> bool:
     return tensor.op.type.startswith("FusedBatchNormV") and tensor.value_index == 5
 
 
+def _hidden_bytes(op: tf.Operation, compute_device: str) -> int:
+    """What oneDNN keeps of a pooling for its gradient: the place of each maximum in its window, a byte for each, if it fits."""
+    gradient = PAIRED_TYPES.get(op.type)
+    if (
+        not compute_device.startswith("CPU")
+        or "ksize" not in op.node_def.attr
+        or not op.outputs[0].shape.is_fully_defined()
+    ):
+        return 0
+    if all(reader.type != gradient for reader in op.outputs[0].consumers()):
+        return 0
+    window = int(np.prod(op.get_attr("ksize")))
+    return int(op.outputs[0].shape.num_elements() * (1 if window <= np.iinfo(np.uint8).max else 4))
+
+
 def _op(op: tf.Operation, compute_device: str) -> Op:
     here = on_device(op, compute_device)
     return Op(
@@ -156,6 +189,7 @@ def _op(op: tf.Operation, compute_device: str) -> Op:
             for t in op.outputs
         ),
         stateful=is_stateful(op),
+        hidden_bytes=_hidden_bytes(op, compute_device) if here else 0,
         in_loop=surgery.in_loop(op),
         flops=flops(op),
         on_device=here,

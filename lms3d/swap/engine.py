@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -76,9 +76,12 @@ class Engine:
             self._machine = measure.machine(self.compute_device, tier, folder, mapped=self.mapped)
         return self._machine
 
-    def captured(self, function: tf.types.experimental.ConcreteFunction, extra_bytes: int) -> tuple[StepGraph, Machine]:
+    def captured(
+        self, function: tf.types.experimental.ConcreteFunction, batches: Sequence[int]
+    ) -> tuple[StepGraph, Machine]:
         """The step behind `function`, without touching it, and the speeds to plan it with."""
-        graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes)
+        _make_plannable(function.graph)
+        graph = capture(function, compute_device=self.compute_device, batches=batches)
         return self._with_ops(graph, self.machine, function)
 
     def _with_ops(
@@ -95,17 +98,20 @@ class Engine:
         step: str,
         *,
         extra_bytes: int = 0,
+        batches: Sequence[int] | None = None,
         with_floor: bool = False,
         budget_bytes: int | None = None,
         machine: Machine | None = None,
     ) -> Prepared:
         """Plan `function` (step: "train", "test", "predict") and rewrite it. Raises DoesNotFit below the floor.
 
-        extra_bytes: what else stays on the device meanwhile. A function that was rewritten before is left alone.
+        extra_bytes, batches: what else stays on the device meanwhile, see `capture`. A function that was rewritten before is left
+        alone.
         budget_bytes, machine: plan for these, where experience says so, in place of the limit and the measured speeds.
         """
-        surgery.separate_bias_gradients(function.graph)
-        graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes)
+        memory.open_crumb_holes()
+        _make_plannable(function.graph)
+        graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes, batches=batches)
         if already_rewritten(graph):
             log.info("lms: the function has been rewritten before; nothing to do")
             _, report = decide(
@@ -170,6 +176,12 @@ class Engine:
         if self._tier is not None:
             self._tier.close()
             self._tier = None
+
+
+def _make_plannable(graph: tf.Graph) -> None:
+    """Small edits that change no result, before a step is captured."""
+    surgery.separate_bias_gradients(graph)
+    surgery.fix_shapes(graph)
 
 
 def _check_writable(folder: Path) -> None:

@@ -7,7 +7,7 @@ A `StepGraph` is a tuple of `Op`s in a topological order (the order in which the
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -71,6 +71,7 @@ class Op:
 
     `stateful`: random, reads or writes a variable, does I/O. `in_loop`: part of a control-flow frame, untouchable.
     `on_device`: runs on the compute device. `workspace_bytes`: taken while the kernel runs, free after it.
+    `hidden_bytes`: kept for its gradient (see `PAIRED_TYPES`), in no tensor that the graph knows.
     `flops`: arithmetic of convolutions and matrix products, 0 for others; `inserted`: put there by a rewrite.
     `signature`: equal for ops that do the same work (type, attributes, shapes); "" for ops that cannot run alone.
     """
@@ -84,6 +85,7 @@ class Op:
     in_loop: bool = False
     on_device: bool = True
     workspace_bytes: int = 0
+    hidden_bytes: int = 0
     flops: int = 0
     inserted: bool = False
     signature: str = ""
@@ -104,12 +106,14 @@ class StepGraph:
     """Ops in topological order, the tensors that the step returns, and the bytes that live outside of it.
 
     `resident_bytes`: weights, optimiser slots and batches that stay on the device for the whole step.
+    `batches`: bytes of each tensor of the batches among them, of the step's own and of those that wait for the next steps.
     Raises `ValueError` on a duplicate name, an unknown input or an order that is not topological.
     """
 
     ops: tuple[Op, ...]
     returned: frozenset[str] = frozenset()
     resident_bytes: int = 0
+    batches: tuple[int, ...] = ()
     _checked: bool = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -176,6 +180,22 @@ class StepGraph:
     def with_ops(self, ops: tuple[Op, ...]) -> StepGraph:
         """The same step with other ops; checked again."""
         return replace(self, ops=ops, _checked=False)
+
+
+def without_dead(ops: Sequence[Op], wanted: Iterable[str]) -> list[Op]:
+    """The ops that TensorFlow will run: those with effects, those that are named in `wanted`, and all that these wait for.
+
+    Tracing leaves others behind. An order that leads over them would bring them back to life.
+    """
+    by_name = {op.name: op for op in ops}
+    waiting = [*wanted, *(op.name for op in ops if op.stateful or op.in_loop)]
+    alive: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in alive:
+            alive.add(name)
+            waiting += [*map(producer_name, by_name[name].inputs), *by_name[name].control_inputs]
+    return [op for op in ops if op.name in alive]
 
 
 def _inserted(op: Op) -> bool:

@@ -6,6 +6,7 @@ planner fixes the order of the anchors. Everything else is small, runs whenever 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -30,7 +31,7 @@ from lms3d.swap.liveness import Storage, lasting, peak_bytes, roots, storages
 SMALLEST_SHARE = 1 / 2000
 SMALLEST_PLACED_SHARE = 1 / 16000
 SMALLEST_BYTES = 64 << 10
-SMALL_SHIFT = 3  # anchors: how far from its place in the traced order a small op may run
+SMALL_SHIFT = 3  # anchors: how far from where what it reads is there a small op may run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +62,16 @@ class Reader(NamedTuple):
 
 
 class Small(NamedTuple):
-    """A buffer that nothing is decided about, alive from anchor `first` to anchor `last`, or about then."""
+    """A buffer that nothing is decided about, alive from anchor `first` to anchor `last`.
+
+    hidden: it belongs to these two ops alone (`Op.hidden_bytes`). Others are alive about then: what makes or reads them is held
+    to no place in the order.
+    """
 
     bytes: int
     first: int
     last: int
+    hidden: bool = False
 
 
 @dataclass(frozen=True)
@@ -202,18 +208,29 @@ def _is_random(op: Op) -> bool:
 
 
 def _small(graph: StepGraph, stores: list[Storage], anchors: list[Op]) -> tuple[Small, ...]:
-    """The small buffers, in the traced order; an op between two anchors counts to the second."""
+    """The small buffers. The executor runs a small op as soon as what it reads is there, wherever it was traced."""
     if not anchors:
         return ()
-    at = np.array([graph.index[a.name] for a in anchors])
+    last_anchor = len(anchors) - 1
+    ready: dict[str, int] = {op.name: i for i, op in enumerate(anchors)}
+    for op in graph.ops:
+        before = [*map(producer_name, op.inputs), *op.control_inputs]
+        ready.setdefault(op.name, max((ready.get(name, 0) for name in before), default=0))
     found = []
     for store in stores:
-        start = graph.index[producer_name(store.root)]
-        end = max((graph.index[r] for r in store.readers), default=start)
-        end = len(graph.ops) if store.returned else max(start, end)
-        first, last = np.minimum(np.searchsorted(at, [start, end]), len(at) - 1).tolist()
-        found.append(Small(store.bytes, first, last))
-    return tuple(found)
+        first = ready[producer_name(store.root)]
+        last = last_anchor if store.returned else max((ready[r] for r in store.readers), default=first)
+        found.append(Small(store.bytes, first, max(first, last)))
+    return (*found, *_hidden(graph, anchors))
+
+
+def _hidden(graph: StepGraph, anchors: list[Op]) -> Iterator[Small]:
+    position = {op.name: i for i, op in enumerate(anchors)}
+    for op in anchors:
+        if op.hidden_bytes:
+            gradients = [r for r in graph.consumers.get(op.outputs[0].name, ()) if paired(op, graph.by_name[r])]
+            last = max((position.get(r, 0) for r in gradients), default=0)
+            yield Small(op.hidden_bytes, position[op.name], max(last, position[op.name]), hidden=True)
 
 
 def _small_bytes(small: tuple[Small, ...], count: int) -> np.ndarray:

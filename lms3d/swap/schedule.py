@@ -245,12 +245,14 @@ def _forward(problem: Problem, choices: dict[int, Choice], copies: list[Copy], a
         if not buffer.in_place or (copy.number and choices[copy.buffer].mode is Mode.SWAP):
             continue
         event = at[buffer.defined] if copy.number == 0 else copy.start
-        for old in ending[event]:
-            if old.buffer in buffer.parents and old.bytes == buffer.bytes and old.start < event:
-                old.end -= 1
-                old.heir = copy
-                ending[event].remove(old)
-                break
+        offered = [
+            o for o in ending[event] if o.buffer in buffer.parents and o.bytes == buffer.bytes and o.start < event
+        ]
+        if offered:  # a kernel asks for its first input first
+            old = min(offered, key=lambda o: buffer.parents.index(o.buffer))
+            old.end -= 1
+            old.heir = copy
+            ending[event].remove(old)
 
 
 def _timeline(

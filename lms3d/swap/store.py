@@ -74,6 +74,7 @@ def key(graph: StepGraph, settings: Settings, machine: Machine, *, step: str, wi
         settings,
         _speeds(graph, machine),
         graph.resident_bytes,
+        graph.batches,
         sorted(graph.returned),
     )
     for part in (*parts, *graph.ops):

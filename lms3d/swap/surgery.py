@@ -149,6 +149,26 @@ def separate_bias_gradients(graph: tf.Graph) -> None:
             add_control_inputs(op, [r for r in readers if r.type == "Conv2DBackpropFilter"])
 
 
+def fix_shapes(graph: tf.Graph) -> None:
+    """Replace the shapes of several tensors, read by one op, by constants where they are known.
+
+    Such an op waits for the last of its tensors, and the others stay in memory until then.
+    """
+    for op in graph.get_operations():
+        if op.type != "ShapeN" or len(op.inputs) == 1 or in_loop(op):
+            continue
+        for source, shape in zip(op.inputs, op.outputs, strict=True):
+            readers = shape.consumers()
+            if not readers or not source.shape.is_fully_defined():
+                continue
+            with insertion(graph, op.device or None):
+                known = tf.constant(source.shape.as_list(), shape.dtype)
+            for reader in readers:
+                for i, read in enumerate(reader.inputs):
+                    if read is shape:
+                        set_input(reader, i, known)
+
+
 def keep(op: tf.Operation) -> None:
     """Tell the graph optimiser not to remove or merge `op`."""
     op._set_attr("_grappler_do_not_remove", tf.compat.v1.AttrValue(b=True))

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms3d import runner
+from lms3d import callback, runner
 from lms3d.callback import LMS
+from lms3d.swap.engine import Engine
 
 DATA = (np.ones((4, 8), np.float32), np.zeros((4, 2), np.float32))
 SWAP = {"tier": "disk", "swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": 0}
@@ -73,9 +74,24 @@ def test_a_tape_outside_is_refused_where_a_file_would_hide_part_of_the_gradient(
     in_memory.close()
 
 
-def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch):
-    """Else `lms3d.plan` names a smallest limit that training refuses."""
-    monkeypatch.setattr(runner, "_memory_info", lambda key: 0)
+@pytest.mark.parametrize("pool", ["none", "split"])
+def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch, pool):
+    """Else `lms3d.plan` names a smallest limit that training refuses. Batches outside of a CPU's pool count nowhere."""
+    seen = []
+
+    def note(batches):
+        seen.append(tuple(batches))
+        raise StopIteration
+
+    monkeypatch.setattr(Engine, "captured", lambda self, function, batches: note(batches))
+    monkeypatch.setattr(Engine, "prepare", lambda self, function, step, *, batches, **others: note(batches))
+    monkeypatch.setattr(runner.memory, "counts", lambda tensor: pool == "none")
+    monkeypatch.setattr(callback, "_pool", lambda device, limited: pool)
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
-    spec = (tf.TensorSpec((4, 8)), tf.TensorSpec((4, 2)))
-    assert runner._extra_bytes(model, spec) == runner.ahead_bytes(spec) > 4 * 4 * 10
+    model.compile("sgd", "mse")
+    batch = (np.zeros((4, 8), "f4"), np.zeros((4, 2), "f4"))
+    with pytest.raises(StopIteration):
+        callback.estimate(model, tuple(tf.TensorSpec(part.shape) for part in batch), memory_limit="1GiB")
+    with pytest.raises(StopIteration):
+        LMS(memory_limit="1GiB")._get_runner().run(model, "train", batch)
+    assert seen == 2 * [(128, 32) * (1 + runner.BATCHES_AHEAD) if pool == "none" else ()]

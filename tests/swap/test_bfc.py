@@ -120,12 +120,11 @@ def coincidence():
     While `a` is there, at the bottom, a small one lies above it. It leaves two pieces that are too large for one tensor of
     8 MiB and too small for two, and nothing for the last.
     """
-    small = [op(f"s{i}", "x", mib=40 / 1024) for i in range(3)]
+    before = [op("a", "x", mib=10), op("end", "a", mib=0.001), op("b", "x", mib=0.1), op("t", "b", mib=0.001)]
+    small = [op(f"s{i}", "t", mib=40 / 1024) for i in range(3)]
     large = [op("c0", "x", mib=8), op("c1", "x", mib=8), op("c2", "x", mib=4)]
     last = op("d", "c0", "c1", "c2", "s0", "s1", "s2", mib=0.001)
-    problem = reduce(
-        step(placeholder(), op("a", "x", mib=10), op("end", "a", mib=0.001), *small, *large, last), SECONDS
-    )
+    problem = reduce(step(placeholder(), *before, *small, *large, last), SECONDS)
     return problem, build(problem, {}, SECONDS)
 
 
@@ -190,7 +189,7 @@ def test_transfers_are_shifted_on_a_gpu():
     ("resident_mib", "small_kib", "fits"),
     [
         (1, 40, True),  # the small tensor goes into the small region: the smaller of two pieces
-        (32, 40, False),  # weights fill that region: it lies at the bottom of the large one
+        (32, 40, True),  # weights fill that region: it lies among the crumbs
         (40, 0, True),  # weights fill that region first
         (32, 3, True),  # too small to matter
         (32, 0, True),
