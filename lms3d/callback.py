@@ -308,9 +308,11 @@ def plan_step(
         tflms=tflms.Parameters(**given),
     )
     engine = Engine(settings, compute_device=device, swap_dir=swap_dir)
-    # Under a CPU's hard limit the pipelines of `data` hand over batches that lie outside of it.
-    parts = [] if settings.pool == "split" else part_bytes(input_spec)
-    graph, machine = engine.captured(trace_step(model, step, input_spec), with_waiting(parts))
+    function = trace_step(model, step, input_spec)
+    if settings.pool == "split":  # the pipelines of `data` hand over batches that lie outside of it
+        graph, machine = engine.captured(function, (), memory.gap_bytes(surgery.captured_bytes(function)))
+    else:
+        graph, machine = engine.captured(function, with_waiting(part_bytes(input_spec)))
     try:
         plan, report = store.decide(graph, settings, machine, step=step, with_floor=with_floor)
     except DoesNotFit as error:

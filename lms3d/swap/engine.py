@@ -77,11 +77,11 @@ class Engine:
         return self._machine
 
     def captured(
-        self, function: tf.types.experimental.ConcreteFunction, batches: Sequence[int]
+        self, function: tf.types.experimental.ConcreteFunction, batches: Sequence[int], extra_bytes: int = 0
     ) -> tuple[StepGraph, Machine]:
-        """The step behind `function`, without touching it, and the speeds to plan it with."""
+        """The step behind `function`, before any rewrite, and the speeds to plan it with."""
         _make_plannable(function.graph)
-        graph = capture(function, compute_device=self.compute_device, batches=batches)
+        graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes, batches=batches)
         return self._with_ops(graph, self.machine, function)
 
     def _with_ops(

@@ -83,7 +83,7 @@ def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch, p
         seen.append(tuple(batches))
         raise StopIteration
 
-    monkeypatch.setattr(Engine, "captured", lambda self, function, batches: note(batches))
+    monkeypatch.setattr(Engine, "captured", lambda self, function, batches, extra_bytes=0: note(batches))
     monkeypatch.setattr(Engine, "prepare", lambda self, function, step, *, batches, **others: note(batches))
     monkeypatch.setattr(runner.memory, "counts", lambda tensor: pool == "none")
     monkeypatch.setattr(callback, "_pool", lambda device, limited: pool)

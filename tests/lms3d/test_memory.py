@@ -99,3 +99,71 @@ def test_container_of_version_1(tmp_path):
 def test_no_container(tmp_path):
     assert memory._container_headrooms(tmp_path, tmp_path / "absent") == []
     assert memory.free_host_bytes() > 2**20
+
+
+POOL = """
+import numpy as np, tensorflow as tf
+import lms3d
+from lms3d import memory
+lms3d.limit_memory("200MiB")
+def piece(kib): return tf.raw_ops.Empty(shape=[kib << 10], dtype=tf.uint8)
+"""
+
+
+@pytest.mark.parametrize(("opened", "printed"), [(True, "fits\n"), (False, "no room\n")])
+def test_a_scalar_takes_no_place_of_a_large_tensor(opened, printed):
+    """All is full but one hole of the size of `large`; then come scalars."""
+    code = f"""
+large, rest = piece(48 << 10), []
+for kib in (1 << 10, 64):
+    while 200 * 2**20 - tf.config.experimental.get_memory_info("CPU:0")["current"] >= 2 * kib << 10:
+        rest.append(piece(kib))
+if {opened}: memory.open_crumb_holes()
+del large
+scalars = [tf.constant(float(i)) + 1.0 for i in range(20000)]
+try:
+    large = piece(48 << 10)
+    print("fits")
+except tf.errors.ResourceExhaustedError:
+    print("no room")
+"""
+    done = run_python(POOL + code)
+    assert done.stdout == printed, done.stderr[-2000:]
+
+
+def test_what_numpy_holds_does_not_count():
+    done = run_python(
+        POOL
+        + """
+from data.stream import aligned_empty
+array = aligned_empty((1 << 20,), "f4")
+array[:] = 1
+theirs = tf.data.Dataset.range(1).map(lambda i: tf.numpy_function(lambda i: array, [i], tf.float32)).get_single_element()
+print(memory.counts(theirs), memory.counts(theirs + 1), memory.counts(tf.constant(["text"])))
+"""
+    )
+    assert done.stdout == "False True True\n", done.stderr
+
+
+def test_where_the_free_part_of_the_pool_begins():
+    """The small region of 32 MiB counts as full once the large one is in use."""
+    done = run_python(
+        POOL
+        + """
+kept = [piece(8 << 10) for _ in range(3)]
+print(memory.taken_bytes())
+kept += [piece(8 << 10) for _ in range(4)]
+temporary = piece(20 << 10)
+kept.append(piece(4 << 10))
+del temporary
+print(memory.taken_bytes() / 2**20)
+"""
+    )
+    assert done.stdout == "None\n80.0\n", done.stderr
+
+
+def test_without_a_pool_all_counts():
+    import tensorflow as tf
+
+    assert memory.counts(tf.constant(1.0))
+    assert memory.taken_bytes() is None

@@ -227,3 +227,71 @@ def test_an_unplanned_step_needs_room_for_an_accident():
     single = [planner.needed_bytes(problem, schedule, "single", planned=planned) for planned in (True, False)]
     assert split[0] < split[1]
     assert single[0] == single[1]
+
+
+def test_small_tensors_are_there_as_soon_as_their_inputs():
+    """The executor runs what is ready: what depends on weights alone at the start, wherever it was traced."""
+    graph = step(
+        placeholder("w"),
+        placeholder(),
+        op("a", "x"),
+        op("b", "a"),
+        op("early", "w", mib=0.01),
+        op("late", "b", mib=0.01),
+        op("c", "b", "early", "late"),
+    )
+    problem = reduce(graph, SECONDS)
+    assert problem.anchors == ("a", "b", "late", "c")
+    assert [(s.first, s.last) for s in problem.small] == [(0, 3), (2, 3)]
+
+
+def pooled(**choices):
+    """A pooling with its gradient, `hidden` bytes from one to the other; the problem and its schedule."""
+    pool = op("p", "a", type="MaxPool3D", mib=1, hidden_bytes=MIB)
+    chain = [op(f"f{i}", f"f{i - 1}" if i else "p", mib=0.5, flops=1) for i in range(6)]
+    graph = step(placeholder(), op("a", "x", mib=2), pool, *chain, op("g", "a", "p", "f5", type="MaxPool3DGrad", mib=2))
+    problem = reduce(graph, SECONDS)
+    index = {b.root: i for i, b in enumerate(problem.buffers)}
+    return problem, build(problem, {index[f"{k}:0"]: Choice(mode) for k, mode in choices.items()}, SECONDS)
+
+
+def test_what_a_pooling_hides_lives_until_its_gradient():
+    problem, schedule = pooled()
+    assert [(s.bytes, s.first, s.last, s.hidden) for s in problem.small] == [(MIB, 1, 8, True)]
+    hidden = next(life for life in _lives(problem, schedule, random.Random(1), in_turn=True) if life.bytes == MIB)
+    assert (hidden.start, hidden.end) == (1, 8)  # not shifted
+    assert schedule.live_bytes[1] == 4 * MIB
+
+
+def test_what_a_pooling_that_is_computed_again_hides():
+    """Its gradient reads the second one, which hides as much from there on."""
+    problem, schedule = pooled(p=Mode.RECOMPUTE)
+    again = [i for i, e in enumerate(schedule.events) if e.buffer != len(problem.buffers)]
+    hidden = [life for life in _lives(problem, schedule, None, in_turn=True) if life.bytes == MIB and life.turn == 3]
+    assert [(life.start, life.end) for life in hidden] == [(again[0], len(schedule.events) - 1)]
+
+
+def test_an_op_takes_over_the_first_of_its_inputs():
+    for first, second in (("a", "b"), ("b", "a")):
+        graph = step(
+            placeholder(),
+            op("a", "x"),
+            op("b", "x"),
+            op("sum", first, second, type="AddV2"),
+            op("z", "sum", mib=0.1),
+        )
+        problem = reduce(graph, SECONDS)
+        heirs = [c for c in build(problem, {}, SECONDS).copies if c.heir is not None]
+        assert [problem.buffers[c.buffer].root for c in heirs] == [f"{first}:0"]
+
+
+def test_batches_lie_in_the_pool_as_single_tensors():
+    """One that comes late may get the hole that `a` has left, and `c` finds none."""
+    ops = [op("a", "x", mib=6), op("b", "a", mib=6), op("c", "b", mib=6)]
+    graph = replace(step(placeholder(), *ops, resident_mib=10), batches=(4 * MIB, 4 * MIB))
+    problem = reduce(graph, SECONDS)
+    schedule = build(problem, {}, SECONDS)
+    fits = {seed: replay(problem, schedule, 23 * MIB, "single", seed).fits for seed in range(8)}
+    assert fits[0]
+    assert not all(fits.values())
+    assert all(replay(problem, schedule, 40 * MIB, "single", seed).fits for seed in range(8))

@@ -1,0 +1,99 @@
+"""What is seen of a function: what runs, what it keeps, and the same in each process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lms3d.swap import surgery
+from lms3d.swap.capture import capture
+from lms3d.swap.decide import Settings, decide
+from tests.swap.toy_graphs import SECONDS
+from tests.swap.traced import SPEC
+
+VOLUME = tf.TensorSpec((1, 8, 8, 8, 3))
+
+
+def test_control_inputs_have_one_order():
+    """`store` recognises the step in another process, and plans do not depend on luck."""
+
+    def late(x: tf.Tensor) -> tf.Tensor:
+        first = [tf.sin(x, name=name) for name in ("c", "a", "d", "b")]
+        with tf.control_dependencies(first):
+            return tf.identity(x, name="last")
+
+    assert capture(surgery.trace(late, SPEC)).by_name["last"].control_inputs == ("a", "b", "c", "d")
+
+
+def with_dead_ops(x: tf.Tensor) -> tf.Tensor:
+    tf.sin(tf.zeros(x.shape, name="dead"), name="deader")
+    with tf.control_dependencies([tf.cos(x, name="waited_for")]):
+        y = tf.identity(x)
+    tf.debugging.check_numerics(tf.tan(x, name="for_an_effect"), "no number")
+    return tf.square(tf.exp(y, name="read"), name="returned")
+
+
+def test_ops_that_never_run_are_not_seen():
+    seen = capture(surgery.trace(with_dead_ops, SPEC)).by_name
+    assert {"waited_for", "for_an_effect", "read", "returned"} <= set(seen)
+    assert not {"dead", "deader"} & set(seen)
+
+
+def test_a_plan_brings_no_dead_op_back_to_life():
+    """A control edge to or from one would: it would take its memory in each step, and for ever as a folded constant."""
+
+    def long(x: tf.Tensor) -> tf.Tensor:
+        first = tf.sin(with_dead_ops(x))
+        y = first
+        for _ in range(6):
+            y = tf.exp(tf.sin(y))
+        return y + first
+
+    graph = capture(surgery.trace(long, tf.TensorSpec((256, 1024))))
+    plan, _ = decide(graph, Settings(limit_bytes=5 << 20), SECONDS, with_floor=False)
+    assert plan.control_edges
+    assert not {name for edge in plan.control_edges for name in edge if "dead" in name}
+
+
+def pooled(x: tf.Tensor, side: int = 2) -> tf.Tensor:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.nn.max_pool3d(x, side, side, "SAME", name="pool")
+    return tape.gradient(y, x)
+
+
+@pytest.mark.parametrize(("device", "side", "hidden"), [("CPU:0", 2, 64 * 3), ("CPU:0", 8, 4 * 3), ("GPU:0", 2, 0)])
+def test_a_pooling_keeps_the_places_of_its_maxima(device, side, hidden):
+    """One byte each, four where a window has more than 255 places."""
+    ops = capture(surgery.trace(lambda x: pooled(x, side), VOLUME), compute_device=device).ops
+    assert [op.hidden_bytes for op in ops if op.type == "MaxPool3D"] == [hidden]
+
+
+def test_a_pooling_without_a_gradient_keeps_nothing():
+    graph = capture(surgery.trace(lambda x: tf.nn.max_pool3d(x, 2, 2, "SAME"), VOLUME))
+    assert not any(op.hidden_bytes for op in graph.ops)
+
+
+def test_nobody_waits_for_a_tensor_to_read_its_shape():
+    def both(x: tf.Tensor) -> tf.Tensor:
+        late = tf.exp(x)
+        shapes = tf.shape_n([x, late], name="shapes")
+        return tf.reshape(late, shapes[0]) + tf.cast(shapes[1][0], tf.float32)
+
+    function = surgery.trace(both, SPEC)
+    expected = function(tf.ones(SPEC.shape))
+    assert "shapes" in capture(function).by_name
+    surgery.fix_shapes(function.graph)
+    assert "shapes" not in capture(function).by_name
+    np.testing.assert_array_equal(surgery.make_function(function)(tf.ones(SPEC.shape)), expected)
+
+
+def test_batches_take_the_place_of_the_arguments():
+    function = surgery.trace(tf.sin, VOLUME)
+    own = 8**3 * 3 * 4
+    assert capture(function).resident_bytes == own
+    assert capture(function).batches == (own,)
+    assert capture(function, batches=()).resident_bytes == 0
+    counted = capture(function, batches=(own, own, 5), extra_bytes=7)
+    assert (counted.resident_bytes, counted.batches) == (2 * own + 12, (own, own, 5))
