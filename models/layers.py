@@ -179,10 +179,11 @@ class JoinedConv3D(keras.layers.Layer):
         self.bias = self.add_weight(shape=(self.filters,), initializer="zeros", name="bias")
 
     def call(self, inputs: Any) -> tf.Tensor:
-        parts = tf.split(tf.convert_to_tensor(self.kernel), self.channels, axis=3)
+        kernel = tf.convert_to_tensor(self.kernel)
+        parts = tf.split(kernel, self.channels, axis=3) if len(self.channels) > 1 else [kernel]
         together: tf.Tensor | None = None
-        for x, kernel, raised in zip(keras.tree.flatten(inputs), parts, self.raised, strict=True):
-            y = raised_convolution(x, kernel) if raised else tf.nn.conv3d(x, kernel, (1,) * 5, "SAME")
+        for x, part, raised in zip(keras.tree.flatten(inputs), parts, self.raised, strict=True):
+            y = raised_convolution(x, part) if raised else tf.nn.conv3d(x, part, (1,) * 5, "SAME")
             together = y if together is None else together + y  # rule 1
         return tf.nn.bias_add(together, self.bias)
 

@@ -25,6 +25,7 @@ no guarantee; the program's lower bound, `Solution.bound_seconds`, says how far 
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ import numpy as np
 
 from lms3d.swap import bfc, exact
 from lms3d.swap.cost import Machine
-from lms3d.swap.problem import Problem
+from lms3d.swap.problem import Buffer, Problem
 from lms3d.swap.schedule import KEEP, SPLIT, Choice, Copy, Mode, Schedule, build
 
 TRIED_MOVES = 8  # per round: the most promising ones are simulated
@@ -164,7 +165,11 @@ def solve(
                 lowered = search.give_back(*lowered, budget)
             if all(lowered[0] != other[0] for other in found):
                 found.append(lowered)
-        starts = sorted((f for f in found if f[1].peak_bytes <= budget), key=_cost)
+        if all(f[1].peak_bytes > budget for f in found):  # no way down was found: begin at the bottom
+            for choices in search.everything_moved():
+                bottom = search.build(downhill.descend(*downhill.build(choices), budget)[0])
+                found.append(search.give_back(*bottom, budget) if search.allowed(bottom[0]) else bottom)
+        starts = sorted((f for f in found if f[1].peak_bytes <= budget and search.allowed(f[0])), key=_cost)
         if not starts or search.late or downhill.late:
             return checked(min(found, key=lambda f: f[1].peak_bytes))
         fitting = [f for f in starts if checked(f).fits][:EXCHANGED_PLANS]
@@ -217,6 +222,17 @@ class _Search:
     def build(self, choices: dict[int, Choice]) -> _Found:
         self.evaluations += 1
         return choices, build(self.problem, choices, self.machine)
+
+    def everything_moved(self) -> Iterator[dict[int, Choice]]:
+        """All that can goes at once, and comes back or is computed again at the last moment: few plans have a smaller peak."""
+        buffers = self.problem.buffers
+        for first, second in ((_TIGHT, _TIGHT_AGAIN), (_TIGHT_AGAIN, _TIGHT)):
+            able = {Mode.SWAP: [b.swappable for b in buffers], Mode.RECOMPUTE: [b.recomputable for b in buffers]}
+            yield {
+                b: first if able[first.mode][b] else second
+                for b in range(len(buffers))
+                if able[first.mode][b] or able[second.mode][b]
+            }
 
     def allowed(self, choices: dict[int, Choice]) -> bool:
         """Whether no more is swapped than may be."""
@@ -343,9 +359,9 @@ class _Search:
         elif max(buffer.reads, default=0) - buffer.defined <= 1:
             return  # it does not wait for anybody
         if choice.mode is not Mode.RECOMPUTE and buffer.recomputable:
-            yield Choice(Mode.RECOMPUTE)
+            yield _again(buffer)
         if choice.mode is not Mode.SWAP and buffer.swappable:
-            yield Choice(Mode.SWAP)
+            yield _away(buffer)
 
     def _dearest_first(self, choices: dict[int, Choice]) -> list[tuple[int, Choice]]:
         def cost(item: tuple[int, Choice]) -> float:
@@ -393,14 +409,31 @@ def _moves(problem: Problem, choices: dict[int, Choice], schedule: Schedule) -> 
             continue
         if choice.mode is Mode.KEEP:
             if buffer.recomputable:
-                yield promise / (buffer.seconds + 1e-4), copy.buffer, Choice(Mode.RECOMPUTE)
+                yield promise / (buffer.seconds + 1e-4), copy.buffer, _again(buffer)
             if buffer.swappable:
-                yield promise / (buffer.bytes / 1e9 + 1e-4), copy.buffer, Choice(Mode.SWAP)
+                yield promise / (buffer.bytes / 1e9 + 1e-4), copy.buffer, _away(buffer)
             continue
         yield from _tighter(promise, copy, choice, event)
         other = Mode.SWAP if choice.mode is Mode.RECOMPUTE else Mode.RECOMPUTE
         if (buffer.swappable if other is Mode.SWAP else buffer.recomputable) and choice.mode is Mode.RECOMPUTE:
             yield promise * 0.1, copy.buffer, Choice(other, split=choice.split)
+
+
+_TIGHT = Choice(Mode.SWAP, tight_out=True, tight_in=True, split=1)
+_TIGHT_AGAIN = Choice(Mode.RECOMPUTE, split=1)
+
+
+def _away(buffer: Buffer) -> Choice:
+    return Choice(Mode.SWAP) if _waits(buffer) else _TIGHT
+
+
+def _again(buffer: Buffer) -> Choice:
+    return Choice(Mode.RECOMPUTE) if _waits(buffer) else _TIGHT_AGAIN
+
+
+def _waits(buffer: Buffer) -> bool:
+    """Whether it is needed again late enough to have a second life without a tight plan."""
+    return any(b - a > SPLIT for a, b in itertools.pairwise((buffer.defined, *buffer.reads)))
 
 
 def _read_in_tier(promise: float, copy: Copy, choice: Choice) -> Iterator[tuple[float, int, Choice]]:

@@ -105,7 +105,7 @@ def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Sch
     begins = [0.0, *seconds.cumsum().tolist()]
     copies = _copies(problem, choices, segments, at, event_of, len(events))
     release = _place_swaps(problem, choices, copies, begins, machine)
-    _forward(problem, choices, copies, at)
+    _forward(problem, choices, copies, at, release)
     starts = np.fromiter((c.start for c in copies), np.intp, len(copies))
     ends = np.fromiter((c.end + 1 for c in copies), np.intp, len(copies))
     sizes = np.fromiter((c.bytes for c in copies), np.float64, len(copies))
@@ -235,11 +235,17 @@ def _place_swaps(
     return release
 
 
-def _forward(problem: Problem, choices: dict[int, Choice], copies: list[Copy], at: list[int]) -> None:
-    """Rule 5: an input that ends where an op may write in place ends one event earlier, its bytes are taken over."""
+def _forward(
+    problem: Problem, choices: dict[int, Choice], copies: list[Copy], at: list[int], release: dict[int, int]
+) -> None:
+    """Rule 5: an input that ends where an op may write in place ends one event earlier, its bytes are taken over.
+
+    Not an original that goes to the tier: it is held until its time is over (`emit`, rule 4).
+    """
     ending: dict[int, list[Copy]] = defaultdict(list)
     for copy in copies:
-        ending[copy.end].append(copy)
+        if copy.number or copy.buffer not in release:
+            ending[copy.end].append(copy)
     for copy in copies:
         buffer = problem.buffers[copy.buffer]
         if not buffer.in_place or (copy.number and choices[copy.buffer].mode is Mode.SWAP):

@@ -295,3 +295,19 @@ def test_batches_lie_in_the_pool_as_single_tensors():
     assert fits[0]
     assert not all(fits.values())
     assert all(replay(problem, schedule, 40 * MIB, "single", seed).fits for seed in range(8))
+
+
+def test_what_goes_to_the_tier_is_not_taken_over():
+    """It is held until it is written, and what reads it just then gets no memory from it."""
+    chain = [op(f"f{i}", f"f{i - 1}" if i else "b", mib=0.25, flops=1) for i in range(6)]
+    graph = step(
+        placeholder(),
+        op("a", "x", mib=4, flops=1),
+        op("b", "a", type="Relu", mib=4, flops=1),
+        *chain,
+        op("z", "f5", "a", mib=0.1),
+    )
+    problem = reduce(graph, SECONDS)
+    away = [b.root for b in problem.buffers].index("a:0")
+    schedule = build(problem, {away: Choice(Mode.SWAP, tight_out=True)}, SECONDS)
+    assert [c.heir for c in schedule.copies if c.buffer == away] == [None, None]

@@ -62,12 +62,14 @@ def test_every_point_of_lms_fits_and_costs_what_memory_it_saves():
 
 def test_tflms_may_use_the_same_share_of_a_limit():
     ours, theirs = swept().of(LMS), swept().of(TFLMS)
-    assert all(p.peak_bytes <= planner.usable_bytes(PROBLEM, p.limit_bytes, "none") for p in theirs if p.fits)
-    for point in theirs[:-1]:
+    fitting = [p for p in theirs if p.fits]
+    assert len(fitting) >= LIMITS - 1  # it may have nothing at our floor
+    assert all(p.peak_bytes <= planner.usable_bytes(PROBLEM, p.limit_bytes, "none") for p in fitting)
+    for point in fitting[:-1]:
         budget = int(planner.usable_bytes(PROBLEM, point.limit_bytes, "none") / tflms.SAFETY) + 1
         plan = tflms.autotune(GRAPH, tflms.Parameters(), budget, MACHINE)
         assert point.swapped_out_bytes == plan.swapped_out_bytes
-    assert all(p.recomputed_ops == 0 for p in theirs)
+    assert all(p.recomputed_ops == 0 for p in fitting)
     assert all(o.step_seconds <= t.step_seconds for o, t in zip(ours, theirs, strict=True) if t.fits)
 
 
