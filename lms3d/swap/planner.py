@@ -182,8 +182,9 @@ def solve(
 def floor(problem: Problem, machine: Machine, *, pool: str = "none") -> tuple[Solution, int]:
     """The plan that needs the smallest limit of those that the descent reaches, and that limit."""
     search = _Search(problem, _cheap(machine), PLANNING_SECONDS)
-    search.descend(*search.build({}), 0)
-    met = search.met(int(search.lowest[1].peak_bytes * NEAR_FLOOR)) if pool != "none" else [search.lowest]
+    lows = [search.descend(*search.build(choices), 0) for choices in ({}, next(search.everything_moved()))]
+    lowest = min(lows, key=lambda low: low[1].peak_bytes)
+    met = search.met(int(lowest[1].peak_bytes * NEAR_FLOOR)) if pool != "none" else [lowest]
     limits = [needed_bytes(problem, schedule, pool) for _, schedule in met]
     best = limits.index(min(limits))
     return _check(problem, *met[best], limits[best], pool), limits[best]
@@ -272,9 +273,15 @@ class _Search:
         goal = _goal(here[1], budget_bytes)
         before = _excess(here[1], goal)
         moves = sorted(self._moves(*here, kept), key=lambda m: -m[0])
+        # Two lives for what hardly waits come last: they gain little, and stand in the way of better moves.
+        usual: list[tuple[float, int, Choice]] = []
+        last: list[tuple[float, int, Choice]] = []
+        for move in moves:
+            (last if move[1] not in here[0] and move[2].split == 1 else usual).append(move)
+        batches = [group[i : i + TRIED_MOVES] for group in (usual, last) for i in range(0, len(group), TRIED_MOVES)]
         best, best_score = None, 0.0
-        for start in range(0, len(moves), TRIED_MOVES):
-            for _, buffer, choice in moves[start : start + TRIED_MOVES]:
+        for tried in batches:
+            for _, buffer, choice in tried:
                 after = self.build({**here[0], buffer: choice})
                 gained = before - _excess(after[1], goal)
                 added = max(after[1].cost_seconds - here[1].cost_seconds, 0.0)
@@ -359,9 +366,9 @@ class _Search:
         elif max(buffer.reads, default=0) - buffer.defined <= 1:
             return  # it does not wait for anybody
         if choice.mode is not Mode.RECOMPUTE and buffer.recomputable:
-            yield _again(buffer)
+            yield Choice(Mode.RECOMPUTE)
         if choice.mode is not Mode.SWAP and buffer.swappable:
-            yield _away(buffer)
+            yield Choice(Mode.SWAP)
 
     def _dearest_first(self, choices: dict[int, Choice]) -> list[tuple[int, Choice]]:
         def cost(item: tuple[int, Choice]) -> float:
