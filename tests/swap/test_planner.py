@@ -64,11 +64,11 @@ def test_the_error_names_both_limits_and_the_largest_tensors_at_the_peak():
     assert f"would do is {format_size(smallest)} with LMS and {format_size(unedited)} without" in message
     named = re.search(r"largest at its peak: (.*); raise --memory-limit", message).group(1)
     tensors = re.findall(r"(\S+:0) \(4\.00 MiB\)", named)
-    assert len(tensors) == NAMED_TENSORS
     lowest = planner.floor(reduce(branch_ends_first(GRAPH), MACHINE), MACHINE)[0]
     event = int(lowest.schedule.live_bytes.argmax())
     live = {lowest.problem.buffers[c.buffer].root for c in lowest.schedule.copies if c.start <= event <= c.end}
     assert set(tensors) <= live
+    assert len(tensors) == min(NAMED_TENSORS, len(live)) > 1
 
 
 def test_an_op_that_does_not_fit_alone_is_told_at_once(monkeypatch):
