@@ -148,12 +148,15 @@ def taken_bytes() -> int | None:
         return None
     from lms3d.swap import bfc
 
-    free = limit - tf.config.experimental.get_memory_info("CPU:0")["current"] - bfc.FIRST_REGIONS_BYTES
+    in_use = int(tf.config.experimental.get_memory_info("CPU:0")["current"])
+    free = limit - in_use - bfc.FIRST_REGIONS_BYTES
     try:
         first = _address(_empty(max(free // 2 // _MIB, 1) * _MIB))  # nothing else is that large
     except tf.errors.ResourceExhaustedError:
         return None
     (start, end), others = _regions[-1], _regions[:-1]
+    if first == start:  # the others have room for all
+        return in_use
     return first - start + sum(b - a for a, b in others) if start < first < end else None
 
 
