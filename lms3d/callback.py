@@ -294,6 +294,9 @@ def plan_step(
 ) -> Planned:
     """What LMS would do, without running a step, for batches of `input_spec`, nested tf.TensorSpecs with static shapes.
 
+    Under a CPU's hard limit batches are supposed to come from the pipelines of `data`, which hand over memory of numpy's: then
+    they count nowhere. Training looks where they lie.
+
     The model must be built and compiled and its optimiser built. A limit below the floor is no error here: the plan is then
     the one with the smallest peak, and the report's `floor_bytes` is above its `limit_bytes`.
     """

@@ -23,6 +23,7 @@ _gpu_limit_bytes: int | None = None
 _crumb_holes: list[tf.Tensor] = []  # nobody else is to have these yet
 _crumb_fences: list[tf.Tensor] = []
 _regions: list[tuple[int, int]] = []  # addresses of a CPU's pool, the large region last
+_in_pieces = False  # the free bytes of a CPU's pool
 _processes = 1
 
 
@@ -67,19 +68,23 @@ def _claim_pool(limit_mib: int) -> None:
     large one stays in one piece for activations. The first is for crumbs (`bfc`); until `open_crumb_holes` nobody gets in,
     or the variables of a model would fill it.
     """
+    import tensorflow as tf
+
     from lms3d.swap import bfc
 
     small = bfc.small_region_bytes(limit_mib * _MIB)
     sizes = [bfc.CRUMB_REGION_BYTES, small, limit_mib * _MIB - small - bfc.FIRST_REGIONS_BYTES]
     if sizes[-1] < sizes[0]:  # a tiny limit: it works all the same, only less well
         return
-    crumbs, *others = [_empty(size) for size in sizes if size > 0]
-    _regions[:] = [
-        (_address(piece), _address(piece) + size) for piece, size in zip(others, sizes[-len(others) :], strict=True)
-    ]
-    del crumbs
-    _make_crumb_holes(bfc.FIRST_REGIONS_BYTES, bfc.CRUMB_BYTES)
-    del others
+    try:
+        crumbs, *others = [_empty(size) for size in sizes if size > 0]
+        starts = [_address(piece) for piece in others]
+        del crumbs
+        _make_crumb_holes(bfc.FIRST_REGIONS_BYTES, bfc.CRUMB_BYTES)
+    except tf.errors.ResourceExhaustedError:  # the system has less: the same
+        _crumb_holes.clear()
+        return
+    _regions[:] = [(start, start + size) for start, size in zip(starts, sizes[-len(starts) :], strict=True)]
 
 
 def _empty(size_bytes: int) -> tf.Tensor:
@@ -102,10 +107,8 @@ def _make_crumb_holes(room_bytes: int, hole_bytes: int) -> None:
     smaller_gaps = []
     while room_bytes >= 5 * hole_bytes:  # the ends of two regions are lost, and what `smaller_gaps` takes
         hole = _empty(hole_bytes)
-        for _ in range(
-            hole_bytes // bfc.ALIGNMENT
-        ):  # first it finds smaller gaps; behind the last hole of a region, nothing
-            fence = _empty(1)
+        for _ in range(hole_bytes // bfc.ALIGNMENT):
+            fence = _empty(1)  # finds smaller gaps first; behind the last hole of a region it cannot be
             if _address(fence) == _address(hole) + hole_bytes:
                 break
             smaller_gaps.append(fence)
@@ -126,7 +129,10 @@ def gap_bytes(variables_bytes: int) -> int:
 
 
 def counts(tensor: tf.Tensor) -> bool:
-    """False for a tensor outside of a CPU's limited pool: memory of numpy's that TensorFlow took over without a copy."""
+    """False for a tensor outside of the regions of a CPU's limited pool, as memory of numpy's that TensorFlow took over.
+
+    Tensors among the crumbs do not count, either; bfloat16, which numpy does not know, always does.
+    """
     if not _regions or not tensor.dtype.is_numpy_compatible or tensor.dtype.size == 0:
         return True
     try:
@@ -139,12 +145,14 @@ def counts(tensor: tf.Tensor) -> bool:
 def taken_bytes() -> int | None:
     """Bytes of a CPU's limited pool up to its largest free piece, gaps included; None where that cannot be told.
 
-    Between steps: all that is there stays, and the step has what follows.
+    Between steps: what is there counts as if it stayed, and the step has what follows. Where no piece has half of the free
+    bytes, TensorFlow waits 10 s for one; that happens once.
     """
+    global _in_pieces
     import tensorflow as tf
 
     limit = current_limit()
-    if not _regions or limit is None:
+    if not _regions or limit is None or _in_pieces:
         return None
     from lms3d.swap import bfc
 
@@ -153,6 +161,7 @@ def taken_bytes() -> int | None:
     try:
         first = _address(_empty(max(free // 2 // _MIB, 1) * _MIB))  # nothing else is that large
     except tf.errors.ResourceExhaustedError:
+        _in_pieces = True
         return None
     (start, end), others = _regions[-1], _regions[:-1]
     if first == start:  # the others have room for all

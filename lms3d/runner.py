@@ -32,7 +32,7 @@ from lms3d.units import format_size
 log = logging.getLogger("lms3d")
 
 BATCHES_AHEAD = 2  # one that is ready, one that is being made
-COARSE_BYTES = 8 << 20
+COARSE_BYTES, FINE_BYTES = 8 << 20, 1 << 18  # steps: small differences between runs ask for no other plan
 TRIES = 5
 
 Key = tuple[str, str]
@@ -101,7 +101,7 @@ class StepRunner:
             return self.engine.prepare(
                 function,
                 key[0],
-                extra_bytes=_extra_bytes(model, function, batches),
+                extra_bytes=_extra_bytes(function, batches, self.engine.settings.pool),
                 batches=batches,
                 budget_bytes=budget,
                 machine=change.machine if change else None,
@@ -254,26 +254,18 @@ def _size(part: Any) -> int:
     return int(part.shape.num_elements() * part.dtype.size)
 
 
-def _extra_bytes(model: keras.Model, function: tf.types.experimental.ConcreteFunction, batches: Sequence[int]) -> int:
+def _extra_bytes(function: tf.types.experimental.ConcreteFunction, batches: Sequence[int], pool: str) -> int:
     """What is on the device besides the step's variables and batches.
 
     Where all batches lie outside of a CPU's limited pool, the pool has an end that can be looked up. Else how many of them wait
     just now is chance, and a plan should not depend on that: a fixed number counts, and the rest in coarse steps.
     """
+    known = surgery.captured_bytes(function)
     taken = None if batches else memory.taken_bytes()
     if taken is not None:
-        return max(0, taken - surgery.captured_bytes(function))
-    known = sum(batches) + sum(_bytes(v) for v in _variables(model))
-    return -(-max(0, _memory_info("current") - known) // COARSE_BYTES) * COARSE_BYTES
-
-
-def _bytes(variable: Any) -> int:
-    return int(np.prod(variable.shape)) * int(tf.as_dtype(variable.dtype).size)
-
-
-def _variables(model: keras.Model) -> list[Any]:
-    optimizer = getattr(model, "optimizer", None)
-    return [*model.variables, *(optimizer.variables if optimizer is not None else [])]
+        return -(-max(0, taken - known) // FINE_BYTES) * FINE_BYTES
+    others = -(-max(0, _memory_info("current") - known - sum(batches)) // COARSE_BYTES) * COARSE_BYTES
+    return others + (memory.gap_bytes(known) if pool == "split" else 0)
 
 
 def _as_tensor(value: Any) -> Any:

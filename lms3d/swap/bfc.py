@@ -46,7 +46,7 @@ def small_region_bytes(limit_bytes: int) -> int:
 
 
 class Pool:
-    """One region. `allocate` returns an address, or None where nothing fits."""
+    """One region, or more. `allocate` returns an address, or None where nothing fits."""
 
     def __init__(self, size_bytes: int) -> None:
         self.free = [(size_bytes, 0)]  # (size, address), sorted: best fit first

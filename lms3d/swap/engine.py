@@ -19,7 +19,7 @@ from lms3d.swap.capture import capture
 from lms3d.swap.cost import Machine
 from lms3d.swap.decide import Settings, decide, fits_unedited
 from lms3d.swap.ir import StepGraph
-from lms3d.swap.plan import Plan
+from lms3d.swap.plan import SCOPE, Plan
 from lms3d.swap.rewrite import already_rewritten, rewrite
 from lms3d.swap.tiers import DiskTier, HostTier, Tier, remove_orphans, swap_parent
 from lms3d.units import format_size
@@ -79,7 +79,7 @@ class Engine:
     def captured(
         self, function: tf.types.experimental.ConcreteFunction, batches: Sequence[int], extra_bytes: int = 0
     ) -> tuple[StepGraph, Machine]:
-        """The step behind `function`, before any rewrite, and the speeds to plan it with."""
+        """The step behind `function`, before any rewrite, and the speeds to plan it with. Makes it plannable: see there."""
         _make_plannable(function.graph)
         graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes, batches=batches)
         return self._with_ops(graph, self.machine, function)
@@ -110,7 +110,8 @@ class Engine:
         budget_bytes, machine: plan for these, where experience says so, in place of the limit and the measured speeds.
         """
         memory.open_crumb_holes()
-        _make_plannable(function.graph)
+        if not was_rewritten(function.graph):
+            _make_plannable(function.graph)
         graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes, batches=batches)
         if already_rewritten(graph):
             log.info("lms: the function has been rewritten before; nothing to do")
@@ -176,6 +177,10 @@ class Engine:
         if self._tier is not None:
             self._tier.close()
             self._tier = None
+
+
+def was_rewritten(graph: tf.Graph) -> bool:
+    return any(op.name.startswith(SCOPE) for op in graph.get_operations())
 
 
 def _make_plannable(graph: tf.Graph) -> None:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from lms3d.swap import surgery
 from lms3d.swap.bfc import ALIGNMENT
-from lms3d.swap.capture import size
+from lms3d.swap.capture import capture, size
 from lms3d.swap.plan import SCOPE
 
 GUARD_SCOPE = f"{SCOPE}guard/"
@@ -42,13 +42,14 @@ def insert(
     and all for an eighth more.
     """
     graph, count = function.graph, 0
+    alive = {op.name for op in capture(function).ops}  # a guard would run even where its op never does
     started_by = _swap_ins_by_trigger(graph)
     for op in graph.get_operations():
         needed = max((size(t) or 0 for t in op.outputs), default=0)  # each output is a piece of its own
         if not planned and "BackpropFilter" in op.type:
             needed += max((size(t) or 0 for t in op.inputs), default=0)
         needed += 0 if planned else needed // 8
-        if op.type not in ONEDNN_TYPES or needed < SMALLEST_BYTES or surgery.in_loop(op):
+        if op.name not in alive or op.type not in ONEDNN_TYPES or needed < SMALLEST_BYTES or surgery.in_loop(op):
             continue
         before = list(dict.fromkeys([t.op for t in op.inputs] + list(op.control_inputs)))
         before += [buffer for trigger in before for buffer in started_by.get(trigger.name, ())]

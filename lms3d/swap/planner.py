@@ -1,7 +1,7 @@
 """Memory limit -> plan: which large buffers to keep, swap or recompute, and when. No TensorFlow here.
 
 Local search against the schedule of `schedule.build`, from two starts, the unplanned step and the answer of a
-mixed-integer program (`exact`):
+mixed-integer program (`exact`), and where neither leads down to the budget, from the step with all moved away:
  1. While the peak is above the budget, look at the event of the peak. Every buffer that is live there but not read or
     written there can be moved away: swapped, recomputed, brought back later, written out at once, or split into more copies.
     Take the move that removes the most excess bytes for the least added cost.
@@ -168,8 +168,9 @@ def solve(
         if all(f[1].peak_bytes > budget for f in found):  # no way down was found: begin at the bottom
             for choices in search.everything_moved():
                 bottom = search.build(downhill.descend(*downhill.build(choices), budget)[0])
-                found.append(search.give_back(*bottom, budget) if search.allowed(bottom[0]) else bottom)
-        starts = sorted((f for f in found if f[1].peak_bytes <= budget and search.allowed(f[0])), key=_cost)
+                if search.allowed(bottom[0]):
+                    found.append(search.give_back(*bottom, budget))
+        starts = sorted((f for f in found if f[1].peak_bytes <= budget), key=_cost)
         if not starts or search.late or downhill.late:
             return checked(min(found, key=lambda f: f[1].peak_bytes))
         fitting = [f for f in starts if checked(f).fits][:EXCHANGED_PLANS]

@@ -8,7 +8,7 @@ Events are the anchors in their order, and before an anchor the ops that are rec
  4. The links to and from the tier are serial. A swap-out starts when the buffer exists and holds the original until it is
     complete (tight: the next event waits for it). A swap-in is issued as late as hides its transfer (tight: just before its
     reader, which waits).
- 5. A forwarding op writes into an input copy that ends with it.
+ 5. A forwarding op writes into an input copy that ends with it, but for an original that goes to the tier.
  6. A mapped buffer, once swapped out, is read where it lies: its swap-ins take neither memory nor time, and nobody writes
     into them. They are called `LEAD` events ahead.
 """

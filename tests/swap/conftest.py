@@ -29,7 +29,7 @@ def nothing_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """What earlier tests left on the device, and when it goes, does not decide how tight a test's limit is."""
     from lms3d import runner
 
-    monkeypatch.setattr(runner, "_extra_bytes", lambda model, function, batches: 0)
+    monkeypatch.setattr(runner, "_extra_bytes", lambda function, batches, pool: 0)
 
 
 @pytest.fixture(params=["host", "disk"])

@@ -164,3 +164,18 @@ def test_a_hard_limit(lms, outcome):
             break
     assert done.stdout.splitlines()[-1:] == [outcome], done.stderr[-2000:]
     assert done.returncode == 0
+
+
+def test_no_guard_for_an_op_that_never_runs():
+    """A guard runs whatever becomes of its op: it would take memory that no plan knows of."""
+    from lms3d.swap import guard
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        tf.nn.softmax(tf.tile(x, (4, 1)), name="dead")
+        return tf.nn.softmax(x, name="alive")
+
+    made, count = guard.insert(surgery.trace(step, SPEC), planned=True)
+    names = [op.name for op in made.graph.get_operations() if op.name.startswith(guard.GUARD_SCOPE)]
+    assert count == 1
+    assert f"{guard.GUARD_SCOPE}alive" in names
+    assert not [name for name in names if "dead" in name]
