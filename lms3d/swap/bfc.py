@@ -31,9 +31,7 @@ ALIGNMENT = 256
 MOST_WASTE = 128 << 20
 CRUMB_BYTES = 64 << 10
 CRUMB_REGION_BYTES = 4 << 20
-FIRST_REGIONS_BYTES = (
-    2 << 20
-) + CRUMB_REGION_BYTES  # of a CPU's pool: one that the first scalar makes, and the crumbs'
+FIRST_REGIONS_BYTES = CRUMB_REGION_BYTES + (2 << 20)  # the crumbs' region, and one that the first scalar makes
 PERTURBED = 4  # replays with shifts
 LATE_SWAP_IN = 2  # events
 SMALLEST_PIECE = 4 << 10  # smaller buffers fit into any gap of a GPU's pool
