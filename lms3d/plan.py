@@ -25,6 +25,7 @@ MEANINGS = {
     "keep": "stays in memory until its last use",
     "swap": "is written out, and read back just before it is used again",
     "recompute": "is dropped, and computed again just before it is used again",
+    "both": "comes back more than once: read back, and computed again",
 }
 
 _DESCRIPTION = """\

@@ -12,7 +12,7 @@ from lms3d.units import format_seconds, format_size
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What happens to one large tensor. `action`: keep, swap or recompute; `copies`: how often it comes back in a step."""
+    """What happens to one large tensor. `action`: keep, swap, recompute or both; `copies`: how often it comes back in a step."""
 
     tensor: str
     bytes: int

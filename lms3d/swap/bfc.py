@@ -24,12 +24,11 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lms3d.swap.problem import SMALL_SHIFT, Problem
-from lms3d.swap.schedule import Schedule
+from lms3d.swap.problem import CRUMB_BYTES, SMALL_SHIFT, Problem
+from lms3d.swap.schedule import Mode, Schedule
 
 ALIGNMENT = 256
 MOST_WASTE = 128 << 20
-CRUMB_BYTES = 64 << 10
 CRUMB_REGION_BYTES = 4 << 20
 FIRST_REGIONS_BYTES = CRUMB_REGION_BYTES + (2 << 20)  # the crumbs' region, and one that the first scalar makes
 PERTURBED = 4  # replays with shifts
@@ -39,8 +38,11 @@ POOLS = ("none", "single", "split")  # no pool (malloc); a GPU's; a CPU's with a
 
 
 def small_region_bytes(limit_bytes: int) -> int:
-    """Size of the small region of a CPU's pool with this limit; 0 where the pool is too small to be split."""
-    return next((mib << 20 for mib in (128, 64, 32) if limit_bytes >= 4 * mib << 20), 0)
+    """Size of the small region of a CPU's pool with this limit; 0 where the pool is too small to be split.
+
+    A power of two, as TensorFlow makes regions. What weights leave free of it is lost to large tensors: a sixteenth at most.
+    """
+    return next((mib << 20 for mib in (128, 64, 32, 16, 8) if limit_bytes >= 16 * mib << 20), 0)
 
 
 class Pool:
@@ -225,12 +227,11 @@ def _lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *
     for copy in schedule.copies:
         start, end = copy.start, copy.end
         if shifts is not None and not in_turn and id(copy) not in heirs and copy.heir is None:
-            if copy.number and start < copy.first_read:  # a swap-in
+            if copy.mode is Mode.SWAP and start < copy.first_read:
                 start = shifts.randint(start, min(start + LATE_SWAP_IN, copy.first_read))
             if copy.number == 0 and copy.buffer in schedule.release:  # freed when it is written and read
                 end = shifts.randint(max(copy.last_read, start), end)
         size = 0 if id(copy) in heirs else copy.bytes
-        made = not copy.number or schedule.events[copy.start].buffer == copy.buffer
-        turn = _OUTPUT if made else _SWAP_IN
+        turn = _SWAP_IN if copy.mode is Mode.SWAP else _OUTPUT
         lives.append(_Life(size, start, end, turn, None if copy.heir is None else number[id(copy.heir)]))
     return lives

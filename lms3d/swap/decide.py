@@ -65,6 +65,8 @@ def decide(
     floor_bytes = None
     if with_floor:
         floor_bytes = min(planner.floor(ordered, machine, pool=settings.pool)[1], unedited)
+        if solution is not None:  # the planner had more time to look for it
+            floor_bytes = min(floor_bytes, settings.limit_bytes)
     report = Report(
         step=step,
         planner=plan.planner if settings.planner != "off" else "off",
@@ -192,12 +194,9 @@ def _decisions(problem: Problem, plan: Plan) -> tuple[Decision, ...]:
     sizes = {b.root: b.bytes for b in problem.buffers} | {s.tensor: s.bytes for s in plan.swap_outs}
     rows = []
     for tensor, size in sizes.items():
-        action = "swap" if tensor in swapped else "recompute" if tensor in recomputed else "keep"
-        rows.append(
-            Decision(
-                tensor=tensor, bytes=size, action=action, copies=swapped.get(tensor, 0) or recomputed.get(tensor, 0)
-            )
-        )
+        ins, made = swapped.get(tensor, 0), recomputed.get(tensor, 0)
+        action = "both" if ins and made else "swap" if ins else "recompute" if made else "keep"
+        rows.append(Decision(tensor=tensor, bytes=size, action=action, copies=ins + made))
     return tuple(rows)
 
 
@@ -219,7 +218,7 @@ def _describe_schedule(report: Report, solution: planner.Solution, machine: Mach
     report.predicted_stall_seconds = max(0.0, schedule.stall_seconds)
     report.timeline_bytes = tuple(int(b) for b in schedule.live_bytes)
     report.timeline_seconds = tuple(float(s) for s in np.concatenate([[0.0], np.cumsum(seconds)[:-1]]))
-    report.parameters = {"kept, swapped, recomputed tensors": _counts(solution)}
+    report.parameters = {"kept, swapped, recomputed tensors, both": _counts(solution)}
     if solution.bound_seconds:
         above = schedule.cost_seconds / solution.bound_seconds - 1
         report.parameters["at most above the best plan"] = f"{max(above, 0.0):.1%}"
@@ -227,9 +226,14 @@ def _describe_schedule(report: Report, solution: planner.Solution, machine: Mach
 
 
 def _counts(solution: planner.Solution) -> str:
-    modes = [c.mode for c in solution.choices.values()]
-    swapped, recomputed = modes.count(Mode.SWAP), modes.count(Mode.RECOMPUTE)
-    return f"{len(solution.problem.buffers) - swapped - recomputed}, {swapped}, {recomputed}"
+    modes: dict[int, set[Mode]] = {}
+    for copy in solution.schedule.copies:
+        if copy.number:
+            modes.setdefault(copy.buffer, set()).add(copy.mode)
+    moved = list(modes.values())
+    swapped, recomputed = moved.count({Mode.SWAP}), moved.count({Mode.RECOMPUTE})
+    both = len(moved) - swapped - recomputed
+    return f"{len(solution.problem.buffers) - len(moved)}, {swapped}, {recomputed}, {both}"
 
 
 def _describe_peak(report: Report, problem: Problem, schedule: Schedule) -> None:

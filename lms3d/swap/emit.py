@@ -28,7 +28,7 @@ _IDENTITIES = frozenset({"Identity", "IdentityN", "StopGradient", "PreventGradie
 
 class _Emitter:
     def __init__(self, solution: Solution) -> None:
-        self.problem, self.schedule, self.choices = solution.problem, solution.schedule, solution.choices
+        self.problem, self.schedule = solution.problem, solution.schedule
         self.graph = self.problem.graph
         self.root_of = roots(self.graph)
         self.made: dict[str, int] = defaultdict(int)  # op -> recomputed copies so far
@@ -67,7 +67,7 @@ class _Emitter:
 
     def _name_events(self) -> None:
         """The op that each event runs; recomputed ones get their inserted names."""
-        numbers = {(c.start, c.buffer): c.number for c in self.schedule.copies if c.number}
+        numbers = {(c.start, c.buffer): c.number for c in self.schedule.copies if c.mode is Mode.RECOMPUTE}
         for i, event in enumerate(self.schedule.events):
             if event.buffer == len(self.problem.buffers):
                 self.names.append(self.problem.anchors[event.anchor])
@@ -86,7 +86,7 @@ class _Emitter:
         root = self.problem.buffers[copy.buffer].root
         consumers, through = self._consumers(root, copy.readers)
         triggers = (self.names[copy.start - 1],) if copy.start else ()
-        if self.choices[copy.buffer].mode is Mode.SWAP:
+        if copy.mode is Mode.SWAP:
             swap_in = SwapIn(
                 tensor=root,
                 copy=copy.number - 1,

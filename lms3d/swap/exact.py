@@ -33,7 +33,7 @@ from scipy.sparse import csr_array
 
 from lms3d.swap.cost import Machine
 from lms3d.swap.problem import Problem
-from lms3d.swap.schedule import KEEP, SPLIT, Choice, Mode
+from lms3d.swap.schedule import SPLIT, Choice, Mode
 
 MOST_POINTS = 600
 NODES = 20  # of the search tree; the bound and the start hardly gain from more
@@ -280,15 +280,17 @@ class _Builder:
         choices: dict[int, Choice] = {}
         for b, points in enumerate(self.points.of):
             buffer = self.problem.buffers[b]
-            mode, split, last = Mode.KEEP, SPLIT, buffer.defined
+            split, last = SPLIT, buffer.defined
+            swapped, again = (
+                [p for p in points if (b, p) in c and x[c[b, p]] > 0.5] for c in (self.swapped, self.again)
+            )
             for point in points:
-                swapped = (b, point) in self.swapped and x[self.swapped[b, point]] > 0.5
-                again = (b, point) in self.again and x[self.again[b, point]] > 0.5
-                if swapped or again:
-                    mode = Mode.SWAP if swapped else mode or Mode.RECOMPUTE
-                    split = 1 if point - last <= SPLIT else split
-                if point in buffer.reads or swapped or again:
+                moved = point in swapped or point in again
+                split = 1 if moved and point - last <= SPLIT else split
+                if moved or point in buffer.reads:
                     last = point
-            if mode is not Mode.KEEP:
-                choices[b] = Choice(mode, split=split)
-        return {b: c for b, c in choices.items() if c != KEEP}
+            if swapped:
+                choices[b] = Choice(Mode.SWAP, split=split, again=tuple(again))
+            elif again:
+                choices[b] = Choice(Mode.RECOMPUTE, split=split)
+        return choices

@@ -3,7 +3,8 @@
 Local search against the schedule of `schedule.build`, from two starts, the unplanned step and the answer of a
 mixed-integer program (`exact`), and where neither leads down to the budget, from the step with all moved away:
  1. While the peak is above the budget, look at the event of the peak. Every buffer that is live there but not read or
-    written there can be moved away: swapped, recomputed, brought back later, written out at once, or split into more copies.
+    written there can be moved away: swapped, recomputed, brought back later, written out at once, or split into more copies
+    (`moves`).
     Take the move that removes the most excess bytes for the least added cost.
  2. Where no single move helps, try pairs: a move, and then one at the event that is the highest after it.
  3. When the bytes fit, give back what is not needed any more: undo each move that still fits, the dearest first.
@@ -25,22 +26,21 @@ no guarantee; the program's lower bound, `Solution.bound_seconds`, says how far 
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lms3d.swap import bfc, exact
+from lms3d.swap import bfc, exact, moves
 from lms3d.swap.cost import Machine
-from lms3d.swap.problem import Buffer, Problem
-from lms3d.swap.schedule import KEEP, SPLIT, Choice, Copy, Mode, Schedule, build
+from lms3d.swap.problem import Problem
+from lms3d.swap.schedule import KEEP, Choice, Mode, Schedule, build
 
 TRIED_MOVES = 8  # per round: the most promising ones are simulated
 TRIED_FIRST, TRIED_SECOND = 8, 6  # rule 2: pairs
 EXCHANGED_PLANS = 2  # the cheapest that rule 4 starts from
-EXCHANGED = 1200  # evaluations for rule 4, from each; one takes about 1 ms with isensee2017 at 96^3
+EXCHANGED = 1000  # evaluations for rule 4, from each; one takes about 1 ms with isensee2017 at 96^3
 REPAIRS = 4  # moves after each exchange
 PLANNING_SECONDS = 10.0  # of processor time for rules 1 to 4, on a machine too slow for that many
 # What stays unplanned: the executor's own buffers, and steps whose small ops run in yet another order.
@@ -181,7 +181,7 @@ def solve(
 
 
 def floor(problem: Problem, machine: Machine, *, pool: str = "none") -> tuple[Solution, int]:
-    """The plan that needs the smallest limit of those that the descent reaches, and that limit."""
+    """The plan that needs the smallest limit of those that descents reach, and that limit."""
     search = _Search(problem, _cheap(machine), PLANNING_SECONDS)
     lows = [search.descend(*search.build(choices), 0) for choices in ({}, next(search.everything_moved()))]
     lowest = min(lows, key=lambda low: low[1].peak_bytes)
@@ -228,7 +228,7 @@ class _Search:
     def everything_moved(self) -> Iterator[dict[int, Choice]]:
         """All that can goes at once, and comes back or is computed again at the last moment: few plans have a smaller peak."""
         buffers = self.problem.buffers
-        for first, second in ((_TIGHT, _TIGHT_AGAIN), (_TIGHT_AGAIN, _TIGHT)):
+        for first, second in ((moves.TIGHT, moves.TIGHT_AGAIN), (moves.TIGHT_AGAIN, moves.TIGHT)):
             able = {Mode.SWAP: [b.swappable for b in buffers], Mode.RECOMPUTE: [b.recomputable for b in buffers]}
             yield {
                 b: first if able[first.mode][b] else second
@@ -273,11 +273,11 @@ class _Search:
         """Rule 1. None when no move lowers the excess."""
         goal = _goal(here[1], budget_bytes)
         before = _excess(here[1], goal)
-        moves = sorted(self._moves(*here, kept), key=lambda m: -m[0])
+        promising = sorted(self._moves(*here, kept), key=lambda m: -m[0])
         # Two lives for what hardly waits come last: they gain little, and stand in the way of better moves.
         usual: list[tuple[float, int, Choice]] = []
         last: list[tuple[float, int, Choice]] = []
-        for move in moves:
+        for move in promising:
             (last if move[1] not in here[0] and move[2].split == 1 else usual).append(move)
         batches = [group[i : i + TRIED_MOVES] for group in (usual, last) for i in range(0, len(group), TRIED_MOVES)]
         best, best_score = None, 0.0
@@ -310,7 +310,7 @@ class _Search:
 
     def _moves(self, choices: dict[int, Choice], schedule: Schedule, kept: int) -> Iterator[tuple[float, int, Choice]]:
         """(promise, buffer, new choice) for every buffer that is live at the peak without being used there."""
-        for promise, b, choice in _moves(self.problem, choices, schedule):
+        for promise, b, choice in moves.at_the_peak(self.problem, choices, schedule):
             if b != kept and (choice.mode is not Mode.SWAP or self.allowed({**choices, b: choice})):
                 yield promise, b, choice
 
@@ -318,10 +318,10 @@ class _Search:
         """Rule 3."""
         here = choices, schedule
         for b, choice in self._dearest_first(choices):
-            for easier in _easier(choice):
+            for easier in moves.easier(choice):
                 if self.late:
                     return here
-                after = self.build(_with(here[0], b, easier))
+                after = self.build(moves.changed(here[0], b, easier))
                 if after[1].peak_bytes <= budget_bytes and after[1].cost_seconds <= here[1].cost_seconds:
                     here = after
                     break
@@ -337,7 +337,7 @@ class _Search:
             improved = False
             kept = [(b, KEEP) for b in self.problem.youngest_first if b not in here[0]]
             for b, choice in self._dearest_first(here[0]) + kept:
-                for other in self._others(b, choice) if here[0].get(b, KEEP) == choice else ():
+                for other in moves.others(self.problem, here[1], b, choice) if here[0].get(b, KEEP) == choice else ():
                     if self.evaluations > last or self.late:
                         return here
                     better = self._exchanged(here, b, other, budget_bytes, good)
@@ -350,7 +350,7 @@ class _Search:
         self, here: _Found, b: int, other: Choice, budget_bytes: int, good: Callable[[_Found], bool]
     ) -> _Found | None:
         """The plan with another choice for `b`, repaired and lightened; None where it is not better."""
-        after = self.build(_with(here[0], b, other))
+        after = self.build(moves.changed(here[0], b, other))
         added = b not in here[0]
         if not self.allowed(after[0]) or (_cost(after) >= _cost(here) and not added):
             return None  # a repair costs more yet; what one more saves shows when others are given back
@@ -359,17 +359,6 @@ class _Search:
             return None
         lighter = self.give_back(*after, budget_bytes)
         return next((f for f in (lighter, after) if _cost(f) < _cost(here) and good(f)), None)
-
-    def _others(self, b: int, choice: Choice) -> Iterator[Choice]:
-        buffer = self.problem.buffers[b]
-        if choice.mode is not Mode.KEEP:
-            yield KEEP
-        elif max(buffer.reads, default=0) - buffer.defined <= 1:
-            return  # it does not wait for anybody
-        if choice.mode is not Mode.RECOMPUTE and buffer.recomputable:
-            yield Choice(Mode.RECOMPUTE)
-        if choice.mode is not Mode.SWAP and buffer.swappable:
-            yield Choice(Mode.SWAP)
 
     def _dearest_first(self, choices: dict[int, Choice]) -> list[tuple[int, Choice]]:
         def cost(item: tuple[int, Choice]) -> float:
@@ -389,83 +378,3 @@ def _excess(schedule: Schedule, budget_bytes: int) -> float:
     """How far a schedule is above the budget: the area above it, and the peak, which counts like 50 events."""
     over = np.maximum(schedule.live_bytes - budget_bytes, 0)
     return float(over.sum() + 50 * over.max())
-
-
-def _with(choices: dict[int, Choice], b: int, choice: Choice) -> dict[int, Choice]:
-    """The same, but for one buffer."""
-    changed = {**choices, b: choice}
-    if choice == KEEP:
-        del changed[b]
-    return changed
-
-
-def _moves(problem: Problem, choices: dict[int, Choice], schedule: Schedule) -> Iterator[tuple[float, int, Choice]]:
-    """(promise, buffer, new choice) for every buffer that is live at the peak without being used there."""
-    event = int(schedule.live_bytes.argmax())
-    at = schedule.events[event]
-    for copy in schedule.copies:
-        if not (copy.start <= event <= copy.end and copy.bytes):
-            continue
-        buffer, choice = problem.buffers[copy.buffer], choices.get(copy.buffer, KEEP)
-        reads_here = at in copy.readers or (
-            copy.number == 0 and at.anchor == buffer.defined and at.buffer == len(problem.buffers)
-        )
-        promise = buffer.bytes
-        if reads_here:
-            if buffer.mapped and buffer.swappable and at.anchor - buffer.defined > 1:
-                yield from _read_in_tier(promise, copy, choice)
-            continue
-        if choice.mode is Mode.KEEP:
-            if buffer.recomputable:
-                yield promise / (buffer.seconds + 1e-4), copy.buffer, _again(buffer)
-            if buffer.swappable:
-                yield promise / (buffer.bytes / 1e9 + 1e-4), copy.buffer, _away(buffer)
-            continue
-        yield from _tighter(promise, copy, choice, event)
-        other = Mode.SWAP if choice.mode is Mode.RECOMPUTE else Mode.RECOMPUTE
-        if (buffer.swappable if other is Mode.SWAP else buffer.recomputable) and choice.mode is Mode.RECOMPUTE:
-            yield promise * 0.1, copy.buffer, Choice(other, split=choice.split)
-
-
-_TIGHT = Choice(Mode.SWAP, tight_out=True, tight_in=True, split=1)
-_TIGHT_AGAIN = Choice(Mode.RECOMPUTE, split=1)
-
-
-def _away(buffer: Buffer) -> Choice:
-    return Choice(Mode.SWAP) if _waits(buffer) else _TIGHT
-
-
-def _again(buffer: Buffer) -> Choice:
-    return Choice(Mode.RECOMPUTE) if _waits(buffer) else _TIGHT_AGAIN
-
-
-def _waits(buffer: Buffer) -> bool:
-    """Whether it is needed again late enough to have a second life without a tight plan."""
-    return any(b - a > SPLIT for a, b in itertools.pairwise((buffer.defined, *buffer.reads)))
-
-
-def _read_in_tier(promise: float, copy: Copy, choice: Choice) -> Iterator[tuple[float, int, Choice]]:
-    """What is read at the peak need not be there, if it is mapped."""
-    if choice.mode is not Mode.SWAP:
-        yield promise / (copy.bytes / 1e9 + 1e-4), copy.buffer, Choice(Mode.SWAP)
-    if choice.split > 1:
-        yield promise / (copy.bytes / 1e9 + 1e-4), copy.buffer, Choice(Mode.SWAP, choice.tight_out, split=1)
-
-
-def _tighter(promise: float, copy: Copy, choice: Choice, event: int) -> Iterator[tuple[float, int, Choice]]:
-    if choice.mode is Mode.SWAP and copy.number and event < copy.first_read and not choice.tight_in:
-        yield promise * 1e4, copy.buffer, replace(choice, tight_in=True)
-    if choice.mode is Mode.SWAP and copy.number == 0 and not choice.tight_out:
-        yield promise * 1e4, copy.buffer, replace(choice, tight_out=True)
-    if choice.split > 1:
-        yield promise, copy.buffer, replace(choice, split=1)
-
-
-def _easier(choice: Choice) -> Iterator[Choice]:
-    yield KEEP
-    if choice.tight_out or choice.tight_in:
-        yield replace(choice, tight_out=False, tight_in=False)
-        yield replace(choice, tight_out=False)
-        yield replace(choice, tight_in=False)
-    if choice.split != SPLIT:
-        yield replace(choice, split=SPLIT)

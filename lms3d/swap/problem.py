@@ -1,7 +1,7 @@
 """A step, reduced to what a planner must decide: large buffers and the ops that touch them. No TensorFlow here.
 
-A traced step has thousands of ops; a few hundred *anchors* touch large buffers and take nearly all the time. The
-planner fixes the order of the anchors. Everything else is small, runs whenever it can, and counts as a constant.
+A traced step has thousands of ops; a few hundred *anchors* touch buffers of more than a crumb and take nearly all the time.
+The planner fixes the order of the anchors. Everything else is small, runs whenever it can, and counts as a constant.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from lms3d.swap.ir import (
 )
 from lms3d.swap.liveness import Storage, lasting, peak_bytes, roots, storages
 
-# Shares of all bytes that can be moved. Below the first a buffer is not worth a decision; below the second not even a place in
-# the order: it counts as a constant.
+# Of all bytes that can be moved: below this share a buffer is not worth a decision. Its ops have a place in the order all the
+# same: one that takes its memory earlier or later changes which piece of a pool the next large one gets.
 SMALLEST_SHARE = 1 / 2000
-SMALLEST_PLACED_SHARE = 1 / 16000
-SMALLEST_BYTES = 64 << 10
+CRUMB_BYTES = 64 << 10  # up to here there is not even a place: it counts as a constant
 SMALL_SHIFT = 3  # anchors: how far from where what it reads is there a small op may run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """A storage that the planner may keep, or, if it is worth that, swap or recompute. Positions are indices of anchors.
+    """A storage that the planner keeps or, if it is worth that, swaps or recomputes. Positions are indices of anchors.
 
     mapped: once swapped out, it is read where it lies, and takes no memory of the device.
     """
@@ -78,7 +77,7 @@ class Small(NamedTuple):
 class Problem:
     """Anchors in the order in which they will run, with seconds and workspace bytes, and the buffers between them.
 
-    base_bytes: what is always there: weights, slots, batches. small: the buffers that are not worth a decision.
+    base_bytes: what is always there: weights, slots, batches. small: the buffers without a place in the order.
     small_bytes: per anchor, the most that these take together at about that time.
     """
 
@@ -106,15 +105,41 @@ class Problem:
         """Per buffer the anchors that read it."""
         return tuple(tuple(self.anchor_events[r] for r in b.reads) for b in self.buffers)
 
+    @cached_property
+    def kept_lives(self) -> tuple[tuple[int, int, int, int, tuple[Reader, ...], int], ...]:
+        """(buffer, defined, first read, last anchor of its life, readers, bytes) of buffers that are kept, the youngest first."""
+        found = []
+        for b in self.youngest_first:
+            buffer = self.buffers[b]
+            reads = buffer.reads or (buffer.defined,)
+            last = len(self.anchors) - 1 if buffer.returned else max(reads[-1], buffer.defined)
+            found.append((b, buffer.defined, reads[0], last, self.readers[b], buffer.bytes))
+        return tuple(found)
+
+    @cached_property
+    def overwrites(self) -> dict[int, tuple[int, ...]]:
+        """Per buffer whose op writes in place the parents that it may overwrite: a kernel asks for its first input first."""
+        buffers = self.buffers
+        found = {
+            b: tuple(p for p in buffer.parents if buffers[p].bytes == buffer.bytes)
+            for b, buffer in enumerate(buffers)
+            if buffer.in_place
+        }
+        return {b: parents for b, parents in found.items() if parents}
+
+    @cached_property
+    def overwritten(self) -> frozenset[int]:
+        """The parents that some op may overwrite."""
+        return frozenset(p for parents in self.overwrites.values() for p in parents)
+
 
 def reduce(graph: StepGraph, machine: Machine) -> Problem:
     """The planner's view of `graph` on `machine`."""
     stores = storages(graph)
     movable = {root: s for root, s in stores.items() if not s.resident}
     total = sum(s.bytes for s in movable.values())
-    worth_moving = max(SMALLEST_BYTES, int(total * SMALLEST_SHARE))
-    worth_placing = max(SMALLEST_BYTES, int(total * SMALLEST_PLACED_SHARE))
-    large = {root: s for root, s in movable.items() if s.bytes >= worth_placing}
+    worth_moving = max(CRUMB_BYTES, int(total * SMALLEST_SHARE))
+    large = {root: s for root, s in movable.items() if s.bytes > CRUMB_BYTES}
     root_of = roots(graph)
     anchors = [op for op in graph.ops if _is_anchor(op, large, root_of)]
     if not anchors:  # only ops that may not be touched make large buffers

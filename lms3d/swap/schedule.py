@@ -2,7 +2,8 @@
 
 Events are the anchors in their order, and before an anchor the ops that are recomputed for it. Rules:
  1. A buffer's reads fall into segments: a gap of more than `split` anchors starts a new one. A kept buffer has one segment.
- 2. Segment 0 uses the original. Each further segment has a copy, swapped in or recomputed just before its first read.
+ 2. Segment 0 uses the original. Each further segment has a copy, swapped in or recomputed just before its first read. Both
+    may happen to a swapped buffer: a segment that begins with an anchor of `again` is recomputed.
  3. Recomputing reads the parents at that moment: these reads join the parents' own segments (parents are older, so one
     pass from the youngest buffer to the oldest settles everything).
  4. The links to and from the tier are serial. A swap-out starts when the buffer exists and holds the original until it is
@@ -38,12 +39,13 @@ class Mode(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Choice:
-    """What happens to one buffer. `tight_out`, `tight_in`, `split`: rules 4 and 1."""
+    """What happens to one buffer. `tight_out`, `tight_in`, `split`: rules 4 and 1; `again`: rule 2."""
 
     mode: Mode = Mode.KEEP
     tight_out: bool = False
     tight_in: bool = False
     split: int = SPLIT
+    again: tuple[int, ...] = ()
 
 
 KEEP = Choice()
@@ -53,11 +55,13 @@ KEEP = Choice()
 class Copy:
     """One life of a buffer: events `start`..`end` inclusive; `number` 0 is the original; `heir` takes over its memory.
 
-    last_read: as `end`, but without the wait for its swap-out. bytes: of the device's memory (rule 6).
+    mode: where it comes from, KEEP for the original. last_read: as `end`, but without the wait for its swap-out. bytes: of the
+    device's memory (rule 6).
     """
 
     buffer: int
     number: int
+    mode: Mode
     start: int
     end: int
     readers: Sequence[Reader]
@@ -93,39 +97,37 @@ class Schedule:
 
 def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Schedule:
     """The schedule for `choices` (buffers that are not named are kept)."""
-    segments, events, event_of = _segments(problem, choices)
-    itself = len(problem.buffers)
-    anchors = np.fromiter((e.anchor for e in events), np.intp, len(events))
-    is_anchor = np.fromiter((e.buffer == itself for e in events), np.bool_, len(events))
-    seconds = np.zeros(len(events))
-    seconds[is_anchor] = problem.seconds
-    for e, i in event_of.items():
-        seconds[i] = problem.buffers[e.buffer].seconds
-    at = np.flatnonzero(is_anchor).tolist()  # anchor -> event
+    segments, recomputed = _segments(problem, choices)
+    before = np.fromiter((e.anchor for e in recomputed), np.intp, len(recomputed))
+    numbers = np.arange(len(problem.anchors))
+    anchor_at = numbers + np.searchsorted(before, numbers, side="right")  # anchor -> event
+    recomputed_at = before + np.arange(len(recomputed))
+    seconds = np.empty(len(problem.anchors) + len(recomputed))
+    seconds[anchor_at] = problem.seconds
+    seconds[recomputed_at] = [problem.buffers[e.buffer].seconds for e in recomputed]
     begins = [0.0, *seconds.cumsum().tolist()]
-    copies = _copies(problem, choices, segments, at, event_of, len(events))
+    at = anchor_at.tolist()
+    event_of = dict(zip(recomputed, recomputed_at.tolist(), strict=True))
+    copies = _copies(problem, choices, segments, at, event_of, len(seconds))
     release = _place_swaps(problem, choices, copies, begins, machine)
-    _forward(problem, choices, copies, at, release)
-    starts = np.fromiter((c.start for c in copies), np.intp, len(copies))
-    ends = np.fromiter((c.end + 1 for c in copies), np.intp, len(copies))
-    sizes = np.fromiter((c.bytes for c in copies), np.float64, len(copies))
-    count = len(events) + 1
-    change = np.bincount(starts, sizes, count) - np.bincount(ends, sizes, count)  # whole numbers below 2^53: exact
-    live = change.cumsum()[:-1].astype(np.int64) + problem.base_bytes
-    if len(events):
-        live += problem.small_bytes[anchors] + np.where(is_anchor, problem.workspace_bytes[anchors], 0)
+    _forward(problem, copies, at, release)
+    change = [0] * (len(seconds) + 1)
+    for copy in copies:
+        change[copy.start] += copy.bytes
+        change[copy.end + 1] -= copy.bytes
+    live = np.array(change, np.int64).cumsum()[:-1] + problem.base_bytes
+    live[anchor_at] += problem.small_bytes + problem.workspace_bytes
+    live[recomputed_at] += problem.small_bytes[before]
     ended = {c.buffer: c.end for c in copies if c.number == 0 and c.buffer in release}
-    release = {b: ended[b] + 1 for b in release if ended[b] + 1 < len(events)}
-    total = _timeline(problem, choices, copies, release, begins, machine)
-    transfers = machine.transfer_price * _transfer_seconds(problem, choices, copies, machine)
+    release = {b: ended[b] + 1 for b in release if ended[b] + 1 < len(seconds)}
+    total = _timeline(problem, copies, release, begins, machine)
+    transfers = machine.transfer_price * _transfer_seconds(problem, copies, machine)
+    events = _events(problem, recomputed)
     return Schedule(events, copies, live, total, total - begins[-1], release, problem.base_bytes, transfers)
 
 
-def _segments(
-    problem: Problem, choices: dict[int, Choice]
-) -> tuple[dict[int, list[list[Reader]]], list[Reader], dict[Reader, int]]:
-    """Rules 1 to 3: readers of each moved buffer by segment, all events in order, and the places of recomputed ones."""
-    itself = len(problem.buffers)
+def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, list[list[Reader]]], list[Reader]]:
+    """Rules 1 to 3: readers of each moved buffer by segment, and the recomputed ones in order."""
     extra: dict[int, list[Reader]] = defaultdict(list)
     recomputed: list[Reader] = []
     found: dict[int, list[list[Reader]]] = {}
@@ -134,7 +136,7 @@ def _segments(
         if choice.mode is Mode.KEEP and b not in extra:
             continue
         buffer = problem.buffers[b]
-        readers = [Reader(r, itself) for r in buffer.reads]
+        readers = [*problem.readers[b]]
         if b in extra:
             readers += extra[b]
             readers.sort()
@@ -149,24 +151,30 @@ def _segments(
             segments[-1].append(reader)
             last = reader.anchor
         found[b] = segments
-        if choice.mode is Mode.RECOMPUTE:
-            for segment in segments[1:]:
+        for segment in segments[1:]:
+            if source(choice, segment) is Mode.RECOMPUTE:
                 event = Reader(segment[0].anchor, b)
                 recomputed.append(event)
                 for parent in buffer.parents:
                     extra[parent].append(event)
     # Among recomputed ops before one anchor the older buffer comes first, since the younger may read it.
     recomputed.sort(key=lambda e: (e.anchor, problem.buffers[e.buffer].defined, e.buffer))
-    event_of: dict[Reader, int] = {}
+    return found, recomputed
+
+
+def _events(problem: Problem, recomputed: list[Reader]) -> list[Reader]:
     events: list[Reader] = []
     done = 0
     for event in recomputed:
         events += problem.anchor_events[done : event.anchor]
         done = event.anchor
-        event_of[event] = len(events)
         events.append(event)
-    events += problem.anchor_events[done:]
-    return found, events, event_of
+    return [*events, *problem.anchor_events[done:]]
+
+
+def source(choice: Choice, readers: Sequence[Reader]) -> Mode:
+    """Where the copy for a segment of a moved buffer comes from."""
+    return Mode.RECOMPUTE if readers[0].anchor in choice.again else choice.mode
 
 
 def _copies(
@@ -179,27 +187,22 @@ def _copies(
 ) -> list[Copy]:
     copies = []
     itself = len(problem.buffers)
-
-    def number(reader: Reader) -> int:
-        return at[reader.anchor] if reader.buffer == itself else event_of[reader]
-
-    for b in problem.youngest_first:
-        buffer = problem.buffers[b]
+    for b, defined, first_read, last, whole, size in problem.kept_lives:
         if b not in segments:  # kept, and nobody but the anchors reads it
-            first = at[buffer.defined]
-            end = count - 1 if buffer.returned else at[buffer.reads[-1]] if buffer.reads else first
-            first_read = at[buffer.reads[0]] if buffer.reads else first
-            copies.append(Copy(b, 0, first, max(end, first), problem.readers[b], first_read, end, buffer.bytes))
+            end = at[last]
+            copies.append(Copy(b, 0, Mode.KEEP, at[defined], end, whole, at[first_read], end, size))
             continue
+        buffer = problem.buffers[b]
         for k, readers in enumerate(segments[b]):
-            reads = [number(r) for r in readers]
+            reads = [at[r[0]] if r[1] == itself else event_of[r] for r in readers]
             first = at[buffer.defined] if k == 0 else min(reads)
             first_read = min(reads, default=first)
-            if k and choices[b].mode is Mode.RECOMPUTE:
+            mode = source(choices[b], readers) if k else Mode.KEEP
+            if mode is Mode.RECOMPUTE:
                 first = event_of[Reader(readers[0].anchor, b)]
             end = count - 1 if buffer.returned else max(reads, default=first)
-            size = 0 if k and buffer.mapped and choices[b].mode is Mode.SWAP else buffer.bytes
-            copies.append(Copy(b, k, first, max(end, first), readers, first_read, end, size))
+            size = 0 if buffer.mapped and mode is Mode.SWAP else buffer.bytes
+            copies.append(Copy(b, k, mode, first, max(end, first), readers, first_read, end, size))
     return copies
 
 
@@ -207,12 +210,13 @@ def _place_swaps(
     problem: Problem, choices: dict[int, Choice], copies: list[Copy], begins: list[float], machine: Machine
 ) -> dict[int, int]:
     """Rule 4: lengthen originals until they are written, start swap-ins early enough. Returns buffer -> release event."""
-    swapped = [c for c in copies if choices.get(c.buffer, KEEP).mode is Mode.SWAP]
-    back = {c.buffer for c in swapped if c.number}
+    swapped_in = [c for c in copies if c.mode is Mode.SWAP]
+    back = {c.buffer for c in swapped_in}
+    originals = [c for c in copies if c.number == 0 and c.buffer in back]
     release: dict[int, int] = {}
     free_at = 0.0
     last_event = len(begins) - 2
-    for copy in sorted((c for c in swapped if c.number == 0 and c.buffer in back), key=lambda c: c.start):
+    for copy in sorted(originals, key=lambda c: c.start):
         seconds = problem.buffers[copy.buffer].bytes / machine.swap_out_bytes_per_second
         free_at = max(free_at, begins[copy.start + 1]) + seconds
         complete = bisect.bisect_left(begins, free_at, 0, len(begins) - 1)
@@ -220,9 +224,9 @@ def _place_swaps(
             complete = copy.start + 1
         release[copy.buffer] = min(complete, last_event)
         copy.end = max(copy.end, release[copy.buffer] - 1)
-    made = {copy.buffer: copy.start for copy in swapped if copy.number == 0}
+    made = {copy.buffer: copy.start for copy in originals}
     needed_by = float("inf")
-    for copy in sorted((c for c in swapped if c.number), key=lambda c: -c.first_read):
+    for copy in sorted(swapped_in, key=lambda c: -c.first_read):
         seconds = copy.bytes / machine.swap_in_bytes_per_second
         needed_by = min(needed_by, begins[copy.first_read]) - seconds
         issue = bisect.bisect_right(begins, needed_by) - 1
@@ -235,35 +239,31 @@ def _place_swaps(
     return release
 
 
-def _forward(
-    problem: Problem, choices: dict[int, Choice], copies: list[Copy], at: list[int], release: dict[int, int]
-) -> None:
+def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[int, int]) -> None:
     """Rule 5: an input that ends where an op may write in place ends one event earlier, its bytes are taken over.
 
     Not an original that goes to the tier: it is held until its time is over (`emit`, rule 4).
     """
-    ending: dict[int, list[Copy]] = defaultdict(list)
+    overwrites = problem.overwrites
+    ending: dict[tuple[int, int], Copy] = {}
     for copy in copies:
-        if copy.number or copy.buffer not in release:
-            ending[copy.end].append(copy)
+        if copy.buffer in problem.overwritten and copy.bytes and (copy.number or copy.buffer not in release):
+            ending[copy.buffer, copy.end] = copy
     for copy in copies:
-        buffer = problem.buffers[copy.buffer]
-        if not buffer.in_place or (copy.number and choices[copy.buffer].mode is Mode.SWAP):
+        if copy.buffer not in overwrites or copy.mode is Mode.SWAP:
             continue
-        event = at[buffer.defined] if copy.number == 0 else copy.start
-        offered = [
-            o for o in ending[event] if o.buffer in buffer.parents and o.bytes == buffer.bytes and o.start < event
-        ]
-        if offered:  # a kernel asks for its first input first
-            old = min(offered, key=lambda o: buffer.parents.index(o.buffer))
-            old.end -= 1
-            old.heir = copy
-            ending[event].remove(old)
+        event = copy.start if copy.number else at[problem.buffers[copy.buffer].defined]
+        for parent in overwrites[copy.buffer]:
+            old = ending.get((parent, event))
+            if old is not None and old.start < event:
+                old.end -= 1
+                old.heir = copy
+                del ending[parent, event]
+                break
 
 
 def _timeline(
     problem: Problem,
-    choices: dict[int, Choice],
     copies: list[Copy],
     release: dict[int, int],
     begins: list[float],
@@ -273,10 +273,11 @@ def _timeline(
     starts: dict[int, list[Copy]] = defaultdict(list)
     needs: dict[int, list[Copy]] = defaultdict(list)
     for copy in copies:
-        if (copy.number or copy.buffer in release) and choices.get(copy.buffer, KEEP).mode is Mode.SWAP:
+        if copy.mode is Mode.SWAP:
+            needs[copy.first_read].append(copy)
             starts[copy.start].append(copy)
-            if copy.number:
-                needs[copy.first_read].append(copy)
+        elif copy.number == 0 and copy.buffer in release:
+            starts[copy.start].append(copy)
     waits: dict[int, list[int]] = defaultdict(list)
     for buffer, event in release.items():
         waits[event].append(buffer)
@@ -306,8 +307,8 @@ def _timeline(
     return max(begins[-1] + waited, out_free)
 
 
-def _transfer_seconds(problem: Problem, choices: dict[int, Choice], copies: list[Copy], machine: Machine) -> float:
-    back = [c for c in copies if c.number and choices[c.buffer].mode is Mode.SWAP]
+def _transfer_seconds(problem: Problem, copies: list[Copy], machine: Machine) -> float:
+    back = [c for c in copies if c.mode is Mode.SWAP]
     moved_in = sum(c.bytes for c in back)
     moved_out = sum(problem.buffers[b].bytes for b in {c.buffer for c in back})
     return moved_in / machine.swap_in_bytes_per_second + moved_out / machine.swap_out_bytes_per_second

@@ -77,7 +77,7 @@ def test_all_freed_is_one_piece_again():
     assert pool.free == [(64 * KIB, 0)]
 
 
-@pytest.mark.parametrize(("limit", "small"), [(64, 0), (128, 32), (256, 64), (512, 128), (8000, 128)])
+@pytest.mark.parametrize(("limit", "small"), [(64, 0), (128, 8), (255, 8), (256, 16), (2048, 128), (8000, 128)])
 def test_small_region(limit, small):
     assert small_region_bytes(limit * MIB) == small * MIB
 
@@ -189,10 +189,10 @@ def test_transfers_are_shifted_on_a_gpu():
     ("resident_mib", "small_kib", "fits"),
     [
         (1, 40, True),  # the small tensor goes into the small region: the smaller of two pieces
-        (32, 40, True),  # weights fill that region: it lies among the crumbs
-        (40, 0, True),  # weights fill that region first
-        (32, 3, True),  # too small to matter
-        (32, 0, True),
+        (8, 40, True),  # weights fill that region: it lies among the crumbs
+        (16, 0, True),  # weights fill that region first
+        (8, 3, True),  # too small to matter
+        (8, 0, True),
     ],
 )
 def test_small_tensors_of_a_split_pool(resident_mib, small_kib, fits):
@@ -201,7 +201,7 @@ def test_small_tensors_of_a_split_pool(resident_mib, small_kib, fits):
     graph = step(
         placeholder(),
         op("s", "x", mib=small_kib / 1024),
-        op("c", "x", mib=large / MIB - max(resident_mib - 32, 0) - 16 / 1024),
+        op("c", "x", mib=large / MIB - max(resident_mib - 8, 0) - 16 / 1024),
         op("d", "c", "s", mib=0.001),
         resident_mib=resident_mib,
     )
@@ -243,6 +243,23 @@ def test_small_tensors_are_there_as_soon_as_their_inputs():
     problem = reduce(graph, SECONDS)
     assert problem.anchors == ("a", "b", "late", "c")
     assert [(s.first, s.last) for s in problem.small] == [(0, 3), (2, 3)]
+
+
+def test_what_is_more_than_a_crumb_has_its_place_in_the_order():
+    """Such tensors come and go with the large ones: one that comes early takes the piece that another was to have."""
+    graph = step(
+        placeholder("w", mib=0.01),
+        placeholder(mib=0.01),
+        op("a", "x", mib=400),
+        op("b", "a", mib=400),
+        op("padded", "w", mib=0.07),
+        op("c", "b", "padded", mib=0.01),
+    )
+    problem = reduce(graph, SECONDS)
+    assert problem.anchors == ("a", "b", "padded", "c")
+    padded = problem.buffers[2]
+    assert (padded.defined, padded.reads, padded.swappable, padded.recomputable) == (2, (3,), False, False)
+    assert problem.small_bytes.max() < 64 * KIB
 
 
 def pooled(**choices):

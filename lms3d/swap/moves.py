@@ -1,0 +1,125 @@
+"""What the planner may change about one buffer at a time. No TensorFlow here."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lms3d.swap.problem import Buffer, Problem
+from lms3d.swap.schedule import KEEP, SPLIT, Choice, Copy, Mode, Schedule
+
+TIGHT = Choice(Mode.SWAP, tight_out=True, tight_in=True, split=1)
+TIGHT_AGAIN = Choice(Mode.RECOMPUTE, split=1)
+
+
+def changed(choices: dict[int, Choice], b: int, choice: Choice) -> dict[int, Choice]:
+    """The same, but for one buffer."""
+    after = {**choices, b: choice}
+    if choice == KEEP:
+        del after[b]
+    return after
+
+
+def at_the_peak(
+    problem: Problem, choices: dict[int, Choice], schedule: Schedule
+) -> Iterator[tuple[float, int, Choice]]:
+    """(promise, buffer, new choice) for every buffer that is live at the peak without being used there."""
+    event = int(schedule.live_bytes.argmax())
+    at = schedule.events[event]
+    times_back = Counter(c.buffer for c in schedule.copies if c.number)
+    for copy in schedule.copies:
+        if not (copy.start <= event <= copy.end and copy.bytes):
+            continue
+        buffer, choice = problem.buffers[copy.buffer], choices.get(copy.buffer, KEEP)
+        reads_here = at in copy.readers or (
+            copy.number == 0 and at.anchor == buffer.defined and at.buffer == len(problem.buffers)
+        )
+        promise = buffer.bytes
+        if reads_here:
+            if buffer.mapped and buffer.swappable and at.anchor - buffer.defined > 1:
+                yield from _read_in_tier(promise, copy, choice)
+            continue
+        if choice.mode is Mode.KEEP:
+            if buffer.recomputable:
+                yield promise / (buffer.seconds + 1e-4), copy.buffer, _again(buffer)
+            if buffer.swappable:
+                yield promise / (buffer.bytes / 1e9 + 1e-4), copy.buffer, _away(buffer)
+            continue
+        yield from _tighter(promise, copy, choice, event)
+        if copy.mode is Mode.SWAP and buffer.recomputable and times_back[copy.buffer] > 1:
+            yield promise / (buffer.seconds + 1e-4), copy.buffer, _both(choice, copy)
+        if choice.mode is Mode.RECOMPUTE and buffer.swappable:
+            yield promise * 0.1, copy.buffer, Choice(Mode.SWAP, split=choice.split)
+
+
+def easier(choice: Choice) -> Iterator[Choice]:
+    """Choices that cost less, the least first."""
+    yield KEEP
+    if choice.again:
+        yield replace(choice, again=())
+    if choice.tight_out or choice.tight_in:
+        yield replace(choice, tight_out=False, tight_in=False)
+        yield replace(choice, tight_out=False)
+        yield replace(choice, tight_in=False)
+    if choice.split != SPLIT:
+        yield replace(choice, split=SPLIT)
+
+
+def others(problem: Problem, schedule: Schedule, b: int, choice: Choice) -> Iterator[Choice]:
+    """Other modes for a buffer, and both, where it comes back more than once."""
+    buffer = problem.buffers[b]
+    if choice.mode is not Mode.KEEP:
+        yield KEEP
+    elif max(buffer.reads, default=0) - buffer.defined <= 1:
+        return  # it does not wait for anybody
+    if choice.mode is not Mode.RECOMPUTE and buffer.recomputable:
+        yield Choice(Mode.RECOMPUTE)
+    if choice.mode is not Mode.SWAP and buffer.swappable:
+        yield Choice(Mode.SWAP)
+    if choice.mode is Mode.KEEP or not (buffer.swappable and buffer.recomputable):
+        return
+    back = [c for c in schedule.copies if c.buffer == b and c.number]
+    if len(back) > 1:
+        all_again = replace(choice, mode=Mode.SWAP, again=tuple(sorted(c.readers[0].anchor for c in back)))
+        for copy in back:
+            if copy.mode is Mode.SWAP:
+                yield _both(choice, copy)
+            else:
+                yield replace(all_again, again=tuple(a for a in all_again.again if a != copy.readers[0].anchor))
+
+
+def _both(choice: Choice, copy: Copy) -> Choice:
+    """Swapped, but this copy of it is computed again."""
+    return replace(choice, again=tuple(sorted({*choice.again, copy.readers[0].anchor})))
+
+
+def _away(buffer: Buffer) -> Choice:
+    return Choice(Mode.SWAP) if _waits(buffer) else TIGHT
+
+
+def _again(buffer: Buffer) -> Choice:
+    return Choice(Mode.RECOMPUTE) if _waits(buffer) else TIGHT_AGAIN
+
+
+def _waits(buffer: Buffer) -> bool:
+    """Whether it is needed again late enough to have a second life without a tight plan."""
+    return any(b - a > SPLIT for a, b in itertools.pairwise((buffer.defined, *buffer.reads)))
+
+
+def _read_in_tier(promise: float, copy: Copy, choice: Choice) -> Iterator[tuple[float, int, Choice]]:
+    """What is read at the peak need not be there, if it is mapped."""
+    if choice.mode is not Mode.SWAP:
+        yield promise / (copy.bytes / 1e9 + 1e-4), copy.buffer, Choice(Mode.SWAP)
+    if choice.split > 1:
+        yield promise / (copy.bytes / 1e9 + 1e-4), copy.buffer, Choice(Mode.SWAP, choice.tight_out, split=1)
+
+
+def _tighter(promise: float, copy: Copy, choice: Choice, event: int) -> Iterator[tuple[float, int, Choice]]:
+    if copy.mode is Mode.SWAP and event < copy.first_read and not choice.tight_in:
+        yield promise * 1e4, copy.buffer, replace(choice, tight_in=True)
+    if choice.mode is Mode.SWAP and copy.number == 0 and not choice.tight_out:
+        yield promise * 1e4, copy.buffer, replace(choice, tight_out=True)
+    if choice.split > 1:
+        yield promise, copy.buffer, replace(choice, split=1)
