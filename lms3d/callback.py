@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from lms3d import memory
+from lms3d import memory, pool
 from lms3d.errors import DoesNotFit, InputError, StorageError
 from lms3d.files import write_text
 from lms3d.report import Report
@@ -313,7 +313,7 @@ def plan_step(
     engine = Engine(settings, compute_device=device, swap_dir=swap_dir)
     function = trace_step(model, step, input_spec)
     if settings.pool == "split":  # the pipelines of `data` hand over batches that lie outside of it
-        graph, machine = engine.captured(function, (), memory.gap_bytes(surgery.captured_bytes(function)))
+        graph, machine = engine.captured(function, (), pool.gap_bytes(surgery.captured_bytes(function)))
     else:
         graph, machine = engine.captured(function, with_waiting(part_bytes(input_spec)))
     try:

@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from lms3d import memory, reduction
+from lms3d import memory, pool, reduction
 from lms3d.errors import DoesNotFit
 from lms3d.feedback import MOST_CHANGES, Change, Feedback
 from lms3d.snapshot import Snapshot
@@ -95,8 +95,8 @@ class StepRunner:
         limit = self.engine.settings.limit_bytes
         budget = change.budget_bytes if change else self._feedback[key].budget_bytes
         function = trace_step(model, key[0], spec)
-        memory.open_crumb_holes()
-        batches = with_waiting([_size(t) for t in tf.nest.flatten(batch) if _has_size(t) and memory.counts(t)])
+        pool.open_crumb_holes()
+        batches = with_waiting([_size(t) for t in tf.nest.flatten(batch) if _has_size(t) and pool.counts(t)])
         try:
             return self.engine.prepare(
                 function,
@@ -254,18 +254,18 @@ def _size(part: Any) -> int:
     return int(part.shape.num_elements() * part.dtype.size)
 
 
-def _extra_bytes(function: tf.types.experimental.ConcreteFunction, batches: Sequence[int], pool: str) -> int:
+def _extra_bytes(function: tf.types.experimental.ConcreteFunction, batches: Sequence[int], kind: str) -> int:
     """What is on the device besides the step's variables and batches.
 
     Where all batches lie outside of a CPU's limited pool, the pool has an end that can be looked up. Else how many of them wait
     just now is chance, and a plan should not depend on that: a fixed number counts, and the rest in coarse steps.
     """
     known = surgery.captured_bytes(function)
-    taken = None if batches else memory.taken_bytes()
+    taken = None if batches else pool.taken_bytes(memory.current_limit())
     if taken is not None:
         return -(-max(0, taken - known) // FINE_BYTES) * FINE_BYTES
     others = -(-max(0, _memory_info("current") - known - sum(batches)) // COARSE_BYTES) * COARSE_BYTES
-    return others + (memory.gap_bytes(known) if pool == "split" else 0)
+    return others + (pool.gap_bytes(known) if kind == "split" else 0)
 
 
 def _as_tensor(value: Any) -> Any:

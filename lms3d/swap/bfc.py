@@ -7,7 +7,7 @@ it would be left over, and needs one piece for one tensor. Rules (tensorflow/cor
  2. The smallest free chunk that is large enough is taken, among equals the one at the lowest address.
  3. It is split when it is at least twice as large as wanted, or 128 MiB larger.
  4. A freed chunk merges with free neighbours.
-A GPU's pool is one region. A CPU's is claimed in regions by `lms3d.memory`: the small one fills up with weights and slots, the
+A GPU's pool is one region. A CPU's is claimed in regions by `lms3d.pool`: the small one fills up with weights and slots, the
 large one holds what the plan is about. Crumbs, of at most `CRUMB_BYTES`, have a region of their own, in pieces that nothing
 else fits into: a scalar in a hole of exactly the size of a large tensor would cost that size. Other small buffers go where
 the rules put them, and decide with that what is left for the large ones.

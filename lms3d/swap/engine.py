@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lms3d import memory
+from lms3d import memory, pool
 from lms3d.errors import DoesNotFit, InputError, StorageError
 from lms3d.report import Report
 from lms3d.swap import guard, measure, opcost, store, surgery
@@ -109,7 +109,7 @@ class Engine:
         alone.
         budget_bytes, machine: plan for these, where experience says so, in place of the limit and the measured speeds.
         """
-        memory.open_crumb_holes()
+        pool.open_crumb_holes()
         if not was_rewritten(function.graph):
             _make_plannable(function.graph)
         graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes, batches=batches)

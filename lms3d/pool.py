@@ -1,0 +1,122 @@
+"""The pool of a CPU under a hard limit: TensorFlow's own BFC allocator, arranged so that a plan can foresee what it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_MIB = 2**20
+_crumb_holes: list[tf.Tensor] = []  # nobody else is to have these yet
+_crumb_fences: list[tf.Tensor] = []
+_regions: list[tuple[int, int]] = []  # addresses, the large region last
+_in_pieces = False  # the free bytes
+
+
+def claim(limit_bytes: int) -> None:
+    """Take the whole pool from the system in regions and give them back to the pool: nothing is touched yet.
+
+    Left alone, the pool grows by regions of doubled size, and no tensor can span two of them: half of the limit may be out
+    of reach for a large tensor. Of these regions the best-fit rule keeps weights and other small tensors in the second, and the
+    large one stays in one piece for activations. The first is for crumbs (`bfc`); until `open_crumb_holes` nobody gets in,
+    or the variables of a model would fill it.
+    """
+    import tensorflow as tf
+
+    from lms3d.swap import bfc
+
+    small = bfc.small_region_bytes(limit_bytes)
+    sizes = [bfc.CRUMB_REGION_BYTES, small, limit_bytes - small - bfc.FIRST_REGIONS_BYTES]
+    if sizes[-1] < sizes[0]:  # a tiny limit: it works all the same, only less well
+        return
+    try:
+        crumbs, *others = [_empty(size) for size in sizes if size > 0]
+        starts = [_address(piece) for piece in others]
+        del crumbs
+        _make_crumb_holes(bfc.FIRST_REGIONS_BYTES, bfc.CRUMB_BYTES)
+    except tf.errors.ResourceExhaustedError:  # the system has less: the same
+        _crumb_holes.clear()
+        return
+    _regions[:] = [(start, start + size) for start, size in zip(starts, sizes[-len(starts) :], strict=True)]
+
+
+def _empty(size_bytes: int) -> tf.Tensor:
+    import tensorflow as tf
+
+    across = min(_MIB, size_bytes)  # an axis ends at 2^31
+    return tf.raw_ops.Empty(shape=[size_bytes // across, across], dtype=tf.uint8)
+
+
+def _address(tensor: tf.Tensor) -> int:
+    import numpy as np
+
+    return int(np.from_dlpack(tensor).__array_interface__["data"][0])
+
+
+def _make_crumb_holes(room_bytes: int, hole_bytes: int) -> None:
+    """Fill the free regions with pieces of `hole_bytes`, and between them one byte each that stays for good."""
+    from lms3d.swap import bfc
+
+    smaller_gaps = []
+    while room_bytes >= 5 * hole_bytes:  # the ends of two regions are lost, and what `smaller_gaps` takes
+        hole = _empty(hole_bytes)
+        for _ in range(hole_bytes // bfc.ALIGNMENT):
+            fence = _empty(1)  # finds smaller gaps first; behind the last hole of a region it cannot be
+            if _address(fence) == _address(hole) + hole_bytes:
+                break
+            smaller_gaps.append(fence)
+        _crumb_holes.append(hole)
+        _crumb_fences.append(fence)
+        room_bytes -= hole_bytes + bfc.ALIGNMENT
+
+
+def open_crumb_holes() -> None:
+    """Let small tensors into the region that `claim` has made for them; once the variables are there."""
+    _crumb_holes.clear()
+
+
+def gap_bytes(variables_bytes: int) -> int:
+    """What the variables of a model leave unused between them in such a pool, to be on the safe side (0.3 to 6 MiB
+    were seen for 67 to 275 MiB); `taken_bytes` looks it up."""
+    return 4 * _MIB + variables_bytes // 50
+
+
+def counts(tensor: tf.Tensor) -> bool:
+    """False for a tensor outside of the pool's regions, as memory of numpy's that TensorFlow took over.
+
+    Tensors among the crumbs do not count, either; bfloat16, which numpy does not know, always does.
+    """
+    if not _regions or not tensor.dtype.is_numpy_compatible or tensor.dtype.size == 0:
+        return True
+    try:
+        address = _address(tensor)
+    except (BufferError, RuntimeError, TypeError, ValueError):  # a type that DLPack does not know
+        return True
+    return any(start <= address < end for start, end in _regions)
+
+
+def taken_bytes(limit_bytes: int | None) -> int | None:
+    """Bytes of a pool with this limit up to its largest free piece, gaps included; None where that cannot be told.
+
+    Between steps: what is there counts as if it stayed, and the step has what follows. Where no piece has half of the free
+    bytes, TensorFlow waits 10 s for one; that happens once.
+    """
+    global _in_pieces
+    import tensorflow as tf
+
+    if not _regions or limit_bytes is None or _in_pieces:
+        return None
+    from lms3d.swap import bfc
+
+    in_use = int(tf.config.experimental.get_memory_info("CPU:0")["current"])
+    free = limit_bytes - in_use - bfc.FIRST_REGIONS_BYTES
+    try:
+        first = _address(_empty(max(free // 2 // _MIB, 1) * _MIB))  # nothing else is that large
+    except tf.errors.ResourceExhaustedError:
+        _in_pieces = True
+        return None
+    (start, end), others = _regions[-1], _regions[:-1]
+    if first == start:  # the others have room for all
+        return in_use
+    return first - start + sum(b - a for a, b in others) if start < first < end else None

@@ -1,0 +1,76 @@
+"""The pool of a CPU under a hard limit, in fresh processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from lms3d import pool
+from tests.lms3d.test_memory import run_python
+
+POOL = """
+import numpy as np, tensorflow as tf
+import lms3d
+from lms3d import memory, pool
+lms3d.limit_memory("200MiB")
+def piece(kib): return tf.raw_ops.Empty(shape=[kib << 10], dtype=tf.uint8)
+"""
+
+
+@pytest.mark.parametrize(("opened", "printed"), [(True, "fits\n"), (False, "no room\n")])
+def test_a_scalar_takes_no_place_of_a_large_tensor(opened, printed):
+    """All is full but one hole of the size of `large`; then come scalars."""
+    code = f"""
+large, rest = piece(48 << 10), []
+for kib in (1 << 10, 64):
+    while 200 * 2**20 - tf.config.experimental.get_memory_info("CPU:0")["current"] >= 2 * kib << 10:
+        rest.append(piece(kib))
+if {opened}: pool.open_crumb_holes()
+del large
+scalars = [tf.constant(float(i)) + 1.0 for i in range(20000)]
+try:
+    large = piece(48 << 10)
+    print("fits")
+except tf.errors.ResourceExhaustedError:
+    print("no room")
+"""
+    done = run_python(POOL + code)
+    assert done.stdout == printed, done.stderr[-2000:]
+
+
+def test_what_numpy_holds_does_not_count():
+    done = run_python(
+        POOL
+        + """
+from data.stream import aligned_empty
+array = aligned_empty((1 << 20,), "f4")
+array[:] = 1
+theirs = tf.data.Dataset.range(1).map(lambda i: tf.numpy_function(lambda i: array, [i], tf.float32)).get_single_element()
+print(pool.counts(theirs), pool.counts(theirs + 1), pool.counts(tf.constant(["text"])))
+"""
+    )
+    assert done.stdout == "False True True\n", done.stderr
+
+
+def test_where_the_free_part_of_the_pool_begins():
+    """The small region counts as full once the large one is in use."""
+    done = run_python(
+        POOL
+        + """
+pool.open_crumb_holes()
+kept = [piece(8 << 10) for _ in range(3)]
+print(pool.taken_bytes(memory.current_limit()) // 2**19 / 2)
+kept += [piece(8 << 10) for _ in range(4)]
+temporary = piece(20 << 10)
+kept.append(piece(4 << 10))
+del temporary
+print(pool.taken_bytes(memory.current_limit()) / 2**20)
+"""
+    )
+    assert done.stdout == "24.0\n80.0\n", done.stderr
+
+
+def test_without_a_pool_all_counts():
+    import tensorflow as tf
+
+    assert pool.counts(tf.constant(1.0))
+    assert pool.taken_bytes(1 << 30) is None
