@@ -33,8 +33,9 @@ def claim(limit_bytes: int) -> None:
     try:
         crumbs, *others = [_empty(size) for size in sizes if size > 0]
         starts = [_address(piece) for piece in others]
+        end = _address(crumbs) + bfc.CRUMB_REGION_BYTES
         del crumbs
-        _make_crumb_holes(bfc.FIRST_REGIONS_BYTES, bfc.CRUMB_BYTES)
+        _make_crumb_holes(end, bfc.CRUMB_BYTES)
     except tf.errors.ResourceExhaustedError:  # the system has less: the same
         _crumb_holes.clear()
         return
@@ -54,21 +55,26 @@ def _address(tensor: tf.Tensor) -> int:
     return int(np.from_dlpack(tensor).__array_interface__["data"][0])
 
 
-def _make_crumb_holes(room_bytes: int, hole_bytes: int) -> None:
-    """Fill the free regions with pieces of `hole_bytes`, and between them one byte each that stays for good."""
+def _make_crumb_holes(end: int, hole_bytes: int) -> None:
+    """Fill the region that ends at this address, and what is free of a smaller one, with pieces of `hole_bytes`.
+
+    Between them one byte each stays for good, as does the last piece of a region, which the allocator makes larger by what is
+    left: nothing but crumbs may fit.
+    """
     from lms3d.swap import bfc
 
-    smaller_gaps = []
-    while room_bytes >= 5 * hole_bytes:  # the ends of two regions are lost, and what `smaller_gaps` takes
+    here = 0
+    while not end - 2 * hole_bytes - bfc.ALIGNMENT < here < end:
         hole = _empty(hole_bytes)
-        for _ in range(hole_bytes // bfc.ALIGNMENT):
-            fence = _empty(1)  # finds smaller gaps first; behind the last hole of a region it cannot be
-            if _address(fence) == _address(hole) + hole_bytes:
+        here = _address(hole)
+        fences = 0 if end - 2 * hole_bytes < here < end else hole_bytes // bfc.ALIGNMENT
+        for _ in range(fences):
+            _crumb_fences.append(_empty(1))  # finds smaller gaps first
+            if _address(_crumb_fences[-1]) == here + hole_bytes:
+                _crumb_holes.append(hole)
                 break
-            smaller_gaps.append(fence)
-        _crumb_holes.append(hole)
-        _crumb_fences.append(fence)
-        room_bytes -= hole_bytes + bfc.ALIGNMENT
+        else:
+            _crumb_fences.append(hole)
 
 
 def open_crumb_holes() -> None:

@@ -9,8 +9,8 @@ it would be left over, and needs one piece for one tensor. Rules (tensorflow/cor
  4. A freed chunk merges with free neighbours.
 A GPU's pool is one region. A CPU's is claimed in regions by `lms3d.pool`: the small one fills up with weights and slots, the
 large one holds what the plan is about. Crumbs, of at most `CRUMB_BYTES`, have a region of their own, in pieces that nothing
-else fits into: a scalar in a hole of exactly the size of a large tensor would cost that size. Other small buffers go where
-the rules put them, and decide with that what is left for the large ones.
+else fits into: a scalar in a hole of exactly the size of a large tensor would cost that size. In a GPU's pool they go
+where the rules put them, and decide with that what is left for the large ones.
 
 What fits must not hang on a coincidence. The executor keeps the planned order of the large ops only: small ones run a
 little earlier or later, and on a GPU a swap-in starts when a stream is free, a swap-out may be done early. `fits` replays
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lms3d.swap.problem import CRUMB_BYTES, SMALL_SHIFT, Problem
-from lms3d.swap.schedule import Mode, Schedule
+from lms3d.swap.schedule import Copy, Mode, Schedule
 
 ALIGNMENT = 256
 MOST_WASTE = 128 << 20
@@ -40,7 +40,8 @@ POOLS = ("none", "single", "split")  # no pool (malloc); a GPU's; a CPU's with a
 def small_region_bytes(limit_bytes: int) -> int:
     """Size of the small region of a CPU's pool with this limit; 0 where the pool is too small to be split.
 
-    A power of two, as TensorFlow makes regions. What weights leave free of it is lost to large tensors: a sixteenth at most.
+    A power of two above the crumbs' 4 MiB, as TensorFlow makes regions. What weights leave free of it is lost to large
+    tensors: a sixteenth of the pool at most.
     """
     return next((mib << 20 for mib in (128, 64, 32, 16, 8) if limit_bytes >= 16 * mib << 20), 0)
 
@@ -203,8 +204,11 @@ _SWAP_IN, _SMALL, _OUTPUT, _WORKSPACE = range(4)
 def _made_for(problem: Problem, schedule: Schedule, anchor: int, gradient: int, event: int) -> int:
     """The event that makes what `gradient` reads of `anchor`: `event`, or the one that computes it again."""
     reader = problem.anchor_events[gradient]
-    copies = [c for c in schedule.copies if c.number and problem.buffers[c.buffer].defined == anchor]
-    return next((c.start for c in copies if reader in c.readers), event)
+    return next((c.start for c in _made_again(problem, schedule, anchor) if reader in c.readers), event)
+
+
+def _made_again(problem: Problem, schedule: Schedule, anchor: int) -> list[Copy]:
+    return [c for c in schedule.copies if c.mode is Mode.RECOMPUTE and problem.buffers[c.buffer].defined == anchor]
 
 
 def _lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> list[_Life]:
@@ -215,7 +219,9 @@ def _lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *
     smallest = CRUMB_BYTES + 1 if in_turn else SMALLEST_PIECE
     for size, first, end, hidden in (s for s in problem.small if s.bytes >= smallest):
         if hidden:
-            lives.append(_Life(size, _made_for(problem, schedule, first, end, at[first]), at[end], _WORKSPACE))
+            read = _made_for(problem, schedule, first, end, at[first])
+            again = [c.start for c in _made_again(problem, schedule, first)]
+            lives += [_Life(size, e, at[end] if e == read else e, _WORKSPACE) for e in (at[first], *again)]
             continue
         if shifts is not None:
             first = max(0, first - shifts.randrange(SMALL_SHIFT + 1))

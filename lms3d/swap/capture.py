@@ -40,12 +40,16 @@ def capture(
     """
     graph = function.graph
     # Tracing adds control inputs to ops that exist already, so the traced order needs a touch.
-    wanted = [t.op.name for t in (*graph.inputs, *graph.outputs)] + [op.name for op in graph.control_outputs]
-    ops = topological(without_dead([_op(op, compute_device) for op in graph.get_operations()], wanted))
+    ops = topological(without_dead([_op(op, compute_device) for op in graph.get_operations()], wanted(graph)))
     returned = frozenset(t.name for t in graph.outputs)
     if batches is None:
         batches = [size(t) or 0 for t in graph.inputs[: len(graph.inputs) - len(function.captured_inputs)]]
     return StepGraph(ops, returned, surgery.captured_bytes(function) + extra_bytes + sum(batches), tuple(batches))
+
+
+def wanted(graph: tf.Graph) -> list[str]:
+    """The ops for whose sake a function runs: arguments, results, and what must have run when it ends."""
+    return [t.op.name for t in (*graph.inputs, *graph.outputs)] + [op.name for op in graph.control_outputs]
 
 
 def size(tensor: tf.Tensor) -> int | None:
@@ -101,6 +105,7 @@ _FLOPS: dict[str, tuple[int, int | None]] = {
 # No work, or work that cannot be repeated: random numbers would move the state of a generator, or differ.
 # Without its forward op the gradient of a pooling runs another, slower kernel.
 _NOT_ALONE = ALIAS_TYPES | METADATA_TYPES | RESIDENT_TYPES | frozenset(PAIRED_TYPES.values())
+_ALIGNMENT = 64  # bytes, of a tensor's first element: the largest that TensorFlow is built with
 _ARGUMENT_ELEMENTS = 64  # an integer tensor of this size is an argument (axes, sizes, paddings), not data
 
 
@@ -154,7 +159,31 @@ def argument(tensor: tf.Tensor) -> np.ndarray | None:
         shape = tensor.op.inputs[tensor.value_index].shape
         return np.array(shape.as_list(), tensor.dtype.as_numpy_dtype) if shape.is_fully_defined() else None
     value = tf.get_static_value(tensor)
-    return None if value is None else np.asarray(value)
+    if value is not None:
+        return np.asarray(value)
+    if tensor.op.type not in ("Reshape", "Slice"):  # nor these two, by which the gradient of a padding is found
+        return None
+    known = [k for k in map(argument, tensor.op.inputs) if k is not None]
+    if len(known) < len(tensor.op.inputs):
+        return None
+    if tensor.op.type == "Reshape":
+        return known[0].reshape(known[1])
+    values, begin, size = known
+    return values[tuple(slice(b, None if s < 0 else b + s) for b, s in zip(begin, size, strict=True))]
+
+
+def _is_view(op: tf.Operation) -> bool:
+    """Whether a slice lies in one piece in its input: then TensorFlow copies nothing (`slice_op.cc`)."""
+    if op.type != "Slice" or not op.inputs[0].shape.is_fully_defined() or op.inputs[0].dtype in _OPAQUE:
+        return False
+    shape, begin, size = np.array(op.inputs[0].shape), argument(op.inputs[1]), argument(op.inputs[2])
+    if begin is None or size is None or not len(shape):
+        return False
+    size = np.where(size < 0, shape - begin, size)
+    whole = (begin == 0) & (size == shape)
+    row = int(np.prod(shape[1:])) * op.inputs[0].dtype.size
+    aligned = all(n * row % _ALIGNMENT == 0 for n in (begin[0], size[0]))
+    return bool(whole[1:].all() and (whole[0] or aligned))
 
 
 def is_reserve(tensor: tf.Tensor) -> bool:
@@ -189,6 +218,7 @@ def _op(op: tf.Operation, compute_device: str) -> Op:
             for t in op.outputs
         ),
         stateful=is_stateful(op),
+        view=_is_view(op),
         hidden_bytes=_hidden_bytes(op, compute_device) if here else 0,
         in_loop=surgery.in_loop(op),
         flops=flops(op),

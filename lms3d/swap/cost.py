@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from lms3d.swap.ir import ALIAS_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph
+from lms3d.swap.ir import METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph
 
 # What a second of transfer costs at least, even where it hides behind compute: it takes memory bandwidth, and may be late.
 TRANSFER_PRICE = 0.05
@@ -47,7 +47,7 @@ class Machine:
 
 def op_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:
     """Seconds of one op alone on the compute device; 0 for ops that move no data."""
-    if not op.on_device or op.type in ALIAS_TYPES or op.type in METADATA_TYPES or op.type in RESIDENT_TYPES:
+    if not op.on_device or op.shares_input or op.type in METADATA_TYPES or op.type in RESIDENT_TYPES:
         return 0.0
     if op.signature in machine.op_table:
         return machine.op_table[op.signature][0]

@@ -65,7 +65,7 @@ def decide(
     floor_bytes = None
     if with_floor:
         floor_bytes = min(planner.floor(ordered, machine, pool=settings.pool)[1], unedited)
-        if solution is not None:  # the planner had more time to look for it
+        if settings.planner == "hybrid":  # there is a plan for this limit
             floor_bytes = min(floor_bytes, settings.limit_bytes)
     report = Report(
         step=step,
@@ -218,7 +218,7 @@ def _describe_schedule(report: Report, solution: planner.Solution, machine: Mach
     report.predicted_stall_seconds = max(0.0, schedule.stall_seconds)
     report.timeline_bytes = tuple(int(b) for b in schedule.live_bytes)
     report.timeline_seconds = tuple(float(s) for s in np.concatenate([[0.0], np.cumsum(seconds)[:-1]]))
-    report.parameters = {"kept, swapped, recomputed tensors, both": _counts(solution)}
+    report.parameters = {"tensors kept, swapped, recomputed, both": _counts(solution)}
     if solution.bound_seconds:
         above = schedule.cost_seconds / solution.bound_seconds - 1
         report.parameters["at most above the best plan"] = f"{max(above, 0.0):.1%}"

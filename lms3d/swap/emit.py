@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lms3d.swap import edit
-from lms3d.swap.ir import ALIAS_TYPES, StepGraph, producer_name
+from lms3d.swap.ir import StepGraph, producer_name
 from lms3d.swap.liveness import aliased_input, roots
 from lms3d.swap.plan import Plan, Recompute, SwapIn, SwapOut
 from lms3d.swap.planner import Solution
@@ -170,7 +170,7 @@ def _data_sources(graph: StepGraph, name: str) -> set[str]:
         source = waiting.pop()
         found.add(source)
         op = graph.by_name[source]
-        if op.type in ALIAS_TYPES:
+        if op.shares_input:
             waiting += [producer_name(t) for t in op.inputs[:1]]
     return found
 

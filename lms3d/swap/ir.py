@@ -72,6 +72,7 @@ class Op:
     `stateful`: random, reads or writes a variable, does I/O. `in_loop`: part of a control-flow frame, untouchable.
     `on_device`: runs on the compute device. `workspace_bytes`: taken while the kernel runs, free after it.
     `hidden_bytes`: kept for its gradient (see `PAIRED_TYPES`), in no tensor that the graph knows.
+    `view`: its output is a part of its first input.
     `flops`: arithmetic of convolutions and matrix products, 0 for others; `inserted`: put there by a rewrite.
     `signature`: equal for ops that do the same work (type, attributes, shapes); "" for ops that cannot run alone.
     """
@@ -86,9 +87,15 @@ class Op:
     on_device: bool = True
     workspace_bytes: int = 0
     hidden_bytes: int = 0
+    view: bool = False
     flops: int = 0
     inserted: bool = False
     signature: str = ""
+
+    @property
+    def shares_input(self) -> bool:
+        """Whether it moves no data: its outputs lie in the memory of its inputs."""
+        return self.view or self.type in ALIAS_TYPES
 
 
 def producer_name(tensor_name: str) -> str:

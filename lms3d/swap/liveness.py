@@ -1,6 +1,7 @@
 """Which buffers a step needs, and how many bytes are live while each op runs, in a fixed order. No TensorFlow here.
 
-A *storage* is a buffer: the tensor whose op allocated it, and all tensors that share it (reshape, identity). Rules:
+A *storage* is a buffer: the tensor whose op allocated it, and all tensors that share it (reshape, identity, some slices).
+Rules:
  1. An op allocates its outputs, and its workspace for as long as it runs.
  2. An output of an aliasing op shares its input's storage.
  3. A forwarding kernel writes into the storage of an input that nobody needs afterwards, if the sizes agree.
@@ -16,7 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from lms3d.swap.ir import ALIAS_TYPES, FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph, Tensor
+from lms3d.swap.ir import FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Storage:
 
 def aliased_input(op: Op, output_index: int) -> str | None:
     """The input whose buffer this output shares, or None (rule 2)."""
-    if op.type not in ALIAS_TYPES or not op.inputs or not op.on_device:
+    if not op.shares_input or not op.inputs or not op.on_device:
         return None
     return op.inputs[output_index] if op.type == "IdentityN" else op.inputs[0]
 
@@ -109,7 +110,7 @@ _SLICES = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
 
 def _may_pass_on(graph: StepGraph, op: Op, name: str, output: Tensor) -> bool:
     """Whether an output may share the buffer of an input: all of it, as a Transpose that moves no axis, or a slice."""
-    if op.type in ALIAS_TYPES or op.type in _SLICES or output.bytes is None:
+    if op.shares_input or op.type in _SLICES or output.bytes is None:
         return True
     makes_its_own = op.type in FORWARDING_TYPES and op.type != "AddN"  # AddN passes on a single input
     tensor = graph.tensors.get(name)

@@ -29,6 +29,7 @@ def at_the_peak(
     event = int(schedule.live_bytes.argmax())
     at = schedule.events[event]
     times_back = Counter(c.buffer for c in schedule.copies if c.number)
+    times_swapped = Counter(c.buffer for c in schedule.copies if c.mode is Mode.SWAP)
     for copy in schedule.copies:
         if not (copy.start <= event <= copy.end and copy.bytes):
             continue
@@ -43,28 +44,35 @@ def at_the_peak(
             continue
         if choice.mode is Mode.KEEP:
             if buffer.recomputable:
-                yield promise / (buffer.seconds + 1e-4), copy.buffer, _again(buffer)
+                yield promise / (buffer.seconds + 1e-4), copy.buffer, _recomputed(buffer)
             if buffer.swappable:
                 yield promise / (buffer.bytes / 1e9 + 1e-4), copy.buffer, _away(buffer)
             continue
-        yield from _tighter(promise, copy, choice, event)
+        yield from _tighter(promise, copy, choice, event, written=times_swapped[copy.buffer] > 0)
         if copy.mode is Mode.SWAP and buffer.recomputable and times_back[copy.buffer] > 1:
-            yield promise / (buffer.seconds + 1e-4), copy.buffer, _both(choice, copy)
+            again = (
+                _again_too(choice, copy)
+                if times_swapped[copy.buffer] > 1
+                else Choice(Mode.RECOMPUTE, split=choice.split)
+            )
+            yield promise / (buffer.seconds + 1e-4), copy.buffer, again
         if choice.mode is Mode.RECOMPUTE and buffer.swappable:
             yield promise * 0.1, copy.buffer, Choice(Mode.SWAP, split=choice.split)
+        elif copy.mode is Mode.RECOMPUTE and choice.mode is Mode.SWAP:
+            yield promise * 0.1, copy.buffer, _swapped_too(choice, copy)
 
 
 def easier(choice: Choice) -> Iterator[Choice]:
-    """Choices that cost less, the least first."""
+    """Choices that may cost less, the least first."""
     yield KEEP
-    if choice.again:
-        yield replace(choice, again=())
     if choice.tight_out or choice.tight_in:
         yield replace(choice, tight_out=False, tight_in=False)
         yield replace(choice, tight_out=False)
         yield replace(choice, tight_in=False)
     if choice.split != SPLIT:
         yield replace(choice, split=SPLIT)
+    for anchor in choice.again:
+        yield replace(choice, again=tuple(a for a in choice.again if a != anchor))
 
 
 def others(problem: Problem, schedule: Schedule, b: int, choice: Choice) -> Iterator[Choice]:
@@ -81,25 +89,31 @@ def others(problem: Problem, schedule: Schedule, b: int, choice: Choice) -> Iter
     if choice.mode is Mode.KEEP or not (buffer.swappable and buffer.recomputable):
         return
     back = [c for c in schedule.copies if c.buffer == b and c.number]
-    if len(back) > 1:
-        all_again = replace(choice, mode=Mode.SWAP, again=tuple(sorted(c.readers[0].anchor for c in back)))
-        for copy in back:
-            if copy.mode is Mode.SWAP:
-                yield _both(choice, copy)
-            else:
-                yield replace(all_again, again=tuple(a for a in all_again.again if a != copy.readers[0].anchor))
+    again = {c.readers[0].anchor for c in back if c.mode is Mode.RECOMPUTE}
+    for copy in back if len(back) > 1 else ():
+        if buffer.mapped and copy.mode is Mode.SWAP and copy.number > 1:
+            continue  # it costs nothing once it is written
+        for_others = again ^ {copy.readers[0].anchor}
+        if 0 < len(for_others) < len(back):
+            yield replace(choice, mode=Mode.SWAP, again=tuple(sorted(for_others)))
 
 
-def _both(choice: Choice, copy: Copy) -> Choice:
+def _again_too(choice: Choice, copy: Copy) -> Choice:
     """Swapped, but this copy of it is computed again."""
     return replace(choice, again=tuple(sorted({*choice.again, copy.readers[0].anchor})))
+
+
+def _swapped_too(choice: Choice, copy: Copy) -> Choice:
+    """As it was, but this copy is swapped in."""
+    here = {r.anchor for r in copy.readers}
+    return replace(choice, again=tuple(a for a in choice.again if a not in here))
 
 
 def _away(buffer: Buffer) -> Choice:
     return Choice(Mode.SWAP) if _waits(buffer) else TIGHT
 
 
-def _again(buffer: Buffer) -> Choice:
+def _recomputed(buffer: Buffer) -> Choice:
     return Choice(Mode.RECOMPUTE) if _waits(buffer) else TIGHT_AGAIN
 
 
@@ -110,16 +124,21 @@ def _waits(buffer: Buffer) -> bool:
 
 def _read_in_tier(promise: float, copy: Copy, choice: Choice) -> Iterator[tuple[float, int, Choice]]:
     """What is read at the peak need not be there, if it is mapped."""
+    promise /= copy.bytes / 1e9 + 1e-4
     if choice.mode is not Mode.SWAP:
-        yield promise / (copy.bytes / 1e9 + 1e-4), copy.buffer, Choice(Mode.SWAP)
+        yield promise, copy.buffer, Choice(Mode.SWAP)
+    elif copy.mode is Mode.RECOMPUTE:
+        yield promise, copy.buffer, _swapped_too(choice, copy)
     if choice.split > 1:
-        yield promise / (copy.bytes / 1e9 + 1e-4), copy.buffer, Choice(Mode.SWAP, choice.tight_out, split=1)
+        yield promise, copy.buffer, Choice(Mode.SWAP, choice.tight_out, split=1, again=choice.again)
 
 
-def _tighter(promise: float, copy: Copy, choice: Choice, event: int) -> Iterator[tuple[float, int, Choice]]:
+def _tighter(
+    promise: float, copy: Copy, choice: Choice, event: int, *, written: bool
+) -> Iterator[tuple[float, int, Choice]]:
     if copy.mode is Mode.SWAP and event < copy.first_read and not choice.tight_in:
         yield promise * 1e4, copy.buffer, replace(choice, tight_in=True)
-    if choice.mode is Mode.SWAP and copy.number == 0 and not choice.tight_out:
+    if written and copy.number == 0 and not choice.tight_out:
         yield promise * 1e4, copy.buffer, replace(choice, tight_out=True)
     if choice.split > 1:
         yield promise, copy.buffer, replace(choice, split=1)

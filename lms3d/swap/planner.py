@@ -3,9 +3,8 @@
 Local search against the schedule of `schedule.build`, from two starts, the unplanned step and the answer of a
 mixed-integer program (`exact`), and where neither leads down to the budget, from the step with all moved away:
  1. While the peak is above the budget, look at the event of the peak. Every buffer that is live there but not read or
-    written there can be moved away: swapped, recomputed, brought back later, written out at once, or split into more copies
-    (`moves`).
-    Take the move that removes the most excess bytes for the least added cost.
+    written there can be moved away: swapped, recomputed, brought back later, written out at once, split into more copies, or
+    both swapped and recomputed (`moves`). Take the move that removes the most excess bytes for the least added cost.
  2. Where no single move helps, try pairs: a move, and then one at the event that is the highest after it.
  3. When the bytes fit, give back what is not needed any more: undo each move that still fits, the dearest first.
  4. Change one decision, hold it, repair by rule 1 and give back by rule 3; keep the result where it costs less. Until
@@ -52,6 +51,8 @@ RESERVE_IN_TURN = 0.03  # of a pool whose waste is counted, too
 ACCIDENT = 0.7  # of the largest tensor
 ACCIDENT_BYTES = 3 * bfc.MOST_WASTE  # at most
 LOWER = 0.975  # each further try, when a plan fits by its bytes but not as pieces in the pool
+STEADY_PLANS = 4  # near the floor
+STEADY_STEPS, STEADY_STEP_BYTES = 4, 2 << 20
 NEAR_FLOOR = 1.06  # plans with a peak up to this much above the smallest are tried as pieces
 
 
@@ -187,8 +188,24 @@ def floor(problem: Problem, machine: Machine, *, pool: str = "none") -> tuple[So
     lowest = min(lows, key=lambda low: low[1].peak_bytes)
     met = search.met(int(lowest[1].peak_bytes * NEAR_FLOOR)) if pool != "none" else [lowest]
     limits = [needed_bytes(problem, schedule, pool) for _, schedule in met]
+    if pool == "split":
+        likely = sorted(range(len(met)), key=limits.__getitem__)[:STEADY_PLANS]
+        met = [met[i] for i in likely]
+        limits = [_steady(problem, met[k][1], limits[i], pool) for k, i in enumerate(likely)]
     best = limits.index(min(limits))
     return _check(problem, *met[best], limits[best], pool), limits[best]
+
+
+def _steady(problem: Problem, schedule: Schedule, limit_bytes: int, pool: str) -> int:
+    """The smallest limit from here such that a little more memory is not too little: gaps between the weights are never
+    quite as predicted, and which pieces fit must not hang on them."""
+    steps = [limit_bytes + i * STEADY_STEP_BYTES for i in range(64)]
+    fit = [_check(problem, {}, schedule, limit, pool).fits for limit in steps[:STEADY_STEPS]]
+    for limit in steps[STEADY_STEPS:]:
+        fit.append(_check(problem, {}, schedule, limit, pool).fits)
+        if all(fit[-STEADY_STEPS - 1 :]):
+            return limit - STEADY_STEPS * STEADY_STEP_BYTES
+    return limit_bytes
 
 
 def _cheap(machine: Machine) -> Machine:
@@ -363,7 +380,7 @@ class _Search:
     def _dearest_first(self, choices: dict[int, Choice]) -> list[tuple[int, Choice]]:
         def cost(item: tuple[int, Choice]) -> float:
             buffer = self.problem.buffers[item[0]]
-            moved = buffer.bytes / self.machine.swap_out_bytes_per_second
+            moved = buffer.bytes / self.machine.swap_out_bytes_per_second + len(item[1].again) * buffer.seconds
             return buffer.seconds if item[1].mode is Mode.RECOMPUTE else moved
 
         return sorted(choices.items(), key=cost, reverse=True)

@@ -15,7 +15,6 @@ import numpy as np
 
 from lms3d.swap.cost import Machine, op_seconds
 from lms3d.swap.ir import (
-    ALIAS_TYPES,
     FORWARDING_TYPES,
     METADATA_TYPES,
     RESIDENT_TYPES,
@@ -61,7 +60,7 @@ class Reader(NamedTuple):
 
 
 class Small(NamedTuple):
-    """A buffer that nothing is decided about, alive from anchor `first` to anchor `last`.
+    """A buffer without a place in the order, alive from anchor `first` to anchor `last`.
 
     hidden: it belongs to these two ops alone (`Op.hidden_bytes`). Others are alive about then: what makes or reads them is held
     to no place in the order.
@@ -175,13 +174,7 @@ def reduce(graph: StepGraph, machine: Machine) -> Problem:
 
 
 def _is_anchor(op: Op, large: dict[str, Storage], root_of: dict[str, str]) -> bool:
-    if (
-        not op.on_device
-        or op.in_loop
-        or op.type in ALIAS_TYPES
-        or op.type in METADATA_TYPES
-        or op.type in RESIDENT_TYPES
-    ):
+    if not op.on_device or op.in_loop or op.shares_input or op.type in METADATA_TYPES or op.type in RESIDENT_TYPES:
         return False
     return any(root_of.get(t) in large for t in op.inputs) or any(t.name in large for t in op.outputs)
 

@@ -3,7 +3,7 @@
 Events are the anchors in their order, and before an anchor the ops that are recomputed for it. Rules:
  1. A buffer's reads fall into segments: a gap of more than `split` anchors starts a new one. A kept buffer has one segment.
  2. Segment 0 uses the original. Each further segment has a copy, swapped in or recomputed just before its first read. Both
-    may happen to a swapped buffer: a segment that begins with an anchor of `again` is recomputed.
+    may happen to a swapped buffer: a segment with a read at an anchor of `again` is recomputed.
  3. Recomputing reads the parents at that moment: these reads join the parents' own segments (parents are older, so one
     pass from the youngest buffer to the oldest settles everything).
  4. The links to and from the tier are serial. A swap-out starts when the buffer exists and holds the original until it is
@@ -39,7 +39,7 @@ class Mode(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Choice:
-    """What happens to one buffer. `tight_out`, `tight_in`, `split`: rules 4 and 1; `again`: rule 2."""
+    """What happens to one buffer. `tight_out`, `tight_in`, `split`: rules 4 and 1; `again`, of a swapped one: rule 2."""
 
     mode: Mode = Mode.KEEP
     tight_out: bool = False
@@ -152,7 +152,7 @@ def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, l
             last = reader.anchor
         found[b] = segments
         for segment in segments[1:]:
-            if source(choice, segment) is Mode.RECOMPUTE:
+            if _source(choice, segment) is Mode.RECOMPUTE:
                 event = Reader(segment[0].anchor, b)
                 recomputed.append(event)
                 for parent in buffer.parents:
@@ -172,9 +172,9 @@ def _events(problem: Problem, recomputed: list[Reader]) -> list[Reader]:
     return [*events, *problem.anchor_events[done:]]
 
 
-def source(choice: Choice, readers: Sequence[Reader]) -> Mode:
+def _source(choice: Choice, readers: Sequence[Reader]) -> Mode:
     """Where the copy for a segment of a moved buffer comes from."""
-    return Mode.RECOMPUTE if readers[0].anchor in choice.again else choice.mode
+    return Mode.RECOMPUTE if any(r.anchor in choice.again for r in readers) else choice.mode
 
 
 def _copies(
@@ -197,7 +197,7 @@ def _copies(
             reads = [at[r[0]] if r[1] == itself else event_of[r] for r in readers]
             first = at[buffer.defined] if k == 0 else min(reads)
             first_read = min(reads, default=first)
-            mode = source(choices[b], readers) if k else Mode.KEEP
+            mode = _source(choices[b], readers) if k else Mode.KEEP
             if mode is Mode.RECOMPUTE:
                 first = event_of[Reader(readers[0].anchor, b)]
             end = count - 1 if buffer.returned else max(reads, default=first)

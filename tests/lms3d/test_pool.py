@@ -37,6 +37,21 @@ except tf.errors.ResourceExhaustedError:
     assert done.stdout == printed, done.stderr[-2000:]
 
 
+@pytest.mark.parametrize("limit", ["100MiB", "200MiB"])
+def test_only_crumbs_get_in_among_the_crumbs(limit):
+    """A little larger ones would shift all that is planned."""
+    done = run_python(
+        POOL.replace("200MiB", limit)
+        + """
+pool.open_crumb_holes()
+larger = [piece(65) for _ in range(100)]
+crumbs = [piece(64) for _ in range(100)]
+print(sum(map(pool.counts, larger)), sum(map(pool.counts, crumbs)) < 20)
+"""
+    )
+    assert done.stdout == "100 True\n", done.stderr[-2000:]
+
+
 def test_what_numpy_holds_does_not_count():
     done = run_python(
         POOL
@@ -57,16 +72,16 @@ def test_where_the_free_part_of_the_pool_begins():
         POOL
         + """
 pool.open_crumb_holes()
-kept = [piece(8 << 10) for _ in range(3)]
+kept = [piece(4 << 10)]
 print(pool.taken_bytes(memory.current_limit()) // 2**19 / 2)
-kept += [piece(8 << 10) for _ in range(4)]
+kept += [piece(8 << 10) for _ in range(7)]
 temporary = piece(20 << 10)
-kept.append(piece(4 << 10))
+kept.append(piece(5 << 10))
 del temporary
 print(pool.taken_bytes(memory.current_limit()) / 2**20)
 """
     )
-    assert done.stdout == "24.0\n80.0\n", done.stderr
+    assert done.stdout == "4.0\n89.0\n", done.stderr
 
 
 def test_without_a_pool_all_counts():

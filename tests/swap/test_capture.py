@@ -9,6 +9,8 @@ import tensorflow as tf
 from lms3d.swap import surgery
 from lms3d.swap.capture import capture
 from lms3d.swap.decide import Settings, decide
+from lms3d.swap.liveness import roots
+from tests.lms3d.test_memory import run_python
 from tests.swap.toy_graphs import SECONDS
 from tests.swap.traced import SPEC
 
@@ -97,3 +99,45 @@ def test_batches_take_the_place_of_the_arguments():
     assert capture(function, batches=()).resident_bytes == 0
     counted = capture(function, batches=(own, own, 5), extra_bytes=7)
     assert (counted.resident_bytes, counted.batches) == (2 * own + 12, (own, own, 5))
+
+
+def padded(kernel: tf.Tensor) -> tf.Tensor:
+    """As `JoinedConv3D` widens its kernel: the gradient of each padding is a slice along its axis."""
+    with tf.GradientTape() as tape:
+        tape.watch(kernel)
+        wide = tf.pad(tf.pad(kernel, [[1, 0], [0, 0], [0, 0]], name="first"), [[0, 0], [0, 1], [0, 0]], name="second")
+        y = tf.square(wide)
+    return tape.gradient(y, kernel)
+
+
+def test_a_slice_in_one_piece_shares_the_memory_of_its_input():
+    """TensorFlow copies only what it must: the slice along the second axis, and one that begins at an odd address."""
+    graph = capture(surgery.trace(padded, tf.TensorSpec((3, 4, 16))))
+    slices = {op.outputs[0].bytes: op for op in graph.ops if op.type == "Slice" and op.outputs[0].rank == 3}
+    assert {size: op.view for size, op in slices.items()} == {4 * 4 * 16 * 4: False, 3 * 4 * 16 * 4: True}
+    view = slices[3 * 4 * 16 * 4]
+    assert roots(graph)[view.outputs[0].name] == view.inputs[0]
+    odd = capture(surgery.trace(padded, tf.TensorSpec((3, 3, 5))))
+    assert not [op for op in odd.ops if op.view]
+
+
+def test_a_view_is_a_view():
+    """The allocator knows: the slice of 8 MiB takes none."""
+
+    def half(x: tf.Tensor) -> tf.Tensor:
+        whole = tf.tanh(x)
+        return tf.reduce_sum(tf.slice(whole, [1, 0], [1, -1])) + tf.reduce_sum(whole)
+
+    function = surgery.trace(half, tf.TensorSpec((2, 2 << 20)))
+    (view,) = [op for op in capture(function).ops if op.view]
+    assert view.type == "Slice"
+    code = """
+import lms3d; lms3d.limit_memory("100MiB")
+import tensorflow as tf
+whole = tf.tanh(tf.zeros((2, 2 << 20)))
+before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+part = tf.slice(whole, [1, 0], [1, -1])
+print(tf.config.experimental.get_memory_info("CPU:0")["current"] - before < 1 << 20)
+"""
+    done = run_python(code)
+    assert done.stdout == "True\n", done.stderr[-2000:]

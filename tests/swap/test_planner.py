@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +52,30 @@ def test_the_floor_is_feasible_and_below_it_an_error_names_it(pool):
     with pytest.raises(DoesNotFit, match="the smallest memory limit that would do is") as caught:
         decide(graph, Settings(limit_bytes=smallest // 2, pool=pool), MACHINE)
     assert caught.value.smallest_limit_bytes == smallest
+
+
+def test_a_little_more_than_the_floor_is_enough_too(monkeypatch):
+    """Or it would hang on gaps between weights, of a MiB or two, which pieces fit."""
+    problem = reduce(GRAPH, MACHINE)
+    check, needed = planner._check, planner.floor(problem, MACHINE, pool="split")[1]
+
+    def unlucky(problem, choices, schedule, limit_bytes, pool):
+        found = check(problem, choices, schedule, limit_bytes, pool)
+        return replace(found, fits=found.fits and limit_bytes != needed + 4 * MIB)
+
+    monkeypatch.setattr(planner, "_check", unlucky)
+    lowest, steady = planner.floor(problem, MACHINE, pool="split")
+    assert steady == needed + 6 * MIB
+    assert lowest.limit_bytes == steady
+
+
+def test_a_limit_that_has_a_plan_is_not_below_the_floor_that_is_named(monkeypatch):
+    """The search for the floor may miss what the planner finds."""
+    lowest, _ = planner.floor(reduce(GRAPH, MACHINE), MACHINE)
+    monkeypatch.setattr(planner, "floor", lambda *_, **__: (lowest, UNEDITED))
+    _, report = decide(GRAPH, Settings(limit_bytes=int(UNEDITED * 0.5)), MACHINE)
+    assert report.rewritten
+    assert report.floor_bytes == report.limit_bytes
 
 
 def test_the_error_names_both_limits_and_the_largest_tensors_at_the_peak():

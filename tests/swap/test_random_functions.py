@@ -18,14 +18,14 @@ from lms3d.swap.rewrite import rewrite
 from lms3d.swap.tiers import DiskTier, HostTier
 from tests.swap.traced import batch, same_bits
 
-SPEC = tf.TensorSpec((1, 8, 8, 256), tf.float32)  # 64 KiB: just large enough for the hybrid planner
+SPEC = tf.TensorSpec((2, 16, 16, 256), tf.float32)  # 512 KiB: limits are whole MiB
 KERNEL = tf.constant(0.01, shape=(3, 3, 256, 256))
 UNARY: dict[str, Callable] = {
     "tanh": tf.tanh,
     "relu": tf.nn.leaky_relu,
     "convolution": lambda t: tf.nn.conv2d(t, KERNEL, 1, "SAME"),
     "matmul": lambda t: tf.matmul(t, KERNEL[0, 0]),
-    "there and back": lambda t: tf.reshape(tf.reshape(t, (64, 256)), (1, 8, 8, 256)),
+    "there and back": lambda t: tf.reshape(tf.reshape(t, (512, 256)), (2, 16, 16, 256)),
     "identity": tf.identity,
     "same axes": lambda t: tf.transpose(t, (0, 1, 2, 3)),  # passes the buffer on
     "normalise": lambda t: (
@@ -105,3 +105,11 @@ def test_hybrid(network, share, link, tier):
             return decide(graph, Settings(limit_bytes=error.smallest_limit_bytes), machine)[0]
 
     check(network, make_plan, tier != "host")
+
+
+def test_these_networks_give_the_planner_something_to_do():
+    network = ([(name, 1) for name in ("convolution", "tanh", "relu") * 4] + [("add", 1, 12)], True)
+    graph = capture(surgery.trace(function_of(network), SPEC))
+    _, report = decide(graph, Settings(limit_bytes=1 << 40), Machine())
+    plan, _ = decide(graph, Settings(limit_bytes=report.floor_bytes), Machine())
+    assert plan.swap_outs or plan.recomputes
