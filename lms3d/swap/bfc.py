@@ -227,7 +227,7 @@ def _lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *
             first = max(0, first - shifts.randrange(SMALL_SHIFT + 1))
             end = min(last, end + shifts.randrange(SMALL_SHIFT + 1))
         lives.append(_Life(size, at[first], at[end], _SMALL))
-    lives += [_Life(int(w), at[a], at[a], _WORKSPACE) for a, w in enumerate(problem.workspace_bytes) if w]
+    lives += [_Life(int(w), at[a], at[a], _WORKSPACE) for a, w in enumerate(problem.workspace_bytes) if w >= smallest]
     number = {id(c): len(lives) + i for i, c in enumerate(schedule.copies)}
     heirs = {id(c.heir) for c in schedule.copies if c.heir is not None}
     for copy in schedule.copies:

@@ -51,6 +51,7 @@ RESERVE_IN_TURN = 0.03  # of a pool whose waste is counted, too
 ACCIDENT = 0.7  # of the largest tensor
 ACCIDENT_BYTES = 3 * bfc.MOST_WASTE  # at most
 LOWER = 0.975  # each further try, when a plan fits by its bytes but not as pieces in the pool
+TIMELESS_SECONDS = 0.01  # of each op alike, which hides nearly all transfers
 STEADY_PLANS = 4  # near the floor
 STEADY_STEPS, STEADY_STEP_BYTES = 4, 2 << 20
 NEAR_FLOOR = 1.06  # plans with a peak up to this much above the smallest are tried as pieces
@@ -182,11 +183,19 @@ def solve(
 
 
 def floor(problem: Problem, machine: Machine, *, pool: str = "none") -> tuple[Solution, int]:
-    """The plan that needs the smallest limit of those that descents reach, and that limit."""
+    """The plan that needs the smallest limit of those that descents reach, and that limit.
+
+    Time counts nothing at first, so that the same step has the same floor, however fast its ops have been measured.
+    """
+    timeless = _Search(_timeless(problem), _cheap(machine), PLANNING_SECONDS)
     search = _Search(problem, _cheap(machine), PLANNING_SECONDS)
-    lows = [search.descend(*search.build(choices), 0) for choices in ({}, next(search.everything_moved()))]
-    lowest = min(lows, key=lambda low: low[1].peak_bytes)
-    met = search.met(int(lowest[1].peak_bytes * NEAR_FLOOR)) if pool != "none" else [lowest]
+    for start in ({}, next(search.everything_moved())):
+        low = timeless.descend(*timeless.build(start), 0)
+        search.descend(*search.build(low[0]), 0)  # transfers that are slow beside the ops hold memory longer
+    lowest = min(found[1].peak_bytes for found in timeless.on_the_way)
+    met = search.on_the_way + [search.build(c) for c, _ in timeless.met(int(lowest * NEAR_FLOOR))]
+    lowest = min(found[1].peak_bytes for found in met)
+    met = [f for f in met if f[1].peak_bytes <= lowest * (NEAR_FLOOR if pool != "none" else 1)]
     limits = [needed_bytes(problem, schedule, pool) for _, schedule in met]
     if pool == "split":
         likely = sorted(range(len(met)), key=limits.__getitem__)[:STEADY_PLANS]
@@ -194,6 +203,11 @@ def floor(problem: Problem, machine: Machine, *, pool: str = "none") -> tuple[So
         limits = [_steady(problem, met[k][1], limits[i], pool) for k, i in enumerate(likely)]
     best = limits.index(min(limits))
     return _check(problem, *met[best], limits[best], pool), limits[best]
+
+
+def _timeless(problem: Problem) -> Problem:
+    buffers = tuple(replace(b, seconds=TIMELESS_SECONDS) for b in problem.buffers)
+    return replace(problem, seconds=np.full(len(problem.anchors), TIMELESS_SECONDS), buffers=buffers)
 
 
 def _steady(problem: Problem, schedule: Schedule, limit_bytes: int, pool: str) -> int:

@@ -211,6 +211,15 @@ def test_small_tensors_of_a_split_pool(resident_mib, small_kib):
     assert replay(problem, build(problem, {}, SECONDS), limit, "split").fits
 
 
+def test_a_workspace_that_is_a_crumb_takes_no_piece():
+    limit = 100 * MIB
+    large = limit - FIRST_REGIONS_BYTES - 16 * KIB
+    for workspace, fits in ((64 * KIB, True), (65 * KIB, False)):
+        graph = step(placeholder(), op("c", "x", mib=large / MIB, workspace_bytes=workspace), resident_mib=1 / 1024)
+        problem = reduce(graph, SECONDS)
+        assert replay(problem, build(problem, {}, SECONDS), limit, "split").fits == fits
+
+
 def test_a_split_pool_keeps_a_reserve_for_waste(monkeypatch):
     """A planned schedule whose pieces take up nearly the whole pool does not count as fitting."""
     problem, schedule, _ = swapped_over_a_chain()

@@ -54,6 +54,13 @@ def test_the_floor_is_feasible_and_below_it_an_error_names_it(pool):
     assert caught.value.smallest_limit_bytes == smallest
 
 
+def test_the_floor_does_not_depend_on_the_clock():
+    """Ops are measured within a pool and without, and never quite alike."""
+    speeds = (1e8, 1e10, 1e13)
+    machines = [replace(MACHINE, flops_per_second=f, bytes_per_second=f) for f in speeds]
+    assert len({planner.floor(reduce(GRAPH, m), m, pool="split")[1] for m in machines}) == 1
+
+
 def test_a_little_more_than_the_floor_is_enough_too(monkeypatch):
     """Or it would hang on gaps between weights, of a MiB or two, which pieces fit."""
     problem = reduce(GRAPH, MACHINE)
