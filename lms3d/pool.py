@@ -38,6 +38,7 @@ def claim(limit_bytes: int) -> None:
         _make_crumb_holes(end, bfc.CRUMB_BYTES)
     except tf.errors.ResourceExhaustedError:  # the system has less: the same
         _crumb_holes.clear()
+        _crumb_fences.clear()
         return
     _regions[:] = [(start, start + size) for start, size in zip(starts, sizes[-len(starts) :], strict=True)]
 
@@ -67,14 +68,19 @@ def _make_crumb_holes(end: int, hole_bytes: int) -> None:
     while not end - 2 * hole_bytes - bfc.ALIGNMENT < here < end:
         hole = _empty(hole_bytes)
         here = _address(hole)
-        fences = 0 if end - 2 * hole_bytes < here < end else hole_bytes // bfc.ALIGNMENT
-        for _ in range(fences):
-            _crumb_fences.append(_empty(1))  # finds smaller gaps first
-            if _address(_crumb_fences[-1]) == here + hole_bytes:
-                _crumb_holes.append(hole)
-                break
-        else:
-            _crumb_fences.append(hole)
+        last = end - 2 * hole_bytes < here < end
+        (_crumb_holes if not last and _fenced(here + hole_bytes, hole_bytes) else _crumb_fences).append(hole)
+
+
+def _fenced(address: int, most_bytes: int) -> bool:
+    """Put one byte there, and more where the allocator prefers smaller gaps; False where it cannot be had."""
+    from lms3d.swap import bfc
+
+    for _ in range(most_bytes // bfc.ALIGNMENT):
+        _crumb_fences.append(_empty(1))
+        if _address(_crumb_fences[-1]) == address:
+            return True
+    return False
 
 
 def open_crumb_holes() -> None:

@@ -12,9 +12,10 @@ large one holds what the plan is about. Crumbs, of at most `CRUMB_BYTES`, have a
 else fits into: a scalar in a hole of exactly the size of a large tensor would cost that size. In a GPU's pool they go
 where the rules put them, and decide with that what is left for the large ones.
 
-What fits must not hang on a coincidence. The executor keeps the planned order of the large ops only: small ones run a
-little earlier or later, and on a GPU a swap-in starts when a stream is free, a swap-out may be done early. `fits` replays
-the schedule as planned and `PERTURBED` times with such shifts, drawn with fixed seeds; every replay has to fit.
+What fits must not hang on a coincidence. On a GPU small ops run a little earlier or later than planned, a swap-in starts when a
+stream is free, a swap-out may be done early; on a CPU batches come when they come, and the gaps between weights are never quite
+as predicted. `fit` replays the schedule as planned and `PERTURBED` times with such shifts, drawn with fixed seeds, and in
+somewhat smaller pools; every replay has to fit.
 """
 
 from __future__ import annotations

@@ -105,14 +105,15 @@ _FLOPS: dict[str, tuple[int, int | None]] = {
 # No work, or work that cannot be repeated: random numbers would move the state of a generator, or differ.
 # Without its forward op the gradient of a pooling runs another, slower kernel.
 _NOT_ALONE = ALIAS_TYPES | METADATA_TYPES | RESIDENT_TYPES | frozenset(PAIRED_TYPES.values())
-_ALIGNMENT = 64  # bytes, of a tensor's first element: the largest that TensorFlow is built with
+_SLICE_ALIGNMENT = 64  # bytes: the largest that TensorFlow is built with
 _ARGUMENT_ELEMENTS = 64  # an integer tensor of this size is an argument (axes, sizes, paddings), not data
 
 
 def signature(op: tf.Operation) -> str:
     """Equal for ops that do the same work, in every process: a hash of type, attributes, shapes and integer arguments.
 
-    "" for an op that moves no data or cannot be run alone: stateful, random, in a loop, or of unknown shape or argument.
+    "" for most ops that move no data, and those that cannot be run alone: stateful, random, in a loop, or of an unknown shape
+    or argument.
     """
     tensors = [*op.inputs, *op.outputs]
     if (
@@ -168,21 +169,22 @@ def argument(tensor: tf.Tensor) -> np.ndarray | None:
         return None
     if tensor.op.type == "Reshape":
         return known[0].reshape(known[1])
-    values, begin, size = known
-    return values[tuple(slice(b, None if s < 0 else b + s) for b, s in zip(begin, size, strict=True))]
+    values, begin, extent = known
+    return values[tuple(slice(b, None if n < 0 else b + n) for b, n in zip(begin, extent, strict=True))]
 
 
 def _is_view(op: tf.Operation) -> bool:
-    """Whether a slice lies in one piece in its input: then TensorFlow copies nothing (`slice_op.cc`)."""
+    """Whether a slice lies in one piece in its input: then TensorFlow copies nothing (`slice_op.cc`, `ops_util.h`)."""
     if op.type != "Slice" or not op.inputs[0].shape.is_fully_defined() or op.inputs[0].dtype in _OPAQUE:
         return False
-    shape, begin, size = np.array(op.inputs[0].shape), argument(op.inputs[1]), argument(op.inputs[2])
-    if begin is None or size is None or not len(shape):
+    shape, begin, extent = np.array(op.inputs[0].shape), argument(op.inputs[1]), argument(op.inputs[2])
+    if begin is None or extent is None or not len(shape):
         return False
-    size = np.where(size < 0, shape - begin, size)
-    whole = (begin == 0) & (size == shape)
+    extent = np.where(extent < 0, shape - begin, extent)
+    whole = (begin == 0) & (extent == shape)
     row = int(np.prod(shape[1:])) * op.inputs[0].dtype.size
-    aligned = all(n * row % _ALIGNMENT == 0 for n in (begin[0], size[0]))
+    steps = (begin[0] * row, extent[0] * row) if len(shape) == 1 else (row,)
+    aligned = row > 0 and all(step % _SLICE_ALIGNMENT == 0 for step in steps)
     return bool(whole[1:].all() and (whole[0] or aligned))
 
 

@@ -65,7 +65,7 @@ def decide(
     floor_bytes = None
     if with_floor:
         floor_bytes = min(planner.floor(ordered, machine, pool=settings.pool)[1], unedited)
-        if settings.planner == "hybrid":  # there is a plan for this limit
+        if not plan.empty and settings.planner == "hybrid":  # made for this limit
             floor_bytes = min(floor_bytes, settings.limit_bytes)
     report = Report(
         step=step,
@@ -131,6 +131,7 @@ def _hybrid(
             raise does_not_fit(
                 settings.limit_bytes, min(smallest, unedited), unedited, _peak_tensors(problem, lowest.schedule)
             )
+        solution = planner.lightened(solution, machine, pool=settings.pool)
     return emit.emit(solution), solution
 
 

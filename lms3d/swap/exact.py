@@ -195,10 +195,7 @@ class _Builder:
         limits = self.budget - problem.base_bytes - problem.small_bytes - problem.workspace_bytes - fixed.cumsum()[:-1]
         for buffer in problem.buffers:
             t = buffer.defined
-            if not buffer.in_place:
-                continue
-            olds = [p for p in buffer.parents if problem.buffers[p].bytes == buffer.bytes]
-            olds = [p for p in olds if not problem.buffers[p].returned and problem.buffers[p].defined < t]
+            olds = [p for p in buffer.overwrites if not problem.buffers[p].returned and problem.buffers[p].defined < t]
             if not olds:
                 continue
             saved = self.program.column(whole=False)

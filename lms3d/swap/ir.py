@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-# Ops whose output shares the buffer of their first input.
+# Ops whose outputs share the buffers of their inputs, whatever the shapes; see also `Op.view`.
 ALIAS_TYPES = frozenset(
     {
         "Identity",

@@ -4,14 +4,15 @@ A *storage* is a buffer: the tensor whose op allocated it, and all tensors that 
 Rules:
  1. An op allocates its outputs, and its workspace for as long as it runs.
  2. An output of an aliasing op shares its input's storage.
- 3. A forwarding kernel writes into the storage of an input that nobody needs afterwards, if the sizes agree.
+ 3. A forwarding kernel writes into the storage of an input that it reads whole and nobody needs afterwards, if its first output
+    has that size.
  4. Ops that read only the shape (Shape, Size, ...) run early and hold nothing: they are not readers.
  5. A storage is freed after its last reader, unless it is resident (counted once, in `resident_bytes`) or returned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -76,8 +77,14 @@ def storages(graph: StepGraph) -> dict[str, Storage]:
     return found
 
 
+def read_whole(graph: StepGraph, op: Op, root_of: Mapping[str, str]) -> list[str]:
+    """The storages (roots) of which an op reads all, not a view of a part."""
+    inputs = [t for t in op.inputs if t in root_of]
+    return [root_of[t] for t in inputs if graph.tensors[t].bytes == graph.tensors[root_of[t]].bytes]
+
+
 def forwarded(op: Op, candidates: Sequence[tuple[str, int]]) -> str | None:
-    """The storage (root) that `op` may overwrite, among (root, bytes) of its dying inputs (rule 3)."""
+    """The storage (root) that `op` may overwrite, among (root, bytes) of its dying inputs that it reads whole (rule 3)."""
     if op.type not in FORWARDING_TYPES or not op.outputs or not op.outputs[0].bytes:
         return None
     return next((root for root, size in candidates if size == op.outputs[0].bytes), None)
@@ -129,7 +136,8 @@ def live_bytes(graph: StepGraph) -> np.ndarray:
             pending[root] -= 1
             if pending[root] == 0 and not stores[root].resident and not stores[root].returned:
                 dying.append((root, stores[root].bytes))
-        reused = forwarded(op, dying)
+        whole = read_whole(graph, op, root_of)
+        reused = forwarded(op, [(root, size) for root, size in dying if root in whole])
         made = [t for t in op.outputs if t.name in stores and not stores[t.name].resident]
         live += sum(stores[t.name].bytes for t in made)
         if reused is not None:  # rule 3: the first output takes the place of the input

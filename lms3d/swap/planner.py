@@ -11,7 +11,7 @@ mixed-integer program (`exact`), and where neither leads down to the budget, fro
     nothing is gained, or the evaluations are used up.
 In a pool the schedule's allocations are replayed (`bfc`); where the pieces do not fit, the budget is lowered.
 The limit that the lowest plan needs is the floor: below it nothing trains. Peaks are not enough to tell: among all plans
-that rule 1 meets near the smallest peak, the one whose pieces need the smallest pool counts.
+that rule 1 meets near the smallest peak, the one whose pieces need the smallest pool counts, and a little more is enough, too.
 
 Rules 3 and 4 count what transfers cost; rules 1 and 2 take them as nearly free (`cost.TRANSFER_PRICE`), because by the true
 price a descent ends on higher ground.
@@ -52,8 +52,9 @@ ACCIDENT = 0.7  # of the largest tensor
 ACCIDENT_BYTES = 3 * bfc.MOST_WASTE  # at most
 LOWER = 0.975  # each further try, when a plan fits by its bytes but not as pieces in the pool
 TIMELESS_SECONDS = 0.01  # of each op alike, which hides nearly all transfers
-STEADY_PLANS = 4  # near the floor
+STEADY_PLANS = 4  # those that need the least; each has to fit at so many limits in a row, in steps of so much
 STEADY_STEPS, STEADY_STEP_BYTES = 4, 2 << 20
+STEADY_TRIED = 16
 NEAR_FLOOR = 1.06  # plans with a peak up to this much above the smallest are tried as pieces
 
 
@@ -127,7 +128,7 @@ def working_set_bytes(problem: Problem) -> int:
             there, last = [*there, read], read
         bytes_at[[*{*there} - {buffer.defined}]] += buffer.bytes
         # An op that writes in place needs no bytes of its own.
-        bytes_at[buffer.defined] += 0 if buffer.in_place else buffer.bytes
+        bytes_at[buffer.defined] += 0 if buffer.overwrites else buffer.bytes
     return int(bytes_at.max(initial=problem.base_bytes))
 
 
@@ -182,26 +183,48 @@ def solve(
         budget = int(min(f[1].peak_bytes for f in starts) * LOWER)
 
 
+def lightened(
+    solution: Solution, machine: Machine, *, pool: str = "none", seconds: float = PLANNING_SECONDS
+) -> Solution:
+    """A plan that fits in its limit, made cheaper by rules 3 and 4: the floor's was found without a thought for time."""
+    search = _Search(solution.problem, machine, seconds)
+    usable = usable_bytes(solution.problem, solution.limit_bytes, pool)
+
+    def good(found: _Found) -> bool:
+        return _check(solution.problem, *found, solution.limit_bytes, pool).fits
+
+    here = search.give_back(solution.choices, solution.schedule, usable, good)
+    return _check(solution.problem, *search.exchange(*here, usable, good), solution.limit_bytes, pool)
+
+
 def floor(problem: Problem, machine: Machine, *, pool: str = "none") -> tuple[Solution, int]:
     """The plan that needs the smallest limit of those that descents reach, and that limit.
 
-    Time counts nothing at first, so that the same step has the same floor, however fast its ops have been measured.
+    Time counts nothing at first, so that the floor hardly depends on how fast the ops have been measured.
     """
     timeless = _Search(_timeless(problem), _cheap(machine), PLANNING_SECONDS)
+    lows = [timeless.descend(*timeless.build(c), 0) for c in ({}, next(timeless.everything_moved()))]
+    near = timeless.met(int(min(low[1].peak_bytes for low in lows) * NEAR_FLOOR))
     search = _Search(problem, _cheap(machine), PLANNING_SECONDS)
-    for start in ({}, next(search.everything_moved())):
-        low = timeless.descend(*timeless.build(start), 0)
-        search.descend(*search.build(low[0]), 0)  # transfers that are slow beside the ops hold memory longer
-    lowest = min(found[1].peak_bytes for found in timeless.on_the_way)
-    met = search.on_the_way + [search.build(c) for c, _ in timeless.met(int(lowest * NEAR_FLOOR))]
+    for choices, _ in lows:  # transfers that are slow beside the ops hold memory longer
+        search.descend(*search.build(choices), 0)
+    met: list[_Found] = []
+    for found in (*search.on_the_way, *(search.build(choices) for choices, _ in near)):
+        if all(found[0] != other[0] for other in met):
+            met.append(found)
     lowest = min(found[1].peak_bytes for found in met)
     met = [f for f in met if f[1].peak_bytes <= lowest * (NEAR_FLOOR if pool != "none" else 1)]
     limits = [needed_bytes(problem, schedule, pool) for _, schedule in met]
-    if pool == "split":
-        likely = sorted(range(len(met)), key=limits.__getitem__)[:STEADY_PLANS]
-        met = [met[i] for i in likely]
-        limits = [_steady(problem, met[k][1], limits[i], pool) for k, i in enumerate(likely)]
     best = limits.index(min(limits))
+    if pool == "split":
+        steady = {
+            i: _steady(problem, met[i][1], limits[i], pool)
+            for i in sorted(range(len(met)), key=limits.__getitem__)[:STEADY_PLANS]
+        }
+        known = {i: limit for i, limit in steady.items() if limit is not None}
+        if known:
+            best = min(known, key=known.__getitem__)
+            limits[best] = known[best]
     return _check(problem, *met[best], limits[best], pool), limits[best]
 
 
@@ -210,16 +233,15 @@ def _timeless(problem: Problem) -> Problem:
     return replace(problem, seconds=np.full(len(problem.anchors), TIMELESS_SECONDS), buffers=buffers)
 
 
-def _steady(problem: Problem, schedule: Schedule, limit_bytes: int, pool: str) -> int:
-    """The smallest limit from here such that a little more memory is not too little: gaps between the weights are never
-    quite as predicted, and which pieces fit must not hang on them."""
-    steps = [limit_bytes + i * STEADY_STEP_BYTES for i in range(64)]
-    fit = [_check(problem, {}, schedule, limit, pool).fits for limit in steps[:STEADY_STEPS]]
-    for limit in steps[STEADY_STEPS:]:
-        fit.append(_check(problem, {}, schedule, limit, pool).fits)
-        if all(fit[-STEADY_STEPS - 1 :]):
+def _steady(problem: Problem, schedule: Schedule, limit_bytes: int, pool: str) -> int | None:
+    """The smallest limit near this one such that a little more memory is not too little, or None: gaps between the weights are
+    never quite as predicted, and which pieces fit must not hang on them."""
+    fitting = 0
+    for limit in range(limit_bytes, limit_bytes + STEADY_TRIED * STEADY_STEP_BYTES, STEADY_STEP_BYTES):
+        fitting = fitting + 1 if _check(problem, {}, schedule, limit, pool).fits else 0
+        if fitting > STEADY_STEPS:
             return limit - STEADY_STEPS * STEADY_STEP_BYTES
-    return limit_bytes
+    return None
 
 
 def _cheap(machine: Machine) -> Machine:
@@ -345,15 +367,22 @@ class _Search:
             if b != kept and (choice.mode is not Mode.SWAP or self.allowed({**choices, b: choice})):
                 yield promise, b, choice
 
-    def give_back(self, choices: dict[int, Choice], schedule: Schedule, budget_bytes: int) -> _Found:
-        """Rule 3."""
+    def give_back(
+        self,
+        choices: dict[int, Choice],
+        schedule: Schedule,
+        budget_bytes: int,
+        good: Callable[[_Found], bool] = lambda _: True,
+    ) -> _Found:
+        """Rule 3. `good`: what a plan must be besides low enough."""
         here = choices, schedule
         for b, choice in self._dearest_first(choices):
             for easier in moves.easier(choice):
                 if self.late:
                     return here
                 after = self.build(moves.changed(here[0], b, easier))
-                if after[1].peak_bytes <= budget_bytes and after[1].cost_seconds <= here[1].cost_seconds:
+                cheaper = after[1].cost_seconds <= here[1].cost_seconds
+                if cheaper and after[1].peak_bytes <= budget_bytes and good(after):
                     here = after
                     break
         return here
@@ -361,7 +390,7 @@ class _Search:
     def exchange(
         self, choices: dict[int, Choice], schedule: Schedule, budget_bytes: int, good: Callable[[_Found], bool]
     ) -> _Found:
-        """Rule 4. `good`: what a plan must be besides low enough."""
+        """Rule 4. `good`: as in `give_back`."""
         here, improved = (choices, schedule), True
         last = self.evaluations + EXCHANGED
         while improved:

@@ -23,7 +23,7 @@ from lms3d.swap.ir import (
     paired,
     producer_name,
 )
-from lms3d.swap.liveness import Storage, lasting, peak_bytes, roots, storages
+from lms3d.swap.liveness import Storage, lasting, peak_bytes, read_whole, roots, storages
 
 # Of all bytes that can be moved: below this share a buffer is not worth a decision. Its ops have a place in the order all the
 # same: one that takes its memory earlier or later changes which piece of a pool the next large one gets.
@@ -48,7 +48,9 @@ class Buffer:
     swappable: bool
     recomputable: bool
     seconds: float  # to compute it again
-    in_place: bool  # its op may write into a parent that nobody needs afterwards
+    overwrites: tuple[
+        int, ...
+    ]  # parents into which its op may write where nobody needs them afterwards: the first it can
     mapped: bool = False
 
 
@@ -116,20 +118,9 @@ class Problem:
         return tuple(found)
 
     @cached_property
-    def overwrites(self) -> dict[int, tuple[int, ...]]:
-        """Per buffer whose op writes in place the parents that it may overwrite: a kernel asks for its first input first."""
-        buffers = self.buffers
-        found = {
-            b: tuple(p for p in buffer.parents if buffers[p].bytes == buffer.bytes)
-            for b, buffer in enumerate(buffers)
-            if buffer.in_place
-        }
-        return {b: parents for b, parents in found.items() if parents}
-
-    @cached_property
     def overwritten(self) -> frozenset[int]:
         """The parents that some op may overwrite."""
-        return frozenset(p for parents in self.overwrites.values() for p in parents)
+        return frozenset(p for buffer in self.buffers for p in buffer.overwrites)
 
 
 def reduce(graph: StepGraph, machine: Machine) -> Problem:
@@ -215,9 +206,18 @@ def _buffer(
         and not op.stateful
         and not _is_random(op),
         seconds=op_seconds(graph, op, machine),
-        in_place=op.type in FORWARDING_TYPES and op.outputs[0].name == store.root,
+        overwrites=_overwrites(graph, op, store, index, root_of),
         mapped=mapped,
     )
+
+
+def _overwrites(
+    graph: StepGraph, op: Op, store: Storage, index: dict[str, int], root_of: dict[str, str]
+) -> tuple[int, ...]:
+    if op.type not in FORWARDING_TYPES or op.outputs[0].name != store.root:
+        return ()
+    whole = [root for root in read_whole(graph, op, root_of) if root in index]
+    return tuple(dict.fromkeys(index[root] for root in whole if graph.tensors[root].bytes == store.bytes))
 
 
 def _is_random(op: Op) -> bool:

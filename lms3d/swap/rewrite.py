@@ -157,7 +157,9 @@ def _verify(function: tf.types.experimental.ConcreteFunction, expected: StepGrap
     swaps = {s.name for s in plan.swap_ins} | {s.name for s in plan.swap_outs}
     inserted = [op.name for op in expected.ops if op.inserted]
     for op in without_dead(expected.ops, [*wanted(function.graph), *inserted]):
-        real = found.by_name[op.name]
+        real = found.by_name.get(op.name)
+        if real is None:
+            raise RuntimeError(f"the rewrite lost {op.name!r}")
         gate = found.by_name.get(f"{op.name}/buffer", real) if op.name in swaps else real
         missing = set(op.control_inputs) - set(gate.control_inputs)
         if missing or (op.name not in swaps and real.inputs != op.inputs):

@@ -242,18 +242,19 @@ def _place_swaps(
 def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[int, int]) -> None:
     """Rule 5: an input that ends where an op may write in place ends one event earlier, its bytes are taken over.
 
-    Not an original that goes to the tier: it is held until its time is over (`emit`, rule 4).
+    A kernel asks for its first input first. Not an original that goes to the tier: it is held until its time is over (`emit`,
+    rule 4).
     """
-    overwrites = problem.overwrites
     ending: dict[tuple[int, int], Copy] = {}
     for copy in copies:
         if copy.buffer in problem.overwritten and copy.bytes and (copy.number or copy.buffer not in release):
             ending[copy.buffer, copy.end] = copy
     for copy in copies:
-        if copy.buffer not in overwrites or copy.mode is Mode.SWAP:
+        buffer = problem.buffers[copy.buffer]
+        if not buffer.overwrites or copy.mode is Mode.SWAP:
             continue
-        event = copy.start if copy.number else at[problem.buffers[copy.buffer].defined]
-        for parent in overwrites[copy.buffer]:
+        event = copy.start if copy.number else at[buffer.defined]
+        for parent in buffer.overwrites:
             old = ending.get((parent, event))
             if old is not None and old.start < event:
                 old.end -= 1

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from lms3d.swap.cost import Machine, op_seconds
 from lms3d.swap.ir import METADATA_TYPES, Op, StepGraph, producer_name
-from lms3d.swap.liveness import forwarded, roots, storages
+from lms3d.swap.liveness import forwarded, read_whole, roots, storages
 
 _COMPUTE, _OUT, _IN = "compute", "swap out", "swap in"
 LANES = (_COMPUTE, "recompute", _OUT, _IN)
@@ -148,7 +148,8 @@ class _Executor:
             store = self.stores[root]
             if self.pending[root] == 1 and not store.resident and not store.returned:
                 dying.append(root)
-        reused = forwarded(op, [(root, self.stores[root].bytes) for root in dying])
+        whole = read_whole(self.graph, op, self.root_of)
+        reused = forwarded(op, [(root, self.stores[root].bytes) for root in dying if root in whole])
         made = [t.name for t in op.outputs if t.name in self.stores and not self.stores[t.name].resident]
         self.live += sum(self.stores[name].bytes for name in made)
         if reused is not None:

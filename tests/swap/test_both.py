@@ -153,3 +153,27 @@ def test_an_identity_that_nobody_reads_any_more(tier):
     expected = surgery.trace(through_an_identity, LARGE)(batch(0, LARGE))
     made, _ = rewrite(function, graph, plan, tier)
     same_bits(made(batch(0, LARGE)), expected)
+
+
+@pytest.mark.parametrize("choice", [Choice(Mode.SWAP, split=1), Choice(Mode.RECOMPUTE, split=1)])
+def test_a_reader_of_a_view(tier, choice):
+    """It gets a view of the copy."""
+
+    def through_a_view(x: tf.Tensor) -> tf.Tensor:
+        a = y = tf.tanh(x, name="a")
+        for _ in range(8):
+            y = tf.sin(y)
+        return y[:256] + tf.slice(a, [256, 0], [256, 64], name="half")
+
+    function = surgery.trace(through_a_view, LARGE)
+    graph = capture(function)
+    assert graph.by_name["half"].view
+    problem = reduce(graph, SECONDS)
+    choices = {index(problem, "a:0"): choice}
+    schedule = build(problem, choices, SECONDS)
+    plan = emit.emit(planner.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
+    copy = "lms/swap_in/a/0:0" if choice.mode is Mode.SWAP else "lms/recompute/a:0"
+    assert edit.apply(graph, plan).by_name["lms/recompute/half"].inputs[0] == copy
+    expected = surgery.trace(through_a_view, LARGE)(batch(0, LARGE))
+    made, _ = rewrite(function, graph, plan, tier)
+    same_bits(made(batch(0, LARGE)), expected)

@@ -76,6 +76,39 @@ def test_a_little_more_than_the_floor_is_enough_too(monkeypatch):
     assert lowest.limit_bytes == steady
 
 
+def test_a_plan_that_is_never_sure_to_fit_is_not_the_floor(monkeypatch):
+    """Unless there is no other."""
+    problem = reduce(GRAPH, MACHINE)
+    check, needed = planner._check, planner.floor(problem, MACHINE, pool="split")[1]
+
+    def only_there(problem, choices, schedule, limit_bytes, pool):
+        found = check(problem, choices, schedule, limit_bytes, pool)
+        return replace(found, fits=found.fits and limit_bytes in (needed, needed + 2 * MIB))
+
+    monkeypatch.setattr(planner, "_check", only_there)
+    assert planner._steady(problem, build(problem, {}, MACHINE), needed, "split") is None
+    assert planner.floor(problem, MACHINE, pool="split")[1] == needed
+
+
+def test_a_step_of_nothing_but_loops_has_no_lower_floor():
+    graph = step(placeholder(mib=0.01), *[op(f"l{i}", "x", in_loop=True, mib=4) for i in range(3)], returned=["l2"])
+    _, report = decide(graph, Settings(limit_bytes=MIB), MACHINE)
+    assert report.floor_bytes > MIB
+
+
+def test_the_plan_of_the_floor_is_made_cheaper(monkeypatch):
+    """It was found as if each op took the same time."""
+    graph = training(12, mib=8, resident_mib=6)
+    ordered = reduce(branch_ends_first(graph), MACHINE)
+    lowest, smallest = planner.floor(ordered, MACHINE, pool="split")
+    monkeypatch.setattr(planner, "solve", lambda *_, **__: replace(lowest, fits=False))
+    plan, _ = decide(graph, Settings(limit_bytes=smallest, pool="split"), MACHINE)
+    light = planner.lightened(lowest, MACHINE, pool="split")
+    assert light.fits
+    assert light.schedule.cost_seconds < lowest.schedule.cost_seconds
+    assert plan == emit.emit(light)
+
+
 def test_a_limit_that_has_a_plan_is_not_below_the_floor_that_is_named(monkeypatch):
     """The search for the floor may miss what the planner finds."""
     lowest, _ = planner.floor(reduce(GRAPH, MACHINE), MACHINE)

@@ -27,6 +27,7 @@ UNARY: dict[str, Callable] = {
     "matmul": lambda t: tf.matmul(t, KERNEL[0, 0]),
     "there and back": lambda t: tf.reshape(tf.reshape(t, (512, 256)), (2, 16, 16, 256)),
     "identity": tf.identity,
+    "halves": lambda t: tf.concat([tf.slice(t, [i, 0, 0, 0], [1, -1, -1, -1]) for i in (1, 0)], 0),  # two views
     "same axes": lambda t: tf.transpose(t, (0, 1, 2, 3)),  # passes the buffer on
     "normalise": lambda t: (
         tf.raw_ops.FusedBatchNormV3(
