@@ -85,7 +85,7 @@ def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch, p
 
     monkeypatch.setattr(Engine, "captured", lambda self, function, batches, extra_bytes=0: note(batches))
     monkeypatch.setattr(Engine, "prepare", lambda self, function, step, *, batches, **others: note(batches))
-    monkeypatch.setattr(runner.memory, "counts", lambda tensor: pool == "none")
+    monkeypatch.setattr(runner.pool, "counts", lambda tensor: pool == "none")
     monkeypatch.setattr(callback, "_pool", lambda device, limited: pool)
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse")

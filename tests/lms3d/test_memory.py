@@ -33,9 +33,9 @@ def test_the_pool_of_a_limit_beyond_2_gib_is_claimed_whole():
     done = run_python("""
 import lms3d, tensorflow as tf
 lms3d.limit_memory("8GiB")
-print(tf.config.experimental.get_memory_info("CPU:0")["peak"] // 2**30)
+print(tf.config.experimental.get_memory_info("CPU:0")["peak"] > 8 * 2**30 - 2**23)
 """)
-    assert done.stdout == "7\n", done.stderr
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_too_late():

@@ -48,9 +48,10 @@ class Measured(NamedTuple):
 
 
 def peak(function, data: tf.Tensor) -> tuple[int, bytes]:
-    """Bytes above what was in use before; the smaller of three runs, since the executor may run ops side by side."""
+    """Bytes above what was in use before; the smallest of ten runs, since the executor may run ops side by side, and a busy
+    machine writes late."""
     found = []
-    for _ in range(3):
+    for _ in range(10):
         tf.config.experimental.reset_memory_stats("CPU:0")
         idle = tf.config.experimental.get_memory_info("CPU:0")["current"]
         result = function(data).numpy()
