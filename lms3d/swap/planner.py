@@ -39,7 +39,7 @@ from lms3d.swap.schedule import KEEP, Choice, Mode, Schedule, build
 TRIED_MOVES = 8  # per round: the most promising ones are simulated
 TRIED_FIRST, TRIED_SECOND = 8, 6  # rule 2: pairs
 EXCHANGED_PLANS = 2  # the cheapest that rule 4 starts from
-EXCHANGED = 1000  # evaluations for rule 4, from each; one takes about 1 ms with isensee2017 at 96^3
+EXCHANGED = 1000  # evaluations for rule 4, from each; one takes about 2 ms with isensee2017 at 96^3
 REPAIRS = 4  # moves after each exchange
 PLANNING_SECONDS = 10.0  # of processor time for rules 1 to 4, on a machine too slow for that many
 # What stays unplanned: the executor's own buffers, and steps whose small ops run in yet another order.
