@@ -54,13 +54,18 @@ class Interrupt:
         stack.callback(os.close, writer)  # the watcher reads the end of the pipe and returns
         stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writer, warn_on_full_buffer=False))
         for number in _SIGNALS:
-            stack.callback(signal.signal, number, signal.signal(number, lambda *_: None))
+            stack.callback(signal.signal, number, signal.signal(number, self._ask))
+
+    def _ask(self, *_: object) -> None:
+        """The handler: on a busy machine the watcher may get its turn only after the step has ended."""
+        self.asked = True
 
     def _watch(self, reader: int) -> None:
+        announced = False
         while byte := os.read(reader, 1):
             if byte[0] not in _SIGNALS:
                 continue
-            if self.asked:
+            if announced:
                 os._exit(Interrupted.exit_code)
-            self.asked = True
+            announced = self.asked = True
             self._announce()

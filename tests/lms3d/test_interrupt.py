@@ -67,3 +67,13 @@ def test_handlers_come_back():
         assert signal.getsignal(signal.SIGINT) is not before
         assert not interrupt.asked
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_asked_before_the_watcher_had_its_turn(monkeypatch):
+    """As on a busy machine: the step ends, and the thread has not run yet."""
+    from lms3d.interrupt import Interrupt
+
+    monkeypatch.setattr(Interrupt, "_watch", lambda self, reader: None)
+    with Interrupt(lambda: None) as interrupt:
+        signal.raise_signal(signal.SIGINT)
+        assert interrupt.asked
