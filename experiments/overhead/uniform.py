@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.overhead import parts
 from lms3d import LMS
-from lms3d.swap import emit, planner, surgery
+from lms3d.swap import emit, search, surgery
 from lms3d.swap.capture import capture
 from lms3d.swap.decide import Settings, decide
 from lms3d.swap.engine import Engine, Prepared
@@ -38,9 +38,7 @@ class UniformEngine(Engine):
         choices = uniform_choices(problem, self.method)
         schedule = build(problem, choices, machine)
         limit = self.settings.limit_bytes
-        solution = planner.Solution(
-            problem, choices, schedule, limit, schedule.peak_bytes, schedule.peak_bytes <= limit
-        )
+        solution = search.Solution(problem, choices, schedule, limit, schedule.peak_bytes, schedule.peak_bytes <= limit)
         plan = emit.emit(solution)
         report.planner, report.predicted_peak_bytes = "uniform", schedule.peak_bytes
         report.predicted_step_seconds += schedule.seconds - float(problem.seconds.sum())

@@ -129,33 +129,46 @@ def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, 
     margin: the shifted replays have to fit in pools that are smaller, by this share at most. The piece that is left over at
     the end of a pool may be handed out whole to a tensor half its size; how large it is decides what that wastes.
     """
+    in_turn = pool_kind == "split"
+    held = _held(problem, schedule, None, in_turn=in_turn) if in_turn else None  # the same in every replay
     peak = 0
-    for seed in range(PERTURBED + 1):
-        found = replay(problem, schedule, int(limit_bytes * (1 - margin * seed / PERTURBED)), pool_kind, seed)
-        peak = peak or found.peak_bytes
+    for seed in range(PERTURBED, -1, -1):  # the smallest pool first: what does not fit mostly fails there
+        found = replay(problem, schedule, int(limit_bytes * (1 - margin * seed / PERTURBED)), pool_kind, seed, held)
         if not found.fits:
             return Fit(False, max(peak, found.peak_bytes))
+        peak = found.peak_bytes if seed == 0 else max(peak, found.peak_bytes)
     return Fit(True, peak)
 
 
-def replay(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, seed: int = 0) -> Fit:
+class _Held(NamedTuple):
+    """What has its place in the order: lives, and by event which of them begin, in turn, and which end."""
+
+    lives: list[_Life]
+    starts: list[list[int]]
+    ends: list[list[int]]
+
+
+def replay(
+    problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, seed: int = 0, held: _Held | None = None
+) -> Fit:
     """Run a schedule's allocations through a pool of `limit_bytes` ("single" or "split"); seed 0: exactly as planned."""
     batches = problem.graph.batches if schedule.events else ()
     pool = _new_pool(problem.base_bytes - sum(batches), limit_bytes, pool_kind)
     if pool is None:
         return Fit(False, problem.base_bytes)
+    in_turn = pool_kind == "split"
     shifts = random.Random(seed) if seed else None
-    lives = _lives(problem, schedule, shifts, in_turn=pool_kind == "split")
+    loose = _loose_lives(problem, schedule, shifts, in_turn=in_turn)
+    held = held or _held(problem, schedule, shifts, in_turn=in_turn)
     last = len(schedule.events) - 1
-    lives += [_Life(size, shifts.randint(0, last) if shifts else 0, last, _SMALL) for size in batches]
+    loose += [_Life(size, shifts.randint(0, last) if shifts else 0, last, _SMALL) for size in batches]
+    lives, starts, ends = [*held.lives, *loose], [*held.starts], [*held.ends]
+    for i, life in enumerate(loose, len(held.lives)):
+        starts[life.start] = sorted([*starts[life.start], i], key=lambda i: lives[i].turn)
+        ends[life.end] = [*ends[life.end], i]
     place: list[int | None] = [None] * len(lives)
-    starts: list[list[int]] = [[] for _ in schedule.events]
-    ends: list[list[int]] = [[] for _ in schedule.events]
-    for i, life in enumerate(lives):
-        starts[life.start].append(i)
-        ends[life.end].append(i)
     for starting, ending in zip(starts, ends, strict=True):
-        for i in sorted(starting, key=lambda i: lives[i].turn):
+        for i in starting:
             if lives[i].bytes:  # else it is mapped, or takes over the chunk of the input that it overwrites
                 place[i] = pool.allocate(lives[i].bytes)
                 if place[i] is None:
@@ -212,22 +225,44 @@ def _made_again(problem: Problem, schedule: Schedule, anchor: int) -> list[Copy]
     return [c for c in schedule.copies if c.mode is Mode.RECOMPUTE and problem.buffers[c.buffer].defined == anchor]
 
 
-def _lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> list[_Life]:
-    """All buffers, large and small. in_turn: swapped memory changes hands in the planned order (`emit`, rule 4)."""
-    at = [i for i, e in enumerate(schedule.events) if e.buffer == len(problem.buffers)]
-    last = len(at) - 1
+def _anchor_at(problem: Problem, schedule: Schedule) -> list[int]:
+    """The event of each anchor."""
+    return [i for i, e in enumerate(schedule.events) if e.buffer == len(problem.buffers)]
+
+
+def _loose_lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> list[_Life]:
+    """Small buffers without a place in the order."""
+    at = _anchor_at(problem, schedule)
     lives = []
+    small = problem.loose if in_turn else [s for s in problem.small if s.bytes >= SMALLEST_PIECE and not s.hidden]
+    for size, first, end, _ in small:
+        if shifts is not None:
+            first = max(0, first - shifts.randrange(SMALL_SHIFT + 1))
+            end = min(len(at) - 1, end + shifts.randrange(SMALL_SHIFT + 1))
+        lives.append(_Life(size, at[first], at[end], _SMALL))
+    return lives
+
+
+def _held(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> _Held:
+    lives = _held_lives(problem, schedule, shifts, in_turn=in_turn)
+    starts: list[list[int]] = [[] for _ in schedule.events]
+    ends: list[list[int]] = [[] for _ in schedule.events]
+    for i, life in enumerate(lives):
+        starts[life.start].append(i)
+        ends[life.end].append(i)
+    return _Held(lives, [sorted(s, key=lambda i: lives[i].turn) for s in starts], ends)
+
+
+def _held_lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> list[_Life]:
+    """Workspaces and the copies of large buffers. in_turn: swapped memory changes hands in the planned order (`emit`, rule 4)."""
+    at = _anchor_at(problem, schedule)
     smallest = CRUMB_BYTES + 1 if in_turn else SMALLEST_PIECE
-    for size, first, end, hidden in (s for s in problem.small if s.bytes >= smallest):
-        if hidden:
+    lives = []
+    for size, first, end, hidden in problem.small:
+        if hidden and size >= smallest:
             read = _made_for(problem, schedule, first, end, at[first])
             again = [c.start for c in _made_again(problem, schedule, first)]
             lives += [_Life(size, e, at[end] if e == read else e, _WORKSPACE) for e in (at[first], *again)]
-            continue
-        if shifts is not None:
-            first = max(0, first - shifts.randrange(SMALL_SHIFT + 1))
-            end = min(last, end + shifts.randrange(SMALL_SHIFT + 1))
-        lives.append(_Life(size, at[first], at[end], _SMALL))
     lives += [_Life(int(w), at[a], at[a], _WORKSPACE) for a, w in enumerate(problem.workspace_bytes) if w >= smallest]
     number = {id(c): len(lives) + i for i, c in enumerate(schedule.copies)}
     heirs = {id(c.heir) for c in schedule.copies if c.heir is not None}

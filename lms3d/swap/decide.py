@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from lms3d.errors import DoesNotFit
 from lms3d.report import Decision, Report
-from lms3d.swap import edit, emit, liveness, order, planner, tflms
+from lms3d.swap import edit, emit, floor, liveness, order, planner, search, tflms
 from lms3d.swap.cost import Machine, step_seconds
 from lms3d.swap.ir import StepGraph, producer_name
 from lms3d.swap.plan import Plan
@@ -44,7 +46,7 @@ def decide(
 ) -> tuple[Plan, Report]:
     """The plan for one step, and the report on it, measured fields empty.
 
-    with_floor: also find the smallest limit that any plan fits in, where that is not known already (takes seconds).
+    with_floor: also find the smallest limit that any plan fits in, where planning did not ask for it (takes seconds).
     Raises DoesNotFit, with the smallest limit, where no plan fits.
     """
     started = time.monotonic()
@@ -52,11 +54,13 @@ def decide(
     before = build(traced, {}, machine)
     unedited = unedited_limit(traced, before, settings.pool)
     ordered = reduce(order.branch_ends_first(graph), machine)
-    as_traced = planner.Solution(traced, {}, before, settings.limit_bytes, before.peak_bytes, True)
+    as_traced = search.Solution(traced, {}, before, settings.limit_bytes, before.peak_bytes, True)
     # Where it is enough to hold the traced order, no other order is worth a move.
-    problem = traced if planner.fits(as_traced, settings.pool) else ordered
+    problem = traced if search.fits(as_traced, settings.pool) else ordered
+    # Asked for of `ordered` alone: in the traced order the step fits as it is.
+    lowest = functools.cache(lambda: floor.lowest(ordered, machine, pool=settings.pool))
     if settings.planner == "hybrid":
-        plan, solution = _hybrid(graph, problem, unedited, settings, machine)
+        plan, solution = _hybrid(graph, problem, unedited, settings, machine, lowest)
     else:
         plan, solution = (
             (Plan() if settings.planner == "off" else tflms.make(graph, settings.tflms, settings.limit_bytes, machine)),
@@ -64,7 +68,7 @@ def decide(
         )
     floor_bytes = None
     if with_floor:
-        floor_bytes = min(planner.floor(ordered, machine, pool=settings.pool)[1], unedited)
+        floor_bytes = min(lowest().limit_bytes, unedited)
         if not plan.empty and settings.planner == "hybrid":  # made for this limit
             floor_bytes = min(floor_bytes, settings.limit_bytes)
     report = Report(
@@ -109,40 +113,49 @@ def fits_unedited(graph: StepGraph, settings: Settings, machine: Machine) -> boo
 
 def unedited_limit(problem: Problem, before: Schedule, pool: str) -> int:
     """The smallest limit at which an unedited step is trusted to run, in whole MiB."""
-    return -int(-planner.needed_bytes(problem, before, pool, planned=False) * UNORDERED // _MIB) * _MIB
+    return -int(-search.needed_bytes(problem, before, pool, planned=False) * UNORDERED // _MIB) * _MIB
 
 
 def _hybrid(
-    graph: StepGraph, problem: Problem, unedited: int, settings: Settings, machine: Machine
-) -> tuple[Plan, planner.Solution | None]:
+    graph: StepGraph,
+    problem: Problem,
+    unedited: int,
+    settings: Settings,
+    machine: Machine,
+    lowest: Callable[[], search.Solution],
+) -> tuple[Plan, search.Solution | None]:
     if unedited <= settings.limit_bytes or not problem.anchors:
         return Plan(), None
     plain = _tflms_plan(graph, settings, machine)
-    solution = _solution(problem, settings, machine)
+    solution = _solution(problem, settings, machine, lowest)
     if plain is not None:
         if solution is not None and emit.emit(solution).swapped_out_bytes > plain.swapped_out_bytes:
-            solution = _solution(problem, settings, machine, most_swapped_bytes=plain.swapped_out_bytes)
+            solution = _solution(problem, settings, machine, lowest, most_swapped_bytes=plain.swapped_out_bytes)
         if solution is None or _simulated_peak(graph, emit.emit(solution), machine) > settings.limit_bytes:
             return plain, None
     if solution is None:
-        lowest, smallest = planner.floor(problem, machine, pool=settings.pool)
-        solution = replace(lowest, limit_bytes=settings.limit_bytes)
-        if not planner.fits(solution, settings.pool):
-            raise does_not_fit(
-                settings.limit_bytes, min(smallest, unedited), unedited, _peak_tensors(problem, lowest.schedule)
-            )
-        solution = planner.lightened(solution, machine, pool=settings.pool)
+        smallest = min(lowest().limit_bytes, unedited)
+        raise does_not_fit(settings.limit_bytes, smallest, unedited, _peak_tensors(lowest().problem, lowest().schedule))
     return emit.emit(solution), solution
 
 
 def _solution(
-    problem: Problem, settings: Settings, machine: Machine, most_swapped_bytes: int | None = None
-) -> planner.Solution | None:
+    problem: Problem,
+    settings: Settings,
+    machine: Machine,
+    lowest: Callable[[], search.Solution],
+    most_swapped_bytes: int | None = None,
+) -> search.Solution | None:
     """What fits in the limit; None at once where the largest op alone does not."""
-    if planner.usable_bytes(problem, settings.limit_bytes, settings.pool) < planner.working_set_bytes(problem):
+    if search.usable_bytes(problem, settings.limit_bytes, settings.pool) < search.working_set_bytes(problem):
         return None
     solution = planner.solve(
-        problem, settings.limit_bytes, machine, pool=settings.pool, most_swapped_bytes=most_swapped_bytes
+        problem,
+        settings.limit_bytes,
+        machine,
+        pool=settings.pool,
+        most_swapped_bytes=most_swapped_bytes,
+        lowest=lowest,
     )
     return solution if solution.fits else None
 
@@ -201,7 +214,7 @@ def _decisions(problem: Problem, plan: Plan) -> tuple[Decision, ...]:
     return tuple(rows)
 
 
-def _describe_schedule(report: Report, solution: planner.Solution, machine: Machine) -> None:
+def _describe_schedule(report: Report, solution: search.Solution, machine: Machine) -> None:
     schedule, problem = solution.schedule, solution.problem
     seconds = [
         problem.seconds[e.anchor] if e.buffer == len(problem.buffers) else problem.buffers[e.buffer].seconds
@@ -226,7 +239,7 @@ def _describe_schedule(report: Report, solution: planner.Solution, machine: Mach
     _describe_peak(report, problem, schedule)
 
 
-def _counts(solution: planner.Solution) -> str:
+def _counts(solution: search.Solution) -> str:
     modes: dict[int, set[Mode]] = {}
     for copy in solution.schedule.copies:
         if copy.number:

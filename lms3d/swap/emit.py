@@ -20,8 +20,8 @@ from lms3d.swap import edit
 from lms3d.swap.ir import StepGraph, producer_name
 from lms3d.swap.liveness import aliased_input, roots
 from lms3d.swap.plan import Plan, Recompute, SwapIn, SwapOut
-from lms3d.swap.planner import Solution
 from lms3d.swap.schedule import Copy, Mode, Reader
+from lms3d.swap.search import Solution
 
 _IDENTITIES = frozenset({"Identity", "IdentityN", "StopGradient", "PreventGradient", "EnsureShape"})
 

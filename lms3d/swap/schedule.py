@@ -174,7 +174,9 @@ def _events(problem: Problem, recomputed: list[Reader]) -> list[Reader]:
 
 def _source(choice: Choice, readers: Sequence[Reader]) -> Mode:
     """Where the copy for a segment of a moved buffer comes from."""
-    return Mode.RECOMPUTE if any(r.anchor in choice.again for r in readers) else choice.mode
+    if choice.again and any(r.anchor in choice.again for r in readers):
+        return Mode.RECOMPUTE
+    return choice.mode
 
 
 def _copies(

@@ -5,7 +5,7 @@ this planner and TFLMS's, auto-tuned where its parameters are not given. Two met
 be swapped, recompute everything that can be recomputed (the rest is kept). They stand where they would just fit.
 So that the axes mean the same for all:
  1. Every plan is put into the step (`edit.apply`) and run by the same simulator (`simulate`), which says peak and seconds.
- 2. Every plan may use the same share of a limit (`planner.usable_bytes`); the rest is for what no plan foresees. That the
+ 2. Every plan may use the same share of a limit (`search.usable_bytes`); the rest is for what no plan foresees. That the
     tensors fit as pieces in a pool, too, is asked of all but TFLMS, which has no fixed order in which to replay them.
  3. Nothing is planned with a limit that is not a whole MiB, and nothing is run: these are predictions.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lms3d.errors import DoesNotFit
-from lms3d.swap import edit, emit, planner, store, tflms
+from lms3d.swap import edit, emit, search, store, tflms
 from lms3d.swap.cost import Machine
 from lms3d.swap.decide import Settings
 from lms3d.swap.ir import StepGraph
@@ -95,7 +95,7 @@ def run(
             progress(done, len(chosen), "planning")
         hybrid = replace(settings, planner="hybrid", limit_bytes=limit)
         points.append(_point(LMS, limit, _planned(graph, hybrid, machine), graph, machine))
-        budget = planner.usable_bytes(problem, limit, settings.pool)
+        budget = search.usable_bytes(problem, limit, settings.pool)
         levels = replace(settings, planner="tflms", limit_bytes=int(budget / tflms.SAFETY) + 1)
         points.append(_within(budget, _point(theirs, limit, _planned(graph, levels, machine), graph, machine)))
     points += [
@@ -153,8 +153,8 @@ def _everything(
     """Every buffer that can be moved is, whatever it costs; at the smallest limit that this fits in."""
     choices = {i: Choice(mode) for i, buffer in enumerate(problem.buffers) if movable(buffer)}
     schedule = build(problem, choices, machine)
-    limit = planner.needed_bytes(problem, schedule, pool)
-    solution = planner.Solution(problem, choices, schedule, limit, schedule.peak_bytes, True)
+    limit = search.needed_bytes(problem, schedule, pool)
+    solution = search.Solution(problem, choices, schedule, limit, schedule.peak_bytes, True)
     return _point(method, limit, emit.emit(solution), problem.graph, machine)
 
 

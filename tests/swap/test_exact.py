@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lms3d.swap import exact, planner
+from lms3d.swap import exact, planner, search
 from lms3d.swap.cost import Machine
 from lms3d.swap.problem import Problem, reduce
 from lms3d.swap.schedule import KEEP, Choice, Mode, build
@@ -50,9 +50,9 @@ def test_bound_best_and_plan_of_a_tiny_step(machine, share):
     best = best_of_all(problem, budget, machine)
     relaxed = exact.solve(problem, budget, machine)
     if best is None:
-        assert not planner.solve(problem, int(budget / (1 - planner.RESERVE)) + 1, machine).fits
+        assert not planner.solve(problem, int(budget / (1 - search.RESERVE)) + 1, machine).fits
         return
-    solution = planner.solve(problem, int(budget / (1 - planner.RESERVE)) + 1, machine)
+    solution = planner.solve(problem, int(budget / (1 - search.RESERVE)) + 1, machine)
     assert unplanned.seconds + relaxed.bound_seconds <= best + 1e-9
     assert solution.fits
     assert solution.schedule.cost_seconds <= 1.7 * best  # a local search: measured up to 1.16, once 1.65
@@ -64,13 +64,13 @@ def test_no_plan_is_below_the_bound(graph, share, machine):
     problem = reduce(graph, machine)
     unplanned = build(problem, {}, machine)
     budget = int(unplanned.peak_bytes * share)
-    search = planner._Search(problem, machine, 10)
-    _, schedule = search.descend(*search.build({}), budget)
+    down = search.Search(problem, machine, 10)
+    _, schedule = down.descend(*down.build({}), budget)
     for most in (exact.MOST_POINTS, 3):  # all points, and chains that are cut
         relaxed = exact.solve(problem, budget, machine, most_points=most)
         if schedule.peak_bytes <= budget:
             assert unplanned.seconds + relaxed.bound_seconds <= schedule.cost_seconds + 1e-6
-    assert schedule.peak_bytes >= planner.working_set_bytes(problem)
+    assert schedule.peak_bytes >= search.working_set_bytes(problem)
 
 
 def test_a_returned_parent_of_what_is_computed_again_counts_once():
@@ -101,4 +101,4 @@ def test_the_plan_is_near_the_bound(share):
 
 def test_what_no_plan_can_fit_has_no_bound():
     problem = reduce(training(4, mib=4), FAST)
-    assert exact.solve(problem, planner.working_set_bytes(problem) // 2, FAST).bound_seconds == float("inf")
+    assert exact.solve(problem, search.working_set_bytes(problem) // 2, FAST).bound_seconds == float("inf")

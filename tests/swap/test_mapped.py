@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms3d.swap import edit, emit, exact, measure, planner, surgery, tflms
+from lms3d.swap import edit, emit, exact, floor, measure, planner, surgery, tflms
 from lms3d.swap.capture import capture
 from lms3d.swap.cost import Machine
 from lms3d.swap.liveness import lasting
@@ -140,7 +140,7 @@ def test_a_swap_in_takes_over_nobodys_memory():
 
 def test_what_is_read_at_the_peak_can_leave():
     """Without mapping `a` and `b` must be there together."""
-    floors = [planner.floor(reduce(two_passes(), m), m)[1] for m in (SECONDS, MAPPED)]
+    floors = [floor.lowest(reduce(two_passes(), m), m).limit_bytes for m in (SECONDS, MAPPED)]
     assert floors[0] > 8 * MIB
     assert floors[1] < 6 * MIB
     problem = reduce(two_passes(), MAPPED)
