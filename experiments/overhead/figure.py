@@ -28,7 +28,7 @@ STYLE = {
     parts.TORCH_CHECKPOINT: (VERMILION, "P"),
     parts.TORCH_SAVE_ON_CPU: (YELLOW, "v"),
 }
-TICKS = (0.9, 1, 1.1, 1.25, 1.5, 2, 3, 4, 6, 10, 20)
+MOST = 3.0  # a slower step is drawn here, with its ratio beside it: the others would lie in one line
 
 
 def draw(results: Sequence[Result], model: str, resolutions: Iterable[int], path: Path) -> Path | None:
@@ -45,10 +45,6 @@ def draw(results: Sequence[Result], model: str, resolutions: Iterable[int], path
         _process(right, here)
     for axis in grid.flat:
         figures._plain(axis)
-        axis.set_yscale("log")  # from a few per cent to ten times
-        ticks = [tick for tick in TICKS if tick <= axis.get_ylim()[1]]
-        axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-        axis.minorticks_off()
         axis.set_xlim(left=0)
     handles = {
         label: handle for axis in grid.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
@@ -83,5 +79,18 @@ def _process(axis: plt.Axes, here: Comparison) -> None:
 
 def _points(axis: plt.Axes, points: list[tuple[float, float]], method: str, colour: str, marker: str) -> None:
     line = "-" if method in (parts.LMS, parts.COPIED, parts.TFLMS) else ""
-    if points:
-        axis.plot(*zip(*sorted(points), strict=True), color=colour, marker=marker, linestyle=line, label=method)
+    if not points:
+        return
+    memory, ratios = zip(*sorted(points), strict=True)
+    shown = [min(ratio, MOST) for ratio in ratios]
+    axis.plot(memory, shown, color=colour, marker=marker, linestyle=line, label=method)
+    for x, y, ratio in zip(memory, shown, ratios, strict=True):
+        if ratio > MOST:
+            axis.annotate(
+                f"{ratio:.1f} x \N{UPWARDS ARROW}",
+                (x, y),
+                (7, 0),
+                textcoords="offset points",
+                va="center",
+                color=colour,
+            )
