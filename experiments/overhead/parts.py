@@ -126,6 +126,12 @@ class Result:
         predicted = self.report.get("predicted_step_seconds")
         return predicted / self.step_seconds - 1 if predicted and self.step_seconds else None
 
+    @property
+    def ratio_error(self) -> float | None:
+        """Predicted / measured ratio to a step without LMS - 1: without what other work did to the machine since ops were timed."""
+        predicted, without = (self.report.get(f"{step}_step_seconds") for step in ("predicted", "unedited"))
+        return predicted / without / self.ratio - 1 if predicted and without and self.ratio else None
+
     def save(self, folder: Path) -> None:
         write_json(folder / f"{self.part.name}.json", asdict(self))
 

@@ -24,7 +24,7 @@ ORDER = (
 )  # fmt: skip
 COLUMNS = (
     "model", "resolution", "method", "limit_mib", "limit_share", "outcome", "steps", "step_seconds", "ratio", "peak_bytes",
-    "peak_share", "resident_bytes", "predicted_peak_bytes", "predicted_step_seconds", "peak_error", "seconds_error",
+    "peak_share", "resident_bytes", "predicted_peak_bytes", "predicted_step_seconds", "peak_error", "seconds_error", "ratio_error",
     "swapped_out_bytes", "recomputed_ops", "planning_seconds", "recoveries", "loss", "digest", "wall_seconds", "detail",
 )  # fmt: skip
 
@@ -139,6 +139,7 @@ def _predictions(here: Comparison) -> list[Promise]:
     for what, most, errors in (
         ("peak", PEAK_ERROR, [r.peak_error for r in planned]),
         ("step time", SECONDS_ERROR, [r.seconds_error for r in timed]),
+        ("x no LMS", SECONDS_ERROR, [r.ratio_error for r in timed]),
     ):
         known = [e for e in errors if e is not None]
         worst = max(known, key=abs, default=None)
@@ -300,6 +301,7 @@ def _record(here: Comparison, r: Result) -> dict[str, object]:
         "limit_share": here.share(_limit_bytes(r.part)), "outcome": r.outcome, "steps": r.part.warm_up + r.part.steps,
         "step_seconds": r.step_seconds, "ratio": r.ratio, "peak_bytes": r.peak_bytes, "peak_share": here.share(r.peak_bytes),
         "resident_bytes": r.resident_bytes, "peak_error": r.peak_error, "seconds_error": r.seconds_error,
+        "ratio_error": r.ratio_error,
         "recoveries": r.recoveries, "loss": r.loss, "digest": r.digest, "wall_seconds": r.wall_seconds, "detail": r.detail,
     }  # fmt: skip
     return {k: "" if v is None else round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}
