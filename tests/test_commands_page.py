@@ -1,0 +1,37 @@
+"""docs/commands.md names every command and every option, and none that does not exist."""
+
+import argparse
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "commands.md").read_text()
+SECTIONS = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+COMMANDS = sorted(
+    f"{path.parent.name}.{path.stem}"
+    for room in ("lms3d", "data", "experiments", "deploy")
+    for path in (ROOT / room).glob("*.py")
+    if '__name__ == "__main__"' in path.read_text()
+)
+
+
+def options(command: str) -> set[str]:
+    parser: argparse.ArgumentParser = import_module(command)._parser()
+    return {option for action in parser._actions for option in action.option_strings} - {"-h", "--help"}
+
+
+def test_every_command_has_its_section():
+    assert set(SECTIONS) - {"make"} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_there_and_no_other(command):
+    assert set(re.findall(r"(?<![\w-])--[a-z0-9][a-z0-9-]*", SECTIONS[command])) == options(command)
+
+
+def test_every_target_of_make_is_there():
+    targets = set(re.findall(r"^# make (\w+)", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert targets <= set(re.findall(r"`make (\w+)", SECTIONS["make"]))
