@@ -1,4 +1,4 @@
-"""docs/commands.md names every command and every option, and none that does not exist."""
+"""The pages in docs/ name every command, option and parameter, and none that does not exist."""
 
 import argparse
 import re
@@ -6,6 +6,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from lms3d.statistics import COLUMNS
+from lms3d.swap.tflms import Parameters
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "commands.md").read_text()
@@ -35,3 +38,9 @@ def test_every_option_is_there_and_no_other(command):
 def test_every_target_of_make_is_there():
     targets = set(re.findall(r"^# make (\w+)", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert targets <= set(re.findall(r"`make (\w+)", SECTIONS["make"]))
+
+
+def test_every_parameter_and_figure_is_on_the_page_for_those_who_come_from_tflms():
+    page = set(re.findall(r"[a-z][a-z_]+", (ROOT / "docs" / "from_tflms.md").read_text()))
+    assert set(Parameters.__dataclass_fields__) <= page
+    assert {"bytes_in_use", "peak_bytes", "limit_bytes", "voxels_per_second"} <= page & set(COLUMNS)
