@@ -116,6 +116,14 @@ def read(named: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: np.asarray(variable) for name, variable in named.items()}
 
 
+def not_finite(named: Mapping[str, Any]) -> str:
+    """The name of the first Keras variable with a value that is no finite number; "" if there is none."""
+    for name, variable in named.items():
+        if "float" in str(variable.dtype) and not np.isfinite(np.asarray(variable)).all():
+            return name
+    return ""
+
+
 def assign(named: Mapping[str, Any], arrays: Mapping[str, np.ndarray], path: Path) -> None:
     """Sets Keras variables to the arrays of the same position. InputError if they belong to another model."""
     prefixes = {name.split("/")[0] for name in named}
