@@ -1,13 +1,17 @@
 """Folders and files: where caches live, atomic writes, and a lock between processes.
 
-A file or folder is written under a temporary name and renamed, so a reader never sees half of it.
+A file or folder is written under a temporary name, synced and renamed, so a reader never sees half of it, nor does a power
+cut leave half of it.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import secrets
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,7 +50,7 @@ def readable_directory(path: str | Path) -> Path:
 def writable_directory(path: str | Path) -> Path:
     """`path` as a directory that exists and can be written to; DataError otherwise."""
     path = Path(path).expanduser()
-    probe = path / f".write-test-{os.getpid()}"
+    probe = path / f".write-test-{_unique()}"
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe.touch()
@@ -90,29 +94,71 @@ def reported_writes(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` with the same ending; it becomes `path` when the block ends well."""
-    temporary = path.with_name(f".part-{os.getpid()}-{path.name}")
+def new_file(path: Path, *, lasting: bool = True) -> Iterator[Path]:
+    """A temporary path beside `path` with the same ending; it becomes `path` when the block ends well.
+
+    lasting: whether a power cut right afterwards must not take it away. That costs as much again as to make sure that it
+    never leaves half of it, which always is: among thousands of files that can be made again some may be missing.
+    """
+    temporary = _beside(path)
     try:
         yield temporary
+        _sync(temporary)
         os.replace(temporary, path)
+        if lasting:
+            _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """An empty temporary directory beside `path`; it takes the place of `path` when the block ends well."""
-    temporary = path.with_name(f".part-{os.getpid()}-{path.name}")
-    shutil.rmtree(temporary, ignore_errors=True)
+    """An empty temporary directory beside `path`; it takes the place of `path` when the block ends well.
+
+    A power cut right afterwards may take it away, but leaves no part of it.
+    """
+    temporary = _beside(path)
     temporary.mkdir(parents=True)
     try:
         yield temporary
+        for file in temporary.rglob("*"):
+            _sync(file)
+        _sync_folder(temporary)
         if path.exists():  # a directory cannot be replaced in one call; an old one here is a damaged one
             shutil.rmtree(path)
         os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".part-{_unique()}-{path.name}")
+
+
+def _unique() -> str:
+    """For temporary names. Processes on several machines, or in several containers, may have equal numbers."""
+    return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _sync(path: Path) -> None:
+    """Returns when the content of a file, or the names in a folder, are on the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+# Not every file system can sync a folder, and not every user may read one that he can write to.
+_NO_FOLDER_SYNC = frozenset({errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        _sync(folder)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -162,7 +162,7 @@ def write_images(pieces: Sequence[tuple[Path, Visit, bool]], seed: int, size: in
         image = make_image(visit, seed, size)
         if colour:
             image = np.dstack([image, image, image, np.full_like(image, 255)])
-        with files.reported_writes(path), files.new_file(path) as temporary:
+        with files.reported_writes(path), files.new_file(path, lasting=False) as temporary:
             png.write(image, temporary)
 
 

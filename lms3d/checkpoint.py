@@ -1,23 +1,40 @@
 """All that a run needs to go on as if it had never stopped, in one file that is replaced atomically.
 
 `last/checkpoint.npz` holds arrays (weights, optimiser slots, dropout's random states, metric sums) and a JSON text with
-everything else. A `.keras` file would lack the random states and the metric sums.
+everything else. A `.keras` file would lack the random states and the metric sums. Rules:
+ 1. The file ends with the SHA-256 of all before it (the comment of the archive): nothing is read of one that was changed.
+ 2. The generation before it is kept, and takes its place where it is damaged or missing.
+ 3. What the system will not read (permissions, a file server that is gone) is not taken for damaged.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from lms3d.errors import InputError
-from lms3d.files import replacing
+from lms3d.files import also_as, replacing
 
 _STATE = "state.json"
+_DIGEST_BYTES = 64
+_PIECE_BYTES = 1 << 20
+
+Content = tuple[dict[str, np.ndarray], dict[str, Any]]
+
+
+class Damaged(InputError):
+    """A checkpoint that is not what was written; `what` was found."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"{path} {what}; delete it and start again without --resume")
+        self.what = what
 
 
 def path_in(run_dir: Path) -> Path:
@@ -25,21 +42,57 @@ def path_in(run_dir: Path) -> Path:
     return run_dir / "last" / "checkpoint.npz"
 
 
+def older(path: Path) -> Path:
+    """Where the generation before the file at `path` lies."""
+    return path.with_name(f"{path.stem}.older{path.suffix}")
+
+
+def generations(run_dir: Path) -> list[Path]:
+    """The checkpoints that a run has, the newest first."""
+    path = path_in(run_dir)
+    return [one for one in (path, older(path)) if one.exists()]
+
+
 def save(path: Path, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
-    """Writes both to `path`. Raises StorageError and leaves the previous checkpoint as it was if that fails."""
+    """Writes both to `path`, and keeps what was there (rule 2). StorageError, and all as it was, if that fails."""
     content: dict[str, Any] = {_STATE: np.frombuffer(json.dumps(state).encode(), np.uint8), **arrays}
-    with replacing(path) as partial, partial.open("wb") as stream:
-        np.savez(stream, **content)
+    with replacing(path) as partial:
+        with partial.open("wb") as stream:
+            np.savez(stream, **content)
+        _seal(partial)
+        if path.exists():
+            also_as(path, older(path))
 
 
-def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays and the state that `save` wrote. InputError for a file that is damaged."""
+def load(path: Path) -> Content:
+    """The arrays and the state that `save` wrote. Damaged, or InputError (rule 3)."""
     try:
-        with np.load(path, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
+        with path.open("rb") as stream:
+            if _digest(stream) != stream.read():
+                raise Damaged(path, "is damaged (its checksum is wrong), or was written by an earlier version of lms3d")
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as content:
+                arrays = {name: content[name] for name in content.files}
         return arrays, json.loads(arrays.pop(_STATE).tobytes())
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read ({error}); delete it and start again without --resume") from None
+    except FileNotFoundError:
+        raise Damaged(path, "is missing") from None
+    except OSError as error:
+        raise InputError(
+            f"{path}: {error.strerror or error}; make it readable, or delete it to go on from an older one, if there is one"
+        ) from None
+
+
+def latest(path: Path) -> tuple[*Content, str]:
+    """What was saved last, as far as it is whole (rule 2), and what was wrong with what was saved after it, if anything."""
+    try:
+        return *load(path), ""
+    except Damaged as damage:
+        try:
+            arrays, state = load(older(path))
+        except Damaged:
+            raise damage from None
+        also_as(older(path), path)
+        return arrays, state, f"{path} {damage.what}"
 
 
 def variables(model: Any) -> dict[str, Any]:
@@ -63,6 +116,14 @@ def read(named: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: np.asarray(variable) for name, variable in named.items()}
 
 
+def not_finite(named: Mapping[str, Any]) -> str:
+    """The name of the first Keras variable with a value that is no finite number; "" if there is none."""
+    for name, variable in named.items():
+        if "float" in str(variable.dtype) and not np.isfinite(np.asarray(variable)).all():
+            return name
+    return ""
+
+
 def assign(named: Mapping[str, Any], arrays: Mapping[str, np.ndarray], path: Path) -> None:
     """Sets Keras variables to the arrays of the same position. InputError if they belong to another model."""
     prefixes = {name.split("/")[0] for name in named}
@@ -80,3 +141,23 @@ def assign(named: Mapping[str, Any], arrays: Mapping[str, np.ndarray], path: Pat
 
 def _text(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "scalar"
+
+
+def _seal(path: Path) -> None:
+    """Ends the archive with its digest (rule 1)."""
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = bytes(_DIGEST_BYTES)
+    with path.open("r+b") as stream:
+        digest = _digest(stream)
+        stream.seek(-_DIGEST_BYTES, os.SEEK_END)
+        stream.write(digest)
+
+
+def _digest(stream: BinaryIO) -> bytes:
+    """Of all but the last `_DIGEST_BYTES` of a file; leaves the stream where those begin."""
+    digest, left = hashlib.sha256(), max(0, stream.seek(0, os.SEEK_END) - _DIGEST_BYTES)
+    stream.seek(0)
+    while left and (piece := stream.read(min(left, _PIECE_BYTES))):
+        digest.update(piece)
+        left -= len(piece)
+    return digest.hexdigest().encode()

@@ -1,9 +1,15 @@
-"""Files that are whole or absent: written under a temporary name, then renamed. And where lasting caches lie."""
+"""Files that are whole or absent, after a power cut, too: written under a temporary name, synced, then renamed. And where
+lasting caches lie."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
+import secrets
+import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,16 +29,60 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path beside `path` (same suffix) that takes its place when the block succeeds.
 
     If the block fails the old file stays and the temporary one is removed. OSError becomes StorageError with the path.
+    A power cut leaves the old file or the new one, whole, and the new one once this has returned: the content goes to the
+    disk before the name does.
     """
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    partial = path.with_name(f".{path.stem}.{_unique()}.partial{path.suffix}")
+    outcome = "the previous version is intact"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         yield partial
+        sync(partial)
         os.replace(partial, path)
+        outcome = "a power cut may undo it"
+        _sync_folder(path.parent)
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}; the previous version is intact") from error
+        raise StorageError(f"cannot write {path}: {error.strerror or error}; {outcome}") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def remove_partials(folder: Path) -> None:
+    """Removes what killed processes left in a folder under temporary names. No other process may be writing there."""
+    for partial in folder.glob(".*.partial*"):
+        partial.unlink(missing_ok=True)
+
+
+def also_as(path: Path, other: Path) -> None:
+    """Gives the file at `path` a second name, in the place of what had it; each may then be replaced without the other."""
+    with replacing(other) as partial:
+        try:
+            os.link(path, partial)
+        except OSError:  # not every file system has links
+            shutil.copyfile(path, partial)
+
+
+def make_folder(path: Path) -> None:
+    """Makes the folder and those above it, where they are missing; a power cut does not take them away again."""
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in made:
+        _sync_folder(folder.parent)
+
+
+def sync(path: Path) -> None:
+    """Returns when the content of a file, or the names in a folder, are on the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -48,11 +98,28 @@ def write_json(path: Path, content: Any) -> None:
 
 def writable_folder(path: Path, option: str) -> Path:
     """Makes the folder if needed and proves that a file can be made in it; else InputError naming the option."""
-    probe = path / f".probe.{os.getpid()}"
+    probe = path / f".probe.{_unique()}"
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         probe.touch()
         probe.unlink()
     except OSError as error:
         raise InputError(f"{option} {path}: {error.strerror}; give a folder that you can write to") from None
     return path
+
+
+# Not every file system can sync a folder, and not every user may read one that he can write to.
+_NO_FOLDER_SYNC = frozenset({errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        sync(folder)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+
+
+def _unique() -> str:
+    """For temporary names. Processes on several machines, or in several containers, may have equal numbers."""
+    return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -1,5 +1,8 @@
 """The callback that keeps a run: best weights, history, and a checkpoint from which it goes on exactly.
 
+At the end of an epoch history.csv and best.keras are written before the checkpoint. A run that goes on from a checkpoint takes
+back what is later than it: the checkpoint knows which best.keras was the best (by its digest), and the one before is kept.
+
 Of several ranks, rank 0 alone writes. Whatever decides how a run goes on (Ctrl-C on one machine, a loss that is no number,
 a callback that stops) is agreed on after each step, so that all ranks leave at the same step.
 """
@@ -20,11 +23,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from lms3d import checkpoint, errors, replicas
+from lms3d import checkpoint, console, errors, files, replicas
 from lms3d.distributed import World
 from lms3d.elastic import HostsChanged, Memory
-from lms3d.errors import Diverged, InputError, Interrupted
-from lms3d.files import replacing, write_text
+from lms3d.errors import Diverged, Interrupted
+from lms3d.files import also_as, replacing, write_text
 from lms3d.interrupt import Interrupt
 
 Row = dict[str, float]
@@ -69,6 +72,8 @@ class Keeper(keras.callbacks.Callback):
         self.rows: list[Row] = []
         self.position = Position()
         self.best_loss = math.inf
+        self.best = ""  # digest of best.keras
+        self._kept = "nothing was saved before"
         self.stopped_early = False
         self.training_logs: Row = {}  # of this rank and of the epoch under way, after its last step
         self._states: dict[str, dict[str, Any]] = {}
@@ -88,9 +93,11 @@ class Keeper(keras.callbacks.Callback):
         if found is None:
             return False
         state, own = found
-        self.rows, self.best_loss, self._seconds = state["rows"], state["best_loss"], state["seconds"]
+        self.rows, self._seconds = state["rows"], state["seconds"]
+        self.best_loss, self.best = state["best_loss"], state["best"]
         self._states, self.stopped_early = state["callbacks"], state["stopped_early"]
         self.position, self.samples = Position(*state["position"]), state["samples"]
+        self._note_kept()
         self._own_of_all = own
         if own:
             mine = replicas.of_rank(own, self.world)
@@ -111,21 +118,43 @@ class Keeper(keras.callbacks.Callback):
 
     def _load(self, model: keras.Model, from_file: bool) -> tuple[dict[str, Any], list[replicas.Arrays]] | None:
         """The state of the run, for this number of ranks, and what was each rank's own; sets the variables."""
-        path = checkpoint.path_in(self.run_dir)
+        path, damage = checkpoint.path_in(self.run_dir), ""
         if self.memory is not None and self.memory.checkpoint is not None:
             arrays, state = copy.deepcopy(self.memory.checkpoint)
-        elif from_file and path.exists():
-            arrays, state = checkpoint.load(path)
+        elif from_file and checkpoint.generations(self.run_dir):
+            arrays, state, damage = checkpoint.latest(path)
         else:
             return None
-        if "samples_per_step" not in state:
-            raise InputError(f"{path} was written by an earlier version of lms3d; start again without --resume")
         checkpoint.assign(checkpoint.variables(model), arrays, path)
+        if damage:
+            console.say(f"{damage}: going on from the one before it, saved {_after(*state['position'])}")
+        self._take_back(state)
         if self.world.size != state["size"]:
             model.optimizer.learning_rate = _rate(model) * self.world.size / state["size"]
         epoch, step = state["position"]
         state["position"] = epoch, self._place(step, state["steps_per_epoch"], state["samples_per_step"])
         return state, replicas.split(arrays)
+
+    def _take_back(self, state: dict[str, Any]) -> None:
+        """Puts history.csv and best.keras back to what they were when `state` was saved. Where those weights are lost the
+        next ones will be the best: a loss that no file has would keep all others out."""
+        if state["rows"]:
+            write_text(self.run_dir / "history.csv", as_csv(state["rows"]))
+        if not state["best"] or _is(self._best_path, state["best"]):
+            return
+        if _is(self._older_best_path, state["best"]):
+            also_as(self._older_best_path, self._best_path)
+            return
+        console.say(f"{self._best_path} is not what this run wrote: the weights after the next epoch take its place")
+        state["best_loss"], state["best"] = math.inf, ""
+
+    @property
+    def _best_path(self) -> Path:
+        return self.run_dir / "best.keras"
+
+    @property
+    def _older_best_path(self) -> Path:
+        return self.run_dir / "last" / "best.older.keras"
 
     def _place(self, step: int, steps_per_epoch: int, samples_per_step: int) -> int:
         """A step within an epoch of a run with other steps, in steps of this one. The last stays the last."""
@@ -164,16 +193,12 @@ class Keeper(keras.callbacks.Callback):
             [self.interrupt.asked, not finite, bool(self.model.stop_training), *elastic]
         )
         if diverged:
-            raise errors.of_all_ranks(
-                Diverged(
-                    f"the loss is {self._bad_loss(finite)} in epoch {self.position.epoch + 1}, step "
-                    f"{self.position.step}; try a smaller --learning-rate or --precision float32"
-                )
-            )
+            raise self._diverged(f"the loss is {self._bad_loss(finite)}", "in")
         if stop:
             self.model.stop_training = True
         if stop or self.position.step == self.steps_per_epoch:  # validation follows: of one model, not of one per rank
             self.world.average_statistics(self.model)
+            self._require_finite()  # else history.csv and best.keras would have an epoch that no checkpoint has
         if asked:
             self._leave()
         if due:
@@ -202,8 +227,8 @@ class Keeper(keras.callbacks.Callback):
         if self.world.is_chief:
             self._write_scalars(self.rows[-1])
             write_text(self.run_dir / "history.csv", as_csv(self.rows))
-            if better:
-                self._keep_best()
+        if better:
+            self.best = self.world.from_chief(self._keep_best)
         self.model.stop_training = bool(self.world.largest([bool(self.model.stop_training)])[0])
         self._capture_states()
         self.position = Position(epoch + 1)
@@ -220,9 +245,14 @@ class Keeper(keras.callbacks.Callback):
         row = {"epoch": epoch + 1, **values, "learning_rate": rate, "seconds": 0.0}
         return {name: row[name] for name in (*FIRST_COLUMNS, *row) if name in row}
 
-    def _keep_best(self) -> None:
-        with replacing(self.run_dir / "best.keras") as partial:
+    def _keep_best(self) -> str:
+        """Writes best.keras, keeps the one before; returns the digest."""
+        with replacing(self._best_path) as partial:
             without_training(self.model).save(partial)
+            digest = files.digest(partial)
+            if self._best_path.exists():
+                also_as(self._best_path, self._older_best_path)
+        return digest
 
     def _write_scalars(self, row: Row) -> None:
         if self._writer is None:
@@ -242,6 +272,7 @@ class Keeper(keras.callbacks.Callback):
     def _leave(self) -> None:
         """Saves what is each rank's own, too. No rank goes before rank 0 has written it: a launcher ends the others."""
         self._stop_clock()
+        self._require_finite()
         self._save(self._gather_own())
         self.world.wait()
         raise errors.of_all_ranks(
@@ -251,6 +282,7 @@ class Keeper(keras.callbacks.Callback):
     def _commit(self) -> None:
         """Keeps in memory what `_leave` saves."""
         self._stop_clock()
+        self._require_finite()
         assert self.memory is not None
         self.memory.commit(*self._content(self.model, self._gather_own()))
 
@@ -264,6 +296,20 @@ class Keeper(keras.callbacks.Callback):
 
     def _stop_clock(self) -> None:
         self._seconds, self._begin = self._seconds + time.monotonic() - self._begin, time.monotonic()
+
+    def _require_finite(self) -> None:
+        """The loss that was looked at is the one before the last update: it may have been the one that spoiled all."""
+        bad = checkpoint.not_finite(checkpoint.variables(self.model))
+        if self.world.largest([bool(bad)])[0]:
+            raise self._diverged(f"{bad or 'a variable of another rank'} is not finite", "after")
+
+    def _diverged(self, what: str, when: str) -> Diverged:
+        return errors.of_all_ranks(
+            Diverged(
+                f"{what} {when} epoch {self.position.epoch + 1}, step {self.position.step}; {self._kept}; try a smaller "
+                "--learning-rate or --precision float32 in another run"
+            )
+        )
 
     def _bad_loss(self, finite: bool) -> str:
         return "not finite on another rank" if finite else str(self.training_logs["loss"])
@@ -283,6 +329,11 @@ class Keeper(keras.callbacks.Callback):
         if self.world.is_chief:
             checkpoint.save(checkpoint.path_in(self.run_dir), arrays, state)
 
+        self._note_kept()
+
+    def _note_kept(self) -> None:
+        self._kept = f"last/ stays as it was saved {_after(self.position.epoch, self.position.step)}"
+
     def _content(
         self, model: keras.Model, own: Sequence[replicas.Arrays]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -295,6 +346,7 @@ class Keeper(keras.callbacks.Callback):
             "samples_per_step": self.samples_per_step,
             "rows": self.rows,
             "best_loss": self.best_loss,
+            "best": self.best,
             "seconds": self._seconds,
             "callbacks": self._states,
             "stopped_early": self.stopped_early,
@@ -307,6 +359,14 @@ def without_training(model: keras.Model) -> keras.Model:
     if not getattr(model, "inputs", None):  # a subclassed model has no graph of layers
         return model
     return keras.Model(model.inputs, model.outputs, name=model.name)
+
+
+def _is(path: Path, digest: str) -> bool:
+    return path.is_file() and files.digest(path) == digest
+
+
+def _after(epoch: int, step: int) -> str:
+    return f"in epoch {epoch + 1} after step {step}" if step else f"after epoch {epoch}"
 
 
 def _rate(model: keras.Model) -> float:

@@ -7,42 +7,67 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from lms3d import checkpoint, config, console
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
-from lms3d.files import writable_folder, write_json
+from lms3d.files import remove_partials, writable_folder, write_json
+from lms3d.runlock import RunLock
 
 DEFAULT_PARENT = Path("runs")
 _LIBRARIES = ("tensorflow", "keras", "numpy", "nibabel", "SimpleITK", "nilearn", "scipy", "horovod")
 
 
-def choose(given: dict[str, Any], output: Path | None, resume: bool) -> tuple[TrainConfig, Path, bool]:
-    """The options of the run, its folder, and whether there is a checkpoint to go on from.
+def choose(given: dict[str, Any], output: Path | None, resume: bool, lock: RunLock) -> tuple[TrainConfig, Path, bool]:
+    """The options of the run, its folder, of which `lock` is taken, and whether there is a checkpoint to go on from.
 
     given: the options that the user wrote. A resumed run takes all others from its config.json. Without `output` a new
     run gets a new folder under runs/, and a resumed one is the latest there (of the network and resolution, if given).
     """
     if resume:
         run_dir = output or _latest(given)
-        if run_dir is not None and (run_dir / "config.json").exists():
-            stored, _ = config.load(run_dir)
-            return config.resumed(stored, given, run_dir), run_dir, checkpoint.path_in(run_dir).exists()
+        if run_dir is not None:
+            claim(run_dir, lock)
+            if (run_dir / "config.json").exists():
+                stored, _ = config.load(run_dir)
+                return config.resumed(stored, given, run_dir), run_dir, bool(checkpoint.generations(run_dir))
         console.say(f"--resume: there is no run in {run_dir or DEFAULT_PARENT} to go on with; starting a new one")
     new = config.chosen(given)
-    run_dir = output or _unused(new)
-    if not resume and holds_results(run_dir):
+    if output is None:
+        return new, _unused(new, lock), False
+    if not resume and holds_results(output):
+        raise _other_run(output)
+    claim(output, lock)
+    if not resume and holds_results(output):  # it ended just now
+        raise _other_run(output)
+    return new, output, False
+
+
+def claim(run_dir: Path, lock: RunLock, seconds: float = 0.0) -> None:
+    """Takes the lock of a run folder, for which it waits so long. InputError where another training has it."""
+    if not _taken(run_dir, lock, seconds):
         raise InputError(
-            f"--output {run_dir} holds another run; add --resume to continue it, or choose another --output"
+            f"--output {run_dir} is in use by {lock.holder(run_dir)}; wait until that training has ended, or stop it, or "
+            "choose another --output"
         )
-    return new, run_dir, False
+
+
+def _taken(run_dir: Path, lock: RunLock, seconds: float = 0.0) -> bool:
+    """Whether this process has the lock now; then what killed runs have left half written there is cleared away."""
+    if not lock.take(writable_folder(run_dir, "--output"), seconds):
+        return False
+    if lock.locked:
+        for folder in (run_dir, checkpoint.path_in(run_dir).parent):
+            remove_partials(folder)
+    return True
 
 
 def holds_results(run_dir: Path) -> bool:
     """Whether something would be lost if another run wrote here; a run that never finished an epoch leaves nothing."""
-    return checkpoint.path_in(run_dir).exists() or (run_dir / "best.keras").exists()
+    return bool(checkpoint.generations(run_dir)) or (run_dir / "best.keras").exists()
 
 
 def describe(
@@ -95,16 +120,25 @@ def _name(options: TrainConfig) -> str:
     return f"{options.model}-{options.resolution}"
 
 
-def _unused(options: TrainConfig) -> Path:
+def _other_run(run_dir: Path) -> InputError:
+    return InputError(f"--output {run_dir} holds another run; add --resume to continue it, or choose another --output")
+
+
+def _unused(options: TrainConfig, lock: RunLock) -> Path:
+    """The first folder under runs/ that holds nothing and that nobody else has: of two that want it, one gets the lock."""
     first = DEFAULT_PARENT / _name(options)
-    numbered = (first.with_name(f"{first.name}-{number}") for number in range(2, 10**6))
-    return first if not holds_results(first) else next(path for path in numbered if not holds_results(path))
+    numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
+    # What holds nothing before the lock is there may hold the results of its last owner then.
+    return next(
+        p for p in chain([first], numbered) if not holds_results(p) and _taken(p, lock) and not holds_results(p)
+    )
 
 
 def _latest(given: dict[str, Any]) -> Path | None:
     name = re.escape(_name(config.chosen(given))) if {"task", "model", "resolution"} & given.keys() else ".*"
-    candidates = [
-        path for path in DEFAULT_PARENT.glob("*")
-        if re.fullmatch(rf"{name}(-\d+)?", path.name) and checkpoint.path_in(path).exists()
-    ]  # fmt: skip
-    return max(candidates, key=lambda path: checkpoint.path_in(path).stat().st_mtime, default=None)
+    saved = {
+        path: max(one.stat().st_mtime for one in generations)
+        for path in DEFAULT_PARENT.glob("*")
+        if re.fullmatch(rf"{name}(-\d+)?", path.name) and (generations := checkpoint.generations(path))
+    }
+    return max(saved, key=saved.__getitem__, default=None)

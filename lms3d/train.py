@@ -27,6 +27,7 @@ from lms3d.config import TrainConfig
 from lms3d.distributed import World
 from lms3d.errors import InputError, Interrupted
 from lms3d.files import writable_folder
+from lms3d.runlock import RunLock
 from lms3d.tasks import Material, task_of
 from lms3d.units import format_seconds, format_size
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from lms3d.trainer import History
 
 STATS = "lms_stats.csv"
+HANDOVER_SECONDS = 60.0
 WARMUP_EPOCHS = 5  # with several ranks, as in the CheXNet article
 
 _DESCRIPTION = """\
@@ -72,23 +74,29 @@ def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
 def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
     dry_run, resume, elastically = (given.pop(name, False) for name in ("dry_run", "resume", "elastic"))
     profile, output = given.pop("profile", None), given.pop("output", None)
+    lock = RunLock()  # of rank 0, for as long as it lives
 
     def chosen() -> Run:
-        options, run_dir, resuming = runs.choose(given, output, resume)
+        options, run_dir, resuming = runs.choose(given, output, resume, lock)
         return Run(options=options, run_dir=run_dir, resuming=resuming, profile=profile, arguments=tuple(arguments))
 
     def train_once(world: World, memory: elastic.Memory | None) -> None:
         console.silence(not world.is_chief)
         agree = memory.once if memory is not None else lambda _, make: make()
-        _run(agree("run", lambda: world.from_chief(chosen)), world, memory)
+        run = agree("run", lambda: world.from_chief(chosen))
+        if memory is not None:  # whoever is rank 0 now: the one that was may still be about to end
+            world.from_chief(lambda: runs.claim(run.run_dir, lock, HANDOVER_SECONDS))
+        _run(run, world, memory)
 
     if dry_run:
         _dry_run(config.chosen(given))
-    elif elastically:
-        elastic.run(train_once)
-    else:
-        with distributed.joined() as world:
-            train_once(world, None)
+        return
+    with lock:
+        if elastically:
+            elastic.run(train_once)
+        else:
+            with distributed.joined() as world:
+                train_once(world, None)
 
 
 @dataclass(frozen=True, kw_only=True)

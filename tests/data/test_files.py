@@ -8,6 +8,7 @@ import pytest
 
 from data import files
 from data.errors import DataError
+from tests.power_cut import PowerCut
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
@@ -32,6 +33,56 @@ def test_a_directory_appears_whole_and_replaces_a_damaged_one(tmp_path):
         (temporary / "new").touch()
     assert [path.name for path in target.iterdir()] == ["new"]
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_power_cut_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+    path = tmp_path / "disk" / "index.json"
+    path.parent.mkdir()
+    files.write_json(path, "old")
+    disk = PowerCut(path.parent, monkeypatch)
+    files.write_json(path, "new")
+    found = {(root / "index.json").read_text() for root in disk.each(tmp_path / "every")}
+    assert found == {'"old"\n', '"new"\n'}
+    assert {(root / "index.json").read_text() for root in disk.last(tmp_path / "last")} == {'"new"\n'}
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_power_cut_leaves_a_whole_directory_or_none(tmp_path, monkeypatch, damaged):
+    target = tmp_path / "disk" / "entry"
+    (target if damaged else target.parent).mkdir(parents=True)
+    disk = PowerCut(target.parent, monkeypatch)
+    with files.new_directory(target) as temporary:
+        (temporary / "a.npy").write_bytes(b"cube")
+        (temporary / "below").mkdir()
+        (temporary / "below" / "b.npy").write_bytes(b"truth")
+    found = {
+        tuple(sorted(p.read_bytes() for p in (root / "entry").rglob("*.npy"))) for root in disk.each(tmp_path / "x")
+    }
+    assert found == {(), (b"cube", b"truth")}
+
+
+def test_a_file_that_can_be_made_again_may_be_missing_but_is_never_half(tmp_path, monkeypatch):
+    (tmp_path / "disk").mkdir()
+    disk = PowerCut(tmp_path / "disk", monkeypatch)
+    with files.new_file(tmp_path / "disk" / "a.png", lasting=False) as temporary:
+        temporary.write_bytes(b"pixels")
+    found = {(root / "a.png").read_bytes() if (root / "a.png").exists() else None for root in disk.each(tmp_path / "x")}
+    assert found == {None, b"pixels"}
+
+
+def test_processes_with_equal_numbers_do_not_meet(tmp_path, monkeypatch):
+    """As ranks on two machines, or in two containers, that write the same thing on a shared disk."""
+    monkeypatch.setattr("os.getpid", lambda: 7)
+    with files.new_file(tmp_path / "x") as one, files.new_file(tmp_path / "x") as other:
+        one.write_text("one")
+        other.write_text("other")
+    assert (tmp_path / "x").read_text() == "one"
+    with files.new_directory(tmp_path / "y") as one, files.new_directory(tmp_path / "y") as other:
+        (one / "one").touch()
+        (other / "other").touch()
+    assert [path.name for path in (tmp_path / "y").iterdir()] == ["one"]
+    files.remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "y"]
 
 
 def test_leftovers_of_a_killed_run(tmp_path):

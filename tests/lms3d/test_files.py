@@ -1,9 +1,13 @@
 import errno
+import os
+import stat
+from pathlib import Path
 
 import pytest
 
 from lms3d import files
 from lms3d.errors import InputError, StorageError
+from tests.power_cut import PowerCut
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
@@ -30,3 +34,78 @@ def test_not_a_folder(tmp_path):
 def test_folder_is_made(tmp_path):
     assert files.writable_folder(tmp_path / "a/b", "--output").is_dir()
     assert not list((tmp_path / "a/b").iterdir())
+
+
+def test_a_power_cut_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+    path = tmp_path / "disk" / "run" / "x.json"
+    files.write_json(path, "old")
+    disk = PowerCut(tmp_path / "disk", monkeypatch)
+    files.write_json(path, "new")
+    found = {(root / "run" / "x.json").read_text() for root in disk.each(tmp_path / "every")}
+    assert found == {'"old"\n', '"new"\n'}
+    assert {(root / "run" / "x.json").read_text() for root in disk.last(tmp_path / "last")} == {'"new"\n'}
+
+
+def test_what_is_written_into_a_new_folder_outlasts_a_power_cut(tmp_path, monkeypatch):
+    (tmp_path / "disk").mkdir()
+    disk = PowerCut(tmp_path / "disk", monkeypatch)
+    files.write_text(files.writable_folder(tmp_path / "disk" / "runs" / "a", "--output") / "last" / "x", "new")
+    assert [(root / "runs/a/last/x").read_text() for root in disk.last(tmp_path / "last")] == ["new"]
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_second_name_keeps_the_file_when_the_first_is_replaced(tmp_path, monkeypatch, linked):
+    if not linked:
+        monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no links here")))
+    for text in ("one", "two"):
+        files.write_text(tmp_path / "x", text)
+        files.also_as(tmp_path / "x", tmp_path / "older")
+    files.write_text(tmp_path / "x", "three")
+    assert [(tmp_path / name).read_text() for name in ("x", "older")] == ["three", "two"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_file_systems_that_cannot_sync_a_folder(tmp_path, monkeypatch):
+    def fsync(file):
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("os.fsync", fsync)
+    code = errno.EINVAL
+    files.write_text(tmp_path / "x", "one")
+    code = errno.EIO
+    with pytest.raises(StorageError, match=r"cannot write .*x: Input/output error; a power cut may undo it"):
+        files.write_text(tmp_path / "x", "two")
+
+
+def test_a_failed_sync_leaves_the_old_file(tmp_path, monkeypatch):
+    files.write_text(tmp_path / "x", "old")
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    with pytest.raises(StorageError, match="the previous version is intact"):
+        files.write_text(tmp_path / "x", "new")
+    assert (tmp_path / "x").read_text() == "old"
+
+
+def test_processes_with_equal_numbers_do_not_meet(tmp_path, monkeypatch):
+    """As ranks on two machines, or in two containers, that write the same thing on a shared disk."""
+    monkeypatch.setattr("os.getpid", lambda: 7)
+    with files.replacing(tmp_path / "x") as one, files.replacing(tmp_path / "x") as other:
+        one.write_text("one")
+        other.write_text("other")
+    assert (tmp_path / "x").read_text() == "one"
+    unlink = Path.unlink
+
+    def both_at_once(path, **options):
+        monkeypatch.setattr(Path, "unlink", unlink)
+        files.writable_folder(tmp_path, "--output")
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", both_at_once)
+    files.writable_folder(tmp_path, "--output")
+
+
+def test_what_killed_processes_left_is_removed(tmp_path):
+    (tmp_path / ".checkpoint.host-1-00.partial.npz").touch()
+    (tmp_path / "kept.npz").touch()
+    files.remove_partials(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.npz"]

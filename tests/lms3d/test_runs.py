@@ -1,13 +1,17 @@
 """Which run a command means."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 from types import SimpleNamespace
 
 import pytest
 
 from lms3d import checkpoint, config, runs, train
+from lms3d.errors import InputError
 from lms3d.files import write_json
+from lms3d.runlock import RunLock
 
 
 @pytest.fixture(autouse=True)
@@ -25,18 +29,18 @@ def finished(name: str, **given):
 def test_a_bare_resume_takes_the_latest_run_whatever_it_is():
     finished("isensee2017-128")
     latest = finished("unet3d-64", model="unet3d", resolution=64)
-    options, run_dir, resuming = runs.choose({}, None, True)
+    options, run_dir, resuming = runs.choose({}, None, True, RunLock())
     assert (run_dir, options.model, options.resolution, resuming) == (latest, "unet3d", 64, True)
 
 
 def test_a_resolution_is_not_the_beginning_of_another():
     wanted = finished("isensee2017-64-2", resolution=64)
     finished("isensee2017-640", resolution=640)
-    assert runs.choose({"resolution": 64}, None, True)[1] == wanted
+    assert runs.choose({"resolution": 64}, None, True, RunLock())[1] == wanted
 
 
 def test_a_resume_of_nothing_says_that_it_starts_anew(capsys):
-    _, _, resuming = runs.choose({"resolution": 64}, None, True)
+    _, _, resuming = runs.choose({"resolution": 64}, None, True, RunLock())
     assert not resuming
     assert "there is no run in runs to go on with" in capsys.readouterr().out
 
@@ -51,3 +55,66 @@ def test_what_follows_from_the_number_of_ranks_is_not_kept(tmp_path, data):
     stored, _ = config.load(tmp_path)
     found = (stored.epochs, stored.steps_per_epoch, stored.validation_steps)
     assert found == ((9, 13, 3) if data is None else (None, None, None))
+
+
+# -- two at once -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def holder():
+    """The lock of a training that is under way."""
+    with RunLock() as lock:
+        yield lock
+
+
+def test_two_trainings_without_output_get_folders_of_their_own(holder):
+    _, first, _ = runs.choose({"resolution": 64}, None, False, holder)
+    _, second, _ = runs.choose({"resolution": 64}, None, False, RunLock())
+    assert (first.name, second.name) == ("isensee2017-64", "isensee2017-64-2")
+
+
+def test_a_folder_without_results_is_used_again_when_its_run_has_ended(holder):
+    _, first, _ = runs.choose({"resolution": 64}, None, False, holder)
+    holder.release()
+    assert runs.choose({"resolution": 64}, None, False, RunLock())[1] == first
+
+
+def test_what_finishes_while_its_folder_is_looked_at_is_not_overwritten(monkeypatch):
+    take, folder = RunLock.take, runs.DEFAULT_PARENT / "isensee2017-64"
+
+    def finish_first(lock, run_dir, *wait):
+        if not (folder / "last").exists():
+            finished(folder.name, resolution=64)
+        return take(lock, run_dir, *wait)
+
+    monkeypatch.setattr(RunLock, "take", finish_first)
+    assert runs.choose({"resolution": 64}, None, False, RunLock())[1].name == "isensee2017-64-2"
+
+
+@pytest.mark.parametrize(("resume", "named"), [(True, True), (True, False), (False, True)])
+def test_no_second_training_in_the_folder_of_one_that_lives(holder, resume, named):
+    """Without --output a resumed run is the latest: it must not be another because that one is in use."""
+    other, folder = finished("isensee2017-64-2", resolution=64), runs.DEFAULT_PARENT / "isensee2017-64"
+    runs.choose({"resolution": 64}, folder, False, holder)
+    if resume:
+        finished(folder.name, resolution=64)
+        os.utime(checkpoint.path_in(other), (1, 1))
+    with pytest.raises(InputError, match=rf"--output {folder} is in use by process {os.getpid()} on {gethostname()}, "):
+        runs.choose({"resolution": 64}, folder if named else None, resume, RunLock())
+    holder.release()
+    assert runs.choose({"resolution": 64}, folder if named else None, resume, RunLock())[1:] == (folder, resume)
+
+
+def test_the_command_says_in_one_line_who_has_the_folder(holder, capsys, tmp_path):
+    runs.choose({}, tmp_path / "run", False, holder)
+    assert train.main(["--output", str(tmp_path / "run"), "--resume"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"process {os.getpid()} on {gethostname()}" in line
+
+
+def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
+    run_dir = finished("isensee2017-64", resolution=64)
+    for leftover in (run_dir / ".best.host-1-00.partial.keras", run_dir / "last" / ".checkpoint.host-1-00.partial.npz"):
+        leftover.touch()
+    runs.choose({}, run_dir, True, RunLock())
+    assert not list(run_dir.rglob("*.partial*"))

@@ -1,17 +1,20 @@
 """A run that was interrupted and resumed must end with the bits of one that was not."""
 
 import csv
-import json
+import math
 import os
+import shutil
 import signal
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms3d import checkpoint, trainer
+from lms3d import checkpoint, files, trainer
 from lms3d.errors import Diverged, InputError, Interrupted
+from tests.power_cut import PowerCut
 
 STEPS = 4
 
@@ -203,12 +206,110 @@ def test_checkpoint_of_another_model(tmp_path, straight):
         checkpoint.assign(checkpoint.variables(other), arrays, run_dir)
 
 
-def test_damaged_checkpoint(tmp_path):
-    path = tmp_path / "checkpoint.npz"
-    checkpoint.save(path, {"a": np.ones(3)}, {"x": 1})
-    arrays, state = checkpoint.load(path)
-    np.testing.assert_array_equal(arrays["a"], np.ones(3))
-    assert json.dumps(state) == '{"x": 1}'
-    path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(InputError, match="--resume"):
-        checkpoint.load(path)
+# -- what a crash leaves -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied(tmp_path, straight):
+    """A copy of the run of four epochs, of which the second and the fourth were the best so far; the fifth is again."""
+    return Path(shutil.copytree(straight[0], tmp_path / "run"))
+
+
+class Killed(BaseException):
+    """What no handler handles."""
+
+
+def test_resumed_from_the_older_generation(copied, straight, capsys):
+    path = checkpoint.path_in(copied)
+    path.write_bytes(path.read_bytes()[:-1000])  # see test_checkpoint for other damage
+    model, history = run(copied, resume=True)
+    assert history.resumed_at == trainer.Position(3, 0)
+    (told,) = [line for line in capsys.readouterr().out.splitlines() if str(path) in line]
+    assert "is damaged" in told
+    assert "going on from the one before it, saved after epoch 3" in told
+    assert_same(model, copied, straight)
+    for mine, theirs in zip(best_of(copied), best_of(straight[0]), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def best_of(run_dir):
+    return keras.models.load_model(run_dir / "best.keras", compile=False).get_weights()
+
+
+def test_best_weights_later_than_the_checkpoint_are_taken_back(copied, straight, monkeypatch):
+    """Else a run that goes on in another way (other ranks, other limits) might keep best weights that it never had."""
+
+    def killed(*_):
+        raise Killed
+
+    save = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", killed)
+    with pytest.raises(Killed):
+        run(copied, epochs=5, resume=True)
+    monkeypatch.setattr(checkpoint, "save", save)
+    assert files.digest(copied / "best.keras") != files.digest(straight[0] / "best.keras")
+    assert len(history_of(copied)) == 5
+    run(copied, resume=True)
+    assert files.digest(copied / "best.keras") == files.digest(straight[0] / "best.keras")
+    assert without_seconds(copied) == without_seconds(straight[0])
+
+    checkpoint.path_in(copied).write_bytes(b"")
+    older = files.digest(copied / "last" / "best.older.keras")
+    run(copied, epochs=3, resume=True)
+    assert files.digest(copied / "best.keras") == older
+    assert without_seconds(copied) == without_seconds(straight[0])[:3]
+
+
+def test_best_weights_that_are_lost_are_replaced_soon(tmp_path, capsys):
+    """The best loss of a file that is gone would keep all others out: the third epoch is no better than the second."""
+    run(tmp_path, epochs=2)
+    (tmp_path / "best.keras").write_bytes(b"")
+    run(tmp_path, epochs=3, resume=True)
+    assert "best.keras is not what this run wrote" in capsys.readouterr().out
+    best_of(tmp_path)
+
+
+def test_a_power_cut_at_any_moment(tmp_path, monkeypatch):
+    """The checkpoint that is left is whole, and the best weights that it speaks of are there."""
+    (tmp_path / "disk").mkdir()
+    with monkeypatch.context() as patched:
+        disk = PowerCut(tmp_path / "disk", patched)
+        run(tmp_path / "disk" / "run", epochs=2)
+    found = []
+    for root in disk.each(tmp_path / "every"):
+        run_dir = root / "run"
+        if checkpoint.generations(run_dir):
+            _, state, _ = checkpoint.latest(checkpoint.path_in(run_dir))
+            assert state["best"] in [files.digest(path) for path in run_dir.rglob("best*.keras")]
+            found.append(len(state["rows"]))
+        else:
+            assert not found
+    assert set(found) == {1, 2}
+    assert len(found) > 10
+
+
+class Overflow(keras.callbacks.Callback):
+    """An update that makes weights infinite, after a loss that was finite: in the given step of the fifth epoch."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step, self.epoch = step, 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if (self.epoch, batch) == (4, self.step):
+            self.model.optimizer.learning_rate = math.inf
+
+
+@pytest.mark.parametrize(
+    "callbacks", [[Overflow(STEPS - 1)], [Overflow(1), CtrlC(4, 1)]], ids=["last step", "interrupted"]
+)
+def test_weights_that_are_not_finite_are_not_saved(copied, straight, callbacks):
+    with pytest.raises(Diverged, match=r"not finite after epoch 5, step \d; last/ .* after epoch 4; .*--learning-rate"):
+        run(copied, *callbacks, epochs=6, resume=True)
+    assert files.digest(copied / "best.keras") == files.digest(straight[0] / "best.keras")
+    model, history = run(copied, resume=True)
+    assert history.resumed_at == trainer.Position(4, 0)
+    assert_same(model, copied, straight)
