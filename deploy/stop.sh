@@ -6,17 +6,12 @@
 # a second signal would mean "quit without saving".
 set -euo pipefail
 
-: "${LMS3D_RANKS:?stop.sh: LMS3D_RANKS is not set; expected the folder that rank.sh was given}"
+# shellcheck source=deploy/ranks.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/ranks.sh"
 patience=${1:-0}
 
-alive() {
-    local file
-    for file in "$LMS3D_RANKS"/*.pid; do
-        [[ -f $file ]] && kill -0 "$(<"$file")" 2>/dev/null && cat -- "$file"
-    done
-    return 0
-}
-
+[[ -e $LMS3D_RANKS || -L $LMS3D_RANKS ]] || exit 0 # nothing was started here
+private
 read -r first < <(alive) || exit 0 # nothing runs here
 if mkdir -- "$LMS3D_RANKS/asked" 2>/dev/null; then
     kill -TERM "$first"

@@ -2,64 +2,70 @@
 
 Import it only where there are several ranks. Everything but `average` runs at once, on the host, and must be called by
 all ranks in the same order. Before TensorFlow has its devices, whose limits may still have to be agreed on, `broadcast`
-takes another way: the key-value store of horovodrun, or MPI.
+takes another way, since Horovod's takes tensors: MPI, where MPI started the ranks, or the store of horovodrun.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import cloudpickle
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
+from lms3d.errors import InputError
+from lms3d.mpi import Mpi
+from lms3d.store import Store
+
 if TYPE_CHECKING:
     from lms3d.distributed import World
 
-POLL_SECONDS = 0.05
 COMPRESSIONS = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
-_messages = itertools.count()
+_numbers = itertools.count()
+_early = hashlib.sha256()
 _devices_exist = False
+_mpi: Mpi | None = None
 
 
 def start() -> dict[str, int]:
     """Meets the other ranks; returns the fields of `World`. Ranks of an elastic job may meet more than once."""
-    global _messages, _devices_exist
+    global _numbers, _early, _devices_exist, _mpi
+    if _mpi is None and hvd.mpi_built() and os.environ.get("HOROVOD_CONTROLLER") != "gloo":
+        _mpi = Mpi(hvd.mpi_ops._basics.MPI_LIB_CTYPES)
     hvd.init()
-    _messages, _devices_exist = itertools.count(), False  # as new ranks have it; the store is empty again
+    _numbers, _early, _devices_exist = itertools.count(), hashlib.sha256(), False  # as new ranks have them; the store is empty
     return {"rank": hvd.rank(), "size": hvd.size(), "local_rank": hvd.local_rank(), "local_size": hvd.local_size()}
 
 
 def close() -> None:
     """Leaves the others; those who still wait for this rank get an error."""
+    global _mpi
     hvd.shutdown()
+    if _mpi is not None:
+        _mpi.close()
+    _mpi = None
 
 
 def devices_exist() -> None:
-    """Say, on all ranks, that TensorFlow has its devices, so that messages may go through it."""
+    """Say, on all ranks, that TensorFlow has its devices, so that messages may go through it.
+
+    InputError where the ranks have not all read the same before: anybody may write to the store of horovodrun.
+    """
     global _devices_exist
     _devices_exist = True
+    if len(set(gather_bytes(_early.digest()))) > 1:
+        raise InputError(
+            "the ranks have not all read what rank 0 wrote at the start; keep somebody else from the ports of the launcher "
+            "(a firewall), and start again"
+        )
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
-
-
-def packed(value: Any) -> bytes:
-    """A value as bytes for `unpacked`, on ranks that run the same program."""
-    return bytes(cloudpickle.dumps(value))
-
-
-def unpacked(message: bytes) -> Any:
-    """The inverse of `packed`."""
-    return cloudpickle.loads(message)
 
 
 def gather(values: Sequence[float]) -> np.ndarray:
@@ -88,9 +94,9 @@ def broadcast(world: World, message: bytes) -> bytes:
     """What rank 0 passes, on every rank."""
     if _devices_exist:
         return broadcast_on_host(message)
-    if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ:
-        return _through_store(world, message)
-    return _through_mpi(message)
+    message = _mpi.broadcast(message, world.is_chief) if _mpi is not None else _through_store(world, message)
+    _early.update(hashlib.sha256(message).digest())
+    return message
 
 
 def broadcast_on_host(message: bytes) -> bytes:
@@ -103,32 +109,12 @@ def broadcast_on_host(message: bytes) -> bytes:
 
 def _through_store(world: World, message: bytes) -> bytes:
     """Rank 0 writes the message into the store in which horovodrun's ranks found each other; the others read it there."""
-    address, port = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]
-    url = f"http://{address}:{port}/lms3d/{next(_messages)}"
-    ask = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # never by a proxy
-    if world.is_chief:
-        ask(urllib.request.Request(url, data=message, method="PUT")).close()
-        return message
-    while True:  # rank 0 may prepare data for hours; if it ends, the launcher ends this process as well
-        try:
-            with ask(url) as answer:
-                return bytes(answer.read())
-        except urllib.error.HTTPError as error:
-            if error.code != 404:
-                raise
-            time.sleep(POLL_SECONDS)
-
-
-def _through_mpi(message: bytes) -> bytes:
-    try:
-        from mpi4py import MPI
-    except ImportError as error:
-        from lms3d.errors import InputError
-
-        raise InputError(
-            f"ranks that MPI starts need mpi4py besides Horovod ({error}); install it, or start with horovodrun --gloo"
-        ) from None
-    return bytes(MPI.COMM_WORLD.bcast(message, 0))
+    store = Store(os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
+    key = str(next(_numbers))
+    if not world.is_chief:
+        return store.get(key)
+    store.put(key, message)
+    return message
 
 
 # -- in the step's graph -----------------------------------------------------------------------------------------------

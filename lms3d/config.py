@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lms3d.errors import InputError
+from lms3d.messages import sendable
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "brats": {},
@@ -33,6 +34,7 @@ FOREIGN = {"brats": (), "chexnet": ("labels", "n4", "split", "validation_fractio
 """Options that mean nothing to a task."""
 
 
+@sendable
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """What `python -m lms3d.train` was asked to do. None: decided from the data or the device at the start."""

@@ -80,13 +80,13 @@ class World:
         has devices, too."""
         if self.size == 1:
             return make()
-        from lms3d import collectives
+        from lms3d import collectives, messages
 
         raised: BaseException | None = None
         message = b""
         if self.is_chief:
             message, raised = _outcome(make)
-        value, error = collectives.unpacked(collectives.broadcast(self, message))
+        value, error = messages.unpacked(collectives.broadcast(self, message))
         if error is not None:
             raise errors.of_all_ranks(raised or error)
         return value
@@ -95,9 +95,9 @@ class World:
         """The values of all ranks, in their order."""
         if self.size == 1:
             return [value]
-        from lms3d import collectives
+        from lms3d import collectives, messages
 
-        return [collectives.unpacked(part) for part in collectives.gather_bytes(collectives.packed(value))]
+        return [messages.unpacked(part) for part in collectives.gather_bytes(messages.packed(value))]
 
     def mean(self, values: Mapping[str, float], weight: float = 1.0) -> dict[str, float]:
         """Mean over the ranks, weighted by each one's `weight`; the same bits on all. All must have the same names.
@@ -222,31 +222,31 @@ def told_once(world: World) -> Iterator[None]:
 
 def _outcome(make: Callable[[], Any]) -> tuple[bytes, BaseException | None]:
     """(value, error) as bytes, and the error itself. What cannot travel becomes an error that can."""
-    from lms3d import collectives
+    from lms3d import messages
 
     try:
         value = make()
     except BaseException as error:
         return _packed_error(error), error
     try:
-        return collectives.packed((value, None)), None
+        return messages.packed((value, None)), None
     except Exception as error:
-        fault = TypeError(f"World.from_chief: a {type(value).__name__} cannot be sent to the other ranks: {error}")
-        return collectives.packed((None, fault)), fault
+        fault = TypeError(f"World.from_chief: {error}")
+        return messages.packed((None, fault)), fault
 
 
 def _packed_error(error: BaseException) -> bytes:
-    from lms3d import collectives
+    from lms3d import messages
 
     try:
-        message = collectives.packed((None, error))
-        collectives.unpacked(message)  # an exception with an __init__ of its own may not come out again
+        message = messages.packed((None, error))
+        messages.unpacked(message)  # an exception with an __init__ of its own may not come out again
         return message
     except Exception:
         stand_in: Any = RuntimeError(f"{type(error).__name__}: {error}")
         if isinstance(code := getattr(error, "exit_code", None), int):
             stand_in.exit_code = code
-        return collectives.packed((None, stand_in))
+        return messages.packed((None, stand_in))
 
 
 def _first_line(error: Exception) -> str:

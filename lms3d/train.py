@@ -27,6 +27,7 @@ from lms3d.config import TrainConfig
 from lms3d.distributed import World
 from lms3d.errors import InputError, Interrupted
 from lms3d.files import writable_folder
+from lms3d.messages import sendable
 from lms3d.runlock import RunLock
 from lms3d.tasks import Material, task_of
 from lms3d.units import format_seconds, format_size
@@ -99,6 +100,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
                 train_once(world, None)
 
 
+@sendable
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """What one call of this program is to do."""

@@ -11,7 +11,6 @@ set -euo pipefail
 
 PYTHON=${PYTHON:-.venv/bin/python}
 RUN_DIR=${RUN_DIR:-runs/slurm-$SLURM_JOB_ID}
-export LMS3D_RANKS=${TMPDIR:-/tmp}/lms3d-$SLURM_JOB_ID
 
 # --resume: a first start has nothing to go on from and begins; each later one continues.
 TRAIN=(bash deploy/rank.sh "$PYTHON" -m lms3d.train --output "$RUN_DIR" --resume "$@")
@@ -21,7 +20,9 @@ say() { echo "$(date +%FT%T) ${SLURM_JOB_NAME:-job} $SLURM_JOB_ID: $*" >&2; }
 launch() {
     local status=0 again=no
     say "${TRAIN[*]:2}"
-    mkdir -p -- "$RUN_DIR" "$LMS3D_RANKS"
+    mkdir -p -- "$RUN_DIR" "${TMPDIR:-/tmp}"
+    LMS3D_RANKS=$(mktemp -d -- "${TMPDIR:-/tmp}/lms3d-$SLURM_JOB_ID.XXXXXX") # mode 700, and nobody knows its name before
+    export LMS3D_RANKS
     touch -- "$RUN_DIR/.started" # beside the checkpoint: one file server, one clock
     trap 'rm -rf -- "$LMS3D_RANKS"' EXIT
     trap 'again=yes; _ask_to_save' USR1

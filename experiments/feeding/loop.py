@@ -17,8 +17,10 @@ import tensorflow as tf
 import models
 from lms3d import classification, reduction
 from lms3d.distributed import World
+from lms3d.messages import sendable
 
 
+@sendable
 @dataclass(frozen=True, kw_only=True)
 class Lap:
     """Some steps of this rank."""

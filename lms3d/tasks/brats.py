@@ -14,6 +14,7 @@ from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.distributed import World
 from lms3d.errors import InputError
+from lms3d.messages import sendable
 
 if TYPE_CHECKING:
     import keras
@@ -75,7 +76,7 @@ class BrainTumours:
     def prepare(
         self, options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
     ) -> Material:
-        from data import brats, cache, normalise, phantom
+        from data import brats, cache, normalise, phantom, split
 
         folder = options.data
         if folder is None:
@@ -86,6 +87,8 @@ class BrainTumours:
             cases, schema = brats.find_cases(folder, labels=options.labels)
             return cache.build(cases, schema, options.resolution, n4=options.n4, progress=progress)
 
+        for kind in (split.Split, normalise.Normalisation):
+            sendable(kind)
         # Rank 0 first: what is wrong with the data is told once, and on a shared disk the others find all made.
         world.from_chief(lambda: cubes_of(folder) and None)
         cubes = cubes_of(folder)

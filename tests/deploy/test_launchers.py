@@ -63,8 +63,8 @@ def test_script_is_sound(path: Path) -> None:
 def test_no_path_of_a_machine(path: Path) -> None:
     """Absolute paths that every Unix has, and nothing else; the rest is relative or a variable."""
     code = "\n".join(line for line in path.read_text().splitlines() if not line.startswith("#!"))
-    absolute = set(re.findall(r"(?<![\w}.$\"*/])/[a-z][\w/.-]*", code))
-    assert absolute <= {"/dev/null", "/tmp"}
+    absolute = set(re.findall(r"(?<![\w}).$\"*/])/[a-z][\w/.-]*", code))
+    assert absolute <= {"/dev/null", "/tmp", "/proc/"}
 
 
 @pytest.mark.parametrize("path", BATCH, ids=lambda path: path.name)
@@ -140,7 +140,7 @@ def test_options_exist_and_a_finished_run_is_not_queued_again(path: Path, box: P
     assert parsed.resume
     assert parsed.resolution == 64
     assert parsed.output.is_relative_to(box / "run")
-    assert not (box / "tmp" / "lms3d-17").exists(), "the folder of process ids is left behind"
+    assert list((box / "tmp").iterdir()) == [], "the folder of process ids is left behind"
 
 
 def test_models_of_an_array_have_their_own_seed_and_folder(box: Path, submit: Submit) -> None:
@@ -237,6 +237,63 @@ def test_stop_asks_one_rank_and_waits_for_all(tmp_path: Path) -> None:
         assert [rank.poll() for rank in ranks] == [7, 0], "stop.sh ended before the ranks, or asked both"
         assert list(codes) == [7, 0]
     subprocess.run(["bash", "deploy/stop.sh", "20"], cwd=ROOT, env=environment, check=True, timeout=10)
+
+
+def of_others(folder: Path) -> dict[str, Callable[[], object]]:
+    """What somebody else may have put where a folder of process ids is expected."""
+    (folder / "elsewhere").mkdir(mode=0o700)
+    open_to_all = folder / "open"
+    return {
+        "link": lambda: (folder / "link").symlink_to(folder / "elsewhere"),
+        "dangling": lambda: (folder / "dangling").symlink_to(folder / "nowhere"),
+        "file": lambda: (folder / "file").touch(),
+        "open": lambda: (open_to_all.mkdir(), open_to_all.chmod(0o777)),
+    }
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "file", "open"])
+def test_a_folder_that_others_may_have_made_is_refused(tmp_path: Path, kind: str) -> None:
+    of_others(tmp_path)[kind]()
+    environment = {**os.environ, "LMS3D_RANKS": str(tmp_path / kind)}
+    for command in (["deploy/rank.sh", "touch", str(tmp_path / "ran")], ["deploy/stop.sh"]):
+        found = subprocess.run(["bash", *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=10)
+        assert found.returncode == 2
+        (line,) = found.stderr.splitlines()
+        assert f"{tmp_path / kind}: expected a folder of " in line
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "nowhere").exists()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_only_ranks_are_signalled(tmp_path: Path) -> None:
+    """Not a process that got the number of a rank which is gone, nor one that a stranger has noted."""
+    tmp_path.chmod(0o700)
+    environment = {**os.environ, "LMS3D_RANKS": str(tmp_path)}
+    with subprocess.Popen(["sleep", "60"]) as other:
+        (tmp_path / "0.pid").write_text(f"{other.pid}\n")
+        (tmp_path / "1.pid").write_text(f"{other.pid} 1\n")
+        (tmp_path / "2.pid").write_text(f"-1 {other.pid}\n")
+        (tmp_path / "noted").write_text(f"{other.pid} {start_of(other.pid)}\n")
+        (tmp_path / "3.pid").symlink_to(tmp_path / "noted")
+        subprocess.run(["bash", "deploy/stop.sh", "5"], cwd=ROOT, env=environment, check=True, timeout=3)
+        assert other.poll() is None
+        (tmp_path / "noted").rename(tmp_path / "3.pid")  # and it is found where it is one
+        subprocess.run(["bash", "deploy/stop.sh"], cwd=ROOT, env=environment, check=True, timeout=3)
+        assert other.wait(5) == -signal.SIGTERM
+
+
+def start_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19]
+
+
+def test_a_job_does_not_use_what_lies_at_a_name_that_can_be_guessed(box: Path, submit: Submit) -> None:
+    (box / "tmp").mkdir()
+    (box / "elsewhere").mkdir()
+    (box / "tmp" / "lms3d-17").symlink_to(box / "elsewhere")
+    code, said = after(submit(ROOT / "deploy/slurm/mpirun.sbatch"), box, signal.SIGUSR1)
+    assert code == 0, said
+    assert list((box / "elsewhere").iterdir()) == []
+    assert (box / "tmp" / "lms3d-17").is_symlink()
 
 
 def test_every_file_is_explained() -> None:

@@ -34,12 +34,20 @@ class Job:
 
 
 @pytest.fixture(scope="session")
-def horovodrun(session_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
+def horovodrun(started_by: Callable[..., Job]) -> Callable[..., Job]:
     """`horovodrun("job.py", "argument", ranks=2)` runs tests/distributed/job.py with a fresh folder as first argument."""
     if not LAUNCHER.exists():
         pytest.skip("Horovod is not installed: make horovod")
+    return lambda script, *arguments, ranks=2, **options: started_by(
+        [LAUNCHER, "-np", str(ranks), "--gloo"], script, *arguments, **options
+    )
 
-    def run(script: str, *arguments: str, ranks: int = 2, timeout: float = 300, **environment: str) -> Job:
+
+@pytest.fixture(scope="session")
+def started_by(session_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
+    """As `horovodrun`, with the command of a launcher in front."""
+
+    def run(launcher: list[Any], script: str, *arguments: str, timeout: float = 300, **environment: str) -> Job:
         folder = tmp_path_factory.mktemp(script.removesuffix(".py"))
         environ = {
             **os.environ,
@@ -48,7 +56,7 @@ def horovodrun(session_cache: Path, tmp_path_factory: pytest.TempPathFactory) ->
             "LMS3D_CACHE": str(session_cache),
             **environment,
         }
-        command = [LAUNCHER, "-np", str(ranks), "--gloo", sys.executable, HERE / script, folder, *arguments]
+        command = [*launcher, sys.executable, HERE / script, folder, *arguments]
         with subprocess.Popen(
             command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as launcher:

@@ -1,0 +1,68 @@
+"""Bytes from rank 0 to all by MPI itself, while TensorFlow has no devices yet.
+
+By the very library that Horovod is linked with, so that there is nothing to install besides and no second MPI in the
+process, which mpi4py can bring in. C libraries differ in what a communicator is: Open MPI has addresses of its own objects,
+MPICH and those that keep its ABI (Intel, Cray, MVAPICH, since 2014) have numbers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+from lms3d.errors import InputError
+
+POLL_SECONDS = 0.02
+_MULTIPLE = 3  # MPI_THREAD_MULTIPLE: this thread may call beside Horovod's
+_STATUS_BYTES = 256  # of MPI_Status: more than any MPI has
+_MPICH_COMM_WORLD, _MPICH_BYTE = 0x44000000, 0x4C00010D
+
+
+class Mpi:
+    """MPI for the life of this process. Make it before Horovod starts, which then leaves MPI running when it ends, and
+    `close` it after."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        given = ctypes.c_int()
+        library.MPI_Init_thread(None, None, _MULTIPLE, ctypes.byref(given))
+        if given.value < _MULTIPLE:
+            raise InputError(
+                f"this MPI lets one thread speak at a time (level {given.value}, expected {_MULTIPLE}, MPI_THREAD_MULTIPLE); "
+                "load one that was built with threads and make horovod again, or start with horovodrun --gloo"
+            )
+        self._world, self._byte = _handles(library)
+
+    def broadcast(self, message: bytes, is_chief: bool) -> bytes:
+        """What rank 0 passes, on every rank."""
+        length = ctypes.c_int64(len(message))
+        self._broadcast(length, ctypes.sizeof(length))
+        content = (ctypes.c_char * length.value)()
+        if is_chief:
+            content.raw = message
+        self._broadcast(content, length.value)
+        return content.raw
+
+    def _broadcast(self, buffer: ctypes._CData, length: int) -> None:
+        """Sleeps between two looks: rank 0 may prepare data for hours, and a wait of MPI's own keeps a core busy."""
+        request, done, status = ctypes.c_void_p(), ctypes.c_int(), (ctypes.c_char * _STATUS_BYTES)()
+        self._library.MPI_Ibcast(ctypes.byref(buffer), length, self._byte, 0, self._world, ctypes.byref(request))
+        while True:
+            self._library.MPI_Test(ctypes.byref(request), ctypes.byref(done), status)
+            if done.value:
+                return
+            time.sleep(POLL_SECONDS)
+
+    def close(self) -> None:
+        """Waits for all ranks to come here."""
+        self._library.MPI_Finalize()
+
+
+def _handles(library: ctypes.CDLL) -> tuple[ctypes._SimpleCData, ctypes._SimpleCData]:
+    """(MPI_COMM_WORLD, MPI_BYTE) as this library takes them."""
+    try:
+        symbols = [ctypes.c_char.in_dll(library, f"ompi_mpi_{name}") for name in ("comm_world", "byte")]
+    except ValueError:
+        return ctypes.c_int(_MPICH_COMM_WORLD), ctypes.c_int(_MPICH_BYTE)
+    world, byte = (ctypes.c_void_p(ctypes.addressof(symbol)) for symbol in symbols)
+    return world, byte

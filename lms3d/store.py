@@ -1,0 +1,89 @@
+"""The key-value store in which the ranks of horovodrun find each other: HTTP, open to all who reach its port.
+
+Whoever reads it must take what it says for a stranger's word: `messages` runs none of it, and once the ranks can speak
+without it they compare what each has read (`collectives.devices_exist`).
+"""
+
+from __future__ import annotations
+
+import http.client
+import time
+import urllib.error
+import urllib.request
+
+from lms3d.errors import InputError
+
+POLL_SECONDS = 0.05
+REQUEST_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
+MOST_BYTES = 64 << 20
+
+
+class Store:
+    """Bytes by key.
+
+    request_seconds: for one request from end to end. patience_seconds: for requests that fail one after the other.
+    most_bytes: of one value.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        *,
+        request_seconds: float = REQUEST_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._where = f"{address}:{port}"
+        self._request_seconds, self._patience_seconds, self._most_bytes = request_seconds, patience_seconds, most_bytes
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # never by a proxy
+
+    def put(self, key: str, value: bytes) -> None:
+        """InputError where the store does not answer."""
+        self._ask(key, value)
+
+    def get(self, key: str) -> bytes:
+        """Waits for the value: rank 0 may prepare data for hours; if it ends, the launcher ends this process as well.
+        InputError where the store does not answer."""
+        while (value := self._ask(key)) is None:
+            time.sleep(POLL_SECONDS)
+        return value
+
+    def _ask(self, key: str, value: bytes | None = None) -> bytes | None:
+        """One request, made again where it fails; None where the store has no such key."""
+        url = f"http://{self._where}/lms3d/{key}"
+        begin = time.monotonic()
+        while True:
+            request = urllib.request.Request(url, data=value, method="GET" if value is None else "PUT")
+            try:
+                return self._once(request)
+            except urllib.error.HTTPError as error:
+                if error.code == 404 and value is None:
+                    return None
+                failure: Exception = error
+            except (OSError, http.client.HTTPException) as error:
+                failure = error
+            if time.monotonic() - begin > self._patience_seconds:
+                raise InputError(
+                    f"the store of the launcher at {self._where} does not answer ({failure}); see whether horovodrun still "
+                    "runs and whether a firewall stands before it, then start again"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _once(self, request: urllib.request.Request) -> bytes:
+        end = time.monotonic() + self._request_seconds
+        content = bytearray()
+        with self._open(request, timeout=self._request_seconds) as answer:
+            while part := answer.read1(1 << 16):
+                content += part
+                if len(content) > self._most_bytes:
+                    raise InputError(
+                        f"the store of the launcher at {self._where} returned more than {self._most_bytes} bytes for one "
+                        "message; rank 0 writes less: keep somebody else from its port (a firewall)"
+                    )
+                if time.monotonic() > end:
+                    raise TimeoutError("timed out")
+            if answer.length:
+                raise http.client.IncompleteRead(bytes(content), answer.length)
+        return bytes(content)
