@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from scipy import ndimage
 
+from data.exact import blur, exp, normal, normals, smooth_field
 from data.phantom_anatomy import Brain
-from data.phantom_fields import smooth_field, soft_step
 from data.phantom_tumour import ENHANCING, NECROSIS, OEDEMA
 from data.schema import CHANNELS
 
@@ -40,7 +40,7 @@ def render(rng: np.random.Generator, brain: Brain, labels: np.ndarray, spacing_m
     detail = {label: field(6) for label in shares}
     images = np.zeros((len(CHANNELS), *shape), np.int16)
     for index, channel in enumerate(CHANNELS):
-        level = {name: value * np.exp(rng.normal(0, 0.06)) for name, value in INTENSITIES[channel].items()}
+        level = {name: value * exp(normal(rng, 0, 0.06)) for name, value in INTENSITIES[channel].items()}
         signal = (
             tissue["white"] + level["grey"] * tissue["grey"] * (1 + 0.05 * field(9)) + level["fluid"] * tissue["fluid"]
         )
@@ -51,9 +51,9 @@ def render(rng: np.random.Generator, brain: Brain, labels: np.ndarray, spacing_m
             (ENHANCING, "enhancing", 0.12),
         ):
             signal += shares[label] * (level[name] * (1 + variation * detail[label]) - signal)
-        signal *= np.exp(_BIAS * field(80))
-        signal += _NOISE * rng.standard_normal(signal.size, dtype=np.float32)
-        gain = _GAIN[0] * np.exp(rng.normal(0, _GAIN[1]))
+        signal *= exp(_BIAS * field(80))
+        signal += _NOISE * normals(rng, signal.shape)
+        gain = _GAIN[0] * exp(normal(rng, 0, _GAIN[1]))
         images[index][inside] = np.clip(np.rint(gain * signal), 1, np.iinfo(np.int16).max)
     return images
 
@@ -61,10 +61,7 @@ def render(rng: np.random.Generator, brain: Brain, labels: np.ndarray, spacing_m
 def _tumour_shares(labels: np.ndarray, inside: np.ndarray, spacing_mm: float) -> dict[int, np.ndarray]:
     """Label -> how much of each voxel it fills: borders are blurred over about a voxel, as a scanner does."""
     width = 0.8 / spacing_mm
-    return {
-        label: ndimage.gaussian_filter((labels == label).astype(np.float32), width)[inside]
-        for label in (OEDEMA, NECROSIS, ENHANCING)
-    }
+    return {label: blur((labels == label).astype(np.float32), width)[inside] for label in (OEDEMA, NECROSIS, ENHANCING)}
 
 
 def _nearness(labels: np.ndarray, inside: np.ndarray, spacing_mm: float) -> np.ndarray:
@@ -73,7 +70,7 @@ def _nearness(labels: np.ndarray, inside: np.ndarray, spacing_mm: float) -> np.n
     coarse = np.isin(labels[::step, ::step, ::step], (NECROSIS, ENHANCING))
     if not coarse.any():
         return np.zeros(int(np.count_nonzero(inside)), np.float32)
-    near = np.exp(-ndimage.distance_transform_edt(~coarse) * step * spacing_mm / 12).astype(np.float32)
+    near = exp(-ndimage.distance_transform_edt(~coarse) * step * spacing_mm / 12).astype(np.float32)
     full = near.repeat(step, 0).repeat(step, 1).repeat(step, 2)
     return full[tuple(slice(size) for size in labels.shape)][inside]
 
@@ -85,16 +82,16 @@ def _mimics(rng: np.random.Generator, tissue: dict[str, np.ndarray], field: obje
     vessels: enhance on T1Gd like the rim. cavities: old infarcts, dark on T1 like necrosis.
     """
     assert callable(field)
-    load = 10 ** rng.uniform(-2.5, -1.2)  # share of the white matter
+    load = exp(rng.uniform(-5.8, -2.8))  # share of the white matter: 0.3 % to 6 %
     wish = field(7) + 0.4 * field(3) + 3.5 * tissue["deep"]
     white = tissue["white"] > 0.7
     threshold = np.quantile(wish[white], 1 - load)
-    lesions = soft_step(wish - threshold, 0.5) * tissue["white"]
+    lesions = _soft_step(wish - threshold, 0.5) * tissue["white"]
     # Where two random surfaces cross there is a winding line: a vessel.
-    lines = np.exp(-(field(26) ** 2 + field(26) ** 2) / 0.03)
+    lines = exp(-(np.square(field(26)) + np.square(field(26))) / 0.03)
     vessels = np.clip(1.3 * lines, 0, 1) * np.clip(tissue["fluid"] + 0.6 * tissue["grey"], 0, 1)
-    plexus = soft_step(field(6) - 0.9, 0.5) * tissue["fluid"] * (tissue["deep"] > 0.95)
-    cavities = soft_step(field(9) - 2.9, 0.4) * (1 - tissue["fluid"])
+    plexus = _soft_step(field(6) - 0.9, 0.5) * tissue["fluid"] * (tissue["deep"] > 0.95)
+    cavities = _soft_step(field(9) - 2.9, 0.4) * (1 - tissue["fluid"])
     return {"lesions": lesions, "vessels": np.maximum(vessels, plexus), "cavities": cavities}
 
 
@@ -107,3 +104,8 @@ def _with_mimics(
     signal += mimics["vessels"] * (vessel - signal)
     signal += mimics["cavities"] * (level["necrosis"] - signal)
     return signal
+
+
+def _soft_step(values: np.ndarray, width: float) -> np.ndarray:
+    """0 below zero, 1 above, with a ramp of `width` around it."""
+    return np.clip(values / width + 0.5, 0, 1)

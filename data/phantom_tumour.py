@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
+from data.exact import cube_root, exp, length, mean, normal, normals, smallest, smooth_field
 from data.phantom_anatomy import Brain
-from data.phantom_fields import smooth_field
 
 NECROSIS, OEDEMA, ENHANCING = 1, 2, 4
 """Labels of BraTS 2020."""
@@ -47,15 +47,14 @@ class Plan:
 
 def draw_volumes(rng: np.random.Generator) -> dict[int, float]:
     """Label -> mm^3. Log-normal and correlated; without enhancement the whole core is necrosis."""
-    common = rng.standard_normal()
+    common = normal(rng, 0, 1)
     volumes = {}
     for label, (median, deviation, least, most) in VOLUMES_CM3.items():
-        own = rng.standard_normal()
-        score = np.sqrt(_CORRELATION) * common + np.sqrt(1 - _CORRELATION) * own
-        volumes[label] = 1000 * float(np.clip(median * np.exp(deviation * score), least, most))
+        score = np.sqrt(_CORRELATION) * common + np.sqrt(1 - _CORRELATION) * normal(rng, 0, 1)
+        volumes[label] = 1000 * float(np.clip(median * exp(deviation * score), least, most))
     if rng.random() < WITHOUT_ENHANCEMENT:
         volumes[ENHANCING] = 0.0
-    shrink = min(1.0, 1000 * _MOST_CM3 / sum(volumes.values()))
+    shrink = min(1.0, 1000 * _MOST_CM3 / (volumes[NECROSIS] + volumes[OEDEMA] + volumes[ENHANCING]))
     return {label: volume * shrink for label, volume in volumes.items()}
 
 
@@ -77,12 +76,13 @@ def grow(rng: np.random.Generator, plan: Plan, brain: Brain, spacing_mm: float) 
     """The label map (X, Y, Z) uint8 of the planned tumour in `brain`."""
     shape, radius = brain.mask.shape, plan.core_radius_mm
     distance = _distance_mm(rng, plan, shape, spacing_mm)
-    rough = sum(
-        amount * radius * smooth_field(rng, shape, max(2.0, share * radius / spacing_mm))
-        for share, amount in ((1.1, 0.20), (0.45, 0.10), (0.2, 0.04))
-    )
+    rough = np.zeros(shape, np.float32)
+    for share, amount in ((1.1, 0.20), (0.45, 0.10), (0.2, 0.04)):
+        rough += amount * radius * smooth_field(rng, shape, max(2.0, share * radius / spacing_mm))
     core_field = distance + rough + 12 * brain.fluid
-    voxels = {label: round(volume / spacing_mm**3) for label, volume in plan.volumes_mm3.items()}
+    voxels = {
+        label: round(volume / (spacing_mm * spacing_mm * spacing_mm)) for label, volume in plan.volumes_mm3.items()
+    }
     labels = np.zeros(shape, np.uint8)
     core = _smallest(core_field, brain.mask, max(2, voxels[NECROSIS] + voxels[ENHANCING]))
     # Oedema creeps along white matter and stops at the ventricles and the cortex.
@@ -99,33 +99,29 @@ def grow(rng: np.random.Generator, plan: Plan, brain: Brain, spacing_mm: float) 
 
 def _distance_mm(rng: np.random.Generator, plan: Plan, shape: tuple[int, ...], spacing_mm: float) -> np.ndarray:
     """Distance (X, Y, Z) from the (nearer) centre, in a space that is stretched at random."""
-    stretch = np.exp(rng.normal(0, 0.18, 3))
-    stretch /= np.prod(stretch) ** (1 / 3)
+    stretch = 0.18 * normals(rng, (3,))
+    stretch = exp(stretch - mean(stretch))  # their product is 1
     first = _ellipsoid(plan.centre_mm, stretch, shape, spacing_mm)
     if rng.random() >= _SECOND_FOCUS:
         return first
-    direction = rng.standard_normal(3)
-    second = plan.centre_mm + direction / np.linalg.norm(direction) * rng.uniform(1.5, 2.4) * max(
-        8, plan.core_radius_mm
-    )
+    way = normals(rng, (3,))
+    apart = rng.uniform(1.5, 2.4) * max(8, plan.core_radius_mm)
+    second = plan.centre_mm + way / length(*way) * apart
     return np.minimum(first, _ellipsoid(second, 1 / stretch, shape, spacing_mm) + 0.35 * plan.core_radius_mm)
 
 
 def _ellipsoid(centre_mm: np.ndarray, stretch: np.ndarray, shape: tuple[int, ...], spacing_mm: float) -> np.ndarray:
-    squares = [
-        (((np.arange(size) - (size - 1) / 2) * spacing_mm - centre_mm[axis]) * stretch[axis]) ** 2
+    x, y, z = (
+        ((np.arange(size) - (size - 1) / 2) * spacing_mm - centre_mm[axis]) * stretch[axis]
         for axis, size in enumerate(shape)
-    ]
-    return np.sqrt(squares[0][:, None, None] + squares[1][None, :, None] + squares[2][None, None, :]).astype(np.float32)
+    )
+    return length(x[:, None, None], y[None, :, None], z[None, None, :]).astype(np.float32)
 
 
 def _smallest(field: np.ndarray, allowed: np.ndarray, count: int) -> np.ndarray:
     """Flat indices of the `count` allowed voxels with the smallest values."""
     candidates = np.flatnonzero(allowed)
-    count = min(count, candidates.size)
-    if count == 0:
-        return candidates[:0]
-    return candidates[np.argpartition(field.ravel()[candidates], count - 1)[:count]]
+    return candidates[smallest(field.ravel()[candidates], count)]
 
 
 def _marked(indices: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -136,4 +132,4 @@ def _marked(indices: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def _radius_mm(volume_mm3: float) -> float:
     """Of the ball with that volume."""
-    return float(max(2.0, (3 * volume_mm3 / (4 * np.pi)) ** (1 / 3)))
+    return max(2.0, cube_root(3 * volume_mm3 / (4 * np.pi)))

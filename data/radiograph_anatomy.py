@@ -7,10 +7,12 @@ away, bone and soft tissue add; `Shape` holds what differs between patients, bre
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
-from data.radiograph_fields import bump, disc, polar_noise, smooth_noise, step
+from data.exact import cosine, direction, exp, length, normal, sine
+from data.radiograph_fields import bump, disc, polar_noise, smooth_noise, step, union
 
 _TISSUE = 1.05  # attenuation through the middle of the body
 _HILUM = (0.15, 0.04)  # |x|, y
@@ -72,14 +74,14 @@ class Chest:
 def draw_patient(rng: np.random.Generator, age: int, female: bool) -> Shape:
     """The measures of a healthy patient at full inspiration, in a PA view."""
     old = np.clip((age - 20) / 60, 0, 1)
-    dome = rng.normal(0.47, 0.03)
+    dome = normal(rng, 0.47, 0.03)
     return Shape(
-        half_width=float(rng.normal(0.70 - 0.03 * female, 0.025)), top=float(rng.normal(-0.72, 0.02)),
-        dome=(float(dome), float(dome + rng.normal(0.045, 0.012))), dome_height=float(rng.normal(0.17, 0.015)),
-        heart_ratio=float(np.clip(rng.normal(0.425 + 0.025 * old, 0.02), 0.36, 0.49)),
-        rib_spacing=float(rng.normal(0.135, 0.006)), rib_phase=float(rng.random()),
-        bone=float(1.1 - 0.35 * old + rng.normal(0, 0.05)), aorta=float(0.075 + 0.035 * old + rng.normal(0, 0.006)),
-        air=float(rng.normal(0.70, 0.015)), vessels=float(rng.normal(1.0, 0.1)),
+        half_width=normal(rng, 0.70 - 0.03 * female, 0.025), top=normal(rng, -0.72, 0.02),
+        dome=(float(dome), float(dome + normal(rng, 0.045, 0.012))), dome_height=normal(rng, 0.17, 0.015),
+        heart_ratio=float(np.clip(normal(rng, 0.425 + 0.025 * old, 0.02), 0.36, 0.49)),
+        rib_spacing=normal(rng, 0.135, 0.006), rib_phase=float(rng.random()),
+        bone=float(1.1 - 0.35 * old + normal(rng, 0, 0.05)), aorta=float(0.075 + 0.035 * old + normal(rng, 0, 0.006)),
+        air=normal(rng, 0.70, 0.015), vessels=normal(rng, 1.0, 0.1),
         breasts=float(rng.uniform(0.5, 1.0)) if female and age > 14 else 0.0,
     )  # fmt: skip
 
@@ -97,7 +99,7 @@ def draw_chest(rng: np.random.Generator, shape: Shape, x: np.ndarray, y: np.ndar
     attenuation = body * (_TISSUE + 0.04 * smooth_noise(rng, len(x), 7))
     attenuation -= np.float32(shape.air) * lung * np.minimum(body, 0.95) * (1 - 0.10 * np.clip(y, -1, 0.6))
     attenuation += lung * vessels + 0.05 * heart + _bones(shape, middle, x, u, y, wall, body)
-    attenuation += 0.13 * bump(np.hypot(u - _HILUM[0], y - _HILUM[1]), 0.06) * lung
+    attenuation += 0.13 * bump(length(u - _HILUM[0], y - _HILUM[1]), 0.06) * lung
     attenuation -= 0.26 * step(0.034 - np.abs(middle), 0.008) * step(-0.16 - y, 0.03)  # trachea
     attenuation -= 0.30 * step(disc(x, y, (0.34, shape.dome[1] + 0.13), (0.15, 0.07)), 0.06)  # stomach's air
     attenuation += _soft_parts(shape, x, u, y, body)
@@ -110,7 +112,7 @@ def _wall(shape: Shape, y: np.ndarray) -> np.ndarray:
     """Inner half width of the rib cage at height y: a dome above, nearly straight below."""
     bottom = 0.75
     t = np.clip((bottom - y) / (bottom - shape.top), 0, 1)
-    return np.float32(shape.half_width) * np.sqrt(1 - t**3) - np.float32(0.3) * np.clip(shape.top - y, 0, 1)
+    return np.float32(shape.half_width) * np.sqrt(1 - t * t * t) - np.float32(0.3) * np.clip(shape.top - y, 0, 1)
 
 
 def _diaphragm(shape: Shape, x: np.ndarray, u: np.ndarray) -> np.ndarray:
@@ -128,27 +130,25 @@ def _mediastinum(y: np.ndarray) -> np.ndarray:
 def _heart(shape: Shape, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """1 in heart and aortic arch. A third of it lies to the right of the middle."""
     half = shape.heart_ratio * shape.half_width
-    parts = (
+    chambers = (
         disc(x, y, (0.36 * half, 0.33), (1.08 * half, 0.62 * half + 0.08), angle=0.42),  # ventricles, apex down left
         disc(x, y, (-0.12 * half, 0.28), (0.54 * half, 0.60 * half + 0.06)),  # right atrium
         disc(x, y, (0.035, 0.0), (0.13, 0.30)),  # great vessels
         disc(x, y, (0.05, -0.28), (shape.aorta + 0.02, shape.aorta + 0.05)),  # aortic arch
     )
-    # A soft maximum rounds the corners where two parts meet.
-    union = np.log(sum(np.exp(np.float32(14) * part) for part in parts)) / np.float32(14)
-    return step(union, 0.025)
+    return step(reduce(union, chambers), 0.025)
 
 
 def _vessels(rng: np.random.Generator, x: np.ndarray, u: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Branches that leave each hilum, fork, and fade towards the wall: lines where an angular noise passes zero."""
     dx, dy = u - _HILUM[0], (y - _HILUM[1]) * 0.9
-    radius = np.sqrt(dx * dx + dy * dy) + np.float32(1e-3)
+    radius = length(dx, dy) + np.float32(1e-3)
     bend = np.float32(0.012) * smooth_noise(rng, len(x), 6)
-    turns = bend + (np.arctan2(dy, dx) / np.float32(2 * np.pi) + 0.5) * 0.5 + 0.5 * (x > 0)
+    turns = bend + (direction(dy, dx) + 0.5) * 0.5 + 0.5 * (x > 0)
     total = np.zeros_like(x)
     for branches, reach, strength in ((34, 0.22, 0.17), (70, 0.38, 0.12)):
         noise = polar_noise(rng, turns, np.clip(radius, 0, 1), (branches, 6))
-        total += strength * bump(noise * radius * branches, 1.1) * np.exp(-radius / reach)
+        total += strength * bump(noise * radius * branches, 1.1) * exp(-radius / reach)
     return total
 
 
@@ -168,11 +168,11 @@ def _bones(
     back = _ribs(phase, 0.30) * cage * step(u - 0.05, 0.01) * step(0.62 - y, 0.04)
     phase = (y + 0.55 * u) / (1.2 * shape.rib_spacing) + 2 * shape.rib_phase
     front = _ribs(phase, 0.26) * cage * step(u - 0.30, 0.06) * step(y + 0.55, 0.05) * step(0.5 - y, 0.05)
-    disks = 0.85 + 0.15 * np.cos(2 * np.pi * y / (0.9 * shape.rib_spacing))
+    disks = 0.85 + 0.15 * cosine(2 * np.pi * y / (0.9 * shape.rib_spacing))
     spine = step(0.068 - u, 0.012) * disks
     s = np.clip((u - 0.06) / 0.72, 0, 1)
     clavicle = (
-        bump(y + 0.545 + 0.13 * s + 0.03 * np.sin(2 * np.pi * s), 0.017) * step(u - 0.06, 0.01) * step(0.8 - u, 0.02)
+        bump(y + 0.545 + 0.13 * s + 0.03 * sine(2 * np.pi * s), 0.017) * step(u - 0.06, 0.01) * step(0.8 - u, 0.02)
     )
     blade = disc(u, y, (0.80 - 0.14 * shape.scapulae, -0.30), (0.30, 0.11), angle=-1.15)
     arm = disc(u, y, (0.93, -0.60), (0.13, 0.14))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from data.chest_xray import FINDINGS
+from data.exact import exp, length, mean, sine
 from data.radiograph_anatomy import Chest, Shape
 from data.radiograph_fields import bump, disc, smooth_noise, step
 
@@ -61,7 +62,7 @@ def _effusion(rng: Rng, chest: Chest) -> np.ndarray:
     total = np.zeros_like(chest.x)
     for side in (-1, 1) if rng.random() < 0.35 else (_side(rng),):
         top = chest.shape.dome[side > 0] - rng.uniform(-0.04, 0.30)
-        surface = top - 0.22 * np.exp(-np.clip(chest.wall, 0, 1) / 0.09)
+        surface = top - 0.22 * exp(-np.clip(chest.wall, 0, 1) / 0.09)
         total += step(chest.y - surface, 0.012) * chest.side(side)
     return 0.60 * total * chest.lung
 
@@ -72,7 +73,7 @@ def _infiltration(rng: Rng, chest: Chest) -> np.ndarray:
     if rng.random() < 0.4:
         zone *= chest.side(_side(rng))
     noise = smooth_noise(rng, len(chest.x), 9)
-    patches = np.clip(noise - (noise * zone).sum() / zone.sum() + 0.35, 0, 1.3)  # about half of the zone, always
+    patches = np.clip(noise - mean(noise * zone) / mean(zone) + 0.35, 0, 1.3)  # about half of the zone, always
     return rng.uniform(0.38, 0.50) * patches * zone
 
 
@@ -99,7 +100,7 @@ def _pneumonia(rng: Rng, chest: Chest) -> np.ndarray:
     at = (side * rng.uniform(0.33, 0.48), chest.shape.dome[side > 0] - rng.uniform(0.13, 0.24))
     size = rng.uniform(0.12, 0.17)
     mottled = np.clip(1.0 + 0.30 * smooth_noise(rng, len(chest.x), 22), 0.3, 1.5)
-    return rng.uniform(0.40, 0.52) * bump(np.hypot(chest.x - at[0], chest.y - at[1]), size) * mottled * chest.lung
+    return rng.uniform(0.40, 0.52) * bump(length(chest.x - at[0], chest.y - at[1]), size) * mottled * chest.lung
 
 
 def _pneumothorax(rng: Rng, chest: Chest) -> np.ndarray:
@@ -122,16 +123,16 @@ def _consolidation(rng: Rng, chest: Chest) -> np.ndarray:
 
 def _edema(rng: Rng, chest: Chest) -> np.ndarray:
     """A haze on both sides that spreads from the hila, and short lines at the walls (Kerley B)."""
-    haze = bump(np.hypot(chest.u - 0.22, 0.8 * (chest.y - 0.05)), rng.uniform(0.19, 0.25))
+    haze = bump(length(chest.u - 0.22, 0.8 * (chest.y - 0.05)), rng.uniform(0.19, 0.25))
     haze = haze * (1 + 0.15 * smooth_noise(rng, len(chest.x), 16)) + 0.20
-    kerley = bump(np.sin(chest.y * 95), 0.35) * bump(chest.wall, 0.06) * step(chest.y - 0.1, 0.1)
+    kerley = bump(sine(chest.y * 95), 0.35) * bump(chest.wall, 0.06) * step(chest.y - 0.1, 0.1)
     return (rng.uniform(0.32, 0.44) * haze + 0.12 * kerley) * chest.lung
 
 
 def _fibrosis(rng: Rng, chest: Chest) -> np.ndarray:
     """A net of lines, densest at the bases and the walls."""
     net = bump(smooth_noise(rng, len(chest.x), 28), 0.20) + bump(smooth_noise(rng, len(chest.x), 46), 0.25)
-    where = 0.25 + np.exp(-np.clip(chest.wall, 0, 1) / 0.15) + np.exp(-np.clip(chest.height, 0, 2) / 0.25)
+    where = 0.25 + exp(-np.clip(chest.wall, 0, 1) / 0.15) + exp(-np.clip(chest.height, 0, 2) / 0.25)
     return rng.uniform(0.17, 0.23) * (net + 0.3) * np.minimum(where, 1.0) * chest.lung
 
 

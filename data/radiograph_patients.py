@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data.chest_xray import FINDINGS
+from data.exact import normal
 
 PREVALENCE = {
     "Atelectasis": 0.24, "Cardiomegaly": 0.13, "Effusion": 0.24, "Infiltration": 0.28, "Mass": 0.15, "Nodule": 0.16,
@@ -49,14 +50,14 @@ def draw_visits(seed: int, images: int) -> list[Visit]:
     patient = 0
     while len(visits) < images:
         patient += 1
-        visits += _visits_of(np.random.default_rng([seed, patient]), patient)
+        visits += _visits_of(np.random.default_rng([seed, patient, 3]), patient)
     return visits[:images]
 
 
 def _visits_of(rng: np.random.Generator, patient: int) -> list[Visit]:
     healthy = rng.random() < HEALTHY
     count = min(_MOST_VISITS, int(rng.geometric(0.55 if healthy else 0.36)))
-    age, female = int(np.clip(rng.normal(49, 17), _FIRST_YEAR, _LAST_YEAR)), bool(rng.random() < 0.44)
+    age, female = int(np.clip(normal(rng, 49, 17), _FIRST_YEAR, _LAST_YEAR)), bool(rng.random() < 0.44)
     chronic = [] if healthy else [name for name in FINDINGS if name in _CHRONIC and rng.random() < PREVALENCE[name]]
     visits = []
     for number in range(count):
