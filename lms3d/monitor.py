@@ -39,9 +39,7 @@ class ProgressLines(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.epoch, self._begin = epoch, time.monotonic()
-        # After a resume within the epoch Keras runs only the steps that are missing.
-        steps = self.params.get("steps")
-        self.done = self.steps - (self.steps if steps is None else int(steps))
+        self.done = _steps_done(self)
         self._show("first step: tracing and planning" if not self._epoch_seconds else "")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -91,30 +89,39 @@ class TimeGuard(keras.callbacks.Callback):
 class Profile(keras.callbacks.Callback):
     """TensorFlow's profiler over the steps of `where` = (epoch, first, last), all counted from 1, for TensorBoard."""
 
-    def __init__(self, where: tuple[int, int, int], folder: Path) -> None:
+    def __init__(self, where: tuple[int, int, int], folder: Path, steps_per_epoch: int) -> None:
         super().__init__()
-        (self.epoch, self.first, self.last), self.folder = where, folder
-        self._active, self._running = False, False
+        self.epoch, self.first, last = where
+        self.last, self.folder, self.steps = min(last, steps_per_epoch), folder, steps_per_epoch
+        self._active, self._running, self._step = False, False, 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._active = epoch + 1 == self.epoch
+        self._step = _steps_done(self)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self._active and batch + 1 == self.first:
+        self._step += 1
+        if self._active and not self._running and self.first <= self._step <= self.last:
             tf.profiler.experimental.start(str(self.folder))
             self._running = True
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if batch + 1 == self.last:
+        if self._step == self.last:
             self._stop()
 
     def on_train_end(self, logs: Any = None) -> None:
-        self._stop()
+        self._stop()  # it may have ended within the range
 
     def _stop(self) -> None:
         if self._running:
             self._running = False
             tf.profiler.experimental.stop()
+
+
+def _steps_done(callback: ProgressLines | Profile) -> int:
+    """Steps of this epoch that an earlier run has done: after a resume within an epoch Keras runs only those that are missing."""
+    steps = callback.params.get("steps")
+    return callback.steps - (callback.steps if steps is None else int(steps))
 
 
 def _words(row: Row) -> str:

@@ -137,6 +137,7 @@ def _run(run: Run, world: World, memory: elastic.Memory | None) -> None:
         made.append(model)
         # On every rank, since the prediction builds the metrics; rank 0's clock decides.
         options = world.everyone(forecast.with_length(options, model, *_whole_epoch(options, material, world)))[0]
+        world.from_chief(lambda: _profiled(run.profile, options))
         if world.is_chief:
             _describe(run, options, limit, material)
         with _wrong_input_told(), closing(_lms(run, options, world)) as lms:
@@ -210,6 +211,16 @@ def _whole_epoch(options: TrainConfig, material: Material, world: World) -> tupl
     )
 
 
+def _profiled(where: tuple[int, int, int] | None, options: TrainConfig) -> None:
+    """InputError where the profiler would never start."""
+    epochs, steps, _ = _filled_in(options)
+    if where is not None and (where[0] > epochs or where[1] > steps):
+        epoch, first, last = where
+        raise InputError(
+            f"--profile {epoch}:{first}-{last} is never reached: the run has {epochs} epochs of {steps} steps; choose among these"
+        )
+
+
 def _describe(run: Run, options: TrainConfig, limit: int, material: Material) -> None:
     from lms3d import memory
 
@@ -248,7 +259,7 @@ def _fit(
             lms,
             *task.callbacks(model, material, world),
             *([guard] if run.demonstrating else []),
-            *([monitor.Profile(profile, run.run_dir / "tensorboard")] if profile else []),
+            *([monitor.Profile(profile, run.run_dir / "tensorboard", steps)] if profile else []),
             monitor.ProgressLines(report, epochs, steps, validation_steps, shown=task.shown),
         ]
         try:

@@ -39,4 +39,4 @@ def in_fresh_process() -> Iterator[Callable[..., Any]]:
     step takes at its peak depends on the holes that earlier tests left. One process serves a whole module of tests.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-        yield lambda function, *arguments: process.submit(function, *arguments).result(timeout=500)
+        yield lambda function, *arguments, **named: process.submit(function, *arguments, **named).result(timeout=500)
