@@ -3,6 +3,7 @@
 | room                                  | what it holds                                                        |
 |---------------------------------------|----------------------------------------------------------------------|
 | `brats`, `msd`, `case`, `schema`      | which files make a case, what its labels mean, and whether it is sound |
+| `frame`                               | whether two files lie in the head in the same way                     |
 | `preprocess`                          | crop, resize to a cube, and the way back to the original grid         |
 | `cache`                               | cubes on disk, made once per data set and resolution                  |
 | `normalise`, `split`, `augment`       | training statistics, training/validation lists, the 48 cube symmetries |
@@ -12,6 +13,7 @@
 | `tfrecord`, `shards`, `records`       | its images as TFRecord shards: the format, writing, reading           |
 | `pipelines`                           | batches of radiographs, in four ways                                  |
 | `radiograph*`                         | an embedded data set in the layout of ChestX-ray14                    |
+| `exact`                               | arithmetic of `phantom*` and `radiograph*`: the same on every machine |
 | `prepare`                             | `python -m data.prepare`                                              |
 
 Only `stream`, `pipeline` and `pipelines` import TensorFlow.

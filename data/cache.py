@@ -224,7 +224,7 @@ def _fill(cache: Cache, cases: Sequence[Case], workers: int | None, progress: Pr
 def make_entry(case: Case, schema: LabelSchema, resolution: int, n4: bool, target: Path) -> None:
     """Read, check and preprocess one case and write its entry. Runs in a worker."""
     images, affine = load_images(case)
-    truth = load_truth(case, schema, images.shape[:3])
+    truth = load_truth(case, schema, images.shape[:3], affine)
     cube, small_truth, geometry = to_cube(images, truth, affine, resolution, n4=n4)
     stored, scale = _to_float16(cube)
     restored = stored.astype(np.float64) * scale

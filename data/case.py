@@ -16,6 +16,7 @@ import numpy as np
 from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
+from data import frame
 from data.errors import data_error
 from data.schema import CHANNELS, LabelSchema
 
@@ -56,6 +57,7 @@ def load_images(case: Case) -> tuple[np.ndarray, np.ndarray]:
             first_affine = affine
         if array.shape != images.shape[:3]:
             raise _shape_error(path, array.shape, images.shape[:3], CHANNELS[0])
+        frame.require_same(path, affine, first_affine, CHANNELS[0])
         _require_finite(path, array)
         images[..., index] = array
     assert images is not None
@@ -63,18 +65,22 @@ def load_images(case: Case) -> tuple[np.ndarray, np.ndarray]:
     return images, first_affine
 
 
-def load_truth(case: Case, schema: LabelSchema, shape: tuple[int, ...] | None = None) -> np.ndarray | None:
+def load_truth(
+    case: Case, schema: LabelSchema, shape: tuple[int, ...] | None = None, affine: np.ndarray | None = None
+) -> np.ndarray | None:
     """The label map (X, Y, Z) uint8, or None for a case without one.
 
-    shape: of the images, where the caller knows it. A value outside `schema` is an error.
+    shape, affine (4, 4): of the images, where the caller knows them. A value outside `schema` is an error.
     """
     if case.truth is None:
         return None
-    array, _ = _read(case.truth, None)
+    array, own_affine = _read(case.truth, None)
     if array.ndim == 4 and array.shape[3] == 1:
         array = array[..., 0]
     if shape is not None and array.shape != tuple(shape):
         raise _shape_error(case.truth, array.shape, tuple(shape), "the images")
+    if affine is not None:
+        frame.require_same(case.truth, own_affine, affine, "the images")
     _require_finite(case.truth, array)
     outside = _values_outside(array, schema.values)
     if outside:
@@ -89,8 +95,8 @@ def load_truth(case: Case, schema: LabelSchema, shape: tuple[int, ...] | None = 
 
 def check_case(case: Case, schema: LabelSchema) -> None:
     """Read every file of `case` and raise DataError for the first that cannot be used."""
-    images, _ = load_images(case)
-    load_truth(case, schema, images.shape[:3])
+    images, affine = load_images(case)
+    load_truth(case, schema, images.shape[:3], affine)
 
 
 def load_header(path: Path) -> tuple[tuple[int, ...], np.ndarray]:
@@ -131,7 +137,9 @@ def _read(path: Path, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         array = np.asanyarray(image.dataobj) if dtype is None else np.asarray(image.dataobj, dtype=dtype)
     except _UNREADABLE as error:
         raise _unreadable(path, error) from None
-    return array, np.asarray(image.affine, np.float64)
+    affine = np.asarray(image.affine, np.float64)
+    frame.require_usable(path, affine)
+    return array, affine
 
 
 def _unreadable(path: Path, error: BaseException) -> Exception:

@@ -34,6 +34,7 @@ Values = TypeVar("Values", float, np.ndarray)
 _SQUARINGS = 10
 _LEAST = -80.0  # of e^x in float32, before numbers become denormal, which some libraries switch off
 _UNIT = 2.0**20  # of `total`
+_CACHED = 2**16  # elements of float32 that stay in a processor's cache
 
 
 def normals(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
@@ -167,6 +168,3 @@ def _spline(knots: np.ndarray, size: int, scale: float) -> np.ndarray:
         for k in (1, 2, 3):
             out[part] += knots[here + k] * columns[k][part]
     return out
-
-
-_CACHED = 2**16  # elements of float32 that stay in a processor's cache

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 from lms3d import cli, errors
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from data.case import Case
+    from data.preprocess import Geometry
     from data.schema import LabelSchema
     from lms3d.predictions import Predictions
     from lms3d.scores import Record
@@ -117,22 +120,21 @@ def _score_case(folders: Sequence[Predictions], case: Case, schema: LabelSchema,
     from lms3d.predictions import read_labels
 
     geometry = Geometry.from_json(folders[0].cases[case.id])
-    truth = load_truth(case, schema, geometry.shape)
+    affine = np.array(geometry.affine)
+    truth = load_truth(case, schema, geometry.shape, affine)
     assert truth is not None  # `_cases_with_truth` has seen to it
     cube = (max(one.resolution for one in folders),) * 3
     true = {
         "native": region_masks(truth, schema.regions),
         "cube": region_masks(resize(truth[geometry.box.slices], cube, "nearest"), schema.regions),
     }
-    spacing = tuple(voxel_sizes(np.array(geometry.affine))) if hd95 else None
+    spacing = tuple(voxel_sizes(affine)) if hd95 else None
     records = []
     for one in folders:
         regions = _schema(one).regions
-        native, _ = read_labels(one.native(case.id))
         small, _ = read_labels(one.cube(case.id))
-        found = {"native": native, "cube": resize(small, cube, "nearest")}
+        found = {"native": _native(one, case, geometry), "cube": resize(small, cube, "nearest")}
         for space, labels in found.items():
-            _require_shape(labels.shape, true[space]["WT"].shape, one, case)
             records += scores.score(
                 region_masks(labels, regions),
                 true[space],
@@ -188,12 +190,22 @@ def _schema(one: Predictions) -> LabelSchema:
     return schema_named(one.schema)
 
 
-def _require_shape(found: tuple[int, ...], expected: tuple[int, ...], one: Predictions, case: Case) -> None:
-    if found != expected:
+def _native(one: Predictions, case: Case, geometry: Geometry) -> np.ndarray:
+    """The predicted label map (X, Y, Z) on the grid of the files, which is that of the truth in shape and affine."""
+    import numpy as np
+
+    from data import frame
+    from lms3d.predictions import read_labels
+
+    path = one.native(case.id)
+    labels, affine = read_labels(path)
+    if labels.shape != geometry.shape:
         raise errors.InputError(
-            f"{one.native(case.id)}: found shape {found}; expected {expected} as in {case.truth}; predict again with "
-            "the same data"
+            f"{path}: found shape {labels.shape}; expected {geometry.shape} as in {case.truth}; predict again with the "
+            "same data"
         )
+    frame.require_same(path, affine, np.array(geometry.affine), "the images")
+    return labels
 
 
 def _default_output(folders: Sequence[Predictions]) -> Path:

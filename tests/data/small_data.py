@@ -15,10 +15,10 @@ EARLY = {"t1": "_t1", "t1ce": "_t1ce", "flair": "_flair", "t2": "_t2", "truth": 
 LATE = {"t1": "-t1n", "t1ce": "-t1c", "flair": "-t2f", "t2": "-t2w", "truth": "-seg"}
 
 
-def save(array: np.ndarray, path: Path) -> Path:
+def save(array: np.ndarray, path: Path, affine: np.ndarray = AFFINE) -> Path:
     """Write a NIfTI file and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    nib.save(nib.Nifti1Image(array, AFFINE), path)
+    nib.save(nib.Nifti1Image(array, affine), path)
     return path
 
 

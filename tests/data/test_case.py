@@ -98,3 +98,55 @@ def test_empty_image(first):
     case, schema = first
     nib.save(nib.Nifti1Image(np.zeros(SHAPE, np.int16), AFFINE), case.images["t2"])
     fails(case, schema, r"BraTS20_Training_001: found modality t2 with nothing but zeros")
+
+
+TURN = np.array([[0.9962, -0.0872, 0, 0], [0.0872, 0.9962, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+ELSEWHERE = {
+    "mirrored": (np.diag([-1.0, 1, 1, 1]), "axes RPS, voxels of 1 x 1 x 1 mm"),
+    "coarser": (np.diag([1.0, 1, 2, 1]), "axes LPS, voxels of 1 x 1 x 2 mm"),
+    "exchanged": (np.eye(4)[[1, 0, 2, 3]], "axes PLS, voxels of 1 x 1 x 1 mm"),
+    "turned": (TURN, r"axes LPS, voxels of 1 x 1 x 1 mm, turned by 5\.0 degrees"),
+}
+
+
+@pytest.mark.parametrize("how", ELSEWHERE)
+@pytest.mark.parametrize("name", ["t2", "truth"])
+def test_a_file_of_the_same_shape_but_another_frame_is_refused(first, name, how):
+    case, schema = first
+    change, found = ELSEWHERE[how]
+    path = case.truth if name == "truth" else case.images[name]
+    save(random_case(1)[name], path, AFFINE @ change)
+    like = "the images" if name == "truth" else "t1"
+    fails(
+        case, schema, rf"{path.name}: found {found}; expected axes LPS, voxels of 1 x 1 x 1 mm as in {like}; resample "
+    )
+
+
+@pytest.mark.parametrize("name", ["t1ce", "truth"])
+def test_another_origin_alone_is_told_once(first, name, caplog):
+    case, schema = first
+    path = case.truth if name == "truth" else case.images[name]
+    moved = AFFINE.copy()
+    moved[:3, 3] += (0, -239, 4)
+    save(random_case(1)[name], path, moved)
+    check_case(case, schema)
+    (message,) = caplog.messages
+    like = "the images" if name == "truth" else "t1"
+    assert f"{path.name}: found origin (0, 0, 4) mm; expected (0, 239, 0) mm as in {like}; " in message
+    assert "\n" not in message
+
+
+def test_the_rounding_of_a_header_is_no_difference(first, caplog):
+    case, schema = first
+    save(random_case(1)["t2"], case.images["t2"], AFFINE * (1 + 2e-6) + 1e-5)
+    check_case(case, schema)
+    assert not caplog.messages
+
+
+def test_a_frame_that_is_none(first):
+    case, schema = first
+    image = nib.Nifti1Image(random_case(1)["t1"], AFFINE)
+    image.header["srow_x"] = 0
+    image.header["sform_code"] = 1
+    nib.save(type(image)(image.dataobj, None, image.header), case.images["t1"])
+    fails(case, schema, r"_t1.nii.gz: found an affine that .*; expected .*; set it")

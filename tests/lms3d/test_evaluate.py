@@ -159,6 +159,20 @@ def test_truth_of_another_data_set_is_refused(tiny_brats, tmp_path, capsys):
     assert "no label map for any of 4 predicted cases" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("whose", ["the prediction", "the truth"])
+def test_a_mirrored_label_map_is_refused(tiny_brats, tmp_path, capsys, whose):
+    root, case = shutil.copytree(tiny_brats, tmp_path / "set"), "BraTS20_Training_001"
+    write_predictions(root, tmp_path / "p", 16)
+    path = tmp_path / "p/native" / f"{case}.nii.gz" if whose == "the prediction" else root / case / f"{case}_seg.nii.gz"
+    labels, affine = read_labels(path)
+    write_labels(labels, affine @ np.diag([-1, 1, 1, 1]), path)
+    assert evaluate.main([str(tmp_path / "p"), "--output", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert f"{path.name}: found axes " in error
+    assert "as in the images; resample it" in error
+    assert error.count("\n") == 1
+
+
 def test_unknown_option_is_exit_code_2(capsys):
     assert evaluate.main(["somewhere", "--hd96"]) == 2
     assert "--hd96" in capsys.readouterr().err
