@@ -142,10 +142,11 @@ class Launchers:
     """What `srun --mpi` can be, or why Slurm does not answer; None without srun."""
 
 
-def launchers() -> Launchers:
-    """Asks mpirun and srun, and has mpirun start something."""
+def launchers(environment: Mapping[str, str] = os.environ) -> Launchers:
+    """Asks mpirun and srun, and has mpirun start something; not from within a rank, which has been started."""
     version = mpirun()
-    refusal = "" if version is None else _said(["mpirun", "-np", "1", "true"])[1]
+    may_try = version is not None and not launched(environment)[0]
+    refusal = _said(["mpirun", "-np", "1", "true"])[1] if may_try else ""
     return Launchers(mpirun=version, refusal=refusal, srun=_srun_kinds())
 
 

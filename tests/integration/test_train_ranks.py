@@ -171,14 +171,17 @@ def test_the_command_of_the_mpijob_under_mpirun_gives_the_same_bits(straight, op
     assert here.keys() <= set(container["args"])
     words = [here.get(word, word) for word in [*container["command"], *container["args"]]]
     words[words.index("DATA")] = str(options["brats"][1])
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environ = {**environment, **launchers.ENVIRONMENT, "PATH": path, "LMS3D_RANKS": str(tmp_path / "ranks")}
+    environ = {
+        **{entry["name"]: entry["value"] for entry in container["env"]}, **environment, **launchers.ENVIRONMENT,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "LMS3D_RANKS": str(tmp_path / "ranks"),
+    }  # fmt: skip
     done = subprocess.run(
         [*words, *map(str, options["brats"][2:])], cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=450,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("Training ended after") == 1
+    assert "\x1b" not in done.stdout  # mpirun gives its ranks a terminal, and a log is none
     assert_same_weights(tmp_path / "run", undisturbed)
     assert history(tmp_path / "run") == history(undisturbed)
     assert sorted(path.name for path in (tmp_path / "ranks").iterdir()) == ["0.pid", "1.pid"]

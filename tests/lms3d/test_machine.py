@@ -91,8 +91,9 @@ def test_launchers_are_asked_and_tried(tmp_path, monkeypatch):
     for name, script in said.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
-    assert machine.launchers() == machine.Launchers(
+    assert machine.launchers({}) == machine.Launchers(
         mpirun="mpirun (Open MPI) 4.1.4", refusal="not as root", srun=("pmix", "none")
     )
+    assert machine.launchers({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}).refusal == ""
     (tmp_path / "srun").write_text('#!/bin/sh\necho "srun: fatal: no controller" >&2\nexit 1\n')
     assert machine.launchers().srun == "srun: fatal: no controller"
