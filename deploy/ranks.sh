@@ -9,7 +9,7 @@
 : "${LMS3D_RANKS:?LMS3D_RANKS is not set; expected a folder of this machine, alone for this job (mktemp -d)}"
 
 private() { # 0 if the folder is this user's, and closed to others; else 2, and one line
-    if [[ ! -L $LMS3D_RANKS && -d $LMS3D_RANKS && -O $LMS3D_RANKS && $(stat -c %a -- "$LMS3D_RANKS") == 700 ]]; then
+    if [[ ! -L $LMS3D_RANKS && -d $LMS3D_RANKS && -O $LMS3D_RANKS && $(stat -c %a -- "$LMS3D_RANKS") == *700 ]]; then
         return 0
     fi
     echo "${0##*/}: LMS3D_RANKS=$LMS3D_RANKS: expected a folder of $(id -un) with mode 700 and no link, found" \

@@ -6,10 +6,11 @@ advice given    look here: it works, but something is lost or will fail
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lms3d.machine import Binding, core_list
+from lms3d.machine import Binding, Launchers, core_list
 from lms3d.units import format_size
 
 _GIB = 2**30
@@ -41,27 +42,63 @@ class Finding:
         return f"ok         {self.found}" if self.ok else f"look here  {self.found}: {self.advice}"
 
 
-def features(built: Mapping[str, bool] | str, gpus: int, mpirun: str | None) -> dict[str, Finding]:
-    """Horovod's features. built: feature -> whether the installed Horovod has it, or why it cannot be told."""
+def features(
+    built: Mapping[str, bool] | str, gpus: int, launchers: Launchers, library: str = ""
+) -> dict[str, Finding]:
+    """Horovod's features, and whether what starts ranks through MPI suits them.
+
+    built: feature -> whether the installed Horovod has it, or why it cannot be told. library: the MPI it is linked with.
+    """
     if isinstance(built, str):
         return {"Horovod": Finding(built, "training on several devices needs it; make horovod")}
     findings = {"Gloo": Finding("built; horovodrun --gloo -np N python -m lms3d.train ...")}
     if not built["gloo"]:
         findings["Gloo"] = Finding("not built", "ranks can only meet through MPI; make horovod builds it in")
-    return {**findings, "MPI": _mpi(built["mpi"], mpirun), "NCCL": _nccl(built["nccl"], gpus)}
+    findings["MPI"] = _mpi(built["mpi"], launchers, library)
+    if launchers.srun is not None:
+        findings["srun"] = _srun(built["mpi"], launchers.srun)
+    return {**findings, "NCCL": _nccl(built["nccl"], gpus)}
 
 
-def _mpi(built: bool, mpirun: str | None) -> Finding:
+def _mpi(built: bool, launchers: Launchers, library: str) -> Finding:
+    mpirun = launchers.mpirun
     if built and not mpirun:
         return Finding("built, but mpirun is not on PATH", "load the MPI module that Horovod was built with")
-    if built:
-        return Finding(f"built; {mpirun}; {mpirun_command(mpirun or '')}")
+    if built and mpirun:
+        if library and _make(library) != _make(mpirun):
+            return Finding(
+                f"built for {library}, but there is {mpirun}: its ranks would not find each other",
+                "put the mpirun of that MPI on PATH, or the mpicxx of this one and run make horovod",
+            )
+        if launchers.refusal:
+            return Finding(f"built, but mpirun starts nothing here ({launchers.refusal})", "try mpirun -np 1 true")
+        return Finding(f"built; {mpirun}; {mpirun_command(mpirun)}")
     if mpirun:
         return Finding(
             f"not built, but there is {mpirun}",
             "put its mpicxx on PATH and run make horovod; until then start ranks with horovodrun --gloo",
         )
     return Finding("not built, and no mpirun here; horovodrun starts ranks without it")
+
+
+def _make(version: str) -> str:
+    """What must be the same in a library and its launcher."""
+    if "Open MPI" not in version and "OpenRTE" not in version:
+        return "another MPI"
+    return f"Open MPI {next(iter(re.findall(r'[0-9]+', version)), '')}"
+
+
+def _srun(built: bool, kinds: Sequence[str] | str) -> Finding:
+    """kinds: what srun can be told by --mpi, or why Slurm does not answer."""
+    if not built:
+        return Finding("here, but Horovod has no MPI", "ranks of srun meet through MPI alone; run make horovod with it")
+    if isinstance(kinds, str):
+        return Finding(f"here, but Slurm does not answer ({kinds})", "start ranks with mpirun or horovodrun")
+    if "pmix" not in kinds:
+        return Finding(
+            f"--mpi can be {', '.join(kinds)}, not pmix", "name the one that MPI was built for, or start ranks with mpirun"
+        )
+    return Finding("srun --mpi=pmix -n N python -m lms3d.train ...")
 
 
 def mpirun_command(version: str) -> str:

@@ -42,6 +42,11 @@ def start() -> dict[str, int]:
     return {"rank": hvd.rank(), "size": hvd.size(), "local_rank": hvd.local_rank(), "local_size": hvd.local_size()}
 
 
+def speaks_mpi() -> bool:
+    """Whether the ranks met through MPI."""
+    return _mpi is not None
+
+
 def close() -> None:
     """Leaves the others; those who still wait for this rank get an error."""
     global _mpi

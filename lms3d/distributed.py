@@ -186,10 +186,14 @@ def join() -> World:
         ) from None
     world = World(**collectives.start())
     if world.size < wanted and os.environ.get("HOROVOD_ELASTIC") != "1":  # the variables tell of the first world
-        raise InputError(
-            f"{wanted} ranks were started, but Horovod sees {world.size}: it was built without MPI, which this launcher "
-            "speaks; start with horovodrun, or have mpirun on the PATH and build it again (make horovod)"
+        why = (
+            "its MPI does not find the others; use the mpirun of the MPI that it was built with, or srun --mpi=pmix"
+            if collectives.speaks_mpi()
+            else "it was built without MPI, which this launcher speaks; start with horovodrun, or have mpirun on the PATH and "
+            "build it again (make horovod)"
         )
+        collectives.close()
+        raise InputError(f"{wanted} ranks were started, but Horovod sees {world.size}: {why}")
     return world
 
 

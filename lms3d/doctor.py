@@ -100,7 +100,7 @@ def ranks(binding: machine.Binding) -> dict[str, Finding]:
 
     shared = Path("/dev/shm")
     return {
-        **checks.features(horovod_features(), _gpu_number(), machine.mpirun()),
+        **checks.features(horovod_features(), _gpu_number(), machine.launchers(), mpi_library()),
         "cores of this process": checks.cores(binding, os.cpu_count() or 1),
         "NUMA": checks.numa(binding),
         "/dev/shm": checks.shared_memory(psutil.disk_usage(str(shared)).total if shared.is_dir() else None),
@@ -133,6 +133,18 @@ def horovod_features() -> Mapping[str, bool] | str:
     except Exception as error:  # built for another TensorFlow it fails in ways of its own (symbols, versions)
         return f"does not load ({(str(error).strip() or type(error).__name__).splitlines()[0]})"
     return {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": bool(hvd.nccl_built())}
+
+
+def mpi_library() -> str:
+    """Which MPI the installed Horovod is linked with, such as "Open MPI v4.1.4"; "" without."""
+    features = horovod_features()
+    if isinstance(features, str) or not features["mpi"]:
+        return ""
+    import horovod.tensorflow as hvd
+
+    from lms3d import mpi
+
+    return mpi.version(hvd.mpi_ops._basics.MPI_LIB_CTYPES)
 
 
 def horovod_version() -> str | None:

@@ -128,6 +128,46 @@ def mpirun() -> str | None:
     return said[0].strip() if said else "mpirun of unknown make"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Launchers:
+    """What could start ranks through MPI here."""
+
+    mpirun: str | None = None
+    """First line of `mpirun --version`; None without mpirun."""
+
+    refusal: str = ""
+    """Why mpirun starts nothing, such as for root; "" if it does."""
+
+    srun: tuple[str, ...] | str | None = None
+    """What `srun --mpi` can be, or why Slurm does not answer; None without srun."""
+
+
+def launchers(environment: Mapping[str, str] = os.environ) -> Launchers:
+    """Asks mpirun and srun, and has mpirun start something; not from within a rank, which has been started."""
+    version = mpirun()
+    may_try = version is not None and not launched(environment)[0]
+    refusal = _said(["mpirun", "-np", "1", "true"])[1] if may_try else ""
+    return Launchers(mpirun=version, refusal=refusal, srun=_srun_kinds())
+
+
+def _srun_kinds() -> tuple[str, ...] | str | None:
+    if shutil.which("srun") is None:
+        return None
+    lines, refusal = _said(["srun", "--mpi=list"])
+    return refusal or tuple(line.strip() for line in lines if line.startswith((" ", "\t")))
+
+
+def _said(command: list[str]) -> tuple[list[str], str]:
+    """The lines that a command said, and why it failed: the first of them that has words."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"{type(error).__name__}"
+    lines = (done.stdout + done.stderr).splitlines()  # srun tells its list on stderr
+    first = next((line.strip() for line in lines if any(map(str.isalpha, line))), "")
+    return lines, "" if done.returncode == 0 else first or f"exit code {done.returncode}"
+
+
 def has_nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> bool:
     """Whether NVIDIA's driver runs here, whatever TensorFlow sees of it."""
     return path.exists()

@@ -8,12 +8,14 @@ MPICH and those that keep its ABI (Intel, Cray, MVAPICH, since 2014) have number
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 
 from lms3d.errors import InputError
 
 POLL_SECONDS = 0.02
 _MULTIPLE = 3  # MPI_THREAD_MULTIPLE: this thread may call beside Horovod's
+_VERSION_BYTES = 8192  # MPI_MAX_LIBRARY_VERSION_STRING of MPICH, the longest
 _STATUS_BYTES = 256  # of MPI_Status: more than any MPI has
 _MPICH_COMM_WORLD, _MPICH_BYTE = 0x44000000, 0x4C00010D
 
@@ -23,6 +25,8 @@ class Mpi:
     `close` it after."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
+        # Horovod's thread waits in MPI all the time, which Open MPI does without sleep, on a core that TensorFlow computes on.
+        os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
         self._library = library
         given = ctypes.c_int()
         library.MPI_Init_thread(None, None, _MULTIPLE, ctypes.byref(given))
@@ -56,6 +60,13 @@ class Mpi:
     def close(self) -> None:
         """Waits for all ranks to come here."""
         self._library.MPI_Finalize()
+
+
+def version(library: ctypes.CDLL) -> str:
+    """Such as "Open MPI v4.1.4"; may be asked before MPI runs."""
+    text, length = ctypes.create_string_buffer(_VERSION_BYTES), ctypes.c_int()
+    library.MPI_Get_library_version(text, ctypes.byref(length))
+    return text.value.decode(errors="replace").splitlines()[0].split(",")[0].strip()
 
 
 def _handles(library: ctypes.CDLL) -> tuple[ctypes._SimpleCData, ctypes._SimpleCData]:

@@ -12,6 +12,8 @@ set -euo pipefail
 PYTHON=${PYTHON:-.venv/bin/python}
 RUN_DIR=${RUN_DIR:-runs/slurm-$SLURM_JOB_ID}
 
+export TTY_COMPATIBLE=0 # plain lines in the log: mpirun gives its ranks a terminal of its own
+
 # --resume: a first start has nothing to go on from and begins; each later one continues.
 TRAIN=(bash deploy/rank.sh "$PYTHON" -m lms3d.train --output "$RUN_DIR" --resume "$@")
 

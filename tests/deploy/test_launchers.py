@@ -64,7 +64,7 @@ def test_no_path_of_a_machine(path: Path) -> None:
     """Absolute paths that every Unix has, and nothing else; the rest is relative or a variable."""
     code = "\n".join(line for line in path.read_text().splitlines() if not line.startswith("#!"))
     absolute = set(re.findall(r"(?<![\w}).$\"*/])/[a-z][\w/.-]*", code))
-    assert absolute <= {"/dev/null", "/tmp", "/proc/"}
+    assert absolute <= {"/dev/null", "/dev/zero", "/dev/urandom", "/tmp", "/proc/", "/sbin", "/usr/sbin"}
 
 
 @pytest.mark.parametrize("path", BATCH, ids=lambda path: path.name)
@@ -263,6 +263,16 @@ def test_a_folder_that_others_may_have_made_is_refused(tmp_path: Path, kind: str
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "nowhere").exists()
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_folder_of_a_group_is_closed_to_others_as_well(tmp_path: Path) -> None:
+    """Below a folder with the setgid bit new ones have it, too: mode 2700."""
+    tmp_path.chmod(0o2755)
+    environment = {**os.environ, "LMS3D_RANKS": str(tmp_path / "ranks")}
+    for rank in ("0", "1"):
+        environment["HOROVOD_RANK"] = rank
+        subprocess.run(["bash", "deploy/rank.sh", "true"], cwd=ROOT, env=environment, check=True, timeout=10)
+    assert {path.name for path in (tmp_path / "ranks").iterdir()} == {"0.pid", "1.pid"}
 
 
 def test_only_ranks_are_signalled(tmp_path: Path) -> None:

@@ -12,13 +12,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
-ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHON": sys.executable}
-"""What launchers need where the tests run as root, as in a container; and the Python of try_here.sh."""
+ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",  # the tests may run as root, in a container
+    "OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # or on one core
+    "PYTHON": sys.executable,  # of try_here.sh
+}  # fmt: skip
 
-MPIRUN = ["mpirun", "--oversubscribe", "-np", "2"]
 COMMANDS = {
     "horovodrun": [str(HOROVODRUN), "--gloo", "-np", "2"],
-    "mpirun": [*MPIRUN, "--map-by", "socket", "--bind-to", "socket"],
+    "mpirun": ["mpirun", "-np", "2", "--map-by", "socket", "--bind-to", "socket"],
     "srun": ["bash", str(ROOT / "deploy/slurm/try_here.sh"), "srun", "--mpi=pmix", "--ntasks=2", "--cpu-bind=cores"],
 }
 _PROGRAMS = {"horovodrun": [], "mpirun": ["mpirun"], "srun": ["munged", "slurmctld", "slurmd", "srun"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import socketserver
@@ -77,6 +78,25 @@ def test_code_in_the_store_is_refused_and_not_run(serve, monkeypatch, tmp_path):
     with pytest.raises(InputError, match=r"rank 0 .* somebody else"):
         World(rank=1, size=2).from_chief(lambda: None)
     assert not (tmp_path / "was here").exists()
+
+
+@with_horovod
+def test_what_only_one_rank_has_read_ends_the_job(serve, monkeypatch):
+    """Plain values can be forged, too. As soon as the ranks can speak without the store they compare what they read."""
+    from lms3d import collectives
+
+    address, port = serve(content(messages.packed((7, None))))
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", address)
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", str(port))
+    monkeypatch.setattr(collectives, "_early", hashlib.sha256())
+    monkeypatch.setattr(collectives, "_devices_exist", False)
+    assert World(rank=1, size=2).from_chief(lambda: None) == 7
+    digests = [hashlib.sha256(b"what rank 0 wrote").digest()]
+    monkeypatch.setattr(collectives, "gather_bytes", lambda own: [*digests, own])
+    with pytest.raises(InputError, match="have not all read what rank 0 wrote"):
+        collectives.devices_exist()
+    monkeypatch.setattr(collectives, "gather_bytes", lambda own: [own, own])
+    collectives.devices_exist()
 
 
 def test_a_value_is_waited_for(serve):

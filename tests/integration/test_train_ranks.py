@@ -1,4 +1,4 @@
-"""The real command under a real launcher, two ranks, for both tasks: what it writes and says, with and without LMS, after
+"""The real command under real launchers, two ranks, for both tasks: what it writes and says, with and without LMS, after
 Ctrl-C, and how it refuses. Starting two ranks costs much: each job answers several questions."""
 
 import csv
@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import yaml
 
 from data import phantom, radiograph
+from tests.distributed import launchers
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = Path(sys.executable).with_name("horovodrun")
@@ -155,6 +157,34 @@ def test_lms_interrupted_on_one_rank_and_resumed_gives_the_same_bits(straight, s
     assert plan["swapped_out_bytes"] > 0
     assert_same_weights(run_dir, undisturbed)
     assert history(run_dir) == history(undisturbed)
+
+
+@pytest.mark.parametrize("straight", ["brats"], indirect=True)
+def test_the_command_of_the_mpijob_under_mpirun_gives_the_same_bits(straight, options, environment, tmp_path):
+    """What the launcher's container runs (deploy/kubernetes), with LMS, on this machine's folders and at a toy's size."""
+    launchers.need("mpirun")
+    _, undisturbed, _ = straight
+    (job,) = yaml.safe_load_all((ROOT / "deploy/kubernetes/base/mpijob.yaml").read_text())
+    (container,) = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    here = {"4": "2", "/data": "DATA", "/runs/isensee2017-128": str(tmp_path / "run"), "128": "32", "8GiB": "2GiB",
+            "/swap": str(tmp_path / "swap")}  # fmt: skip
+    assert here.keys() <= set(container["args"])
+    words = [here.get(word, word) for word in [*container["command"], *container["args"]]]
+    words[words.index("DATA")] = str(options["brats"][1])
+    environ = {
+        **{entry["name"]: entry["value"] for entry in container["env"]}, **environment, **launchers.ENVIRONMENT,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "LMS3D_RANKS": str(tmp_path / "ranks"),
+    }  # fmt: skip
+    done = subprocess.run(
+        [*words, *map(str, options["brats"][2:])], cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=450,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("Training ended after") == 1
+    assert "\x1b" not in done.stdout  # mpirun gives its ranks a terminal, and a log is none
+    assert_same_weights(tmp_path / "run", undisturbed)
+    assert history(tmp_path / "run") == history(undisturbed)
+    assert sorted(path.name for path in (tmp_path / "ranks").iterdir()) == ["0.pid", "1.pid"]
 
 
 def test_another_run_is_not_overwritten_and_one_rank_says_so(train, tmp_path):

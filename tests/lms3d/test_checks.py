@@ -3,7 +3,7 @@
 import pytest
 
 from lms3d import checks
-from lms3d.machine import Binding
+from lms3d.machine import Binding, Launchers
 
 GIB = 2**30
 TWO_NODES = {0: frozenset(range(8)), 1: frozenset(range(8, 16))}
@@ -56,8 +56,31 @@ def test_a_gpu_on_the_other_socket():
     ],
 )
 def test_features_that_are_missed(built, gpus, mpirun, amiss):
-    findings = checks.features(built, gpus, mpirun)
+    findings = checks.features(built, gpus, Launchers(mpirun=mpirun))
     assert {name for name, finding in findings.items() if not finding.ok} == amiss
+
+
+GLOO, BOTH = ({"gloo": True, "mpi": mpi, "nccl": False} for mpi in (False, True))
+
+
+@pytest.mark.parametrize(
+    ("built", "launchers", "library", "amiss"),
+    [
+        (BOTH, Launchers(mpirun=OPEN_MPI, srun=("pmix", "pmi2")), "Open MPI v4.1.4", {}),
+        (BOTH, Launchers(mpirun=OPEN_MPI, refusal="an attempt to run as root"), "Open MPI v4.1.4", {"MPI": "as root"}),
+        (BOTH, Launchers(mpirun="mpirun (Open MPI) 5.0.6"), "Open MPI v4.1.4", {"MPI": "5.0.6: its ranks would not"}),
+        (BOTH, Launchers(mpirun="HYDRA build details:"), "Open MPI v4.1.4", {"MPI": "HYDRA"}),
+        (BOTH, Launchers(mpirun="HYDRA build details:"), "MPICH Version: 4.2", {}),
+        (BOTH, Launchers(mpirun=OPEN_MPI, srun=("none", "pmi2")), "Open MPI v4.1.4", {"srun": "none, pmi2, not pmix"}),
+        (BOTH, Launchers(mpirun=OPEN_MPI, srun="no controller"), "", {"srun": "does not answer (no controller)"}),
+        (GLOO, Launchers(mpirun=OPEN_MPI, srun=("pmix",)), "", {"MPI": "not built", "srun": "Horovod has no MPI"}),
+    ],
+)
+def test_the_doctor_says_whether_ranks_can_start_through_mpi(built, launchers, library, amiss):
+    findings = checks.features(built, 0, launchers, library)
+    found = {name: finding.found for name, finding in findings.items() if not finding.ok}
+    assert found.keys() == amiss.keys()
+    assert all(words in found[name] for name, words in amiss.items())
 
 
 def test_the_make_of_mpi_decides_its_options():

@@ -42,6 +42,11 @@ def test_the_installed_horovod_tells_its_features():
     assert set(features) == {"gloo", "mpi", "nccl"}
 
 
+def test_the_mpi_of_the_installed_horovod():
+    pytest.importorskip("horovod", reason="make horovod installs it")
+    assert ("MPI" in doctor.mpi_library()) == doctor.horovod_features()["mpi"]
+
+
 def test_a_horovod_that_does_not_load_is_reported_in_one_line(monkeypatch):
     monkeypatch.setattr(doctor, "horovod_version", lambda: "0.28.1")
     monkeypatch.setitem(__import__("sys").modules, "horovod.tensorflow", None)

@@ -79,3 +79,21 @@ def test_disk_speed_is_measured_and_leaves_nothing(tmp_path):
 def test_no_disk(tmp_path):
     with pytest.raises(StorageError, match="--swap-dir"):
         machine.disk_speed(tmp_path / "absent", 16 * 2**20)
+
+
+def test_launchers_are_asked_and_tried(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.launchers() == machine.Launchers()
+    said = {
+        "mpirun": 'case $1 in --version) echo "mpirun (Open MPI) 4.1.4";; *) echo ----; echo "not as root" >&2; exit 1;; esac',
+        "srun": 'printf "MPI plugin types are...\\n\\tpmix\\n\\tnone\\n" >&2',
+    }
+    for name, script in said.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    assert machine.launchers({}) == machine.Launchers(
+        mpirun="mpirun (Open MPI) 4.1.4", refusal="not as root", srun=("pmix", "none")
+    )
+    assert machine.launchers({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}).refusal == ""
+    (tmp_path / "srun").write_text('#!/bin/sh\necho "srun: fatal: no controller" >&2\nexit 1\n')
+    assert machine.launchers().srun == "srun: fatal: no controller"
