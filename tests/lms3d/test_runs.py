@@ -1,5 +1,6 @@
 """Which run a command means."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -118,3 +119,40 @@ def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
         leftover.touch()
     runs.choose({}, run_dir, True, RunLock())
     assert not list(run_dir.rglob("*.partial*"))
+
+
+# -- other versions ----------------------------------------------------------------------------------------------------
+
+
+def describe(run_dir, *, resuming, **more):
+    runs.describe(run_dir, config.chosen({}), ["--x"], resuming=resuming, limit_bytes=1, **{"device": "CPU:0", **more})
+
+
+def test_a_resume_under_other_libraries_says_so_in_one_line(holder, monkeypatch, capsys):
+    run_dir = finished("isensee2017-128")
+    now = runs.versions()
+    monkeypatch.setattr(runs, "versions", lambda: {**now, "tensorflow": "2.16.1", "platform": "elsewhere"})
+    describe(run_dir, resuming=False)
+    monkeypatch.setattr(runs, "versions", lambda: now)
+    runs.choose({}, run_dir, True, holder)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "trained with tensorflow 2.16.1; now it goes on with tensorflow " + now["tensorflow"] in line
+    describe(run_dir, resuming=True)
+    runs.choose({}, run_dir, True, holder)
+    assert capsys.readouterr().out == ""
+
+
+def test_config_keeps_how_a_run_was_called_before(monkeypatch):
+    run_dir = finished("isensee2017-128")
+    describe(run_dir, resuming=False, device="GPU:0", data={"fingerprint": "1"})
+    first = json.loads((run_dir / "config.json").read_text())
+    assert "earlier_sessions" not in first
+    for _ in range(2):  # a job that is queued again is called in the same way
+        describe(run_dir, resuming=True, data={"fingerprint": "1"})
+    second = json.loads((run_dir / "config.json").read_text())
+    del first["data"]
+    assert (second["device"], second["earlier_sessions"]) == ("CPU:0", [first])
+    describe(run_dir, resuming=True, device="GPU:1")
+    assert [one["device"] for one in config.load(run_dir)[1]["earlier_sessions"]] == ["GPU:0", "CPU:0"]
+    describe(run_dir, resuming=False)
+    assert "earlier_sessions" not in config.load(run_dir)[1]
