@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lms3d import checkpoint, config, runs, train
+from lms3d import checkpoint, config, elastic, runs, train
+from lms3d.distributed import World
 from lms3d.errors import InputError
 from lms3d.files import write_json
 from lms3d.runlock import RunLock
@@ -50,7 +51,7 @@ def test_a_resume_of_nothing_says_that_it_starts_anew(capsys):
 def test_what_follows_from_the_number_of_ranks_is_not_kept(tmp_path, data):
     """A run of four ranks that goes on alone must pass over all its data. How long a demonstration is, is kept."""
     given = config.chosen({"data": data and Path(data)})
-    run = train.Run(options=given, run_dir=tmp_path, resuming=False, profile=None, arguments=())
+    run = a_run(given, tmp_path)
     filled = replace(given, epochs=9, steps_per_epoch=13, validation_steps=3)
     train._describe(run, filled, 2**30, SimpleNamespace(described={"data": {}}))
     stored, _ = config.load(tmp_path)
@@ -111,6 +112,23 @@ def test_the_command_says_in_one_line_who_has_the_folder(holder, capsys, tmp_pat
     assert train.main(["--output", str(tmp_path / "run"), "--resume"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"process {os.getpid()} on {gethostname()}" in line
+
+
+@pytest.mark.parametrize("becomes_rank_0", [False, True], ids=["from the start", "elastic, later"])
+def test_the_command_holds_its_folder_while_it_trains(monkeypatch, tmp_path, becomes_rank_0):
+    run_dir, held = tmp_path / "run", []
+    monkeypatch.setattr(train, "_run", lambda run, *_: held.append(not RunLock().take(run.run_dir)))
+    if becomes_rank_0:  # in this process's first world another rank chose the folder, and had the lock
+        memory = elastic.Memory()
+        memory.once("run", lambda: a_run(config.chosen({}), run_dir))
+        monkeypatch.setattr(elastic, "run", lambda train_once: train_once(World(), memory))
+    assert train.main(["--output", str(run_dir), *(["--elastic"] if becomes_rank_0 else [])]) == 0
+    assert held == [True]
+    assert not list(run_dir.iterdir())
+
+
+def a_run(options, run_dir):
+    return train.Run(options=options, run_dir=run_dir, resuming=False, profile=None, arguments=())
 
 
 def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
