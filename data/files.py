@@ -121,8 +121,8 @@ def new_directory(path: Path) -> Iterator[Path]:
     temporary.mkdir(parents=True)
     try:
         yield temporary
-        for file in temporary.rglob("*"):
-            _sync(file)
+        for path_within in temporary.rglob("*"):
+            _sync_folder(path_within) if path_within.is_dir() else _sync(path_within)
         _sync_folder(temporary)
         if path.exists():  # a directory cannot be replaced in one call; an old one here is a damaged one
             shutil.rmtree(path)

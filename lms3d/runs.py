@@ -19,6 +19,7 @@ from lms3d.runlock import RunLock
 
 DEFAULT_PARENT = Path("runs")
 _LIBRARIES = ("tensorflow", "keras", "numpy", "nibabel", "SimpleITK", "nilearn", "scipy", "horovod")
+_DECISIVE = ("lms3d", "tensorflow", "keras", "numpy")
 
 
 def choose(given: dict[str, Any], output: Path | None, resume: bool, lock: RunLock) -> tuple[TrainConfig, Path, bool]:
@@ -32,7 +33,8 @@ def choose(given: dict[str, Any], output: Path | None, resume: bool, lock: RunLo
         if run_dir is not None:
             claim(run_dir, lock)
             if (run_dir / "config.json").exists():
-                stored, _ = config.load(run_dir)
+                stored, content = config.load(run_dir)
+                _tell_of_other_versions(run_dir, content)
                 return config.resumed(stored, given, run_dir), run_dir, bool(checkpoint.generations(run_dir))
         console.say(f"--resume: there is no run in {run_dir or DEFAULT_PARENT} to go on with; starting a new one")
     new = config.chosen(given)
@@ -71,18 +73,40 @@ def holds_results(run_dir: Path) -> bool:
 
 
 def describe(
-    run_dir: Path, options: TrainConfig, arguments: Sequence[str], *, device: str, limit_bytes: int, **more: Any
-) -> None:
-    """Writes config.json: every option, versions, machine, and what the caller adds (data, normalisation)."""
-    content = {
+    run_dir: Path, options: TrainConfig, arguments: Sequence[str], *, resuming: bool, device: str, limit_bytes: int,
+    **more: Any,
+) -> None:  # fmt: skip
+    """Writes config.json: every option, versions, machine, and what the caller adds (data, normalisation).
+
+    A run that is resumed keeps, under "earlier_sessions", how it was called before, as often as that was in another way.
+    """
+    session = {
         "options": options.to_json(),
         "command": ["python", "-m", "lms3d.train", *arguments],
         "versions": versions(),
         "device": device,
         "memory_limit_bytes": limit_bytes,
-        **more,
     }
+    earlier = _sessions_before(run_dir, session) if resuming else []
+    content = {**session, **more, **({"earlier_sessions": earlier} if earlier else {})}
     write_json(writable_folder(run_dir, "--output") / "config.json", content)
+
+
+def _sessions_before(run_dir: Path, session: dict[str, Any]) -> list[dict[str, Any]]:
+    _, content = config.load(run_dir)
+    last = {name: content[name] for name in session if name in content}
+    return [*content.get("earlier_sessions", []), *([last] if last != session else [])]
+
+
+def _tell_of_other_versions(run_dir: Path, content: dict[str, Any]) -> None:
+    """One line where what decides the bits of a training is not what it was."""
+    before, now = content.get("versions", {}), versions()
+    changed = [name for name in _DECISIVE if name in before and before[name] != now.get(name)]
+    if changed:
+        was, is_now = (", ".join(f"{name} {found.get(name, 'none')}" for name in changed) for found in (before, now))
+        console.say(
+            f"--resume: {run_dir} was trained with {was}; now it goes on with {is_now}: other bits may come of it"
+        )
 
 
 def check_data(run_dir: Path, fingerprint: str) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from lms3d import errors
 
 COLUMNS = (
     "step",
@@ -29,7 +32,8 @@ COLUMNS = (
 class StepStatistics:
     """One row per step. `warm_up` first steps of each plan are left out of the averages (tracing, caches).
 
-    A resumed run goes on in the file that is there: its steps and plans count on from those, in the file's own columns.
+    A resumed run goes on in the file that is there: its steps and plans count on from those, in the file's own columns. A file
+    that cannot be written is told of once, and then left alone: no training ends because of it.
     `rows` holds the steps of this process alone.
     """
 
@@ -40,7 +44,7 @@ class StepStatistics:
         self._columns: Sequence[str] = COLUMNS
         self._steps, self._plans = -1, 0  # last numbers given
         if self.file is not None and self.file.exists():
-            self._go_on(self.file)
+            self._try(self._go_on, self.file)
 
     def next_plan(self) -> int:
         """A number for a plan: 1, 2, ..."""
@@ -52,14 +56,23 @@ class StepStatistics:
         self._steps += 1
         full = {name: row.get(name, "") for name in COLUMNS} | {"step": self._steps}
         self.rows.append(full)
-        if self.file is None:
-            return
-        new = not self.file.exists() or not self.file.stat().st_size
-        with self.file.open("a", newline="") as file:
+        if self.file is not None:
+            self._try(self._append, self.file, full)
+
+    def _try(self, use: Callable[..., None], file: Path, *arguments: Any) -> None:
+        try:
+            use(file, *arguments)
+        except OSError as error:
+            self.file = None
+            errors.say(f"{file}: {error.strerror or error}; training goes on, and its next steps are not in this file")
+
+    def _append(self, path: Path, row: Mapping[str, float | int | str]) -> None:
+        new = not path.exists() or not path.stat().st_size
+        with path.open("a", newline="") as file:
             writer = csv.DictWriter(file, self._columns, extrasaction="ignore")
             if new:
                 writer.writeheader()
-            writer.writerow({k: round(v, 6) if isinstance(v, float) else v for k, v in full.items()})
+            writer.writerow({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()})
 
     def _go_on(self, path: Path) -> None:
         with path.open(newline="", errors="replace") as file:

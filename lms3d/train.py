@@ -230,8 +230,9 @@ def _describe(run: Run, options: TrainConfig, limit: int, material: Material) ->
     lengths = {name: getattr(given, name) for name in ("epochs", "steps_per_epoch", "validation_steps")}
     kept = replace(options, weights=given.weights, **({} if run.demonstrating else lengths))
     runs.describe(
-        run.run_dir, kept, run.arguments, device=memory.compute_device(), limit_bytes=limit, **material.described
-    )
+        run.run_dir, kept, run.arguments, resuming=run.resuming, device=memory.compute_device(), limit_bytes=limit,
+        **material.described,
+    )  # fmt: skip
 
 
 def _lms(run: Run, options: TrainConfig, world: World) -> LMS:

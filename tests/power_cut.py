@@ -2,8 +2,9 @@
 
 A disk keeps what was synced. Of the rest it may have taken the names before the contents, as ext4 does, or nothing at all:
 
-    names first    every name as it is now, with the content that was synced; a file that never was is empty
-    synced only    the names that their folder was synced with, with the content that was synced
+    all names    every name as it is now, with the content that was synced; a file that never was is empty
+    top names    the same for the watched folder itself; in those below it, the names that they were synced with
+    no names     in every folder the names that it was synced with
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ class PowerCut:
         self.folder, self.worlds = folder, list[Tree]()
         self._contents: dict[int, bytes] = {}  # inode -> what was synced
         self._names: dict[int, dict[str, int]] = {}  # inode of a folder -> the names that were synced
+        self._folders: set[int] = set()  # inodes of all folders
         for path in (folder, *folder.rglob("*")):
             self._sync(path)
+        self._forget()
         for name in ("fsync", "replace", "rename", "link", "unlink", "rmdir", "mkdir"):
             monkeypatch.setattr(os, name, self._watched(name, getattr(os, name)))
 
@@ -43,16 +46,10 @@ class PowerCut:
             yield root
             shutil.rmtree(root)
 
-    def last(self, scratch: Path) -> list[Path]:
-        """The states that a power cut now could leave."""
+    def now(self, scratch: Path) -> Iterator[Path]:
+        """The states that a power cut could leave now."""
         self.worlds.clear()
-        self._look()
-        for number, tree in enumerate(self.worlds):
-            for name, content in sorted(tree.items()):
-                path = scratch / str(number) / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.mkdir(exist_ok=True) if content is None else path.write_bytes(content)
-        return sorted(scratch.iterdir())
+        yield from self.each(scratch)
 
     def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -77,26 +74,30 @@ class PowerCut:
 
     def _forget(self) -> None:
         """Numbers of inodes are used again."""
-        there = {path.stat().st_ino for path in (self.folder, *self.folder.rglob("*"))}
-        kept = there | {number for names in self._names.values() for number in names.values()}
+        there = {path.stat().st_ino: path.is_dir() for path in (self.folder, *self.folder.rglob("*"))}
+        self._folders |= {number for number, is_folder in there.items() if is_folder}
+        self._folders -= {number for number, is_folder in there.items() if not is_folder}
+        kept = there.keys() | {number for names in self._names.values() for number in names.values()}
         self._contents = {number: content for number, content in self._contents.items() if number in kept}
         self._names = {number: names for number, names in self._names.items() if number in kept}
 
     def _look(self) -> None:
-        names_first: Tree = {
-            str(path.relative_to(self.folder)): None if path.is_dir() else self._contents.get(path.stat().st_ino, b"")
-            for path in self.folder.rglob("*")
-        }
-        for tree in (names_first, dict(self._synced(self.folder.stat().st_ino, Path()))):
+        current = {path: path.stat().st_ino for path in (self.folder, *self.folder.rglob("*"))}
+        all_names: Tree = {
+            str(path.relative_to(self.folder)): None if path.is_dir() else self._contents.get(number, b"")
+            for path, number in current.items() if path != self.folder
+        }  # fmt: skip
+        top = {path.name: number for path, number in current.items() if path.parent == self.folder}
+        synced = self._names.get(current[self.folder], {})
+        for tree in (all_names, dict(self._tree(top, Path())), dict(self._tree(synced, Path()))):
             if tree not in self.worlds:
                 self.worlds.append(tree)
 
-    def _synced(self, folder: int, at: Path) -> Iterator[tuple[str, bytes | None]]:
-        for name, number in self._names.get(folder, {}).items():
-            if number in self._contents:
-                yield str(at / name), self._contents[number]
-            elif number in self._names:
+    def _tree(self, names: dict[str, int], at: Path) -> Iterator[tuple[str, bytes | None]]:
+        """What is below a folder of these names."""
+        for name, number in names.items():
+            if number in self._folders:
                 yield str(at / name), None
-                yield from self._synced(number, at / name)
+                yield from self._tree(self._names.get(number, {}), at / name)
             else:
-                yield str(at / name), b""
+                yield str(at / name), self._contents.get(number, b"")

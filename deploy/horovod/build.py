@@ -161,11 +161,14 @@ def try_out(wheel: Path, wanted: Recipe, folder: Path) -> None:
 
 
 def moved(wheel: Path, folder: Path) -> Path:
-    """Copies the wheel beside its place and renames it: a reader of the cache never sees half of it."""
+    """Copies the wheel beside its place and renames it: a reader of the cache never sees half of it, nor does a power cut
+    leave half of it."""
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".{wheel.name}.{os.getpid()}.partial"
     try:
         shutil.copyfile(wheel, partial)
+        with partial.open("rb") as copy:
+            os.fsync(copy.fileno())
         os.replace(partial, folder / wheel.name)
     finally:
         partial.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ import yaml
 
 from deploy.horovod import build, recipe, source
 from deploy.horovod.source import BuildError
+from tests.power_cut import PowerCut
 
 ROOT = Path(__file__).parents[2]
 CACHE = build.cache()  # the user's, before a fixture turns to another
@@ -231,6 +232,16 @@ def test_a_wheel_is_whole_or_absent(builder, monkeypatch):
     folder = build.cache() / "wheels" / wanted.key()
     assert build.kept(folder) is None
     assert not list(folder.iterdir())
+
+
+def test_a_power_cut_leaves_a_whole_wheel_or_none(tmp_path, monkeypatch):
+    wheel, cache = tmp_path / "horovod.whl", tmp_path / "wheels"
+    wheel.write_bytes(b"a wheel")
+    cache.mkdir()
+    disk = PowerCut(cache, monkeypatch)
+    build.moved(wheel, cache / "key")
+    paths = (root / "key" / wheel.name for root in disk.each(tmp_path / "every"))
+    assert {path.read_bytes() for path in paths if path.exists()} == {b"a wheel"}
 
 
 def test_a_wheel_that_does_not_work_is_not_kept(builder, monkeypatch):

@@ -102,4 +102,4 @@ def test_a_power_cut_leaves_the_old_one_or_the_new_one(path, tmp_path, monkeypat
     disk = PowerCut(path.parent.parent, monkeypatch)
     write(path, 3)
     assert {number_of(checkpoint.latest(checkpoint.path_in(root))) for root in disk.each(tmp_path / "every")} == {2, 3}
-    assert {number_of(checkpoint.load(checkpoint.path_in(root))) for root in disk.last(tmp_path / "last")} == {3}
+    assert {number_of(checkpoint.load(checkpoint.path_in(root))) for root in disk.now(tmp_path / "now")} == {3}

@@ -43,14 +43,14 @@ def test_a_power_cut_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
     files.write_json(path, "new")
     found = {(root / "run" / "x.json").read_text() for root in disk.each(tmp_path / "every")}
     assert found == {'"old"\n', '"new"\n'}
-    assert {(root / "run" / "x.json").read_text() for root in disk.last(tmp_path / "last")} == {'"new"\n'}
+    assert {(root / "run" / "x.json").read_text() for root in disk.now(tmp_path / "now")} == {'"new"\n'}
 
 
 def test_what_is_written_into_a_new_folder_outlasts_a_power_cut(tmp_path, monkeypatch):
     (tmp_path / "disk").mkdir()
     disk = PowerCut(tmp_path / "disk", monkeypatch)
     files.write_text(files.writable_folder(tmp_path / "disk" / "runs" / "a", "--output") / "last" / "x", "new")
-    assert [(root / "runs/a/last/x").read_text() for root in disk.last(tmp_path / "last")] == ["new"]
+    assert [(root / "runs/a/last/x").read_text() for root in disk.now(tmp_path / "now")] == ["new"]
 
 
 @pytest.mark.parametrize("linked", [True, False])

@@ -1,5 +1,6 @@
 """Which run a command means."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lms3d import checkpoint, config, runs, train
+from lms3d import checkpoint, config, elastic, runs, train
+from lms3d.distributed import World
 from lms3d.errors import InputError
 from lms3d.files import write_json
 from lms3d.runlock import RunLock
@@ -49,7 +51,7 @@ def test_a_resume_of_nothing_says_that_it_starts_anew(capsys):
 def test_what_follows_from_the_number_of_ranks_is_not_kept(tmp_path, data):
     """A run of four ranks that goes on alone must pass over all its data. How long a demonstration is, is kept."""
     given = config.chosen({"data": data and Path(data)})
-    run = train.Run(options=given, run_dir=tmp_path, resuming=False, profile=None, arguments=())
+    run = a_run(given, tmp_path)
     filled = replace(given, epochs=9, steps_per_epoch=13, validation_steps=3)
     train._describe(run, filled, 2**30, SimpleNamespace(described={"data": {}}))
     stored, _ = config.load(tmp_path)
@@ -112,9 +114,63 @@ def test_the_command_says_in_one_line_who_has_the_folder(holder, capsys, tmp_pat
     assert f"process {os.getpid()} on {gethostname()}" in line
 
 
+@pytest.mark.parametrize("becomes_rank_0", [False, True], ids=["from the start", "elastic, later"])
+def test_the_command_holds_its_folder_while_it_trains(monkeypatch, tmp_path, becomes_rank_0):
+    run_dir, held = tmp_path / "run", []
+    monkeypatch.setattr(train, "_run", lambda run, *_: held.append(not RunLock().take(run.run_dir)))
+    if becomes_rank_0:  # in this process's first world another rank chose the folder, and had the lock
+        memory = elastic.Memory()
+        memory.once("run", lambda: a_run(config.chosen({}), run_dir))
+        monkeypatch.setattr(elastic, "run", lambda train_once: train_once(World(), memory))
+    assert train.main(["--output", str(run_dir), *(["--elastic"] if becomes_rank_0 else [])]) == 0
+    assert held == [True]
+    assert not list(run_dir.iterdir())
+
+
+def a_run(options, run_dir):
+    return train.Run(options=options, run_dir=run_dir, resuming=False, profile=None, arguments=())
+
+
 def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
     run_dir = finished("isensee2017-64", resolution=64)
     for leftover in (run_dir / ".best.host-1-00.partial.keras", run_dir / "last" / ".checkpoint.host-1-00.partial.npz"):
         leftover.touch()
     runs.choose({}, run_dir, True, RunLock())
     assert not list(run_dir.rglob("*.partial*"))
+
+
+# -- other versions ----------------------------------------------------------------------------------------------------
+
+
+def describe(run_dir, *, resuming, **more):
+    runs.describe(run_dir, config.chosen({}), ["--x"], resuming=resuming, limit_bytes=1, **{"device": "CPU:0", **more})
+
+
+def test_a_resume_under_other_libraries_says_so_in_one_line(holder, monkeypatch, capsys):
+    run_dir = finished("isensee2017-128")
+    now = runs.versions()
+    monkeypatch.setattr(runs, "versions", lambda: {**now, "tensorflow": "2.16.1", "platform": "elsewhere"})
+    describe(run_dir, resuming=False)
+    monkeypatch.setattr(runs, "versions", lambda: now)
+    runs.choose({}, run_dir, True, holder)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "trained with tensorflow 2.16.1; now it goes on with tensorflow " + now["tensorflow"] in line
+    describe(run_dir, resuming=True)
+    runs.choose({}, run_dir, True, holder)
+    assert capsys.readouterr().out == ""
+
+
+def test_config_keeps_how_a_run_was_called_before(monkeypatch):
+    run_dir = finished("isensee2017-128")
+    describe(run_dir, resuming=False, device="GPU:0", data={"fingerprint": "1"})
+    first = json.loads((run_dir / "config.json").read_text())
+    assert "earlier_sessions" not in first
+    for _ in range(2):  # a job that is queued again is called in the same way
+        describe(run_dir, resuming=True, data={"fingerprint": "1"})
+    second = json.loads((run_dir / "config.json").read_text())
+    del first["data"]
+    assert (second["device"], second["earlier_sessions"]) == ("CPU:0", [first])
+    describe(run_dir, resuming=True, device="GPU:1")
+    assert [one["device"] for one in config.load(run_dir)[1]["earlier_sessions"]] == ["GPU:0", "CPU:0"]
+    describe(run_dir, resuming=False)
+    assert "earlier_sessions" not in config.load(run_dir)[1]

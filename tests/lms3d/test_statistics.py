@@ -61,3 +61,24 @@ def test_averages_are_those_of_a_plan(tmp_path):
     assert (statistics.median_seconds(1), statistics.peak_bytes(1), len(statistics.of_plan(1))) == (2.5, 7, 3)
     assert (statistics.median_seconds(2), statistics.peak_bytes(2)) == (1.0, 2)
     assert (statistics.median_seconds(3), statistics.peak_bytes(3)) == (None, None)
+
+
+def test_a_file_that_cannot_be_written_is_told_once_and_stops_nobody(tmp_path, capsys):
+    file = tmp_path / "lms_stats.csv"
+    statistics = run(file, 1)
+    file.unlink()
+    file.symlink_to("/dev/full")
+    for _ in range(2):
+        statistics.add({"kind": "train", "plan": 1, "seconds": 1.5, "peak_bytes": 7})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{file}: No space left on device" in line
+    assert "swap" not in line
+    assert len(statistics.rows) == 3
+    assert statistics.peak_bytes(1) == 7
+
+
+def test_a_file_that_cannot_be_read_stops_nobody_either(tmp_path, capsys):
+    statistics = run(tmp_path, 1)  # a folder
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Is a directory" in line
+    assert len(statistics.rows) == 1
