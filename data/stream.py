@@ -8,12 +8,19 @@ themselves see together what one rank with a larger batch sees.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from joblib import cpu_count  # type: ignore[import-untyped]
+
+AHEAD_BYTES = 256 * 2**20
+"""Of the host's memory, for batches that are loaded ahead of the training: 13 of 32 radiographs, 2 of one volume at 192^3."""
+LEAST_AHEAD, MOST_AHEAD = 2, 9
+"""One that is ready and one that is being made, whatever their size; more than eight at work wait for Python's lock."""
 
 _PASS = 0  # the random stream of permutations; pipelines use others of the same seed
 
@@ -41,26 +48,39 @@ def loaded(
     steps: tf.data.Dataset,
     load: Callable[[np.ndarray], tuple[np.ndarray, ...]],
     signature: Sequence[tf.TensorSpec],
-    *,
-    ahead: int = 1,
 ) -> tf.data.Dataset:
-    """Step numbers -> batches as `load` makes them (`aligned_empty` arrays of `signature`), `ahead` of the training."""
+    """Step numbers -> batches as `load` makes them (`aligned_empty` arrays of `signature`), in order, ahead of the training.
+
+    Several are loaded at once, each in a thread of its own: `load` must allow that.
+    """
 
     def load_step(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
         arrays = tf.numpy_function(load, [step], [spec.dtype for spec in signature], stateful=False)
         return tuple(tf.ensure_shape(array, spec.shape) for array, spec in zip(arrays, signature, strict=True))
 
-    # One load at a time, whole batches: its arrays go to TensorFlow without a copy. A `batch` stage would copy them,
-    # and parallel loads would each hold a batch; both count under a CPU memory limit.
-    batches = steps.map(load_step, num_parallel_calls=None)
-    # Last, so that loading overlaps the step. One batch is enough to hide it and the least that can.
-    batches = batches.prefetch(ahead)
+    ahead = batches_ahead(signature)
+    # Whole batches: their arrays go to TensorFlow without a copy. A `batch` stage would copy them, and copies count under a CPU
+    # memory limit. The map keeps what is ready until its turn comes, `ahead` batches with those that are being made; a
+    # `prefetch` stage behind it would add one more.
+    batches = steps.map(load_step, num_parallel_calls=ahead, deterministic=True)
     options = tf.data.Options()
-    options.autotune.enabled = False  # would enlarge the prefetch buffer
+    options.autotune.enabled = False  # would load more ahead
+    options.threading.private_threadpool_size = ahead  # else loads would hold the training step's threads
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )  # ranks get own samples
     return batches.with_options(options)
+
+
+def batches_ahead(signature: Sequence[tf.TensorSpec]) -> int:
+    """How many batches of `signature` are loaded or lie ready at once: one for each core and one more, within AHEAD_BYTES.
+
+    At least two, and two of batches of unknown size: so many the plan of a memory limit counts.
+    """
+    if not all(spec.shape.is_fully_defined() for spec in signature):
+        return LEAST_AHEAD
+    batch_bytes = sum(math.prod(spec.shape) * spec.dtype.size for spec in signature)
+    return max(LEAST_AHEAD, min(cpu_count() + 1, MOST_AHEAD, AHEAD_BYTES // batch_bytes))
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -1,8 +1,8 @@
 """`python -m experiments.input_pipeline`: does the input pipeline keep the device busy? The CheXNet study's question.
 
-1. Three orders of the same stages (`data.pipelines`): old, new, and the best that today's tf.data can do.
+1. Three orders (`data.pipelines`): the study's old and new one, of the same stages, and the best, which lms3d trains with.
 2. Alone: every rank takes batches as fast as they come. All orders are in memory at once and run in turns, so that a ratio
-   compares seconds that lie beside each other, not minutes.
+   compares seconds that lie beside each other, not minutes. Several runs, each with ranks that were started anew.
 3. Beside a device: the same, but every rank takes batches at the pace of a device of --device-speed, which sleeps for as long
    as a step would last. So a machine without a GPU shows what a GPU would find.
 4. While training: the wait is measured in the loop, by a clock around next(iterator) after a step that has ended, and
@@ -41,7 +41,7 @@ Each measurement is saved as it finishes; started again with the same --output o
 _EPILOG = """\
 examples:
   python -m experiments.input_pipeline
-  python -m experiments.input_pipeline --ranks 2 --kinds alone --rounds 5
+  python -m experiments.input_pipeline --ranks 2 --kinds alone                 # what is promised; 5 minutes
   python -m experiments.input_pipeline --ranks 1 2 4 8 --data ~/ChestX-ray14 --training-resolution 224 --batch-size 64
   python -m experiments.input_pipeline --ranks 1 4 8 --launcher "srun -n {ranks}" --data ~/ChestX-ray14
 
@@ -49,13 +49,14 @@ writes into --output: input_pipeline.csv, input_pipeline.png, report.md; logs/, 
 exit codes: 0 done, 1 a measurement failed, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 _NOTES = """\
-Images/s: of all ranks together, median of the rounds. Old order: every rank does the work of all, so ranks add nothing.
+Images/s: of all ranks together, median of all rounds. Old order: every rank does the work of all, so ranks add nothing.
 Device waits: time in next(iterator) / time of the steps, mean over the ranks; each step has ended before the next batch is
 asked for, so nothing hides this wait. Where no network trains, the device sleeps for the time of a step. By tf.data: the same
 wait from its own iterator op, in steps of their own under the profiler.
 Cores in use: CPU time / time, of all ranks; while training on a CPU the network's are among them.
-Ratios: of windows of the same round, median (least to most); by CPU time: of images per CPU second, which other programs on
-the machine hardly change. Shards are in the page cache: what a disk or a network adds is not measured."""
+Ratios: of windows of the same round (least to most); runs: the median of each run, of ranks that were started anew; found: the
+median of those. By CPU time: of images per CPU second, which other programs on the machine change less. Shards are in the page
+cache: what a disk or a network adds is not measured. Best order: the function that `lms3d.train` calls."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,7 +108,8 @@ def _alone(
 ) -> Part:
     return alone.measure(
         shards, options.orders, output / "logs" / f"{kind}-{ranks}.txt", ranks=ranks, cores=cores and cores * ranks,
-        batch_size=options.batch_size, rounds=options.rounds, window_seconds=options.window, seconds_left=left,
+        batch_size=options.batch_size, runs=options.runs, rounds=options.rounds, window_seconds=options.window,
+        seconds_left=left,
         device_speed=options.device_speed if kind == DEVICE else None,
     )  # fmt: skip
 
@@ -175,13 +177,16 @@ def _conditions(options: argparse.Namespace, cores: int | None, command: str) ->
     import platform
     from importlib.metadata import version
 
+    from experiments.feeding.accepted import processor
+
     bound = f"{cores} for each rank" if cores else "not bound to ranks"
     data = "embedded radiographs" if options.data is None else "of --data"
     return (
         f"Images: {data}, {options.resolution}^2, while training {options.model} ({options.precision}) "
-        f"{options.training_resolution}^2, batches of {options.batch_size} a rank. Without a network: {options.rounds} rounds, "
+        f"{options.training_resolution}^2, batches of {options.batch_size} a rank. Without a network: {options.runs} runs of "
+        f"{options.rounds} rounds, "
         f"windows of {options.window:g} s, a device of {options.device_speed:g} images/s a rank; training: "
-        f"{options.training_rounds} rounds of {options.steps} steps. Machine: {os.cpu_count()} cores ({bound}), "
+        f"{options.training_rounds} rounds of {options.steps} steps. Machine: {processor()}, {os.cpu_count()} cores ({bound}), "
         f"{platform.machine()}, TensorFlow {version('tensorflow')}. Made by `{command}`."
     )
 
@@ -207,7 +212,8 @@ def _parser() -> cli.Parser:
         "--precision", choices=("float32", "mixed_bfloat16", "mixed_float16"), default="float32",
         help="of the training (default: float32)",
     )  # fmt: skip
-    add("--rounds", type=count, metavar="N", default=8, help="turns of the orders without a network (default: 8)")
+    add("--runs", type=count, metavar="N", default=3, help="without a network, ranks started anew each (default: 3)")
+    add("--rounds", type=count, metavar="N", default=4, help="turns of the orders in each such run (default: 4)")
     add(
         "--device-speed", type=cli.number(0), metavar="X", default=600.0,
         help="images/s of the device of each rank that sleeps (default: 600; ResNet-50 on your GPU: resnet50_benchmark)",

@@ -1,7 +1,7 @@
 """`python -m experiments.resnet50_benchmark`: is this environment as fast as it should be? The HPC article's check.
 
 1. ResNet-50 trains on synthetic images, which lie on the device: what the devices and the links between them can do.
-2. It trains on real ones, from shards in the best order: what the rest of the machine takes away from that.
+2. It trains on real ones, from shards, by lms3d's own pipeline: what the rest of the machine takes away from that.
 3. Each with 1, 2, ... N ranks; laps of some steps after a warm-up, and their spread.
 4. result.json tells what was measured, where and with what; `--expect` makes it an answer: yes, or exit code 2.
 """

@@ -4,7 +4,8 @@
     round 2   new | best | old        the ranks of the others are stopped (SIGSTOP), so that they neither compute nor fill
     round 3   best | old | new        their buffers meanwhile
 
-What the machine does beside meets all orders alike, and a ratio is taken within a round.
+What the machine does beside meets all orders alike, and a ratio is taken within a round. Each run starts its ranks anew: where
+the system has put them and their memory stays the same for all rounds of a run.
 """
 
 from __future__ import annotations
@@ -80,18 +81,19 @@ class Rank:
 
 def measure(
     shards: Path, orders: Sequence[str], log: Path, *, ranks: int, cores: int | None, batch_size: int,
-    rounds: int, window_seconds: float, seconds_left: float | None, device_speed: float | None = None,
+    rounds: int, window_seconds: float, seconds_left: float | None, runs: int = 1, device_speed: float | None = None,
 ) -> Part:  # fmt: skip
-    """The part of `ranks` ranks on so many `cores` together: for each round and order the sums over its ranks.
+    """The part of `ranks` ranks on so many `cores` together: for each round of each run, and each order, the sums over ranks.
 
     device_speed: images/s of each rank's device, or None: as fast as batches come.
     """
     deadline = float("inf") if seconds_left is None else time.monotonic() + seconds_left
-    with started(shards, orders, log, ranks, binding(cores), batch_size, device_speed, deadline) as teams:
-        found = []
-        for k in range(rounds):
-            turn = [*orders[k % len(orders) :], *orders[: k % len(orders)]]
-            found.append({order: window(teams[order], window_seconds, deadline) for order in turn})
+    found: list[dict[str, Any]] = []
+    for run in range(runs):
+        with started(shards, orders, log, ranks, binding(cores), batch_size, device_speed, deadline) as teams:
+            for k in range(rounds):
+                turn = [*orders[k % len(orders) :], *orders[: k % len(orders)]]
+                found.append({"run": run, **{one: window(teams[one], window_seconds, deadline) for one in turn}})
     return {"ranks": ranks, "rounds": found}
 
 

@@ -57,13 +57,11 @@ def _batches(asked: dict[str, Any], world: World) -> Iterator[Any]:
         return itertools.repeat(synthetic(asked["batch_size"], asked["resolution"], world.rank))
     from data import pipelines
     from experiments.feeding.images import training_part
-    from lms3d.memory import compute_device
 
-    device = compute_device()
+    part = training_part(asked["shards"])
     return iter(
-        pipelines.best_order(
-            training_part(asked["shards"]), batch_size=asked["batch_size"], seed=0, rank=world.rank, size=world.size,
-            device=device if device.startswith("GPU") else None,
+        pipelines.training_dataset(
+            part, batch_size=asked["batch_size"], seed=0, rank=world.rank, size=world.size
         )
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def shards_of(data: Path | None, resolution: int, most_ranks: int) -> Index:
     """The shards of the ChestX-ray14 folder `data` (None: the embedded radiographs) at N^2 pixels.
 
-    Raises InputError where there are fewer training shards than ranks: the new and the best order deal out files.
+    Raises InputError where there are fewer training shards than ranks: the new order deals out files.
     """
     from data import chest_xray, radiograph, shards
     from lms3d.console import progress

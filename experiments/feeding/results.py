@@ -45,6 +45,14 @@ def ratios(part: Part, order: str, other: str, name: str = "images_per_second") 
     return [a / b for a, b in zip(values(part, order, name), values(part, other, name), strict=True)]
 
 
+def run_ratios(part: Part, order: str, other: str, name: str = "images_per_second") -> list[float]:
+    """The median of each run."""
+    of_run: dict[int, list[float]] = {}
+    for found, ratio in zip(part["rounds"], ratios(part, order, other, name), strict=True):
+        of_run.setdefault(found.get("run", 0), []).append(ratio)
+    return [statistics.median(found) for found in of_run.values()]
+
+
 def orders_of(part: Part) -> list[str]:
     """Old first."""
     return [order for order in ("old", "new", "best") if order in part["rounds"][0]]
@@ -83,7 +91,7 @@ def tables(parts: Sequence[Part]) -> str:
             texts.append(f"## {title}\n\n{markdown(head, cells)}")
     promised = promises(parts)
     if promised:
-        head = ("promise", "ranks", "wanted", "found", "by CPU time", "kept")
+        head = ("promise", "ranks", "wanted", "found", "runs", "by CPU time", "kept")
         texts.append(f"## What was promised\n\n{markdown(head, promised)}")
     return "\n\n".join(texts)
 
@@ -124,18 +132,19 @@ def promises(parts: Sequence[Part]) -> list[list[str]]:
             found = middle(part, "best", "waiting")
             assert found is not None, "measured in every round"
             kept = "yes" if found < MOST_WAITING else "no"
-            words = [f"< {MOST_WAITING:.0%}", f"{found:.2%}", "", kept if verdict else ""]
+            words = [f"< {MOST_WAITING:.0%}", f"{found:.2%}", "", "", kept if verdict else ""]
             made.append(["device waits, best order", str(part["ranks"]), *words])
     return made
 
 
 def _ratio_row(part: Part, order: str, other: str, wanted: float, verdict: bool) -> list[str]:
-    found = ratios(part, order, other)
-    ratio = statistics.median(found)
-    by_cpu = statistics.median(ratios(part, order, other, "images_per_cpu_second"))
+    found, runs = ratios(part, order, other), run_ratios(part, order, other)
+    ratio = statistics.median(runs)
+    by_cpu = statistics.median(run_ratios(part, order, other, "images_per_cpu_second"))
     kept = ("yes" if ratio >= wanted else "no") if verdict else ""
     others = statistics.median([*values(part, order, "others"), *values(part, other, "others")] or [0.0])
     if kept and others > DISTURBED_CORES:
         kept += f", but others took {others:.1f} cores"
     shown = f"{ratio:.2f} ({min(found):.2f} to {max(found):.2f})"
-    return [f"{order} / {other}, alone", str(part["ranks"]), f">= {wanted:g}", shown, f"{by_cpu:.2f}", kept]
+    each = ", ".join(f"{one:.2f}" for one in runs)
+    return [f"{order} / {other}, alone", str(part["ranks"]), f">= {wanted:g}", shown, each, f"{by_cpu:.2f}", kept]

@@ -68,12 +68,11 @@ def together(found: list[tuple[Any, float | None]], batch_size: int) -> dict[str
 def _dataset(order: str, asked: dict[str, Any], world: World) -> Any:
     from data import pipelines
     from experiments.feeding.images import training_part
-    from lms3d.memory import compute_device
 
-    place = {"batch_size": asked["batch_size"], "seed": 0, "rank": world.rank, "size": world.size}
-    if order == "best" and compute_device().startswith("GPU"):
-        place["device"] = compute_device()
-    return pipelines.ORDERS[order](training_part(asked["shards"]), **place)
+    part = training_part(asked["shards"])
+    return pipelines.ORDERS[order](
+        part, batch_size=asked["batch_size"], seed=0, rank=world.rank, size=world.size
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

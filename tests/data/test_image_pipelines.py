@@ -1,6 +1,5 @@
-"""Batches of radiographs: the same content four ways, an exact order where it is promised, and the reasons of the stages."""
+"""Batches of radiographs: the same content three ways, an exact order where it is promised, and the reasons of the stages."""
 
-import functools
 import itertools
 import shutil
 from collections import Counter
@@ -12,11 +11,13 @@ import tensorflow as tf
 
 from data import chest_xray, pipelines, records, shards, stream
 from data.errors import DataError, unwrap
+from experiments.feeding import training_rank
+from lms3d.distributed import World
+from lms3d.tasks.chexnet import Material
 from tests.data.small_radiographs import many, write_set
 
 N = 32
-# Left to itself the best order may hand out a batch of the next pass before the last of this one.
-IN_PASSES = (pipelines.old_order, pipelines.new_order, functools.partial(pipelines.best_order, deterministic=True))
+ORDERS = pipelines.ORDERS.values()
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
 
@@ -51,7 +52,7 @@ def recognise(part: records.Part, images: np.ndarray) -> list[tuple[int, bool]]:
     return [known[image.tobytes()] for image in grey]
 
 
-@pytest.mark.parametrize("make", [pipelines.training_dataset, *pipelines.ORDERS.values()])
+@pytest.mark.parametrize("make", ORDERS)
 def test_a_batch_holds_normalised_images_and_their_labels(index, make):
     part = index.parts["training"]
     dataset = make(part, batch_size=4, seed=3)
@@ -68,7 +69,7 @@ def test_a_batch_holds_normalised_images_and_their_labels(index, make):
     assert 0.3 < np.mean(mirrored) < 0.7
 
 
-@pytest.mark.parametrize("make", [pipelines.training_dataset, *IN_PASSES])
+@pytest.mark.parametrize("make", ORDERS)
 def test_a_pass_shows_every_image_once_and_passes_differ(index, make):
     part = index.parts["training"]
     assert len(part) == 56
@@ -79,7 +80,7 @@ def test_a_pass_shows_every_image_once_and_passes_differ(index, make):
     assert shown[:56] != list(range(56))
 
 
-@pytest.mark.parametrize("order", IN_PASSES)
+@pytest.mark.parametrize("order", ORDERS)
 def test_ranks_share_the_images_of_a_pass(index, order):
     part = index.parts["training"]
     seen = Counter()
@@ -89,55 +90,33 @@ def test_ranks_share_the_images_of_a_pass(index, order):
     assert seen == dict.fromkeys(range(56), 1)
 
 
-def test_the_old_order_reads_the_files_of_all_ranks_and_the_others_their_own(index):
+def test_the_old_order_reads_the_files_of_all_ranks_and_the_new_one_its_own(index):
     part = index.parts["training"]
     for file in part.files[1::2]:
         Path(file).unlink()
-    for name in ("new", "best"):
-        assert len(first(pipelines.ORDERS[name](part, batch_size=4, seed=0, rank=0, size=2), 9)) == 9
+    assert len(first(pipelines.new_order(part, batch_size=4, seed=0, rank=0, size=2), 9)) == 9
     with pytest.raises(tf.errors.NotFoundError):
         first(pipelines.old_order(part, batch_size=4, seed=0, rank=0, size=2), 9)
 
 
-def test_the_best_order_caches_what_fits_the_budget(index):
-    part = index.parts["training"]
-    moved = index.directory.with_name("moved")
-    for budget, survives in ((2**30, True), (2**12, False)):
-        batches = pipelines.best_order(part, batch_size=8, seed=0, ram_budget_bytes=budget).as_numpy_iterator()
-        for _ in range(8):  # more than a pass
-            next(batches)
-        index.directory.rename(moved)
-        try:
-            if survives:
-                assert len(list(itertools.islice(batches, 60))) == 60
-            else:
-                with pytest.raises(tf.errors.NotFoundError):
-                    list(itertools.islice(batches, 60))
-        finally:
-            moved.rename(index.directory)
-
-
-def test_the_best_order_is_deterministic_when_told_so(index):
-    part = index.parts["training"]
-    runs = [first(pipelines.best_order(part, batch_size=4, seed=5, deterministic=True), 30) for _ in range(2)]
-    other = first(pipelines.best_order(part, batch_size=4, seed=6, deterministic=True), 30)
-    for (a, x), (b, y) in zip(*runs, strict=True):
+def test_training_calls_what_the_study_measures_as_the_best_order(index, monkeypatch):
+    material = Material(index=index, batch_size=4, seed=0, augment=True, described={})
+    asked = {"shards": str(index.directory), "batch_size": 4}
+    measured = first(training_rank._dataset("best", asked, World()), 3)
+    for (a, x), (b, y) in zip(first(material.training(0, World()), 3), measured, strict=True):
+        np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(x, y)
-        assert [k for k, _ in recognise(part, a)] == [k for k, _ in recognise(part, b)]
-    assert any(not np.array_equal(a, b) for (a, _), (b, _) in zip(runs[0], other, strict=True))
-
-
-def test_the_best_order_ends_on_the_device(index):
-    dataset = pipelines.best_order(index.parts["training"], batch_size=4, seed=0, device="CPU:0")
-    assert len(first(dataset, 3)) == 3
+    assert pipelines.ORDERS["best"] is pipelines.training_dataset
+    monkeypatch.setattr(pipelines, "training_dataset", lambda *_, **__: "called")
+    assert material.training(0, World()) == "called"
 
 
 def test_more_ranks_than_files(index):
     part = index.parts["validation"]
     assert len(part.files) == 1
-    for order in (pipelines.new_order, pipelines.best_order):
-        with pytest.raises(DataError, match="found 1 shards for 2 ranks; expected at least one for each"):
-            order(part, batch_size=1, seed=0, size=2)
+    with pytest.raises(DataError, match="found 1 shards for 2 ranks; expected at least one for each"):
+        pipelines.new_order(part, batch_size=1, seed=0, size=2)
+    assert len(first(pipelines.training_dataset(part, batch_size=1, seed=0, rank=1, size=2), 3)) == 3
 
 
 def test_the_exact_order_is_what_the_functions_say(index):
@@ -208,7 +187,7 @@ def test_a_corrupted_shard_is_named_through_tensorflow(index):
     with pytest.raises(tf.errors.OpError) as caught:
         first(pipelines.training_dataset(part, batch_size=8, seed=0), 7)
     assert str(unwrap(caught.value)).startswith(f"{path}: found a damaged shard")
-    for order in pipelines.ORDERS.values():
+    for order in (pipelines.old_order, pipelines.new_order):
         with pytest.raises(DataError, match=f"{path.name}: found a damaged shard"), pipelines.named_damage(index):
             first(order(part, batch_size=8, seed=0), 7)
 

@@ -53,18 +53,30 @@ print(sum(map(pool.counts, larger)), sum(map(pool.counts, crumbs)) < 20)
     assert done.stdout == "True True\n100 True\n", done.stderr[-2000:]
 
 
-def test_what_numpy_holds_does_not_count():
+def test_batches_that_are_loaded_at_once_do_not_count():
+    """They lie in memory of numpy's, each its own."""
     done = run_python(
         POOL
         + """
-from data.stream import aligned_empty
-array = aligned_empty((1 << 20,), "f4")
-array[:] = 1
-theirs = tf.data.Dataset.range(1).map(lambda i: tf.numpy_function(lambda i: array, [i], tf.float32)).get_single_element()
-print(pool.counts(theirs), pool.counts(theirs + 1), pool.counts(tf.constant(["text"])))
+import threading
+from data import stream
+stream.cpu_count = lambda: 3
+spec = (tf.TensorSpec((1 << 20,)), tf.TensorSpec((1 << 18,), tf.uint8))
+together = threading.Barrier(stream.batches_ahead(spec))
+def load(step):
+    arrays = tuple(stream.aligned_empty(one.shape, one.dtype.as_numpy_dtype) for one in spec)
+    for array in arrays: array[:] = step
+    together.wait(20)
+    return arrays
+before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+batches = list(stream.loaded(tf.data.Dataset.range(together.parties), load, spec))
+print(tf.config.experimental.get_memory_info("CPU:0")["current"] - before < 1 << 16, together.parties)
+print([pool.counts(tensor) for batch in batches for tensor in batch].count(False))
+print([float(floats[-1]) for floats, _ in batches])
+print(pool.counts(batches[0][0] + 1), pool.counts(tf.constant(["text"])))
 """
     )
-    assert done.stdout == "False True True\n", done.stderr
+    assert done.stdout == "True 4\n8\n[0.0, 1.0, 2.0, 3.0]\nTrue True\n", done.stderr
 
 
 def test_where_the_free_part_of_the_pool_begins():
