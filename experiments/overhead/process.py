@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,12 @@ class ChildFailed(RuntimeError):
 
 
 class Child:
-    """One part's process. `log`: file for what it writes to stderr; `patience_seconds`: for each answer."""
+    """One part's process. `log`: file for what it writes to stderr; `patience_seconds`: for each answer; `environment`: besides
+    this process's own."""
 
-    def __init__(self, part: Part, log: Path, patience_seconds: float) -> None:
+    def __init__(
+        self, part: Part, log: Path, patience_seconds: float, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.part, self.patience_seconds = part, patience_seconds
         module = "steps_torch" if part.method in TORCH_METHODS else "steps_tensorflow"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +57,7 @@ class Child:
                 stderr=stderr,
                 text=True,
                 cwd=ROOT,
-                env={**os.environ, **growing},
+                env={**os.environ, **growing, **(environment or {})},
             )
         self.ready = self._answer()
 

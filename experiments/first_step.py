@@ -1,0 +1,134 @@
+"""`python -m experiments.first_step`: does the first step take longer with LMS than with Keras's own `fit`?
+
+The first step is where tracing, planning and rewriting are paid for. Every measurement is a process of its own, since the
+second step of a process traces nothing; the ways take turns, so that what else the machine does meets all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from experiments.overhead import parts
+from experiments.overhead.parts import MIB, Part
+from experiments.overhead.process import Child
+from lms3d import cli, console, errors
+from lms3d.units import format_seconds, format_size, parse_size
+
+PATIENCE_SECONDS = 1800.0
+UNCOUNTED = 1  # processes of each way that come before
+
+_DESCRIPTION = """\
+Measure the first training step, from the first batch to its end: with Keras's own `fit`, with LMS that has nothing to do,
+and with LMS under --memory-limit, which has to plan. Fresh processes, in turns; the ratio is of their medians."""
+
+_EPILOG = """\
+example:
+  python -m experiments.first_step --resolution 96 --memory-limit 785MiB
+exit codes: 0 done, 2 wrong option or input, 130 interrupted"""
+
+
+class Trainer(Protocol):
+    """What is needed of a child process (see `overhead.process.Child`)."""
+
+    def step(self) -> dict[str, Any]: ...
+    def kill(self) -> None: ...
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print. Returns the exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    command = shlex.join(["python", "-m", "experiments.first_step", *words])
+    return errors.run(lambda: _measure(_parser().parse_args(words), command))
+
+
+def _measure(options: argparse.Namespace, command: str) -> None:
+    ways = [_part(options, parts.KERAS), _part(options, parts.LMS)]
+    if options.memory_limit is not None:
+        ways.append(_part(options, parts.LMS, options.memory_limit // MIB))
+    with tempfile.TemporaryDirectory(prefix="lms3d-first-step-") as folder:
+        seconds = first_steps(ways, options.repeats, Path(folder))
+    print(report(seconds, options, command))
+
+
+def _part(options: argparse.Namespace, method: str, limit_mib: int | None = None) -> Part:
+    return Part(
+        method=method, model=options.model, resolution=options.resolution, limit_mib=limit_mib, warm_up=0, steps=1,
+        timed=False,
+    )  # fmt: skip
+
+
+def first_steps(
+    ways: Sequence[Part], repeats: int, folder: Path, start: Callable[..., Trainer] = Child
+) -> dict[Part, list[float]]:
+    """Seconds of the first step of each way, in `repeats` processes each.
+
+    `UNCOUNTED` more of each come before: they bring files into the page cache, and measure the machine, which is done once.
+    The processes have a cache of their own in `folder`, and none finds the plan of another.
+    """
+    cache = folder / "cache"
+    seconds: dict[Part, list[float]] = {way: [] for way in ways}
+    for number in range(UNCOUNTED + repeats):
+        for way in ways:
+            shutil.rmtree(cache / "plans", ignore_errors=True)
+            log = folder / f"{way.name}-{number}.txt"
+            child = start(way, log, PATIENCE_SECONDS, {"LMS3D_CACHE": str(cache)})
+            try:
+                taken = float(child.step()["seconds"])
+            finally:
+                child.kill()
+            console.say(f"{way.title}: {format_seconds(taken)}" + ("" if number >= UNCOUNTED else " (not counted)"))
+            if number >= UNCOUNTED:
+                seconds[way].append(taken)
+    return seconds
+
+
+def report(seconds: Mapping[Part, Sequence[float]], options: argparse.Namespace, command: str) -> str:
+    """A table of medians and their ratios to Keras's `fit`."""
+    import psutil
+
+    from lms3d.swap import measure
+
+    usual = statistics.median(next(of for way, of in seconds.items() if way.method == parts.KERAS))
+    lines = [f"| first step of {options.model} at {options.resolution}^3, batch 1 | median | least to most | ratio |",
+             "| --- | --- | --- | --- |"]  # fmt: skip
+    for way, of in seconds.items():
+        limit = "" if way.limit_mib is None else f" in {way.limit_mib:,} MiB"
+        middle = statistics.median(of)
+        spread = f"{format_seconds(min(of))} to {format_seconds(max(of))}"
+        lines.append(f"| {way.method}{limit} | {format_seconds(middle)} | {spread} | {middle / usual:.2f} x |")
+    machine = f"{os.cpu_count()} cores ({measure.device_name('CPU:0')}), {format_size(psutil.virtual_memory().total)}"
+    return "\n".join([
+        *lines, "",
+        f"{options.repeats} fresh processes each, in turns. Machine: {machine}; {datetime.now(UTC):%Y-%m-%d}.",
+        f"Made by `{command}`.",
+    ])  # fmt: skip
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog="python -m experiments.first_step", description=_DESCRIPTION, epilog=_EPILOG)
+    add = parser.add_argument
+    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
+    add(
+        "--resolution", type=cli.checked(cli.resolution, "resolution"), metavar="N", default=96,
+        help="side of the cube (default: 96)",
+    )  # fmt: skip
+    add(
+        "--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None,
+        help="hard limit for the row with a plan (default: without that row)",
+    )  # fmt: skip
+    add("--repeats", type=cli.whole(1), metavar="N", default=5, help="processes of each kind that count (default: 5)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
