@@ -202,11 +202,13 @@ class StepRunner:
     def _execute(self, prepared: Prepared, batch: Any) -> Any:
         """Run; a failing swap disk becomes one clear error."""
         tf.config.experimental.reset_memory_stats(memory.compute_device())
+        self.engine.begin_step()
         try:
             outputs = prepared.function(batch)
             for value in tf.nest.flatten(outputs)[:1]:
                 if isinstance(value, tf.Tensor) and value.shape.rank == 0:
                     value.numpy()  # a GPU runs behind: wait, so that the step's seconds are its own
+            self.engine.check_step()
             return outputs
         except tf.errors.OpError:
             if self.engine.storage_error is not None:

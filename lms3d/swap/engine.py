@@ -161,8 +161,18 @@ class Engine:
 
     @property
     def storage_error(self) -> StorageError | None:
-        """What the swap disk failed with, or None."""
+        """What the swap disk failed with in the last step, or None."""
         return getattr(self._tier, "error", None)
+
+    def begin_step(self) -> None:
+        """Forgets what the tier failed with in an earlier step."""
+        if self._tier is not None:
+            self._tier.begin()
+
+    def check_step(self) -> None:
+        """After a step: StorageError where the tier has failed to keep what the step has read."""
+        if self._tier is not None:
+            self._tier.check()
 
     def take_counters(self) -> dict[str, float]:
         """Bytes and seconds of swapping since the last call, where the tier can measure them."""

@@ -25,6 +25,7 @@ import atexit
 import contextlib
 import fcntl
 import os
+import resource
 import shutil
 import tempfile
 import threading
@@ -68,6 +69,12 @@ class Tier(Protocol):
         Seconds are those in which a link was busy: transfers that overlap count once, so bytes / seconds is its bandwidth.
         """
 
+    def begin(self) -> None:
+        """Before a step. What has failed before it explains nothing in it."""
+
+    def check(self) -> None:
+        """After a step: StorageError where the tier has failed to keep what the step may have read."""
+
     def discard(self, graph: tf.Graph) -> None:
         """Give back the space of a graph that will not run again."""
 
@@ -101,6 +108,12 @@ class HostTier:
     def take_counters(self) -> dict[str, float]:
         return {}
 
+    def begin(self) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
     def discard(self, graph: tf.Graph) -> None:
         pass
 
@@ -112,6 +125,7 @@ class DiskTier:
     """Files in a private folder below `directory` (default: the system's temporary folder).
 
     Raises InputError when the folder cannot be made, StorageError (through the step) on a full disk or an I/O error.
+    error: what the disk failed with, until the next step begins; the step passes on its text alone.
     """
 
     name = "disk"
@@ -137,6 +151,7 @@ class DiskTier:
         self._files: dict[int, list[int]] = defaultdict(list)  # graph (its id) -> numbers of its files
         self._swap_files: dict[int, SwapFile] = {}
         self._views: dict[int, tf.Tensor] = {}  # number -> the mapped file as a tensor
+        self._pages_read = 0  # when the step began
         self.error: StorageError | None = None
         atexit.register(self.close)
 
@@ -184,7 +199,7 @@ class DiskTier:
 
         def view(number: tf.Tensor) -> tf.Tensor:
             file = self._swap_files[int(number)]
-            with self._reported(like_bytes), self._busy("swap_in_seconds"):
+            with self._reported(f"moving {like_bytes:,} bytes"), self._busy("swap_in_seconds"):
                 self._count_bytes("swapped_in_bytes", file.fetch())
                 data = file.mapped()
             # One tensor for all, which is kept: as long as it is, TensorFlow sees a second owner and writes into none of them.
@@ -203,20 +218,21 @@ class DiskTier:
     ) -> None:
         """Move a whole array to or from its file."""
         data = array.reshape(-1).view(np.uint8)
-        with self._reported(len(data)), self._busy(seconds_key):
+        with self._reported(f"moving {len(data):,} bytes"), self._busy(seconds_key):
             move(data)
         self._count_bytes(bytes_key, len(data))
 
     @contextlib.contextmanager
-    def _reported(self, size: int) -> Iterator[None]:
+    def _reported(self, work: str) -> Iterator[None]:
         """Keeps what the disk fails with: TensorFlow would pass on the text alone."""
         try:
             yield
         except OSError as error:
             self.error = StorageError(
-                f"swap folder {str(self.directory.parent)!r}: {error.strerror} while moving {size:,} bytes; "
+                f"swap folder {str(self.directory.parent)!r}: {error.strerror} while {work}; "
                 "free space there or choose another folder with --swap-dir"
             )
+            self._views.clear()  # a file that has failed is made anew, and is another map then
             raise
 
     def _count_bytes(self, key: str, size: int) -> None:
@@ -242,6 +258,20 @@ class DiskTier:
         with self._guard:
             taken, self._counters = self._counters, dict.fromkeys(_COUNTERS, 0.0)
         return taken
+
+    def begin(self) -> None:
+        self.error, self._pages_read = None, _pages_read()
+
+    def check(self) -> None:
+        if _pages_read() == self._pages_read:
+            return
+        try:
+            with self._reported("writing back what was swapped out"):
+                for file in [*self._swap_files.values()]:
+                    file.sync()
+        except OSError:
+            assert self.error is not None, "_reported keeps it"
+            raise self.error from None
 
     def discard(self, graph: tf.Graph) -> None:
         for number in self._files.pop(id(graph), ()):
@@ -271,6 +301,11 @@ def _tensor(data: np.ndarray, shape: list[int], dtype: tf.DType) -> tf.Tensor:
 
 
 _COUNTERS = ("swapped_out_bytes", "swapped_in_bytes", "swap_out_seconds", "swap_in_seconds")
+
+
+def _pages_read() -> int:
+    """How often this process has waited for a page of a map from a disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def _lock(directory: Path) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from lms3d.callback import LMS
 from lms3d.errors import InputError, StorageError
@@ -205,6 +206,21 @@ def test_a_swap_file_that_was_cut_off(tmp_path, monkeypatch, mapped):
 
     monkeypatch.setattr(SwapFile, "write", cut_off)
     with pytest.raises(StorageError, match="ended too early"):
+        model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
+    lms.close()
+
+
+def test_an_error_of_the_disk_does_not_explain_those_of_later_steps(tmp_path, monkeypatch):
+    model = small_model()
+    lms = LMS(swap_dir=tmp_path, **SWAP_ALL)
+    model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
+    lms._runner.engine.tier.error = StorageError("of an earlier step")
+
+    def fail(*_):
+        raise tf.errors.InvalidArgumentError(None, None, "something else")
+
+    monkeypatch.setattr(swapfile.SwapFile, "fetch", fail)
+    with pytest.raises(tf.errors.OpError, match="something else"):
         model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
     lms.close()
 
