@@ -1,8 +1,9 @@
 """`LMS`, the Keras callback: trace the step, plan, rewrite, run, measure.
 
-    fit -> on_train_begin  replaces model.train_function by a runner
-           runner          takes a batch; for a batch shape that it has not seen: trace -> plan -> rewrite; runs it
-        -> on_train_end    puts the model's own function back
+    fit -> on_train_begin        replaces model.train_function by a runner
+        -> on_train_batch_begin  does so again where a callback has put the model's own function back
+           runner                takes a batch; for a batch shape that it has not seen: trace -> plan -> rewrite; runs it
+        -> on_train_end          puts the model's own function back; after an error the next `fit` does so (`attachment`)
 
 Tracing `train_step` itself, for the exact shape of the batch, is also what makes the first step faster than in stock
 Keras, which traces nested functions (measured in shared engine notes: 14 s instead of 40-60 s for isensee2017).
@@ -10,8 +11,10 @@ Keras, which traces nested functions (measured in shared engine notes: 14 s inst
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +24,7 @@ import keras
 import tensorflow as tf
 
 from lms3d import memory, pool
+from lms3d.attachment import Attachment, require_graph_step
 from lms3d.errors import DoesNotFit, InputError, StorageError
 from lms3d.files import write_text
 from lms3d.report import Report
@@ -37,11 +41,10 @@ from lms3d.units import format_size, parse_size
 log = logging.getLogger("lms3d")
 
 PLANNERS = ("auto", "hybrid", "tflms")
-_FUNCTIONS = {"train": "train_function", "test": "test_function", "predict": "predict_function"}
 
 
 class LMS(keras.callbacks.Callback):
-    """Large model support for `fit`, `evaluate` and `predict` of any built Keras model.
+    """Large model support for `fit`, `evaluate` and `predict` of any Keras model that runs as a graph on one device.
 
     memory_limit: "6GiB" or bytes that the step may use; None: the limit that was set, else what the device has.
     tier, swap_dir: where tensors go: "host", "disk" (files in swap_dir) or "auto" (GPU: host; CPU: disk).
@@ -98,6 +101,7 @@ class LMS(keras.callbacks.Callback):
         self._runner: StepRunner | None = None
         self._rewritten: Prepared | None = None
         self._compiled: tuple[Any, Any] | None = None  # what the prepared steps were traced from
+        self._attachments: dict[str, Attachment] = {}
         if debug:
             _log_to_console(debug_level)
 
@@ -168,12 +172,17 @@ class LMS(keras.callbacks.Callback):
         epochs, steps = (self.params or {}).get("epochs"), (self.params or {}).get("steps")
         self._get_runner().steps_left = (epochs - epoch) * steps if epochs and steps else None
 
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._attach_again("train")
+
     def on_train_end(self, logs: Any = None) -> None:
         self._detach("train")
-        self._detach("test")
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._attach("test")
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._attach_again("test")
 
     def on_test_end(self, logs: Any = None) -> None:
         self._detach("test")
@@ -181,12 +190,15 @@ class LMS(keras.callbacks.Callback):
     def on_predict_begin(self, logs: Any = None) -> None:
         self._attach("predict")
 
+    def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._attach_again("predict")
+
     def on_predict_end(self, logs: Any = None) -> None:
         self._detach("predict")
 
     def close(self) -> None:
         """Forget the rewritten steps and remove the swap files."""
-        self._rewritten = None
+        self._rewritten, self._compiled = None, None
         if self._runner is not None:
             self._runner.engine.close()
             self._runner = None
@@ -201,16 +213,21 @@ class LMS(keras.callbacks.Callback):
     def _attach(self, kind: str) -> None:
         model = self.model
         self._forget_other(model)
-        if type(model.distribute_strategy).__name__ != "_DefaultDistributionStrategy":
-            raise InputError(
-                f"LMS does not work inside {type(model.distribute_strategy).__name__}; "
-                "run one process per device instead (Horovod)"
-            )
-        if model.run_eagerly:
-            raise InputError(
-                "LMS rewrites graphs, but the model was compiled with run_eagerly=True; compile it without"
-            )
-        setattr(model, _FUNCTIONS[kind], self._predict_function if kind == "predict" else self._step_function(kind))
+        require_graph_step(model, kind)
+        self._attachments[kind] = Attachment(model, kind, self._step_function(kind))
+
+    def _attach_again(self, kind: str) -> None:
+        """A callback may train or compile the model in between, which puts its own function back."""
+        attachment = self._attachments.get(kind)
+        if attachment is None or not attachment.active:
+            if attachment is not None and attachment.forced:
+                self.close()
+            self._attach(kind)
+
+    def _detach(self, kind: str) -> None:
+        attachment = self._attachments.pop(kind, None)
+        if attachment is not None:
+            attachment.remove()
 
     def _forget_other(self, model: keras.Model) -> None:
         """Steps of another model, or of this one before it was compiled again, are of no use."""
@@ -219,34 +236,28 @@ class LMS(keras.callbacks.Callback):
             self.close()
         self._compiled = compiled
 
-    def _detach(self, kind: str) -> None:
-        """None makes Keras build its own function again when it needs one."""
-        setattr(self.model, _FUNCTIONS[kind], None)
+    def _step_function(self, kind: str) -> Callable[[Any], Any]:
+        """What Keras calls: with an iterator over batches, to predict with a list of them."""
+        lms = weakref.proxy(self)  # else a model would keep LMS and its swap files after an error
 
-    def _step_function(self, kind: str) -> Callable[[Iterator[Any]], Any]:
-        def run(iterator: Iterator[Any]) -> Any:
+        def run(batches: Iterator[Any] | Sequence[Any]) -> Any:
             try:
-                return steps(iterator)
+                return lms._execute(kind, iter(batches))
             except StopIteration:  # the data has ended
                 raise
-            except BaseException:  # Keras will not call `on_train_end`
-                self._detach(kind)
+            except BaseException:  # Keras will not call `on_..._end`
+                lms._detach(kind)
                 raise
-
-        def steps(iterator: Iterator[Any]) -> Any:
-            outputs = self._get_runner().run(self.model, kind, next(iterator))
-            for _ in range(1, self.model.steps_per_execution):
-                try:
-                    outputs = self._get_runner().run(self.model, kind, next(iterator))
-                except StopIteration:
-                    break
-            return outputs
 
         return run
 
-    def _predict_function(self, batches: Sequence[Any]) -> Any:
-        outputs = [self._get_runner().run(self.model, "predict", batch) for batch in batches]
-        return outputs[0] if len(outputs) == 1 else tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *outputs)
+    def _execute(self, kind: str, batches: Iterator[Any]) -> Any:
+        """`steps_per_execution` steps; fewer where the data ends. StopIteration where there is no batch at all."""
+        batches = itertools.islice(batches, self.model.steps_per_execution)
+        outputs = [self._get_runner().run(self.model, kind, batch) for batch in batches]
+        if not outputs:
+            raise StopIteration
+        return joined(outputs) if kind == "predict" else outputs[-1]
 
     def _get_runner(self) -> StepRunner:
         if self._runner is None:
@@ -267,6 +278,19 @@ class LMS(keras.callbacks.Callback):
             engine = Engine(settings, compute_device=device, swap_dir=self.swap_dir, mapped=self.mapped)
             self._runner = StepRunner(engine, self.statistics, adapt=self.adapt)
         return self._runner
+
+
+def joined(outputs: Sequence[Any]) -> Any:
+    """Nested outputs of several batches as one; axis 0 is the batch."""
+    if len(outputs) == 1:
+        return outputs[0]
+    return tf.nest.map_structure(lambda *parts: _concatenated(parts), *outputs)
+
+
+def _concatenated(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], tf.SparseTensor):
+        return tf.sparse.concat(0, parts)
+    return tf.stack(parts) if parts[0].shape.rank == 0 else tf.concat(parts, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -217,9 +217,14 @@ def model_step(model: Any, step: str) -> Callable[[Any], Any]:
 
 
 def trace_step(model: Any, step: str, spec: Any) -> tf.types.experimental.ConcreteFunction:
-    """Trace one step of a built and compiled Keras model for batches of `spec` (nested TensorSpecs, static shapes)."""
+    """Trace one step of a compiled Keras model for batches of `spec` (nested TensorSpecs, static shapes).
+
+    What is not built yet, the step itself builds as it is traced, as in Keras; TensorFlow then traces it once more. To predict, the
+    model need not be compiled.
+    """
     optimizer = getattr(model, "optimizer", None)
-    if step == "train" and optimizer is not None and not optimizer.built:
-        optimizer.build(model.trainable_variables)  # variables that are made while tracing would have it traced twice
+    built = all(layer.built for layer in model._flatten_layers())
+    if step == "train" and optimizer is not None and built and not optimizer.built:
+        optimizer.build(model.trainable_variables)  # saves the second trace
     function = model_step(model, step)
     return surgery.trace(lambda data: function(data), spec)

@@ -1,0 +1,64 @@
+"""A step of LMS in the place of a Keras model's own, for one `fit`, `evaluate` or `predict`.
+
+    model.train_function         the step of LMS
+    model.make_train_function    on this instance alone: puts the step away, then makes the model's own
+
+Keras calls no callback after an error. But each `fit`, `evaluate`, `predict` and `..._on_batch` begins with
+`make_..._function`, which keeps a function that is there: so whatever ended the last one, the next runs Keras's own function,
+unless it has an LMS callback that attaches its step again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from lms3d.errors import InputError
+
+_KERAS_TRAINER = next(one for one in keras.Model.__mro__ if "make_train_function" in vars(one))
+
+
+class Attachment:
+    """`run` in the place of the model's `kind` function ("train", "test", "predict"), from now until `remove`.
+
+    forced: the user has asked for a new function (`force=True`), because what was traced is no longer true.
+    """
+
+    def __init__(self, model: keras.Model, kind: str, run: Callable[[Any], Any]) -> None:
+        self.model, self.forced = model, False
+        self._function, self._make = f"{kind}_function", f"make_{kind}_function"
+        self._make_own_function = self._remove_and_make  # one object, to be known again
+        setattr(model, self._function, run)
+        setattr(model, self._make, self._make_own_function)
+
+    @property
+    def active(self) -> bool:
+        return vars(self.model).get(self._make) is self._make_own_function
+
+    def remove(self) -> None:
+        """The model is as it was, and makes its own function again when it needs one."""
+        if self.active:
+            delattr(self.model, self._make)
+            setattr(self.model, self._function, None)
+
+    def _remove_and_make(self, force: bool = False) -> Any:
+        self.remove()
+        self.forced = self.forced or force
+        return getattr(self.model, self._make)(force=force)
+
+
+def require_graph_step(model: keras.Model, kind: str) -> None:
+    """InputError where the model's step cannot be replaced by a rewritten graph that does the same."""
+    strategy = type(model.distribute_strategy).__name__
+    if strategy != "_DefaultDistributionStrategy":
+        raise InputError(f"LMS does not work inside {strategy}; run one process per device instead (Horovod)")
+    if model.run_eagerly:
+        raise InputError("LMS rewrites graphs, but the model was compiled with run_eagerly=True; compile it without")
+    make = f"make_{kind}_function"
+    if make in vars(model) or getattr(type(model), make) is not getattr(_KERAS_TRAINER, make):
+        raise InputError(
+            f"LMS runs {kind}_step by itself, but {type(model).__name__} has a {make} of its own, which would be passed over; "
+            f"override {kind}_step instead, or do without LMS"
+        )
