@@ -166,4 +166,9 @@ PYTHON
 }
 
 start
-if (($#)); then "$@"; else show; fi
+if (($#)); then
+    "$@" & # a signal to the script ends `wait`, and then the cluster with all that runs in it
+    wait "$!"
+else
+    show
+fi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -74,5 +75,9 @@ def started_by(session_cache: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def _kill(pid: int) -> None:
     """A launcher and all that it has started; each rank leads a session of its own."""
     launcher = psutil.Process(pid)
-    for process in [*launcher.children(recursive=True), launcher]:
-        process.kill()
+    children = launcher.children(recursive=True)
+    launcher.terminate()  # try_here.sh takes its Slurm down, whose daemons are nobody's children
+    _, left = psutil.wait_procs([launcher], timeout=60)
+    for process in [*children, *left]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
