@@ -105,27 +105,6 @@ def test_the_order_of_loads_is_that_of_any_number_of_cores(monkeypatch):
 
 def test_the_order_of_samples_is_that_of_earlier_versions():
     """Their checkpoints say only how many samples were seen."""
-    assert [stream.sample_position(7, 10, g) for g in range(20)] == [
-        8,
-        0,
-        7,
-        1,
-        3,
-        6,
-        2,
-        4,
-        5,
-        9,
-        8,
-        2,
-        4,
-        1,
-        3,
-        7,
-        9,
-        0,
-        6,
-        5,
-    ]
+    assert "".join(str(stream.sample_position(7, 10, g)) for g in range(20)) == "80713624598241379065"
     assert [pipelines.sample_flip(7, g) for g in range(12)] == [0, 0, 1, 0, 0, 1, 1, 1, 1, 1, 0, 0]
     assert [pipeline.sample_symmetry(7, g) for g in range(12)] == [41, 2, 33, 28, 41, 7, 9, 15, 33, 43, 31, 38]
