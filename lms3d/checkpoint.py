@@ -30,11 +30,7 @@ Content = tuple[dict[str, np.ndarray], dict[str, Any]]
 
 
 class Damaged(InputError):
-    """A checkpoint that is not what was written; `what` was found."""
-
-    def __init__(self, path: Path, what: str) -> None:
-        super().__init__(f"{path} {what}; delete it and start again without --resume")
-        self.what = what
+    """A checkpoint that is not what was written."""
 
 
 def path_in(run_dir: Path) -> Path:
@@ -69,13 +65,13 @@ def load(path: Path) -> Content:
     try:
         with path.open("rb") as stream:
             if _digest(stream) != stream.read():
-                raise Damaged(path, "is damaged (its checksum is wrong), or was written by an earlier version of lms3d")
+                raise Damaged(f"{path} is damaged (its checksum is wrong), or of an earlier version of lms3d")
             stream.seek(0)
             with np.load(stream, allow_pickle=False) as content:
                 arrays = {name: content[name] for name in content.files}
         return arrays, json.loads(arrays.pop(_STATE).tobytes())
     except FileNotFoundError:
-        raise Damaged(path, "is missing") from None
+        raise Damaged(f"{path} is missing") from None
     except OSError as error:
         raise InputError(
             f"{path}: {error.strerror or error}; make it readable, or delete it to go on from an older one, if there is one"
@@ -87,12 +83,13 @@ def latest(path: Path) -> tuple[*Content, str]:
     try:
         return *load(path), ""
     except Damaged as damage:
-        try:
-            arrays, state = load(older(path))
-        except Damaged:
-            raise damage from None
-        also_as(older(path), path)
-        return arrays, state, f"{path} {damage.what}"
+        told = str(damage)
+    try:
+        arrays, state = load(older(path))
+    except Damaged as damage:
+        raise InputError(f"{told}; {damage}; start another run, with another --output") from None
+    also_as(older(path), path)
+    return arrays, state, told
 
 
 def variables(model: Any) -> dict[str, Any]:

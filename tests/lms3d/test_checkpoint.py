@@ -69,7 +69,7 @@ def test_a_damaged_one_gives_place_to_the_one_before_it(path, damage):
 def test_both_damaged(path):
     for one in (path, checkpoint.older(path)):
         one.write_bytes(b"")
-    with pytest.raises(InputError, match=r"checkpoint\.npz .*without --resume"):
+    with pytest.raises(InputError, match=r"checkpoint\.npz is damaged .*older\.npz is damaged .*another --output"):
         checkpoint.latest(path)
 
 
