@@ -1,11 +1,12 @@
 # make venv    the environment alone: .venv, built once and re-used while pyproject.toml and constraints.txt are unchanged
 # make train   the main job: an Isensee U-Net at 192^3 with LMS on the embedded data; ARGS="..." replaces the options
 # make horovod Horovod for training on several devices: compiled once per machine (about 2 minutes on 2 cores), kept in ~/.cache/lms3d
-# make test    linter, type checker and all tests, two at a time; PYTEST_ARGS="-n 0 -k name" narrows the tests
+# make quick   linter and the fast tests: all day long while you work; needs no Horovod
+# make test    linter, type checker and all tests, two files at a time; PYTEST_ARGS="-n 0 -k name" narrows the tests (of quick, too)
 # make lint    linter and type checker alone
 # make torture kills one of two ranks at a moment by chance, ten times, and resumes: some ten minutes
 #
-# Needs Python 3.11 or newer, make and gcc; Horovod, and so the tests, cmake and g++ too.
+# Needs Python 3.11 or newer, make and gcc; Horovod, and so `make test`, cmake and g++ too.
 # Another interpreter: make PYTHON=/path/to/python3.
 # On a machine with an NVIDIA driver TensorFlow's CUDA libraries are installed too: EXTRAS=dev keeps to the CPU.
 
@@ -19,8 +20,10 @@ RUN := $(VENV)/bin/python
 # which a fresh clone or a change of branch sets anew.
 STAMP := $(VENV)/stamp-$(shell (cat pyproject.toml constraints.txt; echo '$(EXTRAS)') | cksum | tr -dc '0-9')
 ARGS ?= --resolution 192 --lms
+# A file of tests stays in one process, so that what its tests share is made once; the slowest files come first (tests/conftest.py).
+PYTEST := '$(RUN)' -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv train test lint horovod torture
+.PHONY: help venv train quick test lint horovod torture
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -45,8 +48,12 @@ lint: venv
 	@'$(RUN)' -m ruff check .
 	@'$(RUN)' -m mypy
 
+quick: venv
+	@'$(RUN)' -m ruff check .
+	@$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
+
 test: lint horovod
-	@'$(RUN)' -m pytest -n 2 $(PYTEST_ARGS)
+	@$(PYTEST) $(PYTEST_ARGS)
 
 torture: horovod
 	@'$(RUN)' -m experiments.torture --output runs/torture-$$(date +%s) $(TORTURE_ARGS)

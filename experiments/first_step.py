@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from experiments.overhead import parts
 from experiments.overhead.parts import MIB, Part
-from experiments.overhead.process import Child
+from experiments.overhead.process import Child, ChildFailed
 from lms3d import cli, console, errors
 from lms3d.units import format_seconds, format_size, parse_size
 
@@ -34,7 +34,7 @@ and with LMS under --memory-limit, which has to plan. Fresh processes, in turns;
 _EPILOG = """\
 example:
   python -m experiments.first_step --resolution 96 --memory-limit 785MiB
-exit codes: 0 done, 2 wrong option or input, 130 interrupted"""
+exit codes: 0 done, 2 wrong option or input, 3 does not fit into the limit, 130 interrupted"""
 
 
 class Trainer(Protocol):
@@ -81,15 +81,25 @@ def first_steps(
         for way in ways:
             shutil.rmtree(cache / "plans", ignore_errors=True)
             log = folder / f"{way.name}-{number}.txt"
-            child = start(way, log, PATIENCE_SECONDS, {"LMS3D_CACHE": str(cache)})
-            try:
-                taken = float(child.step()["seconds"])
-            finally:
-                child.kill()
+            taken = _first_step(way, log, cache, start)
             console.say(f"{way.title}: {format_seconds(taken)}" + ("" if number >= UNCOUNTED else " (not counted)"))
             if number >= UNCOUNTED:
                 seconds[way].append(taken)
     return seconds
+
+
+def _first_step(way: Part, log: Path, cache: Path, start: Callable[..., Trainer]) -> float:
+    """Seconds, in a process of its own. DoesNotFit where memory does not suffice."""
+    try:
+        child = start(way, log, PATIENCE_SECONDS, {"LMS3D_CACHE": str(cache)})
+        try:
+            return float(child.step()["seconds"])
+        finally:
+            child.kill()
+    except ChildFailed as failure:
+        if failure.outcome == "failed":
+            raise
+        raise errors.DoesNotFit(f"{way.title}: {failure}; raise --memory-limit or lower --resolution") from failure
 
 
 def report(seconds: Mapping[Part, Sequence[float]], options: argparse.Namespace, command: str) -> str:

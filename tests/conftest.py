@@ -1,5 +1,5 @@
-"""What all tests share: hypothesis draws the same examples each time in continuous integration, elsewhere new ones; and the
-user's caches are left alone; and a place to measure memory in."""
+"""What all tests share: hypothesis draws the same examples each time in continuous integration, elsewhere new ones; which tests
+are slow, and that they come first; and the user's caches are left alone; and a place to measure memory in."""
 
 import multiprocessing
 import os
@@ -15,6 +15,52 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+SLOW = {
+    "integration/": 15,  # whole commands
+    "distributed/": 30,  # ranks
+    "integration/test_train_ranks.py": 250,
+    "integration/test_train.py": 200,
+    "distributed/test_failure.py": 160,
+    "distributed/test_elastic.py": 125,
+    "distributed/test_ranks_training.py": 90,
+    "swap/test_models.py": 90,
+    "swap/test_any_model.py": 80,
+    "integration/test_train_chexnet.py": 75,
+    "experiments/test_scaling_ranks.py": 60,
+    "swap/test_every_limit.py": 60,
+    "data/test_phantom.py::test_the_same_seed": 50,
+    "distributed/test_ranks.py": 50,
+    "swap/test_chexnet_lms.py": 30,
+    "swap/test_memory_saved.py": 30,
+    "experiments/test_lms_overhead.py::test_a_real_child": 12,
+    "models/test_chexnet.py::test_imagenet_weights": 18,
+    "models/test_chexnet.py::test_weights_of_an_earlier_run": 10,
+    "data/test_phantom.py::test_one_case_on_the_full_grid": 8,
+    "experiments/test_scaling.py::test_finished_runs": 8,
+    "experiments/test_input_pipeline.py::test_real_ranks": 7,
+    "deploy/test_launchers.py::test_the_real_horovodrun": 5,
+}
+"""What takes more than three seconds, in seconds of a core, about: folders, files and single tests, as the begin of their names
+within tests/. The marker `slow` says it of others."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest itself looks at the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what is slow. Where several workers share the files, the slowest come first: the last to begin would else be waited
+    for by all others."""
+    for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(tuple(SLOW)):
+            item.add_marker(pytest.mark.slow)
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: -file_seconds(item.nodeid))
+
+
+def file_seconds(test: str) -> int:
+    """What the slow tests of this test's file take together; of a file that is not named, what its folder says."""
+    file = test.removeprefix("tests/").split("::")[0]
+    known = [seconds for name, seconds in SLOW.items() if name.split("::")[0] == file]
+    return sum(known) or sum(seconds for name, seconds in SLOW.items() if file.startswith(name))
 
 
 @pytest.fixture(scope="session")

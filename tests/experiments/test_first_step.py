@@ -5,7 +5,7 @@ import re
 import pytest
 
 from experiments import first_step
-from experiments.overhead import parts
+from experiments.overhead import parts, process
 from experiments.overhead.parts import Part
 
 WAYS = [Part(method=m, model="unet3d", resolution=16, warm_up=0, steps=1) for m in (parts.KERAS, parts.LMS)]
@@ -45,6 +45,18 @@ def test_the_ratio_is_of_medians():
     assert "| LMS | 3.3 s | 1.0 s to 3.4 s | 0.75 x |" in text
     assert "3 fresh processes each" in text
     assert "Made by `the command`." in text
+
+
+def test_a_limit_that_is_too_small_is_one_line(tmp_path, capsys, monkeypatch):
+    def refuse(*_):
+        raise process.ChildFailed("does not fit", "the smallest limit that would do is 280 MiB")
+
+    turns = first_step.first_steps
+    monkeypatch.setattr(first_step, "first_steps", lambda ways, repeats, folder: turns(ways, repeats, folder, refuse))
+    assert first_step.main(["--memory-limit", "100MiB"]) == 3
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "280 MiB; raise --memory-limit" in told
 
 
 @pytest.mark.slow
