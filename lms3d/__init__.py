@@ -3,6 +3,7 @@
     import lms3d
 
     lms3d.limit_memory("6GiB")                            # optional: a hard limit, before TensorFlow allocates
+    lms3d.estimate(model, dataset, memory_limit="6GiB")   # optional: will it fit, and at what cost?
     model.fit(dataset, callbacks=[lms3d.LMS()])
 
 Names are loaded on first use, so that `import lms3d` stays cheap and leaves TensorFlow alone until it is needed.
@@ -14,19 +15,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lms3d.callback import LMS
+    from lms3d.callback import LMS, estimate, plan_step
     from lms3d.errors import DoesNotFit, InputError, StorageError
     from lms3d.memory import limit_memory
 
 __version__ = "0.1.0"
-__all__ = ["LMS", "DoesNotFit", "InputError", "StorageError", "limit_memory"]
+__all__ = ["LMS", "DoesNotFit", "InputError", "StorageError", "estimate", "limit_memory", "plan_step"]
 
 _HOME = {
     "LMS": "lms3d.callback",
     "DoesNotFit": "lms3d.errors",
     "InputError": "lms3d.errors",
     "StorageError": "lms3d.errors",
+    "estimate": "lms3d.callback",
     "limit_memory": "lms3d.memory",
+    "plan_step": "lms3d.callback",
 }
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from lms3d import memory, pool
@@ -41,6 +42,7 @@ from lms3d.units import format_size, parse_size
 log = logging.getLogger("lms3d")
 
 PLANNERS = ("auto", "hybrid", "tflms")
+STEPS = ("train", "test", "predict")
 
 
 class LMS(keras.callbacks.Callback):
@@ -80,19 +82,8 @@ class LMS(keras.callbacks.Callback):
         **tflms_parameters: Any,
     ) -> None:
         super().__init__()
-        if planner not in PLANNERS:
-            raise InputError(f"planner {planner!r}: expected one of {', '.join(PLANNERS)}")
-        unknown = set(tflms_parameters) - set(tflms.Parameters.__dataclass_fields__)
-        if unknown:
-            raise TypeError(
-                f"LMS has no parameter {sorted(unknown)[0]!r}; TFLMS's are {', '.join(tflms.Parameters.__dataclass_fields__)}"
-            )
-        given: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in tflms_parameters.items() if v is not None
-        }
-        self.parameters = tflms.Parameters(**given)
-        chosen = ("tflms" if self.parameters != tflms.Parameters() else "hybrid") if planner == "auto" else planner
-        self.planner = chosen if enabled else "off"
+        self.parameters = _parameters(tflms_parameters)
+        self.planner = _planner(planner, self.parameters) if enabled else "off"
         self.tier_name, self.swap_dir, self.mapped = tier, swap_dir, mapped
         self.limit = None if memory_limit is None else parse_size(memory_limit)
         choose_tier(tier, "CPU:0")  # refuse an unknown name now
@@ -310,29 +301,51 @@ def plan_step(
     *,
     memory_limit: str | int | None = None,
     step: str = "train",
-    planner: str = "hybrid",
+    planner: str = "auto",
     tier: str = "auto",
     swap_dir: str | Path | None = None,
     with_floor: bool = True,
     **tflms_parameters: Any,
 ) -> Planned:
-    """What LMS would do, without running a step, for batches of `input_spec`, nested tf.TensorSpecs with static shapes.
+    """What LMS would do to a step of `model`, without running it: does it fit, and at what cost?
+
+    model: any Keras model that LMS can train. It must be compiled, but not to predict. Layers and optimiser slots that are not
+        built yet are built.
+    input_spec: what a step takes, with the batch as axis 0: (x, y) or (x, y, sample_weight), to predict (x,), of nested
+        tf.TensorSpecs such as `tf.TensorSpec((8, 224, 224, 3))`, all sizes known. A batch of arrays or tensors does as well, or
+        a tf.data.Dataset of batches; one that leaves sizes open is asked for its first batch.
+    memory_limit: "6GiB" or bytes; None: the limit that was set, else what the device has. It need not exist on this machine.
+    step: "train", "test" or "predict".
+    planner, tier, swap_dir and the parameters of TFLMS: see `LMS`.
+    with_floor: also find the smallest limit that some plan fits in, which takes seconds for large models.
+
+    Of the report: `unedited_limit_bytes` and `floor_bytes`, the smallest limits without and with LMS; `predicted_peak_bytes` and
+    `predicted_step_seconds` under the plan, `unedited_peak_bytes` and `unedited_step_seconds` without. A limit below the floor
+    is no error here: the plan is then the one with the smallest peak, and `floor_bytes` is above `limit_bytes`.
 
     Under a CPU's hard limit batches are supposed to come from the pipelines of `data`, which hand over memory of numpy's: then
     they count nowhere. Training looks where they lie.
 
-    The model must be built and compiled and its optimiser built. A limit below the floor is no error here: the plan is then
-    the one with the smallest peak, and the report's `floor_bytes` is above its `limit_bytes`.
+    Raises InputError for what LMS cannot plan (a model that is not compiled, runs eagerly or under a distribution strategy, sizes
+    that are not known, unknown names) and DoesNotFit where the given parameters of TFLMS leave no choice and do not fit.
     """
+    if step not in STEPS:
+        raise InputError(f"step {step!r}: expected one of {', '.join(STEPS)}")
+    if step != "predict" and not model.compiled:
+        raise InputError(
+            f"a model that is not compiled has no {step} step to plan; call model.compile(optimizer, loss), or plan step='predict'"
+        )
+    require_graph_step(model, step)
+    input_spec = batch_spec(input_spec)
+    parameters = _parameters(tflms_parameters)
     device = memory.compute_device()
     limit = parse_size(memory_limit) if memory_limit is not None else memory.device_memory_bytes()
-    given = {k: v for k, v in tflms_parameters.items() if v is not None}
     settings = Settings(
         limit_bytes=limit,
         tier=choose_tier(tier, device),
-        planner=planner,
+        planner=_planner(planner, parameters),
         pool=_pool(device, memory_limit is not None),
-        tflms=tflms.Parameters(**given),
+        tflms=parameters,
     )
     engine = Engine(settings, compute_device=device, swap_dir=swap_dir)
     function = trace_step(model, step, input_spec)
@@ -352,8 +365,51 @@ def plan_step(
 
 
 def estimate(model: keras.Model, input_spec: Any, **options: Any) -> Report:
-    """The report of `plan_step`, which has the same options."""
+    """The report of `plan_step`, which has the same options: what the step needs with and without LMS, in bytes and seconds."""
     return plan_step(model, input_spec, **options).report
+
+
+def batch_spec(given: Any) -> Any:
+    """The exact shapes and types of a batch: nested specs, arrays or tensors, or a dataset. InputError where a size is open."""
+    if isinstance(given, tf.data.Dataset):
+        given = given.element_spec if _is_exact(given.element_spec) else next(iter(given), ())
+    spec = tf.nest.map_structure(_spec, given)
+    if not tf.nest.flatten(spec):
+        raise InputError("planning needs a batch; give the shapes of one, or a dataset that is not empty")
+    if not _is_exact(spec):
+        raise InputError(f"planning needs all sizes of a batch, its own size too; {spec} leaves some open")
+    return spec
+
+
+def _spec(part: Any) -> tf.TypeSpec:
+    if isinstance(part, tf.TypeSpec):
+        return part
+    if isinstance(part, np.ndarray) and part.dtype.kind == "f":  # as `fit` does
+        return tf.TensorSpec(part.shape, keras.config.floatx())
+    return tf.type_spec_from_value(tf.convert_to_tensor(part) if isinstance(part, np.ndarray) else part)
+
+
+def _is_exact(spec: Any) -> bool:
+    """Ragged and sparse parts have no exact shape."""
+    return all(p.shape.is_fully_defined() for p in tf.nest.flatten(spec) if isinstance(p, tf.TensorSpec))
+
+
+def _parameters(given: dict[str, Any]) -> tflms.Parameters:
+    unknown = set(given) - set(tflms.Parameters.__dataclass_fields__)
+    if unknown:
+        raise TypeError(
+            f"LMS has no parameter {sorted(unknown)[0]!r}; TFLMS's are {', '.join(tflms.Parameters.__dataclass_fields__)}"
+        )
+    chosen: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if v is not None}
+    return tflms.Parameters(**chosen)
+
+
+def _planner(name: str, parameters: tflms.Parameters) -> str:
+    if name not in PLANNERS:
+        raise InputError(f"planner {name!r}: expected one of {', '.join(PLANNERS)}")
+    if name == "auto":
+        return "hybrid" if parameters == tflms.Parameters() else "tflms"
+    return name
 
 
 def _pool(device: str, limited: bool) -> str:

@@ -1,4 +1,4 @@
-"""`python -m lms3d.plan`: what LMS would do for a network, a resolution and a memory limit, without training."""
+"""`python -m lms3d.plan`: what LMS would do for a network or a saved model under a memory limit, without training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ Show what LMS would do: trace the training step, plan it for the memory limit, a
 Nothing is trained and no data is read. The limit need not exist on this machine.
 
   python -m lms3d.plan --resolution 192 --memory-limit 8GiB
-  python -m lms3d.plan --resolution 192 --sweep --output plans     # which limit costs how much time?"""
+  python -m lms3d.plan --resolution 192 --sweep --output plans     # which limit costs how much time?
+  python -m lms3d.plan --keras-model my.keras --batch-size 16      # will my own model fit?"""
 
 _EPILOG = """\
 writes into --output, where it is given: lms_plan.json, lms_report.md, memory_timeline.png (over the operations) and
@@ -50,13 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _plan(given: dict[str, Any]) -> None:
     output: Path | None = given.pop("output", None)
     limits: int | None = given.pop("sweep", None)
+    saved: Path | None = given.pop("keras_model", None)
+    if saved is not None:
+        _refuse_beside_saved_model(given)
+    size: int | None = given.get("resolution")
     options = config.chosen(given)
+    title = f"{saved.name}, batch {options.batch_size}" if saved is not None else _title(options)
     if limits is not None and not options.lms:
         raise InputError("--sweep compares plans and --no-lms makes none; give one of the two")
     if output is not None:
         writable_folder(output, "--output")
-    console.say(f"Tracing {_title(options)}, measuring operations where they are new, planning")
-    planned = _planned(options, hard_limit=limits is not None)
+    console.say(f"Tracing {title}, measuring operations where they are new, planning")
+    hard_limit = limits is not None
+    planned = _planned_saved(saved, options, size, hard_limit) if saved else _planned(options, hard_limit=hard_limit)
     report, asked = planned.report, planned.report.limit_bytes
     floor_bytes = report.floor_bytes or 0
     too_small = options.lms and asked < floor_bytes
@@ -65,9 +72,9 @@ def _plan(given: dict[str, Any]) -> None:
         console.say(f"The lowest plan there is, made for {format_size(report.limit_bytes)}, not {format_size(asked)}:")
     _show(report, options)
     if output is not None:
-        _write(output, planned, options)
+        _write(output, planned, title)
     if limits is not None:
-        _sweep(planned, limits, options, output)
+        _sweep(planned, limits, title, output)
     if too_small:
         from lms3d.swap.decide import does_not_fit
 
@@ -76,6 +83,25 @@ def _plan(given: dict[str, Any]) -> None:
 
 def _title(options: TrainConfig) -> str:
     return f"{options.model} at {options.resolution}^{task_of(options).axes}, batch {options.batch_size}"
+
+
+def _refuse_beside_saved_model(given: dict[str, Any]) -> None:
+    for name, why in (("model", "names another network"), ("precision", "is part of the saved model")):
+        if name in given:
+            raise InputError(f"--{name} {why}; leave it out, or --keras-model")
+
+
+def _planned_saved(path: Path, options: TrainConfig, size: int | None, hard_limit: bool) -> Planned:
+    """`_planned` for the model in a .keras file. size: of what the model's inputs leave open."""
+    from lms3d import memory, saved_model, startup
+
+    startup.start_tensorflow(seed=options.seed)
+    model = saved_model.load(path)
+    spec = saved_model.step_spec(model, path, options.batch_size, size)
+    arguments = forecast.lms_arguments(options)
+    if hard_limit and options.memory_limit is None:
+        arguments["memory_limit"] = memory.device_memory_bytes()
+    return saved_model.plan(model, path, spec, arguments)
 
 
 def _planned(options: TrainConfig, *, hard_limit: bool) -> Planned:
@@ -143,12 +169,12 @@ def _show_peak(report: Report) -> None:
     )
 
 
-def _write(folder: Path, planned: Planned, options: TrainConfig) -> None:
+def _write(folder: Path, planned: Planned, title: str) -> None:
     from lms3d import figures
     from lms3d.swap import edit
     from lms3d.swap.simulate import simulate
 
-    report, title = planned.report, _title(options).replace("^3", "$^3$")
+    report, title = planned.report, title.replace("^3", "$^3$")
     write_text(folder / "lms_plan.json", report.to_json())
     write_text(folder / "lms_report.md", report.to_markdown())
     figures.memory_timeline(
@@ -165,7 +191,7 @@ def _write(folder: Path, planned: Planned, options: TrainConfig) -> None:
     )  # fmt: skip
 
 
-def _sweep(planned: Planned, limits: int, options: TrainConfig, folder: Path | None) -> None:
+def _sweep(planned: Planned, limits: int, title: str, folder: Path | None) -> None:
     from lms3d import limits as tables
     from lms3d.swap import sweep
 
@@ -176,13 +202,17 @@ def _sweep(planned: Planned, limits: int, options: TrainConfig, folder: Path | N
         found = sweep.run(planned.graph, planned.settings, planned.machine, limits=limits, ends=ends, progress=progress)
     tables.show(found)
     if folder is not None:
-        tables.write(found, folder, _title(options))
+        tables.write(found, folder, title)
 
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.plan", description=_DESCRIPTION, epilog=_EPILOG)
     cli.add_model_options(parser)
     cli.add_memory_options(parser)
+    parser.add_argument(
+        "--keras-model", type=cli.path, metavar="FILE",
+        help="a compiled model of your own, in place of --model; --resolution stands for each size that it leaves open",
+    )  # fmt: skip
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the plan and figures (default: none)")
     parser.add_argument(
         "--sweep", type=cli.whole(2), nargs="?", const=LIMITS, metavar="N",

@@ -34,6 +34,7 @@ log = logging.getLogger("lms3d")
 BATCHES_AHEAD = 2  # one that is ready, one that is being made
 COARSE_BYTES, FINE_BYTES = 8 << 20, 1 << 18  # steps: small differences between runs ask for no other plan
 TRIES = 5
+_OPEN_SPECS = (tf.RaggedTensorSpec, tf.SparseTensorSpec)
 
 Key = tuple[str, str]
 
@@ -51,6 +52,7 @@ class StepRunner:
         self._feedback: dict[Key, Feedback] = {}
         self._snapshots: dict[Key, Snapshot] = {}
         self._earlier: dict[Key, Prepared] = {}  # what returns if the plan in use does not prove better
+        self._told_unknown_sizes = False
 
     def run(self, model: keras.Model, kind: str, batch: Any) -> Any:
         """One step ("train", "test", "predict") on a batch: nested tensors or arrays."""
@@ -94,6 +96,7 @@ class StepRunner:
         """Trace and plan, for a change or else for the present budget; the report names the real limit."""
         limit = self.engine.settings.limit_bytes
         budget = change.budget_bytes if change else self._feedback[key].budget_bytes
+        self._tell_unknown_sizes(key[0], spec)
         function = trace_step(model, key[0], spec)
         pool.open_crumb_holes()
         batches = with_waiting([_size(t) for t in tf.nest.flatten(batch) if _has_size(t) and pool.counts(t)])
@@ -111,6 +114,15 @@ class StepRunner:
                 raise
             # After a failed try the planner is known to be too hopeful by limit / budget: so is its floor.
             raise does_not_fit(limit, int(error.smallest_limit_bytes * limit / budget)) from None
+
+    def _tell_unknown_sizes(self, kind: str, spec: Any) -> None:
+        """Once: ragged and sparse tensors have another size in each batch, and a plan knows one."""
+        if not self._told_unknown_sizes and any(isinstance(s, _OPEN_SPECS) for s in tf.nest.flatten(spec)):
+            self._told_unknown_sizes = True
+            log.warning(
+                "lms: the batches of the %s step hold ragged or sparse tensors; what is computed from these has no size that a "
+                "plan could know: it is neither counted nor moved", kind,
+            )  # fmt: skip
 
     def _take(self, key: Key, prepared: Prepared, change: Change | None = None) -> None:
         """Let the next steps run under a plan."""
