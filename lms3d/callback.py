@@ -97,6 +97,7 @@ class LMS(keras.callbacks.Callback):
         self.statistics = StepStatistics(stats_file)
         self._runner: StepRunner | None = None
         self._rewritten: Prepared | None = None
+        self._training = False
         self._compiled: tuple[Any, Any] | None = None  # what the prepared steps were traced from
         if debug:
             _log_to_console(debug_level)
@@ -163,26 +164,36 @@ class LMS(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._attach("train")
+        self._training = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        epochs, steps = (self.params or {}).get("epochs"), (self.params or {}).get("steps")
-        self._get_runner().steps_left = (epochs - epoch) * steps if epochs and steps else None
+        epochs = (self.params or {}).get("epochs")
+        self._tell_length(epochs - epoch if epochs else None)
 
     def on_train_end(self, logs: Any = None) -> None:
+        self._training = False
         self._detach("train")
         self._detach("test")
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._attach("test")
+        if not self._training:
+            self._tell_length(1)
 
     def on_test_end(self, logs: Any = None) -> None:
         self._detach("test")
 
     def on_predict_begin(self, logs: Any = None) -> None:
         self._attach("predict")
+        self._tell_length(1)
 
     def on_predict_end(self, logs: Any = None) -> None:
         self._detach("predict")
+
+    def _tell_length(self, rounds: int | None) -> None:
+        """rounds: passes over the data that are still to come. Planning is to be worth its time."""
+        steps = (self.params or {}).get("steps")
+        self._get_runner().steps_left = rounds * steps if rounds and steps else None
 
     def close(self) -> None:
         """Forget the rewritten steps and remove the swap files."""
@@ -290,12 +301,15 @@ def plan_step(
     tier: str = "auto",
     swap_dir: str | Path | None = None,
     with_floor: bool = True,
+    effort_seconds: float | None = None,
     **tflms_parameters: Any,
 ) -> Planned:
     """What LMS would do, without running a step, for batches of `input_spec`, nested tf.TensorSpecs with static shapes.
 
     Under a CPU's hard limit batches are supposed to come from the pipelines of `data`, which hand over memory of numpy's: then
     they count nowhere. Training looks where they lie.
+    effort_seconds: what the search may cost, by the price list of `swap.effort`; None: as much as it can use. A run is granted
+        what its length is worth, and may make another plan.
 
     The model must be built and compiled and its optimiser built. A limit below the floor is no error here: the plan is then
     the one with the smallest peak, and the report's `floor_bytes` is above its `limit_bytes`.
@@ -309,6 +323,7 @@ def plan_step(
         planner=planner,
         pool=_pool(device, memory_limit is not None),
         tflms=tflms.Parameters(**given),
+        effort_seconds=effort_seconds,
     )
     engine = Engine(settings, compute_device=device, swap_dir=swap_dir)
     function = trace_step(model, step, input_spec)
