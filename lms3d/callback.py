@@ -91,6 +91,7 @@ class LMS(keras.callbacks.Callback):
         self.statistics = StepStatistics(stats_file)
         self._runner: StepRunner | None = None
         self._rewritten: Prepared | None = None
+        self._training = False
         self._compiled: tuple[Any, Any] | None = None  # what the prepared steps were traced from
         self._attachments: dict[str, Attachment] = {}
         if debug:
@@ -158,19 +159,23 @@ class LMS(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._attach("train")
+        self._training = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        epochs, steps = (self.params or {}).get("epochs"), (self.params or {}).get("steps")
-        self._get_runner().steps_left = (epochs - epoch) * steps if epochs and steps else None
+        epochs = (self.params or {}).get("epochs")
+        self._tell_length(epochs - epoch if epochs else None)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._attach_again("train")
 
     def on_train_end(self, logs: Any = None) -> None:
+        self._training = False
         self._detach("train")
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._attach("test")
+        if not self._training:
+            self._tell_length(1)
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._attach_again("test")
@@ -180,12 +185,18 @@ class LMS(keras.callbacks.Callback):
 
     def on_predict_begin(self, logs: Any = None) -> None:
         self._attach("predict")
+        self._tell_length(1)
 
     def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._attach_again("predict")
 
     def on_predict_end(self, logs: Any = None) -> None:
         self._detach("predict")
+
+    def _tell_length(self, rounds: int | None) -> None:
+        """rounds: passes over the data that are still to come. Planning is to be worth its time."""
+        steps = (self.params or {}).get("steps")
+        self._get_runner().steps_left = rounds * steps if rounds and steps else None
 
     def close(self) -> None:
         """Forget the rewritten steps and remove the swap files."""
@@ -305,6 +316,7 @@ def plan_step(
     tier: str = "auto",
     swap_dir: str | Path | None = None,
     with_floor: bool = True,
+    effort_seconds: float | None = None,
     **tflms_parameters: Any,
 ) -> Planned:
     """What LMS would do to a step of `model`, without running it: does it fit, and at what cost?
@@ -318,6 +330,8 @@ def plan_step(
     step: "train", "test" or "predict".
     planner, tier, swap_dir and the parameters of TFLMS: see `LMS`.
     with_floor: also find the smallest limit that some plan fits in, which takes seconds for large models.
+    effort_seconds: what the search may cost, by the price list of `swap.effort`; None: as much as it can use. A run is granted
+        what its length is worth, and may make another plan.
 
     Of the report: `unedited_limit_bytes` and `floor_bytes`, the smallest limits without and with LMS; `predicted_peak_bytes` and
     `predicted_step_seconds` under the plan, `unedited_peak_bytes` and `unedited_step_seconds` without. A limit below the floor
@@ -346,6 +360,7 @@ def plan_step(
         planner=_planner(planner, parameters),
         pool=_pool(device, memory_limit is not None),
         tflms=parameters,
+        effort_seconds=effort_seconds,
     )
     engine = Engine(settings, compute_device=device, swap_dir=swap_dir)
     function = trace_step(model, step, input_spec)

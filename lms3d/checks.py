@@ -14,8 +14,6 @@ from lms3d.machine import Binding, Launchers, core_list
 from lms3d.units import format_size
 
 _GIB = 2**30
-PINNED_POOL_MIB = 64 * 1024
-"""What TensorFlow pins at most unless TF_GPU_HOST_MEM_LIMIT_IN_MB says otherwise (gpu_process_state.cc)."""
 _MEMORY_KINDS = ("tmpfs", "ramfs")
 _NETWORK_KINDS = ("nfs", "lustre", "gpfs", "beegfs", "cifs", "ceph", "fuse.sshfs", "glusterfs", "9p")
 _ENOUGH_SHARED_BYTES = _GIB
@@ -172,11 +170,10 @@ def locked_memory(limit_bytes: int | None, adapters: Sequence[str]) -> Finding:
     )
 
 
-def pinned_pool(limit_mib: str | None, host_bytes: int, gpus: int, processes: int) -> Finding:
-    """How much host memory swaps of one GPU can use. limit_mib: TF_GPU_HOST_MEM_LIMIT_IN_MB as set, or None."""
+def pinned_pool(pool_bytes: int, host_bytes: int, gpus: int, processes: int) -> Finding:
+    """How much host memory swaps of one GPU can use. pool_bytes: what TensorFlow pins at most (`memory.pinned_limit_bytes`)."""
     if not gpus:
         return Finding("no GPU: swaps go to disk, and nothing is pinned")
-    pool_bytes = (int(limit_mib) if limit_mib and limit_mib.isdecimal() else PINNED_POOL_MIB) * 2**20
     share_bytes = host_bytes // max(gpus, processes)
     facts = f"at most {format_size(pool_bytes)} per process; {format_size(share_bytes)} of host memory per GPU"
     if pool_bytes < 0.9 * share_bytes:

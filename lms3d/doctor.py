@@ -88,8 +88,8 @@ def host_memory(binding: machine.Binding) -> dict[str, Finding]:
         rows["container"] = Finding(f"{format_size(free)} left below its limit")
     limit = memory.current_limit()
     rows["hard limit for TensorFlow"] = Finding(format_size(limit) if limit else "none (--memory-limit sets one)")
-    pool = os.environ.get("TF_GPU_HOST_MEM_LIMIT_IN_MB")
-    rows["pinned for swaps"] = checks.pinned_pool(pool, free, _gpu_number(), binding.processes)
+    pinned = memory.pinned_limit_bytes()
+    rows["pinned for swaps"] = checks.pinned_pool(pinned, free, _gpu_number(), binding.processes)
     rows["locked memory"] = checks.locked_memory(machine.locked_limit_bytes(), machine.infiniband())
     return rows
 

@@ -62,7 +62,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     output = Path(options.output).expanduser() if options.output else _default_output(folders)
     writable_folder(output, "--output")
     with progress() as tell:
-        records = score_all(folders, truth=options.truth, hd95=options.hd95, progress=tell)
+        records = score_all(folders, truth=options.truth, labels=options.labels, hd95=options.hd95, progress=tell)
     written = write_report(records, output)
     print(scores.to_markdown(scores.summarise(records)))
     print("written:", *(f"  {path}" for path in written), sep="\n")
@@ -79,10 +79,11 @@ def _evaluated_images(options: argparse.Namespace) -> bool:
         return False
     if len(paths) > 1:
         raise errors.InputError(f"{tables[0]}: found {len(paths)} PREDICTIONS; chest X-rays are scored one at a time")
-    if options.hd95:
-        raise errors.InputError(
-            f"--hd95 is for label maps, and {tables[0]} holds probabilities of findings; leave it out"
-        )
+    for option, given in (("--hd95", options.hd95), ("--labels", options.labels)):
+        if given:
+            raise errors.InputError(
+                f"{option} is for label maps, and {tables[0]} holds probabilities of findings; leave it out"
+            )
     output = Path(options.output).expanduser() if options.output else tables[0].parent / "evaluation"
     print(evaluate_images.evaluate(tables[0], writable_folder(output, "--output"), truth=options.truth))
     print("written:", *(f"  {output / name}" for name in evaluate_images.WRITTEN), sep="\n")
@@ -90,14 +91,20 @@ def _evaluated_images(options: argparse.Namespace) -> bool:
 
 
 def score_all(
-    folders: Sequence[Predictions], *, truth: str | None = None, hd95: bool = False, progress: Tell | None = None
+    folders: Sequence[Predictions],
+    *,
+    truth: str | None = None,
+    labels: str | None = None,
+    hd95: bool = False,
+    progress: Tell | None = None,
 ) -> list[Record]:
     """Records of every case that all `folders` predicted and that has a truth, in native and in cube space.
 
-    truth: folder of the data set; None takes the one that the predictions were made from.
+    truth: folder of the data set; None takes the one that the predictions were made from. labels: name of its schema, where
+    its file names do not tell.
     Cube space is the largest resolution of `folders`; predictions of a lower one are resized to it, nearest neighbour.
     """
-    schema, cases = _cases_with_truth(folders, truth)
+    schema, cases = _cases_with_truth(folders, truth, labels)
     records: list[Record] = []
     for done, case in enumerate(cases):
         if progress:
@@ -160,12 +167,14 @@ def write_report(records: Sequence[Record], output: Path, *, title: str = "") ->
     return written
 
 
-def _cases_with_truth(folders: Sequence[Predictions], truth: str | None) -> tuple[LabelSchema, list[Case]]:
+def _cases_with_truth(
+    folders: Sequence[Predictions], truth: str | None, labels: str | None
+) -> tuple[LabelSchema, list[Case]]:
     """The label schema of the truth, and the cases that can be scored, sorted."""
     from data.brats import find_cases
 
     root = truth or folders[0].data
-    cases, schema = find_cases(root, labels=folders[0].schema if not truth else None, require_truth=False)
+    cases, schema = find_cases(root, labels=labels or (None if truth else folders[0].schema), require_truth=False)
     shared = set.intersection(*(set(one.cases) for one in folders))
     if not shared:
         raise errors.InputError(
@@ -219,6 +228,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--truth", metavar="DIR", default=None, help="data set with the truth (default: the one predicted from)")
+    meaning = "what the truth's label values mean, such as brats2021, where its file names do not tell"
+    add("--labels", metavar="SCHEMA", default=None, help=meaning)
     where = "where tables and figures go (default: PREDICTIONS/evaluation; for several, ./evaluation)"
     add("--output", metavar="DIR", default=None, help=where)
     add("--hd95", action="store_true", default=False, help="add the 95%% surface distance in mm, native space (slow)")

@@ -10,7 +10,8 @@ asks for another plan; at most `MOST_CHANGES` times in all, and a rule that did 
     triggered earlier. A slow link that computing hides is no reason.
  3. Margin: the peak stayed well under the limit while the plan costs time -> plan for more, by as much as the peak was
     predicted too high.
- 4. What rules 2 and 3 can gain in the steps that are left must be more than the last planning took.
+ 4. What rules 2 and 3 can gain in the steps that are left must be more than the last planning took, and what the run grants
+    for planning (`swap.effort`) must not be spent.
  5. A new plan stays if it is faster and within the limit or, after rule 1, if it is lower. Otherwise the earlier one comes
     back, as it does when the new one runs out of memory.
 Which plan runs never changes a result. Seconds are as noisy as the machine, so the fastest warm step counts.
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lms3d.report import Report, Round
+from lms3d.swap import effort
 from lms3d.swap.cost import Machine
 from lms3d.swap.plan import Plan
 from lms3d.units import format_seconds, format_size
@@ -104,11 +106,13 @@ class _Trial:
 class Feedback:
     """The rounds of one step under one limit: `begin` each plan, `add` its steps; when it is `due`, `judge` and `propose`.
 
-    changes: how often it may ask for another plan; 0 keeps the record alone.
+    changes: how often it may ask for another plan; 0 keeps the record alone. run_steps: of the whole run; None is unknown.
+    spent_seconds: what its plans have cost, by the price list of `swap.effort`, even if they came from the cache.
     """
 
-    def __init__(self, limit_bytes: int, changes: int = MOST_CHANGES) -> None:
-        self.limit_bytes, self.changes_left = limit_bytes, changes
+    def __init__(self, limit_bytes: int, changes: int = MOST_CHANGES, run_steps: int | None = None) -> None:
+        self.limit_bytes, self.changes_left, self.run_steps = limit_bytes, changes, run_steps
+        self.spent_seconds = 0.0
         self.budget_bytes = limit_bytes  # what the present plan was made for, or the next one is to be made for
         self.rounds: list[Round] = []
         self._reason = "first plan"
@@ -130,6 +134,7 @@ class Feedback:
             predicted_stall_seconds=report.predicted_stall_seconds,
         )
         self.rounds.append(record)
+        self.spent_seconds += report.effort_seconds
         report.rounds = self.rounds
         self._before = self._now if change else None
         self._now = _Trial(plan, report, machine, record.budget_bytes, change, record)
@@ -194,12 +199,16 @@ class Feedback:
             return None
         for rule in (_peak, _links, _margin):
             change = rule(now, self.limit_bytes)
-            if change is None or change.rule in self._spent:
+            if change is None or change.rule in self._spent or (change.rule != PEAK and not self._granted(now)):
                 continue
             if steps_left is None or change.gain_seconds * steps_left > now.planning_seconds:
                 self.changes_left -= 1
                 return change
         return None
+
+    def _granted(self, now: _Trial) -> bool:
+        left = effort.left(self.run_steps, now.report.unedited_step_seconds, self.spent_seconds)
+        return left >= effort.SMALLEST_SECONDS
 
     def reject(self, change: Change, plan: Plan, report: Report) -> str:
         """Why a plan that was made for a change need not run; empty where it should."""
@@ -211,9 +220,10 @@ class Feedback:
         slower = change.rule != PEAK and report.predicted_step_seconds >= now
         return "not predicted to be faster" if slower else ""
 
-    def refuse(self, change: Change, why: str) -> None:
-        """A change came to nothing."""
+    def refuse(self, change: Change, why: str, report: Report | None = None) -> None:
+        """A change came to nothing. report: of the plan that was made for it."""
         self._spent.add(change.rule)
+        self.spent_seconds += report.effort_seconds if report else 0.0
         self.rounds.append(Round(reason=change.reason, budget_bytes=change.budget_bytes, outcome=f"dropped: {why}"))
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from lms3d import demonstration
 from lms3d.config import TrainConfig
 from lms3d.console import say
+from lms3d.errors import DoesNotFit
+from lms3d.swap import effort
 from lms3d.tasks import task_of
 from lms3d.units import format_seconds, format_size
 
@@ -30,7 +32,9 @@ def lms_arguments(options: TrainConfig) -> dict[str, Any]:
     return {"memory_limit": options.memory_limit, "tier": options.swap_tier, "swap_dir": options.swap_dir, **manual}
 
 
-def plan_step(options: TrainConfig, model: keras.Model, *, with_floor: bool = False) -> Planned:
+def plan_step(
+    options: TrainConfig, model: keras.Model, *, with_floor: bool = False, effort_seconds: float | None = None
+) -> Planned:
     """What LMS would do to the training step with the options as they are; nothing is run."""
     import tensorflow as tf
 
@@ -43,12 +47,32 @@ def plan_step(options: TrainConfig, model: keras.Model, *, with_floor: bool = Fa
         tf.TensorSpec((batch, *model.input_shape[1:]), tf.float32),
         tf.TensorSpec((batch, *model.output_shape[1:]), task_of(options).target_dtype),
     )
-    return callback.plan_step(model, spec, planner=planner, with_floor=with_floor, **arguments)
+    return callback.plan_step(
+        model, spec, planner=planner, with_floor=with_floor, effort_seconds=effort_seconds, **arguments
+    )
 
 
-def estimate_step(options: TrainConfig, model: keras.Model, *, with_floor: bool = False) -> Report:
+def estimate_step(
+    options: TrainConfig, model: keras.Model, *, with_floor: bool = False, effort_seconds: float | None = None
+) -> Report:
     """What the training step needs with the options as they are, and without LMS; nothing is run."""
-    return plan_step(options, model, with_floor=with_floor).report
+    return plan_step(options, model, with_floor=with_floor, effort_seconds=effort_seconds).report
+
+
+def require_fit(options: TrainConfig, report: Report) -> None:
+    """DoesNotFit, with the smallest limits, where the step will not fit in the limit of its report."""
+    from lms3d.swap.decide import does_not_fit
+
+    without = report.unedited_limit_bytes
+    floor_bytes = min(report.floor_bytes or without, without)
+    if options.lms and floor_bytes > report.limit_bytes:
+        raise does_not_fit(report.limit_bytes, floor_bytes, without, report.peak_tensors[:-1])
+    if not options.lms and without > report.limit_bytes:
+        raise DoesNotFit(
+            f"the step does not fit in {format_size(report.limit_bytes)} without LMS: the smallest memory limit that would do is "
+            f"{format_size(floor_bytes)} with LMS and {format_size(without)} without; use --lms or raise --memory-limit",
+            without,
+        )
 
 
 def step_seconds(options: TrainConfig, report: Report) -> float:
@@ -76,7 +100,8 @@ def with_length(options: TrainConfig, model: keras.Model, training_steps: int, v
     validation = min(options.validation_steps or validation_steps, validation_steps)
     epochs = options.epochs or DEFAULT_EPOCHS
     if options.data is None:
-        seconds = demonstration.CAUTION * step_seconds(options, estimate_step(options, model))
+        report = estimate_step(options, model, effort_seconds=effort.LEAST_SECONDS)
+        seconds = demonstration.CAUTION * step_seconds(options, report)
         plan = demonstration.length(seconds, training, validation, elapsed_seconds(), options.epochs)
         epochs, training, validation = plan.epochs, plan.steps_per_epoch, plan.validation_steps
         say(

@@ -16,6 +16,9 @@ from lms3d.units import parse_size
 _MIB = 2**20
 _USE_BFC = "TF_CPU_ALLOCATOR_USE_BFC"
 _BFC_LIMIT_MIB = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+_PINNED_LIMIT_MIB = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
+PINNED_BYTES = 64 << 30
+"""What TensorFlow pins at most of the host's memory unless the variable above says otherwise (gpu_process_state.cc)."""
 _gpu_limit_bytes: int | None = None
 _processes = 1
 
@@ -85,6 +88,12 @@ def free_host_bytes() -> int:
 
     available: int = psutil.virtual_memory().available
     return min([available, *_container_headrooms()])
+
+
+def pinned_limit_bytes() -> int:
+    """The most host memory that TensorFlow pins in this process, for swaps from a GPU: as set, or its own default."""
+    limit_mib = os.environ.get(_PINNED_LIMIT_MIB, "")
+    return int(limit_mib) * _MIB if limit_mib.isdecimal() else PINNED_BYTES
 
 
 def _require_no_devices_yet(limit: str | int) -> None:

@@ -69,6 +69,7 @@ class Report:
     memory limit that any plan found fits in; unedited_limit_bytes: the smallest limit that would do without LMS.
     timeline_bytes, unedited_timeline_bytes: live bytes per planned event, in order; timeline_seconds: when each starts.
     planning_seconds: what the plan took when it was made; from_cache: it was made earlier, for the same step.
+    evaluations, effort_seconds: schedules and replays that it was chosen from, and their price (`lms3d.swap.effort`).
     plan: number of the plan in lms_stats.csv; rounds: every plan that was made for this step (see `lms3d.feedback`).
     """
 
@@ -95,6 +96,8 @@ class Report:
     peak_tensors: tuple[tuple[str, int], ...] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
     planning_seconds: float = 0.0
+    evaluations: int = 0
+    effort_seconds: float = 0.0
     from_cache: bool = False
     measured_peak_bytes: int | None = None
     measured_step_seconds: float | None = None

@@ -42,7 +42,8 @@ Key = tuple[str, str]
 class StepRunner:
     """Prepared steps by (kind, batch shapes), and the statistics of every run.
 
-    adapt: whether measurements may ask for another plan. steps_left: training steps still to come; None is unknown.
+    adapt: whether measurements may ask for another plan. steps_left: steps still to come in this run; None is unknown. What
+    planning may cost depends on it (`swap.effort`).
     """
 
     def __init__(self, engine: Engine, statistics: StepStatistics, *, adapt: bool = True) -> None:
@@ -108,6 +109,8 @@ class StepRunner:
                 batches=batches,
                 budget_bytes=budget,
                 machine=change.machine if change else None,
+                steps=self._feedback[key].run_steps,
+                spent_seconds=self._feedback[key].spent_seconds,
             )
         except DoesNotFit as error:
             if error.smallest_limit_bytes is None or budget == limit:
@@ -145,7 +148,7 @@ class StepRunner:
                 feedback.refuse(change, "nothing fits")
                 continue
             if why := feedback.reject(change, prepared.plan, prepared.report):
-                feedback.refuse(change, why)
+                feedback.refuse(change, why, prepared.report)
                 self._discard(prepared)
                 continue
             self._earlier[key] = self.steps[key]
@@ -165,7 +168,7 @@ class StepRunner:
     def _new_feedback(self, kind: str) -> Feedback:
         """Only training runs long enough for a second plan, and what the user fixed stays."""
         free = self.adapt and kind == "train" and not self._fixed
-        return Feedback(self.engine.settings.limit_bytes, MOST_CHANGES if free else 0)
+        return Feedback(self.engine.settings.limit_bytes, MOST_CHANGES if free else 0, self.steps_left)
 
     # -- out of memory -------------------------------------------------------------------------------------------------
 

@@ -153,7 +153,10 @@ def _run(run: Run, world: World, memory: elastic.Memory | None) -> None:
 
 
 def _dry_run(options: TrainConfig) -> None:
-    """Prints the plan for the training step, and what it is predicted to need. Reads no data, writes nothing."""
+    """Prints the plan for the training step, and what it is predicted to need. Reads no data, writes nothing.
+
+    DoesNotFit, and no plan, where none fits: one for a larger limit answers no question that was asked.
+    """
     options = forecast.with_demonstration_limit(options)
     limit = _start(options, World())
     console.say("Tracing and planning the training step")
@@ -161,6 +164,7 @@ def _dry_run(options: TrainConfig) -> None:
     with outofmemory.explained(_job(options), limit, options.lms, lambda: _needs(options, made)):
         made.append(assembly.compiled_model(options))
         report = _needs(options, made)
+        forecast.require_fit(options, report)
     console.say(report.to_markdown())
     peak = report.predicted_peak_bytes if options.lms else report.unedited_peak_bytes
     console.summary("Dry run: nothing was trained", {

@@ -13,7 +13,7 @@ PURE = {
     f"lms3d/swap/{name}.py"
     for name in (
         *("ir", "liveness", "order", "cost", "simulate", "plan", "problem", "schedule", "bfc", "exact", "planner"),
-        *("tflms", "decide", "emit", "edit", "store", "sweep"),
+        *("tflms", "decide", "effort", "emit", "edit", "store", "sweep"),
     )
 } | {"lms3d/feedback.py", "lms3d/report.py"}
 

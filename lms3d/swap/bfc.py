@@ -117,10 +117,14 @@ class Pool:
 
 @dataclass(frozen=True)
 class Fit:
-    """`fits`: every buffer found a place. `peak_bytes`: most bytes in use, rounding included (up to where it failed)."""
+    """`fits`: every buffer found a place. `peak_bytes`: most bytes in use, rounding included (up to where it failed).
+
+    replays: how many it took to say so.
+    """
 
     fits: bool
     peak_bytes: int
+    replays: int = 1
 
 
 def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, *, margin: float = 0.0) -> Fit:
@@ -135,9 +139,9 @@ def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, 
     for seed in range(PERTURBED, -1, -1):  # the smallest pool first: what does not fit mostly fails there
         found = replay(problem, schedule, int(limit_bytes * (1 - margin * seed / PERTURBED)), pool_kind, seed, held)
         if not found.fits:
-            return Fit(False, max(peak, found.peak_bytes))
+            return Fit(False, max(peak, found.peak_bytes), PERTURBED + 1 - seed)
         peak = found.peak_bytes if seed == 0 else max(peak, found.peak_bytes)
-    return Fit(True, peak)
+    return Fit(True, peak, PERTURBED + 1)
 
 
 class _Held(NamedTuple):

@@ -13,6 +13,7 @@ from lms3d.errors import DoesNotFit
 from lms3d.report import Decision, Report
 from lms3d.swap import edit, emit, floor, liveness, order, planner, search, tflms
 from lms3d.swap.cost import Machine, step_seconds
+from lms3d.swap.effort import Account
 from lms3d.swap.ir import StepGraph, producer_name
 from lms3d.swap.plan import Plan
 from lms3d.swap.problem import Problem, reduce
@@ -32,6 +33,7 @@ class Settings:
     """How to plan. `planner`: "hybrid" (swap and recompute under the limit), "tflms" (levels) or "off".
 
     pool: how the device's memory is handed out, one of `bfc.POOLS`.
+    effort_seconds: what planning may cost, a class of `effort`; None: as much as it can use. A plan is found all the same.
     """
 
     limit_bytes: int
@@ -39,6 +41,7 @@ class Settings:
     planner: str = "hybrid"
     pool: str = "none"
     tflms: tflms.Parameters = field(default_factory=tflms.Parameters)
+    effort_seconds: float | None = None
 
 
 def decide(
@@ -50,6 +53,8 @@ def decide(
     Raises DoesNotFit, with the smallest limit, where no plan fits.
     """
     started = time.monotonic()
+    account = Account()
+    account.read(2 * len(graph.ops))
     traced = reduce(graph, machine)
     before = build(traced, {}, machine)
     unedited = unedited_limit(traced, before, settings.pool)
@@ -58,9 +63,9 @@ def decide(
     # Where it is enough to hold the traced order, no other order is worth a move.
     problem = traced if search.fits(as_traced, settings.pool) else ordered
     # Asked for of `ordered` alone: in the traced order the step fits as it is.
-    lowest = functools.cache(lambda: floor.lowest(ordered, machine, pool=settings.pool))
+    lowest = functools.cache(lambda: floor.lowest(ordered, machine, pool=settings.pool, account=account))
     if settings.planner == "hybrid":
-        plan, solution = _hybrid(graph, problem, unedited, settings, machine, lowest)
+        plan, solution = _hybrid(graph, problem, unedited, settings, machine, lowest, account)
     else:
         plan, solution = (
             (Plan() if settings.planner == "off" else tflms.make(graph, settings.tflms, settings.limit_bytes, machine)),
@@ -100,6 +105,7 @@ def decide(
     else:
         _describe_peak(report, traced, before)
     report.planning_seconds = time.monotonic() - started
+    report.effort_seconds, report.evaluations = account.seconds, account.schedules + account.replays
     return plan, report
 
 
@@ -123,14 +129,15 @@ def _hybrid(
     settings: Settings,
     machine: Machine,
     lowest: Callable[[], search.Solution],
+    account: Account,
 ) -> tuple[Plan, search.Solution | None]:
     if unedited <= settings.limit_bytes or not problem.anchors:
         return Plan(), None
     plain = _tflms_plan(graph, settings, machine)
-    solution = _solution(problem, settings, machine, lowest)
+    solution = _solution(problem, settings, machine, lowest, account)
     if plain is not None:
         if solution is not None and emit.emit(solution).swapped_out_bytes > plain.swapped_out_bytes:
-            solution = _solution(problem, settings, machine, lowest, most_swapped_bytes=plain.swapped_out_bytes)
+            solution = _solution(problem, settings, machine, lowest, account, plain.swapped_out_bytes)
         if solution is None or _simulated_peak(graph, emit.emit(solution), machine) > settings.limit_bytes:
             return plain, None
     if solution is None:
@@ -144,20 +151,27 @@ def _solution(
     settings: Settings,
     machine: Machine,
     lowest: Callable[[], search.Solution],
+    account: Account,
     most_swapped_bytes: int | None = None,
 ) -> search.Solution | None:
-    """What fits in the limit; None at once where the largest op alone does not."""
+    """What fits in the limit; None at once where the largest op alone does not. What little effort does not find, all does."""
     if search.usable_bytes(problem, settings.limit_bytes, settings.pool) < search.working_set_bytes(problem):
         return None
-    solution = planner.solve(
-        problem,
-        settings.limit_bytes,
-        machine,
-        pool=settings.pool,
-        most_swapped_bytes=most_swapped_bytes,
-        lowest=lowest,
-    )
-    return solution if solution.fits else None
+    effort = settings.effort_seconds
+    for seconds in (None,) if effort is None else (effort - account.seconds, None):
+        solution = planner.solve(
+            problem,
+            settings.limit_bytes,
+            machine,
+            pool=settings.pool,
+            seconds=seconds,
+            most_swapped_bytes=most_swapped_bytes,
+            lowest=lowest,
+            account=account,
+        )
+        if solution.fits:
+            return solution
+    return None
 
 
 def _tflms_plan(graph: StepGraph, settings: Settings, machine: Machine) -> Plan | None:

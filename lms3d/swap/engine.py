@@ -14,9 +14,9 @@ import tensorflow as tf
 from lms3d import memory, pool
 from lms3d.errors import DoesNotFit, InputError, StorageError
 from lms3d.report import Report
-from lms3d.swap import guard, measure, opcost, store, surgery
+from lms3d.swap import effort, guard, measure, opcost, store, surgery
 from lms3d.swap.capture import capture
-from lms3d.swap.cost import Machine
+from lms3d.swap.cost import Machine, step_seconds
 from lms3d.swap.decide import Settings, decide, fits_unedited
 from lms3d.swap.ir import StepGraph
 from lms3d.swap.plan import SCOPE, Plan
@@ -102,12 +102,15 @@ class Engine:
         with_floor: bool = False,
         budget_bytes: int | None = None,
         machine: Machine | None = None,
+        steps: int | None = None,
+        spent_seconds: float = 0.0,
     ) -> Prepared:
         """Plan `function` (step: "train", "test", "predict") and rewrite it. Raises DoesNotFit below the floor.
 
         extra_bytes, batches: what else stays on the device meanwhile, see `capture`. A function that was rewritten before is left
         alone.
         budget_bytes, machine: plan for these, where experience says so, in place of the limit and the measured speeds.
+        steps, spent_seconds: of the run, None is unknown, and what planning has cost it already: see `effort`.
         """
         pool.open_crumb_holes()
         if not was_rewritten(function.graph):
@@ -129,6 +132,8 @@ class Engine:
         machine = machine or self.machine
         if not fits_unedited(graph, settings, machine):  # what is left alone needs no precise prediction
             graph, machine = self._with_ops(graph, machine, function)
+        granted = effort.granted(steps, step_seconds(graph, machine), spent_seconds)
+        settings = replace(settings, effort_seconds=granted)
         plan, report = store.decide(graph, settings, machine, step=step, with_floor=with_floor)
         report.limit_bytes = self.settings.limit_bytes
         log.info("lms: %s", report.headline())
@@ -150,13 +155,14 @@ class Engine:
 
     def _check_host_memory(self, plan: Plan) -> None:
         """Pinned host memory has a limit of its own: say so before the first step, not in the middle of it."""
-        limit = os.environ.get("TF_GPU_HOST_MEM_LIMIT_IN_MB", "")
-        if self.settings.tier != "host" or self.compute_device.startswith("CPU") or not limit.isdecimal():
+        if self.settings.tier != "host" or self.compute_device.startswith("CPU"):
             return
-        if plan.swapped_out_bytes > int(limit) << 20:
+        limit = memory.pinned_limit_bytes()
+        if plan.swapped_out_bytes > limit:
             raise DoesNotFit(
-                f"the plan swaps {format_size(plan.swapped_out_bytes)} to host memory, but TF_GPU_HOST_MEM_LIMIT_IN_MB={limit}; "
-                f"set it to {-(-plan.swapped_out_bytes >> 20) + 1} or more, or unset it"
+                f"the plan swaps {format_size(plan.swapped_out_bytes)} to host memory, but TensorFlow pins at most "
+                f"{format_size(limit)} of it; set TF_GPU_HOST_MEM_LIMIT_IN_MB={-(-plan.swapped_out_bytes // (1 << 20))} "
+                "or more, or raise --memory-limit, which swaps less"
             )
 
     @property

@@ -9,11 +9,12 @@ import numpy as np
 
 from lms3d.swap import moves, search
 from lms3d.swap.cost import Machine
+from lms3d.swap.effort import Account
 from lms3d.swap.problem import Problem
 from lms3d.swap.schedule import KEEP, SPLIT, Schedule
 from lms3d.swap.search import Found, Search, Solution
 
-SECONDS = 10.0  # of processor time at most: for descents, for a second look at them, and for draws
+SECONDS = 10.0  # by price list (`effort`) at most: for descents, for a second look at them, and for draws
 TIMELESS_SECONDS = 0.01  # of each op alike, which hides nearly all transfers
 NEAR, NEAREST = 1.06, 12  # plans with a peak up to this much above the smallest are tried as pieces, so many
 STEADY_PLANS = 4  # those that need the least; each has to fit at so many limits in a row, in steps of so much
@@ -24,7 +25,7 @@ DRAWN = (1, 2, 4, 8, 16, 32, 64)  # buffers that get another choice
 _MIB = 1 << 20
 
 
-def lowest(problem: Problem, machine: Machine, *, pool: str = "none") -> Solution:
+def lowest(problem: Problem, machine: Machine, *, pool: str = "none", account: Account | None = None) -> Solution:
     """The plan that needs the smallest limit of those that are found; `limit_bytes` of the solution.
 
     Time counts nothing at first, so that the floor hardly depends on how fast the ops have been measured. Peaks are not enough
@@ -32,18 +33,19 @@ def lowest(problem: Problem, machine: Machine, *, pool: str = "none") -> Solutio
     and a little more is enough, too. From there draws go on: which pieces fit is chance, and often other choices for a few
     buffers need a smaller pool, though not fewer bytes.
     """
-    found, limit = _steadiest(problem, _met(problem, machine), pool)
+    account = account or Account()
+    found, limit = _steadiest(problem, _met(problem, machine, account), pool)
     if pool != "none":
-        found, limit = _drawn(Search(problem, search.cheap(machine), SECONDS), found, limit, pool)
+        found, limit = _drawn(Search(problem, search.cheap(machine), SECONDS, account=account), found, limit, pool)
     return search.check(problem, *found, limit, pool)
 
 
-def _met(problem: Problem, machine: Machine) -> list[Found]:
+def _met(problem: Problem, machine: Machine, account: Account) -> list[Found]:
     """The plans that descents come by."""
-    timeless = Search(_timeless(problem), search.cheap(machine), SECONDS)
+    timeless = Search(_timeless(problem), search.cheap(machine), SECONDS, account=account)
     lows = [timeless.descend(*timeless.build(c), 0) for c in ({}, next(timeless.everything_moved()))]
     near = timeless.met(int(min(low[1].peak_bytes for low in lows) * NEAR))
-    timed = Search(problem, search.cheap(machine), SECONDS)
+    timed = Search(problem, search.cheap(machine), SECONDS, account=account)
     for choices, _ in lows:  # transfers that are slow beside the ops hold memory longer
         timed.descend(*timed.build(choices), 0)
     met: list[Found] = []
@@ -90,16 +92,16 @@ def _drawn(searching: Search, found: Found, limit_bytes: int, pool: str) -> tupl
             choices = moves.changed(choices, b, draw.choice(others))
         after = searching.build(choices)
         smaller = limit_bytes - _MIB
-        while not searching.late and after[1].peak_bytes < smaller and _surely_fits(problem, after[1], smaller, pool):
+        while not searching.late and after[1].peak_bytes < smaller and _surely_fits(searching, after[1], smaller, pool):
             found, limit_bytes = after, smaller
             smaller -= _MIB
     return found, limit_bytes
 
 
-def _surely_fits(problem: Problem, schedule: Schedule, limit_bytes: int, pool: str) -> bool:
+def _surely_fits(searching: Search, schedule: Schedule, limit_bytes: int, pool: str) -> bool:
     steps = STEADY_STEPS if pool == "split" else 0
     limits = (limit_bytes + i * STEADY_STEP_BYTES for i in range(steps + 1))
-    return all(search.check(problem, {}, schedule, limit, pool).fits for limit in limits)
+    return all(search.check(searching.problem, {}, schedule, limit, pool, searching.account).fits for limit in limits)
 
 
 def _timeless(problem: Problem) -> Problem:

@@ -7,11 +7,28 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from lms3d.swap.cost import Machine
 from lms3d.swap.problem import Buffer, Problem
 from lms3d.swap.schedule import KEEP, SPLIT, Choice, Copy, Mode, Schedule
 
 TIGHT = Choice(Mode.SWAP, tight_out=True, tight_in=True, split=1)
 TIGHT_AGAIN = Choice(Mode.RECOMPUTE, split=1)
+
+
+def worth(problem: Problem, b: int, machine: Machine) -> float:
+    """Byte-seconds that moving a buffer away frees, for each second that it costs: 0 where it cannot be moved or hardly waits."""
+    buffer = problem.buffers[b]
+    if not (buffer.swappable or buffer.recomputable) or not _waits(buffer):
+        return 0.0
+    gaps = ((a, z) for a, z in itertools.pairwise((buffer.defined, *buffer.reads)) if z - a > SPLIT)
+    waits = sum(float(problem.begins[z] - problem.begins[a]) for a, z in gaps)
+    transfer = buffer.bytes / machine.swap_out_bytes_per_second
+    return buffer.bytes * waits / ((transfer if buffer.swappable else buffer.seconds) + 1e-4)
+
+
+def first_choice(buffer: Buffer) -> Choice:
+    """How a buffer that waits long enough goes away."""
+    return Choice(Mode.SWAP if buffer.swappable else Mode.RECOMPUTE)
 
 
 def changed(choices: dict[int, Choice], b: int, choice: Choice) -> dict[int, Choice]:

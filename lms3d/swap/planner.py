@@ -16,27 +16,30 @@ over into the one that fits as can be: half of them at once, then quarters, and 
 Rules 3 and 4 count what transfers cost; rules 1 and 2 take them as nearly free (`cost.TRANSFER_PRICE`), because by the true
 price a descent ends on higher ground.
 
-Rule 4 is limited by evaluations, rules 1 to 4 by processor time (`SECONDS`; after a search for the floor half of that is
-left for them at least), and the program by nodes and by 10 s of the clock.
-Where evaluations and nodes run out first, equal questions get equal plans, even on a busy machine.
+Rule 4 is limited by evaluations, rules 1 to 4 by what evaluations cost (`effort`: `SECONDS`, or what a short run grants; after
+a search for the floor half of that is left for them at least), and the program by nodes. The clock decides nothing: equal
+questions get equal plans, even on a busy machine. Where little is granted there is no program and one plan that fits is
+enough to begin with; towards it come what descents have reached, and the step as it was.
 Swapping against recomputing as one trade-off follows Capuchin (ASPLOS 2020) and POFO (NeurIPS 2021). A local search gives
 no guarantee; the program's lower bound, `Solution.bound_seconds`, says how far from the best a plan can be at most.
 """
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
 from lms3d.swap import exact, floor, search
 from lms3d.swap.cost import Machine
+from lms3d.swap.effort import Account, exact_seconds
 from lms3d.swap.problem import Problem
 from lms3d.swap.search import Found, Search, Solution
 
 EXCHANGED_PLANS = 2  # the cheapest that rule 4 starts from
-SECONDS = 10.0  # of processor time for a step of up to `ANCHORS` anchors, and for larger ones in proportion
+SECONDS = 10.0  # by price list for a step of up to `ANCHORS` anchors, and for larger ones in proportion
 ANCHORS = 600  # as in isensee2017
+EXACT_SHARE = 0.25  # of what a run grants: the most for the program
 DESCENT_SHARE = 0.6  # of what is left once it is known that something fits: for rules 1 and 2 from the starts
 
 
@@ -49,41 +52,52 @@ def solve(
     seconds: float | None = None,
     most_swapped_bytes: int | None = None,
     lowest: Callable[[], Solution] | None = None,
+    account: Account | None = None,
 ) -> Solution:
     """The cheapest plan found that fits in the limit; where none does, one that does not.
 
     pool: one of `bfc.POOLS`; in a pool buffers must fit as pieces, too.
-    seconds: of processor time; by default `SECONDS`, or more for a large step.
+    seconds: what the search may cost (`effort`); at most and by default `SECONDS`, or more for a large step.
     most_swapped_bytes: per step, to the tier.
     lowest: gives the plan of the floor for this step and pool, where the caller may know it already.
+    account: who pays for all this.
     """
-    seconds = SECONDS * max(1.0, len(problem.anchors) / ANCHORS) if seconds is None else seconds
-    any_time = Search(problem, machine, seconds, most_swapped_bytes)
+    account = account or Account()
+    enough = SECONDS * max(1.0, len(problem.anchors) / ANCHORS)
+    hasty = seconds is not None and seconds < enough
+    seconds = seconds if seconds is not None and hasty else enough
+    any_time = Search(problem, machine, seconds, most_swapped_bytes, account)
     budget = search.usable_bytes(problem, limit_bytes, pool)
 
     def checked(found: Found) -> Solution:
-        return search.check(problem, *found, limit_bytes, pool)
+        return search.check(problem, *found, limit_bytes, pool, account)
 
     def good(found: Found) -> bool:
         return any_time.allowed(found[0]) and checked(found).fits
 
     unplanned = any_time.build({})
-    bottoms = [f for f in (unplanned, *map(any_time.build, any_time.everything_moved())) if good(f)]
+    at_once = itertools.chain([unplanned], map(any_time.build, any_time.everything_moved()))
+    bottoms = [*itertools.islice(filter(good, at_once), 1 if hasty else None)]
     if not bottoms and most_swapped_bytes is None:
         low = (lowest or (lambda: floor.lowest(problem, machine, pool=pool)))()
         if low.schedule.peak_bytes > budget:
             return checked((low.choices, low.schedule))
         bottoms = [f for f in [any_time.build(low.choices)] if good(f)]
-        any_time.deadline = max(any_time.deadline, time.thread_time() + seconds / 2)
+        any_time.deadline = max(any_time.deadline, account.seconds + seconds / 2)
+    if hasty:
+        bottoms += [f for f in [any_time.fewest_moved(good)] if f is not None]
     bound, starts = 0.0, [unplanned]
-    if unplanned[1].peak_bytes > budget >= search.working_set_bytes(problem):
-        began = time.thread_time()
+    affordable = not hasty or exact_seconds(len(problem.anchors)) <= EXACT_SHARE * any_time.seconds_left
+    if affordable and unplanned[1].peak_bytes > budget >= search.working_set_bytes(problem):
         relaxed = exact.solve(problem, budget, machine)
-        any_time.deadline += time.thread_time() - began
+        account.solved(len(problem.anchors))
+        any_time.deadline += 0.0 if hasty else exact_seconds(len(problem.anchors))
         bound = unplanned[1].seconds + relaxed.bound_seconds
         if relaxed.choices is not None and any_time.allowed(relaxed.choices):
             starts.insert(0, any_time.build(relaxed.choices))
-    downhill = Search(problem, search.cheap(machine), DESCENT_SHARE * any_time.seconds_left, most_swapped_bytes)
+    downhill = Search(
+        problem, search.cheap(machine), DESCENT_SHARE * any_time.seconds_left, most_swapped_bytes, account
+    )
     found: list[Found] = []
     for choices, _ in starts:
         lowered = any_time.build(downhill.descend(*downhill.build(choices), budget)[0])
@@ -94,7 +108,8 @@ def solve(
     low_enough = sorted((f for f in found if f[1].peak_bytes <= budget), key=search.cost)
     fitting = [f for f in low_enough if good(f)]
     if not fitting and bottoms:
-        fitting = any_time.nearest(min(bottoms, key=search.cost), low_enough[:EXCHANGED_PLANS], budget, good)
+        goals = low_enough[:EXCHANGED_PLANS] or ([*found[-1:], unplanned] if downhill.late else [])
+        fitting = any_time.nearest(min(bottoms, key=search.cost), goals, budget, good)
     if not fitting:
         return checked(min(found, key=lambda f: f[1].peak_bytes))
     best = min((any_time.exchange(*f, budget, good) for f in fitting[:EXCHANGED_PLANS]), key=search.cost)

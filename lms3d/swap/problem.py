@@ -92,6 +92,11 @@ class Problem:
     small_bytes: np.ndarray
 
     @cached_property
+    def begins(self) -> np.ndarray:
+        """Seconds at which each anchor begins, all in memory, and the end."""
+        return np.concatenate([[0.0], self.seconds.cumsum()])
+
+    @cached_property
     def youngest_first(self) -> tuple[int, ...]:
         """The buffers, the one that is made last first."""
         return tuple(sorted(range(len(self.buffers)), key=lambda b: -self.buffers[b].defined))

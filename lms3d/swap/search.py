@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from lms3d.swap import bfc, moves
 from lms3d.swap.cost import Machine
+from lms3d.swap.effort import Account
 from lms3d.swap.problem import Problem
 from lms3d.swap.schedule import KEEP, Choice, Mode, Schedule, build
 
@@ -55,7 +55,15 @@ def _accident_bytes(problem: Problem, *, in_turn: bool) -> int:
     return 0 if in_turn else min(int(ACCIDENT * largest), ACCIDENT_BYTES)
 
 
-def check(problem: Problem, choices: dict[int, Choice], schedule: Schedule, limit_bytes: int, pool: str) -> Solution:
+def check(
+    problem: Problem,
+    choices: dict[int, Choice],
+    schedule: Schedule,
+    limit_bytes: int,
+    pool: str,
+    account: Account | None = None,
+) -> Solution:
+    """Whether a schedule fits in a limit. account: who pays for the replays."""
     usable = usable_bytes(problem, limit_bytes, pool)
     if pool == "none" or schedule.peak_bytes > usable:
         return Solution(problem, choices, schedule, limit_bytes, schedule.peak_bytes, schedule.peak_bytes <= usable)
@@ -64,6 +72,8 @@ def check(problem: Problem, choices: dict[int, Choice], schedule: Schedule, limi
         fit = replace(fit, fits=fit.fits and fit.peak_bytes <= limit_bytes * (1 - RESERVE_IN_TURN))
     else:
         fit = bfc.fit(problem, schedule, usable, pool)
+    if account is not None:
+        account.replayed(len(problem.anchors), len(schedule.copies), fit.replays)
     return Solution(problem, choices, schedule, limit_bytes, max(fit.peak_bytes, schedule.peak_bytes), fit.fits)
 
 
@@ -110,13 +120,19 @@ def cost(found: Found) -> tuple[float, int]:
 
 
 class Search:
-    """Rules 1 to 4, and the account of evaluations."""
+    """Rules 1 to 4, until so many seconds, by price list, have been put on an account (`effort`)."""
 
     def __init__(
-        self, problem: Problem, machine: Machine, seconds: float, most_swapped_bytes: int | None = None
+        self,
+        problem: Problem,
+        machine: Machine,
+        seconds: float,
+        most_swapped_bytes: int | None = None,
+        account: Account | None = None,
     ) -> None:
         self.problem, self.machine, self.most_swapped_bytes = problem, machine, most_swapped_bytes
-        self.deadline = time.thread_time() + seconds
+        self.account = account or Account()
+        self.deadline = self.account.seconds + seconds
         self.evaluations = 0
         self.step_seconds = float(problem.seconds.sum())
         self.least_bytes = working_set_bytes(problem)
@@ -128,11 +144,13 @@ class Search:
 
     @property
     def seconds_left(self) -> float:
-        return self.deadline - time.thread_time()
+        return self.deadline - self.account.seconds
 
     def build(self, choices: dict[int, Choice]) -> Found:
         self.evaluations += 1
-        return choices, build(self.problem, choices, self.machine)
+        schedule = build(self.problem, choices, self.machine)
+        self.account.built(len(self.problem.anchors), len(schedule.copies) - len(self.problem.buffers))
+        return choices, schedule
 
     def everything_moved(self) -> Iterator[dict[int, Choice]]:
         """All that can goes at once, and comes back or is computed again at the last moment: few plans have a smaller peak."""
@@ -144,6 +162,23 @@ class Search:
                 for b in range(len(buffers))
                 if able[first.mode][b] or able[second.mode][b]
             }
+
+    def fewest_moved(self, good: Callable[[Found], bool]) -> Found | None:
+        """As few moves as are enough of a fixed order, found by halving; None where not even all are. A rough plan for little.
+
+        First what frees the most bytes for the longest time and the least price.
+        """
+        worth = [(moves.worth(self.problem, b, self.machine), b) for b in range(len(self.problem.buffers))]
+        order = [b for value, b in sorted(worth, key=lambda w: (-w[0], w[1])) if value > 0]
+        best, too_few, enough = None, 0, len(order)
+        while too_few < enough and not self.late:
+            half = (too_few + enough) // 2
+            found = self.build({b: moves.first_choice(self.problem.buffers[b]) for b in order[: half + 1]})
+            if good(found):
+                best, enough = found, half
+            else:
+                too_few = half + 1
+        return best
 
     def allowed(self, choices: dict[int, Choice]) -> bool:
         """Whether no more is swapped than may be."""

@@ -95,11 +95,11 @@ def test_locked_memory_matters_to_infiniband():
 
 
 def test_the_pinned_pool_must_be_as_large_as_what_swaps_could_use():
-    assert checks.pinned_pool(None, 500 * GIB, 0, 1).ok
-    assert checks.pinned_pool(None, 200 * GIB, 4, 1).ok
-    assert "TF_GPU_HOST_MEM_LIMIT_IN_MB=102400" in checks.pinned_pool(None, 500 * GIB, 4, 1).advice
-    assert checks.pinned_pool("102400", 440 * GIB, 1, 4).ok
-    assert not checks.pinned_pool("4096", 64 * GIB, 1, 1).ok
+    assert checks.pinned_pool(64 * GIB, 500 * GIB, 0, 1).ok
+    assert checks.pinned_pool(64 * GIB, 200 * GIB, 4, 1).ok
+    assert "TF_GPU_HOST_MEM_LIMIT_IN_MB=102400" in checks.pinned_pool(64 * GIB, 500 * GIB, 4, 1).advice
+    assert checks.pinned_pool(100 * GIB, 440 * GIB, 1, 4).ok
+    assert not checks.pinned_pool(4 * GIB, 64 * GIB, 1, 1).ok
 
 
 @pytest.mark.parametrize(("total", "ok"), [(None, False), (64 * 2**20, False), (8 * GIB, True)])

@@ -173,6 +173,32 @@ def test_a_mirrored_label_map_is_refused(tiny_brats, tmp_path, capsys, whose):
     assert error.count("\n") == 1
 
 
+def test_truth_with_names_of_ones_own_needs_the_labels_that_the_message_asks_for(tiny_brats, tmp_path, capsys):
+    write_predictions(tiny_brats, tmp_path / "p", 16)
+    own = tmp_path / "own"
+    shutil.copytree(tiny_brats, own)
+    for path in [*own.rglob("*.nii.gz")]:
+        path.rename(path.with_name(path.name.replace("BraTS20_Training_", "patient")))
+    for folder in own.iterdir():
+        folder.rename(own / folder.name.replace("BraTS20_Training_", "patient"))
+    index = tmp_path / "p" / "predictions.json"
+    index.write_text(index.read_text().replace("BraTS20_Training_", "patient"))
+    for path in [*(tmp_path / "p").rglob("BraTS20*")]:
+        path.rename(path.with_name(path.name.replace("BraTS20_Training_", "patient")))
+    command = [str(tmp_path / "p"), "--truth", str(own), "--output", str(tmp_path / "out")]
+    assert evaluate.main(command) == 2
+    assert "add --labels with one of" in capsys.readouterr().err
+    assert evaluate.main([*command, "--labels", "brats2020"]) == 0
+    assert (tmp_path / "out" / "scores.csv").exists()
+
+
+def test_labels_mean_nothing_to_radiographs(tmp_path, capsys):
+    table = tmp_path / "predictions.csv"
+    table.write_text("image\n")
+    assert evaluate.main([str(table), "--labels", "brats2020"]) == 2
+    assert "--labels is for label maps" in capsys.readouterr().err
+
+
 def test_unknown_option_is_exit_code_2(capsys):
     assert evaluate.main(["somewhere", "--hd96"]) == 2
     assert "--hd96" in capsys.readouterr().err

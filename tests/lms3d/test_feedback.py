@@ -127,6 +127,42 @@ def test_rule_4_planning_must_pay_for_itself():
     assert first(row(peak=1030 * MIB)).propose(steps_left=1).rule == PEAK
 
 
+def of_run(steps: int | None, spent: float) -> Feedback:
+    """A loop whose first plan leaves room, and was planned for so many seconds of effort."""
+    loop = Feedback(LIMIT, run_steps=steps)
+    made = report()
+    made.effort_seconds = spent
+    loop.begin(plan(1), made, MACHINE)
+    run(loop, ROOMY, cold=0.0)
+    assert loop.judge()
+    return loop
+
+
+def test_rule_4_a_run_grants_no_more_than_it_is_worth():
+    """By price, so that what came from the cache counts, too; a peak that is too high is lowered all the same."""
+    assert of_run(None, spent=100.0).propose(1000).rule == MARGIN  # nobody knows how long it is
+    assert of_run(100, spent=3.0).propose(100) is None  # 3 s
+    assert of_run(100, spent=2.0).propose(100).rule == MARGIN
+    assert of_run(1000, spent=3.0).propose(1000).rule == MARGIN  # 20 s
+    assert of_run(1000, spent=20.0).propose(1000) is None
+    high = Feedback(LIMIT, run_steps=4)
+    made = report()
+    made.effort_seconds = 3.0
+    high.begin(plan(1), made, MACHINE)
+    run(high, row(peak=1030 * MIB))
+    assert high.judge()
+    assert high.propose(1).rule == PEAK
+
+
+def test_a_plan_that_was_refused_has_cost_as_much():
+    loop = of_run(100, spent=1.0)
+    change = loop.propose(100)
+    refused = report(2)
+    refused.effort_seconds = 2.0
+    loop.refuse(change, "the same plan again", refused)
+    assert loop.spent_seconds == 3.0
+
+
 # -- what becomes of the new plan
 
 

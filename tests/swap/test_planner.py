@@ -66,7 +66,7 @@ def test_a_little_more_than_the_floor_is_enough_too(monkeypatch):
     problem = reduce(GRAPH, MACHINE)
     check, needed = search.check, floor.lowest(problem, MACHINE, pool="split").limit_bytes
 
-    def unlucky(problem, choices, schedule, limit_bytes, pool):
+    def unlucky(problem, choices, schedule, limit_bytes, pool, account=None):
         found = check(problem, choices, schedule, limit_bytes, pool)
         return replace(found, fits=found.fits and limit_bytes - needed not in (4 * MIB, 5 * MIB))
 
@@ -79,7 +79,7 @@ def test_a_plan_that_is_never_sure_to_fit_is_not_the_floor(monkeypatch):
     problem = reduce(GRAPH, MACHINE)
     check, needed = search.check, floor.lowest(problem, MACHINE, pool="split").limit_bytes
 
-    def only_there(problem, choices, schedule, limit_bytes, pool):
+    def only_there(problem, choices, schedule, limit_bytes, pool, account=None):
         found = check(problem, choices, schedule, limit_bytes, pool)
         return replace(found, fits=found.fits and limit_bytes in (needed, needed + 2 * MIB))
 
@@ -118,7 +118,7 @@ def test_what_fits_as_bytes_alone_is_taken_over_as_far_as_its_pieces_fit(monkeyp
     free = planner.solve(problem, limit, MACHINE)
     held = next(b for b in sorted(moves_all(problem)) if b not in free.choices)
 
-    def pieces(problem, choices, schedule, limit_bytes, pool):
+    def pieces(problem, choices, schedule, limit_bytes, pool, account=None):
         found = check(problem, choices, schedule, limit_bytes, pool)
         return replace(found, fits=found.fits and held in choices)
 
@@ -164,7 +164,7 @@ def test_nothing_is_refused_because_what_moves_most_does_not_fit(monkeypatch):
     limit = int(UNEDITED * 0.7)
     most = len(planner.solve(problem, limit, MACHINE).choices)
 
-    def few(problem, choices, schedule, limit_bytes, pool):
+    def few(problem, choices, schedule, limit_bytes, pool, account=None):
         found = check(problem, choices, schedule, limit_bytes, pool)
         return replace(found, fits=found.fits and len(choices) <= most)
 

@@ -1,0 +1,47 @@
+"""`python -m lms3d.train --dry-run`: what is predicted not to fit is refused, before it is tried."""
+
+import pytest
+
+from lms3d import assembly, train
+from lms3d.report import Report
+
+MIB = 1 << 20
+PREDICTED = Report(
+    step="train", planner="hybrid", tier="disk", limit_bytes=100 * MIB, unedited_peak_bytes=380 * MIB,
+    predicted_peak_bytes=190 * MIB, unedited_limit_bytes=400 * MIB, floor_bytes=200 * MIB, unedited_step_seconds=1.0,
+    predicted_step_seconds=2.0, peak_tensors=(("conv/Conv3D:0", 32 * MIB), ("(weights)", 20 * MIB)),
+)  # fmt: skip
+
+
+@pytest.fixture
+def dry_run(monkeypatch, capsys):
+    """The command with a step that was planned already, under the limit of the given number of MiB."""
+    monkeypatch.setattr(assembly, "compiled_model", lambda options: None)
+    monkeypatch.setattr(train, "_start", lambda options, world: options.memory_limit)
+
+    def run(mib: int, *arguments: str) -> tuple[int, str, str]:
+        PREDICTED.limit_bytes = mib * MIB
+        monkeypatch.setattr(train, "_needs", lambda options, made: PREDICTED)
+        code = train.main(["--dry-run", "--memory-limit", f"{mib}MiB", *arguments])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(("mib", "option"), [(199, "--lms"), (399, "--no-lms")])
+def test_below_the_smallest_limit_it_is_one_line_and_exit_code_3(dry_run, mib, option):
+    code, out, err = dry_run(mib, option)
+    assert code == 3
+    assert "nothing was trained" not in out
+    assert "# " not in out  # no plan
+    assert err.count("\n") == 1
+    for words in (f"{mib} MiB", "smallest", "200 MiB with LMS", "400 MiB without", "--memory-limit"):
+        assert words in err
+    assert ("--lms" in err) == (option == "--no-lms")
+
+
+@pytest.mark.parametrize(("mib", "option"), [(200, "--lms"), (400, "--lms"), (400, "--no-lms")])
+def test_from_there_on_the_plan_is_printed(dry_run, mib, option):
+    code, out, err = dry_run(mib, option)
+    assert (code, err) == (0, "")
+    assert "nothing was trained" in out
