@@ -69,7 +69,7 @@ def fakes(tmp_path, monkeypatch):
 
 def run(tmp_path: Path, *words: str) -> int:
     launcher = f"{tmp_path / 'launch'} {{ranks}}"
-    small = ["--runs", "2", "--rounds", "3", "--window", "0.1", "--training-rounds", "1"]
+    small = ["--runs", "1", "--rounds", "3", "--window", "0.1", "--training-rounds", "1"]
     return input_pipeline.main(["--launcher", launcher, *small, "--output", str(tmp_path / "out"), *words])
 
 
@@ -79,7 +79,7 @@ def rows(tmp_path: Path) -> dict[tuple[str, int, str], dict[str, str]]:
 
 
 def test_speeds_waits_ratios_and_a_figure_from_one_command(fakes, tmp_path, capsys):
-    assert run(tmp_path) == 0, capsys.readouterr().err
+    assert run(tmp_path, "--runs", "2", "--rounds", "2") == 0, capsys.readouterr().err
     found = rows(tmp_path)
     assert len(found) == 3 * 2 * 3
     assert float(found["device", 2, "old"]["waiting"]) == pytest.approx(0.25)
@@ -97,7 +97,7 @@ def test_speeds_waits_ratios_and_a_figure_from_one_command(fakes, tmp_path, caps
 
 
 def test_orders_take_turns_and_each_round_begins_with_another(fakes, tmp_path):
-    assert run(tmp_path, "--kinds", "alone", "--ranks", "1", "--runs", "1") == 0
+    assert run(tmp_path, "--kinds", "alone", "--ranks", "1") == 0
     assert fakes.calls() == [
         f"{order} 0" for order in ("old", "new", "best", "new", "best", "old", "best", "old", "new")
     ]
