@@ -50,7 +50,7 @@ lint: venv
 
 quick: venv
 	@'$(RUN)' -m ruff check .
-	@$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
+	@$(PYTEST) -m 'not slow' --durations 20 --durations-min 3 $(PYTEST_ARGS)
 
 test: lint horovod
 	@$(PYTEST) $(PYTEST_ARGS)

@@ -68,6 +68,8 @@ def test_whole_commands_and_ranks_are_slow_and_workers_begin_with_the_slowest_fi
 
 
 def test_a_file_takes_what_its_slow_tests_take():
-    assert file_seconds("tests/models/test_chexnet.py::test_any") == 28
+    named = [seconds for name, seconds in SLOW.items() if name.startswith("models/test_chexnet.py::")]
+    assert len(named) > 1
+    assert file_seconds("tests/models/test_chexnet.py::test_any") == sum(named)
     assert file_seconds("tests/distributed/test_new.py::test_any") == SLOW["distributed/"]
     assert file_seconds("tests/swap/test_ir.py::test_any") == 0
