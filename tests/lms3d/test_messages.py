@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,6 +95,15 @@ def test_what_nobody_allowed_does_not_travel(value):
     for message in (value, [value], {"a": value}, Sent(value)):
         with pytest.raises(TypeError, match="cannot be sent"):
             messages.packed(message)
+
+
+@pytest.mark.parametrize("function", ["eval", "exec"])
+def test_no_function_of_python_itself_is_called(function, monkeypatch):
+    monkeypatch.setattr(sys, "lms3d_was_here", False, raising=False)
+    code = "setattr(__import__('sys'), 'lms3d_was_here', True)"
+    with pytest.raises(InputError):
+        messages.unpacked(json.dumps({"error": [f"builtins.{function}", [code], {"dict": []}]}).encode())
+    assert not sys.lms3d_was_here
 
 
 @pytest.mark.parametrize(
