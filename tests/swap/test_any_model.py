@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import lms3d
 import models
 from lms3d.callback import LMS
 from lms3d.errors import InputError
@@ -26,6 +27,7 @@ from lms3d.swap.engine import trace_step
 from lms3d.swap.ir import StepGraph
 from lms3d.swap.rewrite import rewrite
 from lms3d.swap.tiers import DiskTier
+from tests.swap import transformers
 from tests.swap.small_models import Trainer, build, tight_limit
 from tests.swap.test_models import same
 from tests.swap.traced import same_bits
@@ -73,6 +75,20 @@ def test_training(name, tmp_path):
     plan, report = with_lms.plans("train")[0], with_lms.prepared[0].report
     assert not plan.empty  # for the transformer another order of its ops may be enough
     assert report.predicted_peak_bytes <= limit < report.unedited_limit_bytes
+    same(with_lms, without)
+
+
+@pytest.mark.parametrize("name", ["gpt", "segformer"])
+def test_a_transformer_of_ones_own_trains_in_half_the_memory(name, tmp_path):
+    """Estimated before the model is built, as a user would; then trained from the same weights."""
+    model, x, y = transformers.make(name)
+    needed = lms3d.estimate(model, (x[:2], y[:2]), with_floor=False).unedited_limit_bytes
+    made = Trainer(model, x, y)
+    without = made.train(LMS(enabled=False))
+    with_lms = made.train(LMS(memory_limit=needed // 2, tier="disk", swap_dir=tmp_path))
+    plan, report = with_lms.plans("train")[0], with_lms.prepared[0].report
+    assert plan.recomputes or plan.swap_outs
+    assert report.predicted_peak_bytes <= needed // 2 < report.unedited_limit_bytes
     same(with_lms, without)
 
 
