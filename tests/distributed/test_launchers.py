@@ -1,5 +1,7 @@
 """Two real ranks under each launcher: they meet, agree before TensorFlow has devices, and take a device each."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.distributed import launchers
@@ -42,3 +44,12 @@ def test_the_launcher_binds_as_it_was_told(found):
         assert not set(first["cores"]) & set(second["cores"])
     if launcher == "mpirun":
         assert min(len(first["cores"]), len(second["cores"])) >= launchers.cores_of_a_socket()
+
+
+@pytest.mark.parametrize(("variable", "outcome"), [("", pytest.skip.Exception), ("1", pytest.fail.Exception)])
+def test_a_missing_launcher_fails_where_it_has_been_installed(monkeypatch, variable, outcome):
+    monkeypatch.setattr(launchers, "HOROVODRUN", Path(__file__))
+    monkeypatch.setattr(launchers.shutil, "which", lambda program, path: None)
+    monkeypatch.setenv("LMS3D_CI", variable)
+    with pytest.raises(outcome, match="mpirun not found: apt-get install openmpi-bin"):
+        launchers.need("mpirun")
