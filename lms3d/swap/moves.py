@@ -26,8 +26,10 @@ def worth(problem: Problem, b: int, machine: Machine) -> float:
     return buffer.bytes * waits / ((transfer if buffer.swappable else buffer.seconds) + 1e-4)
 
 
-def first_choice(buffer: Buffer) -> Choice:
+def first_choice(buffer: Buffer, tight: bool) -> Choice:
     """How a buffer that waits long enough goes away."""
+    if tight:
+        return TIGHT if buffer.swappable else TIGHT_AGAIN
     return Choice(Mode.SWAP if buffer.swappable else Mode.RECOMPUTE)
 
 

@@ -164,16 +164,23 @@ class Search:
             }
 
     def fewest_moved(self, good: Callable[[Found], bool]) -> Found | None:
-        """As few moves as are enough of a fixed order, found by halving; None where not even all are. A rough plan for little.
+        """As few moves as are enough of a fixed order, found by halving: a rough plan for little.
 
-        First what frees the most bytes for the longest time and the least price.
+        First what frees the most bytes for the longest time and the least price; tight only where that does not do. None where
+        not even all of them do.
         """
         worth = [(moves.worth(self.problem, b, self.machine), b) for b in range(len(self.problem.buffers))]
         order = [b for value, b in sorted(worth, key=lambda w: (-w[0], w[1])) if value > 0]
+        plans = (self._halved([(b, moves.first_choice(self.problem.buffers[b], tight)) for b in order], good)
+                 for tight in (False, True))  # fmt: skip
+        return next((plan for plan in plans if plan is not None), None)
+
+    def _halved(self, order: list[tuple[int, Choice]], good: Callable[[Found], bool]) -> Found | None:
+        """The shortest beginning of `order` that is good, if longer ones are, too."""
         best, too_few, enough = None, 0, len(order)
         while too_few < enough and not self.late:
             half = (too_few + enough) // 2
-            found = self.build({b: moves.first_choice(self.problem.buffers[b]) for b in order[: half + 1]})
+            found = self.build(dict(order[: half + 1]))
             if good(found):
                 best, enough = found, half
             else:
