@@ -49,7 +49,8 @@ writes into --output: input_pipeline.csv, input_pipeline.png, report.md; logs/, 
 exit codes: 0 done, 1 a measurement failed, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 _NOTES = """\
-Images/s: of all ranks together, median of all rounds. Old order: every rank does the work of all, so ranks add nothing.
+Images/s: of all ranks together, median of all rounds. Old order: every rank does the work of all, in one thread, so ranks add
+nothing. With one core for each of N ranks new / old is therefore about N, hardly more; with more cores it grows with them.
 Device waits: time in next(iterator) / time of the steps, mean over the ranks; each step has ended before the next batch is
 asked for, so nothing hides this wait. Where no network trains, the device sleeps for the time of a step. By tf.data: the same
 wait from its own iterator op, in steps of their own under the profiler.
