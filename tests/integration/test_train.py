@@ -168,7 +168,7 @@ def test_the_profile_has_two_steps(straight):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("resolution", "limit"), [(32, 140), (48, 200)])
+@pytest.mark.parametrize(("resolution", "limit"), [(32, 155), (48, 200)])
 def test_where_it_does_not_fit_without_lms_it_trains_with_it(train, brains, tmp_path, resolution, limit):
     """What the README tells of 96^3 and 192^3, at sizes of seconds: the same hard limit (in MiB), with LMS and without."""
     options = ["--data", brains, "--resolution", resolution, "--memory-limit", f"{limit}MiB", "--epochs", 1,
