@@ -13,7 +13,7 @@ from lms3d.config import TrainConfig
 from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.distributed import World
-from lms3d.errors import InputError
+from lms3d.errors import DoesNotFit, InputError
 from lms3d.messages import sendable
 
 if TYPE_CHECKING:
@@ -133,7 +133,8 @@ class BrainTumours:
     def finish(
         self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, report: Report
     ) -> None:
-        """figures/slice.png: one validation case, segmented by the best weights."""
+        """figures/slice.png: one validation case, segmented by the best weights. Left out, and said, where that does not fit:
+        all else of the run is done by now."""
         import numpy as np
 
         from data.schema import CHANNELS
@@ -142,7 +143,11 @@ class BrainTumours:
         cache, case_id = material.cache, material.split.validation[0]
         image, truth = cache.image(case_id), cache.truth(case_id)
         assert truth is not None, "the pipeline refuses validation cases without truth"
-        labels = _segment(run_dir, options, model, material, image)
+        try:
+            labels = _segment(run_dir, options, model, material, image)
+        except DoesNotFit as error:
+            say(f"figures/slice.png is left out: {error}")
+            return
         regions = cache.schema.regions
         figures.slice_with_outlines(
             image[..., CHANNELS.index("flair")],
