@@ -61,7 +61,7 @@ class Cache:
         return np.multiply(stored, scale, dtype=np.float32)
 
     def stored_image(self, case_id: str) -> tuple[np.ndarray, np.ndarray]:
-        """The images as they are stored, a memory map (N, N, N, 4) float16, and the scale (4,) to multiply with."""
+        """The images as they are stored, (N, N, N, 4) float16, and the scale (4,) to multiply with."""
         scale = np.asarray(self.entry(case_id)["scale"], np.float32)
         return self._load(case_id, "image.npy", (self.resolution,) * 3 + (4,), np.float16), scale
 
@@ -85,7 +85,8 @@ class Cache:
     def _load(self, case_id: str, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         path = self.directory / case_id / name
         try:
-            array = np.load(path, mmap_mode="r")
+            # Not mapped: a map's faults look like those of lms3d's swap files, which are synced after each step that has any.
+            array = np.load(path)
         except (OSError, ValueError, EOFError) as error:
             raise data_error(
                 path, found=f"a damaged cache entry ({error})", expected="an array", advice=_REPAIR
