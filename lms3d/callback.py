@@ -358,7 +358,7 @@ def plan_step(
         limit_bytes=limit,
         tier=choose_tier(tier, device),
         planner=_planner(planner, parameters),
-        pool=_pool(device, memory_limit is not None),
+        pool=_pool(device, memory_limit is not None or memory.current_limit() is not None),
         tflms=parameters,
         effort_seconds=effort_seconds,
     )

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import lms3d
-from lms3d import plan
+from lms3d import memory, plan
 
 BATCH = (tf.TensorSpec((2, 16, 16, 8)), tf.TensorSpec((2, 16, 16, 2)))
 
@@ -73,6 +73,14 @@ def test_a_batch_and_a_dataset_say_the_same_as_their_shapes():
     dataset = singles.batch(2)  # the last batch may be smaller: of no fixed size
     peaks = [lms3d.estimate(model, given, with_floor=False).unedited_peak_bytes for given in (BATCH, arrays, dataset)]
     assert len(set(peaks)) == 1
+
+
+@pytest.mark.parametrize(("limit", "pool"), [(1 << 30, "split"), (None, "none")])
+def test_a_limit_that_was_set_is_planned_for_as_it_is_trained_under(limit, pool, monkeypatch):
+    monkeypatch.setattr(memory, "current_limit", lambda: limit)
+    monkeypatch.setattr(memory, "compute_device", lambda: "CPU:0")
+    planned = lms3d.plan_step(network(), BATCH[0], step="predict", with_floor=False)
+    assert planned.settings.pool == pool == lms3d.LMS()._get_runner().engine.settings.pool
 
 
 def test_a_model_that_is_not_compiled_predicts():
