@@ -83,6 +83,8 @@ def test_too_small_a_limit(toy, capsys, tmp_path):
 @pytest.mark.parametrize(("line", "message"), [
     ("--sweep 0", "0 is too small; the least is 2"),
     ("--sweep many", "'many' is not a whole number"),
+    ("--resolution 100", "argument --resolution: 100 is not a multiple of 16; the nearest that work are 96 and 112"),
+    ("--resolution 0 --keras-model my.keras", "argument --resolution: 0 is too small; the least is 1"),
     ("--sweep 3 --no-lms", "--sweep compares plans and --no-lms makes none"),
     ("--sweep --output {file}", "give a folder that you can write to"),
 ])  # fmt: skip
