@@ -79,7 +79,7 @@ def _plan(given: dict[str, Any]) -> None:
     report, asked = planned.report, planned.report.limit_bytes
     floor_bytes = report.floor_bytes or 0
     too_small = options.lms and asked < floor_bytes
-    if too_small:
+    if too_small and planned.settings.planner != "tflms":
         report.limit_bytes = floor_bytes  # the limit that the plan was made for: see `callback.plan_step`
         console.say(f"The lowest plan there is, made for {format_size(report.limit_bytes)}, not {format_size(asked)}:")
     _show(report, options)
@@ -91,6 +91,8 @@ def _plan(given: dict[str, Any]) -> None:
         from lms3d.swap.decide import does_not_fit
 
         raise does_not_fit(asked, floor_bytes, report.unedited_limit_bytes, report.peak_tensors[:-1])
+    if options.lms:
+        forecast.require_given_parameters_fit(report)
 
 
 def _title(options: TrainConfig) -> str:

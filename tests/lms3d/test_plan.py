@@ -25,7 +25,11 @@ def toy(monkeypatch):
     """The command plans for a toy step, and the memory limit that it is given."""
 
     def planned(options, *, hard_limit):
-        settings = Settings(limit_bytes=options.memory_limit or 1 << 40)
+        names = ("swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode")
+        given = tflms.Parameters(**{name: getattr(options, name) for name in names})
+        settings = Settings(
+            limit_bytes=options.memory_limit or 1 << 40, planner="tflms" if given.fixed else "hybrid", tflms=given
+        )
         try:
             made, report = store.decide(GRAPH, settings, MACHINE)
         except DoesNotFit as error:
@@ -78,6 +82,21 @@ def test_too_small_a_limit(toy, capsys, tmp_path):
     assert made_for > 4 * MIB
     assert f"The lowest plan there is, made for {format_size(made_for)}, not 4.00 MiB" in out
     assert "(weights, slots, batches and small tensors)" in out
+
+
+FIXED = ("--swapout-threshold", "100", "--swapin-ahead", "1", "--swapin-groupby", "0", "--sync-mode", "0")
+
+
+@pytest.mark.parametrize(("limit", "message"), [
+    ("4MiB", "does not fit in 4.00 MiB, not even with LMS"),
+    ("36MiB", "does not fit in 36.0 MiB with the TFLMS parameters that were given"),  # the planner's own choice fits
+])  # fmt: skip
+def test_given_parameters_that_do_not_fit(toy, capsys, limit, message):
+    code, out, err = run(capsys, "--memory-limit", limit, *FIXED)
+    assert (code, err.count("\n")) == (3, 1)
+    assert message in err
+    assert "The lowest plan there is" not in out  # they leave one plan
+    assert "peak with this plan" in out
 
 
 @pytest.mark.parametrize(("line", "message"), [
