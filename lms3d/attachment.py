@@ -27,6 +27,10 @@ class Attachment:
     """
 
     def __init__(self, model: keras.Model, kind: str, run: Callable[[Any], Any]) -> None:
+        if attached(model, kind) is not None:
+            raise InputError(
+                f"another LMS callback runs the {kind} step of this {type(model).__name__} already; leave one of the two out"
+            )
         self.model, self.forced = model, False
         self._function, self._make = f"{kind}_function", f"make_{kind}_function"
         self._make_own_function = self._remove_and_make  # one object, to be known again
@@ -49,6 +53,12 @@ class Attachment:
         return getattr(self.model, self._make)(force=force)
 
 
+def attached(model: keras.Model, kind: str) -> Attachment | None:
+    """What is in the place of the model's `kind` function, though an error may have ended the call that it was for."""
+    owner = getattr(vars(model).get(f"make_{kind}_function"), "__self__", None)
+    return owner if isinstance(owner, Attachment) else None
+
+
 def require_graph_step(model: keras.Model, kind: str) -> None:
     """InputError where the model's step cannot be replaced by a rewritten graph that does the same."""
     strategy = type(model.distribute_strategy).__name__
@@ -57,7 +67,8 @@ def require_graph_step(model: keras.Model, kind: str) -> None:
     if model.run_eagerly:
         raise InputError("LMS rewrites graphs, but the model was compiled with run_eagerly=True; compile it without")
     make = f"make_{kind}_function"
-    if make in vars(model) or getattr(type(model), make) is not getattr(_KERAS_TRAINER, make):
+    replaced = make in vars(model) and attached(model, kind) is None
+    if replaced or getattr(type(model), make) is not getattr(_KERAS_TRAINER, make):
         raise InputError(
             f"LMS runs {kind}_step by itself, but {type(model).__name__} has a {make} of its own, which would be passed over; "
             f"override {kind}_step instead, or do without LMS"

@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d import memory, pool
-from lms3d.attachment import Attachment, require_graph_step
+from lms3d.attachment import Attachment, attached, require_graph_step
 from lms3d.errors import DoesNotFit, InputError, StorageError
 from lms3d.files import write_text
 from lms3d.report import Report
@@ -224,6 +224,8 @@ class LMS(keras.callbacks.Callback):
         if attachment is None or not attachment.active:
             if attachment is not None and attachment.forced:
                 self.close()
+            if (left := attached(self.model, kind)) is not None:  # by a call within this one, which an error ended
+                left.remove()
             self._attach(kind)
 
     def _detach(self, kind: str) -> None:
@@ -358,7 +360,7 @@ def plan_step(
         limit_bytes=limit,
         tier=choose_tier(tier, device),
         planner=_planner(planner, parameters),
-        pool=_pool(device, memory_limit is not None),
+        pool=_pool(device, memory_limit is not None or memory.current_limit() is not None),
         tflms=parameters,
         effort_seconds=effort_seconds,
     )

@@ -103,6 +103,9 @@ def resolution(text: str) -> int:
     return value
 
 
+_RESOLUTION = checked(resolution, "resolution")
+
+
 def profile_range(text: str) -> tuple[int, int, int]:
     """The text "2:20-50" -> (epoch 2, first step 20, last step 50)."""
     match = re.fullmatch(r"(\d+):(\d+)-(\d+)", text)
@@ -112,14 +115,14 @@ def profile_range(text: str) -> tuple[int, int, int]:
     return epoch, first, last
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """--model, --resolution, --batch-size, --precision."""
+def add_model_options(parser: argparse.ArgumentParser, *, resolution: Callable[[str], Any] = _RESOLUTION) -> None:
+    """--model, --resolution (its values checked in the given way), --batch-size, --precision."""
     group = parser.add_argument_group("network")
     group.add_argument(
         "--model", choices=MODELS, help="network to train (default: isensee2017; for chexnet densenet121)"
     )
     group.add_argument(
-        "--resolution", type=checked(resolution, "resolution"), metavar="N",
+        "--resolution", type=resolution, metavar="N",
         help="side of the cube or square that all data is resized to, a multiple of 16 (default: 128; for chexnet 224)",
     )  # fmt: skip
     group.add_argument(

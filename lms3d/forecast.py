@@ -67,11 +67,23 @@ def require_fit(options: TrainConfig, report: Report) -> None:
     floor_bytes = min(report.floor_bytes or without, without)
     if options.lms and floor_bytes > report.limit_bytes:
         raise does_not_fit(report.limit_bytes, floor_bytes, without, report.peak_tensors[:-1])
+    if options.lms:
+        require_given_parameters_fit(report)
     if not options.lms and without > report.limit_bytes:
         raise DoesNotFit(
             f"the step does not fit in {format_size(report.limit_bytes)} without LMS: the smallest memory limit that would do is "
             f"{format_size(floor_bytes)} with LMS and {format_size(without)} without; use --lms or raise --memory-limit",
             without,
+        )
+
+
+def require_given_parameters_fit(report: Report) -> None:
+    """DoesNotFit where TFLMS's parameters, all given, leave one plan, and its predicted peak is above the limit."""
+    if report.planner == "tflms" and report.predicted_peak_bytes > report.limit_bytes:
+        raise DoesNotFit(
+            f"the step does not fit in {format_size(report.limit_bytes)} with the TFLMS parameters that were given, whose plan "
+            f"peaks at {format_size(report.predicted_peak_bytes)}; leave one or all of them out to have them tuned, or raise "
+            "--memory-limit"
         )
 
 

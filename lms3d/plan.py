@@ -45,7 +45,19 @@ exit codes: 0 the plan fits, 2 wrong option, 3 no plan fits (the smallest limit 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, trace, plan, print. Returns the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    return errors.run(lambda: _plan(vars(_parser().parse_args(arguments))))
+    return errors.run(lambda: _plan(_parsed(arguments)))
+
+
+def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
+    """The options that were given. A saved model takes any resolution; only our own networks halve it four times."""
+    parser = _parser()
+    given = vars(parser.parse_args(arguments))
+    if "resolution" in given and "keras_model" not in given:
+        try:
+            cli.resolution(str(given["resolution"]))
+        except InputError as error:
+            parser.error(f"argument --resolution: {error}")
+    return given
 
 
 def _plan(given: dict[str, Any]) -> None:
@@ -67,7 +79,7 @@ def _plan(given: dict[str, Any]) -> None:
     report, asked = planned.report, planned.report.limit_bytes
     floor_bytes = report.floor_bytes or 0
     too_small = options.lms and asked < floor_bytes
-    if too_small:
+    if too_small and planned.settings.planner != "tflms":
         report.limit_bytes = floor_bytes  # the limit that the plan was made for: see `callback.plan_step`
         console.say(f"The lowest plan there is, made for {format_size(report.limit_bytes)}, not {format_size(asked)}:")
     _show(report, options)
@@ -79,6 +91,8 @@ def _plan(given: dict[str, Any]) -> None:
         from lms3d.swap.decide import does_not_fit
 
         raise does_not_fit(asked, floor_bytes, report.unedited_limit_bytes, report.peak_tensors[:-1])
+    if options.lms:
+        forecast.require_given_parameters_fit(report)
 
 
 def _title(options: TrainConfig) -> str:
@@ -207,11 +221,11 @@ def _sweep(planned: Planned, limits: int, title: str, folder: Path | None) -> No
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.plan", description=_DESCRIPTION, epilog=_EPILOG)
-    cli.add_model_options(parser)
+    cli.add_model_options(parser, resolution=cli.whole(1))
     cli.add_memory_options(parser)
     parser.add_argument(
         "--keras-model", type=cli.path, metavar="FILE",
-        help="a compiled model of your own, in place of --model; --resolution stands for each size that it leaves open",
+        help="a compiled model of your own, in place of --model; --resolution, any N, stands for each size that it leaves open",
     )  # fmt: skip
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the plan and figures (default: none)")
     parser.add_argument(

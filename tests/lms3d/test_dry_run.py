@@ -40,6 +40,17 @@ def test_below_the_smallest_limit_it_is_one_line_and_exit_code_3(dry_run, mib, o
     assert ("--lms" in err) == (option == "--no-lms")
 
 
+def test_given_parameters_that_do_not_fit_are_refused_where_others_would_fit(dry_run, monkeypatch):
+    monkeypatch.setattr(PREDICTED, "planner", "tflms")
+    monkeypatch.setattr(PREDICTED, "predicted_peak_bytes", 300 * MIB)
+    code, out, err = dry_run(299, "--swapout-threshold", "100")
+    assert (code, err.count("\n")) == (3, 1)
+    assert "nothing was trained" not in out
+    for words in ("299 MiB", "TFLMS parameters that were given", "300 MiB", "leave one or all of them out"):
+        assert words in err
+    assert dry_run(300, "--swapout-threshold", "100")[::2] == (0, "")
+
+
 @pytest.mark.parametrize(("mib", "option"), [(200, "--lms"), (400, "--lms"), (400, "--no-lms")])
 def test_from_there_on_the_plan_is_printed(dry_run, mib, option):
     code, out, err = dry_run(mib, option)

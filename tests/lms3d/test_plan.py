@@ -25,7 +25,11 @@ def toy(monkeypatch):
     """The command plans for a toy step, and the memory limit that it is given."""
 
     def planned(options, *, hard_limit):
-        settings = Settings(limit_bytes=options.memory_limit or 1 << 40)
+        names = ("swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode")
+        given = tflms.Parameters(**{name: getattr(options, name) for name in names})
+        settings = Settings(
+            limit_bytes=options.memory_limit or 1 << 40, planner="tflms" if given.fixed else "hybrid", tflms=given
+        )
         try:
             made, report = store.decide(GRAPH, settings, MACHINE)
         except DoesNotFit as error:
@@ -80,9 +84,26 @@ def test_too_small_a_limit(toy, capsys, tmp_path):
     assert "(weights, slots, batches and small tensors)" in out
 
 
+FIXED = ("--swapout-threshold", "100", "--swapin-ahead", "1", "--swapin-groupby", "0", "--sync-mode", "0")
+
+
+@pytest.mark.parametrize(("limit", "message"), [
+    ("4MiB", "does not fit in 4.00 MiB, not even with LMS"),
+    ("36MiB", "does not fit in 36.0 MiB with the TFLMS parameters that were given"),  # the planner's own choice fits
+])  # fmt: skip
+def test_given_parameters_that_do_not_fit(toy, capsys, limit, message):
+    code, out, err = run(capsys, "--memory-limit", limit, *FIXED)
+    assert (code, err.count("\n")) == (3, 1)
+    assert message in err
+    assert "The lowest plan there is" not in out  # they leave one plan
+    assert "peak with this plan" in out
+
+
 @pytest.mark.parametrize(("line", "message"), [
     ("--sweep 0", "0 is too small; the least is 2"),
     ("--sweep many", "'many' is not a whole number"),
+    ("--resolution 100", "argument --resolution: 100 is not a multiple of 16; the nearest that work are 96 and 112"),
+    ("--resolution 0 --keras-model my.keras", "argument --resolution: 0 is too small; the least is 1"),
     ("--sweep 3 --no-lms", "--sweep compares plans and --no-lms makes none"),
     ("--sweep --output {file}", "give a folder that you can write to"),
 ])  # fmt: skip

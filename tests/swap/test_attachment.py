@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+import lms3d
 from lms3d.callback import LMS
 from lms3d.errors import InputError
 from lms3d.runner import StepRunner
@@ -136,6 +137,45 @@ def test_neither_a_failed_training_nor_the_callback_keeps_the_other_alive():
     del model
     gc.collect()
     assert weights() is None
+
+
+def test_a_model_with_lms_on_it_can_be_planned():
+    """In the middle of training, and after an error has left LMS there."""
+    model, peaks = network(), []
+
+    def estimate(*args: object, **logs: object) -> None:
+        peaks.append(lms3d.estimate(model, (X, Y), with_floor=False).unedited_peak_bytes)
+        assert model.train_function is not None
+
+    between = keras.callbacks.LambdaCallback(on_train_batch_end=estimate)
+    with pytest.raises(OSError, match="another callback"):
+        use(model, "fit", LMS(), between, Failing("on_epoch_end"))
+    estimate()
+    assert len(peaks) == 3
+    assert len(set(peaks)) == 1
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_a_second_lms_is_refused_in_one_line(method, runs):
+    model = network()
+    with pytest.raises(InputError, match=r"another LMS callback .* leave one of the two out") as refusal:
+        use(model, method, LMS(), LMS())
+    assert "\n" not in str(refusal.value)
+    use(model, method, LMS())
+    assert len(runs) == 2
+
+
+def test_what_a_failed_evaluation_within_an_evaluation_left_behind_is_taken_off(runs):
+    model = network()
+
+    def fails_within(batch: int, logs: object) -> None:
+        if batch == 0:
+            with pytest.raises(OSError, match="another callback"):
+                use(model, "evaluate", LMS(), Failing("on_test_batch_end"))
+
+    use(model, "evaluate", LMS(), keras.callbacks.LambdaCallback(on_test_batch_end=fails_within))
+    assert runs == ["test"] * 3
+    assert "make_test_function" not in vars(model)
 
 
 class OwnTraining(keras.Model):

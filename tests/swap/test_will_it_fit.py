@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import lms3d
-from lms3d import plan
+from lms3d import memory, plan
 
 BATCH = (tf.TensorSpec((2, 16, 16, 8)), tf.TensorSpec((2, 16, 16, 2)))
 
@@ -75,6 +75,14 @@ def test_a_batch_and_a_dataset_say_the_same_as_their_shapes():
     assert len(set(peaks)) == 1
 
 
+@pytest.mark.parametrize(("limit", "pool"), [(1 << 30, "split"), (None, "none")])
+def test_a_limit_that_was_set_is_planned_for_as_it_is_trained_under(limit, pool, monkeypatch):
+    monkeypatch.setattr(memory, "current_limit", lambda: limit)
+    monkeypatch.setattr(memory, "compute_device", lambda: "CPU:0")
+    planned = lms3d.plan_step(network(), BATCH[0], step="predict", with_floor=False)
+    assert planned.settings.pool == pool == lms3d.LMS()._get_runner().engine.settings.pool
+
+
 def test_a_model_that_is_not_compiled_predicts():
     report = lms3d.estimate(network(), BATCH[0], step="predict", with_floor=False)
     assert report.step == "predict"
@@ -124,7 +132,7 @@ def test_a_saved_model_is_planned(saved, capsys, tmp_path):
 def test_class_numbers_as_targets_and_sizes_that_the_file_leaves_open(capsys, tmp_path):
     path = tmp_path / "open.keras"
     compiled(network(None), "sparse_categorical_crossentropy").save(path)
-    code, out, err = run(capsys, "--keras-model", path, "--resolution", "32")
+    code, out, err = run(capsys, "--keras-model", path, "--resolution", "29")  # our own take multiples of 16
     assert (code, err) == (0, "")
     assert "peak without LMS" in out
     code, _, err = run(capsys, "--keras-model", path)
