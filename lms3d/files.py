@@ -62,12 +62,23 @@ def also_as(path: Path, other: Path) -> None:
             shutil.copyfile(path, partial)
 
 
-def make_folder(path: Path) -> None:
-    """Makes the folder and those above it, where they are missing; a power cut does not take them away again."""
-    made = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    for folder in made:
+def make_folder(path: Path) -> bool:
+    """Makes the folder and those above it, where they are missing; a power cut does not take them away again.
+
+    Returns whether it was this call that made it: of several processes at once, on any file system, it is so for one.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = True
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        made = False
+    for folder in missing:
         _sync_folder(folder.parent)
+    return made
 
 
 def sync(path: Path) -> None:

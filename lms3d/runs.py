@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 from lms3d import checkpoint, config, console
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
-from lms3d.files import remove_partials, writable_folder, write_json
+from lms3d.files import make_folder, remove_partials, writable_folder, write_json
 from lms3d.runlock import RunLock
 
 DEFAULT_PARENT = Path("runs")
@@ -152,10 +153,18 @@ def _unused(options: TrainConfig, lock: RunLock) -> Path:
     """The first folder under runs/ that holds nothing and that nobody else has: of two that want it, one gets the lock."""
     first = DEFAULT_PARENT / _name(options)
     numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
-    # What holds nothing before the lock is there may hold the results of its last owner then.
-    return next(
-        p for p in chain([first], numbered) if not holds_results(p) and _taken(p, lock) and not holds_results(p)
-    )
+    return next(path for path in chain([first], numbered) if _ours(path, lock))
+
+
+def _ours(run_dir: Path, lock: RunLock) -> bool:
+    """Whether this process alone has the folder, and nothing is in it. Where there are no locks, it must have made it."""
+    if holds_results(run_dir):
+        return False
+    made = False
+    with contextlib.suppress(OSError):  # `writable_folder` will say what is wrong
+        made = make_folder(run_dir)
+    # What held nothing before the lock was there may hold the results of its last owner now.
+    return _taken(run_dir, lock) and (made or lock.locked) and not holds_results(run_dir)
 
 
 def _latest(given: dict[str, Any]) -> Path | None:

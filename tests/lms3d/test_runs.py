@@ -1,5 +1,7 @@
 """Which run a command means."""
 
+import errno
+import fcntl
 import json
 import os
 from dataclasses import replace
@@ -73,6 +75,18 @@ def test_two_trainings_without_output_get_folders_of_their_own(holder):
     _, first, _ = runs.choose({"resolution": 64}, None, False, holder)
     _, second, _ = runs.choose({"resolution": 64}, None, False, RunLock())
     assert (first.name, second.name) == ("isensee2017-64", "isensee2017-64-2")
+
+
+def test_where_there_are_no_locks_two_get_folders_of_their_own_too(monkeypatch, tmp_path):
+    """Only what one has made is surely not another's, whoever looks first."""
+
+    def flock(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    (runs.DEFAULT_PARENT / "isensee2017-64").mkdir(parents=True)  # of one that has just begun
+    names = [runs.choose({"resolution": 64}, None, False, RunLock())[1].name for _ in range(2)]
+    assert names == ["isensee2017-64-2", "isensee2017-64-3"]
 
 
 def test_a_folder_without_results_is_used_again_when_its_run_has_ended(holder):
