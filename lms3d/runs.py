@@ -19,6 +19,8 @@ from lms3d.files import make_folder, remove_partials, writable_folder, write_jso
 from lms3d.runlock import RunLock
 
 DEFAULT_PARENT = Path("runs")
+HANDOVER_SECONDS = 180.0
+"""An NFS server keeps the locks of a machine that is gone for 90 s, if nobody has set another time."""
 _LIBRARIES = ("tensorflow", "keras", "numpy", "nibabel", "SimpleITK", "nilearn", "scipy", "horovod")
 _DECISIVE = ("lms3d", "tensorflow", "keras", "numpy")
 
@@ -49,12 +51,21 @@ def choose(given: dict[str, Any], output: Path | None, resume: bool, lock: RunLo
     return new, output, False
 
 
-def claim(run_dir: Path, lock: RunLock, seconds: float = 0.0) -> None:
-    """Takes the lock of a run folder, for which it waits so long. InputError where another training has it."""
-    if not _taken(run_dir, lock, seconds):
+def claim(run_dir: Path, lock: RunLock) -> None:
+    """Takes the lock of a run folder. InputError where another training has it."""
+    if not _taken(run_dir, lock):
         raise InputError(
             f"--output {run_dir} is in use by {lock.holder(run_dir)}; wait until that training has ended, or stop it, or "
             "choose another --output"
+        )
+
+
+def take_over(run_dir: Path, lock: RunLock) -> None:
+    """Takes the lock of a run folder from the rank that had it before; after `HANDOVER_SECONDS` goes on without it."""
+    if not _taken(run_dir, lock, HANDOVER_SECONDS):
+        console.say(
+            f"{run_dir} is still locked by {lock.holder(run_dir)}, after {HANDOVER_SECONDS:.0f} s; training goes on without "
+            "the lock: see to it that no other training writes there"
         )
 
 
