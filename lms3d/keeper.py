@@ -126,7 +126,9 @@ class Keeper(keras.callbacks.Callback):
         else:
             return None
         if "samples_per_step" not in state:
-            raise InputError(f"{path} is of a version of lms3d that is too early; start another run, with another --output")
+            raise InputError(
+                f"{path} is of a version of lms3d that is too early; start another run, with another --output"
+            )
         state.setdefault("best", "")  # of an earlier version: best.keras stays what it is
         checkpoint.assign(checkpoint.variables(model), arrays, path)
         if damage:
