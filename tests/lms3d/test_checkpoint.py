@@ -48,6 +48,7 @@ def test_the_newest_is_taken_and_the_one_before_it_kept(path):
 
 DAMAGE = {
     "cut off": lambda content: content[: len(content) // 2],
+    "without its digest": lambda content: content[:-64],
     "empty": lambda content: b"",
     "zeros": lambda content: bytes(len(content)),
     "one byte": lambda content: content[:200] + bytes([content[200] ^ 1]) + content[201:],
