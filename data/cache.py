@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import zlib
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from data import files
-from data.case import Case, load_images, load_truth
+from data.case import Case, check_frames, load_images, load_truth
 from data.errors import DataError, data_error
 from data.files import Progress
 from data.preprocess import Geometry, check_resolution, to_cube
@@ -34,6 +35,7 @@ from data.workers import run_all
 _FORMAT = 1  # raise it when a change of the preprocessing changes what is stored
 _SAMPLE_BYTES = 4096
 _REPAIR = "delete the folder of this entry and run again"
+_REPAIR_INDEX = "delete it and run again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +139,7 @@ def build(
         n4=n4,
     )
     if _is_complete(cache):
+        _check_older(cache, cases)
         return cache
     files.writable_directory(cache.directory)
     with files.lock(cache.directory, progress, len(cases)):
@@ -206,20 +209,40 @@ def _is_sound(entry: Path) -> bool:
 def _fill(cache: Cache, cases: Sequence[Case], workers: int | None, progress: Progress | None) -> None:
     """Make the missing entries, then the index. The lock is held."""
     files.remove_leftovers(cache.directory)
-    missing = [case for case in cases if not _is_sound(cache.directory / case.id)]
+    missing = []
+    for case in cases:
+        if _is_sound(cache.directory / case.id):
+            check_frames(case)  # an earlier version may have made it
+        else:
+            missing.append(case)
     files.require_space(cache.directory, len(missing) * 9 * cache.resolution**3)  # 4 float16 and 1 byte per voxel
     items = [(case, cache.schema, cache.resolution, cache.n4, cache.directory / case.id) for case in missing]
     what = f"cubes of {cache.resolution}^3" + (" with N4" if cache.n4 else "")
     run_all(make_entry, items, workers=workers, progress=progress, what=what)
+    with files.reported_writes(cache.directory):
+        _write_index(cache)
+
+
+def _check_older(cache: Cache, cases: Sequence[Case]) -> None:
+    """Compares the frames of all files where the cache is of a version that did not do so; once, if it can note that down."""
+    if files.read_json(cache.directory / "index.json", advice=_REPAIR_INDEX).get("frames_checked"):
+        return
+    for case in cases:
+        check_frames(case)
+    with contextlib.suppress(OSError):  # a cache that may only be read
+        _write_index(cache)
+
+
+def _write_index(cache: Cache) -> None:
     index = {
         "ids": cache.ids,
         "resolution": cache.resolution,
         "fingerprint": cache.fingerprint,
         "schema": cache.schema.name,
         "n4": cache.n4,
+        "frames_checked": True,
     }
-    with files.reported_writes(cache.directory):
-        files.write_json(cache.directory / "index.json", index)
+    files.write_json(cache.directory / "index.json", index)
 
 
 def make_entry(case: Case, schema: LabelSchema, resolution: int, n4: bool, target: Path) -> None:

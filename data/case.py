@@ -99,6 +99,17 @@ def check_case(case: Case, schema: LabelSchema) -> None:
     load_truth(case, schema, images.shape[:3], affine)
 
 
+def check_frames(case: Case) -> None:
+    """Compare the frames of all files, as `check_case` does, by their headers alone: no voxel is read. DataError."""
+    first_affine: np.ndarray | None = None
+    for path in case.files:
+        _, affine = load_header(path)
+        frame.require_usable(path, affine)
+        if first_affine is None:
+            first_affine = affine
+        frame.require_same(path, affine, first_affine, "the images" if path == case.truth else CHANNELS[0])
+
+
 def load_header(path: Path) -> tuple[tuple[int, ...], np.ndarray]:
     """Shape and affine (4, 4) of a NIfTI file, without reading its voxels."""
     image = _open(path)

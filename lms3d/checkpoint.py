@@ -3,6 +3,7 @@
 `last/checkpoint.npz` holds arrays (weights, optimiser slots, dropout's random states, metric sums) and a JSON text with
 everything else. A `.keras` file would lack the random states and the metric sums. Rules:
  1. The file ends with the SHA-256 of all before it (the comment of the archive): nothing is read of one that was changed.
+    One of an earlier version ends without a comment, and is known by the checksums of its members alone.
  2. The generation before it is kept, and takes its place where it is damaged or missing.
  3. What the system will not read (permissions, a file server that is gone) is not taken for damaged.
 """
@@ -19,11 +20,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from lms3d import console
 from lms3d.errors import InputError
 from lms3d.files import also_as, replacing
 
 _STATE = "state.json"
 _DIGEST_BYTES = 64
+_END_BYTES = 22  # of an archive: the record that ends it, where no comment follows
 _PIECE_BYTES = 1 << 20
 
 Content = tuple[dict[str, np.ndarray], dict[str, Any]]
@@ -64,12 +67,13 @@ def load(path: Path) -> Content:
     """The arrays and the state that `save` wrote. Damaged, or InputError (rule 3)."""
     try:
         with path.open("rb") as stream:
-            if _digest(stream) != stream.read():
-                raise Damaged(f"{path} is damaged (its checksum is wrong), or of an earlier version of lms3d")
-            stream.seek(0)
-            with np.load(stream, allow_pickle=False) as content:
-                arrays = {name: content[name] for name in content.files}
-        return arrays, json.loads(arrays.pop(_STATE).tobytes())
+            if _digest(stream) == stream.read():
+                return _content(stream)
+            if not _ends_without_comment(stream):
+                raise Damaged(f"{path} is damaged (its checksum is wrong)")
+            content = _content_of_members(stream, path)
+        console.say(f"{path} is of an earlier version of lms3d, without a digest; the checksums of its parts are right")
+        return content
     except FileNotFoundError:
         raise Damaged(f"{path} is missing") from None
     except OSError as error:
@@ -138,6 +142,30 @@ def assign(named: Mapping[str, Any], arrays: Mapping[str, np.ndarray], path: Pat
 
 def _text(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "scalar"
+
+
+def _content(stream: BinaryIO) -> Content:
+    stream.seek(0)
+    with np.load(stream, allow_pickle=False) as content:
+        arrays = {name: content[name] for name in content.files}
+    return arrays, json.loads(arrays.pop(_STATE).tobytes())
+
+
+def _content_of_members(stream: BinaryIO, path: Path) -> Content:
+    """Of an archive that has no digest: whatever is wrong with it, the checksum of a member or its form tells."""
+    try:
+        return _content(stream)
+    except OSError:
+        raise
+    except Exception as error:
+        raise Damaged(f"{path} is damaged ({error})") from None
+
+
+def _ends_without_comment(stream: BinaryIO) -> bool:
+    """Whether a file ends as archives do that have no comment. No bit that changes lets a sealed one look so."""
+    stream.seek(-min(_END_BYTES, stream.seek(0, os.SEEK_END)), os.SEEK_END)
+    end = stream.read()
+    return len(end) == _END_BYTES and end.startswith(b"PK\5\6") and end.endswith(b"\0\0")
 
 
 def _seal(path: Path) -> None:

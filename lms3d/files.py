@@ -3,6 +3,7 @@ lasting caches lie."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -54,20 +55,37 @@ def remove_partials(folder: Path) -> None:
 
 
 def also_as(path: Path, other: Path) -> None:
-    """Gives the file at `path` a second name, in the place of what had it; each may then be replaced without the other."""
+    """Gives the file at `path` a second name, in the place of what had it; each may then be replaced without the other.
+
+    Both have the time at which the content was written: who looks for the latest must not take the second name for newer.
+    """
     with replacing(other) as partial:
         try:
             os.link(path, partial)
         except OSError:  # not every file system has links
             shutil.copyfile(path, partial)
+            written = path.stat().st_mtime_ns
+            with contextlib.suppress(OSError):  # nor lets every one of them set times
+                os.utime(partial, ns=(written, written))
 
 
-def make_folder(path: Path) -> None:
-    """Makes the folder and those above it, where they are missing; a power cut does not take them away again."""
-    made = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    for folder in made:
+def make_folder(path: Path) -> bool:
+    """Makes the folder and those above it, where they are missing; a power cut does not take them away again.
+
+    Returns whether it was this call that made it: of several processes at once, on any file system, it is so for one.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = True
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        made = False
+    for folder in missing:
         _sync_folder(folder.parent)
+    return made
 
 
 def sync(path: Path) -> None:

@@ -26,7 +26,7 @@ import tensorflow as tf
 from lms3d import checkpoint, console, errors, files, replicas
 from lms3d.distributed import World
 from lms3d.elastic import HostsChanged, Memory
-from lms3d.errors import Diverged, Interrupted
+from lms3d.errors import Diverged, InputError, Interrupted
 from lms3d.files import also_as, replacing, write_text
 from lms3d.interrupt import Interrupt
 
@@ -125,6 +125,11 @@ class Keeper(keras.callbacks.Callback):
             arrays, state, damage = checkpoint.latest(path)
         else:
             return None
+        if "samples_per_step" not in state:
+            raise InputError(
+                f"{path} is of a version of lms3d that is too early; start another run, with another --output"
+            )
+        state.setdefault("best", "")  # of an earlier version: best.keras stays what it is
         checkpoint.assign(checkpoint.variables(model), arrays, path)
         if damage:
             console.say(f"{damage}: going on from the one before it, saved {_after(*state['position'])}")

@@ -6,6 +6,7 @@ It is a `flock` on `RUN_DIR/.lock`, whose text says who holds it; who releases i
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -14,10 +15,14 @@ from pathlib import Path
 from typing import Self
 
 from lms3d import console
+from lms3d.errors import InputError
 
 LOCK = ".lock"
 _POLL_SECONDS = 0.1
+_ATTEMPTS = 30
 _NO_FILE = -1
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
+_GONE = frozenset({errno.ESTALE, errno.ENOENT})  # removed by who held it, or by a file server that starts again
 
 
 class RunLock:
@@ -30,7 +35,7 @@ class RunLock:
     def take(self, folder: Path, seconds: float = 0.0) -> bool:
         """Whether this process has the lock of this folder, in place of any other; waits at most so long for it.
 
-        Where the file system has no locks it is said so, and nobody is kept out.
+        Where the file system has no locks it is said so, and nobody is kept out. InputError where a lock fails.
         """
         if folder == self.folder:
             return True
@@ -70,26 +75,48 @@ class RunLock:
         self.release()
 
 
-def _locked(path: Path) -> int | None:
-    """The open and locked file; None while another process has it; _NO_FILE where there are no locks."""
-    while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+def _locked(path: Path, attempts: int = _ATTEMPTS) -> int | None:
+    """The open and locked file; None while another process has it; _NO_FILE where there are no locks. Else InputError: a
+    file that is there may be another's, and who removed it would let a third one in."""
+    try:
+        return _flocked(_opened(path))
+    except OSError as error:
+        why = f"cannot lock it ({error.strerror})"
+        if error.errno in _NO_LOCKS:
+            console.say(f"{path.parent}: {why}: see to it that no other training writes there")
+            return _NO_FILE
+        if error.errno not in _GONE or attempts == 1:
+            raise InputError(
+                f"{path}: {why}; if no training runs there, delete it and try again, or choose another --output"
+            ) from None
+    time.sleep(_POLL_SECONDS)
+    return _locked(path, attempts - 1)
+
+
+def _opened(path: Path) -> int:
+    """The file, made if it is not there. One that another user left may be locked without writing to it."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+
+
+def _flocked(file: int) -> int | None:
+    """The open file, locked; None while another process has it. It is closed where it is not returned."""
+    with contextlib.ExitStack() as unless_kept:
+        unless_kept.callback(os.close, file)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            os.close(file)
             return None
-        except OSError as error:
-            os.close(file)
-            path.unlink(missing_ok=True)
-            console.say(
-                f"{path.parent}: cannot lock it ({error.strerror}): see to it that no other training writes there"
-            )
-            return _NO_FILE
-        if os.fstat(file).st_nlink:
+        if not os.fstat(file).st_nlink:  # its holder has removed it since it was opened
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        with contextlib.suppress(OSError):  # a full disk, a file of another user: who holds it is for messages alone
             os.truncate(file, 0)
-            os.write(
-                file, f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}\n".encode()
-            )
-            return file
-        os.close(file)  # its holder has removed it since it was opened
+            os.write(file, _about_us())
+        unless_kept.pop_all()
+        return file
+
+
+def _about_us() -> bytes:
+    return f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}\n".encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
 import sys
@@ -14,10 +15,12 @@ from typing import Any
 from lms3d import checkpoint, config, console
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
-from lms3d.files import remove_partials, writable_folder, write_json
+from lms3d.files import make_folder, remove_partials, writable_folder, write_json
 from lms3d.runlock import RunLock
 
 DEFAULT_PARENT = Path("runs")
+HANDOVER_SECONDS = 180.0
+"""An NFS server keeps the locks of a machine that is gone for 90 s, if nobody has set another time."""
 _LIBRARIES = ("tensorflow", "keras", "numpy", "nibabel", "SimpleITK", "nilearn", "scipy", "horovod")
 _DECISIVE = ("lms3d", "tensorflow", "keras", "numpy")
 
@@ -48,12 +51,21 @@ def choose(given: dict[str, Any], output: Path | None, resume: bool, lock: RunLo
     return new, output, False
 
 
-def claim(run_dir: Path, lock: RunLock, seconds: float = 0.0) -> None:
-    """Takes the lock of a run folder, for which it waits so long. InputError where another training has it."""
-    if not _taken(run_dir, lock, seconds):
+def claim(run_dir: Path, lock: RunLock) -> None:
+    """Takes the lock of a run folder. InputError where another training has it."""
+    if not _taken(run_dir, lock):
         raise InputError(
             f"--output {run_dir} is in use by {lock.holder(run_dir)}; wait until that training has ended, or stop it, or "
             "choose another --output"
+        )
+
+
+def take_over(run_dir: Path, lock: RunLock) -> None:
+    """Takes the lock of a run folder from the rank that had it before; after `HANDOVER_SECONDS` goes on without it."""
+    if not _taken(run_dir, lock, HANDOVER_SECONDS):
+        console.say(
+            f"{run_dir} is still locked by {lock.holder(run_dir)}, after {HANDOVER_SECONDS:.0f} s; training goes on without "
+            "the lock: see to it that no other training writes there"
         )
 
 
@@ -152,10 +164,18 @@ def _unused(options: TrainConfig, lock: RunLock) -> Path:
     """The first folder under runs/ that holds nothing and that nobody else has: of two that want it, one gets the lock."""
     first = DEFAULT_PARENT / _name(options)
     numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
-    # What holds nothing before the lock is there may hold the results of its last owner then.
-    return next(
-        p for p in chain([first], numbered) if not holds_results(p) and _taken(p, lock) and not holds_results(p)
-    )
+    return next(path for path in chain([first], numbered) if _ours(path, lock))
+
+
+def _ours(run_dir: Path, lock: RunLock) -> bool:
+    """Whether this process alone has the folder, and nothing is in it. Where there are no locks, it must have made it."""
+    if holds_results(run_dir):
+        return False
+    made = False
+    with contextlib.suppress(OSError):  # `writable_folder` will say what is wrong
+        made = make_folder(run_dir)
+    # What held nothing before the lock was there may hold the results of its last owner now.
+    return _taken(run_dir, lock) and (made or lock.locked) and not holds_results(run_dir)
 
 
 def _latest(given: dict[str, Any]) -> Path | None:

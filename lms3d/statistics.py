@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -81,6 +82,7 @@ class StepStatistics:
             for row in reader:
                 self._steps = max(self._steps, _whole(row.get("step")))
                 self._plans = max(self._plans, _whole(row.get("plan")))
+        _end_line(path)
 
     def of_plan(self, plan: int) -> list[dict[str, float | int | str]]:
         """The steps that ran under a plan."""
@@ -94,6 +96,15 @@ class StepStatistics:
         """The median step time after the warm-up; with fewer steps, of all of them."""
         seconds = [float(r["seconds"]) for r in self.of_plan(plan)]
         return statistics.median(seconds[self.warm_up :] or seconds) if seconds else None
+
+
+def _end_line(path: Path) -> None:
+    """Ends a last line that was cut off, so that the next one does not become a part of it."""
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        if file.read() not in (b"", b"\n"):
+            file.write(b"\n")
 
 
 def _whole(text: str | None) -> int:

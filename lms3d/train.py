@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from lms3d.trainer import History
 
 STATS = "lms_stats.csv"
-HANDOVER_SECONDS = 60.0
 WARMUP_EPOCHS = 5  # with several ranks, as in the CheXNet article
 
 _DESCRIPTION = """\
@@ -85,8 +84,10 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
         console.silence(not world.is_chief)
         agree = memory.once if memory is not None else lambda _, make: make()
         run = agree("run", lambda: world.from_chief(chosen))
-        if memory is not None:  # whoever is rank 0 now: the one that was may still be about to end
-            world.from_chief(lambda: runs.claim(run.run_dir, lock, HANDOVER_SECONDS))
+        if not world.is_chief:  # it may have been rank 0 before
+            lock.release()
+        if memory is not None:  # the one that was rank 0 may still be about to end
+            world.from_chief(lambda: runs.take_over(run.run_dir, lock))
         _run(run, world, memory)
 
     if dry_run:

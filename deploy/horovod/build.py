@@ -14,13 +14,14 @@ import fcntl
 import importlib.metadata
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 from urllib.parse import unquote, urlparse
@@ -162,17 +163,28 @@ def try_out(wheel: Path, wanted: Recipe, folder: Path) -> None:
 
 def moved(wheel: Path, folder: Path) -> Path:
     """Copies the wheel beside its place and renames it: a reader of the cache never sees half of it, nor does a power cut
-    leave half of it."""
+    leave half of it, or take it away afterwards. Machines that share the cache may do so at once."""
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{wheel.name}.{os.getpid()}.partial"
+    partial = folder / f".{wheel.name}.{secrets.token_hex(8)}.partial"
     try:
         shutil.copyfile(wheel, partial)
-        with partial.open("rb") as copy:
-            os.fsync(copy.fileno())
+        sync(partial)
         os.replace(partial, folder / wheel.name)
     finally:
         partial.unlink(missing_ok=True)
+    for changed in (folder, *folder.parents[:2]):
+        with suppress(OSError):  # not every file system can sync a folder
+            sync(changed)
     return folder / wheel.name
+
+
+def sync(path: Path) -> None:
+    """Returns when the content of a file, or the names in a folder, are on the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def install(wheel: Path) -> None:

@@ -16,7 +16,7 @@ from data import brats, cache
 from data.case import load_images, load_truth
 from data.errors import DataError
 from data.preprocess import to_cube
-from tests.data.small_data import random_case, save, write_case
+from tests.data.small_data import AFFINE, random_case, save, write_case
 
 
 def build(root: Path, where: Path, resolution: int = 16, **options):
@@ -170,6 +170,51 @@ def test_wrong_questions(small_cache, data_set, tmp_path):
 def test_a_cache_that_may_only_be_read_is_enough(data_set, small_cache, monkeypatch):
     monkeypatch.setattr(cache.files, "writable_directory", lambda path: pytest.fail("asked to write"))
     assert build(data_set, small_cache.directory.parent) == small_cache
+
+
+@pytest.fixture
+def older(tmp_path):
+    """A data set with a mirrored file, and the cache that a version made of it that did not compare frames."""
+    root = tmp_path / "set"
+    for number in (1, 2):
+        write_case(root / f"BraTS20_{number:03d}", random_case(number))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache, "check_frames", lambda _: None)
+        patch.setattr("data.frame.require_same", lambda *_: None)
+        mirrored = root / "BraTS20_002" / "BraTS20_002_t2.nii.gz"
+        save(random_case(2)["t2"], mirrored, AFFINE @ np.diag([-1.0, 1, 1, 1]))
+        built = build(root, tmp_path / "cubes")
+    index = json.loads((built.directory / "index.json").read_text())
+    del index["frames_checked"]
+    (built.directory / "index.json").write_text(json.dumps(index))
+    return root, built
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_mirrored_file_in_a_cache_of_an_earlier_version_is_refused(older, complete):
+    root, built = older
+    if not complete:  # its build was killed
+        (built.directory / "index.json").unlink()
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"BraTS20_002_t2\.nii\.gz: found axes RPS"):
+            build(root, built.directory.parent)
+
+
+def test_a_sound_cache_of_an_earlier_version_is_checked_once(data_set, small_cache, monkeypatch):
+    index, checked = small_cache.directory / "index.json", []
+    monkeypatch.setattr(cache, "check_frames", checked.append)
+    content = json.loads(index.read_text())
+    assert content.pop("frames_checked")
+    index.write_text(json.dumps(content))
+    for _ in range(2):
+        assert build(data_set, small_cache.directory.parent) == small_cache
+    assert [case.id for case in checked] == list(small_cache.ids)
+
+    index.write_text(json.dumps(content))
+    monkeypatch.setattr(cache.files, "write_json", lambda *_: (_ for _ in ()).throw(PermissionError()))
+    for _ in range(2):
+        assert build(data_set, small_cache.directory.parent) == small_cache
+    assert len(checked) == 3 * len(small_cache.ids)
 
 
 def race(root: Path, where: Path, barrier, results) -> None:

@@ -242,6 +242,16 @@ def test_a_power_cut_leaves_a_whole_wheel_or_none(tmp_path, monkeypatch):
     build.moved(wheel, cache / "key")
     paths = (root / "key" / wheel.name for root in disk.each(tmp_path / "every"))
     assert {path.read_bytes() for path in paths if path.exists()} == {b"a wheel"}
+    assert [(root / "key" / wheel.name).read_bytes() for root in disk.now(tmp_path / "now")] == [b"a wheel"]
+
+
+def test_two_machines_that_share_a_cache_do_not_mix_their_wheels(tmp_path, monkeypatch):
+    """Processes of two machines may have the same number."""
+    wheel, partials = tmp_path / "horovod.whl", []
+    monkeypatch.setattr(shutil, "copyfile", lambda _, partial: partials.append(partial) or partial.touch())
+    for _ in range(2):
+        build.moved(wheel, tmp_path / "key")
+    assert len(set(partials)) == 2
 
 
 def test_a_wheel_that_does_not_work_is_not_kept(builder, monkeypatch):

@@ -1,5 +1,7 @@
 """Two generations of a checkpoint: whatever happens to the newer, nothing is read that was not written."""
 
+import contextlib
+import json
 import os
 
 import numpy as np
@@ -46,6 +48,7 @@ def test_the_newest_is_taken_and_the_one_before_it_kept(path):
 
 DAMAGE = {
     "cut off": lambda content: content[: len(content) // 2],
+    "without its digest": lambda content: content[:-64],
     "empty": lambda content: b"",
     "zeros": lambda content: bytes(len(content)),
     "one byte": lambda content: content[:200] + bytes([content[200] ^ 1]) + content[201:],
@@ -83,6 +86,38 @@ def test_every_bit_of_a_checkpoint_is_guarded(path):
                 checkpoint.load(path)
             os.pwrite(file.fileno(), bytes([value]), place)
     assert number_of(checkpoint.load(path)) == 2
+
+
+def unsealed(path, number):
+    """As 0.1.0 wrote it: the archive without a digest."""
+    state = np.frombuffer(json.dumps({"number": number}).encode(), np.uint8)
+    np.savez(path, **{"state.json": state, **{name: array + number for name, array in ARRAYS.items()}})
+
+
+def test_one_of_an_earlier_version_is_read_and_told_of(path, capsys):
+    """It is the newest: the older one must not take its place because it has a digest."""
+    unsealed(path, 3)
+    content = path.read_bytes()
+    assert number_of(checkpoint.latest(path)) == 3
+    (line,) = capsys.readouterr().out.splitlines()
+    assert f"{path} is of an earlier version of lms3d" in line
+    assert path.read_bytes() == content
+    write(path, 4)
+    assert number_of(checkpoint.latest(path)) == 4
+    assert capsys.readouterr().out == ""
+    assert number_of(checkpoint.load(checkpoint.older(path))) == 3
+
+
+def test_a_damaged_one_of_an_earlier_version_gives_place_to_the_one_before_it(path):
+    unsealed(path, 3)
+    content = path.read_bytes()
+    assert number_of(checkpoint.load(path)) == 3
+    for place in range(0, len(content), 7):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
+        with contextlib.suppress(checkpoint.Damaged):  # not all that is there matters
+            assert number_of(checkpoint.load(path)) == 3
+    path.write_bytes(DAMAGE["one byte"](content))
+    assert number_of(checkpoint.latest(path)) == 1
 
 
 def test_what_the_system_will_not_read_is_not_taken_for_damaged(path):

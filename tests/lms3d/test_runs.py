@@ -1,5 +1,7 @@
 """Which run a command means."""
 
+import errno
+import fcntl
 import json
 import os
 from dataclasses import replace
@@ -75,6 +77,18 @@ def test_two_trainings_without_output_get_folders_of_their_own(holder):
     assert (first.name, second.name) == ("isensee2017-64", "isensee2017-64-2")
 
 
+def test_where_there_are_no_locks_two_get_folders_of_their_own_too(monkeypatch, tmp_path):
+    """Only what one has made is surely not another's, whoever looks first."""
+
+    def flock(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    (runs.DEFAULT_PARENT / "isensee2017-64").mkdir(parents=True)  # of one that has just begun
+    names = [runs.choose({"resolution": 64}, None, False, RunLock())[1].name for _ in range(2)]
+    assert names == ["isensee2017-64-2", "isensee2017-64-3"]
+
+
 def test_a_folder_without_results_is_used_again_when_its_run_has_ended(holder):
     _, first, _ = runs.choose({"resolution": 64}, None, False, holder)
     holder.release()
@@ -115,16 +129,48 @@ def test_the_command_says_in_one_line_who_has_the_folder(holder, capsys, tmp_pat
 
 
 @pytest.mark.parametrize("becomes_rank_0", [False, True], ids=["from the start", "elastic, later"])
-def test_the_command_holds_its_folder_while_it_trains(monkeypatch, tmp_path, becomes_rank_0):
+def test_the_command_holds_its_folder_while_it_trains(elastically, monkeypatch, tmp_path, becomes_rank_0):
     run_dir, held = tmp_path / "run", []
     monkeypatch.setattr(train, "_run", lambda run, *_: held.append(not RunLock().take(run.run_dir)))
-    if becomes_rank_0:  # in this process's first world another rank chose the folder, and had the lock
-        memory = elastic.Memory()
-        memory.once("run", lambda: a_run(config.chosen({}), run_dir))
-        monkeypatch.setattr(elastic, "run", lambda train_once: train_once(World(), memory))
-    assert train.main(["--output", str(run_dir), *(["--elastic"] if becomes_rank_0 else [])]) == 0
+    assert (elastically(World()) if becomes_rank_0 else train.main(["--output", str(run_dir)])) == 0
     assert held == [True]
     assert not list(run_dir.iterdir())
+
+
+@pytest.fixture
+def elastically(monkeypatch, tmp_path):
+    """Calls the command in a later world of an elastic job: rank 0 of an earlier one had chosen the folder."""
+    memory = elastic.Memory()
+    memory.once("run", lambda: a_run(config.chosen({}), tmp_path / "run"))
+
+    def call(*worlds):
+        monkeypatch.setattr(elastic, "run", lambda train_once: [train_once(world, memory) for world in worlds])
+        return train.main(["--output", str(tmp_path / "run"), "--elastic"])
+
+    return call
+
+
+def test_an_elastic_job_outlives_the_lock_of_a_lost_machine(holder, elastically, monkeypatch, tmp_path, capsys):
+    """A file server keeps it for a while; the job must not end of it."""
+    assert runs.HANDOVER_SECONDS > 90
+    monkeypatch.setattr(runs, "HANDOVER_SECONDS", 0.1)
+    trained = []
+    monkeypatch.setattr(train, "_run", lambda run, *_: trained.append(run.run_dir))
+    runs.claim(tmp_path / "run", holder)
+    assert elastically(World()) == 0
+    assert trained == [tmp_path / "run"]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert f"run is still locked by process {os.getpid()} on " in line
+    assert "goes on without the lock" in line
+
+
+def test_who_is_rank_0_no_more_gives_the_lock_back(elastically, monkeypatch, tmp_path):
+    free = []
+    monkeypatch.setattr(train, "_run", lambda run, *_: free.append(RunLock().take(run.run_dir)))
+    monkeypatch.setattr(train.console, "silence", lambda _: None)  # it would last
+    monkeypatch.setattr(World, "from_chief", lambda world, make: make() if world.is_chief else None)
+    assert elastically(World(), World(rank=1, size=2)) == 0
+    assert free == [False, True]
 
 
 def a_run(options, run_dir):

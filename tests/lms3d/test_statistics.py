@@ -3,6 +3,8 @@
 import csv
 from pathlib import Path
 
+import pytest
+
 from lms3d.statistics import COLUMNS, StepStatistics
 
 
@@ -29,12 +31,15 @@ def test_steps_and_plans_of_a_resumed_run_count_on(tmp_path):
     assert len(resumed.rows) == 2
 
 
-def test_a_line_that_was_cut_off_does_not_stop_a_run(tmp_path):
+@pytest.mark.parametrize("rest", ["3,tra\n", "3,tra", "3,train,1,1.5\r"])
+def test_a_line_that_was_cut_off_does_not_stop_a_run(tmp_path, rest):
     file = tmp_path / "lms_stats.csv"
     run(file, 3)
-    file.write_text(file.read_text() + "3,tra\n")
+    with file.open("a", newline="") as opened:
+        opened.write(rest)
     run(file, 1)
-    assert read(file)[-1]["step"] == "4"
+    assert [row["step"] for row in read(file)] == ["0", "1", "2", "3", "4"]
+    assert read(file)[-1]["peak_bytes"] == "7"
 
 
 def test_a_file_of_an_earlier_version_keeps_its_columns(tmp_path):

@@ -1,6 +1,7 @@
 """A run that was interrupted and resumed must end with the bits of one that was not."""
 
 import csv
+import json
 import math
 import os
 import shutil
@@ -213,6 +214,24 @@ def test_checkpoint_of_another_model(tmp_path, straight):
 def copied(tmp_path, straight):
     """A copy of the run of four epochs, of which the second and the fourth were the best so far; the fifth is again."""
     return Path(shutil.copytree(straight[0], tmp_path / "run"))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_resumed_from_a_checkpoint_of_an_earlier_version(copied, straight, known):
+    """Without digests, and those before them without what a run on other ranks needs."""
+    path = checkpoint.path_in(copied)
+    arrays, state = checkpoint.load(path)
+    for name in ("best",) if known else ("best", "samples_per_step"):
+        del state[name]
+    np.savez(path, **{"state.json": np.frombuffer(json.dumps(state).encode(), np.uint8)}, **arrays)
+    if not known:
+        with pytest.raises(InputError, match="another --output"):
+            run(copied, resume=True)
+        return
+    model, history = run(copied, resume=True)
+    assert history.resumed_at == trainer.Position(4, 0)
+    assert_same(model, copied, straight)
+    assert files.digest(copied / "best.keras") == files.digest(straight[0] / "best.keras")
 
 
 class Killed(BaseException):
