@@ -47,11 +47,15 @@ def speaks_mpi() -> bool:
     return _mpi is not None
 
 
-def close() -> None:
-    """Leaves the others; those who still wait for this rank get an error."""
+def close(together: bool = True) -> None:
+    """Leaves the others; those who still wait for this rank get an error.
+
+    together: False where this rank alone leaves. MPI's end would wait for the others, who may be busy for hours; a process
+    that fails without it makes the launcher end them.
+    """
     global _mpi
     hvd.shutdown()
-    if _mpi is not None:
+    if _mpi is not None and together:
         _mpi.close()
     _mpi = None
 

@@ -158,12 +158,12 @@ class World:
 
         replicas.average_statistics(model)
 
-    def close(self) -> None:
-        """Leaves the world; call it last."""
+    def close(self, together: bool = True) -> None:
+        """Leaves the world; call it last. together: whether all ranks come here, now or later."""
         if self.size > 1:
             from lms3d import collectives
 
-            collectives.close()
+            collectives.close(together)
 
 
 def join() -> World:
@@ -199,16 +199,20 @@ def join() -> World:
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """`join`, and `close` at the end. Of an error that all ranks share, rank 0 tells before any rank goes: a launcher
+    """`join`, and `close` at the end. An error is told before any rank goes, by rank 0 where all ranks share it: a launcher
     ends the whole job as soon as one process has failed."""
     from lms3d import lost_rank
 
     world = join()
+    together = True
     try:
         with lost_rank.watched(world), told_once(world):
             yield world
+    except BaseException as error:
+        together = errors.is_of_all_ranks(error)
+        raise
     finally:
-        world.close()
+        world.close(together)
 
 
 @contextmanager

@@ -4,7 +4,7 @@
 |-------------------------------------|------------------------------------------------------------------------------|
 | a rank died, however                | all: the watchdog at once, Horovod at the next reduction, the launcher        |
 | a rank is stopped, a machine is gone | all: watchdog and Horovod after `WAIT_SECONDS`                                |
-| a rank fails with an error          | it says so itself; the others end with it                                    |
+| a rank fails with an error          | it says so itself, before it leaves; the others end with it                  |
 | a rank is only slow                 | nobody: ranks may plan, trace or read for as long as they need               |
 """
 
@@ -22,7 +22,7 @@ from lms3d.watchdog import SILENT_SECONDS, Loss, Watchdog
 
 WAIT_SECONDS = round(SILENT_SECONDS)
 ELASTIC_WAIT_SECONDS = 120  # a rank that joins has to start Python and TensorFlow while the others wait for it
-LAST_SECONDS = 20  # for a rank that knows of a loss to close its files
+LAST_SECONDS = 20  # for a rank that knows of a loss, or fails alone, to close its files
 
 _OF_HOROVOD = (
     *("Horovod has been shut down", "Connection closed by peer", "Connection reset by peer", "Broken pipe"),
@@ -59,7 +59,8 @@ def is_loss(error: BaseException | None) -> bool:
 def watched(world: World) -> Iterator[None]:
     """Within the block the loss of another rank ends this process: by RankLost, or at once if it is too busy for that.
 
-    The line for the user is on stderr before RankLost is raised, since launchers soon kill the other ranks.
+    The line for the user is on stderr before RankLost is raised, since launchers soon kill the other ranks. So is that of
+    an error which this rank alone has: the others, once they know of it, leave without a word.
     """
     if world.size == 1:
         yield
@@ -70,9 +71,12 @@ def watched(world: World) -> Iterator[None]:
         yield
     except Exception as error:
         farewell = "failed"
-        if not is_loss(error):
-            raise
-        raise _lost(world, watchdog) from error
+        if is_loss(error):
+            raise _lost(world, watchdog) from error
+        if not errors.is_of_all_ranks(error):
+            errors.tell_once(error, True)
+            _bound_closing()
+        raise
     finally:
         watchdog.close(farewell)
 
@@ -82,8 +86,13 @@ def _lost(world: World, watchdog: Watchdog) -> RankLost:
     loss = watchdog.wait_for_loss(2.0) or Loss(-1, "Horovod says no more")
     if watchdog.loss is None:
         _tell(world, loss)
-    signal.alarm(LAST_SECONDS)  # closing must not wait for who is gone: the kernel ends this process then
+    _bound_closing()
     return RankLost(_message(world, loss))
+
+
+def _bound_closing() -> None:
+    """Closing must not wait for who is gone or stopped: after `LAST_SECONDS` the kernel ends this process."""
+    signal.alarm(LAST_SECONDS)
 
 
 def _tell(world: World, loss: Loss) -> None:

@@ -46,6 +46,15 @@ def test_the_launcher_binds_as_it_was_told(found):
         assert min(len(first["cores"]), len(second["cores"])) >= launchers.cores_of_a_socket()
 
 
+def test_an_error_of_one_rank_ends_the_job_at_once_and_is_told(started_by):
+    """Rank 1's, while rank 0 prepares something long: MPI's own end would wait for it."""
+    launchers.need("mpirun")
+    job = started_by(launchers.COMMANDS["mpirun"], "job_fails.py", "1", timeout=90, **launchers.ENVIRONMENT)
+    said = [line for line in job.output.splitlines() if "lms3d:" in line]
+    assert said == ["lms3d: error: rank 1 cannot write here"], job.output
+    assert job.code == 2, f"it was not rank 1 that ended the job:\n{job.output}"
+
+
 @pytest.mark.parametrize(("variable", "outcome"), [("", pytest.skip.Exception), ("1", pytest.fail.Exception)])
 def test_a_missing_launcher_fails_where_it_has_been_installed(monkeypatch, variable, outcome):
     monkeypatch.setattr(launchers, "HOROVODRUN", Path(__file__))

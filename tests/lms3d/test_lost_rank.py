@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from lms3d import lost_rank, watchdog
+from lms3d import errors, lost_rank, watchdog
 from lms3d.distributed import World
+from lms3d.errors import InputError
 from lms3d.watchdog import Loss, Watchdog
 
 
@@ -149,3 +151,16 @@ def test_one_rank_tells(capsys):
 def test_alone_there_is_nothing_to_watch():
     with lost_rank.watched(World()):
         assert "watchdog" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.parametrize(("of_all", "said", "bounded"), [(False, "lms3d: error: no space\n", True), (True, "", False)])
+def test_an_error_of_this_rank_alone_is_told_before_the_others_hear_of_it(monkeypatch, capsys, of_all, said, bounded):
+    told, alarms = [], []
+    peers = SimpleNamespace(close=lambda farewell: told.append((farewell, capsys.readouterr().err)))
+    monkeypatch.setattr(lost_rank, "Watchdog", lambda *_: peers)
+    monkeypatch.setattr(lost_rank.signal, "alarm", alarms.append)
+    error = InputError("no space")
+    with pytest.raises(InputError), lost_rank.watched(World(rank=1, size=2)):
+        raise errors.of_all_ranks(error) if of_all else error
+    assert told == [("failed", said)]
+    assert bool(alarms) == bounded
