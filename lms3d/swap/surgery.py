@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ class RewrittenFunction(concrete_function.ConcreteFunction):
     """
 
     one_at_a_time: threading.Lock
+    needed: object  # see `needs`
 
     def _call_flat(self, tensor_inputs: Sequence[tf.Tensor], captured_inputs: Sequence[tf.Tensor]) -> Any:
         reads_files = self._reads_files()
@@ -61,7 +63,16 @@ def make_function(function: tf.types.experimental.ConcreteFunction) -> Rewritten
     made = concrete_function.ConcreteFunction.from_func_graph(function.graph, function.function_type, {})
     made.__class__ = RewrittenFunction
     made.one_at_a_time = threading.Lock()
+    made.needed = getattr(function.graph, "lms3d_needs", lambda: None)()
     return made
+
+
+def needs(graph: tf.Graph, owner: object) -> None:
+    """Functions that `make_function` makes of `graph` from now on keep `owner`, without which they cannot run.
+
+    The graph does not: TensorFlow keeps it for ever where a layer has a gradient of its own.
+    """
+    graph.lms3d_needs = weakref.ref(owner)
 
 
 def was_differentiated(function: tf.types.experimental.ConcreteFunction) -> bool:
