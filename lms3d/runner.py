@@ -3,9 +3,9 @@
 A plan is a prediction, and a pool of memory never looks the same twice. So the variables are saved before each step of
 a plan (a copy in the host's own memory: 100 MB, 12 ms, for 8 million parameters with Adam). Should the step run out
 of memory all the same, they are put back, a tighter plan is made, and the same batch runs again: nothing is lost and no
-number changes. What the first steps of a training plan measure may ask for another one, too (see `feedback`); rewriting
-edits a graph in place, so each plan gets a trace of its own, and the earlier function is kept until the new one has proved
-better.
+number changes. They are put back, too, where the swap disk fails, before the error is raised. What the first steps of a
+training plan measure may ask for another one (see `feedback`); rewriting edits a graph in place, so each plan gets a trace
+of its own, and the earlier function is kept until the new one has proved better.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d import memory, pool, reduction
-from lms3d.errors import DoesNotFit
+from lms3d.errors import DoesNotFit, StorageError
 from lms3d.feedback import MOST_CHANGES, Change, Feedback
 from lms3d.snapshot import Snapshot
 from lms3d.statistics import StepStatistics
@@ -88,6 +88,10 @@ class StepRunner:
                     raise self._too_late_to_repeat() from error
                 self._undo(key, saved)
                 continue
+            except StorageError:  # an update of wrong numbers, or a part of one
+                if saved is not None and reduction.begun(model) == averagings:
+                    saved.restore()
+                raise
             return outputs
         raise AssertionError("the last attempt returns or raises")
 
@@ -191,9 +195,10 @@ class StepRunner:
         )
 
     def _save(self, key: Key, prepared: Prepared) -> Snapshot | None:
-        """Copies of the variables; None where nothing could be planned better."""
+        """Copies of the variables; None where nothing could be planned better, nor a disk fail."""
         settings = self.engine.settings
-        if settings.planner == "off" or self._fixed or (prepared.plan.empty and settings.pool == "none"):
+        final = settings.planner == "off" or self._fixed or (prepared.plan.empty and settings.pool == "none")
+        if final and (prepared.plan.empty or settings.tier != "disk"):
             return None
         variables = prepared.function.graph.variables
         if key not in self._snapshots or not self._snapshots[key].is_of(variables):

@@ -182,7 +182,7 @@ def leaves(file: SwapFile) -> None:
 
 
 def test_fit_asks_after_a_step_in_which_pages_came_back(tmp_path, monkeypatch):
-    """What a step has read may have come back wrong while it was read."""
+    """What a step has read may have come back wrong while it was read: what it made of the weights is taken back."""
     layers = [keras.layers.Dense(64, activation="relu") for _ in range(6)]
     model = keras.Sequential([keras.Input((64,)), *layers])
     model.compile(optimizer="sgd", loss="mse", jit_compile=False)
@@ -192,9 +192,14 @@ def test_fit_asks_after_a_step_in_which_pages_came_back(tmp_path, monkeypatch):
     monkeypatch.setattr(swapfile._LIBC, "msync", fails(errno.ENOSPC))
     faults = iter([7, 7, 7, 9])  # before and after each step
     monkeypatch.setattr(tiers, "_pages_read", lambda: next(faults))
+    new = model.get_weights()
     model.fit(*data, batch_size=8, verbose=0, callbacks=[lms])
+    good = model.get_weights()
+    assert any((one != other).any() for one, other in zip(new, good, strict=True))
     with pytest.raises(StorageError, match=r"swap folder .*No space left .* while writing back"):
         model.fit(*data, batch_size=8, verbose=0, callbacks=[lms])
+    for before, after in zip(good, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
     assert isinstance(lms.storage_error, StorageError)
     lms.close()
 
