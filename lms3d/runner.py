@@ -26,6 +26,7 @@ from lms3d.snapshot import Snapshot
 from lms3d.statistics import StepStatistics
 from lms3d.swap import surgery
 from lms3d.swap.decide import does_not_fit
+from lms3d.swap.effort import Account
 from lms3d.swap.engine import Engine, Prepared, trace_step
 from lms3d.units import format_size
 
@@ -50,10 +51,15 @@ class StepRunner:
         self.engine, self.statistics, self.adapt = engine, statistics, adapt
         self.steps: dict[Key, Prepared] = {}
         self.steps_left: int | None = None
+        self._account = Account()  # what planning has cost the run, for all its steps
         self._feedback: dict[Key, Feedback] = {}
         self._snapshots: dict[Key, Snapshot] = {}
         self._earlier: dict[Key, Prepared] = {}  # what returns if the plan in use does not prove better
         self._told_unknown_sizes = False
+
+    def begin_run(self) -> None:
+        """A `fit`, or an `evaluate` or `predict` outside of one, grants its own time for planning."""
+        self._account.seconds = 0.0
 
     def run(self, model: keras.Model, kind: str, batch: Any) -> Any:
         """One step ("train", "test", "predict") on a batch: nested tensors or arrays."""
@@ -114,7 +120,7 @@ class StepRunner:
                 budget_bytes=budget,
                 machine=change.machine if change else None,
                 steps=self._feedback[key].run_steps,
-                spent_seconds=self._feedback[key].spent_seconds,
+                spent_seconds=self._account.seconds,
             )
         except DoesNotFit as error:
             if error.smallest_limit_bytes is None or budget == limit:
@@ -172,7 +178,7 @@ class StepRunner:
     def _new_feedback(self, kind: str) -> Feedback:
         """Only training runs long enough for a second plan, and what the user fixed stays."""
         free = self.adapt and kind == "train" and not self._fixed
-        return Feedback(self.engine.settings.limit_bytes, MOST_CHANGES if free else 0, self.steps_left)
+        return Feedback(self.engine.settings.limit_bytes, MOST_CHANGES if free else 0, self.steps_left, self._account)
 
     # -- out of memory -------------------------------------------------------------------------------------------------
 
