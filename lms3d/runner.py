@@ -234,7 +234,6 @@ class StepRunner:
             for value in tf.nest.flatten(outputs)[:1]:
                 if isinstance(value, tf.Tensor) and value.shape.rank == 0:
                     value.numpy()  # a GPU runs behind: wait, so that the step's seconds are its own
-            self.engine.check_step()
             return outputs
         except tf.errors.OpError:
             if self.engine.storage_error is not None:

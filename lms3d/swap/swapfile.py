@@ -19,7 +19,7 @@ a read gives zeros, or what was there before, and no error. So:
  2. Bytes that are gone are not read before an fsync of what is held (`sync`) has said that all of them are on the disk. Less
     does not do: sync_file_range hears of no blocks that ext4 has written and failed to enter, and of nothing on an overlay.
  3. Pages that are there can go, and come back wrong, while they are read. The process has waited for a page then, a major
-    fault, so `DiskTier.check` syncs after a step that had one.
+    fault, so `DiskTier.check` syncs after a function that had one.
  4. A file that has failed is removed: whoever still wants its bytes gets an error, and the next write makes a new one.
 """
 

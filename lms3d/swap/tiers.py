@@ -71,10 +71,10 @@ class Tier(Protocol):
         """
 
     def begin(self) -> None:
-        """Before a step. What has failed before it explains nothing in it."""
+        """Before a step, and before its function runs. What has failed earlier explains nothing in it."""
 
     def check(self) -> None:
-        """After a step: StorageError where the tier has failed to keep what the step may have read."""
+        """After a function: StorageError where the tier has failed to keep what it may have read."""
 
     def discard(self, graph: tf.Graph) -> None:
         """Give back the space of a graph that will not run again."""

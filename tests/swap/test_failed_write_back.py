@@ -190,7 +190,7 @@ def test_fit_asks_after_a_step_in_which_pages_came_back(tmp_path, monkeypatch):
     lms = LMS(swap_dir=tmp_path, tier="disk", **manual)
     data = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
     monkeypatch.setattr(swapfile._LIBC, "msync", fails(errno.ENOSPC))
-    faults = iter([7, 7, 7, 9])  # before and after each step
+    faults = iter([7, 7, 7, 7, 7, 9])  # before each step, before and after its function
     monkeypatch.setattr(tiers, "_pages_read", lambda: next(faults))
     new = model.get_weights()
     model.fit(*data, batch_size=8, verbose=0, callbacks=[lms])
@@ -202,6 +202,20 @@ def test_fit_asks_after_a_step_in_which_pages_came_back(tmp_path, monkeypatch):
         np.testing.assert_array_equal(before, after)
     assert isinstance(lms.storage_error, StorageError)
     lms.close()
+
+
+def test_so_does_a_function_that_was_rewritten(tmp_path, monkeypatch):
+    """No step of Keras, and nobody but the function itself to ask."""
+    tier = DiskTier(tmp_path)
+    made = by_tflms(chain, tier, mapped=True)
+    made.function(batch())
+    monkeypatch.setattr(swapfile._LIBC, "msync", fails(errno.ENOSPC))
+    made.function(batch())
+    faults = iter([7, 9])
+    monkeypatch.setattr(tiers, "_pages_read", lambda: next(faults))
+    with pytest.raises(StorageError, match=r"swap folder .*No space left .* while writing back"):
+        made.function(batch())
+    tier.close()
 
 
 # -- where no disk can be made to fail -------------------------------------------------------------------------------
