@@ -104,6 +104,14 @@ def test_nor_is_it_read_where_it_lies(thin):
         file.fetch()
 
 
+def test_nor_between_the_look_for_it_and_the_read(thin, monkeypatch):
+    monkeypatch.setattr(swapfile, "_LEAST_MAPPED_BYTES", 1 + SIZE)
+    (file,) = lost(thin)
+    monkeypatch.setattr(swapfile, "_resident", lambda mapped: True)
+    with pytest.raises(OSError, match=FAILED):
+        file.read(np.empty(SIZE, np.uint8))
+
+
 def test_the_error_outlives_the_inode(thin):
     """Small tensors in many files: what the system knows of a file goes with its last page, unless somebody holds it."""
     size = swapfile._LEAST_MAPPED_BYTES // 2
@@ -246,6 +254,16 @@ def test_bytes_that_left_the_memory_are_asked_for_first(file, monkeypatch, read,
     monkeypatch.setattr(swapfile, "_resident", lambda mapped: False)
     with pytest.raises(OSError, match=FAILED):
         read(file)
+
+
+def test_bytes_that_leave_the_memory_before_they_are_read_are_asked_for_afterwards(file, monkeypatch):
+    monkeypatch.setattr(swapfile, "writes_in_place", lambda folder: False)
+    monkeypatch.setattr(swapfile._LIBC, "msync", fails(errno.EIO))
+    blocks = iter([5, 5, 5, 6])
+    monkeypatch.setattr(swapfile, "_blocks_read", lambda: next(blocks))
+    file.read(np.empty(SIZE, np.uint8))
+    with pytest.raises(OSError, match=FAILED):
+        file.read(np.empty(SIZE, np.uint8))
 
 
 def test_a_file_that_cannot_be_mapped_is_held_by_a_descriptor(tmp_path, monkeypatch):
