@@ -160,6 +160,7 @@ class LMS(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         self._attach("train")
         self._training = True
+        self._get_runner().begin_run()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         epochs = (self.params or {}).get("epochs")
@@ -175,6 +176,7 @@ class LMS(keras.callbacks.Callback):
     def on_test_begin(self, logs: Any = None) -> None:
         self._attach("test")
         if not self._training:
+            self._get_runner().begin_run()
             self._tell_length(1)
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -185,6 +187,8 @@ class LMS(keras.callbacks.Callback):
 
     def on_predict_begin(self, logs: Any = None) -> None:
         self._attach("predict")
+        if not self._training:
+            self._get_runner().begin_run()
         self._tell_length(1)
 
     def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:

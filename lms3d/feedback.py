@@ -107,12 +107,18 @@ class Feedback:
     """The rounds of one step under one limit: `begin` each plan, `add` its steps; when it is `due`, `judge` and `propose`.
 
     changes: how often it may ask for another plan; 0 keeps the record alone. run_steps: of the whole run; None is unknown.
-    spent_seconds: what its plans have cost, by the price list of `swap.effort`, even if they came from the cache.
+    account: of the run: what its plans have cost, by the price list of `swap.effort`, even if they came from the cache.
     """
 
-    def __init__(self, limit_bytes: int, changes: int = MOST_CHANGES, run_steps: int | None = None) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        changes: int = MOST_CHANGES,
+        run_steps: int | None = None,
+        account: effort.Account | None = None,
+    ) -> None:
         self.limit_bytes, self.changes_left, self.run_steps = limit_bytes, changes, run_steps
-        self.spent_seconds = 0.0
+        self.account = account or effort.Account()
         self.budget_bytes = limit_bytes  # what the present plan was made for, or the next one is to be made for
         self.rounds: list[Round] = []
         self._reason = "first plan"
@@ -134,7 +140,7 @@ class Feedback:
             predicted_stall_seconds=report.predicted_stall_seconds,
         )
         self.rounds.append(record)
-        self.spent_seconds += report.effort_seconds
+        self.account.seconds += report.effort_seconds
         report.rounds = self.rounds
         self._before = self._now if change else None
         self._now = _Trial(plan, report, machine, record.budget_bytes, change, record)
@@ -207,7 +213,7 @@ class Feedback:
         return None
 
     def _granted(self, now: _Trial) -> bool:
-        left = effort.left(self.run_steps, now.report.unedited_step_seconds, self.spent_seconds)
+        left = effort.left(self.run_steps, now.report.unedited_step_seconds, self.account.seconds)
         return left >= effort.SMALLEST_SECONDS
 
     def reject(self, change: Change, plan: Plan, report: Report) -> str:
@@ -223,7 +229,7 @@ class Feedback:
     def refuse(self, change: Change, why: str, report: Report | None = None) -> None:
         """A change came to nothing. report: of the plan that was made for it."""
         self._spent.add(change.rule)
-        self.spent_seconds += report.effort_seconds if report else 0.0
+        self.account.seconds += report.effort_seconds if report else 0.0
         self.rounds.append(Round(reason=change.reason, budget_bytes=change.budget_bytes, outcome=f"dropped: {why}"))
 
 

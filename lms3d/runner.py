@@ -3,9 +3,9 @@
 A plan is a prediction, and a pool of memory never looks the same twice. So the variables are saved before each step of
 a plan (a copy in the host's own memory: 100 MB, 12 ms, for 8 million parameters with Adam). Should the step run out
 of memory all the same, they are put back, a tighter plan is made, and the same batch runs again: nothing is lost and no
-number changes. What the first steps of a training plan measure may ask for another one, too (see `feedback`); rewriting
-edits a graph in place, so each plan gets a trace of its own, and the earlier function is kept until the new one has proved
-better.
+number changes. They are put back, too, where the swap disk fails, before the error is raised. What the first steps of a
+training plan measure may ask for another one (see `feedback`); rewriting edits a graph in place, so each plan gets a trace
+of its own, and the earlier function is kept until the new one has proved better.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d import memory, pool, reduction
-from lms3d.errors import DoesNotFit
+from lms3d.errors import DoesNotFit, StorageError
 from lms3d.feedback import MOST_CHANGES, Change, Feedback
 from lms3d.snapshot import Snapshot
 from lms3d.statistics import StepStatistics
 from lms3d.swap import surgery
 from lms3d.swap.decide import does_not_fit
+from lms3d.swap.effort import Account
 from lms3d.swap.engine import Engine, Prepared, trace_step
 from lms3d.units import format_size
 
@@ -50,10 +51,15 @@ class StepRunner:
         self.engine, self.statistics, self.adapt = engine, statistics, adapt
         self.steps: dict[Key, Prepared] = {}
         self.steps_left: int | None = None
+        self._account = Account()  # what planning has cost the run, for all its steps
         self._feedback: dict[Key, Feedback] = {}
         self._snapshots: dict[Key, Snapshot] = {}
         self._earlier: dict[Key, Prepared] = {}  # what returns if the plan in use does not prove better
         self._told_unknown_sizes = False
+
+    def begin_run(self) -> None:
+        """A `fit`, or an `evaluate` or `predict` outside of one, grants its own time for planning."""
+        self._account.seconds = 0.0
 
     def run(self, model: keras.Model, kind: str, batch: Any) -> Any:
         """One step ("train", "test", "predict") on a batch: nested tensors or arrays."""
@@ -88,6 +94,10 @@ class StepRunner:
                     raise self._too_late_to_repeat() from error
                 self._undo(key, saved)
                 continue
+            except StorageError:  # an update of wrong numbers, or a part of one
+                if saved is not None and reduction.begun(model) == averagings:
+                    saved.restore()
+                raise
             return outputs
         raise AssertionError("the last attempt returns or raises")
 
@@ -110,7 +120,7 @@ class StepRunner:
                 budget_bytes=budget,
                 machine=change.machine if change else None,
                 steps=self._feedback[key].run_steps,
-                spent_seconds=self._feedback[key].spent_seconds,
+                spent_seconds=self._account.seconds,
             )
         except DoesNotFit as error:
             if error.smallest_limit_bytes is None or budget == limit:
@@ -168,7 +178,7 @@ class StepRunner:
     def _new_feedback(self, kind: str) -> Feedback:
         """Only training runs long enough for a second plan, and what the user fixed stays."""
         free = self.adapt and kind == "train" and not self._fixed
-        return Feedback(self.engine.settings.limit_bytes, MOST_CHANGES if free else 0, self.steps_left)
+        return Feedback(self.engine.settings.limit_bytes, MOST_CHANGES if free else 0, self.steps_left, self._account)
 
     # -- out of memory -------------------------------------------------------------------------------------------------
 
@@ -191,9 +201,10 @@ class StepRunner:
         )
 
     def _save(self, key: Key, prepared: Prepared) -> Snapshot | None:
-        """Copies of the variables; None where nothing could be planned better."""
+        """Copies of the variables; None where nothing could be planned better, nor a disk fail."""
         settings = self.engine.settings
-        if settings.planner == "off" or self._fixed or (prepared.plan.empty and settings.pool == "none"):
+        final = settings.planner == "off" or self._fixed or (prepared.plan.empty and settings.pool == "none")
+        if final and (prepared.plan.empty or settings.tier != "disk"):
             return None
         variables = prepared.function.graph.variables
         if key not in self._snapshots or not self._snapshots[key].is_of(variables):
@@ -223,7 +234,6 @@ class StepRunner:
             for value in tf.nest.flatten(outputs)[:1]:
                 if isinstance(value, tf.Tensor) and value.shape.rank == 0:
                     value.numpy()  # a GPU runs behind: wait, so that the step's seconds are its own
-            self.engine.check_step()
             return outputs
         except tf.errors.OpError:
             if self.engine.storage_error is not None:

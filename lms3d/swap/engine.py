@@ -175,11 +175,6 @@ class Engine:
         if self._tier is not None:
             self._tier.begin()
 
-    def check_step(self) -> None:
-        """After a step: StorageError where the tier has failed to keep what the step has read."""
-        if self._tier is not None:
-            self._tier.check()
-
     def take_counters(self) -> dict[str, float]:
         """Bytes and seconds of swapping since the last call, where the tier can measure them."""
         return {} if self._tier is None else self._tier.take_counters()

@@ -8,7 +8,6 @@ A plan takes seconds to make and the same step comes again: in the next run, aft
  3. That no plan fits is an outcome like any other: it is kept, and raised again.
  4. The folder holds `MOST_PLANS` plans; those that were not used for longest go first. A folder that cannot be written
     costs the time to plan again and nothing else.
-A planner that runs into its time limit finds less on a busy machine; what it found is what is kept.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ class RewrittenFunction(concrete_function.ConcreteFunction):
     """
 
     one_at_a_time: threading.Lock
+    needed: Any  # its tier, see `needs`
 
     def _call_flat(self, tensor_inputs: Sequence[tf.Tensor], captured_inputs: Sequence[tf.Tensor]) -> Any:
         reads_files = self._reads_files()
@@ -46,8 +48,16 @@ class RewrittenFunction(concrete_function.ConcreteFunction):
                 "a GradientTape cannot see through tensors that LMS swaps to a disk: take the gradients inside the function, "
                 "as a training step does, and rewrite that; or use tier='host'"
             )
-        with execution(), self.one_at_a_time if reads_files else contextlib.nullcontext():
+        with execution(), self._swapping() if reads_files else contextlib.nullcontext():
             return super()._call_flat(tensor_inputs, captured_inputs)
+
+    @contextlib.contextmanager
+    def _swapping(self) -> Iterator[None]:
+        """A call that reads swap files. StorageError where what it read may not be what it wrote."""
+        with self.one_at_a_time:
+            self.needed.begin()
+            yield
+            self.needed.check()
 
     def _reads_files(self) -> bool:
         return any(
@@ -61,7 +71,16 @@ def make_function(function: tf.types.experimental.ConcreteFunction) -> Rewritten
     made = concrete_function.ConcreteFunction.from_func_graph(function.graph, function.function_type, {})
     made.__class__ = RewrittenFunction
     made.one_at_a_time = threading.Lock()
+    made.needed = getattr(function.graph, "lms3d_needs", lambda: None)()
     return made
+
+
+def needs(graph: tf.Graph, tier: Any) -> None:
+    """Functions that `make_function` makes of `graph` from now on keep a `tiers.Tier`, without which they cannot run.
+
+    The graph does not: TensorFlow keeps it for ever where a layer has a gradient of its own.
+    """
+    graph.lms3d_needs = weakref.ref(tier)
 
 
 def was_differentiated(function: tf.types.experimental.ConcreteFunction) -> bool:

@@ -18,8 +18,8 @@ a read gives zeros, or what was there before, and no error. So:
     nobody holds.
  2. Bytes that are gone are not read before an fsync of what is held (`sync`) has said that all of them are on the disk. Less
     does not do: sync_file_range hears of no blocks that ext4 has written and failed to enter, and of nothing on an overlay.
- 3. Pages that are there can go, and come back wrong, while they are read. The process has waited for a page then, a major
-    fault, so `DiskTier.check` syncs after a step that had one.
+ 3. Pages that are there can go, and come back wrong, while they are read. A system call has read blocks then, so `sync` follows
+    it. Else the process has waited for a page, a major fault, so `DiskTier.check` syncs after a function that had one.
  4. A file that has failed is removed: whoever still wants its bytes gets an error, and the next write makes a new one.
 """
 
@@ -31,6 +31,7 @@ import errno
 import functools
 import mmap
 import os
+import resource
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -75,10 +76,15 @@ class SwapFile:
         if self._in_memory(len(data)):
             _copy(data, self._map)  # type: ignore[arg-type]
             return
-        if self._map is None or not _resident(self._map):  # RWF_NOWAIT does not tell: it begins to read by itself
+        there = self._map is not None and _resident(self._map)  # RWF_NOWAIT does not tell: it begins to read by itself
+        if not there:
             self.sync()
         with _opened(self.path) as file:
+            before = _blocks_read()
             _whole(lambda at: os.preadv(file, [data[at:].data], at), len(data))
+            after = _blocks_read()
+        if there and after != before:
+            self.sync()
 
     def mapped(self) -> np.ndarray:
         """What was written last, a flat array of bytes, where it lies: the same array each time, for reading alone."""
@@ -186,6 +192,11 @@ def _resident(mapped: np.ndarray) -> bool:
         ctypes.c_void_p(mapped.ctypes.data), ctypes.c_size_t(len(mapped)), ctypes.c_void_p(pages.ctypes.data)
     )
     return not failed and bool((pages & 1).all())
+
+
+def _blocks_read() -> int:
+    """How many blocks of a disk this thread has read."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
 
 
 def _whole(move: Callable[[int], int], size: int) -> None:

@@ -15,13 +15,13 @@ second copy and without the Python lock. Where the device is the processor and n
 (`liveness.lasting`), it is not copied back at all but read where it lies, in the page cache: it takes no memory of
 TensorFlow's allocator then, the limit does not count it, and the system may take its pages away and read them again.
 
-The files are private to the user, and are removed when the tier is closed, when the process ends, even by a signal, and,
-after a crash of the machine, by the next run (their owner holds a lock that dies with it).
+The files are private to the user, and are removed when the tier is closed, when neither its owner nor a function that swaps
+to it is left, when the process ends, even by a signal, and, after a crash of the machine, by the next run (their owner holds
+a lock that dies with it).
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import os
@@ -30,6 +30,7 @@ import shutil
 import tempfile
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -70,10 +71,10 @@ class Tier(Protocol):
         """
 
     def begin(self) -> None:
-        """Before a step. What has failed before it explains nothing in it."""
+        """Before a step, and before its function runs. What has failed earlier explains nothing in it."""
 
     def check(self) -> None:
-        """After a step: StorageError where the tier has failed to keep what the step may have read."""
+        """After a function: StorageError where the tier has failed to keep what it may have read."""
 
     def discard(self, graph: tf.Graph) -> None:
         """Give back the space of a graph that will not run again."""
@@ -137,8 +138,7 @@ class DiskTier:
         try:
             parent.mkdir(parents=True, exist_ok=True)
             self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
-            self._lock = _lock(self.directory)
-            self._lifeline = remove_after(self.directory)
+            held = _lock(self.directory), remove_after(self.directory)
         except OSError as error:
             raise InputError(
                 f"swap folder {str(parent)!r}: {error.strerror}; give a writable folder with --swap-dir"
@@ -153,16 +153,19 @@ class DiskTier:
         self._views: dict[int, tf.Tensor] = {}  # number -> the mapped file as a tensor
         self._pages_read = 0  # when the step began
         self.error: StorageError | None = None
-        atexit.register(self.close)
+        # At the end of the process, too.
+        self._end = weakref.finalize(self, _remove, os.getpid(), self.directory, held, self._swap_files, self._views)
 
     def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
         number, self._count = self._count, self._count + 1
         self._files[id(tensor.graph)].append(number)
+        surgery.needs(tensor.graph, self)
+        tier = weakref.proxy(self)  # TensorFlow keeps what a graph calls for ever: that must not hold the tier
 
         file = self._swap_files[number] = SwapFile(self.directory / f"{number}.bin")
 
         def write(array: np.ndarray) -> np.int64:
-            self._transfer(file.write, np.ascontiguousarray(array), "swapped_out_bytes", "swap_out_seconds")
+            tier._transfer(file.write, np.ascontiguousarray(array), "swapped_out_bytes", "swap_out_seconds")
             return np.int64(number)
 
         with surgery.insertion(tensor.graph, "CPU:0"):
@@ -176,10 +179,11 @@ class DiskTier:
     ) -> tf.Tensor:
         if mapped:
             return self._read_in_place(handle, like, name, triggers)
+        tier = weakref.proxy(self)
 
         def read(array: np.ndarray, number: np.int64) -> np.int64:
             # The array is a view of the empty tensor's own buffer, which nobody else can see yet.
-            self._transfer(self._swap_files[int(number)].read, array, "swapped_in_bytes", "swap_in_seconds")
+            tier._transfer(tier._swap_files[int(number)].read, array, "swapped_in_bytes", "swap_in_seconds")
             return number
 
         with surgery.insertion(handle.graph, "CPU:0", triggers):
@@ -195,16 +199,16 @@ class DiskTier:
     def _read_in_place(
         self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation]
     ) -> tf.Tensor:
-        shape, dtype = like.shape.as_list(), like.dtype
+        shape, dtype, tier = like.shape.as_list(), like.dtype, weakref.proxy(self)
 
         def view(number: tf.Tensor) -> tf.Tensor:
-            file = self._swap_files[int(number)]
-            with self._reported(f"moving {like_bytes:,} bytes"), self._busy("swap_in_seconds"):
-                self._count_bytes("swapped_in_bytes", file.fetch())
+            file = tier._swap_files[int(number)]
+            with tier._reported(f"moving {like_bytes:,} bytes"), tier._busy("swap_in_seconds"):
+                tier._count_bytes("swapped_in_bytes", file.fetch())
                 data = file.mapped()
             # One tensor for all, which is kept: as long as it is, TensorFlow sees a second owner and writes into none of them.
-            found = self._views.get(int(number))
-            return self._views.setdefault(int(number), _tensor(data, shape, dtype)) if found is None else found
+            found = tier._views.get(int(number))
+            return tier._views.setdefault(int(number), _tensor(data, shape, dtype)) if found is None else found
 
         like_bytes = like.shape.num_elements() * dtype.size
         with surgery.insertion(handle.graph, "CPU:0", triggers):
@@ -279,14 +283,23 @@ class DiskTier:
             self._swap_files.pop(number).remove()
 
     def close(self) -> None:
-        self._views.clear()
-        self._swap_files.clear()
-        shutil.rmtree(self.directory, ignore_errors=True)
-        files, self._lock, self._lifeline = (self._lock, self._lifeline), -1, -1
-        for file in files:
-            with contextlib.suppress(OSError):
-                os.close(file)
-        atexit.unregister(self.close)
+        self._end()
+
+
+def _remove(
+    owner: int, directory: Path, held: Sequence[int], files: dict[int, SwapFile], views: dict[int, tf.Tensor]
+) -> None:
+    """What is left of a tier, by the process that made it alone: a fork has a copy."""
+    if os.getpid() != owner:
+        return
+    views.clear()
+    for file in files.values():
+        file.remove()
+    files.clear()
+    shutil.rmtree(directory, ignore_errors=True)
+    for descriptor in held:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
 
 
 def _tensor(data: np.ndarray, shape: list[int], dtype: tf.DType) -> tf.Tensor:

@@ -160,7 +160,7 @@ def test_a_plan_that_was_refused_has_cost_as_much():
     refused = report(2)
     refused.effort_seconds = 2.0
     loop.refuse(change, "the same plan again", refused)
-    assert loop.spent_seconds == 3.0
+    assert loop.account.seconds == 3.0
 
 
 # -- what becomes of the new plan

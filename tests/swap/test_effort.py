@@ -145,3 +145,24 @@ def test_each_kind_of_run_tells_its_length(monkeypatch, tmp_path):
     model.predict(x, batch_size=3, verbose=0, callbacks=[lms])
     assert asked[2:] == [6, 4]
     lms.close()
+
+
+def test_what_a_run_grants_is_for_all_batch_shapes_together(monkeypatch):
+    """Each fit grants it anew."""
+    asked, granted = [], effort.granted
+
+    def noted(steps, step_seconds, spent_seconds=0.0):
+        asked.append(spent_seconds)
+        return granted(steps, step_seconds, spent_seconds)
+
+    monkeypatch.setattr(effort, "granted", noted)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+    model.compile("sgd", "mse", jit_compile=False)
+    lms = LMS(memory_limit="1GiB")
+    for shapes in ((3, 2), (4,)):
+        x = np.ones((sum(shapes), 4), np.float32)
+        model.fit(x, x, batch_size=shapes[0], verbose=0, shuffle=False, callbacks=[lms])
+    first, second, other_run = asked
+    assert first == other_run == 0.0
+    assert second == lms._runner.steps[next(iter(lms._runner.steps))].report.effort_seconds > 0.0
+    lms.close()

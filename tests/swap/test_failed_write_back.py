@@ -104,6 +104,14 @@ def test_nor_is_it_read_where_it_lies(thin):
         file.fetch()
 
 
+def test_nor_between_the_look_for_it_and_the_read(thin, monkeypatch):
+    monkeypatch.setattr(swapfile, "_LEAST_MAPPED_BYTES", 1 + SIZE)
+    (file,) = lost(thin)
+    monkeypatch.setattr(swapfile, "_resident", lambda mapped: True)
+    with pytest.raises(OSError, match=FAILED):
+        file.read(np.empty(SIZE, np.uint8))
+
+
 def test_the_error_outlives_the_inode(thin):
     """Small tensors in many files: what the system knows of a file goes with its last page, unless somebody holds it."""
     size = swapfile._LEAST_MAPPED_BYTES // 2
@@ -182,7 +190,7 @@ def leaves(file: SwapFile) -> None:
 
 
 def test_fit_asks_after_a_step_in_which_pages_came_back(tmp_path, monkeypatch):
-    """What a step has read may have come back wrong while it was read."""
+    """What a step has read may have come back wrong while it was read: what it made of the weights is taken back."""
     layers = [keras.layers.Dense(64, activation="relu") for _ in range(6)]
     model = keras.Sequential([keras.Input((64,)), *layers])
     model.compile(optimizer="sgd", loss="mse", jit_compile=False)
@@ -190,13 +198,32 @@ def test_fit_asks_after_a_step_in_which_pages_came_back(tmp_path, monkeypatch):
     lms = LMS(swap_dir=tmp_path, tier="disk", **manual)
     data = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
     monkeypatch.setattr(swapfile._LIBC, "msync", fails(errno.ENOSPC))
-    faults = iter([7, 7, 7, 9])  # before and after each step
+    faults = iter([7, 7, 7, 7, 7, 9])  # before each step, before and after its function
     monkeypatch.setattr(tiers, "_pages_read", lambda: next(faults))
+    new = model.get_weights()
     model.fit(*data, batch_size=8, verbose=0, callbacks=[lms])
+    good = model.get_weights()
+    assert any((one != other).any() for one, other in zip(new, good, strict=True))
     with pytest.raises(StorageError, match=r"swap folder .*No space left .* while writing back"):
         model.fit(*data, batch_size=8, verbose=0, callbacks=[lms])
+    for before, after in zip(good, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
     assert isinstance(lms.storage_error, StorageError)
     lms.close()
+
+
+def test_so_does_a_function_that_was_rewritten(tmp_path, monkeypatch):
+    """No step of Keras, and nobody but the function itself to ask."""
+    tier = DiskTier(tmp_path)
+    made = by_tflms(chain, tier, mapped=True)
+    made.function(batch())
+    monkeypatch.setattr(swapfile._LIBC, "msync", fails(errno.ENOSPC))
+    made.function(batch())
+    faults = iter([7, 9])
+    monkeypatch.setattr(tiers, "_pages_read", lambda: next(faults))
+    with pytest.raises(StorageError, match=r"swap folder .*No space left .* while writing back"):
+        made.function(batch())
+    tier.close()
 
 
 # -- where no disk can be made to fail -------------------------------------------------------------------------------
@@ -227,6 +254,16 @@ def test_bytes_that_left_the_memory_are_asked_for_first(file, monkeypatch, read,
     monkeypatch.setattr(swapfile, "_resident", lambda mapped: False)
     with pytest.raises(OSError, match=FAILED):
         read(file)
+
+
+def test_bytes_that_leave_the_memory_before_they_are_read_are_asked_for_afterwards(file, monkeypatch):
+    monkeypatch.setattr(swapfile, "writes_in_place", lambda folder: False)
+    monkeypatch.setattr(swapfile._LIBC, "msync", fails(errno.EIO))
+    blocks = iter([5, 5, 5, 6])
+    monkeypatch.setattr(swapfile, "_blocks_read", lambda: next(blocks))
+    file.read(np.empty(SIZE, np.uint8))
+    with pytest.raises(OSError, match=FAILED):
+        file.read(np.empty(SIZE, np.uint8))
 
 
 def test_a_file_that_cannot_be_mapped_is_held_by_a_descriptor(tmp_path, monkeypatch):

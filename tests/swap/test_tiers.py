@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import stat
@@ -47,6 +48,44 @@ def test_files_are_private_and_go_away(tmp_path):
     tier.close()
     assert folders(tmp_path / "swap") == []
     tier.close()  # again: nothing happens
+
+
+def maps(folder: Path) -> int:
+    return Path("/proc/self/maps").read_text().count(str(folder))
+
+
+def test_a_closed_tier_holds_no_maps_although_functions_remain(tmp_path):
+    tier = DiskTier(tmp_path)
+    made = by_tflms(chain, tier)
+    made.function(batch())
+    assert maps(tmp_path)
+    tier.close()
+    assert maps(tmp_path) == 0
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_files_go_with_the_last_function_that_swaps_to_them(tmp_path, mapped):
+    """Nobody closes anything; TensorFlow keeps what a graph calls for ever."""
+    tier = DiskTier(tmp_path)
+    made = by_tflms(chain, tier, mapped=mapped)
+    expected = made.function(batch())
+    del tier
+    gc.collect()
+    same_bits(made.function(batch()), expected)
+    del made
+    gc.collect()
+    assert folders(tmp_path) == []
+    assert maps(tmp_path) == 0
+
+
+def test_a_fork_leaves_its_parents_files_alone(tmp_path, monkeypatch):
+    tier = DiskTier(tmp_path)
+    with monkeypatch.context() as child:
+        child.setattr(tiers.os, "getpid", lambda: -1)
+        tier.close()
+    assert folders(tmp_path) == [tier.directory]
+    tier.directory.joinpath("lock").unlink()
+    tier.directory.rmdir()
 
 
 def test_what_comes_back_is_what_left(tmp_path):
@@ -208,6 +247,12 @@ def test_a_swap_file_that_was_cut_off(tmp_path, monkeypatch, mapped):
     with pytest.raises(StorageError, match="ended too early"):
         model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
     lms.close()
+
+
+def test_nothing_is_left_of_a_callback_that_nobody_closed(tmp_path):
+    small_model().fit(*DATA, batch_size=4, verbose=0, callbacks=[LMS(swap_dir=tmp_path, **SWAP_ALL)])
+    gc.collect()
+    assert folders(tmp_path) == []
 
 
 def test_an_error_of_the_disk_does_not_explain_those_of_later_steps(tmp_path, monkeypatch):
