@@ -100,6 +100,7 @@ def run(train_once: Callable[[World, Memory], T]) -> T:
             "--host-discovery-script SCRIPT python -m lms3d.train --elastic ..."
         )
     memory = Memory()
+    ended = ""  # how the world before did
     while True:
         sockets = _sockets()
         world = distributed.join()
@@ -108,11 +109,15 @@ def run(train_once: Callable[[World, Memory], T]) -> T:
         try:
             with distributed.told_once(world):
                 memory.share(world)
+                if ended:
+                    console.silence(not world.is_chief)  # rank 0 of the world before may be the one that is lost
+                    console.say(f"{ended} become {world.size}, and training goes on from the last commit")
                 return train_once(world, memory)
         except Exception as error:
             if not isinstance(error, HostsChanged) and not is_loss(error):
                 raise
-            _say(world, error)
+            what = "The launcher has other hosts now" if isinstance(error, HostsChanged) else "A rank is lost"
+            ended = f"{what}: {world.size} ranks"
             _let_go(error)
         finally:
             _leave(memory, sockets)
@@ -155,11 +160,6 @@ def _hang_up(sockets: set[tuple[int, str]]) -> None:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
             connection.getpeername()  # OSError for one that listens
             connection.shutdown(socket.SHUT_RDWR)
-
-
-def _say(world: World, error: Exception) -> None:
-    what = "The launcher has other hosts now" if isinstance(error, HostsChanged) else "A rank is lost"
-    console.say(f"{what}: {world.size} ranks become as many as there are, and training goes on from the last commit")
 
 
 def _let_go(error: BaseException) -> None:
