@@ -15,9 +15,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lms3d.callback import LMS, estimate, plan_step
+    from lms3d.callback import LMS
     from lms3d.errors import DoesNotFit, InputError, StorageError
     from lms3d.memory import limit_memory
+    from lms3d.planning import estimate, plan_step
 
 __version__ = "0.1.0"
 __all__ = ["LMS", "DoesNotFit", "InputError", "StorageError", "estimate", "limit_memory", "plan_step"]
@@ -27,9 +28,9 @@ _HOME = {
     "DoesNotFit": "lms3d.errors",
     "InputError": "lms3d.errors",
     "StorageError": "lms3d.errors",
-    "estimate": "lms3d.callback",
+    "estimate": "lms3d.planning",
     "limit_memory": "lms3d.memory",
-    "plan_step": "lms3d.callback",
+    "plan_step": "lms3d.planning",
 }
 
 

@@ -17,7 +17,7 @@ from lms3d.units import format_seconds, format_size
 if TYPE_CHECKING:
     import keras
 
-    from lms3d.callback import Planned
+    from lms3d.planning import Planned
     from lms3d.report import Report
 
 DEFAULT_EPOCHS = 500
@@ -38,7 +38,7 @@ def plan_step(
     """What LMS would do to the training step with the options as they are; nothing is run."""
     import tensorflow as tf
 
-    from lms3d import callback
+    from lms3d import planning
 
     arguments = lms_arguments(options)
     planner = "tflms" if any(arguments[name] is not None for name in _TFLMS) else "hybrid"
@@ -47,7 +47,7 @@ def plan_step(
         tf.TensorSpec((batch, *model.input_shape[1:]), tf.float32),
         tf.TensorSpec((batch, *model.output_shape[1:]), task_of(options).target_dtype),
     )
-    return callback.plan_step(
+    return planning.plan_step(
         model, spec, planner=planner, with_floor=with_floor, effort_seconds=effort_seconds, **arguments
     )
 

@@ -16,7 +16,7 @@ from lms3d.tasks import task_of
 from lms3d.units import format_seconds, format_size
 
 if TYPE_CHECKING:
-    from lms3d.callback import Planned
+    from lms3d.planning import Planned
     from lms3d.report import Report
 
 LIMITS = 12  # of a sweep
@@ -80,7 +80,7 @@ def _plan(given: dict[str, Any]) -> None:
     floor_bytes = report.floor_bytes or 0
     too_small = options.lms and asked < floor_bytes
     if too_small and planned.settings.planner != "tflms":
-        report.limit_bytes = floor_bytes  # the limit that the plan was made for: see `callback.plan_step`
+        report.limit_bytes = floor_bytes  # the limit that the plan was made for: see `planning.plan_step`
         console.say(f"The lowest plan there is, made for {format_size(report.limit_bytes)}, not {format_size(asked)}:")
     _show(report, options)
     if output is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from lms3d.callback import Planned
+    from lms3d.planning import Planned
 
 
 def load(path: Path) -> keras.Model:
@@ -68,8 +68,8 @@ def step_spec(model: keras.Model, path: Path, batch_size: int, size: int | None)
 
 
 def plan(model: keras.Model, path: Path, spec: Any, arguments: dict[str, Any]) -> Planned:
-    """`callback.plan_step` with these arguments. InputError where the model does not take such a batch."""
-    from lms3d.callback import plan_step
+    """`planning.plan_step` with these arguments. InputError where the model does not take such a batch."""
+    from lms3d.planning import plan_step
 
     try:
         return plan_step(model, spec, **arguments)

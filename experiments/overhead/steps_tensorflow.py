@@ -17,7 +17,7 @@ from experiments.overhead import data, parts, uniform, variants
 from experiments.overhead.child import Resident, Talk, part_from_command_line
 from experiments.overhead.parts import MIB, Part
 from lms3d import LMS, losses, memory, startup
-from lms3d.callback import estimate
+from lms3d.planning import estimate
 
 DIGEST_STEP = 3
 REPORTED = (

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms3d import callback, runner
+from lms3d import callback, planning, runner
 from lms3d.callback import LMS
 from lms3d.swap.engine import Engine
 
@@ -86,12 +86,13 @@ def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch, p
     monkeypatch.setattr(Engine, "captured", lambda self, function, batches, extra_bytes=0: note(batches))
     monkeypatch.setattr(Engine, "prepare", lambda self, function, step, *, batches, **others: note(batches))
     monkeypatch.setattr(runner.pool, "counts", lambda tensor: pool == "none")
-    monkeypatch.setattr(callback, "_pool", lambda device, limited: pool)
+    for module in (callback, planning):
+        monkeypatch.setattr(module, "pool_of", lambda device, limited: pool)
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse")
     batch = (np.zeros((4, 8), "f4"), np.zeros((4, 2), "f4"))
     with pytest.raises(StopIteration):
-        callback.estimate(model, tuple(tf.TensorSpec(part.shape) for part in batch), memory_limit="1GiB")
+        planning.estimate(model, tuple(tf.TensorSpec(part.shape) for part in batch), memory_limit="1GiB")
     with pytest.raises(StopIteration):
         LMS(memory_limit="1GiB")._get_runner().run(model, "train", batch)
     assert seen == 2 * [(128, 32) * (1 + runner.BATCHES_AHEAD) if pool == "none" else ()]

@@ -9,8 +9,8 @@ import re
 import pytest
 
 from lms3d import plan
-from lms3d.callback import Planned
 from lms3d.errors import DoesNotFit
+from lms3d.planning import Planned
 from lms3d.swap import store, sweep, tflms
 from lms3d.swap.cost import Machine
 from lms3d.swap.decide import Settings

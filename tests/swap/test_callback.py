@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms3d.callback import LMS, estimate
+from lms3d.callback import LMS
 from lms3d.errors import DoesNotFit, InputError
+from lms3d.planning import estimate
 from lms3d.statistics import COLUMNS
 from lms3d.swap.capture import capture
 from lms3d.swap.rewrite import already_rewritten

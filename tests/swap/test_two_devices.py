@@ -22,7 +22,7 @@ def as_on_a_gpu() -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     memory.compute_device = lambda: "CPU:1"
-    callback._pool = lambda device, limited: "single"
+    callback.pool_of = lambda device, limited: "single"
     link = LINK_BYTES_PER_SECOND
     machine = Machine(swap_out_bytes_per_second=link, swap_in_bytes_per_second=link)
     Engine.machine = property(lambda self: machine)
