@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from data import brats, cache, chest_xray, shards
+from data.brats import cache, layouts
+from data.brats.preprocess import check_resolution
+from data.brats.schema import SCHEMAS
+from data.chest_xray import collection as chest_xray
+from data.chest_xray import shards
 from data.errors import DataError, data_error
 from data.files import Progress
-from data.preprocess import check_resolution
-from data.schema import SCHEMAS
 
 _DESCRIPTION = """\
 Check a data set and build its training cache. Training does the same by itself; do it ahead to find bad files early or to
@@ -57,7 +59,7 @@ def _prepare_cubes(options: argparse.Namespace) -> Path:
     _refuse(options, "skip_bad", "brain scans", "ChestX-ray14")
     resolution = _CUBE if options.resolution is None else options.resolution
     check_resolution(resolution)
-    cases, schema = brats.find_cases(options.data, labels=options.labels, require_truth=False)
+    cases, schema = layouts.find_cases(options.data, labels=options.labels, require_truth=False)
     print(f"{len(cases)} cases, labels of {schema.name}, {sum(c.truth is None for c in cases)} without truth")
     with _bar() as progress:
         built = cache.build(

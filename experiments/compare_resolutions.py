@@ -27,7 +27,7 @@ from lms3d import cli, errors
 from lms3d.units import parse_size
 
 if TYPE_CHECKING:
-    from lms3d.scores import Record
+    from lms3d.scoring.scores import Record
 
 _DESCRIPTION = """\
 Compare two resolutions as the LMS case study did: train N models at each, all on the same split, score the predictions
@@ -123,11 +123,12 @@ def plan(options: argparse.Namespace, data: Path, output: Path) -> list[Run]:
 
 def average(runs: Sequence[Run], output: Path) -> list[Record]:
     """Scores of every run, written as scores_per_model.csv; returns their mean over the models of each resolution."""
-    from lms3d import predictions, scores
     from lms3d.console import progress
     from lms3d.evaluate import score_all
+    from lms3d.scoring import scores
+    from lms3d.tasks.brats import label_maps
 
-    folders = predictions.load_all([str(run.directory) for run in runs])
+    folders = label_maps.load_all([str(run.directory) for run in runs])
     with progress() as report:
         records = score_all(folders, progress=report)
     scores.write_csv(records, output / "scores_per_model.csv")
@@ -150,9 +151,9 @@ def differences(records: Sequence[Record], low: str, high: str) -> list[tuple[st
 
 def _report(records: Sequence[Record], options: argparse.Namespace, conditions: list[str], output: Path) -> str:
     """Write tables and box plots; returns the text of report.md."""
-    from lms3d import scores
     from lms3d.evaluate import write_report
     from lms3d.files import write_text
+    from lms3d.scoring import scores
 
     low, high = f"{options.low}³", f"{options.high}³"
     models = f"{options.models} model{'s' if options.models > 1 else ''}"
@@ -243,18 +244,19 @@ def _data(options: argparse.Namespace) -> Path:
     """The data set's folder; without --data, the embedded one."""
     if options.data:
         return Path(options.data).expanduser().resolve()
-    from data import phantom
+    from data.phantoms import brains
     from lms3d.console import progress
 
     with progress() as report:
-        return phantom.write(phantom.default_directory(), progress=report)
+        return brains.write(brains.default_directory(), progress=report)
 
 
 def _write_split(data: Path, options: argparse.Namespace, path: Path) -> None:
-    from data import brats, split
+    from data import split
+    from data.brats import layouts
 
     if not path.exists():
-        cases, _ = brats.find_cases(data, labels=options.labels)
+        cases, _ = layouts.find_cases(data, labels=options.labels)
         split.save(split.make([case.id for case in cases], options.split_seed), path)
 
 

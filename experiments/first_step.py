@@ -106,7 +106,7 @@ def report(seconds: Mapping[Part, Sequence[float]], options: argparse.Namespace,
     """A table of medians and their ratios to Keras's `fit`."""
     import psutil
 
-    from lms3d.swap import measure
+    from lms3d.swap.tensorflow import speeds
 
     usual = statistics.median(next(of for way, of in seconds.items() if way.method == parts.KERAS))
     lines = [f"| first step of {options.model} at {options.resolution}^3, batch 1 | median | least to most | ratio |",
@@ -116,7 +116,7 @@ def report(seconds: Mapping[Part, Sequence[float]], options: argparse.Namespace,
         middle = statistics.median(of)
         spread = f"{format_seconds(min(of))} to {format_seconds(max(of))}"
         lines.append(f"| {way.method}{limit} | {format_seconds(middle)} | {spread} | {middle / usual:.2f} x |")
-    machine = f"{os.cpu_count()} cores ({measure.device_name('CPU:0')}), {format_size(psutil.virtual_memory().total)}"
+    machine = f"{os.cpu_count()} cores ({speeds.device_name('CPU:0')}), {format_size(psutil.virtual_memory().total)}"
     return "\n".join([
         *lines, "",
         f"{options.repeats} fresh processes each, in turns. Machine: {machine}; {datetime.now(UTC):%Y-%m-%d}.",

@@ -26,7 +26,8 @@ from experiments.feeding.parts import Part, Parts, SomeFailed, remember
 from experiments.feeding.results import ALONE, DEVICE, TRAINING
 from experiments.scalability import launch
 from experiments.scalability.runs import BUSY_SECONDS
-from lms3d import cli, errors, machine
+from lms3d import cli, errors
+from lms3d.device import machine
 
 ORDERS = ("old", "new", "best")
 BUSY = 0.15

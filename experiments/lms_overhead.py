@@ -107,16 +107,16 @@ def write(output: Path, wanted: schedule.Wanted, bench: Bench, command: str) -> 
 def _conditions(found: Sequence[Result]) -> str:
     import psutil
 
-    from lms3d import runs
-    from lms3d.swap import measure
+    from lms3d.swap.tensorflow import speeds
+    from lms3d.training import run_folder
 
     devices = ", ".join(dict.fromkeys(r.device for r in found if r.device)) or "none"
     versions = ", ".join(
-        f"{name} {value}" for name, value in runs.versions().items() if name in ("tensorflow", "keras")
+        f"{name} {value}" for name, value in run_folder.versions().items() if name in ("tensorflow", "keras")
     )
     earlier = sum(r.code != parts.code_digest() for r in found)
     return (
-        f"Batch 1, Adam, Dice loss. Devices: {devices}. Machine: {os.cpu_count()} cores ({measure.device_name('CPU:0')}), "
+        f"Batch 1, Adam, Dice loss. Devices: {devices}. Machine: {os.cpu_count()} cores ({speeds.device_name('CPU:0')}), "
         f"{format_size(psutil.virtual_memory().total)} of memory; {versions}; {datetime.now(UTC):%Y-%m-%d}. "
         f"All parts together took {sum(r.wall_seconds for r in found) / 60:.0f} min."
         + (f" {earlier} of {len(found)} parts were measured before the last change of the code." if earlier else "")

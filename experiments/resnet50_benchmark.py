@@ -21,7 +21,8 @@ from experiments.feeding.accepted import Point
 from experiments.feeding.parts import Part, Parts, SomeFailed, remember
 from experiments.scalability import launch
 from experiments.scalability.model_report import markdown
-from lms3d import cli, errors, machine
+from lms3d import cli, errors
+from lms3d.device import machine
 
 SYNTHETIC, REAL = "synthetic", "real"
 BUSY = 0.15

@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from lms3d import checkpoint, cli, errors
+from lms3d import cli, errors
+from lms3d.training import checkpoint
 
 MOST_SECONDS = 60.0
 RANKS = 2

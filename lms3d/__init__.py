@@ -15,22 +15,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lms3d.callback import LMS
+    from lms3d.device.memory import limit_memory
     from lms3d.errors import DoesNotFit, InputError, StorageError
-    from lms3d.memory import limit_memory
-    from lms3d.planning import estimate, plan_step
+    from lms3d.keras_step.callback import LMS
+    from lms3d.keras_step.estimate import estimate, plan_step
 
 __version__ = "0.1.0"
 __all__ = ["LMS", "DoesNotFit", "InputError", "StorageError", "estimate", "limit_memory", "plan_step"]
 
 _HOME = {
-    "LMS": "lms3d.callback",
+    "LMS": "lms3d.keras_step.callback",
     "DoesNotFit": "lms3d.errors",
     "InputError": "lms3d.errors",
     "StorageError": "lms3d.errors",
-    "estimate": "lms3d.planning",
-    "limit_memory": "lms3d.memory",
-    "plan_step": "lms3d.planning",
+    "estimate": "lms3d.keras_step.estimate",
+    "limit_memory": "lms3d.device.memory",
+    "plan_step": "lms3d.keras_step.estimate",
 }
 
 

@@ -17,7 +17,7 @@ from lms3d.errors import InputError
 from lms3d.tasks import TASKS
 from lms3d.units import parse_size
 
-MODELS, LOSSES = (tuple(n for task in TASKS for n in CHOICES[task][kind]) for kind in ("model", "loss"))
+MODELS, LOSSES = (tuple(n for task in TASKS.names for n in CHOICES[task][kind]) for kind in ("model", "loss"))
 VOLUME_MODELS = CHOICES["brats"]["model"]
 TIERS = ("auto", "host", "disk")
 
@@ -139,7 +139,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
     group.add_argument(
         "--task",
-        choices=TASKS,
+        choices=TASKS.names,
         help="what to learn: brats, tumours in brain scans, or chexnet, 14 findings in chest X-rays (default: brats)",
     )
     group.add_argument(

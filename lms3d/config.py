@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lms3d.errors import InputError
-from lms3d.messages import sendable
+from lms3d.ranks.messages import sendable
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "brats": {},

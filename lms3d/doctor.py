@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from lms3d import checks, cli, console, errors, machine, memory, runs
-from lms3d.checks import Finding
+from lms3d import cli, console, errors
+from lms3d.device import checks, machine, memory
+from lms3d.device.checks import Finding
 from lms3d.files import writable_folder
+from lms3d.training import run_folder
 from lms3d.units import format_size
 
 _DESCRIPTION = """\
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _examine(options: object) -> None:
-    from lms3d import startup
+    from lms3d.device import startup
 
     folder = writable_folder(getattr(options, "swap_dir", Path(tempfile.gettempdir())), "--swap-dir")
     binding = machine.binding()
@@ -49,7 +51,7 @@ def _examine(options: object) -> None:
     }
     for title, findings in sections.items():
         console.summary(title, {name: str(finding) for name, finding in findings.items()})
-    console.summary("Versions", {**runs.versions(), "horovod": horovod_version() or "not installed"})
+    console.summary("Versions", {**run_folder.versions(), "horovod": horovod_version() or "not installed"})
     amiss = [name for findings in sections.values() for name, finding in findings.items() if not finding.ok]
     console.say(f"Look at: {', '.join(amiss)}" if amiss else "Nothing to look at.")
 
@@ -125,7 +127,7 @@ def horovod_features() -> Mapping[str, bool] | str:
     """Feature -> whether the installed Horovod was built with it, or one line that says why it cannot be asked."""
     if horovod_version() is None:
         return "not installed"
-    from lms3d import startup
+    from lms3d.device import startup
 
     try:
         with startup.quiet_native_log():
@@ -142,7 +144,7 @@ def mpi_library() -> str:
         return ""
     import horovod.tensorflow as hvd
 
-    from lms3d import mpi
+    from lms3d.ranks import mpi
 
     return mpi.version(hvd.mpi_ops._basics.MPI_LIB_CTYPES)
 

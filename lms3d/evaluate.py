@@ -13,11 +13,11 @@ from lms3d import cli, errors
 if TYPE_CHECKING:
     import numpy as np
 
-    from data.case import Case
-    from data.preprocess import Geometry
-    from data.schema import LabelSchema
-    from lms3d.predictions import Predictions
-    from lms3d.scores import Record
+    from data.brats.case import Case
+    from data.brats.preprocess import Geometry
+    from data.brats.schema import LabelSchema
+    from lms3d.scoring.scores import Record
+    from lms3d.tasks.brats.label_maps import Predictions
 
 _DESCRIPTION = """\
 Score predictions against the true label maps: Dice of the whole tumour (WT), the tumour core (TC) and the enhancing
@@ -52,13 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from lms3d import predictions, scores
     from lms3d.console import progress
     from lms3d.files import writable_folder
+    from lms3d.scoring import scores
+    from lms3d.tasks.brats import label_maps
 
     if _evaluated_images(options):
         return
-    folders = predictions.load_all(options.predictions)
+    folders = label_maps.load_all(options.predictions)
     output = Path(options.output).expanduser() if options.output else _default_output(folders)
     writable_folder(output, "--output")
     with progress() as tell:
@@ -71,10 +72,10 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _evaluated_images(options: argparse.Namespace) -> bool:
     """Score the one predictions.csv of chest X-rays that was named; False where none was."""
     from lms3d.files import writable_folder
-    from lms3d.tasks import evaluate_images
+    from lms3d.tasks.chexnet import evaluate
 
     paths = [Path(path).expanduser() for path in options.predictions]
-    tables = [table for path in paths if (table := evaluate_images.table_in(path))]
+    tables = [table for path in paths if (table := evaluate.table_in(path))]
     if not tables:
         return False
     if len(paths) > 1:
@@ -85,8 +86,8 @@ def _evaluated_images(options: argparse.Namespace) -> bool:
                 f"{option} is for label maps, and {tables[0]} holds probabilities of findings; leave it out"
             )
     output = Path(options.output).expanduser() if options.output else tables[0].parent / "evaluation"
-    print(evaluate_images.evaluate(tables[0], writable_folder(output, "--output"), truth=options.truth))
-    print("written:", *(f"  {output / name}" for name in evaluate_images.WRITTEN), sep="\n")
+    print(evaluate.evaluate(tables[0], writable_folder(output, "--output"), truth=options.truth))
+    print("written:", *(f"  {output / name}" for name in evaluate.WRITTEN), sep="\n")
     return True
 
 
@@ -120,11 +121,11 @@ def _score_case(folders: Sequence[Predictions], case: Case, schema: LabelSchema,
     import numpy as np
     from nibabel.affines import voxel_sizes
 
-    from data.case import load_truth
-    from data.preprocess import Geometry, resize
-    from lms3d import scores
-    from lms3d.metrics import region_masks
-    from lms3d.predictions import read_labels
+    from data.brats.case import load_truth
+    from data.brats.preprocess import Geometry, resize
+    from lms3d.scoring import scores
+    from lms3d.scoring.masks import region_masks
+    from lms3d.tasks.brats.label_maps import read_labels
 
     geometry = Geometry.from_json(folders[0].cases[case.id])
     affine = np.array(geometry.affine)
@@ -155,7 +156,9 @@ def _score_case(folders: Sequence[Predictions], case: Case, schema: LabelSchema,
 
 def write_report(records: Sequence[Record], output: Path, *, title: str = "") -> list[Path]:
     """scores.csv, summary.csv, summary.md and the box plots of `records` in `output`; returns their paths."""
-    from lms3d import boxplot, files, scores
+    from lms3d import files
+    from lms3d.scoring import scores
+    from lms3d.scoring.figures import box_plot
 
     summaries = scores.summarise(records)
     written = [output / "scores.csv", output / "summary.csv", output / "summary.md"]
@@ -163,7 +166,9 @@ def write_report(records: Sequence[Record], output: Path, *, title: str = "") ->
     scores.write_csv(summaries, written[1])
     files.write_text(written[2], scores.to_markdown(summaries))
     for space in scores.SPACES:
-        written += boxplot.draw(records, space, output / f"dice_{space}.png", title=title and f"{title}, {space} space")
+        written += box_plot.draw(
+            records, space, output / f"dice_{space}.png", title=title and f"{title}, {space} space"
+        )
     return written
 
 
@@ -171,7 +176,7 @@ def _cases_with_truth(
     folders: Sequence[Predictions], truth: str | None, labels: str | None
 ) -> tuple[LabelSchema, list[Case]]:
     """The label schema of the truth, and the cases that can be scored, sorted."""
-    from data.brats import find_cases
+    from data.brats.layouts import find_cases
 
     root = truth or folders[0].data
     cases, schema = find_cases(root, labels=labels or (None if truth else folders[0].schema), require_truth=False)
@@ -194,7 +199,7 @@ def _cases_with_truth(
 
 
 def _schema(one: Predictions) -> LabelSchema:
-    from data.schema import schema_named
+    from data.brats.schema import schema_named
 
     return schema_named(one.schema)
 
@@ -203,8 +208,8 @@ def _native(one: Predictions, case: Case, geometry: Geometry) -> np.ndarray:
     """The predicted label map (X, Y, Z) on the grid of the files, which is that of the truth in shape and affine."""
     import numpy as np
 
-    from data import frame
-    from lms3d.predictions import read_labels
+    from data.brats import frame
+    from lms3d.tasks.brats.label_maps import read_labels
 
     path = one.native(case.id)
     labels, affine = read_labels(path)

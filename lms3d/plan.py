@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d import cli, config, console, errors, forecast
+from lms3d import cli, config, console, errors
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.files import writable_folder, write_text
 from lms3d.tasks import task_of
+from lms3d.training import needs
 from lms3d.units import format_seconds, format_size
 
 if TYPE_CHECKING:
-    from lms3d.planning import Planned
-    from lms3d.report import Report
+    from lms3d.keras_step.estimate import Planned
+    from lms3d.keras_step.report import Report
 
 LIMITS = 12  # of a sweep
 LARGEST = 15  # tensors that are listed; lms_report.md has all
@@ -88,11 +89,11 @@ def _plan(given: dict[str, Any]) -> None:
     if limits is not None:
         _sweep(planned, limits, title, output)
     if too_small:
-        from lms3d.swap.decide import does_not_fit
+        from lms3d.swap.planning import does_not_fit
 
         raise does_not_fit(asked, floor_bytes, report.unedited_limit_bytes, report.peak_tensors[:-1])
     if options.lms:
-        forecast.require_given_parameters_fit(report)
+        needs.require_given_parameters_fit(report)
 
 
 def _title(options: TrainConfig) -> str:
@@ -107,12 +108,13 @@ def _refuse_beside_saved_model(given: dict[str, Any]) -> None:
 
 def _planned_saved(path: Path, options: TrainConfig, size: int | None, hard_limit: bool) -> Planned:
     """`_planned` for the model in a .keras file. size: of what the model's inputs leave open."""
-    from lms3d import memory, saved_model, startup
+    from lms3d.device import memory, startup
+    from lms3d.keras_step import saved_model
 
     startup.start_tensorflow(seed=options.seed)
     model = saved_model.load(path)
     spec = saved_model.step_spec(model, path, options.batch_size, size)
-    arguments = forecast.lms_arguments(options)
+    arguments = needs.lms_arguments(options)
     if hard_limit and options.memory_limit is None:
         arguments["memory_limit"] = memory.device_memory_bytes()
     return saved_model.plan(model, path, spec, arguments)
@@ -123,13 +125,14 @@ def _planned(options: TrainConfig, *, hard_limit: bool) -> Planned:
 
     hard_limit: plan as for a limit that the user named, which takes more room than none, even if there is none.
     """
-    from lms3d import assembly, memory, startup
+    from lms3d.device import memory, startup
+    from lms3d.training import compilation
 
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
     if hard_limit and options.memory_limit is None:
         options = dataclasses.replace(options, memory_limit=memory.device_memory_bytes())
-    model = assembly.compiled_model(options)
-    return forecast.plan_step(options, model, with_floor=True)
+    model = compilation.compiled_model(options)
+    return needs.plan_step(options, model, with_floor=True)
 
 
 def _show(report: Report, options: TrainConfig) -> None:
@@ -184,20 +187,20 @@ def _show_peak(report: Report) -> None:
 
 
 def _write(folder: Path, planned: Planned, title: str) -> None:
-    from lms3d import figures
+    from lms3d.scoring.figures import plots
     from lms3d.swap import edit
     from lms3d.swap.simulate import simulate
 
     report, title = planned.report, title.replace("^3", "$^3$")
     write_text(folder / "lms_plan.json", report.to_json())
     write_text(folder / "lms_report.md", report.to_markdown())
-    figures.memory_timeline(
+    plots.memory_timeline(
         report.timeline_bytes, report.unedited_timeline_bytes, folder / "memory_timeline.png",
         limit_bytes=report.limit_bytes, measured_peak_bytes=None, title=title, planned_label="with this plan (predicted)",
     )  # fmt: skip
     step = simulate(edit.apply(planned.graph, planned.plan), planned.machine)
     unedited = simulate(planned.graph, planned.machine)
-    figures.step_timeline(
+    plots.step_timeline(
         folder / "timeline.png",
         memory=(step.timeline_seconds, step.timeline_bytes),
         unedited_memory=(unedited.timeline_seconds, unedited.timeline_bytes),
@@ -206,7 +209,7 @@ def _write(folder: Path, planned: Planned, title: str) -> None:
 
 
 def _sweep(planned: Planned, limits: int, title: str, folder: Path | None) -> None:
-    from lms3d import limits as tables
+    from lms3d.plan_display import sweep_table as tables
     from lms3d.swap import sweep
 
     report = planned.report

@@ -15,12 +15,12 @@ from lms3d.units import parse_size
 if TYPE_CHECKING:
     import numpy as np
 
-    from data.cache import Cache
-    from data.normalise import Normalisation
-    from lms3d import inference
-    from lms3d.callback import LMS
+    from data.brats.cache import Cache
+    from data.brats.normalise import Normalisation
     from lms3d.config import TrainConfig
-    from lms3d.predictions import Predictions
+    from lms3d.keras_step.callback import LMS
+    from lms3d.tasks import inference
+    from lms3d.tasks.brats.label_maps import Predictions
 
 _DESCRIPTION = """\
 Apply a trained run. RUN_DIR is what `python -m lms3d.train --output RUN_DIR` made.
@@ -83,7 +83,7 @@ def _predict_images(
     output: Path,
 ) -> None:
     from lms3d import console
-    from lms3d.tasks import predict_images as task
+    from lms3d.tasks.chexnet import predict as task
 
     if options.labels is not None:
         raise errors.InputError(f"--labels is for brain scans, and {run_dir} has learned chest X-rays; leave it out")
@@ -105,7 +105,8 @@ def _predict_images(
 @contextmanager
 def _predictor(options: argparse.Namespace, trained: TrainConfig, weights: Path) -> Iterator[inference.Predictor]:
     """Starts TensorFlow; yields the network of the run as a function of one sample."""
-    from lms3d import inference, startup
+    from lms3d.device import startup
+    from lms3d.tasks import inference
 
     limit = options.memory_limit if options.memory_limit is not None else trained.memory_limit
     startup.start_tensorflow(memory_limit_bytes=limit, precision=trained.precision)
@@ -118,12 +119,13 @@ def _cases(
     run_dir: Path, trained: TrainConfig, content: dict[str, Any], options: argparse.Namespace, output: Path, report: Any
 ) -> tuple[Cache, list[str], Predictions]:
     """The cache of the cases to predict, their ids, and the description of what will be written."""
-    from data import brats, cache, split
-    from lms3d.predictions import Predictions
+    from data import split
+    from data.brats import cache, layouts
+    from lms3d.tasks.brats.label_maps import Predictions
 
     directory = Path(options.data).expanduser() if options.data else _training_data(trained, report)
     labels = options.labels or trained.labels
-    cases, schema = brats.find_cases(directory, labels=labels, require_truth=False)
+    cases, schema = layouts.find_cases(directory, labels=labels, require_truth=False)
     # All cases of the folder: for the run's own data this is the cache that training has built.
     built = cache.build(cases, schema, trained.resolution, n4=trained.n4, progress=report)
     ids = list(built.ids if options.data else split.load(run_dir / "split.json").validation)
@@ -144,9 +146,9 @@ def _cases(
 
 def _training_data(trained: TrainConfig, report: Any) -> Path:
     """The folder that the run was trained on; the embedded data is made again where it is gone."""
-    from data import phantom
+    from data.phantoms import brains
 
-    return trained.data or phantom.write(phantom.default_directory(), progress=report)
+    return trained.data or brains.write(brains.default_directory(), progress=report)
 
 
 def _predict_cases(
@@ -160,8 +162,8 @@ def _predict_cases(
     """Write both label maps of every case, then predictions.json."""
     import numpy as np
 
-    from data.preprocess import to_native
-    from lms3d.predictions import cube_affine, write_labels
+    from data.brats.preprocess import to_native
+    from lms3d.tasks.brats.label_maps import cube_affine, write_labels
 
     (target.directory / "predictions.json").unlink(missing_ok=True)  # until all are new, there is no finished set
     for done, case_id in enumerate(ids):
@@ -183,8 +185,8 @@ def _probabilities(predict: Callable[[np.ndarray], np.ndarray], image: np.ndarra
         return predict(image)
     from functools import partial
 
-    from data import augment
-    from lms3d.inference import mean_over_symmetries
+    from data.brats import augment
+    from lms3d.tasks.inference import mean_over_symmetries
 
     numbers = range(len(augment.SYMMETRIES))
     pairs = [(partial(augment.apply, k=k), partial(augment.apply, k=augment.inverse(k))) for k in numbers]
@@ -225,7 +227,7 @@ def _lms(trained: TrainConfig, wanted: bool | None, limit: int | None) -> Iterat
     if not (trained.lms if wanted is None else wanted):
         yield None
         return
-    from lms3d.callback import LMS
+    from lms3d.keras_step.callback import LMS
 
     lms = LMS(memory_limit=limit, tier=trained.swap_tier, swap_dir=trained.swap_dir)
     try:
@@ -235,7 +237,7 @@ def _lms(trained: TrainConfig, wanted: bool | None, limit: int | None) -> Iterat
 
 
 def _normalisation(content: dict[str, Any], run_dir: Path) -> Normalisation:
-    from data.normalise import Normalisation
+    from data.brats.normalise import Normalisation
 
     try:
         return Normalisation.from_json(content["normalisation"])

@@ -9,35 +9,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d import (
-    assembly,
-    cli,
-    config,
-    console,
-    demonstration,
-    distributed,
-    elastic,
-    ending,
-    errors,
-    forecast,
-    outofmemory,
-    runs,
-)
+from lms3d import cli, config, console, errors
 from lms3d.config import TrainConfig
-from lms3d.distributed import World
 from lms3d.errors import InputError, Interrupted
 from lms3d.files import writable_folder
-from lms3d.messages import sendable
-from lms3d.runlock import RunLock
-from lms3d.tasks import Material, task_of
+from lms3d.ranks import elastic
+from lms3d.ranks import world as distributed
+from lms3d.ranks.messages import sendable
+from lms3d.ranks.world import World
+from lms3d.tasks import task_of
+from lms3d.training import compilation, demo, needs, out_of_memory, run_folder
+from lms3d.training import summary as ending
+from lms3d.training.run_lock import RunLock
+from lms3d.training.task import Material
 from lms3d.units import format_seconds, format_size
 
 if TYPE_CHECKING:
     import keras
 
-    from lms3d.callback import LMS
-    from lms3d.report import Report
-    from lms3d.trainer import History
+    from lms3d.keras_step.callback import LMS
+    from lms3d.keras_step.report import Report
+    from lms3d.training.trainer import History
 
 STATS = "lms_stats.csv"
 WARMUP_EPOCHS = 5  # with several ranks, as in the CheXNet article
@@ -77,7 +69,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
     lock = RunLock()  # of rank 0, for as long as it lives
 
     def chosen() -> Run:
-        options, run_dir, resuming = runs.choose(given, output, resume, lock)
+        options, run_dir, resuming = run_folder.choose(given, output, resume, lock)
         return Run(options=options, run_dir=run_dir, resuming=resuming, profile=profile, arguments=tuple(arguments))
 
     def train_once(world: World, memory: elastic.Memory | None) -> None:
@@ -87,7 +79,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
         if not world.is_chief:  # it may have been rank 0 before
             lock.release()
         if memory is not None:  # the one that was rank 0 may still be about to end
-            world.from_chief(lambda: runs.take_over(run.run_dir, lock))
+            world.from_chief(lambda: run_folder.take_over(run.run_dir, lock))
         _run(run, world, memory)
 
     if dry_run:
@@ -120,7 +112,7 @@ class Run:
 
 def _run(run: Run, world: World, memory: elastic.Memory | None) -> None:
     """Prepares, trains, draws and summarises."""
-    options = forecast.with_demonstration_limit(run.options)
+    options = needs.with_demonstration_limit(run.options)
     world.from_chief(lambda: _writable(options, run.run_dir))
     _writable(options, run.run_dir)
     task = task_of(options)
@@ -133,11 +125,11 @@ def _run(run: Run, world: World, memory: elastic.Memory | None) -> None:
     if world.is_chief and not (run.resuming or again):  # what a run left here that never finished an epoch
         (run.run_dir / STATS).unlink(missing_ok=True)
     made: list[keras.Model] = []
-    with outofmemory.explained(_job(options), limit, options.lms, lambda: _needs(options, made)):
-        model = assembly.compiled_model(options, material=material, world=world)
+    with out_of_memory.explained(_job(options), limit, options.lms, lambda: _needs(options, made)):
+        model = compilation.compiled_model(options, material=material, world=world)
         made.append(model)
         # On every rank, since the prediction builds the metrics; rank 0's clock decides.
-        options = world.everyone(forecast.with_length(options, model, *_whole_epoch(options, material, world)))[0]
+        options = world.everyone(needs.with_length(options, model, *_whole_epoch(options, material, world)))[0]
         world.from_chief(lambda: _profiled(run.profile, options))
         if world.is_chief:
             _describe(run, options, limit, material)
@@ -150,7 +142,7 @@ def _run(run: Run, world: World, memory: elastic.Memory | None) -> None:
             with _wrong_input_told():
                 task.finish(run.run_dir, options, model, material, summary)
             rows = task.results(run.run_dir, history)
-            ending.summarise(run.run_dir, summary, history, rows, forecast.elapsed_seconds(), guarded=guarded)
+            ending.summarise(run.run_dir, summary, history, rows, needs.elapsed_seconds(), guarded=guarded)
 
 
 def _dry_run(options: TrainConfig) -> None:
@@ -158,20 +150,20 @@ def _dry_run(options: TrainConfig) -> None:
 
     DoesNotFit, and no plan, where none fits: one for a larger limit answers no question that was asked.
     """
-    options = forecast.with_demonstration_limit(options)
+    options = needs.with_demonstration_limit(options)
     limit = _start(options, World())
     console.say("Tracing and planning the training step")
     made: list[keras.Model] = []
-    with outofmemory.explained(_job(options), limit, options.lms, lambda: _needs(options, made)):
-        made.append(assembly.compiled_model(options))
+    with out_of_memory.explained(_job(options), limit, options.lms, lambda: _needs(options, made)):
+        made.append(compilation.compiled_model(options))
         report = _needs(options, made)
-        forecast.require_fit(options, report)
+        needs.require_fit(options, report)
     console.say(report.to_markdown())
     peak = report.predicted_peak_bytes if options.lms else report.unedited_peak_bytes
     console.summary("Dry run: nothing was trained", {
         "memory limit": format_size(limit),
         "predicted peak": f"{format_size(peak)} ({format_size(report.unedited_peak_bytes)} without LMS)",
-        "predicted step": format_seconds(forecast.step_seconds(options, report)),
+        "predicted step": format_seconds(needs.step_seconds(options, report)),
     })  # fmt: skip
 
 
@@ -191,12 +183,12 @@ def _job(options: TrainConfig) -> str:
 
 def _needs(options: TrainConfig, made: list[keras.Model]) -> Report:
     """The prediction with the smallest limits; IndexError while there is no model yet."""
-    return forecast.estimate_step(options, made[0], with_floor=True)
+    return needs.estimate_step(options, made[0], with_floor=True)
 
 
 def _start(options: TrainConfig, world: World, *, again: bool = False) -> int:
     """Starts TensorFlow under the limit (`again`: in a later world of this process); returns what training can have."""
-    from lms3d import memory, startup
+    from lms3d.device import memory, startup
 
     startup.start_tensorflow(
         memory_limit_bytes=options.memory_limit,
@@ -227,24 +219,24 @@ def _profiled(where: tuple[int, int, int] | None, options: TrainConfig) -> None:
 
 
 def _describe(run: Run, options: TrainConfig, limit: int, material: Material) -> None:
-    from lms3d import memory
+    from lms3d.device import memory
 
     # What follows from the number of ranks is worked out again by a run that goes on. Not how long a demonstration is: that
     # followed from the time that there was.
     given = run.options
     lengths = {name: getattr(given, name) for name in ("epochs", "steps_per_epoch", "validation_steps")}
     kept = replace(options, weights=given.weights, **({} if run.demonstrating else lengths))
-    runs.describe(
+    run_folder.describe(
         run.run_dir, kept, run.arguments, resuming=run.resuming, device=memory.compute_device(), limit_bytes=limit,
         **material.described,
     )  # fmt: skip
 
 
 def _lms(run: Run, options: TrainConfig, world: World) -> LMS:
-    from lms3d.callback import LMS
+    from lms3d.keras_step.callback import LMS
 
     stats_file = run.run_dir / STATS if world.is_chief else None
-    return LMS(enabled=options.lms, stats_file=stats_file, **forecast.lms_arguments(options))
+    return LMS(enabled=options.lms, stats_file=stats_file, **needs.lms_arguments(options))
 
 
 def _fit(
@@ -252,21 +244,20 @@ def _fit(
     memory: elastic.Memory | None,
 ) -> tuple[History, bool]:  # fmt: skip
     """Trains; returns the history, and whether the time guard ended it."""
-    from lms3d import monitor, trainer
+    from lms3d.training import trainer
+    from lms3d.training.callbacks import progress
 
     task = task_of(options)
     epochs, steps, validation_steps = _filled_in(options)
-    guard = monitor.TimeGuard(
-        demonstration.LAST_SECONDS - forecast.elapsed_seconds(), validation_steps * demonstration.VALIDATION_SHARE
-    )
+    guard = progress.TimeGuard(demo.LAST_SECONDS - needs.elapsed_seconds(), validation_steps * demo.VALIDATION_SHARE)
     profile = run.profile if world.is_chief else None
     with console.progress(keep=False) as report:
         callbacks = [
             lms,
             *task.callbacks(model, material, world),
             *([guard] if run.demonstrating else []),
-            *([monitor.Profile(profile, run.run_dir / "tensorboard", steps)] if profile else []),
-            monitor.ProgressLines(report, epochs, steps, validation_steps, shown=task.shown),
+            *([progress.Profile(profile, run.run_dir / "tensorboard", steps)] if profile else []),
+            progress.ProgressLines(report, epochs, steps, validation_steps, shown=task.shown),
         ]
         try:
             history = trainer.train(
@@ -279,7 +270,7 @@ def _fit(
                 on_interrupt=lambda: console.say("Finishing this step, then saving; Ctrl-C again quits at once"),
             )  # fmt: skip
         except Interrupted as stop:
-            raise Interrupted(f"{stop}; all is saved, go on with: {runs.resume_command(run.run_dir)}") from None
+            raise Interrupted(f"{stop}; all is saved, go on with: {run_folder.resume_command(run.run_dir)}") from None
         finally:
             if lms.report is not None and world.is_chief:
                 lms.write(run.run_dir)

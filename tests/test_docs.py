@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lms3d.statistics import COLUMNS
-from lms3d.swap.tflms import Parameters
+from lms3d.keras_step.step_log import COLUMNS
+from lms3d.swap.planners.tflms import Parameters
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "commands.md").read_text()

@@ -20,7 +20,7 @@ LEAD = 0.25
 
 
 def main(arguments: list[str]) -> None:
-    from lms3d.startup import quiet_native_log
+    from lms3d.device.startup import quiet_native_log
 
     asked = json.loads(arguments[0])
     with quiet_native_log():
@@ -28,11 +28,11 @@ def main(arguments: list[str]) -> None:
 
         tf.config.set_visible_devices([], "GPU")  # alone means without a device
         tf.config.list_logical_devices()
-    from data import pipelines
+    from data.chest_xray import pipeline
     from experiments.feeding.images import training_part
 
     part = training_part(asked["shards"])
-    order = pipelines.ORDERS[asked["order"]]
+    order = pipeline.ORDERS[asked["order"]]
     batches = iter(order(part, batch_size=asked["batch_size"], seed=0, rank=asked["rank"], size=asked["size"]))
     # A pass: caches are full, files have been read, and tf.data has tuned itself.
     for _ in range(max(1, len(part) // asked["size"] // asked["batch_size"])):

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lms3d import distributed, errors
-from lms3d.distributed import World
+from lms3d import errors
+from lms3d.ranks import world as distributed
+from lms3d.ranks.world import World
 
 SYNTHETIC, REAL = "synthetic", "real"
 
@@ -23,8 +24,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _main(asked: dict[str, Any]) -> None:
+    from lms3d.device.startup import start_tensorflow
     from lms3d.files import write_json
-    from lms3d.startup import start_tensorflow
 
     with distributed.joined() as world:
         start_tensorflow(seed=0, precision=asked["precision"], world=world)
@@ -55,12 +56,12 @@ def together(laps: list[Any], batch_size: int) -> dict[str, float]:
 def _batches(asked: dict[str, Any], world: World) -> Iterator[Any]:
     if asked["data"] == SYNTHETIC:
         return itertools.repeat(synthetic(asked["batch_size"], asked["resolution"], world.rank))
-    from data import pipelines
+    from data.chest_xray import pipeline
     from experiments.feeding.images import training_part
 
     part = training_part(asked["shards"])
     return iter(
-        pipelines.training_dataset(
+        pipeline.training_dataset(
             part, batch_size=asked["batch_size"], seed=0, rank=world.rank, size=world.size
         )
     )  # fmt: skip
@@ -70,7 +71,7 @@ def synthetic(batch_size: int, resolution: int, seed: int) -> tuple[Any, Any]:
     """Images (B, N, N, 3) float32 and labels (B, 14) that lie on the device from the start: nothing is loaded."""
     import tensorflow as tf
 
-    from lms3d.memory import compute_device
+    from lms3d.device.memory import compute_device
 
     with tf.device(compute_device()):
         images = tf.random.stateless_normal((batch_size, resolution, resolution, 3), (seed, 0))

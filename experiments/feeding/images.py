@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from data.records import Index, Part
+    from data.chest_xray.records import Index, Part
 
 
 def shards_of(data: Path | None, resolution: int, most_ranks: int) -> Index:
@@ -14,13 +14,14 @@ def shards_of(data: Path | None, resolution: int, most_ranks: int) -> Index:
 
     Raises InputError where there are fewer training shards than ranks: the new order deals out files.
     """
-    from data import chest_xray, radiograph, shards
+    from data.chest_xray import collection, shards
+    from data.phantoms import chests
     from lms3d.console import progress
     from lms3d.errors import InputError
 
     with progress() as report:
-        folder = radiograph.write(radiograph.default_directory(), progress=report) if data is None else data
-        index = shards.build(chest_xray.find_images(folder), resolution, progress=report)
+        folder = chests.write(chests.default_directory(), progress=report) if data is None else data
+        index = shards.build(collection.find_images(folder), resolution, progress=report)
     files = len(index.parts["training"].files)
     if files < most_ranks:
         raise InputError(
@@ -32,6 +33,6 @@ def shards_of(data: Path | None, resolution: int, most_ranks: int) -> Index:
 
 def training_part(directory: str | Path) -> Part:
     """What a rank reads: the training images of finished shards."""
-    from data.records import open_index
+    from data.chest_xray.records import open_index
 
     return open_index(directory).parts["training"]

@@ -15,9 +15,10 @@ import keras
 import tensorflow as tf
 
 import models
-from lms3d import classification, reduction
-from lms3d.distributed import World
-from lms3d.messages import sendable
+from lms3d.ranks import gradients
+from lms3d.ranks.messages import sendable
+from lms3d.ranks.world import World
+from lms3d.scoring import findings
 
 
 @sendable
@@ -39,8 +40,8 @@ class Lap:
 def network(name: str, resolution: int, world: World) -> keras.Model:
     """Compiled for 14 findings as `lms3d.train --task chexnet` does, the same weights on all ranks."""
     model = models.build(name, input_shape=(resolution, resolution, 3))
-    optimizer = reduction.averaged(keras.optimizers.Adam(world.learning_rate(1e-3)), world)
-    model.compile(optimizer, loss=classification.binary_cross_entropy, jit_compile=False)
+    optimizer = gradients.averaged(keras.optimizers.Adam(world.learning_rate(1e-3)), world)
+    model.compile(optimizer, loss=findings.binary_cross_entropy, jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     world.synchronise(model)
     return model

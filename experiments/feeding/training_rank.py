@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lms3d import distributed, errors
-from lms3d.distributed import World
+from lms3d import errors
+from lms3d.ranks import world as distributed
+from lms3d.ranks.world import World
 
 LEAD_STEPS = 3
 """Before a lap: buffers fill, tf.data tunes itself."""
@@ -23,8 +24,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _main(asked: dict[str, Any]) -> None:
+    from lms3d.device.startup import start_tensorflow
     from lms3d.files import write_json
-    from lms3d.startup import start_tensorflow
 
     with distributed.joined() as world:
         start_tensorflow(seed=0, precision=asked["precision"], world=world)
@@ -66,11 +67,11 @@ def together(found: list[tuple[Any, float | None]], batch_size: int) -> dict[str
 
 
 def _dataset(order: str, asked: dict[str, Any], world: World) -> Any:
-    from data import pipelines
+    from data.chest_xray import pipeline
     from experiments.feeding.images import training_part
 
     part = training_part(asked["shards"])
-    return pipelines.ORDERS[order](
+    return pipeline.ORDERS[order](
         part, batch_size=asked["batch_size"], seed=0, rank=world.rank, size=world.size
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ import psutil
 
 from experiments.overhead.parts import Part
 from lms3d.errors import DoesNotFit
-from lms3d.outofmemory import is_out_of_memory
+from lms3d.training.out_of_memory import is_out_of_memory
 
 SAMPLE_SECONDS = 0.005
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from experiments.overhead import parts
 from experiments.overhead.parts import Result
 from experiments.overhead.results import Comparison, memory_bytes
-from lms3d import figures
-from lms3d.figures import BLUE, GREEN, GREY, ORANGE, VERMILION, plt
+from lms3d.scoring.figures import plots
+from lms3d.scoring.figures.plots import BLUE, GREEN, GREY, ORANGE, VERMILION, plt
 
 GIB = 1 << 30
 PINK, SKY, YELLOW = "#CC79A7", "#56B4E9", "#B8A900"
@@ -44,13 +44,13 @@ def draw(results: Sequence[Result], model: str, resolutions: Iterable[int], path
         _tensors(left, here)
         _process(right, here)
     for axis in grid.flat:
-        figures._plain(axis)
+        plots._plain(axis)
         axis.set_xlim(left=0)
     handles = {
         label: handle for axis in grid.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
-    return figures._save(figure, path)
+    return plots._save(figure, path)
 
 
 def _tensors(axis: plt.Axes, here: Comparison) -> None:

@@ -89,7 +89,7 @@ def _upsample(x: torch.Tensor) -> torch.Tensor:
 
 
 def dice_loss(truth: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-    """As `lms3d.losses.dice_loss`, channels first."""
+    """As `lms3d.scoring.losses.dice_loss`, channels first."""
     voxels = (2, 3, 4)
     truth = truth.to(probabilities.dtype)
     overlap = 2 * (truth * probabilities).sum(voxels) + 1e-5

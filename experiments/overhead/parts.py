@@ -77,7 +77,7 @@ class Result:
     seconds, peaks_bytes: of the steps after the warm-up; baseline_seconds: of the neighbour before each.
     peak_bytes: the allocator's largest, warm-up included (TensorFlow only). resident_bytes: most anonymous memory of the
     process in a step, less what it had once the framework was imported. recoveries: steps that ran out of memory and were
-    planned and run again. digest: of all weights after three steps. report: figures of `lms3d.report.Report`.
+    planned and run again. digest: of all weights after three steps. report: figures of `lms3d.keras_step.report.Report`.
     """
 
     part: Part

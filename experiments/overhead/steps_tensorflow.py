@@ -16,8 +16,10 @@ from data import stream
 from experiments.overhead import data, parts, uniform, variants
 from experiments.overhead.child import Resident, Talk, part_from_command_line
 from experiments.overhead.parts import MIB, Part
-from lms3d import LMS, losses, memory, startup
-from lms3d.planning import estimate
+from lms3d import LMS
+from lms3d.device import memory, startup
+from lms3d.keras_step.estimate import estimate
+from lms3d.scoring import losses
 
 DIGEST_STEP = 3
 REPORTED = (

@@ -7,14 +7,15 @@ from typing import Any
 
 from experiments.overhead import parts
 from lms3d import LMS
-from lms3d.swap import emit, search, surgery
-from lms3d.swap.capture import capture
-from lms3d.swap.decide import Settings, decide
 from lms3d.swap.engine import Engine, Prepared
 from lms3d.swap.ir import producer_name
-from lms3d.swap.problem import Buffer, Problem, reduce
-from lms3d.swap.rewrite import rewrite
-from lms3d.swap.schedule import Choice, Mode, build
+from lms3d.swap.planners.hybrid import emit, search
+from lms3d.swap.planners.hybrid.problem import Buffer, Problem, reduce
+from lms3d.swap.planners.hybrid.schedule import Choice, Mode, build
+from lms3d.swap.planning import Settings, decide
+from lms3d.swap.tensorflow import surgery
+from lms3d.swap.tensorflow.capture import capture
+from lms3d.swap.tensorflow.rewrite import rewrite
 
 
 class UniformEngine(Engine):

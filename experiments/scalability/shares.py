@@ -1,6 +1,6 @@
 """Data that does not divide by the ranks: what a pass over it costs, dealt out as fixed shares and as one global order.
 
-    fixed shares (case study)             one order (`lms3d.distributed.World.training_steps`)
+    fixed shares (case study)             one order (`lms3d.ranks.world.World.training_steps`)
     rank r owns subjects[r::N]            step k takes the next N*b samples of an endless stream of passes
     all ranks take the fullest one's      an epoch border is only a place to validate: a step may hold samples of two
     steps; the others repeat or wait      passes, and none is repeated or left out

@@ -1,6 +1,6 @@
 """What a machine can do, as plain numbers, and how long an op takes on it. No TensorFlow here.
 
-What was measured for an op counts (`lms3d.swap.opcost`). For the others a roofline: an op takes the longer of its
+What was measured for an op counts (`lms3d.swap.tensorflow.op_costs`). For the others a roofline: an op takes the longer of its
 arithmetic and its memory traffic, plus a fixed overhead (Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009).
 It knows nothing of caches or of kernels that are slow for few channels: it errs by 30 % and more on a step, and by a
 factor of ten on a normalisation.

@@ -11,17 +11,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from lms3d import memory, pool
+from lms3d.device import cpu_pool, memory
 from lms3d.errors import DoesNotFit, InputError, StorageError
-from lms3d.report import Report
-from lms3d.swap import effort, guard, measure, opcost, store, surgery
-from lms3d.swap.capture import capture
+from lms3d.keras_step.report import Report
+from lms3d.swap import effort, plan_cache
 from lms3d.swap.cost import Machine, step_seconds
-from lms3d.swap.decide import Settings, decide, fits_unedited
 from lms3d.swap.ir import StepGraph
 from lms3d.swap.plan import SCOPE, Plan
-from lms3d.swap.rewrite import already_rewritten, rewrite
-from lms3d.swap.tiers import DiskTier, HostTier, Tier, remove_orphans, swap_parent
+from lms3d.swap.planning import Settings, decide, fits_unedited
+from lms3d.swap.tensorflow import guard, op_costs, speeds, surgery
+from lms3d.swap.tensorflow.capture import capture
+from lms3d.swap.tensorflow.rewrite import already_rewritten, rewrite
+from lms3d.swap.tiers.base import DiskTier, HostTier, Tier, remove_orphans, swap_parent
 from lms3d.units import format_size
 
 log = logging.getLogger("lms3d")
@@ -73,7 +74,7 @@ class Engine:
     def machine(self) -> Machine:
         if self._machine is None:
             tier, folder = self.settings.tier, self.swap_dir
-            self._machine = measure.machine(self.compute_device, tier, folder, mapped=self.mapped)
+            self._machine = speeds.machine(self.compute_device, tier, folder, mapped=self.mapped)
         return self._machine
 
     def captured(
@@ -90,7 +91,7 @@ class Engine:
         """The same with the costs of single ops, which are measured where they are not known yet."""
         in_use = tf.config.experimental.get_memory_info(self.compute_device)["current"]
         free = memory.device_memory_bytes() - in_use
-        return opcost.with_ops(graph, machine, function, device=self.compute_device, free_bytes=free)
+        return op_costs.with_ops(graph, machine, function, device=self.compute_device, free_bytes=free)
 
     def prepare(
         self,
@@ -112,7 +113,7 @@ class Engine:
         budget_bytes, machine: plan for these, where experience says so, in place of the limit and the measured speeds.
         steps, spent_seconds: of the run, None is unknown, and what planning has cost it already: see `effort`.
         """
-        pool.open_crumb_holes()
+        cpu_pool.open_crumb_holes()
         if not was_rewritten(function.graph):
             _make_plannable(function.graph)
         graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes, batches=batches)
@@ -134,7 +135,7 @@ class Engine:
             graph, machine = self._with_ops(graph, machine, function)
         granted = effort.granted(steps, step_seconds(graph, machine), spent_seconds)
         settings = replace(settings, effort_seconds=granted)
-        plan, report = store.decide(graph, settings, machine, step=step, with_floor=with_floor)
+        plan, report = plan_cache.decide(graph, settings, machine, step=step, with_floor=with_floor)
         report.limit_bytes = self.settings.limit_bytes
         log.info("lms: %s", report.headline())
         self._check_host_memory(plan)

@@ -16,13 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lms3d.errors import DoesNotFit
-from lms3d.swap import edit, emit, search, store, tflms
+from lms3d.swap import edit, plan_cache
 from lms3d.swap.cost import Machine
-from lms3d.swap.decide import Settings
 from lms3d.swap.ir import StepGraph
 from lms3d.swap.plan import Plan
-from lms3d.swap.problem import Buffer, Problem, reduce
-from lms3d.swap.schedule import Choice, Mode, build
+from lms3d.swap.planners import tflms
+from lms3d.swap.planners.hybrid import emit, search
+from lms3d.swap.planners.hybrid.problem import Buffer, Problem, reduce
+from lms3d.swap.planners.hybrid.schedule import Choice, Mode, build
+from lms3d.swap.planning import Settings
 from lms3d.swap.simulate import simulate
 
 LMS = "lms3d"
@@ -130,13 +132,13 @@ def _name(parameters: tflms.Parameters) -> str:
 
 def _ends(graph: StepGraph, settings: Settings, machine: Machine) -> tuple[int, int]:
     """The floor and the smallest limit without LMS."""
-    _, report = store.decide(graph, replace(settings, planner="off"), machine, with_floor=True)
+    _, report = plan_cache.decide(graph, replace(settings, planner="off"), machine, with_floor=True)
     return report.floor_bytes or report.unedited_limit_bytes, report.unedited_limit_bytes
 
 
 def _planned(graph: StepGraph, settings: Settings, machine: Machine) -> Plan | None:
     try:
-        return store.decide(graph, settings, machine, with_floor=False)[0]
+        return plan_cache.decide(graph, settings, machine, with_floor=False)[0]
     except DoesNotFit:
         return None
 

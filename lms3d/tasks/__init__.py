@@ -1,89 +1,20 @@
-"""What a run can learn. `lms3d.train` asks a task for data, network, loss, metrics and figures, and knows none by name.
-
-A new task is a module with a class that has these methods, its name in `TASKS`, and its defaults in `lms3d.config`.
-"""
+"""The tasks that a run can learn, by name. A new one is a folder here, and a line below."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
+
+from lms3d.registry import Registry
 
 if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
-
     from lms3d.config import TrainConfig
-    from lms3d.console import Report as Progress
-    from lms3d.distributed import World
-    from lms3d.report import Report
-    from lms3d.trainer import History
+    from lms3d.training.task import Task
 
-TASKS = ("brats", "chexnet")
-
-
-class Material(Protocol):
-    """What is learned from. It knows no rank: datasets are made for a world, which may shrink while a job runs."""
-
-    training_count: int
-    """Samples of a pass over the training data, of all ranks together."""
-
-    validation_count: int
-
-    described: Mapping[str, Any]
-    """For config.json: "data" with the fingerprint of the data, and whatever prediction needs."""
-
-    def training(self, first_sample: int, world: World) -> tf.data.Dataset:
-        """This rank's batches of the endless stream of samples, from number `first_sample` on."""
-
-    def validation(self, world: World) -> tf.data.Dataset:
-        """This rank's share of the validation samples, once."""
-
-
-class Task(Protocol):
-    """All methods may be called before there is any material, but for those that take it."""
-
-    axes: int
-    """Spatial axes of a sample: 2 or 3."""
-
-    target_dtype: str
-    """Of the targets in a training batch."""
-
-    shown: Sequence[str]
-    """Metrics for the progress bar."""
-
-    plateau: tuple[float, int]
-    """Factor of the learning rate after so many epochs without a better validation loss."""
-
-    def prepare(
-        self, options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
-    ) -> Material:
-        """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
-
-    def network(self, options: TrainConfig) -> keras.Model:
-        """Freshly initialised, not compiled."""
-
-    def loss(self, options: TrainConfig, material: Any) -> Any:
-        """For `compile`. `material` is None where only the step's cost matters."""
-
-    def metrics(self, options: TrainConfig, material: Any) -> list[Any]:
-        """For `compile`."""
-
-    def callbacks(self, model: keras.Model, material: Any, world: World) -> list[Any]:
-        """Of this task alone; they see the logs of an epoch after those are the means over the ranks."""
-
-    def demonstration_limit(self, options: TrainConfig) -> int | None:
-        """A memory limit in bytes that gives LMS something to do on the embedded data, or None."""
-
-    def finish(self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Any, report: Report) -> None:
-        """Figures and tables of this task, made with the best weights (rank 0)."""
-
-    def results(self, run_dir: Path, history: History) -> dict[str, str]:
-        """Rows for the table at the end: what was reached, and what to type next."""
+TASKS: Registry[Task] = Registry(
+    "task", brats="lms3d.tasks.brats.task:TASK", chexnet="lms3d.tasks.chexnet.task:TASK"
+)  # fmt: skip
 
 
 def task_of(options: TrainConfig) -> Task:
     """The task that the options name."""
-    task: Task = import_module(f"lms3d.tasks.{options.task}").TASK
-    return task
+    return TASKS[options.task]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from data import brats, cache, phantom
+from data.brats import cache, layouts
+from data.phantoms import brains
 from tests.data.small_data import random_case, write_case
 
 
@@ -22,14 +23,14 @@ def data_set(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_cache(data_set: Path, tmp_path: Path) -> cache.Cache:
     """The random cases as cubes of 16^3."""
-    cases, schema = brats.find_cases(data_set)
+    cases, schema = layouts.find_cases(data_set)
     return cache.build(cases, schema, 16, directory=tmp_path / "cache", workers=1)
 
 
 @pytest.fixture(scope="session")
 def coarse_phantom(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three phantoms on a grid of 4 mm."""
-    return phantom.write(tmp_path_factory.mktemp("phantom"), cases=3, seed=5, workers=1, spacing_mm=4.0)
+    return brains.write(tmp_path_factory.mktemp("phantom"), cases=3, seed=5, workers=1, spacing_mm=4.0)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from data.schema import CHANNELS
+from data.brats.schema import CHANNELS
 
 SHAPE = (20, 24, 18)
 AFFINE = np.array([[-1.0, 0, 0, 0], [0, -1, 0, 239], [0, 0, 1, 0], [0, 0, 0, 1]])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data import png
-from data.radiograph import HEADER
+from data.chest_xray import png
+from data.phantoms.chests import HEADER
 
 _COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}  # channels -> grey, grey + alpha, RGB, RGBA
 

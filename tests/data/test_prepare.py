@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from data import cache
+from data.brats import cache
 from data.prepare import main
 
-ROOT = Path(cache.__file__).parents[1]
+ROOT = Path(cache.__file__).parents[2]
 
 
 def test_from_the_command_line(data_set, tmp_path):

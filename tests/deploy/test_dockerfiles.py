@@ -158,7 +158,7 @@ def test_what_is_copied_exists_and_reaches_the_build(path: Path) -> None:
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 def test_every_package_of_the_project_gets_into_the_image(path: Path) -> None:
     """An editable install fails for a package that is named in pyproject.toml and missing."""
-    named = re.search(r"^packages = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    named = re.search(r"^packages = \[(.*?)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
     assert named is not None
     needed = {name.split(".")[0] for name in re.findall(r'"([\w.]+)"', named.group(1))}
     copied = {v.split()[0].split("/")[0] for name, v in parse(path.read_text()) if name == "COPY" and "--from" not in v}

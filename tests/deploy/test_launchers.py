@@ -256,7 +256,9 @@ def test_a_folder_that_others_may_have_made_is_refused(tmp_path: Path, kind: str
     of_others(tmp_path)[kind]()
     environment = {**os.environ, "LMS3D_RANKS": str(tmp_path / kind)}
     for command in (["deploy/rank.sh", "touch", str(tmp_path / "ran")], ["deploy/stop.sh"]):
-        found = subprocess.run(["bash", *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=10)
+        found = subprocess.run(
+            ["bash", *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=10
+        )
         assert found.returncode == 2
         (line,) = found.stderr.splitlines()
         assert f"{tmp_path / kind}: expected a folder of " in line

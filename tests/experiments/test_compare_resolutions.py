@@ -7,8 +7,9 @@ import json
 import pytest
 
 from experiments import compare_resolutions as compare
-from lms3d import evaluate, predictions
-from lms3d.scores import Record
+from lms3d import evaluate
+from lms3d.scoring.scores import Record
+from lms3d.tasks.brats import label_maps
 
 
 def record(label: str, case: str, dice: float, region: str = "WT", space: str = "cube") -> Record:
@@ -43,7 +44,7 @@ def commands(monkeypatch):
     labels = ["32-seed1", "48-seed1", "32-seed2", "48-seed2"]
     dice = dict(zip(labels, (0.5, 0.6, 0.7, 0.8), strict=True))
     folders = [type("Folder", (), {"label": label}) for label in labels]
-    monkeypatch.setattr(predictions, "load_all", lambda _: folders)
+    monkeypatch.setattr(label_maps, "load_all", lambda _: folders)
     places = [(region, space) for region in ("WT", "ET") for space in ("native", "cube")]
     scored = [
         record(label, case, dice[label] + 0.1 * (case == "b"), *place)

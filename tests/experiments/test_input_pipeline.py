@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from data import radiograph, shards
+from data.chest_xray import shards
+from data.phantoms import chests
 from experiments import input_pipeline
 from experiments.feeding import accepted, alone, alone_rank, images, results
 from experiments.feeding.parts import Parts
@@ -268,7 +269,7 @@ def test_a_device_waits_for_a_pipeline_that_is_slower_and_not_for_one_that_is_no
 
 def test_fewer_shards_than_ranks_are_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "SHARD_IMAGES", 40)
-    data = radiograph.write(tmp_path / "films", images=90, size=32, workers=1)
+    data = chests.write(tmp_path / "films", images=90, size=32, workers=1)
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
     with pytest.raises(ValueError, match=r"--ranks 50: found . training shards"):
         images.shards_of(data, 32, 50)
@@ -277,7 +278,7 @@ def test_fewer_shards_than_ranks_are_an_error(tmp_path, monkeypatch):
 def test_real_ranks_give_real_images(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(shards, "SHARD_IMAGES", 20)
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
-    data = radiograph.write(tmp_path / "films", images=90, size=32, workers=1)
+    data = chests.write(tmp_path / "films", images=90, size=32, workers=1)
     words = ["--kinds", "alone", "--ranks", "1", "--orders", "best", "--runs", "1", "--rounds", "2", "--window", "0.2"]
     words += ["--data", str(data), "--resolution", "32", "--batch-size", "8", "--output", str(tmp_path / "out")]
     assert input_pipeline.main(words) == 0, capsys.readouterr().err
@@ -302,7 +303,7 @@ def test_a_real_rank_trains_and_waits(tmp_path, monkeypatch, capsys):
     )
     monkeypatch.setattr(shards, "SHARD_IMAGES", 40)
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
-    data = radiograph.write(tmp_path / "films", images=60, size=32, workers=1)
+    data = chests.write(tmp_path / "films", images=60, size=32, workers=1)
     words = ["--kinds", "training", "--ranks", "1", "--training-rounds", "1", "--steps", "4", "--data", str(data)]
     words += ["--training-resolution", "32", "--batch-size", "8", "--output", str(tmp_path / "out")]
     assert input_pipeline.main(words) == 0, capsys.readouterr().err

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from data import radiograph, shards
+from data.chest_xray import shards
+from data.phantoms import chests
 from experiments import resnet50_benchmark
 from experiments.feeding import accepted, images
 from experiments.feeding.spread import difference, spread
@@ -177,7 +178,7 @@ def in_this_process(monkeypatch):
 def test_a_real_rank_trains(in_this_process, tmp_path, capsys, monkeypatch, kind):
     monkeypatch.setattr(shards, "SHARD_IMAGES", 40)
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
-    data = radiograph.write(tmp_path / "films", images=60, size=32, workers=1)
+    data = chests.write(tmp_path / "films", images=60, size=32, workers=1)
     words = ["--kinds", kind, "--ranks", "1", "--resolution", "32", "--batch-size", "4", "--warmup", "2", "--laps", "3"]
     words += ["--steps", "5", "--data", str(data), "--output", str(tmp_path / "out")]
     assert resnet50_benchmark.main(words) == 0, capsys.readouterr().err

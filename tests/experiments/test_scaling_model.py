@@ -78,7 +78,7 @@ def test_the_accounts_are_what_dealing_out_samples_gives(ranks, batch):
 
 
 def test_an_epoch_is_counted_as_the_trainer_counts_it():
-    from lms3d.distributed import World
+    from lms3d.ranks.world import World
 
     for ranks, batch in ((1, 1), (2, 1), (8, 1), (16, 1), (16, 4), (64, 1), (1024, 1)):
         assert World(size=ranks).training_steps(228, batch) == shares.one_order(228, ranks, batch).steps

@@ -13,8 +13,8 @@ import keras
 import numpy as np
 import pytest
 
-from data import phantom
-from tests.lms3d.test_monitor import ops_profiled
+from data.phantoms import brains as phantom
+from tests.lms3d.training.callbacks.test_progress import ops_profiled
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--resolution", "16", "--seed", "3"]
@@ -173,7 +173,9 @@ def test_where_it_does_not_fit_without_lms_it_trains_with_it(train, brains, tmp_
     """What the README tells of 96^3 and 192^3, at sizes of seconds: the same hard limit (in MiB), with LMS and without."""
     options = ["--data", brains, "--resolution", resolution, "--memory-limit", f"{limit}MiB", "--epochs", 1,
                "--steps-per-epoch", 2, "--validation-steps", 1]  # fmt: skip
-    for number in range(3):  # guards make a crash of TensorFlow's own kernels rare, not impossible (see lms3d.swap.guard)
+    for number in range(
+        3
+    ):  # guards make a crash of TensorFlow's own kernels rare, not impossible (see lms3d.swap.tensorflow.guard)
         without = train(*options, "--no-lms", "--output", tmp_path / f"without{number}")
         if without.returncode >= 0:
             break

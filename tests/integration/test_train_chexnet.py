@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import radiograph
+from data.phantoms import chests as radiograph
 
 ROOT = Path(__file__).parents[2]
 EPOCHS = 2

@@ -7,8 +7,8 @@ import signal
 import psutil
 import pytest
 
-from data import phantom
-from tests.distributed.started import LAUNCHER, Started
+from data.phantoms import brains as phantom
+from tests.lms3d.ranks.started import LAUNCHER, Started
 
 EPOCHS, STEPS = 3, 12
 RATE = 1e-3

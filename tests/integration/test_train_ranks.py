@@ -14,8 +14,9 @@ import psutil
 import pytest
 import yaml
 
-from data import phantom, radiograph
-from tests.distributed import launchers
+from data.phantoms import brains as phantom
+from data.phantoms import chests as radiograph
+from tests.lms3d.ranks import launchers
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = Path(sys.executable).with_name("horovodrun")

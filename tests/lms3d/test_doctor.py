@@ -1,6 +1,7 @@
 import pytest
 
-from lms3d import doctor, machine
+from lms3d import doctor
+from lms3d.device import machine
 
 
 def test_report(tmp_path, capsys, monkeypatch):

@@ -2,8 +2,9 @@
 
 import pytest
 
-from lms3d import assembly, train
-from lms3d.report import Report
+from lms3d import train
+from lms3d.keras_step.report import Report
+from lms3d.training import compilation
 
 MIB = 1 << 20
 PREDICTED = Report(
@@ -16,7 +17,7 @@ PREDICTED = Report(
 @pytest.fixture
 def dry_run(monkeypatch, capsys):
     """The command with a step that was planned already, under the limit of the given number of MiB."""
-    monkeypatch.setattr(assembly, "compiled_model", lambda options: None)
+    monkeypatch.setattr(compilation, "compiled_model", lambda options: None)
     monkeypatch.setattr(train, "_start", lambda options, world: options.memory_limit)
 
     def run(mib: int, *arguments: str) -> tuple[int, str, str]:

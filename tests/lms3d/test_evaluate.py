@@ -9,16 +9,16 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from data import brats
-from data.case import load_header, load_images, load_truth
-from data.preprocess import foreground_box, resize
+from data.brats import layouts
+from data.brats.case import load_header, load_images, load_truth
+from data.brats.preprocess import foreground_box, resize
 from lms3d import evaluate
-from lms3d.predictions import Predictions, cube_affine, read_labels, write_labels
+from lms3d.tasks.brats.label_maps import Predictions, cube_affine, read_labels, write_labels
 
 
 def write_predictions(root, directory, resolution, change=lambda labels: labels, ids=None) -> None:
     """What predict would write if its network returned `change(truth)` at `resolution`."""
-    cases, schema = brats.find_cases(root)
+    cases, schema = layouts.find_cases(root)
     geometries = {}
     for case in cases:
         if ids and case.id not in ids:
@@ -74,8 +74,8 @@ def test_low_resolution_is_resized_to_the_high_one_and_scored_against_its_truth(
     assert float(summary["48", "cube", "TC"]["mean"]) == 1
     assert 0.5 < float(summary["16", "cube", "TC"]["mean"]) < 0.98
     assert float(summary["16", "native", "TC"]["mean"]) == 1
-    case = brats.find_cases(tiny_brats)[0][0]
-    truth = load_truth(case, brats.SCHEMAS["brats2020"])
+    case = layouts.find_cases(tiny_brats)[0][0]
+    truth = load_truth(case, layouts.SCHEMAS["brats2020"])
     box = foreground_box(load_images(case)[0])
     small = resize(resize(truth[box.slices], (16,) * 3, "nearest"), (48,) * 3, "nearest") > 0
     large = resize(truth[box.slices], (48,) * 3, "nearest") > 0

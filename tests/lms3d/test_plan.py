@@ -10,12 +10,13 @@ import pytest
 
 from lms3d import plan
 from lms3d.errors import DoesNotFit
-from lms3d.planning import Planned
-from lms3d.swap import store, sweep, tflms
+from lms3d.keras_step.estimate import Planned
+from lms3d.swap import plan_cache, sweep
 from lms3d.swap.cost import Machine
-from lms3d.swap.decide import Settings
+from lms3d.swap.planners import tflms
+from lms3d.swap.planning import Settings
 from lms3d.units import format_size
-from tests.swap.toy_graphs import MIB, training
+from tests.lms3d.swap.toy_graphs import MIB, training
 
 GRAPH, MACHINE = training(5, mib=4, resident_mib=3), Machine(flops_per_second=1e10)
 
@@ -31,9 +32,9 @@ def toy(monkeypatch):
             limit_bytes=options.memory_limit or 1 << 40, planner="tflms" if given.fixed else "hybrid", tflms=given
         )
         try:
-            made, report = store.decide(GRAPH, settings, MACHINE)
+            made, report = plan_cache.decide(GRAPH, settings, MACHINE)
         except DoesNotFit as error:
-            made, report = store.decide(GRAPH, Settings(limit_bytes=error.smallest_limit_bytes), MACHINE)
+            made, report = plan_cache.decide(GRAPH, Settings(limit_bytes=error.smallest_limit_bytes), MACHINE)
             report.limit_bytes = settings.limit_bytes
         return Planned(graph=GRAPH, settings=settings, machine=MACHINE, plan=made, report=report)
 
@@ -141,4 +142,4 @@ def test_without_lms_only_the_step_is_described(toy, capsys):
 
 
 def test_the_sizes_of_the_toy():
-    assert store.decide(GRAPH, Settings(limit_bytes=36 * MIB), MACHINE)[1].rewritten
+    assert plan_cache.decide(GRAPH, Settings(limit_bytes=36 * MIB), MACHINE)[1].rewritten

@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 
 import models
-from data import augment, brats, cache, normalise, split
-from data.preprocess import to_native
-from lms3d import evaluate, inference, predict, startup
+from data import split
+from data.brats import augment, cache, layouts, normalise
+from data.brats.preprocess import to_native
+from lms3d import evaluate, predict
 from lms3d.config import TrainConfig
+from lms3d.device import startup
+from lms3d.tasks import inference
 
 VALIDATION = ("BraTS20_Training_002", "BraTS20_Training_004")
 RESOLUTION = 16
@@ -27,7 +30,7 @@ def run_dir(tiny_brats, own_cache, tmp_path, monkeypatch):
     monkeypatch.setattr(startup, "start_tensorflow", lambda **_: None)
     directory = tmp_path / "runs" / "tiny"
     directory.mkdir(parents=True)
-    cases, schema = brats.find_cases(tiny_brats)
+    cases, schema = layouts.find_cases(tiny_brats)
     built = cache.build(cases, schema, RESOLUTION, workers=1)
     training = tuple(case.id for case in cases if case.id not in VALIDATION)
     split.save(split.Split(training=training, validation=VALIDATION), directory / "split.json")
@@ -55,7 +58,7 @@ def test_validation_cases_are_segmented_in_native_and_cube_space(run_dir, tiny_b
     index = json.loads((run_dir / "predictions/predictions.json").read_text())
     assert tuple(index["cases"]) == VALIDATION
     assert (index["label"], index["resolution"], index["schema"], index["tta"]) == ("tiny", 16, "brats2020", False)
-    cases, schema = brats.find_cases(tiny_brats)
+    cases, schema = layouts.find_cases(tiny_brats)
     built = cache.build(cases, schema, RESOLUTION)
     fitted = normalise.Normalisation.from_json(json.loads((run_dir / "config.json").read_text())["normalisation"])
     for case_id in VALIDATION:
@@ -109,7 +112,9 @@ def test_tta_is_the_mean_over_all_symmetries():
 
 def test_an_unfinished_prediction_leaves_no_index(run_dir, monkeypatch):
     assert predict.main([str(run_dir)]) == 0
-    monkeypatch.setattr("lms3d.predictions.write_labels", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "lms3d.tasks.brats.label_maps.write_labels", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     assert predict.main([str(run_dir)]) == 130
     assert not (run_dir / "predictions/predictions.json").exists()
 

@@ -1,0 +1,1 @@
+"""Brain scans: layouts of data sets, cases, cubes, batches."""

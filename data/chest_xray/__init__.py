@@ -1,0 +1,1 @@
+"""Chest X-rays: the collection, its split by patient, shards, batches."""

@@ -1,0 +1,148 @@
+"""Radiographs as TFRecord shards of 256, made once per (data, split, resolution), for tf.data and for random access.
+
+    <cache root>/images/<fingerprint>-<N>/
+        index.json                              written last: every shard is there
+        training-00000-of-00004.tfrecord        records of {image: N*N bytes, labels: 14 x 0/1, name, patient}
+        training-00000-of-00004.json            its contents: names, patients, labels, where pixels start, checksum
+        skipped.csv                             images that were left out, and why; absent where there are none
+
+Pixels are stored raw, grey, 8 bits, at the size that the network takes. PNG would take about two thirds of the space
+and 1-2 ms a read at 224^2; raw bytes are read at the speed of memory, by offset, from a map of the file.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from data import files
+from data.chest_xray import patient_split
+from data.chest_xray.collection import FINDINGS, Problem
+from data.errors import data_error
+
+REPAIR = "delete this file and run again"
+"""Advice for a damaged shard: `data.shards.build` makes it again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One TFRecord file and its contents."""
+
+    path: Path
+    size_bytes: int
+    crc32: int
+    names: tuple[str, ...]
+    patients: tuple[str, ...]
+    labels: tuple[tuple[int, ...], ...]
+    """Numbers of the findings of each image."""
+    offsets: tuple[int, ...]
+    """Where the pixels of each image start, in bytes."""
+    skipped: tuple[Problem, ...]
+
+    @cached_property
+    def content(self) -> np.ndarray:
+        """The bytes of the file (size,), mapped; checked against their checksum, once per process."""
+        try:
+            content = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
+        except (OSError, ValueError) as error:
+            raise data_error(
+                self.path, found=f"a shard that cannot be read ({error})", expected="a TFRecord file", advice=REPAIR
+            ) from None
+        if len(content) != self.size_bytes or zlib.crc32(content.data) != self.crc32:
+            raise data_error(
+                self.path, found="a damaged shard (wrong checksum)", expected="what was written", advice=REPAIR
+            )
+        return content
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Training, validation or test: the images of its shards, one after the other."""
+
+    shards: tuple[Shard, ...]
+    resolution: int
+    names: tuple[str, ...]
+    patients: tuple[str, ...]
+    labels: np.ndarray = field(repr=False, compare=False)
+    """(images, 14) uint8, 1 where a finding is present."""
+    _places: tuple[tuple[Shard, int], ...] = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, shards: Sequence[Shard], resolution: int) -> Part:
+        """The part that `shards` make up."""
+        numbers = [each for shard in shards for each in shard.labels]
+        labels = np.zeros((len(numbers), len(FINDINGS)), np.uint8)
+        for row, present in zip(labels, numbers, strict=True):
+            row[list(present)] = 1
+        return cls(
+            shards=tuple(shards), resolution=resolution, labels=labels,
+            names=tuple(name for shard in shards for name in shard.names),
+            patients=tuple(patient for shard in shards for patient in shard.patients),
+            _places=tuple((shard, offset) for shard in shards for offset in shard.offsets),
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def image(self, number: int) -> np.ndarray:
+        """Image `number` (N, N) uint8, a view of the shard. Raises DataError for a damaged shard."""
+        shard, offset = self._places[number]
+        size = self.resolution
+        return shard.content[offset : offset + size * size].reshape(size, size)
+
+    @property
+    def files(self) -> list[str]:
+        """The TFRecord files, in order."""
+        return [str(shard.path) for shard in self.shards]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """Finished shards, for reading."""
+
+    directory: Path
+    resolution: int
+    fingerprint: str
+    """Of the data set, the split and what was left out; independent of where it lies."""
+    parts: Mapping[str, Part]
+    """`training`, `validation`, `test`; no patient is in two of them."""
+    skipped: tuple[Problem, ...]
+    """Images that were left out."""
+
+    def check(self) -> None:
+        """Compare every shard with its checksum; DataError names the first damaged one."""
+        for part in self.parts.values():
+            for shard in part.shards:
+                if shard.names:  # else all its images were left out
+                    shard.__dict__.pop("content", None)
+                    _ = shard.content
+
+
+def open_index(directory: str | Path) -> Index:
+    """The finished shards in `directory` (a folder that `build` made)."""
+    directory = files.readable_directory(directory)
+    about = files.read_json(directory / "index.json", advice="build it with `python -m data.prepare`")
+    parts = {
+        name: Part.of([read_contents(directory / file) for file in shards], about["resolution"])
+        for name, shards in about["parts"].items()
+    }
+    patient_split.require_disjoint({name: part.patients for name, part in parts.items()}, directory)
+    return Index(
+        directory=directory, resolution=about["resolution"], fingerprint=about["fingerprint"], parts=parts,
+        skipped=tuple(Problem(image=image, line=line) for image, line in about["skipped"]),
+    )  # fmt: skip
+
+
+def read_contents(shard: Path) -> Shard:
+    """What the file beside a shard says about it."""
+    about = files.read_json(shard.with_suffix(".json"), advice=REPAIR)
+    return Shard(
+        path=shard, size_bytes=about["bytes"], crc32=about["crc32"], names=tuple(about["names"]),
+        patients=tuple(about["patients"]), labels=tuple(map(tuple, about["labels"])), offsets=tuple(about["offsets"]),
+        skipped=tuple(Problem(image=image, line=line) for image, line in about["skipped"]),
+    )  # fmt: skip

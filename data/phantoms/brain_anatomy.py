@@ -1,0 +1,185 @@
+"""A healthy brain per subject: the ICBM152 tissue maps, scaled, turned and bent.
+
+Fonov et al., "Unbiased average age-appropriate atlases", NeuroImage 54 (2011); the maps come with nilearn.
+Axes here are those of a BraTS array: x to the left, y to the back, z up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy import ndimage
+
+from data.phantoms.exact import cosine, exp, normal, normals, sine, smooth_field
+
+MEAN_SCALE = (0.92, 0.915, 0.875)
+"""Template -> subject on each axis: the template's box of 145x181x155 mm becomes the typical 140x171x140,
+together with the bends, which widen it."""
+
+_BENDS = ((38.0, 3.2), (14.0, 1.1))
+"""(over how many mm, how many mm) the brain is bent: lobes, then gyri."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """Maps on one grid of 1 mm, (X, Y, Z) float32 from 0 to 1."""
+
+    white: np.ndarray
+    grey: np.ndarray
+    brain: np.ndarray
+    deep: np.ndarray
+    """Nearness of the ventricles: 1 inside, falling to 0 over about 15 mm."""
+    centre: np.ndarray
+    """(3,) voxels."""
+    size: np.ndarray
+    """(3,) voxels of the box around the brain."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brain:
+    """One subject's maps on a grid around the brain, (X, Y, Z) float32 from 0 to 1; the three tissues sum to 1."""
+
+    white: np.ndarray
+    grey: np.ndarray
+    fluid: np.ndarray
+    deep: np.ndarray
+    mask: np.ndarray
+    """(X, Y, Z) bool."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pose:
+    """What makes a subject's brain its own, as drawn once and used on any grid."""
+
+    matrix: np.ndarray
+    """(3, 3): millimetres of the subject -> voxels of the template, both from the brain's centre."""
+    mirrored: bool
+    bends: tuple[np.ndarray, ...]
+    """Displacement (3, X, Y, Z) in millimetres on a 4 mm grid around the centre."""
+
+
+_TILT = 0.052
+"""Standard deviation of the turns about the three axes, radians: 3 degrees."""
+
+BEND_SPACING_MM = 4.0
+_BEND_SHAPE = (56, 60, 52)
+
+
+@lru_cache(maxsize=1)
+def template() -> Template:
+    """The atlas, cut to the brain. Takes about 3 s, once per process."""
+    from nilearn import datasets  # slow to import, needed only here
+
+    loaders = (
+        datasets.load_mni152_wm_template,
+        datasets.load_mni152_gm_template,
+        datasets.load_mni152_brain_mask,
+    )
+    # Right to left and front to back: nilearn's axes point right and forward, those of BraTS left and back.
+    white, grey, brain = (np.asarray(load(resolution=1).dataobj, np.float32)[::-1, ::-1] for load in loaders)
+    used = [np.flatnonzero(brain.any(axis=tuple({0, 1, 2} - {axis}))) for axis in range(3)]
+    inside = tuple(slice(max(0, axis[0] - 3), axis[-1] + 4) for axis in used)
+    white, grey, brain = (np.ascontiguousarray(array[inside]) for array in (white, grey, brain))
+    fluid = (brain > 0.5) & (white + grey < 0.5)
+    depth = ndimage.distance_transform_edt(brain > 0.5)
+    to_ventricle = ndimage.distance_transform_edt(~(fluid & (depth > 22)))
+    centre = np.array([(axis[0] + axis[-1]) / 2 - part.start for axis, part in zip(used, inside, strict=True)])
+    return Template(
+        white=white,
+        grey=grey,
+        brain=brain,
+        deep=exp(-to_ventricle / 6).astype(np.float32),
+        centre=centre,
+        size=np.array([axis[-1] - axis[0] + 1 for axis in used], float),
+    )
+
+
+def draw_pose(rng: np.random.Generator) -> Pose:
+    """Size, tilt, side and bends of one subject."""
+    scale = np.array(MEAN_SCALE) * exp(normal(rng, 0, 0.02) + 0.025 * normals(rng, (3,)))
+    turn = _rotation(_TILT * normals(rng, (3,)))
+    bends = np.zeros((3, *_BEND_SHAPE), np.float32)
+    for over_mm, amount_mm in _BENDS:
+        for axis in range(3):
+            bends[axis] += amount_mm * smooth_field(rng, _BEND_SHAPE, over_mm / BEND_SPACING_MM)
+    return Pose(matrix=turn / scale, mirrored=bool(rng.integers(2)), bends=tuple(bends))
+
+
+def warp(
+    pose: Pose, shape: tuple[int, int, int], spacing_mm: float, push: tuple[np.ndarray, float, float] | None = None
+) -> Brain:
+    """The subject's brain on a grid `shape` of `spacing_mm` whose centre is the brain's.
+
+    push: (centre (3,) mm, radius mm, strength 0-1) of a mass that pushes the tissue around it away.
+    """
+    atlas = template()
+    points = _points(shape, spacing_mm)
+    if push is not None:
+        points = _pushed(points, *push)
+    bent = points + _bend(pose, shape, spacing_mm)
+    place = _turned(pose.matrix.astype(np.float32), bent)
+    if pose.mirrored:
+        place[0] *= -1  # the atlas itself is not quite symmetric
+    place += atlas.centre.astype(np.float32)[:, None, None, None]
+    white, grey, brain, deep = (
+        ndimage.map_coordinates(array, place, order=1, output=np.float32)
+        for array in (atlas.white, atlas.grey, atlas.brain, atlas.deep)
+    )
+    mask = brain > 0.5
+    white, grey = _sharpened(white), _sharpened(grey)
+    total = np.maximum(white + grey, 1.0)
+    white, grey = white / total, grey / total
+    return Brain(white=white, grey=grey, fluid=1 - white - grey, deep=deep, mask=mask)
+
+
+def _sharpened(share: np.ndarray) -> np.ndarray:
+    """The atlas is a mean of many brains, so its borders are blurred; a single brain's are not."""
+    return np.clip((share - 0.5) * 2.2 + 0.5, 0, 1)
+
+
+def _points(shape: tuple[int, int, int], spacing_mm: float) -> np.ndarray:
+    """(3, X, Y, Z) float32: millimetres from the centre of the grid."""
+    axes = [(np.arange(size, dtype=np.float32) - (size - 1) / 2) * spacing_mm for size in shape]
+    return np.stack(np.meshgrid(*axes, indexing="ij")).astype(np.float32)
+
+
+def _pushed(points: np.ndarray, centre: np.ndarray, radius_mm: float, strength: float) -> np.ndarray:
+    """Where the tissue at each point was before the mass grew: nearer to the mass."""
+    offset = points - centre.astype(np.float32)[:, None, None, None]
+    x, y, z = offset / np.float32(radius_mm)
+    return points - np.float32(strength) * exp(-(x * x + y * y + z * z)) * offset
+
+
+def _turned(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """The product of (3, 3) with points (3, X, Y, Z)."""
+    turned = np.empty_like(points)
+    for row, (a, b, c) in zip(turned, matrix, strict=True):
+        np.multiply(points[0], a, out=row)
+        row += b * points[1]
+        row += c * points[2]
+    return turned
+
+
+def _bend(pose: Pose, shape: tuple[int, int, int], spacing_mm: float) -> np.ndarray:
+    """The displacement (3, X, Y, Z) mm on a finer grid. It is smooth on 4 mm, so linear interpolation does."""
+    field = np.stack(pose.bends)
+    for axis, size in enumerate(shape, start=1):
+        known = field.shape[axis]
+        place = (np.arange(size) - (size - 1) / 2) * spacing_mm / BEND_SPACING_MM + (known - 1) / 2
+        low = np.clip(np.floor(place).astype(int), 0, known - 2)
+        share = np.clip(place - low, 0, 1).astype(np.float32)
+        share = share.reshape([-1 if a == axis else 1 for a in range(4)])
+        field = np.take(field, low, axis) * (1 - share) + np.take(field, low + 1, axis) * share
+    return field
+
+
+def _rotation(angles: np.ndarray) -> np.ndarray:
+    """(3, 3) rotation about x, y and z in turn, radians."""
+    matrix = np.eye(3)
+    for axis, angle in enumerate(angles):
+        a, b = [other for other in range(3) if other != axis]
+        c, s = cosine(float(angle)), sine(float(angle))
+        matrix[[a, b]] = c * matrix[a] - s * matrix[b], s * matrix[a] + c * matrix[b]
+    return matrix

@@ -1,0 +1,155 @@
+"""The embedded data set: phantoms on disk as BraTS 2020 has its cases, so that everything reads them as real data.
+
+    <root>/BraTS20_Training_001/BraTS20_Training_001_{flair,t1,t1ce,t2,seg}.nii.gz
+
+240x240x155 voxels of 1 mm, int16 (labels uint8), skull-stripped, background exactly zero. Case i of seed s is the same
+whatever the number of cases, workers or the machine's speed: everything random in it comes from (s, i).
+
+The same on every x86-64 machine, too: see `data.exact` for how, and keep its rules in `phantom_*`.
+
+It is made to exercise a pipeline and to be learnt, not to study disease: no claim about real patients follows from it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+
+from data import files
+from data.brats.schema import CHANNELS
+from data.errors import DataError
+from data.files import Progress
+from data.phantoms.brain_anatomy import draw_pose, warp
+from data.phantoms.brain_contrast import render
+from data.phantoms.brain_tumour import draw_plan, grow
+from data.workers import run_all
+
+SHAPE = (240, 240, 155)
+"""Of a BraTS volume, at 1 mm."""
+
+_VERSION = 3  # raise it when a change here changes the voxels
+_CENTRE = (119.5, 126.0, 73.5)  # of the brain, in voxels of 1 mm
+_BOX_MM = (176, 212, 172)  # around the brain: what is computed
+_COARSE_MM = 4.0
+_CASE_BYTES = 16 * 2**20
+
+
+def default_directory() -> Path:
+    """Where phantoms lie when nobody says otherwise."""
+    return files.cache_root() / "phantom"
+
+
+def write(
+    directory: str | Path,
+    *,
+    cases: int = 25,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    spacing_mm: float = 1.0,
+) -> Path:
+    """Make the phantom (once: a second call finds it) and return the folder to give to `brats.find_cases`.
+
+    directory: gets one sub-folder per (seed, cases, spacing). spacing_mm: a coarser grid, for tests.
+    Raises DataError where the folder or the disk cannot take it.
+    """
+    if cases < 1 or seed < 0:
+        raise DataError(
+            f"phantom: found {cases} cases, seed {seed}; expected at least 1 case and a seed of 0 or more; "
+            "choose others"
+        )
+    name = f"BraTS2020_phantom_v{_VERSION}_seed{seed}_{cases}" + (f"_{spacing_mm:g}mm" if spacing_mm != 1 else "")
+    root = Path(directory).expanduser() / name
+    if _is_complete(root, cases):
+        return root
+    files.writable_directory(root)
+    with files.lock(root, progress, cases):
+        if not _is_complete(root, cases):  # else another process made it while this one waited
+            files.remove_leftovers(root)
+            missing = [index for index in range(cases) if not (root / case_id(index)).is_dir()]
+            files.require_space(root, int(len(missing) * _CASE_BYTES / (spacing_mm * spacing_mm * spacing_mm)))
+            items = [(root / case_id(index), seed, index, spacing_mm) for index in missing]
+            run_all(write_case, items, workers=workers, progress=progress, what="phantom brains")
+            with files.reported_writes(root):
+                files.write_json(
+                    root / "phantom.json", {"version": _VERSION, "seed": seed, "cases": cases, "spacing_mm": spacing_mm}
+                )
+    return root
+
+
+def _is_complete(root: Path, cases: int) -> bool:
+    return (root / "phantom.json").is_file() and all((root / case_id(index)).is_dir() for index in range(cases))
+
+
+def case_id(index: int) -> str:
+    """Name of case `index`, counted from 0."""
+    return f"BraTS20_Training_{index + 1:03d}"
+
+
+def write_case(target: Path, seed: int, index: int, spacing_mm: float) -> None:
+    """Make one case and write its five files. Runs in a worker."""
+    images, labels = make_case(seed, index, spacing_mm)
+    with files.reported_writes(target), files.new_directory(target) as temporary:
+        for channel, image in zip(CHANNELS, images, strict=True):
+            _save(image, temporary / f"{target.name}_{channel}.nii.gz", spacing_mm)
+        _save(labels, temporary / f"{target.name}_seg.nii.gz", spacing_mm)
+
+
+def make_case(seed: int, index: int, spacing_mm: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Images (4, X, Y, Z) int16 in the order of CHANNELS and labels (X, Y, Z) uint8 of case `index` of `seed`."""
+    rng = np.random.default_rng([seed, index])
+    pose = draw_pose(rng)
+    plan = draw_plan(rng, warp(pose, _box_shape(_COARSE_MM), _COARSE_MM), _COARSE_MM)
+    push = (plan.centre_mm, 2.2 * plan.core_radius_mm, plan.push)
+    brain = warp(pose, _box_shape(spacing_mm), spacing_mm, push)
+    inside, part = _placement(brain.mask.shape, spacing_mm)
+    brain.mask[_outside(part, brain.mask.shape)] = False
+    labels = grow(rng, plan, brain, spacing_mm)
+    images = render(rng, brain, labels, spacing_mm)
+    shape = _grid_shape(spacing_mm)
+    all_images, all_labels = np.zeros((len(CHANNELS), *shape), np.int16), np.zeros(shape, np.uint8)
+    all_images[(slice(None), *inside)] = images[(slice(None), *part)]
+    all_labels[inside] = labels[part]
+    return all_images, all_labels
+
+
+def affine(spacing_mm: float = 1.0) -> np.ndarray:
+    """Of a BraTS file (4, 4): x runs to the left, y to the back, z up."""
+    matrix = np.diag([-spacing_mm, -spacing_mm, spacing_mm, 1.0])
+    matrix[1, 3] = 239.0
+    return matrix
+
+
+def _save(array: np.ndarray, path: Path, spacing_mm: float) -> None:
+    image = nib.Nifti1Image(array, affine(spacing_mm))
+    image.header.set_xyzt_units("mm", "sec")
+    nib.save(image, path)
+
+
+def _box_shape(spacing_mm: float) -> tuple[int, int, int]:
+    a, b, c = (round(size / spacing_mm) for size in _BOX_MM)
+    return a, b, c
+
+
+def _grid_shape(spacing_mm: float) -> tuple[int, int, int]:
+    a, b, c = (round(size / spacing_mm) for size in SHAPE)
+    return a, b, c
+
+
+def _placement(box: tuple[int, ...], spacing_mm: float) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Where the box around the brain lies in the volume, and the part of the box that lies in the volume."""
+    inside, part = [], []
+    for size, total, centre in zip(box, _grid_shape(spacing_mm), _CENTRE, strict=True):
+        start = round(centre / spacing_mm - (size - 1) / 2)
+        low, high = max(0, start), min(total, start + size)
+        inside.append(slice(low, high))
+        part.append(slice(low - start, high - start))
+    return tuple(inside), tuple(part)
+
+
+def _outside(part: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
+    outside = np.ones(shape, bool)
+    outside[part] = False
+    return outside

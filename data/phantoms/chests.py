@@ -1,0 +1,186 @@
+"""The embedded chest data set: artificial radiographs on disk as ChestX-ray14 lies there, so that everything reads them as
+real data.
+
+    <root>/Data_Entry_2017.csv, train_val_list.txt, test_list.txt, images_001/images/ ... images_012/images/
+
+PNGs of 8 bits; one in 100 is RGBA, as some are in the real set. What is seen follows from the labels, and what else
+varies (anatomy, age, sex, view, breath, pose, exposure, noise) does not. Visit k of patient p of seed s looks the same
+whatever the number of images or workers: everything random in it comes from (s, p, k). And on every x86-64 machine: see
+`data.exact` for how, and keep its rules in `radiograph_*`.
+
+It is made to exercise a pipeline and to be learnt, not to study disease: no claim about real patients follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from data import files
+from data.chest_xray import png
+from data.chest_xray.collection import NO_FINDING, TABLE, TEST_LIST, TRAINING_LIST
+from data.errors import DataError
+from data.files import Progress
+from data.phantoms.chest_anatomy import draw_chest, draw_patient
+from data.phantoms.chest_fields import bump, grid, step
+from data.phantoms.chest_findings import draw, reshape
+from data.phantoms.chest_patients import Visit, draw_visits
+from data.phantoms.exact import blur, exp, length, normal, normals, sine
+from data.workers import run_all
+
+FOLDERS = 12
+"""images_001 to images_012."""
+
+HEADER = (
+    "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position,"
+    "OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y],"
+)
+
+_VERSION = 2  # raise it when a change here changes the pixels
+_TESTED = 5  # every fifth patient is in the official test list
+_RGBA = 100  # every so many images
+_AT_ONCE = 50  # images per piece of work
+
+
+def default_directory() -> Path:
+    """Where artificial radiographs lie when nobody says otherwise."""
+    return files.cache_root() / "radiographs"
+
+
+def write(
+    directory: str | Path,
+    *,
+    images: int = 1800,
+    size: int = 256,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Make the radiographs (once: a second call finds them) and return the folder to give to `chest_xray.find_images`.
+
+    directory: gets one sub-folder per (seed, images, size). size: edge of the images in pixels.
+    Raises DataError where the folder or the disk cannot take it.
+    """
+    if images < 1 or seed < 0 or not 32 <= size <= 1024:
+        raise DataError(
+            f"radiographs: found {images} images of {size} pixels, seed {seed}; expected at least 1 image, 32 to 1024 "
+            "pixels and a seed of 0 or more; choose others"
+        )
+    root = Path(directory).expanduser() / f"ChestX-ray14_phantom_v{_VERSION}_seed{seed}_{images}_{size}"
+    visits = draw_visits(seed, images)
+    paths = [_path(root, k, images, visit) for k, visit in enumerate(visits)]
+    if _is_complete(root, paths):
+        return root
+    files.writable_directory(root)
+    with files.lock(root, progress):
+        if not _is_complete(root, paths):  # else another process made it while this one waited
+            _fill(root, visits, paths, seed, size, workers, progress)
+    return root
+
+
+def make_image(visit: Visit, seed: int, size: int) -> np.ndarray:
+    """The radiograph (size, size) uint8 of a visit."""
+    patient = draw_patient(np.random.default_rng([seed, visit.patient, 1]), visit.age, visit.female)
+    rng = np.random.default_rng([seed, visit.patient, 2, visit.number])
+    breath = rng.uniform(-0.015, 0.03) + (0.035 if visit.view == "AP" else 0.0)
+    lying = visit.view == "AP"
+    shape = replace(
+        patient,
+        dome=(patient.dome[0] - breath, patient.dome[1] - breath),
+        heart_ratio=patient.heart_ratio * (1.08 if lying else 1.0),  # nearer to the tube, so its shadow is larger
+        scapulae=1.0 if lying else 0.0,
+    )
+    reshape(rng, shape, visit.findings)
+    centre = (normal(rng, 0, 0.025), normal(rng, 0, 0.025))
+    x, y = grid(size, centre, normal(rng, 1.0, 0.03), normal(rng, 0, 0.025))
+    chest = draw_chest(rng, shape, x, y)
+    draw(rng, chest, visit.findings)
+    return _expose(rng, chest.attenuation, x, y, lying)
+
+
+def _expose(rng: np.random.Generator, attenuation: np.ndarray, x: np.ndarray, y: np.ndarray, lying: bool) -> np.ndarray:
+    """Attenuation -> film: tubes and a side marker on top, scatter, quantum noise, and the exposure of the day."""
+    size = len(x)
+    total = np.maximum(attenuation, 0)
+    if lying and rng.random() < 0.6:
+        total += _lead(rng, x, y)
+    total += 0.9 * _marker(x, y, (-0.86 + normal(rng, 0, 0.02), -0.82 + normal(rng, 0, 0.03)))
+    film = 1 - exp(np.float32(-normal(rng, 1.62, 0.06)) * total)
+    film += normal(rng, 0.030, 0.004) * np.sqrt(1.05 - film) * normals(rng, (size, size))
+    film = blur(film, 0.55 * size / 256)
+    low, high = normal(rng, 0.03, 0.015), normal(rng, 0.88, 0.02)
+    film = np.clip((film - low) / (high - low), 0, 1)
+    film = film / (1 + np.float32(normal(rng, 0.15, 0.14)) * (1 - film))  # Schlick's gamma curve, of about 1.1
+    return (255 * film + 0.5).astype(np.uint8)
+
+
+def _lead(rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The wire of an electrocardiogram, lying over the chest."""
+    bend = rng.uniform(-0.25, 0.25, 3)
+    path = rng.uniform(-0.5, 0.5) + bend[0] * y + bend[1] * sine(3 * y + 6 * bend[2])
+    return 0.16 * bump(x - path, 0.006)
+
+
+def _marker(x: np.ndarray, y: np.ndarray, at: tuple[float, float]) -> np.ndarray:
+    """A lead letter R on the patient's right."""
+    dx, dy = (x - at[0]) / 0.045, (y - at[1]) / 0.06
+    stem = step(0.25 - np.abs(dx + 0.75), 0.05) * step(1 - np.abs(dy), 0.05)
+    bow = step(0.22 - np.abs(length(dx + 0.1, dy + 0.45) - 0.55), 0.05) * step(dx + 0.9, 0.05)
+    leg = step(0.22 - np.abs(dx - 0.75 * dy + 0.15), 0.05) * step(dy - 0.05, 0.05) * step(1 - dy, 0.05)
+    return np.maximum.reduce([stem, bow, leg])
+
+
+def _fill(
+    root: Path, visits: Sequence[Visit], paths: Sequence[Path], seed: int, size: int, workers: int | None,
+    progress: Progress | None,
+) -> None:  # fmt: skip
+    """Make the missing images, then lists and table. The lock is held."""
+    missing = [k for k, path in enumerate(paths) if not path.is_file()]
+    files.require_space(root, len(missing) * size * size)
+    with files.reported_writes(root):
+        for folder in {path.parent for path in paths}:
+            folder.mkdir(parents=True, exist_ok=True)
+            files.remove_leftovers(folder)
+    pieces = [missing[k : k + _AT_ONCE] for k in range(0, len(missing), _AT_ONCE)]
+    items = [([(paths[k], visits[k], k % _RGBA == _RGBA // 2) for k in piece], seed, size) for piece in pieces]
+    run_all(write_images, items, workers=workers, progress=progress, what=f"radiographs, {_AT_ONCE} at a time")
+    tested = {visit.name for visit in visits if visit.patient % _TESTED == 0}
+    texts = {
+        TRAINING_LIST: [visit.name for visit in visits if visit.name not in tested],
+        TEST_LIST: sorted(tested),
+        TABLE: [HEADER, *(_row(visit, size) for visit in visits)],  # last: it says that all is there
+    }
+    with files.reported_writes(root):
+        for name, lines in texts.items():
+            with files.new_file(root / name) as temporary:
+                temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_images(pieces: Sequence[tuple[Path, Visit, bool]], seed: int, size: int) -> None:
+    """Make and write some images; the third of each piece asks for RGBA. Runs in a worker."""
+    for path, visit, colour in pieces:
+        image = make_image(visit, seed, size)
+        if colour:
+            image = np.dstack([image, image, image, np.full_like(image, 255)])
+        with files.reported_writes(path), files.new_file(path, lasting=False) as temporary:
+            png.write(image, temporary)
+
+
+def _row(visit: Visit, size: int) -> str:
+    labels = "|".join(visit.findings) or NO_FINDING
+    spacing = f"{0.139 * 2500 / size:.3f}"
+    return (
+        f"{visit.name},{labels},{visit.number},{visit.patient},{visit.age},{'F' if visit.female else 'M'},{visit.view},"
+        f"{size},{size},{spacing},{spacing},"
+    )
+
+
+def _path(root: Path, k: int, images: int, visit: Visit) -> Path:
+    return root / f"images_{1 + k * FOLDERS // images:03d}" / "images" / visit.name
+
+
+def _is_complete(root: Path, paths: Sequence[Path]) -> bool:
+    return (root / TABLE).is_file() and all(path.is_file() for path in paths)

@@ -1,0 +1,134 @@
+"""The pool of a CPU under a hard limit: TensorFlow's own BFC allocator, arranged so that a plan can foresee what it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_MIB = 2**20
+_crumb_holes: list[tf.Tensor] = []  # nobody else is to have these yet
+_crumb_fences: list[tf.Tensor] = []
+_regions: list[tuple[int, int]] = []  # addresses, the large region last
+_in_pieces = False  # the free bytes
+
+
+def claim(limit_bytes: int) -> None:
+    """Take the whole pool from the system in regions and give them back to the pool: nothing is touched yet.
+
+    Left alone, the pool grows by regions of doubled size, and no tensor can span two of them: half of the limit may be out
+    of reach for a large tensor. Of these regions the best-fit rule keeps weights and other small tensors in the second, and the
+    large one stays in one piece for activations. The first is for crumbs (`bfc`); until `open_crumb_holes` nobody gets in,
+    or the variables of a model would fill it.
+    """
+    import tensorflow as tf
+
+    from lms3d.swap.planners.hybrid import allocator
+
+    small = allocator.small_region_bytes(limit_bytes)
+    sizes = [allocator.CRUMB_REGION_BYTES, small, limit_bytes - small - allocator.FIRST_REGIONS_BYTES]
+    if sizes[-1] < sizes[0]:  # a tiny limit: it works all the same, only less well
+        return
+    try:
+        crumbs, *others = [_empty(size) for size in sizes if size > 0]
+        starts = [_address(piece) for piece in others]
+        end = _address(crumbs) + allocator.CRUMB_REGION_BYTES
+        del crumbs
+        _make_crumb_holes(end, allocator.CRUMB_BYTES)
+    except tf.errors.ResourceExhaustedError:  # the system has less: the same
+        _crumb_holes.clear()
+        _crumb_fences.clear()
+        return
+    _regions[:] = [(start, start + size) for start, size in zip(starts, sizes[-len(starts) :], strict=True)]
+
+
+def _empty(size_bytes: int) -> tf.Tensor:
+    import tensorflow as tf
+
+    across = min(_MIB, size_bytes)  # an axis ends at 2^31
+    return tf.raw_ops.Empty(shape=[size_bytes // across, across], dtype=tf.uint8)
+
+
+def _address(tensor: tf.Tensor) -> int:
+    import numpy as np
+
+    return int(np.from_dlpack(tensor).__array_interface__["data"][0])
+
+
+def _make_crumb_holes(end: int, hole_bytes: int) -> None:
+    """Fill the region that ends at this address, and what is free of a smaller one, with pieces of `hole_bytes`.
+
+    Between them one byte each stays for good, as does the last piece of a region, which the allocator makes larger by what is
+    left: nothing but crumbs may fit.
+    """
+    from lms3d.swap.planners.hybrid import allocator
+
+    here = 0
+    while not end - 2 * hole_bytes - allocator.ALIGNMENT < here < end:
+        hole = _empty(hole_bytes)
+        here = _address(hole)
+        last = end - 2 * hole_bytes < here < end
+        (_crumb_holes if not last and _fenced(here + hole_bytes, hole_bytes) else _crumb_fences).append(hole)
+
+
+def _fenced(address: int, most_bytes: int) -> bool:
+    """Put one byte there, and more where the allocator prefers smaller gaps; False where it cannot be had."""
+    from lms3d.swap.planners.hybrid import allocator
+
+    for _ in range(most_bytes // allocator.ALIGNMENT):
+        _crumb_fences.append(_empty(1))
+        if _address(_crumb_fences[-1]) == address:
+            return True
+    return False
+
+
+def open_crumb_holes() -> None:
+    """Let small tensors into the region that `claim` has made for them; once the variables are there."""
+    _crumb_holes.clear()
+
+
+def gap_bytes(variables_bytes: int) -> int:
+    """What the variables of a model leave unused between them in such a pool, to be on the safe side (0.3 to 6 MiB
+    were seen for 67 to 275 MiB); `taken_bytes` looks it up."""
+    return 4 * _MIB + variables_bytes // 50
+
+
+def counts(tensor: tf.Tensor) -> bool:
+    """False for a tensor outside of the pool's regions, as memory of numpy's that TensorFlow took over.
+
+    Tensors among the crumbs do not count, either; bfloat16, which numpy does not know, always does.
+    """
+    if not _regions or not tensor.dtype.is_numpy_compatible or tensor.dtype.size == 0:
+        return True
+    try:
+        address = _address(tensor)
+    except (BufferError, RuntimeError, TypeError, ValueError):  # a type that DLPack does not know
+        return True
+    return any(start <= address < end for start, end in _regions)
+
+
+def taken_bytes(limit_bytes: int | None) -> int | None:
+    """Bytes of a pool with this limit up to its largest free piece, gaps included; None where that cannot be told.
+
+    Between steps: what is there counts as if it stayed, and the step has what follows. Where no piece has half of the free
+    bytes, TensorFlow waits 10 s for one; that happens once.
+    """
+    global _in_pieces
+    import tensorflow as tf
+
+    if not _regions or limit_bytes is None or _in_pieces:
+        return None
+    from lms3d.swap.planners.hybrid import allocator
+
+    in_use = int(tf.config.experimental.get_memory_info("CPU:0")["current"])
+    free = limit_bytes - in_use - allocator.FIRST_REGIONS_BYTES
+    try:
+        first = _address(_empty(max(free // 2 // _MIB, 1) * _MIB))  # nothing else is that large
+    except tf.errors.ResourceExhaustedError:
+        _in_pieces = True
+        return None
+    (start, end), others = _regions[-1], _regions[:-1]
+    if first == start:  # the others have room for all
+        return in_use
+    return first - start + sum(b - a for a, b in others) if start < first < end else None

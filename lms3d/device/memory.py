@@ -1,0 +1,152 @@
+"""How much memory there is to compute in, and a hard limit on it.
+
+A GPU gets a logical device with a memory limit. On a CPU TensorFlow's own BFC allocator takes the place of malloc: it
+has a hard limit too, and going over it raises `ResourceExhaustedError` as on a GPU. Both must be arranged before
+TensorFlow creates its devices, at the first operation; the import may come earlier (tried with TensorFlow 2.21).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lms3d.device import cpu_pool
+from lms3d.units import parse_size
+
+_MIB = 2**20
+_USE_BFC = "TF_CPU_ALLOCATOR_USE_BFC"
+_BFC_LIMIT_MIB = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+_PINNED_LIMIT_MIB = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
+PINNED_BYTES = 64 << 30
+"""What TensorFlow pins at most of the host's memory unless the variable above says otherwise (gpu_process_state.cc)."""
+_gpu_limit_bytes: int | None = None
+_processes = 1
+
+
+def limit_memory(limit: str | int) -> int:
+    """Makes `limit` ("6GiB" or bytes) the most memory that TensorFlow can have on each GPU, or on the CPU without one.
+
+    Call it before the first operation. Returns the limit in bytes, rounded down to whole MiB. Raises InputError for
+    what is not a size of at least 1 MiB and RuntimeError when TensorFlow has its devices already.
+    """
+    global _gpu_limit_bytes
+    limit_mib = parse_size(limit) // _MIB
+    if limit_mib == 0:
+        from lms3d.errors import InputError
+
+        raise InputError(f"a memory limit of {limit} is less than 1 MiB")
+    import tensorflow as tf
+
+    _require_no_devices_yet(limit)
+    gpus = tf.config.get_visible_devices("GPU")
+    for gpu in gpus:
+        tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit_mib)])
+    if gpus:
+        _gpu_limit_bytes = limit_mib * _MIB
+    else:
+        os.environ[_USE_BFC] = "1"
+        os.environ[_BFC_LIMIT_MIB] = str(limit_mib)
+        cpu_pool.claim(limit_mib * _MIB)
+    return limit_mib * _MIB
+
+
+def share_host(processes: int) -> None:
+    """Says that so many processes like this one compute on this machine: each has its part of the host's memory."""
+    global _processes
+    _processes = processes
+
+
+def current_limit() -> int | None:
+    """Bytes of the hard limit that is in force (set here or through TensorFlow's environment variables), or None."""
+    if _gpu_limit_bytes is not None:
+        return _gpu_limit_bytes
+    limit_mib = os.environ.get(_BFC_LIMIT_MIB, "")
+    if os.environ.get(_USE_BFC, "").lower() in ("1", "true") and limit_mib.isdecimal():
+        return int(limit_mib) * _MIB
+    return None
+
+
+def device_memory_bytes() -> int:
+    """Memory that training can have: the hard limit, else the GPU's, else this process's part of what machine and
+    container have free."""
+    limit = current_limit()
+    if limit is not None:
+        return limit
+    return _gpu_memory_bytes() if compute_device() == "GPU:0" else free_host_bytes() // _processes
+
+
+def compute_device() -> str:
+    """ "GPU:0" where TensorFlow sees a GPU, else "CPU:0"."""
+    import tensorflow as tf
+
+    return "GPU:0" if tf.config.get_visible_devices("GPU") else "CPU:0"
+
+
+def free_host_bytes() -> int:
+    """Free memory of the machine or of the container that this process runs in, whichever is less."""
+    import psutil
+
+    available: int = psutil.virtual_memory().available
+    return min([available, *_container_headrooms()])
+
+
+def pinned_limit_bytes() -> int:
+    """The most host memory that TensorFlow pins in this process, for swaps from a GPU: as set, or its own default."""
+    limit_mib = os.environ.get(_PINNED_LIMIT_MIB, "")
+    return int(limit_mib) * _MIB if limit_mib.isdecimal() else PINNED_BYTES
+
+
+def _require_no_devices_yet(limit: str | int) -> None:
+    import tensorflow as tf
+
+    threads = tf.config.threading.get_inter_op_parallelism_threads()
+    try:  # the setter refuses once devices exist, and it does nothing for an unchanged value: hence the detour
+        tf.config.threading.set_inter_op_parallelism_threads(threads + 1)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError:
+        raise RuntimeError(
+            f"lms3d.limit_memory({limit!r}) came too late: TensorFlow has created its devices already; "
+            "call it before the first tensor, variable, layer or list of logical devices"
+        ) from None
+
+
+def _gpu_memory_bytes() -> int:
+    """Size of TensorFlow's memory pool on the first GPU: less than the board has, since the driver takes its part."""
+    from tensorflow.python.client import device_lib  # no public call tells the size of the pool
+
+    return next(int(d.memory_limit) for d in device_lib.list_local_devices() if d.device_type == "GPU")
+
+
+def _container_headrooms(root: Path = Path("/sys/fs/cgroup"), table: Path = Path("/proc/self/cgroup")) -> list[int]:
+    """Limit minus use, in bytes, of each control group (version 1 or 2) around this process that has a limit."""
+    try:
+        lines = table.read_text().splitlines()
+    except OSError:
+        return []
+    headrooms = []
+    for line in lines:  # "0::/user.slice/..." (version 2) or "7:memory:/docker/..." (version 1)
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, names = root, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            base, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        # Inside a container the path may name a group that is not mounted here: then the root is the container's own.
+        group = base / path.lstrip("/")
+        for folder in {base, group, *(p for p in group.parents if base in p.parents)}:
+            headroom = _headroom(folder, *names)
+            if headroom is not None:
+                headrooms.append(headroom)
+    return headrooms
+
+
+def _headroom(folder: Path, limit_name: str, use_name: str, cache_key: str) -> int | None:
+    """Limit - (use - file cache that the kernel gives back on demand); None without a limit."""
+    try:
+        limit = int((folder / limit_name).read_text())
+        use = int((folder / use_name).read_text())
+        statistics = dict(line.split()[:2] for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # no such group, or the word "max"
+        return None
+    return max(0, limit - use + int(statistics.get(cache_key, 0)))

@@ -1,0 +1,301 @@
+"""`LMS`, the Keras callback: trace the step, plan, rewrite, run, measure.
+
+    fit -> on_train_begin        replaces model.train_function by a runner
+        -> on_train_batch_begin  does so again where a callback has put the model's own function back
+           runner                takes a batch; for a batch shape that it has not seen: trace -> plan -> rewrite; runs it
+        -> on_train_end          puts the model's own function back; after an error the next `fit` does so (`attachment`)
+
+Tracing `train_step` itself, for the exact shape of the batch, spares the first step the nested functions that stock Keras
+traces (`experiments.first_step` compares the two).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from lms3d.device import memory
+from lms3d.errors import InputError, StorageError
+from lms3d.files import write_text
+from lms3d.keras_step.attachment import Attachment, attached, require_graph_step
+from lms3d.keras_step.estimate import parameters_of, planner_of, pool_of
+from lms3d.keras_step.report import Report
+from lms3d.keras_step.step_log import StepStatistics
+from lms3d.keras_step.step_runner import StepRunner
+from lms3d.swap.engine import Engine, Prepared, choose_tier
+from lms3d.swap.plan import Plan
+from lms3d.swap.planning import Settings
+from lms3d.swap.tensorflow import surgery
+from lms3d.units import format_size, parse_size
+
+log = logging.getLogger("lms3d")
+
+
+class LMS(keras.callbacks.Callback):
+    """Large model support for `fit`, `evaluate` and `predict` of any Keras model that runs as a graph on one device.
+
+    memory_limit: "6GiB" or bytes that the step may use; None: the limit that was set, else what the device has.
+    tier, swap_dir: where tensors go: "host", "disk" (files in swap_dir) or "auto" (GPU: host; CPU: disk).
+    mapped: on a CPU, read what was swapped to a disk where it lies in the system's page cache. It takes no memory of
+        TensorFlow's then, and the limit does not count it. False copies it back, as to a device with memory of its own.
+    planner: "hybrid" chooses between keeping, swapping and recomputing each tensor under the limit; "tflms" uses TFLMS's
+        parameters; "auto" is "tflms" as soon as one of those is given, else "hybrid".
+    swapout_threshold, swapin_ahead, swapin_groupby, sync_mode, serialization, serialization_by_size, n_tensors and the
+        include/exclude options: see `lms3d.swap.planners.tflms.Parameters`; None is tuned against the limit.
+    adapt: after the first training steps compare what was measured with the plan, and try other plans (at most three) where
+        that promises to be faster or safer; the report names each of them. False stays with the first. Results never
+        depend on it. Parameters of TFLMS that are all given are never changed.
+    enabled=False: trace, run and measure the step in the same way, but change nothing.
+    stats_file: CSV with one row per step. debug: log every insertion (debug_level 1: what was done; 2: each node).
+
+    After the first step `plan` and `report` describe the training step (or the only kind of step that ran).
+    Raises DoesNotFit when no plan fits, StorageError when the swap disk fails.
+    """
+
+    def __init__(
+        self,
+        memory_limit: str | int | None = None,
+        tier: str = "auto",
+        swap_dir: str | Path | None = None,
+        *,
+        mapped: bool = True,
+        planner: str = "auto",
+        adapt: bool = True,
+        enabled: bool = True,
+        stats_file: str | Path | None = None,
+        debug: bool = False,
+        debug_level: int = 1,
+        **tflms_parameters: Any,
+    ) -> None:
+        super().__init__()
+        self.parameters = parameters_of(tflms_parameters)
+        self.planner = planner_of(planner, self.parameters) if enabled else "off"
+        self.tier_name, self.swap_dir, self.mapped = tier, swap_dir, mapped
+        self.limit = None if memory_limit is None else parse_size(memory_limit)
+        choose_tier(tier, "CPU:0")  # refuse an unknown name now
+        self.adapt = adapt
+        self.statistics = StepStatistics(stats_file)
+        self._runner: StepRunner | None = None
+        self._rewritten: Prepared | None = None
+        self._training = False
+        self._compiled: tuple[Any, Any] | None = None  # what the prepared steps were traced from
+        self._attachments: dict[str, Attachment] = {}
+        if debug:
+            _log_to_console(debug_level)
+
+    # -- results
+
+    @property
+    def reports(self) -> dict[str, Report]:
+        """The report of each kind of step that ran ("train", "test", "predict"); of several batch shapes, the largest."""
+        found: dict[str, Report] = {}
+        for prepared in self._prepared():
+            kind = prepared.report.step
+            if kind not in found or prepared.report.predicted_peak_bytes > found[kind].predicted_peak_bytes:
+                found[kind] = prepared.report
+        for report in found.values():
+            report.measured_peak_bytes = self.statistics.peak_bytes(report.plan)
+            report.measured_step_seconds = self.statistics.median_seconds(report.plan)
+            report.steps_measured = len(self.statistics.of_plan(report.plan))
+        return found
+
+    @property
+    def report(self) -> Report | None:
+        """The report of the training step, else of the only kind that ran; None before the first step."""
+        reports = self.reports
+        return reports.get("train") or next(iter(reports.values()), None)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan behind `report`."""
+        report = self.report
+        return next((p.plan for p in self._prepared() if p.report is report), None)
+
+    def write(self, folder: str | Path) -> None:
+        """Write lms_plan.json (plans and reports) and lms_report.md of every kind of step to `folder`."""
+        reports = self.reports
+        plans = {p.report.step: p.plan for p in self._prepared() if p.report is reports[p.report.step]}
+        content = {kind: {"report": reports[kind].to_dict(), "plan": plans[kind].to_dict()} for kind in reports}
+        write_text(Path(folder) / "lms_plan.json", json.dumps(content, indent=1))
+        write_text(Path(folder) / "lms_report.md", "\n".join(reports[k].to_markdown() for k in reports))
+
+    @property
+    def storage_error(self) -> StorageError | None:
+        """What the swap disk failed with, or None."""
+        return None if self._runner is None else self._runner.engine.storage_error
+
+    # -- any concrete function
+
+    def rewrite(self, function: tf.types.experimental.ConcreteFunction) -> tf.types.experimental.ConcreteFunction:
+        """A function with the same results as `function` (a tf.function's concrete function) that fits in the limit.
+
+        The graph of `function` is edited, but `function` itself still runs what was traced. A function that has been
+        rewritten already is returned as it is. `plan` and `report` describe the last rewrite. InputError after a
+        GradientTape has taken gradients of `function`.
+        """
+        if surgery.was_differentiated(function):
+            raise InputError(
+                "LMS.rewrite: a GradientTape has taken gradients of this function, and its graph now returns what they need; "
+                "rewrite it before that, or trace it again"
+            )
+        self._rewritten = self._get_runner().engine.prepare(function, "function")
+        return self._rewritten.function
+
+    # -- Keras hooks
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._attach("train")
+        self._training = True
+        self._get_runner().begin_run()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        epochs = (self.params or {}).get("epochs")
+        self._tell_length(epochs - epoch if epochs else None)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._attach_again("train")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._training = False
+        self._detach("train")
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._attach("test")
+        if not self._training:
+            self._get_runner().begin_run()
+            self._tell_length(1)
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._attach_again("test")
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self._detach("test")
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        self._attach("predict")
+        if not self._training:
+            self._get_runner().begin_run()
+        self._tell_length(1)
+
+    def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._attach_again("predict")
+
+    def on_predict_end(self, logs: Any = None) -> None:
+        self._detach("predict")
+
+    def _tell_length(self, rounds: int | None) -> None:
+        """rounds: passes over the data that are still to come. Planning is to be worth its time."""
+        steps = (self.params or {}).get("steps")
+        self._get_runner().steps_left = rounds * steps if rounds and steps else None
+
+    def close(self) -> None:
+        """Forget the rewritten steps and remove the swap files."""
+        self._rewritten, self._compiled = None, None
+        if self._runner is not None:
+            self._runner.engine.close()
+            self._runner = None
+
+    def _prepared(self) -> list[Prepared]:
+        """Everything that was planned: steps of the model, or the function that `rewrite` was given last."""
+        steps = [] if self._runner is None else list(self._runner.steps.values())
+        return steps if self._rewritten is None else [*steps, self._rewritten]
+
+    # -- the model's functions -------------------------------------------------------------------------------------
+
+    def _attach(self, kind: str) -> None:
+        model = self.model
+        self._forget_other(model)
+        require_graph_step(model, kind)
+        self._attachments[kind] = Attachment(model, kind, self._step_function(kind))
+
+    def _attach_again(self, kind: str) -> None:
+        """A callback may train or compile the model in between, which puts its own function back."""
+        attachment = self._attachments.get(kind)
+        if attachment is None or not attachment.active:
+            if attachment is not None and attachment.forced:
+                self.close()
+            if (left := attached(self.model, kind)) is not None:  # by a call within this one, which an error ended
+                left.remove()
+            self._attach(kind)
+
+    def _detach(self, kind: str) -> None:
+        attachment = self._attachments.pop(kind, None)
+        if attachment is not None:
+            attachment.remove()
+
+    def _forget_other(self, model: keras.Model) -> None:
+        """Steps of another model, or of this one before it was compiled again, are of no use."""
+        compiled = (model, getattr(model, "_loss_tracker", None))  # `compile` makes a new tracker each time
+        if self._compiled is not None and any(a is not b for a, b in zip(self._compiled, compiled, strict=True)):
+            self.close()
+        self._compiled = compiled
+
+    def _step_function(self, kind: str) -> Callable[[Any], Any]:
+        """What Keras calls: with an iterator over batches, to predict with a list of them."""
+        lms = weakref.proxy(self)  # else a model would keep LMS and its swap files after an error
+
+        def run(batches: Iterator[Any] | Sequence[Any]) -> Any:
+            try:
+                return lms._execute(kind, iter(batches))
+            except StopIteration:  # the data has ended
+                raise
+            except BaseException:  # Keras will not call `on_..._end`
+                lms._detach(kind)
+                raise
+
+        return run
+
+    def _execute(self, kind: str, batches: Iterator[Any]) -> Any:
+        """`steps_per_execution` steps; fewer where the data ends. StopIteration where there is no batch at all."""
+        batches = itertools.islice(batches, self.model.steps_per_execution)
+        outputs = [self._get_runner().run(self.model, kind, batch) for batch in batches]
+        if not outputs:
+            raise StopIteration
+        return joined(outputs) if kind == "predict" else outputs[-1]
+
+    def _get_runner(self) -> StepRunner:
+        if self._runner is None:
+            device = memory.compute_device()
+            limit = self.limit if self.limit is not None else memory.device_memory_bytes()
+            hard = memory.current_limit()
+            if hard is not None and limit > hard:
+                raise InputError(
+                    f"LMS(memory_limit={format_size(limit)}) is above the hard limit of {format_size(hard)} that was set"
+                )
+            settings = Settings(
+                limit_bytes=limit,
+                tier=choose_tier(self.tier_name, device),
+                planner=self.planner,
+                pool=pool_of(device, memory.current_limit() is not None),
+                tflms=self.parameters,
+            )
+            engine = Engine(settings, compute_device=device, swap_dir=self.swap_dir, mapped=self.mapped)
+            self._runner = StepRunner(engine, self.statistics, adapt=self.adapt)
+        return self._runner
+
+
+def joined(outputs: Sequence[Any]) -> Any:
+    """Nested outputs of several batches as one; axis 0 is the batch."""
+    if len(outputs) == 1:
+        return outputs[0]
+    return tf.nest.map_structure(lambda *parts: _concatenated(parts), *outputs)
+
+
+def _concatenated(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], tf.SparseTensor):
+        return tf.sparse.concat(0, parts)
+    return tf.stack(parts) if parts[0].shape.rank == 0 else tf.concat(parts, 0)
+
+
+def _log_to_console(level: int) -> None:
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.DEBUG if level > 1 else logging.INFO)

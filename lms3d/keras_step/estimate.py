@@ -1,0 +1,172 @@
+"""Will it fit, and at what cost? The plan of a model's step without running it, and what a user's words mean to the planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from lms3d.device import cpu_pool, memory
+from lms3d.errors import DoesNotFit, InputError
+from lms3d.keras_step.attachment import require_graph_step
+from lms3d.keras_step.report import Report
+from lms3d.keras_step.step_runner import part_bytes, with_waiting
+from lms3d.swap import plan_cache
+from lms3d.swap.cost import Machine
+from lms3d.swap.engine import Engine, choose_tier, trace_step
+from lms3d.swap.ir import StepGraph
+from lms3d.swap.plan import Plan
+from lms3d.swap.planners import tflms
+from lms3d.swap.planning import Settings
+from lms3d.swap.tensorflow import surgery
+from lms3d.units import parse_size
+
+PLANNERS = ("auto", "hybrid", "tflms")
+STEPS = ("train", "test", "predict")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A step as the planner saw it, what it was planned for, and the outcome. Nothing of TensorFlow is left in it."""
+
+    graph: StepGraph
+    settings: Settings
+    machine: Machine
+    plan: Plan
+    report: Report
+
+
+def plan_step(
+    model: keras.Model,
+    input_spec: Any,
+    *,
+    memory_limit: str | int | None = None,
+    step: str = "train",
+    planner: str = "auto",
+    tier: str = "auto",
+    swap_dir: str | Path | None = None,
+    with_floor: bool = True,
+    effort_seconds: float | None = None,
+    **tflms_parameters: Any,
+) -> Planned:
+    """What LMS would do to a step of `model`, without running it: does it fit, and at what cost?
+
+    model: any Keras model that LMS can train. It must be compiled, but not to predict. Layers and optimiser slots that are not
+        built yet are built.
+    input_spec: what a step takes, with the batch as axis 0: (x, y) or (x, y, sample_weight), to predict (x,), of nested
+        tf.TensorSpecs such as `tf.TensorSpec((8, 224, 224, 3))`, all sizes known. A batch of arrays or tensors does as well, or
+        a tf.data.Dataset of batches; one that leaves sizes open is asked for its first batch.
+    memory_limit: "6GiB" or bytes; None: the limit that was set, else what the device has. It need not exist on this machine.
+    step: "train", "test" or "predict".
+    planner, tier, swap_dir and the parameters of TFLMS: see `LMS`.
+    with_floor: also find the smallest limit that some plan fits in, which takes seconds for large models.
+    effort_seconds: what the search may cost, by the price list of `swap.effort`; None: as much as it can use. A run is granted
+        what its length is worth, and may make another plan.
+
+    Of the report: `unedited_limit_bytes` and `floor_bytes`, the smallest limits without and with LMS; `predicted_peak_bytes` and
+    `predicted_step_seconds` under the plan, `unedited_peak_bytes` and `unedited_step_seconds` without. A limit below the floor
+    is no error here: the plan is then the one with the smallest peak, and `floor_bytes` is above `limit_bytes`.
+
+    Under a CPU's hard limit batches are supposed to come from the pipelines of `data`, which hand over memory of numpy's: then
+    they count nowhere. Training looks where they lie.
+
+    Raises InputError for what LMS cannot plan (a model that is not compiled, runs eagerly or under a distribution strategy, sizes
+    that are not known, unknown names) and DoesNotFit where the given parameters of TFLMS leave no choice and do not fit.
+    """
+    _require_step(model, step)
+    input_spec = batch_spec(input_spec)
+    parameters = parameters_of(tflms_parameters)
+    device = memory.compute_device()
+    limit = parse_size(memory_limit) if memory_limit is not None else memory.device_memory_bytes()
+    settings = Settings(
+        limit_bytes=limit,
+        tier=choose_tier(tier, device),
+        planner=planner_of(planner, parameters),
+        pool=pool_of(device, memory_limit is not None or memory.current_limit() is not None),
+        tflms=parameters,
+        effort_seconds=effort_seconds,
+    )
+    engine = Engine(settings, compute_device=device, swap_dir=swap_dir)
+    function = trace_step(model, step, input_spec)
+    if settings.pool == "split":  # the pipelines of `data` hand over batches that lie outside of it
+        graph, machine = engine.captured(function, (), cpu_pool.gap_bytes(surgery.captured_bytes(function)))
+    else:
+        graph, machine = engine.captured(function, with_waiting(part_bytes(input_spec)))
+    try:
+        plan, report = plan_cache.decide(graph, settings, machine, step=step, with_floor=with_floor)
+    except DoesNotFit as error:
+        if error.smallest_limit_bytes is None:
+            raise
+        smallest = replace(settings, limit_bytes=error.smallest_limit_bytes)
+        plan, report = plan_cache.decide(graph, smallest, machine, step=step, with_floor=with_floor)
+        report.limit_bytes = limit
+    return Planned(graph=graph, settings=settings, machine=machine, plan=plan, report=report)
+
+
+def _require_step(model: keras.Model, step: str) -> None:
+    if step not in STEPS:
+        raise InputError(f"step {step!r}: expected one of {', '.join(STEPS)}")
+    if step != "predict" and not model.compiled:
+        raise InputError(
+            f"a model that is not compiled has no {step} step to plan; call model.compile(optimizer, loss), or plan step='predict'"
+        )
+    require_graph_step(model, step)
+
+
+def estimate(model: keras.Model, input_spec: Any, **options: Any) -> Report:
+    """The report of `plan_step`, which has the same options: what the step needs with and without LMS, in bytes and seconds."""
+    return plan_step(model, input_spec, **options).report
+
+
+def batch_spec(given: Any) -> Any:
+    """The exact shapes and types of a batch: nested specs, arrays or tensors, or a dataset. InputError where a size is open."""
+    if isinstance(given, tf.data.Dataset):
+        given = given.element_spec if _is_exact(given.element_spec) else next(iter(given), ())
+    spec = tf.nest.map_structure(_spec, given)
+    if not tf.nest.flatten(spec):
+        raise InputError("planning needs a batch; give the shapes of one, or a dataset that is not empty")
+    if not _is_exact(spec):
+        raise InputError(f"planning needs all sizes of a batch, its own size too; {spec} leaves some open")
+    return spec
+
+
+def _spec(part: Any) -> tf.TypeSpec:
+    if isinstance(part, tf.TypeSpec):
+        return part
+    if isinstance(part, np.ndarray) and part.dtype.kind == "f":  # as `fit` does
+        return tf.TensorSpec(part.shape, keras.config.floatx())
+    return tf.type_spec_from_value(tf.convert_to_tensor(part) if isinstance(part, np.ndarray) else part)
+
+
+def _is_exact(spec: Any) -> bool:
+    """Ragged and sparse parts have no exact shape."""
+    return all(p.shape.is_fully_defined() for p in tf.nest.flatten(spec) if isinstance(p, tf.TensorSpec))
+
+
+def parameters_of(given: dict[str, Any]) -> tflms.Parameters:
+    unknown = set(given) - set(tflms.Parameters.__dataclass_fields__)
+    if unknown:
+        raise TypeError(
+            f"LMS has no parameter {sorted(unknown)[0]!r}; TFLMS's are {', '.join(tflms.Parameters.__dataclass_fields__)}"
+        )
+    chosen: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if v is not None}
+    return tflms.Parameters(**chosen)
+
+
+def planner_of(name: str, parameters: tflms.Parameters) -> str:
+    if name not in PLANNERS:
+        raise InputError(f"planner {name!r}: expected one of {', '.join(PLANNERS)}")
+    if name == "auto":
+        return "hybrid" if parameters == tflms.Parameters() else "tflms"
+    return name
+
+
+def pool_of(device: str, limited: bool) -> str:
+    """How the device's memory is handed out: see `lms3d.swap.planners.hybrid.allocator.POOLS`."""
+    if device.startswith("GPU"):
+        return "single"
+    return "split" if limited else "none"

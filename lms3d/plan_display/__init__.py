@@ -1,0 +1,1 @@
+"""What `python -m lms3d.plan` shows."""

@@ -1,0 +1,107 @@
+"""What becomes of a job when one of its ranks dies or hangs: every rank ends soon, and one says why and how to go on.
+
+| what happened                       | who notices, and when                                                        |
+|-------------------------------------|------------------------------------------------------------------------------|
+| a rank died, however                | all: the watchdog at once, Horovod at the next reduction, the launcher        |
+| a rank is stopped, a machine is gone | all: watchdog and Horovod after `WAIT_SECONDS`                                |
+| a rank fails with an error          | it says so itself, before it leaves; the others end with it                  |
+| a rank is only slow                 | nobody: ranks may plan, trace or read for as long as they need               |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, MutableMapping
+
+from lms3d import errors
+from lms3d.errors import RankLost
+from lms3d.ranks.heartbeat import SILENT_SECONDS, Loss, Watchdog
+from lms3d.ranks.world import World
+
+WAIT_SECONDS = round(SILENT_SECONDS)
+ELASTIC_WAIT_SECONDS = 120  # a rank that joins has to start Python and TensorFlow while the others wait for it
+LAST_SECONDS = 20  # for a rank that knows of a loss, or fails alone, to close its files
+
+_OF_HOROVOD = (
+    *("Horovod has been shut down", "Connection closed by peer", "Connection reset by peer", "Broken pipe"),
+    *("Timed out waiting", "Wait timeout after", "ncclRemoteError", "ncclSystemError"),
+)
+
+
+def bound_waits(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Bounds how long Horovod waits for a rank that does not answer; call it before `hvd.init`. The user's values stay.
+
+    Gloo's limit is on ranks whose background thread is silent: that thread answers while Python plans or reads. Horovod's
+    stall check counts the seconds that a reduction waits for a slow rank, so it may warn, and must not end the job.
+    Its log is hidden: a loss would fill it with the addresses of sockets, where `RankLost` says it in one line.
+    """
+    wait = ELASTIC_WAIT_SECONDS if environ.get("HOROVOD_ELASTIC") == "1" else WAIT_SECONDS
+    environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(wait))
+    environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "600")
+    environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
+
+
+def is_loss(error: BaseException | None) -> bool:
+    """Whether an error is how Horovod puts it that another rank is gone."""
+    while error is not None:
+        named = {kind.__name__ for kind in type(error).__mro__}
+        if "HorovodInternalError" in named:
+            return True
+        if named & {"OpError", "RuntimeError"} and any(words in str(error) for words in _OF_HOROVOD):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@contextlib.contextmanager
+def watched(world: World) -> Iterator[None]:
+    """Within the block the loss of another rank ends this process: by RankLost, or at once if it is too busy for that.
+
+    The line for the user is on stderr before RankLost is raised, since launchers soon kill the other ranks. So is that of
+    an error which this rank alone has: the others, once they know of it, leave without a word.
+    """
+    if world.size == 1:
+        yield
+        return
+    watchdog = Watchdog(world, lambda loss: _tell(world, loss), RankLost.exit_code)
+    farewell = "bye"
+    try:
+        yield
+    except Exception as error:
+        farewell = "failed"
+        if is_loss(error):
+            raise _lost(world, watchdog) from error
+        if not errors.is_of_all_ranks(error):
+            errors.tell_once(error, True)
+            _bound_closing()
+        raise
+    finally:
+        watchdog.close(farewell)
+
+
+def _lost(world: World, watchdog: Watchdog) -> RankLost:
+    """What to raise where Horovod gave up: the watchdog may still be waiting for a rank that hangs."""
+    loss = watchdog.wait_for_loss(2.0) or Loss(-1, "Horovod says no more")
+    if watchdog.loss is None:
+        _tell(world, loss)
+    _bound_closing()
+    return RankLost(_message(world, loss))
+
+
+def _bound_closing() -> None:
+    """Closing must not wait for who is gone or stopped: after `LAST_SECONDS` the kernel ends this process."""
+    signal.alarm(LAST_SECONDS)
+
+
+def _tell(world: World, loss: Loss) -> None:
+    """One rank talks: the chief, and in its place the next one."""
+    speaker = 1 if loss.rank == 0 else 0
+    if world.rank == speaker and not loss.told:
+        errors.say(f"error: {_message(world, loss)}")
+
+
+def _message(world: World, loss: Loss) -> str:
+    who = f"rank {loss.rank} of {world.size}" if loss.rank >= 0 else f"one of {world.size} ranks"
+    return f"{who} is lost ({loss.reason}); go on from the last checkpoint with the same command and --resume"

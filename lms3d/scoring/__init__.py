@@ -1,0 +1,1 @@
+"""Losses, metrics, scores and tables."""

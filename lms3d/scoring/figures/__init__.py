@@ -1,0 +1,1 @@
+"""Every figure that a command draws."""

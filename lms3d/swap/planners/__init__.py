@@ -1,0 +1,1 @@
+"""From a step, a budget and a machine to a plan."""

@@ -1,0 +1,1 @@
+"""The planner that swaps and recomputes: a local search under a memory limit."""

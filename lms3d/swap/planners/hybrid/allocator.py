@@ -1,0 +1,283 @@
+"""TensorFlow's best-fit-with-coalescing allocator, as far as it decides what fits. No TensorFlow here.
+
+A plan that counts bytes is too kind: the allocator rounds up, hands out a larger free chunk whole when less than half of
+it would be left over, and needs one piece for one tensor. Rules (tensorflow/core/common_runtime/bfc_allocator.cc,
+"xla/tsl/framework/bfc_allocator.cc" in newer sources):
+ 1. Sizes are rounded up to 256 bytes.
+ 2. The smallest free chunk that is large enough is taken, among equals the one at the lowest address.
+ 3. It is split when it is at least twice as large as wanted, or 128 MiB larger.
+ 4. A freed chunk merges with free neighbours.
+A GPU's pool is one region. A CPU's is claimed in regions by `lms3d.device.cpu_pool`: the small one fills up with weights and
+slots, the large one holds what the plan is about. Crumbs, of at most `CRUMB_BYTES`, have a region of their own, in pieces
+that nothing else fits into: a scalar in a hole of exactly the size of a large tensor would cost that size. In a GPU's pool they go
+where the rules put them, and decide with that what is left for the large ones.
+
+What fits must not hang on a coincidence. On a GPU small ops run a little earlier or later than planned, a swap-in starts when a
+stream is free, a swap-out may be done early; on a CPU batches come when they come, and the gaps between weights are never quite
+as predicted. `fit` replays the schedule as planned and `PERTURBED` times with such shifts, drawn with fixed seeds, and in
+somewhat smaller pools; every replay has to fit.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lms3d.swap.planners.hybrid.problem import CRUMB_BYTES, SMALL_SHIFT, Problem
+from lms3d.swap.planners.hybrid.schedule import Copy, Mode, Schedule
+
+ALIGNMENT = 256
+MOST_WASTE = 128 << 20
+CRUMB_REGION_BYTES = 4 << 20
+FIRST_REGIONS_BYTES = CRUMB_REGION_BYTES + (2 << 20)  # the crumbs' region, and one that the first scalar makes
+PERTURBED = 4  # replays with shifts
+LATE_SWAP_IN = 2  # events
+SMALLEST_PIECE = 4 << 10  # smaller buffers fit into any gap of a GPU's pool
+POOLS = ("none", "single", "split")  # no pool (malloc); a GPU's; a CPU's with a hard limit
+
+
+def small_region_bytes(limit_bytes: int) -> int:
+    """Size of the small region of a CPU's pool with this limit; 0 where the pool is too small to be split.
+
+    A power of two above the crumbs' 4 MiB, as TensorFlow makes regions. What weights leave free of it is lost to large
+    tensors: a sixteenth of the pool at most.
+    """
+    return next((mib << 20 for mib in (128, 64, 32, 16, 8) if limit_bytes >= 16 * mib << 20), 0)
+
+
+class Pool:
+    """One region, or more. `allocate` returns an address, or None where nothing fits."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.free = [(size_bytes, 0)]  # (size, address), sorted: best fit first
+        self.at: dict[int, int] = {0: size_bytes}  # free chunks by address
+        self.ends: dict[int, int] = {size_bytes: 0}  # their end -> address
+        self.taken: dict[int, int] = {}  # address -> chunk size
+        self.in_use = self.peak = 0
+
+    def add_region(self, size_bytes: int) -> None:
+        """One more region, with nothing in it, that no chunk of another can merge with."""
+        self._add(size_bytes, max(self.ends, default=0) + ALIGNMENT)
+
+    def allocate(self, wanted: int) -> int | None:
+        wanted = -(-max(wanted, 1) // ALIGNMENT) * ALIGNMENT  # rule 1
+        i = bisect.bisect_left(self.free, (wanted, -1))  # rule 2
+        if i == len(self.free):
+            return None
+        size, address = self.free[i]
+        self._remove(size, address)
+        if size >= 2 * wanted or size - wanted >= MOST_WASTE:  # rule 3
+            self._add(size - wanted, address + wanted)
+            size = wanted
+        self.taken[address] = size
+        self.in_use += size
+        self.peak = max(self.peak, self.in_use)
+        return address
+
+    def take(self, size: int) -> int | None:
+        """As `allocate`, for many small tensors that together fill `size` bytes: rule 3 wastes nothing on them."""
+        size = -(-size // ALIGNMENT) * ALIGNMENT
+        i = bisect.bisect_left(self.free, (size, -1))
+        if i == len(self.free) or not size:
+            return None if size else 0
+        free, address = self.free[i]
+        self._remove(free, address)
+        self._add(free - size, address + size)
+        self.taken[address] = size
+        self.in_use += size
+        self.peak = max(self.peak, self.in_use)
+        return address
+
+    def release(self, address: int) -> None:
+        size = self.taken.pop(address)
+        self.in_use -= size
+        after = self.at.get(address + size)  # rule 4
+        if after is not None:
+            self._remove(after, address + size)
+            size += after
+        before = self.ends.get(address)
+        if before is not None:
+            size += self.at[before]
+            self._remove(self.at[before], before)
+            address = before
+        self._add(size, address)
+
+    def _add(self, size: int, address: int) -> None:
+        if size:
+            bisect.insort(self.free, (size, address))
+            self.at[address] = size
+            self.ends[address + size] = address
+
+    def _remove(self, size: int, address: int) -> None:
+        self.free.pop(bisect.bisect_left(self.free, (size, address)))
+        del self.at[address], self.ends[address + size]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """`fits`: every buffer found a place. `peak_bytes`: most bytes in use, rounding included (up to where it failed).
+
+    replays: how many it took to say so.
+    """
+
+    fits: bool
+    peak_bytes: int
+    replays: int = 1
+
+
+def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, *, margin: float = 0.0) -> Fit:
+    """Whether a schedule fits in a pool as planned, and with small shifts; the peak as planned.
+
+    margin: the shifted replays have to fit in pools that are smaller, by this share at most. The piece that is left over at
+    the end of a pool may be handed out whole to a tensor half its size; how large it is decides what that wastes.
+    """
+    in_turn = pool_kind == "split"
+    held = _held(problem, schedule, None, in_turn=in_turn) if in_turn else None  # the same in every replay
+    peak = 0
+    for seed in range(PERTURBED, -1, -1):  # the smallest pool first: what does not fit mostly fails there
+        found = replay(problem, schedule, int(limit_bytes * (1 - margin * seed / PERTURBED)), pool_kind, seed, held)
+        if not found.fits:
+            return Fit(False, max(peak, found.peak_bytes), PERTURBED + 1 - seed)
+        peak = found.peak_bytes if seed == 0 else max(peak, found.peak_bytes)
+    return Fit(True, peak, PERTURBED + 1)
+
+
+class _Held(NamedTuple):
+    """What has its place in the order: lives, and by event which of them begin, in turn, and which end."""
+
+    lives: list[_Life]
+    starts: list[list[int]]
+    ends: list[list[int]]
+
+
+def replay(
+    problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, seed: int = 0, held: _Held | None = None
+) -> Fit:
+    """Run a schedule's allocations through a pool of `limit_bytes` ("single" or "split"); seed 0: exactly as planned."""
+    batches = problem.graph.batches if schedule.events else ()
+    pool = _new_pool(problem.base_bytes - sum(batches), limit_bytes, pool_kind)
+    if pool is None:
+        return Fit(False, problem.base_bytes)
+    in_turn = pool_kind == "split"
+    shifts = random.Random(seed) if seed else None
+    loose = _loose_lives(problem, schedule, shifts, in_turn=in_turn)
+    held = held or _held(problem, schedule, shifts, in_turn=in_turn)
+    last = len(schedule.events) - 1
+    loose += [_Life(size, shifts.randint(0, last) if shifts else 0, last, _SMALL) for size in batches]
+    lives, starts, ends = [*held.lives, *loose], [*held.starts], [*held.ends]
+    for i, life in enumerate(loose, len(held.lives)):
+        starts[life.start] = sorted([*starts[life.start], i], key=lambda i: lives[i].turn)
+        ends[life.end] = [*ends[life.end], i]
+    place: list[int | None] = [None] * len(lives)
+    for starting, ending in zip(starts, ends, strict=True):
+        for i in starting:
+            if lives[i].bytes:  # else it is mapped, or takes over the chunk of the input that it overwrites
+                place[i] = pool.allocate(lives[i].bytes)
+                if place[i] is None:
+                    return Fit(False, pool.peak)
+        for i in ending:
+            at, heir = place[i], lives[i].heir
+            if heir is not None:
+                place[heir] = at
+            elif at is not None:
+                pool.release(at)
+    return Fit(True, pool.peak)
+
+
+def _new_pool(base_bytes: int, limit_bytes: int, pool_kind: str) -> Pool | None:
+    """The pool before the step: the resident bytes are in it. None where not even they fit."""
+    if pool_kind == "single":
+        pool = Pool(limit_bytes)
+        return None if pool.take(base_bytes) is None else pool
+    small = small_region_bytes(limit_bytes)
+    large = limit_bytes - small - FIRST_REGIONS_BYTES
+    if base_bytes - small > large:
+        return None
+    pool = Pool(max(large, 0))
+    pool.add_region(small)
+    inside = min(small, base_bytes) // ALIGNMENT * ALIGNMENT
+    if pool.take(inside) is None or pool.take(base_bytes - inside) is None:
+        return None
+    return pool
+
+
+class _Life(NamedTuple):
+    """A chunk's life in events, both inclusive; `bytes` 0: handed over by another, or mapped; `heir`: whom it is handed to.
+
+    turn: among those that begin with the same event.
+    """
+
+    bytes: int
+    start: int
+    end: int
+    turn: int
+    heir: int | None = None
+
+
+_SWAP_IN, _SMALL, _OUTPUT, _WORKSPACE = range(4)
+
+
+def _made_for(problem: Problem, schedule: Schedule, anchor: int, gradient: int, event: int) -> int:
+    """The event that makes what `gradient` reads of `anchor`: `event`, or the one that computes it again."""
+    reader = problem.anchor_events[gradient]
+    return next((c.start for c in _made_again(problem, schedule, anchor) if reader in c.readers), event)
+
+
+def _made_again(problem: Problem, schedule: Schedule, anchor: int) -> list[Copy]:
+    return [c for c in schedule.copies if c.mode is Mode.RECOMPUTE and problem.buffers[c.buffer].defined == anchor]
+
+
+def _anchor_at(problem: Problem, schedule: Schedule) -> list[int]:
+    """The event of each anchor."""
+    return [i for i, e in enumerate(schedule.events) if e.buffer == len(problem.buffers)]
+
+
+def _loose_lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> list[_Life]:
+    """Small buffers without a place in the order."""
+    at = _anchor_at(problem, schedule)
+    lives = []
+    small = problem.loose if in_turn else [s for s in problem.small if s.bytes >= SMALLEST_PIECE and not s.hidden]
+    for size, first, end, _ in small:
+        if shifts is not None:
+            first = max(0, first - shifts.randrange(SMALL_SHIFT + 1))
+            end = min(len(at) - 1, end + shifts.randrange(SMALL_SHIFT + 1))
+        lives.append(_Life(size, at[first], at[end], _SMALL))
+    return lives
+
+
+def _held(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> _Held:
+    lives = _held_lives(problem, schedule, shifts, in_turn=in_turn)
+    starts: list[list[int]] = [[] for _ in schedule.events]
+    ends: list[list[int]] = [[] for _ in schedule.events]
+    for i, life in enumerate(lives):
+        starts[life.start].append(i)
+        ends[life.end].append(i)
+    return _Held(lives, [sorted(s, key=lambda i: lives[i].turn) for s in starts], ends)
+
+
+def _held_lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> list[_Life]:
+    """Workspaces and the copies of large buffers. in_turn: swapped memory changes hands in the planned order (`emit`, rule 4)."""
+    at = _anchor_at(problem, schedule)
+    smallest = CRUMB_BYTES + 1 if in_turn else SMALLEST_PIECE
+    lives = []
+    for size, first, end, hidden in problem.small:
+        if hidden and size >= smallest:
+            read = _made_for(problem, schedule, first, end, at[first])
+            again = [c.start for c in _made_again(problem, schedule, first)]
+            lives += [_Life(size, e, at[end] if e == read else e, _WORKSPACE) for e in (at[first], *again)]
+    lives += [_Life(int(w), at[a], at[a], _WORKSPACE) for a, w in enumerate(problem.workspace_bytes) if w >= smallest]
+    number = {id(c): len(lives) + i for i, c in enumerate(schedule.copies)}
+    heirs = {id(c.heir) for c in schedule.copies if c.heir is not None}
+    for copy in schedule.copies:
+        start, end = copy.start, copy.end
+        if shifts is not None and not in_turn and id(copy) not in heirs and copy.heir is None:
+            if copy.mode is Mode.SWAP and start < copy.first_read:
+                start = shifts.randint(start, min(start + LATE_SWAP_IN, copy.first_read))
+            if copy.number == 0 and copy.buffer in schedule.release:  # freed when it is written and read
+                end = shifts.randint(max(copy.last_read, start), end)
+        size = 0 if id(copy) in heirs else copy.bytes
+        turn = _SWAP_IN if copy.mode is Mode.SWAP else _OUTPUT
+        lives.append(_Life(size, start, end, turn, None if copy.heir is None else number[id(copy.heir)]))
+    return lives

@@ -1,0 +1,163 @@
+"""What the planner may change about one buffer at a time. No TensorFlow here."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lms3d.swap.cost import Machine
+from lms3d.swap.planners.hybrid.problem import Buffer, Problem
+from lms3d.swap.planners.hybrid.schedule import KEEP, SPLIT, Choice, Copy, Mode, Schedule
+
+TIGHT = Choice(Mode.SWAP, tight_out=True, tight_in=True, split=1)
+TIGHT_AGAIN = Choice(Mode.RECOMPUTE, split=1)
+
+
+def worth(problem: Problem, b: int, machine: Machine) -> float:
+    """Byte-seconds that moving a buffer away frees, for each second that it costs: 0 where it cannot be moved or hardly waits."""
+    buffer = problem.buffers[b]
+    if not (buffer.swappable or buffer.recomputable) or not _waits(buffer):
+        return 0.0
+    gaps = ((a, z) for a, z in itertools.pairwise((buffer.defined, *buffer.reads)) if z - a > SPLIT)
+    waits = sum(float(problem.begins[z] - problem.begins[a]) for a, z in gaps)
+    transfer = buffer.bytes / machine.swap_out_bytes_per_second
+    return buffer.bytes * waits / ((transfer if buffer.swappable else buffer.seconds) + 1e-4)
+
+
+def first_choice(buffer: Buffer, tight: bool) -> Choice:
+    """How a buffer that waits long enough goes away."""
+    if tight:
+        return TIGHT if buffer.swappable else TIGHT_AGAIN
+    return Choice(Mode.SWAP if buffer.swappable else Mode.RECOMPUTE)
+
+
+def changed(choices: dict[int, Choice], b: int, choice: Choice) -> dict[int, Choice]:
+    """The same, but for one buffer."""
+    after = {**choices, b: choice}
+    if choice == KEEP:
+        del after[b]
+    return after
+
+
+def at_the_peak(
+    problem: Problem, choices: dict[int, Choice], schedule: Schedule
+) -> Iterator[tuple[float, int, Choice]]:
+    """(promise, buffer, new choice) for every buffer that is live at the peak without being used there."""
+    event = int(schedule.live_bytes.argmax())
+    at = schedule.events[event]
+    times_back = Counter(c.buffer for c in schedule.copies if c.number)
+    times_swapped = Counter(c.buffer for c in schedule.copies if c.mode is Mode.SWAP)
+    for copy in schedule.copies:
+        if not (copy.start <= event <= copy.end and copy.bytes):
+            continue
+        buffer, choice = problem.buffers[copy.buffer], choices.get(copy.buffer, KEEP)
+        reads_here = at in copy.readers or (
+            copy.number == 0 and at.anchor == buffer.defined and at.buffer == len(problem.buffers)
+        )
+        promise = buffer.bytes
+        if reads_here:
+            if buffer.mapped and buffer.swappable and at.anchor - buffer.defined > 1:
+                yield from _read_in_tier(promise, copy, choice)
+            continue
+        if choice.mode is Mode.KEEP:
+            if buffer.recomputable:
+                yield promise / (buffer.seconds + 1e-4), copy.buffer, _recomputed(buffer)
+            if buffer.swappable:
+                yield promise / (buffer.bytes / 1e9 + 1e-4), copy.buffer, _away(buffer)
+            continue
+        yield from _tighter(promise, copy, choice, event, written=times_swapped[copy.buffer] > 0)
+        if copy.mode is Mode.SWAP and buffer.recomputable and times_back[copy.buffer] > 1:
+            again = (
+                _again_too(choice, copy)
+                if times_swapped[copy.buffer] > 1
+                else Choice(Mode.RECOMPUTE, split=choice.split)
+            )
+            yield promise / (buffer.seconds + 1e-4), copy.buffer, again
+        if choice.mode is Mode.RECOMPUTE and buffer.swappable:
+            yield promise * 0.1, copy.buffer, Choice(Mode.SWAP, split=choice.split)
+        elif copy.mode is Mode.RECOMPUTE and choice.mode is Mode.SWAP:
+            yield promise * 0.1, copy.buffer, _swapped_too(choice, copy)
+
+
+def easier(choice: Choice) -> Iterator[Choice]:
+    """Choices that may cost less, the least first."""
+    yield KEEP
+    if choice.tight_out or choice.tight_in:
+        yield replace(choice, tight_out=False, tight_in=False)
+        yield replace(choice, tight_out=False)
+        yield replace(choice, tight_in=False)
+    if choice.split != SPLIT:
+        yield replace(choice, split=SPLIT)
+    for anchor in choice.again:
+        yield replace(choice, again=tuple(a for a in choice.again if a != anchor))
+
+
+def others(problem: Problem, schedule: Schedule, b: int, choice: Choice) -> Iterator[Choice]:
+    """Other modes for a buffer, and both, where it comes back more than once."""
+    buffer = problem.buffers[b]
+    if choice.mode is not Mode.KEEP:
+        yield KEEP
+    elif max(buffer.reads, default=0) - buffer.defined <= 1:
+        return  # it does not wait for anybody
+    if choice.mode is not Mode.RECOMPUTE and buffer.recomputable:
+        yield Choice(Mode.RECOMPUTE)
+    if choice.mode is not Mode.SWAP and buffer.swappable:
+        yield Choice(Mode.SWAP)
+    if choice.mode is Mode.KEEP or not (buffer.swappable and buffer.recomputable):
+        return
+    back = [c for c in schedule.copies if c.buffer == b and c.number]
+    again = {c.readers[0].anchor for c in back if c.mode is Mode.RECOMPUTE}
+    for copy in back if len(back) > 1 else ():
+        if buffer.mapped and copy.mode is Mode.SWAP and copy.number > 1:
+            continue  # it costs nothing once it is written
+        for_others = again ^ {copy.readers[0].anchor}
+        if 0 < len(for_others) < len(back):
+            yield replace(choice, mode=Mode.SWAP, again=tuple(sorted(for_others)))
+
+
+def _again_too(choice: Choice, copy: Copy) -> Choice:
+    """Swapped, but this copy of it is computed again."""
+    return replace(choice, again=tuple(sorted({*choice.again, copy.readers[0].anchor})))
+
+
+def _swapped_too(choice: Choice, copy: Copy) -> Choice:
+    """As it was, but this copy is swapped in."""
+    here = {r.anchor for r in copy.readers}
+    return replace(choice, again=tuple(a for a in choice.again if a not in here))
+
+
+def _away(buffer: Buffer) -> Choice:
+    return Choice(Mode.SWAP) if _waits(buffer) else TIGHT
+
+
+def _recomputed(buffer: Buffer) -> Choice:
+    return Choice(Mode.RECOMPUTE) if _waits(buffer) else TIGHT_AGAIN
+
+
+def _waits(buffer: Buffer) -> bool:
+    """Whether it is needed again late enough to have a second life without a tight plan."""
+    return any(b - a > SPLIT for a, b in itertools.pairwise((buffer.defined, *buffer.reads)))
+
+
+def _read_in_tier(promise: float, copy: Copy, choice: Choice) -> Iterator[tuple[float, int, Choice]]:
+    """What is read at the peak need not be there, if it is mapped."""
+    promise /= copy.bytes / 1e9 + 1e-4
+    if choice.mode is not Mode.SWAP:
+        yield promise, copy.buffer, Choice(Mode.SWAP)
+    elif copy.mode is Mode.RECOMPUTE:
+        yield promise, copy.buffer, _swapped_too(choice, copy)
+    if choice.split > 1:
+        yield promise, copy.buffer, Choice(Mode.SWAP, choice.tight_out, split=1, again=choice.again)
+
+
+def _tighter(
+    promise: float, copy: Copy, choice: Choice, event: int, *, written: bool
+) -> Iterator[tuple[float, int, Choice]]:
+    if copy.mode is Mode.SWAP and event < copy.first_read and not choice.tight_in:
+        yield promise * 1e4, copy.buffer, replace(choice, tight_in=True)
+    if written and copy.number == 0 and not choice.tight_out:
+        yield promise * 1e4, copy.buffer, replace(choice, tight_out=True)
+    if choice.split > 1:
+        yield promise, copy.buffer, replace(choice, split=1)

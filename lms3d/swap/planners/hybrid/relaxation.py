@@ -1,0 +1,293 @@
+"""Which buffers to keep, swap or recompute, as a mixed-integer program: a start for the planner, and a bound. No TensorFlow here.
+
+Checkmate (Jain et al., MLSys 2020) decides for every tensor and every step of the order whether it is there; that takes
+hours here. Only the anchors at which something can change for a buffer count: its *points* are the anchors that read it
+and those at which an op that reads it may be recomputed. With isensee2017 that leaves some thousand variables.
+
+Variables: carried (from one point of a buffer to the next), swapped in or recomputed (at a point); swapped out (a buffer);
+delay (at an anchor: seconds by which it begins later than in the unplanned step). Rules:
+ 1. An anchor needs what it reads: carried, swapped in or recomputed at that point.
+ 2. Recomputing at a point needs the parents at that anchor, in the same three ways.
+ 3. Only what is there at a point can be carried on.
+ 4. At each anchor the bytes that it reads and makes, and all that is carried past it, fit in the budget. An op that writes
+    in place saves the bytes of an input that is not carried on.
+ 5. Delays add up: by what is recomputed, and because each link takes one transfer at a time: what becomes available
+    after r and is needed before an anchor must be transferred between r and that anchor.
+ 6. The cost is the delay at the end, and `Machine.transfer_price` for each second of transfer.
+ 7. What is mapped takes neither bytes nor seconds where it is swapped in.
+
+Each rule holds for every schedule of `schedule.build`, and much that costs memory there is left out here (transfers in
+flight, the moments between two recomputed ops). So the best value, and any lower bound of it, is a lower bound for the
+cost of every plan that fits. Where there would be too many points, chains of recomputing are cut and the rest is free.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
+
+from lms3d.swap.cost import Machine
+from lms3d.swap.planners.hybrid.problem import Problem
+from lms3d.swap.planners.hybrid.schedule import SPLIT, Choice, Mode
+
+MOST_POINTS = 600
+NODES = 20  # of the search tree; the bound and the start hardly gain from more
+SECONDS = 300.0  # by the clock: a way out that is not meant to be taken, the nodes take a second
+GOOD_ENOUGH = 0.02
+WINDOWS = 6  # different r in rule 5
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """choices: of the best program found, None without one. bound_seconds: no plan that fits costs less than this more than
+    the unplanned step; infinite where nothing can fit."""
+
+    choices: dict[int, Choice] | None
+    bound_seconds: float
+
+
+class _Program:
+    """Columns and rows, collected one by one."""
+
+    def __init__(self) -> None:
+        self.cost: list[float] = []
+        self.low: list[float] = []
+        self.high: list[float] = []
+        self.whole: list[int] = []
+        self.rows: list[tuple[dict[int, float], float]] = []  # sum of coefficient * column <= limit
+
+    def column(self, *, cost: float = 0.0, low: float = 0.0, high: float = 1.0, whole: bool = True) -> int:
+        self.cost.append(cost)
+        self.low.append(low)
+        self.high.append(high)
+        self.whole.append(int(whole))
+        return len(self.cost) - 1
+
+    def at_most(self, limit: float, row: dict[int, float]) -> None:
+        self.rows.append((row, limit))
+
+
+class _Points:
+    """The points of every buffer that may be moved, sorted.
+
+    `cut`: (buffer, point) whose recomputing needs no parents, since points before it were left out.
+    """
+
+    def __init__(self, problem: Problem, most: int) -> None:
+        buffers = problem.buffers
+        of: list[set[int]] = [set(b.reads) - {b.defined} if b.swappable or b.recomputable else set() for b in buffers]
+        # Short chains first, so that the longest are cut.
+        waiting = [(0, b, t) for b, reads in enumerate(of) if buffers[b].recomputable for t in sorted(reads)]
+        heapq.heapify(waiting)
+        count = sum(map(len, of))
+        left_out: list[tuple[int, int]] = []
+        while waiting:
+            depth, b, t = heapq.heappop(waiting)
+            for parent in buffers[b].parents:
+                if t in of[parent] or t <= buffers[parent].defined:
+                    continue
+                if count >= most:
+                    left_out.append((parent, t))
+                    continue
+                of[parent].add(t)
+                count += 1
+                if buffers[parent].recomputable:
+                    heapq.heappush(waiting, (depth + 1, parent, t))
+        self.of = [sorted(p) for p in of]
+        self.cut = {(b, next((p for p in self.of[b] if p > t), -1)) for b, t in left_out}
+
+
+def solve(problem: Problem, budget_bytes: int, machine: Machine, *, most_points: int = MOST_POINTS) -> Relaxed:
+    """The best decisions for a budget, as far as rules 1 to 7 tell."""
+    return _Builder(problem, budget_bytes, machine, most_points).solve()
+
+
+class _Builder:
+    def __init__(self, problem: Problem, budget_bytes: int, machine: Machine, most_points: int) -> None:
+        self.problem, self.budget, self.machine = problem, budget_bytes, machine
+        self.program = _Program()
+        self.points = _Points(problem, most_points)
+        self.begins = np.concatenate([[0.0], problem.seconds.cumsum()])
+        self.carried: dict[tuple[int, int], int] = {}  # (buffer, point that it is carried to) -> column
+        self.swapped: dict[tuple[int, int], int] = {}
+        self.again: dict[tuple[int, int], int] = {}
+        self.out: dict[int, int] = {}
+        for b in range(len(problem.buffers)):
+            self._columns(b)
+        self._rules_1_to_3()
+        self._bytes()
+        self._delays()
+
+    def _columns(self, b: int) -> None:
+        buffer, program = self.problem.buffers[b], self.program
+        out_seconds = buffer.bytes / self.machine.swap_out_bytes_per_second
+        in_seconds = self._in_seconds(b)
+        if buffer.swappable and self.points.of[b]:
+            self.out[b] = program.column(cost=self.machine.transfer_price * out_seconds)
+        before, read_before = buffer.defined, True
+        for point in self.points.of[b]:
+            read = point in buffer.reads
+            # The schedule never splits neighbours, and a returned buffer stays.
+            stays = buffer.returned or (read and read_before and point - before <= 1 and not buffer.mapped)
+            self.carried[b, point] = program.column(low=float(stays))
+            if buffer.swappable:
+                self.swapped[b, point] = program.column(cost=self.machine.transfer_price * in_seconds)
+            if buffer.recomputable:
+                self.again[b, point] = program.column()
+            before, read_before = point, read
+
+    def _in_seconds(self, b: int) -> float:
+        buffer = self.problem.buffers[b]
+        return 0.0 if buffer.mapped else buffer.bytes / self.machine.swap_in_bytes_per_second
+
+    def _present(self, b: int, point: int, sign: float) -> dict[int, float]:
+        """The columns of which one is set when buffer `b` is there at a point of it."""
+        sources = (self.carried, self.swapped, self.again)
+        return {columns[b, point]: sign for columns in sources if (b, point) in columns}
+
+    def _rules_1_to_3(self) -> None:
+        for b, points in enumerate(self.points.of):
+            buffer = self.problem.buffers[b]
+            for i, point in enumerate(points):
+                self.program.at_most(1.0, self._present(b, point, 1.0))
+                if point in buffer.reads:  # rule 1
+                    self.program.at_most(-1.0, self._present(b, point, -1.0))
+                elif i + 1 < len(points):  # rule 3; what is read is there
+                    carried = self.carried[b, points[i + 1]]
+                    self.program.at_most(0.0, {carried: 1.0, **self._present(b, point, -1.0)})
+                if (b, point) in self.swapped:
+                    self.program.at_most(0.0, {self.swapped[b, point]: 1.0, self.out[b]: -1.0})
+                if (b, point) in self.again and (b, point) not in self.points.cut:  # rule 2
+                    for parent in buffer.parents:
+                        if (parent, point) in self.carried:
+                            row = {self.again[b, point]: 1.0, **self._present(parent, point, -1.0)}
+                            self.program.at_most(0.0, row)
+
+    def _bytes(self) -> None:  # rule 4
+        problem, count = self.problem, len(self.problem.anchors)
+        fixed = np.zeros(count + 1)
+        rows: list[dict[int, float]] = [{} for _ in range(count)]
+        next_point: dict[tuple[int, int], int] = {}
+        for b, points in enumerate(self.points.of):
+            buffer = problem.buffers[b]
+            moved = buffer.swappable or buffer.recomputable
+            # Up to here it is there whatever is decided: one that cannot be moved until its last reader has run.
+            last = buffer.defined if moved else count - 1 if buffer.returned else max([buffer.defined, *buffer.reads])
+            fixed[buffer.defined] += buffer.bytes
+            fixed[last + 1] -= buffer.bytes
+            before = buffer.defined
+            for point in points:
+                next_point[b, before] = point
+                for t in range(before + (before in buffer.reads or before == buffer.defined), point):
+                    if t > last:
+                        rows[t][self.carried[b, point]] = buffer.bytes
+                if point in buffer.reads and point > last:
+                    fixed[point] += buffer.bytes
+                    fixed[point + 1] -= buffer.bytes
+                    if buffer.mapped and (b, point) in self.swapped:
+                        rows[point][self.swapped[b, point]] = -buffer.bytes
+                before = point
+        limits = self.budget - problem.base_bytes - problem.small_bytes - problem.workspace_bytes - fixed.cumsum()[:-1]
+        for buffer in problem.buffers:
+            t = buffer.defined
+            olds = [p for p in buffer.overwrites if not problem.buffers[p].returned and problem.buffers[p].defined < t]
+            if not olds:
+                continue
+            saved = self.program.column(whole=False)
+            rows[t][saved] = -buffer.bytes
+            moving = {self.carried[p, next_point[p, t]]: 1.0 for p in olds if (p, t) in next_point}
+            if len(moving) == len(olds):  # else one of them ends here in any case
+                self.program.at_most(float(len(olds)), {saved: 1.0, **moving})
+        for row, limit in zip(rows, limits, strict=True):
+            if sum(v for v in row.values() if v > 0) > limit:
+                self.program.at_most(limit / 1e6, {c: v / 1e6 for c, v in row.items()})
+
+    def _delays(self) -> None:  # rule 5
+        problem, program = self.problem, self.program
+        recomputed: dict[int, dict[int, float]] = defaultdict(dict)
+        for (b, point), column in self.again.items():
+            recomputed[point][column] = problem.buffers[b].seconds
+        jobs = sorted((point, b, column) for (b, point), column in self.swapped.items())
+        written = {
+            b: float(self.begins[problem.buffers[b].defined + 1])
+            + problem.buffers[b].bytes / self.machine.swap_out_bytes_per_second
+            for b in self.out
+        }
+        ready = sorted(written.values())
+        windows = sorted({ready[i * len(ready) // WINDOWS] for i in range(WINDOWS)}) if ready else []
+        before = None
+        due: list[tuple[float, int, float]] = []  # (ready, column, seconds) of the transfers needed so far
+        position = 0
+        for anchor in sorted({*recomputed, *(j[0] for j in jobs)}):
+            delay = program.column(high=np.inf, whole=False)
+            row = {**recomputed[anchor], delay: -1.0}
+            program.at_most(0.0, row if before is None else {**row, before: 1.0})
+            before = delay
+            while position < len(jobs) and jobs[position][0] == anchor:
+                _, b, column = jobs[position]
+                seconds = self._in_seconds(b)
+                due.append((written[b], column, seconds))
+                late = written[b] + seconds - self.begins[anchor]
+                if late > 0:
+                    program.at_most(0.0, {column: late, delay: -1.0})
+                position += 1
+            for start in windows:
+                room = float(self.begins[anchor]) - start
+                inside = {column: seconds for ready_at, column, seconds in due if ready_at >= start}
+                if 0 <= room < sum(inside.values()):
+                    program.at_most(room, {**inside, delay: -1.0})
+        end = program.column(cost=1.0, high=np.inf, whole=False)
+        if before is not None:
+            program.at_most(0.0, {before: 1.0, end: -1.0})
+        total = float(self.begins[-1])
+        outs = sorted(self.out, key=lambda b: -problem.buffers[b].defined)
+        late_outs: dict[int, float] = {}
+        for b in outs:
+            late_outs[self.out[b]] = problem.buffers[b].bytes / self.machine.swap_out_bytes_per_second
+            room = total - float(self.begins[problem.buffers[b].defined + 1])
+            if sum(late_outs.values()) > room:
+                program.at_most(room, {**late_outs, end: -1.0})
+
+    def solve(self) -> Relaxed:
+        program = self.program
+        indices = [c for row, _ in program.rows for c in row]
+        values = [v for row, _ in program.rows for v in row.values()]
+        starts = np.concatenate([[0], np.cumsum([len(row) for row, _ in program.rows])])
+        matrix = csr_array((values, indices, starts), shape=(len(program.rows), len(program.cost)))
+        limits = np.array([limit for _, limit in program.rows])
+        found = milp(
+            np.array(program.cost),
+            integrality=np.array(program.whole),
+            bounds=Bounds(np.array(program.low), np.array(program.high)),
+            constraints=LinearConstraint(matrix, ub=limits),
+            options={"time_limit": SECONDS, "node_limit": NODES, "mip_rel_gap": GOOD_ENOUGH},
+        )
+        if found.status == 2:
+            return Relaxed(None, float("inf"))
+        bound = getattr(found, "mip_dual_bound", None)
+        bound = max(0.0, float(bound)) if bound is not None and np.isfinite(bound) else 0.0
+        return Relaxed(None if found.x is None else self._choices(found.x), bound)
+
+    def _choices(self, x: np.ndarray) -> dict[int, Choice]:
+        choices: dict[int, Choice] = {}
+        for b, points in enumerate(self.points.of):
+            buffer = self.problem.buffers[b]
+            split, last = SPLIT, buffer.defined
+            swapped, again = (
+                [p for p in points if (b, p) in c and x[c[b, p]] > 0.5] for c in (self.swapped, self.again)
+            )
+            for point in points:
+                moved = point in swapped or point in again
+                split = 1 if moved and point - last <= SPLIT else split
+                if moved or point in buffer.reads:
+                    last = point
+            if swapped:
+                choices[b] = Choice(Mode.SWAP, split=split, again=tuple(again))
+            elif again:
+                choices[b] = Choice(Mode.RECOMPUTE, split=split)
+        return choices

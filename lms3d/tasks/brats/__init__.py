@@ -1,0 +1,1 @@
+"""Brain tumours from four MRI sequences."""

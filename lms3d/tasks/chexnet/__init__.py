@@ -1,0 +1,1 @@
+"""Findings in chest X-rays."""

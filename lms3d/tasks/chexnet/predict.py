@@ -1,0 +1,141 @@
+"""The probabilities of 14 findings for radiographs, and the table that they are kept in.
+
+    predictions.csv     image,patient,findings,Atelectasis,...,Hernia
+
+`findings` is the truth as ChestX-ray14 writes it (`Effusion|Mass`, `No Finding`), or empty where nobody knows it, as is
+`patient`. Probabilities have six decimals.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.chest_xray.collection import FINDINGS, NO_FINDING
+from lms3d.config import TrainConfig
+from lms3d.errors import InputError, say
+from lms3d.files import replacing
+
+FILE = "predictions.csv"
+COLUMNS = ("image", "patient", "findings", *FINDINGS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """A radiograph to look at, or one that was looked at."""
+
+    name: str
+    patient: str
+    findings: tuple[str, ...] | None
+    """The truth; None where it is not known."""
+    grey: Callable[[], np.ndarray] | None = None
+    """Reads its pixels (N, N) uint8."""
+    probabilities: tuple[float, ...] = ()
+
+
+def of_run(trained: TrainConfig, content: Mapping[str, Any], run_dir: Path, progress: Any) -> list[Image]:
+    """The test images of the run, at its resolution. InputError where the data is another by now."""
+    from data.chest_xray import collection, shards
+    from data.phantoms import chests
+
+    folder = trained.data or chests.write(chests.default_directory(), progress=progress)
+    index = shards.build(collection.find_images(folder), trained.resolution, seed=trained.seed, progress=progress)
+    if index.fingerprint != content["data"]["fingerprint"]:
+        raise InputError(
+            f"{folder}: found other data than {run_dir} was trained on; expected the same images, labels and lists; "
+            "restore them, or name the images with --data"
+        )
+    part = index.parts["test"]
+    return [
+        Image(
+            name=name, patient=patient, grey=lambda k=k: part.image(k),  # type: ignore[misc]
+            findings=tuple(finding for finding, present in zip(FINDINGS, part.labels[k], strict=True) if present),
+        )
+        for k, (name, patient) in enumerate(zip(part.names, part.patients, strict=True))
+    ]  # fmt: skip
+
+
+def of_folder(folder: Path, resolution: int) -> list[Image]:
+    """All images of a ChestX-ray14 data set, or of a folder of PNGs, whose names are then their paths in it."""
+    from data import files
+    from data.chest_xray import collection, png
+
+    def reader(path: Path) -> Callable[[], np.ndarray]:
+        return lambda: png.read_grey(path, resolution)
+
+    if collection.is_chest_xray(folder):
+        found = collection.find_images(folder)
+        if found.problems:
+            say(f"note: {len(found.problems)} images are left out, the first because of {found.problems[0].line}")
+        return [
+            Image(name=one.name, patient=one.patient, findings=one.findings, grey=reader(one.path))
+            for one in found.images.values()
+        ]
+    root = files.readable_directory(folder)
+    paths = sorted(path for path in root.rglob("*") if path.suffix.lower() == ".png" and path.is_file())
+    if not paths:
+        raise InputError(f"--data {folder}: found no PNG; expected radiographs, with a table or without; name another")
+    return [
+        Image(name=path.relative_to(root).as_posix(), patient="", findings=None, grey=reader(path)) for path in paths
+    ]
+
+
+def looked_at(
+    images: Sequence[Image], predict: Callable[[np.ndarray], np.ndarray], tta: bool, progress: Any
+) -> Iterator[Image]:
+    """The same images with their probabilities; with tta the mean of those of the image and of its mirror image."""
+    from data.chest_xray.pipeline import normalised
+
+    for done, one in enumerate(images):
+        progress(done, len(images), "looking at images")
+        assert one.grey is not None
+        grey = one.grey()
+        views = [grey, grey[:, ::-1]] if tta else [grey]
+        probabilities = np.mean([predict(normalised(view)) for view in views], axis=0)
+        yield Image(
+            name=one.name, patient=one.patient, findings=one.findings, probabilities=tuple(map(float, probabilities))
+        )
+    progress(len(images), len(images), "looking at images")
+
+
+def write(images: Iterator[Image], path: Path) -> None:
+    """The table, whole or not at all."""
+    path.unlink(missing_ok=True)
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for one in images:
+            truth = "" if one.findings is None else "|".join(one.findings) or NO_FINDING
+            writer.writerow([one.name, one.patient, truth, *(f"{p:.6f}" for p in one.probabilities)])
+
+
+def read(path: Path) -> list[Image]:
+    """The inverse of `write`. InputError names the line that cannot be used."""
+    from data.chest_xray.collection import parse_findings
+
+    advice = "expected what `python -m lms3d.predict` writes; predict again"
+    line = 1
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            reader = csv.DictReader(stream)
+            if tuple(reader.fieldnames or ()) != COLUMNS:
+                raise ValueError("other columns")
+            images = []
+            for line, row in enumerate(reader, 2):  # noqa: B007  (for the message)
+                images.append(Image(
+                    name=row["image"], patient=row["patient"],
+                    findings=parse_findings(row["findings"]) if row["findings"] else None,
+                    probabilities=tuple(float(row[name]) for name in FINDINGS),
+                ))  # fmt: skip
+    except OSError as error:
+        raise InputError(f"{path}: found {error.strerror}; {advice}") from None
+    except (ValueError, TypeError, csv.Error) as error:
+        raise InputError(f"{path}, line {line}: found {error}; {advice}") from None
+    if not images:
+        raise InputError(f"{path}: found no image; {advice}")
+    return images

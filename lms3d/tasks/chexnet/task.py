@@ -1,0 +1,200 @@
+"""Chest X-rays: one image in, the probabilities of 14 findings out, as in CheXNet (arXiv:1711.05225)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lms3d.config import TrainConfig
+from lms3d.console import Report as Progress
+from lms3d.console import say
+from lms3d.files import write_text
+from lms3d.ranks.world import World
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from data.chest_xray.records import Index, Part
+    from lms3d.keras_step.report import Report
+    from lms3d.scoring.auroc import Scores
+    from lms3d.training.trainer import History
+
+TABLE = "auroc.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """Shards of all images, split by patient."""
+
+    index: Index
+    batch_size: int
+    seed: int
+    augment: bool
+    described: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def training_count(self) -> int:
+        return len(self.index.parts["training"])
+
+    @property
+    def validation_count(self) -> int:
+        return len(self.index.parts["validation"])
+
+    def training(self, first_sample: int, world: World) -> tf.data.Dataset:
+        from data.chest_xray import pipeline
+
+        return pipeline.training_dataset(
+            self.index.parts["training"], batch_size=self.batch_size, seed=self.seed, first_sample=first_sample,
+            rank=world.rank, size=world.size, augment=self.augment,
+        )  # fmt: skip
+
+    def validation(self, world: World) -> tf.data.Dataset:
+        from data.chest_xray import pipeline
+
+        part = self.index.parts["validation"]
+        return pipeline.validation_dataset(part, batch_size=self.batch_size, rank=world.rank, size=world.size)
+
+
+class ChestXRays:
+    """See `lms3d.training.task.Task`."""
+
+    axes = 2
+    target_dtype = "float32"
+    shown = ("loss", "auroc")
+    plateau = (0.1, 1)  # the scaling study's: a tenth of the rate after an epoch that brings nothing
+
+    def prepare(
+        self, options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
+    ) -> Material:
+        from data.chest_xray import collection as chest_xray
+        from data.chest_xray import shards
+        from data.files import write_json
+        from data.phantoms import chests
+        from lms3d.training import run_folder
+
+        folder = options.data
+        if folder is None:
+            say(f"No --data: using the embedded artificial radiographs in {chests.default_directory()} (made once)")
+            folder = world.from_chief(lambda: chests.write(chests.default_directory(), progress=progress))
+
+        def index_of(folder: Path) -> Index:
+            collection = chest_xray.find_images(folder)
+            return shards.build(collection, options.resolution, seed=options.seed, progress=progress)
+
+        # Rank 0 first: what is wrong with the data is told once, and on a shared disk the others find all made.
+        world.from_chief(lambda: index_of(folder) and None)
+        index = index_of(folder)
+        if resuming:
+            world.from_chief(lambda: run_folder.check_data(run_dir, index.fingerprint))
+        if world.is_chief:
+            write_json(run_dir / "split.json", {name: part.names for name, part in index.parts.items()})
+        counts = {name: len(part) for name, part in index.parts.items()}
+        return Material(
+            index=index, batch_size=options.batch_size, seed=options.seed, augment=options.augment,
+            described={"data": {"fingerprint": index.fingerprint, "images": counts, "shards": str(index.directory)}},
+        )  # fmt: skip
+
+    def network(self, options: TrainConfig) -> keras.Model:
+        import models
+
+        shape = (options.resolution, options.resolution, 3)
+        return models.build(options.model, input_shape=shape, weights=options.weights)
+
+    def loss(self, options: TrainConfig, material: Material | None) -> Any:
+        from lms3d.scoring import findings
+
+        if options.loss != "weighted" or material is None:
+            return findings.binary_cross_entropy
+        labels = material.index.parts["training"].labels
+        return findings.WeightedCrossEntropy(*findings.class_weights(labels.sum(0).tolist(), len(labels)))
+
+    def metrics(self, options: TrainConfig, material: Material | None) -> list[Any]:
+        from data.chest_xray.collection import FINDINGS
+        from lms3d.scoring.findings import Auroc
+
+        return [Auroc(len(FINDINGS))]
+
+    def callbacks(self, model: keras.Model, material: Material, world: World) -> list[Any]:
+        from lms3d.scoring.findings import Auroc, PooledAuroc
+        from lms3d.training.trainer import build_metrics
+
+        build_metrics(model, material.validation(world))  # else Keras names them only after the first step
+        metrics = [m for group in model.metrics for m in getattr(group, "metrics", [])]
+        auroc = next(m for m in metrics if isinstance(m, Auroc))
+        share = world.share(range(material.validation_count))
+        return [PooledAuroc(auroc, world.average, validates=bool(share))]
+
+    def demonstration_limit(self, options: TrainConfig) -> int | None:
+        return None
+
+    def finish(
+        self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, report: Report
+    ) -> None:
+        """auroc.csv and auroc.md (beside the published areas), figures/roc.png and auroc.png: of the test patients."""
+        from lms3d.training.callbacks.checkpointing import without_training
+
+        if (run_dir / "best.keras").exists():
+            without_training(model).load_weights(run_dir / "best.keras")
+        part = material.index.parts["test"]
+        scores = write_areas(
+            run_dir, run_dir / "figures", part.labels, _probabilities(model, part, options.batch_size), part.patients,
+            f"{options.model} at {options.resolution}$^2$", _remark(options),
+        )  # fmt: skip
+        say(_sentence(scores))
+
+    def results(self, run_dir: Path, history: History) -> dict[str, str]:
+        rows = {}
+        if history.rows:
+            best = min(history.rows, key=lambda row: row["val_loss"])
+            rows["best epoch"] = f"{best['epoch']:.0f} of {len(history.rows)}, validation AUROC {best['val_auroc']:.3f}"
+        command = f"{Path(sys.executable).name} -m lms3d.predict {run_dir} --data FOLDER"
+        return {**rows, "AUROC per finding": str(run_dir / TABLE), "next": command}
+
+
+TASK = ChestXRays()
+
+
+def write_areas(
+    tables: Path, figures: Path, labels: np.ndarray, probabilities: np.ndarray, patients: Sequence[str], title: str,
+    remark: str = "",
+) -> Scores:  # fmt: skip
+    """auroc.csv and auroc.md in one folder, roc.png and auroc.png in another. labels, probabilities: (images, 14)."""
+    from data.chest_xray.collection import FINDINGS
+    from lms3d.scoring import auroc, auroc_table
+    from lms3d.scoring.figures import roc
+
+    scores = auroc.score(labels, probabilities, FINDINGS, patients=patients)
+    auroc_table.write_csv(scores, tables / "auroc.csv")
+    write_text(tables / TABLE, auroc_table.to_markdown(scores, remark))
+    title = f"{title}, {scores.images} images of {scores.patients} patients"
+    roc.roc_curves(scores, auroc.curves(labels, probabilities, FINDINGS), figures / "roc.png", title=title)
+    roc.areas(scores, figures / "auroc.png", title=title)
+    return scores
+
+
+def _probabilities(model: keras.Model, part: Part, batch_size: int) -> np.ndarray:
+    """(images, 14), in the order of the part."""
+    from data.chest_xray import pipeline
+
+    batches = pipeline.validation_dataset(part, batch_size=batch_size)
+    return np.concatenate([np.asarray(model(images, training=False)) for images, _ in batches])
+
+
+def _remark(options: TrainConfig) -> str:
+    return "" if options.data is not None else "Of artificial radiographs: nothing here tells about real patients."
+
+
+def _sentence(scores: Scores) -> str:
+    left_out: Sequence[str] = scores.left_out
+    missing = f" (without {', '.join(left_out)}: one answer only)" if left_out else ""
+    about = f"{scores.images} images of {scores.patients} test patients"
+    if np.isnan(scores.mean):
+        return f"No AUROC: of each finding the {about} show one answer only"
+    interval = "" if np.isnan(scores.low) else f" (95 % interval {scores.low:.3f} to {scores.high:.3f})"
+    return f"Mean AUROC {scores.mean:.3f}{interval} on {about}{missing}"

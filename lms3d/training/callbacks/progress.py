@@ -1,0 +1,130 @@
+"""Callbacks for the person at the terminal: progress, a time guard, and a profile of chosen steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from lms3d.console import Report, say
+from lms3d.training.callbacks.checkpointing import Row, floats
+from lms3d.units import format_seconds
+
+
+class ProgressLines(keras.callbacks.Callback):
+    """A bar per epoch through `report` and a line at the end of each, with what is left of the whole run."""
+
+    def __init__(
+        self,
+        report: Report,
+        epochs: int,
+        steps_per_epoch: int,
+        validation_steps: int,
+        *,
+        shown: Sequence[str] = ("loss",),
+    ) -> None:
+        """shown: metrics beside the bar."""
+        super().__init__()
+        self.report, self.epochs, self.shown = report, epochs, shown
+        self.steps, self.validation_steps = steps_per_epoch, validation_steps
+        self.epoch = 0
+        self.done = 0
+        self._note = ""
+        self._epoch_seconds: list[float] = []
+        self._begin = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch, self._begin = epoch, time.monotonic()
+        self.done = _steps_done(self)
+        self._show("first step: tracing and planning" if not self._epoch_seconds else "")
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.done += 1
+        self._show(_words({name: value for name, value in floats(logs).items() if name in self.shown}))
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.done += 1
+        self._show(self._note)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._epoch_seconds.append(time.monotonic() - self._begin)
+        left = (self.epochs - epoch - 1) * sum(self._epoch_seconds[-5:]) / len(self._epoch_seconds[-5:])
+        line = f"epoch {epoch + 1}/{self.epochs}  {_words(floats(logs))}  {format_seconds(self._epoch_seconds[-1])}"
+        say(line + (f", at most {format_seconds(left)} left" if left else ""))
+
+    def _show(self, note: str) -> None:
+        self._note = note
+        total = self.steps + self.validation_steps
+        self.report(min(self.done, total), total, f"epoch {self.epoch + 1}/{self.epochs}", note)
+
+
+class TimeGuard(keras.callbacks.Callback):
+    """Ends training cleanly (validation, checkpoint, figures still follow) when the time is nearly over.
+
+    seconds: from now. validation_cost: what still follows after training stops, in training steps.
+    """
+
+    def __init__(self, seconds: float, validation_cost: float) -> None:
+        super().__init__()
+        self.deadline = time.monotonic() + seconds
+        self.validation_cost = validation_cost
+        self.reached = False
+        self._step_begin = 0.0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._step_begin = time.monotonic()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        now = time.monotonic()
+        still_needed = (now - self._step_begin) * (1 + self.validation_cost)
+        if now + still_needed > self.deadline:
+            self.reached = True
+            self.model.stop_training = True
+
+
+class Profile(keras.callbacks.Callback):
+    """TensorFlow's profiler over the steps of `where` = (epoch, first, last), all counted from 1, for TensorBoard."""
+
+    def __init__(self, where: tuple[int, int, int], folder: Path, steps_per_epoch: int) -> None:
+        super().__init__()
+        self.epoch, self.first, last = where
+        self.last, self.folder, self.steps = min(last, steps_per_epoch), folder, steps_per_epoch
+        self._active, self._running, self._step = False, False, 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._active = epoch + 1 == self.epoch
+        self._step = _steps_done(self)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._step += 1
+        if self._active and not self._running and self.first <= self._step <= self.last:
+            tf.profiler.experimental.start(str(self.folder))
+            self._running = True
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._step == self.last:
+            self._stop()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._stop()  # it may have ended within the range
+
+    def _stop(self) -> None:
+        if self._running:
+            self._running = False
+            tf.profiler.experimental.stop()
+
+
+def _steps_done(callback: ProgressLines | Profile) -> int:
+    """Steps of this epoch that an earlier run has done: after a resume within an epoch Keras runs only those that are missing."""
+    steps = callback.params.get("steps")
+    return callback.steps - (callback.steps if steps is None else int(steps))
+
+
+def _words(row: Row) -> str:
+    """Losses first, then metrics; the learning rate has its place in history.csv."""
+    names = sorted(row.keys() - {"learning_rate"}, key=lambda name: (not name.endswith("loss"), name))
+    return "  ".join(f"{name} {row[name]:.4f}" for name in names)

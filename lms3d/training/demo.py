@@ -1,0 +1,52 @@
+"""How much training fits into a demonstration: a run on the embedded data for which nobody said how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB, GIB = 2**20, 2**30
+TARGET_SECONDS = 13 * 60.0  # of the whole command, data and figures included
+LAST_SECONDS = 18 * 60.0  # when it ends come what may
+VALIDATION_SHARE = 0.4  # seconds of a validation step / seconds of a training step
+FIRST_STEP_SECONDS = 40.0  # tracing and planning, for training and for validation
+MOST_EPOCHS = 500
+CAUTION = 1.5  # a promise of how long it takes: a machine that does other work, too, is slower than predicted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """How much to train."""
+
+    epochs: int
+    steps_per_epoch: int
+    validation_steps: int
+    seconds: float
+    """Predicted time for all of it."""
+
+
+def memory_limit(resolution: int) -> int:
+    """A limit in bytes that these networks do not fit into without LMS from 96^3 on: 8 GiB at 192^3, less below."""
+    return max(700 * MIB, round(8 * GIB * (resolution / 192) ** 3 / MIB) * MIB)
+
+
+def length(
+    step_seconds: float, training_steps: int, validation_steps: int, elapsed_seconds: float, epochs: int | None = None
+) -> Length:
+    """As many whole epochs as fit into the target; if not even one does, two short ones (one if a step is very slow).
+
+    training_steps, validation_steps: of a whole epoch. epochs: asked for by the user; then nothing is cut.
+    """
+    left = max(TARGET_SECONDS - elapsed_seconds - FIRST_STEP_SECONDS, 0.0)
+    whole_epoch = step_seconds * (training_steps + VALIDATION_SHARE * validation_steps)
+    if epochs is not None or left >= whole_epoch:
+        count = epochs if epochs is not None else min(MOST_EPOCHS, int(left // whole_epoch))
+        return Length(
+            epochs=count,
+            steps_per_epoch=training_steps,
+            validation_steps=validation_steps,
+            seconds=count * whole_epoch + FIRST_STEP_SECONDS,
+        )
+    count = 2 if left >= 2 * step_seconds * (1 + VALIDATION_SHARE) else 1
+    steps = min(training_steps, max(1, int(left / count / step_seconds - VALIDATION_SHARE)))
+    seconds = count * step_seconds * (steps + VALIDATION_SHARE) + FIRST_STEP_SECONDS
+    return Length(epochs=count, steps_per_epoch=steps, validation_steps=1, seconds=seconds)

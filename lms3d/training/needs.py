@@ -1,0 +1,130 @@
+"""What a run will need, before it runs: from the options to the arguments of LMS, a prediction, and a length."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Any
+
+from lms3d.config import TrainConfig
+from lms3d.console import say
+from lms3d.errors import DoesNotFit
+from lms3d.swap import effort
+from lms3d.tasks import task_of
+from lms3d.training import demo
+from lms3d.units import format_seconds, format_size
+
+if TYPE_CHECKING:
+    import keras
+
+    from lms3d.keras_step.estimate import Planned
+    from lms3d.keras_step.report import Report
+
+DEFAULT_EPOCHS = 500
+_TFLMS = ("swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode", "serialization", "serialization_by_size")
+
+
+def lms_arguments(options: TrainConfig) -> dict[str, Any]:
+    """The arguments of `lms3d.LMS`; None for those that the planner should choose."""
+    unset = {"serialization": (), "serialization_by_size": 0.0}
+    manual = {name: getattr(options, name) for name in _TFLMS}
+    manual = {name: None if value == unset.get(name) else value for name, value in manual.items()}
+    return {"memory_limit": options.memory_limit, "tier": options.swap_tier, "swap_dir": options.swap_dir, **manual}
+
+
+def plan_step(
+    options: TrainConfig, model: keras.Model, *, with_floor: bool = False, effort_seconds: float | None = None
+) -> Planned:
+    """What LMS would do to the training step with the options as they are; nothing is run."""
+    import tensorflow as tf
+
+    from lms3d.keras_step import estimate
+
+    arguments = lms_arguments(options)
+    planner = "tflms" if any(arguments[name] is not None for name in _TFLMS) else "hybrid"
+    batch = options.batch_size
+    spec = (
+        tf.TensorSpec((batch, *model.input_shape[1:]), tf.float32),
+        tf.TensorSpec((batch, *model.output_shape[1:]), task_of(options).target_dtype),
+    )
+    return estimate.plan_step(
+        model, spec, planner=planner, with_floor=with_floor, effort_seconds=effort_seconds, **arguments
+    )
+
+
+def estimate_step(
+    options: TrainConfig, model: keras.Model, *, with_floor: bool = False, effort_seconds: float | None = None
+) -> Report:
+    """What the training step needs with the options as they are, and without LMS; nothing is run."""
+    return plan_step(options, model, with_floor=with_floor, effort_seconds=effort_seconds).report
+
+
+def require_fit(options: TrainConfig, report: Report) -> None:
+    """DoesNotFit, with the smallest limits, where the step will not fit in the limit of its report."""
+    from lms3d.swap.planning import does_not_fit
+
+    without = report.unedited_limit_bytes
+    floor_bytes = min(report.floor_bytes or without, without)
+    if options.lms and floor_bytes > report.limit_bytes:
+        raise does_not_fit(report.limit_bytes, floor_bytes, without, report.peak_tensors[:-1])
+    if options.lms:
+        require_given_parameters_fit(report)
+    if not options.lms and without > report.limit_bytes:
+        raise DoesNotFit(
+            f"the step does not fit in {format_size(report.limit_bytes)} without LMS: the smallest memory limit that would do is "
+            f"{format_size(floor_bytes)} with LMS and {format_size(without)} without; use --lms or raise --memory-limit",
+            without,
+        )
+
+
+def require_given_parameters_fit(report: Report) -> None:
+    """DoesNotFit where TFLMS's parameters, all given, leave one plan, and its predicted peak is above the limit."""
+    if report.planner == "tflms" and report.predicted_peak_bytes > report.limit_bytes:
+        raise DoesNotFit(
+            f"the step does not fit in {format_size(report.limit_bytes)} with the TFLMS parameters that were given, whose plan "
+            f"peaks at {format_size(report.predicted_peak_bytes)}; leave one or all of them out to have them tuned, or raise "
+            "--memory-limit"
+        )
+
+
+def step_seconds(options: TrainConfig, report: Report) -> float:
+    """The predicted time of a step of this run."""
+    return report.predicted_step_seconds if options.lms else report.unedited_step_seconds
+
+
+def with_demonstration_limit(options: TrainConfig) -> TrainConfig:
+    """On the embedded data LMS gets something to do, whatever the machine has: a limit, if the user gave none."""
+    if options.data is not None or not options.lms or options.memory_limit is not None:
+        return options
+    limit = task_of(options).demonstration_limit(options)
+    if limit is None:
+        return options
+    say(f"No --memory-limit: this demonstration takes {format_size(limit)}")
+    return dataclasses.replace(options, memory_limit=limit)
+
+
+def with_length(options: TrainConfig, model: keras.Model, training_steps: int, validation_steps: int) -> TrainConfig:
+    """Fills in epochs and steps. On the embedded data they fit into a demonstration, and it says how long that takes.
+
+    training_steps, validation_steps: of a pass over all cases.
+    """
+    training = options.steps_per_epoch or training_steps
+    validation = min(options.validation_steps or validation_steps, validation_steps)
+    epochs = options.epochs or DEFAULT_EPOCHS
+    if options.data is None:
+        report = estimate_step(options, model, effort_seconds=effort.LEAST_SECONDS)
+        seconds = demo.CAUTION * step_seconds(options, report)
+        plan = demo.length(seconds, training, validation, elapsed_seconds(), options.epochs)
+        epochs, training, validation = plan.epochs, plan.steps_per_epoch, plan.validation_steps
+        say(
+            f"Training {epochs} epochs of {training} steps takes about {format_seconds(plan.seconds)} "
+            f"({format_seconds(seconds)} a step)"
+        )
+    return dataclasses.replace(options, epochs=epochs, steps_per_epoch=training, validation_steps=validation)
+
+
+def elapsed_seconds() -> float:
+    """Since this process started."""
+    import psutil
+
+    return time.time() - psutil.Process().create_time()

@@ -1,0 +1,189 @@
+"""Run folders: which one a command means, what it was asked for before, and its config.json."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+from lms3d import config, console
+from lms3d.config import TrainConfig
+from lms3d.errors import InputError
+from lms3d.files import make_folder, remove_partials, writable_folder, write_json
+from lms3d.training import checkpoint
+from lms3d.training.run_lock import RunLock
+
+DEFAULT_PARENT = Path("runs")
+HANDOVER_SECONDS = 180.0
+"""An NFS server keeps the locks of a machine that is gone for 90 s, if nobody has set another time."""
+_LIBRARIES = ("tensorflow", "keras", "numpy", "nibabel", "SimpleITK", "nilearn", "scipy", "horovod")
+_DECISIVE = ("lms3d", "tensorflow", "keras", "numpy")
+
+
+def choose(given: dict[str, Any], output: Path | None, resume: bool, lock: RunLock) -> tuple[TrainConfig, Path, bool]:
+    """The options of the run, its folder, of which `lock` is taken, and whether there is a checkpoint to go on from.
+
+    given: the options that the user wrote. A resumed run takes all others from its config.json. Without `output` a new
+    run gets a new folder under runs/, and a resumed one is the latest there (of the network and resolution, if given).
+    """
+    if resume:
+        run_dir = output or _latest(given)
+        if run_dir is not None:
+            claim(run_dir, lock)
+            if (run_dir / "config.json").exists():
+                stored, content = config.load(run_dir)
+                _tell_of_other_versions(run_dir, content)
+                return config.resumed(stored, given, run_dir), run_dir, bool(checkpoint.generations(run_dir))
+        console.say(f"--resume: there is no run in {run_dir or DEFAULT_PARENT} to go on with; starting a new one")
+    new = config.chosen(given)
+    if output is None:
+        return new, _unused(new, lock), False
+    if not resume and holds_results(output):
+        raise _other_run(output)
+    claim(output, lock)
+    if not resume and holds_results(output):  # it ended just now
+        raise _other_run(output)
+    return new, output, False
+
+
+def claim(run_dir: Path, lock: RunLock) -> None:
+    """Takes the lock of a run folder. InputError where another training has it."""
+    if not _taken(run_dir, lock):
+        raise InputError(
+            f"--output {run_dir} is in use by {lock.holder(run_dir)}; wait until that training has ended, or stop it, or "
+            "choose another --output"
+        )
+
+
+def take_over(run_dir: Path, lock: RunLock) -> None:
+    """Takes the lock of a run folder from the rank that had it before; after `HANDOVER_SECONDS` goes on without it."""
+    if not _taken(run_dir, lock, HANDOVER_SECONDS):
+        console.say(
+            f"{run_dir} is still locked by {lock.holder(run_dir)}, after {HANDOVER_SECONDS:.0f} s; training goes on without "
+            "the lock: see to it that no other training writes there"
+        )
+
+
+def _taken(run_dir: Path, lock: RunLock, seconds: float = 0.0) -> bool:
+    """Whether this process has the lock now; then what killed runs have left half written there is cleared away."""
+    if not lock.take(writable_folder(run_dir, "--output"), seconds):
+        return False
+    if lock.locked:
+        for folder in (run_dir, checkpoint.path_in(run_dir).parent):
+            remove_partials(folder)
+    return True
+
+
+def holds_results(run_dir: Path) -> bool:
+    """Whether something would be lost if another run wrote here; a run that never finished an epoch leaves nothing."""
+    return bool(checkpoint.generations(run_dir)) or (run_dir / "best.keras").exists()
+
+
+def describe(
+    run_dir: Path, options: TrainConfig, arguments: Sequence[str], *, resuming: bool, device: str, limit_bytes: int,
+    **more: Any,
+) -> None:  # fmt: skip
+    """Writes config.json: every option, versions, machine, and what the caller adds (data, normalisation).
+
+    A run that is resumed keeps, under "earlier_sessions", how it was called before, as often as that was in another way.
+    """
+    session = {
+        "options": options.to_json(),
+        "command": ["python", "-m", "lms3d.train", *arguments],
+        "versions": versions(),
+        "device": device,
+        "memory_limit_bytes": limit_bytes,
+    }
+    earlier = _sessions_before(run_dir, session) if resuming else []
+    content = {**session, **more, **({"earlier_sessions": earlier} if earlier else {})}
+    write_json(writable_folder(run_dir, "--output") / "config.json", content)
+
+
+def _sessions_before(run_dir: Path, session: dict[str, Any]) -> list[dict[str, Any]]:
+    _, content = config.load(run_dir)
+    last = {name: content[name] for name in session if name in content}
+    return [*content.get("earlier_sessions", []), *([last] if last != session else [])]
+
+
+def _tell_of_other_versions(run_dir: Path, content: dict[str, Any]) -> None:
+    """One line where what decides the bits of a training is not what it was."""
+    before, now = content.get("versions", {}), versions()
+    changed = [name for name in _DECISIVE if name in before and before[name] != now.get(name)]
+    if changed:
+        was, is_now = (", ".join(f"{name} {found.get(name, 'none')}" for name in changed) for found in (before, now))
+        console.say(
+            f"--resume: {run_dir} was trained with {was}; now it goes on with {is_now}: other bits may come of it"
+        )
+
+
+def check_data(run_dir: Path, fingerprint: str) -> None:
+    """InputError unless the run was trained on the data of this fingerprint."""
+    _, content = config.load(run_dir)
+    if content["data"]["fingerprint"] != fingerprint:
+        raise InputError(
+            f"--resume: the data is not what {run_dir} was trained on; give the same --data, or start another run"
+        )
+
+
+def versions() -> dict[str, str]:
+    """Python, platform, lms3d and the libraries that results depend on; libraries that are missing are left out."""
+    found = {"python": platform.python_version(), "platform": platform.platform(), "lms3d": _own_version()}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def resume_command(run_dir: Path) -> str:
+    """What to type to go on with a run."""
+    return f"{Path(sys.executable).name} -m lms3d.train --output {run_dir} --resume"
+
+
+def _own_version() -> str:
+    import lms3d
+
+    return lms3d.__version__
+
+
+def _name(options: TrainConfig) -> str:
+    return f"{options.model}-{options.resolution}"
+
+
+def _other_run(run_dir: Path) -> InputError:
+    return InputError(f"--output {run_dir} holds another run; add --resume to continue it, or choose another --output")
+
+
+def _unused(options: TrainConfig, lock: RunLock) -> Path:
+    """The first folder under runs/ that holds nothing and that nobody else has: of two that want it, one gets the lock."""
+    first = DEFAULT_PARENT / _name(options)
+    numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
+    return next(path for path in chain([first], numbered) if _ours(path, lock))
+
+
+def _ours(run_dir: Path, lock: RunLock) -> bool:
+    """Whether this process alone has the folder, and nothing is in it. Where there are no locks, it must have made it."""
+    if holds_results(run_dir):
+        return False
+    made = False
+    with contextlib.suppress(OSError):  # `writable_folder` will say what is wrong
+        made = make_folder(run_dir)
+    # What held nothing before the lock was there may hold the results of its last owner now.
+    return _taken(run_dir, lock) and (made or lock.locked) and not holds_results(run_dir)
+
+
+def _latest(given: dict[str, Any]) -> Path | None:
+    name = re.escape(_name(config.chosen(given))) if {"task", "model", "resolution"} & given.keys() else ".*"
+    saved = {
+        path: max(one.stat().st_mtime for one in generations)
+        for path in DEFAULT_PARENT.glob("*")
+        if re.fullmatch(rf"{name}(-\d+)?", path.name) and (generations := checkpoint.generations(path))
+    }
+    return max(saved, key=saved.__getitem__, default=None)

@@ -1,0 +1,51 @@
+"""What a training run leaves for its reader: figures and one summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lms3d import console
+from lms3d.scoring.figures import plots
+from lms3d.units import format_seconds, format_size
+
+if TYPE_CHECKING:
+    from lms3d.keras_step.report import Report
+    from lms3d.training.trainer import History
+
+
+def draw(folder: Path, *, title: str, report: Report, history: History) -> None:
+    """training.png and memory.png in `folder`: what every run has."""
+    if history.rows:
+        plots.training_curves(history.rows, folder / "training.png")
+    plots.memory_timeline(
+        report.timeline_bytes if report.rewritten else (), report.unedited_timeline_bytes, folder / "memory.png",
+        limit_bytes=report.limit_bytes, measured_peak_bytes=report.measured_peak_bytes,
+        title=f"Memory over one training step of {title}",
+    )  # fmt: skip
+
+
+def summarise(
+    run_dir: Path, report: Report, history: History, results: Mapping[str, str], seconds: float, *, guarded: bool
+) -> None:
+    """One table: where things are, memory with and without LMS, seconds per step, and the task's own `results`."""
+    rows = {
+        "run": f"{run_dir} (best.keras, history.csv, lms_report.md, ...)",
+        "figures": str(run_dir / "figures"),
+        "peak memory": _peaks(report),
+        "step": format_seconds(report.measured_step_seconds) if report.measured_step_seconds else "none was run",
+        **results,
+    }
+    why = ": no better validation loss" if history.stopped_early else ", as long as a demonstration should take"
+    note = why if history.stopped_early or guarded else ""
+    console.summary(f"Training ended after {format_seconds(seconds)}{note}", rows)
+
+
+def _peaks(report: Report) -> str:
+    peak = report.measured_peak_bytes
+    with_lms = f"{format_size(peak)} measured" if peak else f"{format_size(report.predicted_peak_bytes)} predicted"
+    limit = f"limit {format_size(report.limit_bytes)}"
+    if not report.rewritten:
+        return f"{with_lms}, {limit}; LMS changed nothing"
+    return f"{with_lms}, {limit}; without LMS {format_size(report.unedited_peak_bytes)} (predicted)"

@@ -1,0 +1,252 @@
+"""The cache: right content, built once, by one of two, repaired, and never silently wrong."""
+
+import json
+import multiprocessing
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.brats import cache, layouts
+from data.brats.case import load_images, load_truth
+from data.brats.preprocess import to_cube
+from data.errors import DataError
+from tests.data.small_data import AFFINE, random_case, save, write_case
+
+
+def build(root: Path, where: Path, resolution: int = 16, **options):
+    cases, schema = layouts.find_cases(root, require_truth=False)
+    return cache.build(cases, schema, resolution, directory=where, **{"workers": 1, **options})
+
+
+def test_content_is_that_of_the_preprocessing(data_set, small_cache):
+    cases, schema = layouts.find_cases(data_set)
+    for case in cases:
+        images, affine = load_images(case)
+        cube, truth, geometry = to_cube(images, load_truth(case, schema), affine, 16)
+        image = small_cache.image(case.id)
+        assert image.dtype == np.float32
+        np.testing.assert_allclose(image, cube, rtol=2**-11)
+        np.testing.assert_array_equal(image == 0, cube == 0)
+        np.testing.assert_array_equal(small_cache.truth(case.id), truth)
+        assert small_cache.geometry(case.id) == geometry
+        np.testing.assert_allclose(small_cache.entry(case.id)["mean"], image.mean((0, 1, 2)), rtol=1e-5)
+        np.testing.assert_allclose(small_cache.entry(case.id)["std"], image.std((0, 1, 2)), rtol=1e-5)
+    assert small_cache.ids == tuple(case.id for case in cases)
+    assert small_cache.schema is schema
+
+
+@given(st.floats(1e-30, 1e30), st.floats(-1e30, 1e30))
+@settings(max_examples=50, deadline=None)
+def test_half_floats_hold_any_scale(large, offset):
+    cube = np.linspace(-abs(large), abs(large) + abs(offset), 64, dtype=np.float32).reshape(2, 2, 4, 4)
+    stored, scale = cache._to_float16(cube)
+    assert np.isfinite(stored).all()
+    np.testing.assert_allclose(stored * scale, cube, rtol=2**-10, atol=np.abs(cube).max() * 2**-12)
+
+
+def test_a_second_build_reads_no_voxel(data_set, small_cache, record):
+    calls, progress = record
+    stamps = {path: path.stat().st_mtime_ns for path in small_cache.directory.rglob("*")}
+    again = build(data_set, small_cache.directory.parent, progress=progress)
+    assert again == small_cache
+    assert not calls
+    assert {path: path.stat().st_mtime_ns for path in small_cache.directory.rglob("*")} == stamps
+    assert cache.open_cache(small_cache.directory) == small_cache
+
+
+def test_the_fingerprint_is_of_the_content(data_set, small_cache, tmp_path):
+    shutil.copytree(data_set, tmp_path / "elsewhere")
+    assert build(tmp_path / "elsewhere", tmp_path / "cache") == small_cache
+    path = data_set / "BraTS20_Training_002" / "BraTS20_Training_002_t1.nii.gz"
+    array = random_case(2)["t1"]
+    array[9, 9, 9] += 1  # one voxel
+    save(array, path)
+    changed = build(data_set, tmp_path / "cache")
+    assert changed.fingerprint != small_cache.fingerprint
+    assert changed.directory != small_cache.directory
+
+
+def test_resolution_n4_and_schema_have_folders_of_their_own(data_set, tmp_path):
+    cases, schema = layouts.find_cases(data_set)
+    built = [
+        cache.build(cases[:1], one, n, directory=tmp_path, n4=n4, workers=1)
+        for one, n, n4 in (
+            (schema, 16, False),
+            (schema, 32, False),
+            (schema, 16, True),
+            (layouts.SCHEMAS["brats2021"], 16, False),
+        )
+    ]
+    assert len({one.directory for one in built}) == 4
+    assert len({one.fingerprint for one in built}) == 1
+
+
+def test_parallel_and_serial_builds_agree(data_set, small_cache, tmp_path, record):
+    calls, progress = record
+    parallel = build(data_set, tmp_path / "other", workers=2, progress=progress)
+    for path in sorted(small_cache.directory.rglob("*.*")):
+        assert (parallel.directory / path.relative_to(small_cache.directory)).read_bytes() == path.read_bytes()
+    assert calls == [(done, 5, "cubes of 16^3") for done in range(6)]
+
+
+def test_cases_without_truth(data_set, tmp_path):
+    (data_set / "BraTS20_Training_001" / "BraTS20_Training_001_seg.nii.gz").unlink()
+    built = build(data_set, tmp_path / "c")
+    assert built.truth("BraTS20_Training_001") is None
+    assert built.truth("BraTS20_Training_002") is not None
+    assert built.image("BraTS20_Training_001").shape == (16, 16, 16, 4)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_bad_file_stops_the_build_and_the_good_ones_stay(data_set, tmp_path, workers):
+    bad = data_set / "BraTS20_Training_005" / "BraTS20_Training_005_t2.nii.gz"
+    content = bad.read_bytes()
+    bad.write_bytes(content[:-50])
+    with pytest.raises(DataError, match=r"BraTS20_Training_005_t2.nii.gz: found a file that cannot be read") as caught:
+        build(data_set, tmp_path / "c", workers=workers)
+    assert caught.value.exit_code == 2
+    assert not list((tmp_path / "c").glob("*/index.json"))
+    assert not list((tmp_path / "c").glob("*/.part-*"))
+
+
+def test_a_killed_build_goes_on_where_it_stopped(data_set, small_cache, record):
+    calls, progress = record
+    (small_cache.directory / "index.json").unlink()
+    shutil.rmtree(small_cache.directory / "BraTS20_Training_002")
+    (small_cache.directory / ".part-1-BraTS20_Training_002").mkdir()
+    build(data_set, small_cache.directory.parent, progress=progress)
+    assert calls[-1] == (1, 1, "cubes of 16^3")
+    assert not list(small_cache.directory.glob(".part-*"))
+
+
+@pytest.mark.parametrize("name", ["image.npy", "truth.npy", "entry.json"])
+def test_a_cut_entry_is_made_again(data_set, small_cache, name):
+    path = small_cache.directory / "BraTS20_Training_003" / name
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    built = build(data_set, small_cache.directory.parent)
+    assert path.read_bytes() == content
+    assert built.image("BraTS20_Training_003").shape == (16, 16, 16, 4)
+
+
+def test_a_flipped_bit_and_a_cut_file_are_found_when_read(small_cache):
+    fresh = cache.open_cache(small_cache.directory)
+    path = small_cache.directory / "BraTS20_Training_003" / "image.npy"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(
+        DataError, match=r"003/image.npy: found a damaged cache entry \(wrong checksum\).*delete the folder"
+    ):
+        fresh.image("BraTS20_Training_003")
+    path.write_bytes(content[:-100])
+    with pytest.raises(DataError, match=r"003/image.npy: found a damaged cache entry"):
+        fresh.image("BraTS20_Training_003")
+    np.save(path, np.zeros((8, 8, 8, 4), np.float16))
+    with pytest.raises(DataError, match=r"found float16\[8, 8, 8, 4\]; expected float16\[16, 16, 16, 4\]"):
+        fresh.image("BraTS20_Training_003")
+
+
+def test_wrong_questions(small_cache, data_set, tmp_path):
+    with pytest.raises(DataError, match="found no case 'absent'; expected one of 5 cases"):
+        small_cache.image("absent")
+    with pytest.raises(DataError, match="--resolution: found 20"):
+        build(data_set, tmp_path, 20)
+    with pytest.raises(DataError, match="cases: found none"):
+        cache.build([], small_cache.schema, 16)
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="Not a directory; expected a folder that can be written to"):
+        build(data_set, tmp_path / "file")
+    with pytest.raises(DataError, match=r"index.json: found No such file"):
+        cache.open_cache(tmp_path)
+
+
+def test_a_cache_that_may_only_be_read_is_enough(data_set, small_cache, monkeypatch):
+    monkeypatch.setattr(cache.files, "writable_directory", lambda path: pytest.fail("asked to write"))
+    assert build(data_set, small_cache.directory.parent) == small_cache
+
+
+@pytest.fixture
+def older(tmp_path):
+    """A data set with a mirrored file, and the cache that a version made of it that did not compare frames."""
+    root = tmp_path / "set"
+    for number in (1, 2):
+        write_case(root / f"BraTS20_{number:03d}", random_case(number))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache, "check_frames", lambda _: None)
+        patch.setattr("data.brats.frame.require_same", lambda *_: None)
+        mirrored = root / "BraTS20_002" / "BraTS20_002_t2.nii.gz"
+        save(random_case(2)["t2"], mirrored, AFFINE @ np.diag([-1.0, 1, 1, 1]))
+        built = build(root, tmp_path / "cubes")
+    index = json.loads((built.directory / "index.json").read_text())
+    del index["frames_checked"]
+    (built.directory / "index.json").write_text(json.dumps(index))
+    return root, built
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_mirrored_file_in_a_cache_of_an_earlier_version_is_refused(older, complete):
+    root, built = older
+    if not complete:  # its build was killed
+        (built.directory / "index.json").unlink()
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"BraTS20_002_t2\.nii\.gz: found axes RPS"):
+            build(root, built.directory.parent)
+
+
+def test_a_sound_cache_of_an_earlier_version_is_checked_once(data_set, small_cache, monkeypatch):
+    index, checked = small_cache.directory / "index.json", []
+    monkeypatch.setattr(cache, "check_frames", checked.append)
+    content = json.loads(index.read_text())
+    assert content.pop("frames_checked")
+    index.write_text(json.dumps(content))
+    for _ in range(2):
+        assert build(data_set, small_cache.directory.parent) == small_cache
+    assert [case.id for case in checked] == list(small_cache.ids)
+
+    index.write_text(json.dumps(content))
+    monkeypatch.setattr(cache.files, "write_json", lambda *_: (_ for _ in ()).throw(PermissionError()))
+    for _ in range(2):
+        assert build(data_set, small_cache.directory.parent) == small_cache
+    assert len(checked) == 3 * len(small_cache.ids)
+
+
+def race(root: Path, where: Path, barrier, results) -> None:
+    barrier.wait(60)
+    calls: list[tuple[int, int, str]] = []
+    built = build(root, where, progress=lambda *call: calls.append(call))
+    results.put(
+        (sum(what.startswith("cubes") and done > 0 for done, _, what in calls), built.image(built.ids[0]).sum())
+    )
+
+
+def test_two_processes_start_together(tmp_path):
+    for number in range(1, 4):
+        write_case(tmp_path / "set" / f"BraTS20_{number:03d}", random_case(number, shape=(60, 60, 60)))
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(2), context.Queue()
+    racers = [context.Process(target=race, args=(tmp_path / "set", tmp_path / "c", barrier, results)) for _ in range(2)]
+    for racer in racers:
+        racer.start()
+    (built_a, sum_a), (built_b, sum_b) = results.get(timeout=60), results.get(timeout=60)
+    for racer in racers:
+        racer.join(60)
+        assert racer.exitcode == 0
+    assert built_a + built_b == 3  # every cube was made by one of the two
+    assert sum_a == sum_b
+
+
+def test_workers_start_without_tensorflow():
+    code = (
+        "import sys, data.prepare, data.phantoms.brains; from data.brats import augment, normalise; "
+        "print('tensorflow' in sys.modules)"
+    )
+    root = Path(cache.__file__).parents[2]
+    output = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout
+    assert json.loads(output.strip().lower()) is False

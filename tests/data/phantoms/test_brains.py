@@ -1,0 +1,146 @@
+"""The embedded data set: BraTS layout, published volumes, the same every time, and no gift to a threshold."""
+
+import json
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from data.brats import layouts
+from data.errors import DataError
+from data.phantoms import brain_tumour, brains
+
+
+def dice(a: np.ndarray, b: np.ndarray) -> float:
+    return 2 * np.count_nonzero(a & b) / max(1, np.count_nonzero(a) + np.count_nonzero(b))
+
+
+def test_one_case_on_the_full_grid(tmp_path):
+    root = brains.write(tmp_path, cases=1, seed=3, workers=1)
+    (case,), schema = layouts.find_cases(root)
+    layouts.check_case(case, schema)
+    assert (case.id, schema.name) == ("BraTS20_Training_001", "brats2020")
+    arrays = {}
+    for name, path in {**case.images, "seg": case.truth}.items():
+        image = nib.load(path)
+        assert path.name == f"BraTS20_Training_001_{name}.nii.gz"
+        assert image.shape == (240, 240, 155)
+        assert image.get_data_dtype() == (np.uint8 if name == "seg" else np.int16)
+        assert image.header.get_zooms() == (1, 1, 1)
+        assert image.header.get_xyzt_units()[0] == "mm"
+        np.testing.assert_array_equal(image.affine, [[-1, 0, 0, 0], [0, -1, 0, 239], [0, 0, 1, 0], [0, 0, 0, 1]])
+        arrays[name] = np.asarray(image.dataobj)
+    brain = arrays["t1"] > 0
+    for channel in layouts.CHANNELS:
+        np.testing.assert_array_equal(arrays[channel] > 0, brain)  # zero outside, positive inside, in all four
+    assert 1.0e6 < np.count_nonzero(brain) < 2.2e6  # mm^3
+    assert not arrays["seg"][~brain].any()
+    planned = planned_volumes(3, 0)
+    for label, volume in planned.items():
+        assert np.count_nonzero(arrays["seg"] == label) == pytest.approx(volume, abs=1)
+
+
+def planned_volumes(seed: int, index: int) -> dict[int, float]:
+    rng = np.random.default_rng([seed, index])
+    pose = brains.draw_pose(rng)
+    coarse = brains.warp(pose, brains._box_shape(4.0), 4.0)
+    return brains.draw_plan(rng, coarse, 4.0).volumes_mm3
+
+
+def test_contrasts_follow_the_rules(coarse_phantom):
+    cases, _ = layouts.find_cases(coarse_phantom)
+    for case in cases:
+        images = {channel: np.asarray(nib.load(path).dataobj, float) for channel, path in case.images.items()}
+        labels = np.asarray(nib.load(case.truth).dataobj)
+        healthy = {channel: np.median(image[(image > 0) & (labels == 0)]) for channel, image in images.items()}
+        mean = {
+            (c, v): np.median(images[c][labels == v]) / healthy[c]
+            for c in images
+            for v in (1, 2, 4)
+            if (labels == v).any()
+        }
+        assert mean["flair", 2] > 1.1
+        if ("t1ce", 4) in mean:
+            assert mean["t1ce", 4] > 1.3 * mean["t1", 4]
+            assert mean["t1ce", 4] > 1.5 * mean["t1ce", 1]
+        assert mean["t1ce", 1] < 0.9
+
+
+def test_the_same_seed_gives_the_same_bytes_whatever_the_workers(coarse_phantom, tmp_path):
+    again = brains.write(tmp_path, cases=3, seed=5, workers=2, spacing_mm=4.0)
+    paths = sorted(coarse_phantom.rglob("*.nii.gz"))
+    assert len(paths) == 15
+    for path in paths:
+        assert (again / path.relative_to(coarse_phantom)).read_bytes() == path.read_bytes()
+
+
+def test_a_case_does_not_depend_on_the_number_of_cases():
+    images, labels = brains.make_case(5, 1, 6.0)
+    again, _ = brains.make_case(5, 1, 6.0)
+    np.testing.assert_array_equal(images, again)
+    other, _ = brains.make_case(6, 1, 6.0)
+    assert (images != other).any()
+    assert images.shape == (4, 40, 40, 26)
+    assert set(np.unique(labels)) <= {0, 1, 2, 4}
+
+
+def test_it_is_made_once_and_a_lost_case_is_made_again(coarse_phantom, record):
+    calls, progress = record
+    options = {"cases": 3, "seed": 5, "workers": 1, "spacing_mm": 4.0, "progress": progress}
+    assert brains.write(coarse_phantom.parent, **options) == coarse_phantom
+    assert not calls
+    assert json.loads((coarse_phantom / "phantom.json").read_text())["seed"] == 5
+    lost = coarse_phantom / brains.case_id(1)
+    content = {path.name: path.read_bytes() for path in lost.iterdir()}
+    for path in lost.iterdir():
+        path.unlink()
+    lost.rmdir()
+    brains.write(coarse_phantom.parent, **options)
+    assert calls == [(0, 1, "phantom brains"), (1, 1, "phantom brains")]
+    assert {path.name: path.read_bytes() for path in lost.iterdir()} == content
+
+
+def test_volumes_follow_the_published_distribution():
+    volumes = [brain_tumour.draw_volumes(np.random.default_rng([0, index])) for index in range(2000)]
+    cm3 = np.array([[volume[label] / 1000 for label in (1, 2, 4)] for volume in volumes])
+    necrosis, oedema, enhancing = cm3.T
+    assert np.median(necrosis) == pytest.approx(10.8, rel=0.12)
+    assert np.median(oedema) == pytest.approx(46.9, rel=0.12)
+    assert np.median(enhancing[enhancing > 0]) == pytest.approx(14.6, rel=0.12)
+    assert np.mean(enhancing == 0) == pytest.approx(0.1, abs=0.02)
+    assert np.median(cm3.sum(1)) == pytest.approx(75, rel=0.15)
+    assert cm3.sum(1).max() <= 240.001
+    assert np.log(oedema).std() > 0.5
+
+
+def test_brains_have_the_size_of_cropped_brats_brains():
+    boxes = []
+    for index in range(6):
+        images, _ = brains.make_case(0, index, 4.0)
+        used = np.nonzero(images[0])
+        boxes.append([4 * (axis.max() - axis.min() + 1) for axis in used])
+    np.testing.assert_allclose(np.mean(boxes, axis=0), (140, 171, 140), atol=8)
+
+
+def test_a_threshold_does_not_solve_it():
+    """Even the best threshold per case, chosen with the truth in hand."""
+    scores = []
+    for index in range(6):
+        images, labels = brains.make_case(1, index, 4.0)
+        inside = images[0] > 0
+        flair, tumour = images[2][inside], labels[inside] > 0
+        scores.append(max(dice(flair > level, tumour) for level in np.quantile(flair, np.linspace(0.5, 0.99, 50))))
+    assert np.mean(scores) < 0.75
+
+
+def test_wrong_input(tmp_path):
+    with pytest.raises(DataError, match="found 0 cases"):
+        brains.write(tmp_path, cases=0)
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="expected a folder that can be written to"):
+        brains.write(tmp_path / "file", cases=1, spacing_mm=6.0)
+
+
+def test_default_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
+    assert brains.default_directory() == tmp_path / "phantom"

@@ -1,0 +1,101 @@
+"""The limit is a property of the process, so what sets one runs in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+from lms3d.device import memory
+from lms3d.errors import InputError
+
+
+def run_python(code: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+def test_hard_limit_after_the_import_of_tensorflow():
+    done = run_python("""
+import tensorflow as tf
+import lms3d
+from lms3d import memory
+assert lms3d.limit_memory("200MiB") == 200 * 2**20
+assert memory.current_limit() == memory.device_memory_bytes() == 200 * 2**20
+tf.zeros([2**20])
+try:
+    tf.zeros([100 * 2**20])
+except tf.errors.ResourceExhaustedError:
+    print("refused")
+""")
+    assert done.stdout == "refused\n", done.stderr
+
+
+def test_the_pool_of_a_limit_beyond_2_gib_is_claimed_whole():
+    done = run_python("""
+import lms3d, tensorflow as tf
+lms3d.limit_memory("8GiB")
+print(tf.config.experimental.get_memory_info("CPU:0")["peak"] > 8 * 2**30 - 2**23)
+""")
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_too_late():
+    done = run_python("""
+import tensorflow as tf
+import lms3d
+tf.zeros([1])
+try:
+    lms3d.limit_memory("200MiB")
+except RuntimeError as error:
+    print(error)
+""")
+    assert "too late" in done.stdout, done.stderr
+
+
+def test_import_leaves_tensorflow_alone():
+    done = run_python(
+        "import sys, lms3d, lms3d.train, lms3d.doctor; print('tensorflow' in sys.modules, 'keras' in sys.modules)"
+    )
+    assert done.stdout == "False False\n", done.stderr
+
+
+def test_less_than_a_mebibyte():
+    with pytest.raises(InputError, match="1 MiB"):
+        memory.limit_memory("900KiB")
+
+
+def test_current_limit_reads_tensorflows_own_variables(monkeypatch):
+    monkeypatch.setenv("TF_CPU_ALLOCATOR_USE_BFC", "true")
+    monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", "300")
+    assert memory.current_limit() == 300 * 2**20
+    monkeypatch.setenv("TF_CPU_ALLOCATOR_USE_BFC", "0")
+    assert memory.current_limit() is None
+
+
+def write_group(folder, limit, use, cache, names):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in zip(names[:2], (limit, use), strict=True):
+        (folder / name).write_text(f"{value}\n")
+    (folder / "memory.stat").write_text(f"anon 1\n{names[2]} {cache}\n")
+
+
+def test_container_of_version_2(tmp_path):
+    names = ("memory.max", "memory.current", "inactive_file")
+    write_group(tmp_path / "pod", 1000, 700, 100, names)
+    write_group(tmp_path / "pod/task", "max", 600, 0, names)
+    table = tmp_path / "table"
+    table.write_text("0::/pod/task\n")
+    assert memory._container_headrooms(tmp_path, table) == [400]
+
+
+def test_container_of_version_1(tmp_path):
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    write_group(tmp_path / "memory", 2**62, 500, 0, names)
+    write_group(tmp_path / "memory/docker/a", 900, 500, 0, names)
+    table = tmp_path / "table"
+    table.write_text("5:cpu,cpuacct:/docker/a\n7:memory:/docker/a\n")
+    assert min(memory._container_headrooms(tmp_path, table)) == 400
+
+
+def test_no_container(tmp_path):
+    assert memory._container_headrooms(tmp_path, tmp_path / "absent") == []
+    assert memory.free_host_bytes() > 2**20

@@ -1,0 +1,301 @@
+"""The rules that close the loop, each on invented measurements."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from lms3d.keras_step.adaptation import COLD, LINKS, MARGIN, PEAK, WARM, Feedback
+from lms3d.keras_step.report import Report
+from lms3d.swap.cost import Machine
+from lms3d.swap.plan import Plan, Recompute
+
+MIB = 1 << 20
+LIMIT = 1000 * MIB
+MACHINE = Machine(swap_out_bytes_per_second=1e9, swap_in_bytes_per_second=2e9)
+
+
+def report(number: int = 1, *, seconds: float = 2.0, peak: int = 940 * MIB, planner: str = "hybrid") -> Report:
+    """A plan that takes a step of 1 s to 2 s, 0.5 s of it waiting."""
+    return Report(
+        step="train", planner=planner, tier="disk", limit_bytes=LIMIT, unedited_peak_bytes=2 * LIMIT,
+        predicted_peak_bytes=peak, unedited_limit_bytes=2 * LIMIT, floor_bytes=None, unedited_step_seconds=1.0,
+        predicted_step_seconds=seconds, predicted_stall_seconds=0.5, plan=number,
+    )  # fmt: skip
+
+
+def plan(number: int) -> Plan:
+    return Plan(recomputes=(Recompute(op="a", tensor="a:0", copy=number, consumers=(), triggers=()),), planner="hybrid")
+
+
+def row(seconds: float = 2.0, peak: int = 930 * MIB, **others: float) -> dict[str, float]:
+    return {"seconds": seconds, "peak_bytes": peak, **others}
+
+
+def run(loop: Feedback, measured: dict[str, float], *, cold: float = 30.0, steps: int = COLD + WARM) -> None:
+    for step in range(steps):
+        loop.add({**measured, "seconds": measured["seconds"] + (cold if step < COLD else 0)})
+
+
+def first(measured: dict[str, float], **planned: object) -> Feedback:
+    """A loop whose first plan was measured and judged."""
+    loop = Feedback(LIMIT)
+    loop.begin(plan(1), report(**planned), MACHINE)
+    run(loop, measured)
+    assert loop.due
+    assert loop.judge()
+    assert not loop.due
+    return loop
+
+
+SLOW_IN = {"swapped_in_bytes": 1e9, "swap_in_seconds": 2.0, "swapped_out_bytes": 1e9, "swap_out_seconds": 1.1}
+ROOMY = row(peak=800 * MIB)
+
+
+def test_nothing_to_do_where_the_plan_does_what_it_promised():
+    as_planned = row(swapped_in_bytes=1e9, swap_in_seconds=0.55, swapped_out_bytes=1e9, swap_out_seconds=1.1)
+    assert first(as_planned).propose() is None
+
+
+# -- the rules that ask for another plan
+
+
+def test_rule_1_a_peak_above_the_limit():
+    change = first(row(peak=1030 * MIB)).propose()
+    assert (change.rule, change.machine) == (PEAK, MACHINE)
+    assert change.budget_bytes == int(LIMIT * 0.92)
+    assert first(row(peak=999 * MIB)).propose() is None  # a pool that is full to the brim is no sign of anything
+
+
+def test_rule_1_of_a_limit_that_nothing_enforces_goes_down_by_the_excess():
+    assert first(row(peak=1900 * MIB)).propose().budget_bytes == int(LIMIT * 0.5)
+
+
+def test_rule_2_links_that_are_slower_than_planned():
+    change = first(row(3.5, **SLOW_IN)).propose()
+    assert (change.rule, change.budget_bytes) == (LINKS, LIMIT)
+    assert change.machine == dataclasses.replace(
+        MACHINE, swap_in_bytes_per_second=0.5e9, swap_out_bytes_per_second=0.91e9
+    )
+    assert "swap-ins run at 477 MiB/s and not 1.86 GiB/s" in change.reason
+    assert "swap-outs" not in change.reason
+
+
+def test_rule_2_does_not_care_for_what_costs_nothing_or_cannot_be_seen():
+    assert first(row(3.5, **{**SLOW_IN, "swapped_in_bytes": 1e7, "swap_in_seconds": 0.02})).propose() is None
+    assert (
+        first(row(2.03, **SLOW_IN)).propose() is None
+    )  # the step is as fast as planned: computing hides the transfers
+    assert first(row(3.5, swapped_in_bytes=1e9)).propose() is None  # host memory: bytes of the plan, but no seconds
+
+
+def test_rule_3_a_margin_that_is_too_cautious():
+    change = first(ROOMY).propose()
+    assert (change.rule, change.machine) == (MARGIN, MACHINE)
+    assert change.budget_bytes == int(LIMIT * 1.15)  # at most
+    slightly = first(row(peak=890 * MIB)).propose()
+    assert slightly.budget_bytes == int(LIMIT * (940 / 890))
+    nearer = first(row(peak=880 * MIB), peak=1000 * MIB).propose()
+    assert nearer.budget_bytes == int(LIMIT * (950 / 880))  # no peak above 95 % of the limit is aimed at
+
+
+@pytest.mark.parametrize(
+    ("measured", "planned"),
+    [
+        (row(peak=910 * MIB), {}),  # no room
+        (ROOMY, {"peak": 800 * MIB}),  # predicted rightly: the plan cannot use more
+        (ROOMY, {"seconds": 1.015}),  # costs nothing that matters
+        (ROOMY, {"planner": "none", "seconds": 2.0}),  # nothing is planned
+        (row(peak=0), {}),  # nothing was counted
+    ],
+)
+def test_rule_3_does_not_apply(measured, planned):
+    assert first(measured, **planned).propose() is None
+
+
+def test_the_first_rule_that_applies_is_taken():
+    assert first(row(3.5, peak=1030 * MIB, **SLOW_IN)).propose().rule == PEAK
+    assert first(row(3.5, peak=800 * MIB, **SLOW_IN)).propose().rule == LINKS
+
+
+def test_rule_4_planning_must_pay_for_itself():
+    assert first(ROOMY).propose(steps_left=31).rule == MARGIN  # 1 s a step against the 30 s that the first one took
+    assert first(ROOMY).propose(steps_left=30) is None
+    assert first(row(3.5, **SLOW_IN)).propose(steps_left=21).rule == LINKS  # 1.5 s a step
+    assert first(row(3.5, **SLOW_IN)).propose(steps_left=20) is None
+    assert first(row(peak=1030 * MIB)).propose(steps_left=1).rule == PEAK
+
+
+def of_run(steps: int | None, spent: float) -> Feedback:
+    """A loop whose first plan leaves room, and was planned for so many seconds of effort."""
+    loop = Feedback(LIMIT, run_steps=steps)
+    made = report()
+    made.effort_seconds = spent
+    loop.begin(plan(1), made, MACHINE)
+    run(loop, ROOMY, cold=0.0)
+    assert loop.judge()
+    return loop
+
+
+def test_rule_4_a_run_grants_no_more_than_it_is_worth():
+    """By price, so that what came from the cache counts, too; a peak that is too high is lowered all the same."""
+    assert of_run(None, spent=100.0).propose(1000).rule == MARGIN  # nobody knows how long it is
+    assert of_run(100, spent=3.0).propose(100) is None  # 3 s
+    assert of_run(100, spent=2.0).propose(100).rule == MARGIN
+    assert of_run(1000, spent=3.0).propose(1000).rule == MARGIN  # 20 s
+    assert of_run(1000, spent=20.0).propose(1000) is None
+    high = Feedback(LIMIT, run_steps=4)
+    made = report()
+    made.effort_seconds = 3.0
+    high.begin(plan(1), made, MACHINE)
+    run(high, row(peak=1030 * MIB))
+    assert high.judge()
+    assert high.propose(1).rule == PEAK
+
+
+def test_a_plan_that_was_refused_has_cost_as_much():
+    loop = of_run(100, spent=1.0)
+    change = loop.propose(100)
+    refused = report(2)
+    refused.effort_seconds = 2.0
+    loop.refuse(change, "the same plan again", refused)
+    assert loop.account.seconds == 3.0
+
+
+# -- what becomes of the new plan
+
+
+def second(measured: dict[str, float], of: dict[str, float] = ROOMY) -> tuple[Feedback, bool]:
+    loop = first(of)
+    change = loop.propose()
+    loop.begin(plan(2), report(2, seconds=1.5), change.machine, change)
+    run(loop, measured)
+    return loop, loop.judge()
+
+
+def test_rule_5_a_faster_plan_stays():
+    loop, stays = second(row(seconds=1.9))
+    assert stays
+    assert [r.outcome for r in loop.rounds] == ["replaced by plan 2", "kept"]
+    assert loop.budget_bytes == int(LIMIT * 1.15)
+
+
+@pytest.mark.parametrize(
+    ("measured", "why"), [(row(), "not faster"), (row(seconds=1.0, peak=1001 * MIB), "above the limit")]
+)
+def test_rule_5_another_one_goes_and_its_rule_is_not_tried_again(measured, why):
+    loop, stays = second(measured)
+    assert not stays
+    assert [r.outcome for r in loop.rounds] == ["kept", f"dropped: {why}"]
+    assert loop.budget_bytes == LIMIT
+    assert loop.propose() is None
+
+
+def test_rule_5_a_lower_plan_stays_after_rule_1_even_if_it_is_slower():
+    assert second(row(seconds=3.0, peak=1010 * MIB), of=row(peak=1030 * MIB))[1]
+    assert not second(row(seconds=3.0, peak=1040 * MIB), of=row(peak=1030 * MIB))[1]
+
+
+def test_the_fastest_warm_step_counts():
+    loop = first(ROOMY)
+    change = loop.propose()
+    loop.begin(plan(2), report(2), change.machine, change)
+    for seconds in (1.0, 9.0, 1.9, 9.0):  # the first one is cold
+        assert not loop.due
+        loop.add(row(seconds=seconds))
+    assert loop.rounds[-1].measured_step_seconds == 1.9
+    assert loop.judge()
+
+
+def test_out_of_memory_under_a_new_plan_goes_back_and_not_below():
+    loop = first(ROOMY)
+    change = loop.propose()
+    loop.begin(plan(2), report(2), change.machine, change)
+    assert loop.ran_out_of_memory()
+    assert loop.budget_bytes == LIMIT
+    assert [r.outcome for r in loop.rounds] == ["kept", "dropped: ran out of memory"]
+    assert not loop.due
+    assert loop.propose() is None
+
+
+def test_out_of_memory_without_an_earlier_plan_asks_for_a_tighter_one_that_is_not_loosened_again():
+    loop = Feedback(LIMIT)
+    loop.begin(plan(1), report(), MACHINE)
+    assert not loop.ran_out_of_memory()
+    assert loop.budget_bytes == int(LIMIT * 0.92)
+    loop.begin(plan(2), report(2), MACHINE)
+    run(loop, ROOMY)
+    assert loop.judge()
+    assert [(r.reason, r.outcome) for r in loop.rounds] == [
+        ("first plan", "ran out of memory"),
+        ("plan 1 ran out of memory", "kept"),
+    ]
+    assert loop.propose() is None
+
+
+def test_three_new_plans_at_most():
+    loop, made = first(ROOMY), 0
+    while (change := loop.propose()) is not None:
+        made += 1
+        loop.begin(plan(1 + made), report(1 + made), change.machine, change)
+        run(loop, row(seconds=2.0 - 0.1 * made, peak=800 * MIB))  # always faster, always roomy
+        assert loop.judge()
+    assert made == 3
+    assert [r.plan for r in loop.rounds] == [1, 2, 3, 4]
+
+
+def test_plans_that_need_not_run():
+    loop = first(ROOMY)
+    change = loop.propose()
+    assert loop.reject(change, plan(1), report(seconds=1.0)) == "the same plan again"
+    assert loop.reject(change, plan(2), report(seconds=2.0)) == "not predicted to be faster"
+    assert loop.reject(change, plan(2), report(seconds=1.9)) == ""
+
+
+def test_a_plan_for_slower_links_has_to_beat_the_step_that_was_measured():
+    loop = first(row(3.5, **SLOW_IN))
+    change = loop.propose()
+    assert loop.reject(change, plan(2), report(seconds=3.4)) == ""
+    assert loop.reject(change, plan(2), report(seconds=3.5)) == "not predicted to be faster"
+    loop.refuse(change, "nothing fits")
+    assert (loop.rounds[-1].plan, loop.rounds[-1].outcome) == (None, "dropped: nothing fits")
+    assert loop.propose() is None
+
+
+def test_a_loop_that_only_keeps_the_record():
+    loop = Feedback(LIMIT, changes=0)
+    loop.begin(plan(1), report(), MACHINE)
+    run(loop, ROOMY)
+    assert loop.judge()
+    assert loop.propose() is None
+    assert loop.rounds[0].measured_peak_bytes == 800 * MIB
+
+
+# -- the record
+
+
+def test_stalls_are_what_the_transfers_can_explain():
+    waiting = {"swapped_in_bytes": 1e9, "swap_in_seconds": 0.6, "swapped_out_bytes": 1e9, "swap_out_seconds": 1.0}
+    # Computing is predicted to take 1.5 s.
+    assert first(row(seconds=2.0, **waiting)).rounds[0].measured_stall_seconds == 0.5
+    assert first(row(seconds=9.0, **waiting)).rounds[0].measured_stall_seconds == 1.6
+    assert first(row(seconds=1.0, **waiting)).rounds[0].measured_stall_seconds == 0.0
+    assert first(row(seconds=2.0)).rounds[0].measured_stall_seconds is None
+
+
+def test_the_report_shows_every_round():
+    loop = first(ROOMY)
+    change = loop.propose()
+    described = report(2)
+    loop.begin(plan(2), described, change.machine, change)
+    loop.add(row(seconds=1.9))
+    text = described.to_markdown()
+    assert "| 1 | first plan | 940 MiB / 800 MiB | 2.0 s / 2.0 s | 500 ms / - | kept |" in text
+    assert (
+        "| 2 | the peak is only 800 MiB while the plan costs about 1.0 s: planned for 1.12 GiB | 940 MiB / 930 MiB"
+        in text
+    )
+    assert [r["plan"] for r in described.to_dict()["rounds"]] == [1, 2]
+    described.tier = "host"
+    assert "not measured: the step time is all there is" in described.to_markdown()

@@ -1,0 +1,203 @@
+"""Training with plans that are made again from measurements: the same numbers, and the plan that the measurements ask for."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lms3d.errors import DoesNotFit
+from lms3d.keras_step import adaptation
+from lms3d.keras_step.adaptation import COLD, WARM
+from lms3d.keras_step.callback import LMS
+from lms3d.keras_step.report import Report
+from lms3d.keras_step.step_runner import StepRunner
+from lms3d.swap.engine import Engine
+from tests.lms3d.swap.small_models import Outcome, Trainer, tight_limit
+
+EPOCHS, ROUND = 4, COLD + WARM  # 5 steps each
+
+
+def deep_model() -> keras.Model:
+    """Ten equal blocks: the more memory, the fewer of them are recomputed."""
+    keras.utils.set_random_seed(5)
+    inputs = y = keras.Input((32, 32, 8))
+    for _ in range(10):
+        y = keras.layers.Conv2D(16, 3, padding="same")(y)
+        y = keras.layers.LeakyReLU()(y)
+    model = keras.Model(inputs, keras.layers.Conv2D(2, 1)(y))
+    model.compile(optimizer="adam", loss="mse", jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Trainer:
+    random = np.random.default_rng(1)
+    x, y = (random.normal(size=(10, 32, 32, c)).astype(np.float32) for c in (8, 2))
+    return Trainer(deep_model(), x, y)
+
+
+@pytest.fixture
+def without(trainer) -> Outcome:
+    return trainer.train(LMS(enabled=False), predict=False, epochs=EPOCHS)
+
+
+@pytest.fixture
+def limit(without, monkeypatch) -> int:
+    """Tight; and whatever a plan is predicted to cost or to gain is worth a try."""
+    monkeypatch.setattr(adaptation, "MATTERS", -1.0)
+    monkeypatch.setattr(adaptation.Feedback, "reject", lambda *_: "")
+    return tight_limit(without.prepared, share=0.15)
+
+
+def same(found: Outcome, expected: Outcome) -> None:
+    assert found.losses == expected.losses
+    assert found.variables == expected.variables
+
+
+def measure(monkeypatch: pytest.MonkeyPatch, figures: Callable[[Report], dict[str, Any]]) -> list[int]:
+    """Invented measurements of each step, by its plan; returns the list that will name the plan of each step."""
+    record, plans = StepRunner._record, []
+
+    def recorded(self: StepRunner, kind: str, prepared: Any, batch: Any, seconds: float) -> dict[str, Any]:
+        record(self, kind, prepared, batch, seconds)
+        plans.append(prepared.report.plan)
+        expected = {"seconds": 1.0, "peak_bytes": int(0.93 * prepared.report.limit_bytes)}  # no rule objects
+        return {**expected, **figures(prepared.report)}
+
+    monkeypatch.setattr(StepRunner, "_record", recorded)
+    return plans
+
+
+def roomy(report: Report) -> dict[str, Any]:
+    """Every plan is faster than the one before, and leaves half of the memory unused."""
+    return {"seconds": 1 / report.plan, "peak_bytes": report.limit_bytes // 2}
+
+
+def test_three_more_plans_at_most_and_the_same_numbers(trainer, without, limit, monkeypatch, tmp_path):
+    plans = measure(monkeypatch, roomy)
+    peaks, begin = [], adaptation.Feedback.begin
+
+    def begins(self: adaptation.Feedback, plan: Any, report: Report, *others: Any) -> None:
+        peaks.append(report.predicted_peak_bytes)
+        begin(self, plan, report, *others)
+
+    monkeypatch.setattr(adaptation.Feedback, "begin", begins)
+    lms = LMS(memory_limit=limit, stats_file=tmp_path / "lms_stats.csv")
+    found = trainer.train(lms, predict=False, epochs=EPOCHS)
+    same(found, without)
+    assert plans == [1] * ROUND + [2] * ROUND + [3] * ROUND + [4] * (5 * EPOCHS - 3 * ROUND)
+    budgets = [r.budget_bytes for r in found.prepared[0].report.rounds]
+    assert budgets == [limit, *(int(b * 1.15) for b in budgets[:3])]
+    assert peaks[0] < peaks[-1]
+    with (tmp_path / "lms_stats.csv").open(newline="") as file:
+        assert [int(r["plan"]) for r in csv.DictReader(file)] == plans
+
+
+def test_slow_links_are_planned_with_the_speed_that_was_seen(trainer, limit, monkeypatch):
+    def slow(report: Report) -> dict[str, Any]:
+        return {"swapped_out_bytes": 3e6, "swap_out_seconds": 0.03}
+
+    asked = spy(monkeypatch, Engine, "prepare", "machine")
+    measure(monkeypatch, slow)
+    trainer.train(LMS(memory_limit=limit), predict=False, epochs=EPOCHS)
+    first, second = asked[:2]
+    assert first is None
+    assert second.swap_out_bytes_per_second == pytest.approx(1e8)
+    assert second.swap_in_bytes_per_second == 2e9
+
+
+def spy(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, option: str) -> list[Any]:
+    """Values of a keyword argument in the calls of a method, in the order of the calls."""
+    method, seen = getattr(owner, name), []
+
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        seen.append(options.get(option))
+        return method(self, *arguments, **options)
+
+    monkeypatch.setattr(owner, name, call)
+    return seen
+
+
+def test_a_plan_that_is_not_faster_makes_way_for_the_earlier_one(trainer, without, limit, monkeypatch, tmp_path):
+    plans = measure(monkeypatch, lambda report: {**roomy(report), "seconds": float(report.plan)})
+    discarded, discard = [], Engine.discard
+    monkeypatch.setattr(Engine, "discard", lambda self, old: (discarded.append(old.report.plan), discard(self, old)))
+    lms = LMS(memory_limit=limit)
+    model, x, y = trainer.model, trainer.x, trainer.y
+    same(trainer.train(lms, predict=False, epochs=EPOCHS), without)
+    assert plans == [1] * ROUND + [2] * ROUND + [1] * (5 * EPOCHS - 2 * ROUND)
+    assert discarded == [2]
+    lms = LMS(memory_limit=limit)
+    model.fit(x, y, batch_size=2, epochs=2, verbose=0, callbacks=[lms])
+    lms.write(tmp_path)
+    lms.close()
+    rounds = json.loads((tmp_path / "lms_plan.json").read_text())["train"]["report"]["rounds"]
+    assert [(r["plan"], r["outcome"]) for r in rounds] == [(1, "kept"), (2, "dropped: not faster")]
+    assert "## Rounds" in (tmp_path / "lms_report.md").read_text()
+
+
+def test_a_new_plan_that_runs_out_of_memory_is_undone_and_the_earlier_one_goes_on(trainer, without, limit, monkeypatch):
+    execute = StepRunner._execute
+
+    def fails(self: StepRunner, prepared: Any, batch: Any) -> Any:
+        outputs = execute(self, prepared, batch)  # has changed the weights already
+        if prepared.report.plan == 2:
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+        return outputs
+
+    monkeypatch.setattr(StepRunner, "_execute", fails)
+    plans = measure(monkeypatch, roomy)
+    found = trainer.train(LMS(memory_limit=limit), predict=False, epochs=EPOCHS)
+    same(found, without)
+    assert plans == [1] * 5 * EPOCHS
+    assert [r.outcome for r in found.prepared[0].report.rounds] == ["kept", "dropped: ran out of memory"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"adapt": False},
+        {"enabled": False},
+        {"memory_limit": "1GiB"},  # fits as it is
+        {"tier": "host", "swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": 0},
+    ],
+)
+def test_where_the_plan_stays_as_it_is(trainer, limit, monkeypatch, options):
+    plans = measure(monkeypatch, roomy)
+    trainer.train(LMS(**{"memory_limit": limit, **options}), predict=False, epochs=2)
+    assert plans == [1] * 10
+
+
+def test_no_new_plan_for_the_last_steps(trainer, limit, monkeypatch):
+    """Four steps remain, and planning took as long as twenty."""
+
+    def figures(report: Report) -> dict[str, Any]:
+        return {**roomy(report), "seconds": 1.0 if len(plans) > 1 else 21.0}
+
+    plans: list[int] = []
+    plans = measure(monkeypatch, figures)
+    trainer.train(LMS(memory_limit=limit), predict=False, epochs=2)
+    assert plans == [1] * 10
+
+
+def test_parameters_that_are_all_fixed_fail_at_once(trainer, monkeypatch):
+    tries = []
+
+    def fails(self: StepRunner, prepared: Any, batch: Any) -> Any:
+        tries.append(prepared)
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    monkeypatch.setattr(StepRunner, "_execute", fails)
+    lms = LMS(memory_limit="1GiB", tier="host", swapout_threshold=1, swapin_ahead=1, swapin_groupby=0, sync_mode=0)
+    with pytest.raises(DoesNotFit, match="with the TFLMS parameters that were given"):
+        trainer.train(lms, predict=False)
+    assert len(tries) == 1
+    assert trainer.model.train_function is None  # Keras did not call `on_train_end`

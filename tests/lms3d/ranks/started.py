@@ -1,0 +1,80 @@
+"""A job that runs while the test does something to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+HERE = Path(__file__).parent
+LAUNCHER = Path(sys.executable).with_name("horovodrun")
+
+
+class Started:
+    """`horovodrun` with a script of this folder, or with `-m` and a module. Everything it started is killed at the end of the
+    `with` block."""
+
+    def __init__(self, log: Path, launcher: Sequence[str], script: str, *arguments: str | Path) -> None:
+        environ = {**os.environ, "PYTHONPATH": str(HERE.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = [LAUNCHER, *launcher, sys.executable, script if script == "-m" else HERE / script, *arguments]
+        self.log = log
+        with log.open("w") as file:
+            self.process = subprocess.Popen(
+                command, env=environ, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+            )
+        self._seen: set[psutil.Process] = set()
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.alive():
+            process.kill()
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text()
+
+    @property
+    def lines(self) -> list[str]:
+        """What lms3d itself has told the user."""
+        return [line for line in self.output.splitlines() if "lms3d:" in line]
+
+    def alive(self) -> list[psutil.Process]:
+        """The processes of the job that are still there, orphans included."""
+        if self.process.poll() is None:
+            self._seen |= set(psutil.Process(self.process.pid).children(recursive=True))
+        return [one for one in self._seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+    def left(self, seconds: float = 10) -> list[psutil.Process]:
+        """The processes that are still there after that long at most: some need a moment to end behind the launcher."""
+        deadline = time.monotonic() + seconds
+        while (left := self.alive()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return left
+
+    def until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
+        """Waits for a condition; AssertionError with the output if the job ends or the time is up before."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.alive()
+            assert self.process.poll() is None, f"the job ended with {self.process.returncode}:\n{self.output}"
+            assert time.monotonic() < deadline, f"not within {seconds} s:\n{self.output}"
+            time.sleep(0.05)
+        self.alive()
+
+    def end(self, seconds: float = 120) -> float:
+        """Waits for the end; returns how long it took."""
+        started = time.monotonic()
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job hangs:\n{self.output}") from None
+        return time.monotonic() - started

@@ -1,0 +1,59 @@
+"""Every limit between the floor and what a step needs without LMS has a plan that keeps it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import keras
+import pytest
+import tensorflow as tf
+
+import models
+from lms3d.swap.cost import Machine
+from lms3d.swap.engine import trace_step
+from lms3d.swap.ir import StepGraph
+from lms3d.swap.planning import Settings, decide
+from lms3d.swap.tensorflow import surgery
+from lms3d.swap.tensorflow.capture import capture
+
+LIMITS = 12
+MACHINE = Machine()
+# A plan for more memory may be this much slower: a search that ends before it has seen all plans is not monotone.
+TOLERANCE = 1.05
+
+
+def _model(name: str) -> keras.Model:
+    if name == "MobileNetV3Small":
+        inner = keras.applications.MobileNetV3Small(
+            input_shape=(32, 32, 3), weights=None, include_top=False, pooling="avg"
+        )
+        return keras.Sequential([inner, keras.layers.Dense(5)])
+    return models.build(name, input_shape=(32, 32, 32, 4), filters=(16, 32, 64))
+
+
+@cache
+def training_step(name: str, batch_size: int) -> StepGraph:
+    """The traced training step, captured; no step runs."""
+    model = _model(name)
+    model.compile(optimizer="sgd", loss="mse", jit_compile=False)
+    shapes = [(batch_size, *shape[1:]) for shape in (model.input_shape, model.output_shape)]
+    function = trace_step(model, "train", tuple(tf.TensorSpec(s) for s in shapes))
+    surgery.separate_bias_gradients(function.graph)
+    return capture(function)
+
+
+@pytest.mark.parametrize("pool", ["none", "split"])
+@pytest.mark.parametrize(("name", "batch_size"), [("unet3d", 1), ("isensee2017", 1), ("MobileNetV3Small", 8)])
+def test_every_limit_has_a_plan_that_keeps_it(name, batch_size, pool):
+    graph = training_step(name, batch_size)
+    _, known = decide(graph, Settings(limit_bytes=1 << 40, pool=pool), MACHINE)
+    low, high = known.floor_bytes, known.unedited_limit_bytes
+    assert low < high
+    step = (high - low) // LIMITS
+    fastest = float("inf")
+    for limit in range(low, low + LIMITS * step, step):
+        plan, report = decide(graph, Settings(limit_bytes=limit, pool=pool), MACHINE, with_floor=False)
+        assert not plan.empty
+        assert report.predicted_peak_bytes <= limit
+        assert report.predicted_step_seconds <= TOLERANCE * fastest
+        fastest = min(fastest, report.predicted_step_seconds)

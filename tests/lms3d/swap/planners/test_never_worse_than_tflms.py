@@ -1,0 +1,155 @@
+"""For small steps the hybrid planner fits wherever TFLMS's auto-tune makes a plan, and swaps no more bytes there.
+
+Both plans are put into the step and run by the same simulator, whatever their planners think of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lms3d.errors import DoesNotFit
+from lms3d.swap import edit
+from lms3d.swap import planning as decide_module
+from lms3d.swap.cost import Machine
+from lms3d.swap.ir import METADATA_TYPES, StepGraph
+from lms3d.swap.plan import Plan
+from lms3d.swap.planners.hybrid import emit, planner
+from lms3d.swap.planners.hybrid.problem import reduce
+from lms3d.swap.planning import Settings, decide
+from lms3d.swap.simulate import simulate
+from tests.lms3d.swap.planners.test_random_step_graphs import steps
+from tests.lms3d.swap.toy_graphs import MIB, SECONDS, op, placeholder, step, training
+
+FAST = Machine(flops_per_second=1e10)
+SLOW = replace(FAST, swap_out_bytes_per_second=1e7, swap_in_bytes_per_second=1e7)
+MAPPED = replace(FAST, mapped=True)
+SHARES = (0.5, 0.65, 0.8, 0.9, 0.97, 1.04)  # of the peak without LMS; from 1 / 0.94 on TFLMS does nothing
+
+
+def planned(method: str, graph: StepGraph, limit_bytes: int, machine: Machine) -> Plan | None:
+    """The plan, if there is one and the simulator agrees that it keeps the limit."""
+    try:
+        plan, _ = decide(graph, Settings(limit_bytes=limit_bytes, planner=method), machine, with_floor=False)
+    except DoesNotFit:
+        return None
+    return plan if simulate(edit.apply(graph, plan), machine).peak_bytes <= limit_bytes else None
+
+
+def compare(graph: StepGraph, share: float, machine: Machine) -> tuple[Plan, Plan] | None:
+    """Our plan and TFLMS's at a limit; None where TFLMS has none. Fails where ours is worse."""
+    limit = int(simulate(graph, machine).peak_bytes * share)
+    theirs = planned("tflms", graph, limit, machine)
+    if theirs is None or theirs.empty:
+        return None
+    ours = planned("hybrid", graph, limit, machine)
+    assert ours is not None
+    assert ours.swapped_out_bytes <= theirs.swapped_out_bytes
+    return ours, theirs
+
+
+def serial(graph: StepGraph) -> StepGraph:
+    """The step without what runs beside all else: no order of large ops says when that takes its memory."""
+    return graph.with_ops(
+        tuple(
+            replace(
+                op,
+                in_loop=False,
+                on_device=True,
+                control_inputs=(),
+                type="Tanh" if op.type in METADATA_TYPES else op.type,  # with an output of some MiB
+            )
+            for op in graph.ops
+        )
+    )
+
+
+@given(steps().map(serial), st.sampled_from([FAST, SLOW, MAPPED]))
+@settings(max_examples=80, deadline=None)
+def test_any_step(graph, machine):
+    for share in SHARES:
+        compare(graph, share, machine)
+
+
+@pytest.mark.parametrize("bytes_per_second", [1e7, 1e9, 1e12])
+def test_a_training_step(bytes_per_second):
+    machine = replace(FAST, swap_out_bytes_per_second=bytes_per_second, swap_in_bytes_per_second=bytes_per_second)
+    graph = training(6, mib=4, resident_mib=3)
+    assert all(compare(graph, share, machine) for share in SHARES)
+
+
+def test_what_is_cheaper_to_swap_gives_way_to_what_is_smaller():
+    """`b` hides behind the slow ops on both sides of its gap; `a` is half as large, and `r` has to wait for it."""
+    quick = [op(f"t{i}", f"t{i - 1}" if i else "a", mib=0.25, flops=1) for i in range(8)]
+    slow = [op(f"v{i}", f"v{i - 1}" if i else "r", mib=0.25, flops=20) for i in range(4)]
+    graph = step(
+        placeholder(mib=0.1),
+        op("a", "x", mib=4, stateful=True),
+        *quick,
+        op("b", "t7", mib=8, stateful=True),
+        op("u", "b", mib=0.25, flops=20),
+        op("peak", "u", mib=16, flops=1),
+        op("s", "peak", mib=0.25),
+        op("s2", "s", mib=0.25),
+        op("r", "s2", "a", mib=0.25),
+        *slow,
+        op("z", "v3", "b", mib=0.25),
+        returned=["z"],
+    )
+    problem = reduce(graph, SECONDS)
+    assert emit.emit(planner.solve(problem, 27 * MIB, SECONDS)).swapped_out_bytes == 8 * MIB
+    pair = compare(graph, 27 * MIB / simulate(graph, SECONDS).peak_bytes, SECONDS)
+    assert [plan.swapped_out_bytes for plan in pair] == [4 * MIB, 4 * MIB]
+
+
+def test_where_only_tflms_fits_its_plan_is_taken():
+    """`mask` ends a branch, so our order makes it first; it is returned, and stays."""
+    chain = [op(f"f{i}", f"f{i - 1}" if i else "a", mib=2 if i < 4 else 0.25, flops=8) for i in range(8)]
+    graph = step(
+        placeholder(mib=0.1),
+        op("a", "x", mib=4, flops=8, stateful=True),
+        *chain,
+        op("z", "f7", "a", mib=0.1, flops=8),
+        op("mask", "x", mib=4, type="Tanh"),
+        returned=["z", "mask"],
+    )
+    ours, theirs = compare(graph, 6.8 * MIB / simulate(graph, SECONDS).peak_bytes, SECONDS)
+    assert ours == theirs
+    assert ours.planner == "tflms"
+    with pytest.raises(DoesNotFit):  # a pool has pieces, of which TFLMS knows nothing
+        decide(graph, Settings(limit_bytes=int(6.8 * MIB), pool="single"), SECONDS)
+
+
+def test_where_the_simulator_doubts_our_plan_that_of_tflms_is_taken(monkeypatch):
+    """With slow links swap-ins may begin where our schedule does not expect them."""
+    graph = training(6, mib=4, resident_mib=3)
+    limit = int(simulate(graph, FAST).peak_bytes * 0.8)
+    assert planned("hybrid", graph, limit, FAST).planner == "hybrid"
+    monkeypatch.setattr(decide_module, "_simulated_peak", lambda graph, plan, machine: limit + 1)
+    assert planned("hybrid", graph, limit, FAST) == planned("tflms", graph, limit, FAST)
+
+
+def test_that_tflms_sees_nothing_to_do_is_not_believed_but_costs_no_swap():
+    """Its 6 % are for the pool; an executor that runs ops side by side takes more. Ours holds the order."""
+    graph = training(6, mib=4, resident_mib=3)
+    limit = int(simulate(graph, FAST).peak_bytes * 1.07)
+    assert planned("tflms", graph, limit, FAST).empty
+    _, report = decide(graph, Settings(limit_bytes=limit), FAST)
+    assert report.unedited_limit_bytes > limit
+    ours = planned("hybrid", graph, limit, FAST)
+    assert ours.control_edges
+    assert (ours.swap_outs, ours.recomputes) == ((), ())
+
+
+@pytest.mark.parametrize("returned", [["z"], ["z", "mask"]])
+def test_a_step_that_fits_in_its_traced_order_is_only_held_to_it(returned):
+    """`mask` ends a branch: made first, as our order has it, it would be there all the time."""
+    chain = [op(f"f{i}", f"f{i - 1}" if i else "x", mib=40, flops=8) for i in range(6)]
+    mask = op("mask", "x", mib=40, type="Tanh", stateful=True)
+    graph = step(placeholder(mib=0.1), *chain, mask, op("z", "f5", "mask", mib=40, type="AddV2"), returned=returned)
+    limit = int(simulate(graph, SECONDS).peak_bytes * 1.07)
+    assert planned("tflms", graph, limit, SECONDS).empty
+    assert planned("hybrid", graph, limit, SECONDS).swapped_out_bytes == 0

@@ -1,0 +1,248 @@
+"""What is known of single ops: measured seconds go before estimates, are kept, and come from the op alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import tensorflow as tf
+
+from lms3d import files
+from lms3d.swap.cost import Machine, op_seconds, step_seconds
+from lms3d.swap.planning import Settings, decide
+from lms3d.swap.tensorflow import op_costs, surgery
+from lms3d.swap.tensorflow.capture import capture, signature
+from tests.lms3d.swap.toy_graphs import training
+
+SIZE = 32
+IMAGE = tf.TensorSpec((1, SIZE, SIZE, SIZE, 4))
+# By this roofline even small ops are worth a measurement.
+SLOW = Machine(flops_per_second=1e9, bytes_per_second=1e8)
+
+
+def convolution_step(x: tf.Tensor) -> tf.Tensor:
+    """Forward, gradients, a reduction with an argument, and what must not run alone."""
+    kernel = tf.random.stateless_normal((3, 3, 3, 4, 8), (1, 2))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.nn.relu(tf.nn.conv3d(x, kernel, [1] * 5, "SAME"))
+        y = tf.nn.max_pool3d(y, 2, 2, "VALID") * tf.random.uniform(())
+        loss = tf.reduce_sum(y * y)
+    return tape.gradient(loss, x)
+
+
+@pytest.fixture(scope="module")
+def step():
+    return surgery.trace(convolution_step, IMAGE)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
+
+
+@pytest.fixture
+def probed(monkeypatch):
+    """The ops that are probed; nothing really runs."""
+    seen: list[str] = []
+
+    def fake(op, parts=1, times=1, **_):
+        seen.append(op.type)
+        return op_costs.Cost(0.25, 0.5, 1000)
+
+    monkeypatch.setattr(op_costs, "probe", fake)
+    return seen
+
+
+def of_type(function, op_type: str) -> tf.Operation:
+    return next(op for op in function.graph.get_operations() if op.type == op_type)
+
+
+def test_a_measured_op_does_not_ask_the_roofline(step):
+    graph = capture(step)
+    conv = next(op for op in graph.ops if op.type == "Conv3D")
+    known = replace(SLOW, op_table={conv.signature: (7.0, 0.5)})
+    assert op_seconds(graph, conv, known) == 7.0
+    assert op_seconds(graph, replace(conv, signature="another"), known) == op_seconds(graph, conv, SLOW)
+
+
+def test_an_op_that_leaves_cores_idle_counts_less_where_no_order_holds_others_back(step):
+    graph = capture(step)
+    conv = next(op for op in graph.ops if op.type == "Conv3D")
+    rest = step_seconds(graph, SLOW) - op_seconds(graph, conv, SLOW)
+    known = replace(SLOW, op_table={conv.signature: (7.0, 0.5)})
+    assert step_seconds(graph, known) == pytest.approx(rest + 3.5)
+    assert step_seconds(graph, known, ordered={conv.name}) == pytest.approx(rest + 7.0)
+
+
+def test_a_plan_is_predicted_with_the_measured_seconds(step):
+    graph = capture(step)
+    table = {op.signature: (1.0, 1.0) for op in graph.ops if op.signature}
+    _, report = decide(graph, Settings(limit_bytes=1 << 40), replace(SLOW, op_table=table), with_floor=False)
+    assert report.unedited_step_seconds > sum(bool(op.signature) for op in graph.ops)
+
+
+def test_a_transfer_that_needs_the_compute_device_costs_seconds():
+    """The same plan, once with transfers on the processor that computes."""
+    graph = training(8, mib=4)
+    machine = replace(SLOW, flops_per_second=1e6, swap_out_bytes_per_second=1e9, swap_in_bytes_per_second=1e9)
+    _, free = decide(graph, Settings(limit_bytes=1 << 40), machine)
+    limit = Settings(limit_bytes=(free.floor_bytes + free.unedited_limit_bytes) // 2)
+    plan, report = decide(graph, limit, machine, with_floor=False)
+    _, shared = decide(graph, limit, replace(machine, swap_share=0.5), with_floor=False)
+    moved = plan.swapped_out_bytes + plan.swapped_in_bytes
+    assert moved
+    assert shared.predicted_step_seconds - report.predicted_step_seconds == pytest.approx(0.5e-9 * moved)
+
+
+def test_waiting_for_a_processor_is_taken_out(step, monkeypatch):
+    op, clock = of_type(step, "Conv3D"), iter([(0.0, 0.0), (1.0, 1.0)])
+    alone = op_costs.probe(op)
+    monkeypatch.setattr(op_costs, "_processor_seconds", lambda: next(clock))
+    monkeypatch.setattr(op_costs.time, "perf_counter", iter(range(1000)).__next__)  # each run takes a second
+    assert alone is not None
+    assert op_costs.probe(op) == op_costs.Cost(
+        0.5, pytest.approx(min(1, 1 / 2 / 0.5 / op_costs.CORES)), alone.workspace_bytes
+    )
+
+
+def test_equal_work_has_one_signature_and_other_work_another():
+    def twice(x):
+        a, b = tf.tanh(x), tf.tanh(x + 1)
+        return a, b, tf.tanh(x[:, :2]), tf.reduce_sum(a, 0), tf.reduce_sum(b, 1)
+
+    graph = surgery.trace(twice, tf.TensorSpec((4, 4))).graph
+    first, second, smaller = (signature(op) for op in graph.get_operations() if op.type == "Tanh")
+    over_rows, over_columns = (signature(op) for op in graph.get_operations() if op.type == "Sum")
+    assert first == second
+    assert len({first, smaller, over_rows, over_columns, ""}) == 5
+
+
+def test_what_cannot_run_alone_has_no_signature(step):
+    without = {op.type for op in capture(step).ops if not op.signature}
+    # Random, stateful, without work, and the gradient that runs another kernel without its forward op.
+    assert {"RandomUniform", "StatelessRandomNormalV2", "Placeholder", "Const", "MaxPool3DGrad"} <= without
+    unknown = surgery.trace(tf.tanh, tf.TensorSpec((None, 4)))
+    assert signature(of_type(unknown, "Tanh")) == ""
+
+
+def test_only_what_can_run_alone_is_probed(step, probed):
+    graph, machine = op_costs.with_ops(capture(step), SLOW, step)
+    assert {"Conv3D", "Conv3DBackpropInputV2"} <= set(probed)
+    assert not {"RandomUniform", "StatelessRandomNormalV2", "MaxPool3DGrad"} & set(probed)
+    conv = next(op for op in graph.ops if op.type == "Conv3D")
+    assert op_seconds(graph, conv, machine) == 0.25
+    assert conv.workspace_bytes == 1000
+
+
+def test_nothing_is_probed_where_nothing_takes_long(step, probed):
+    op_costs.with_ops(capture(step), Machine(flops_per_second=1e15, bytes_per_second=1e15), step)
+    assert probed == []
+
+
+def test_each_kind_of_op_is_probed_once_and_kept(step, probed):
+    _, first = op_costs.with_ops(capture(step), SLOW, step)
+    count = len(probed)
+    assert count
+    _, second = op_costs.with_ops(capture(step), SLOW, surgery.trace(convolution_step, IMAGE))
+    assert len(probed) == count
+    assert dict(second.op_table) == dict(first.op_table)
+
+
+def test_what_another_run_measured_stays(step, probed):
+    op_costs.with_ops(capture(step), SLOW, step)
+    other = surgery.trace(convolution_step, tf.TensorSpec((1, 8, 8, 8, 4)))
+    _, machine = op_costs.with_ops(capture(other), SLOW, other)
+    assert {op.signature for op in capture(step).ops if op.type == "Conv3D"} <= set(machine.op_table)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 3}', '{"x": {"y": ["a", 1, 2]}}', '{"x": {"y": [1]}}', "\x00"])
+def test_a_cache_that_cannot_be_read_counts_as_empty(step, probed, text):
+    store = files.cache_directory() / "ops.json"
+    store.write_text(text)
+    _, machine = op_costs.with_ops(capture(step), SLOW, step)
+    assert probed
+    assert machine.op_table
+    assert json.loads(store.read_text())
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(step, probed, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "file" / "folder"))
+    assert op_costs.with_ops(capture(step), SLOW, step)[1].op_table
+
+
+def test_no_time_no_probes(step, probed):
+    op_costs.with_ops(capture(step), SLOW, step, budget_seconds=-1)
+    assert probed == []
+
+
+def test_no_memory_no_probes(step, probed):
+    op_costs.with_ops(capture(step), SLOW, step, free_bytes=0)
+    assert probed == []
+
+
+@pytest.mark.parametrize("op_type", ["Conv3D", "Conv3DBackpropInputV2", "Relu", "Sum"])
+def test_a_probe_runs_an_op_of_a_step(step, op_type):
+    cost = op_costs.probe(of_type(step, op_type))
+    assert cost is not None
+    assert cost.seconds > 0
+    assert 0 < cost.share <= 1
+    assert cost.workspace_bytes >= 0
+
+
+@pytest.mark.parametrize("op_type", ["Conv3D", "Conv3DBackpropInputV2", "Relu"])
+def test_a_part_counts_as_often_as_it_fits(step, op_type, monkeypatch):
+    shapes = []
+
+    def run(function, specs, device):
+        shapes.append([tuple(spec.shape) for spec in specs] + [tuple(t.shape) for t in function.graph.outputs])
+        return op_costs.Cost(0.2, 0.5, 100)
+
+    monkeypatch.setattr(op_costs, "_run", run)
+    assert op_costs.probe(of_type(step, op_type), 4, call_seconds=0.1) == op_costs.Cost(pytest.approx(0.4), 0.5, 400)
+    assert (3, 3, 3, 4, 8) in shapes[0] or op_type == "Relu"
+    assert [s[1] for s in shapes[0] if s[0] == 1] == [SIZE // 4] * 2
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_fused_normalisation_and_its_gradient_can_be_probed(parts):
+    """They share a tensor of unknown shape."""
+
+    def normalise(x):
+        one = tf.ones(4)
+        y = tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=one, offset=one, mean=[], variance=[], is_training=True, data_format="NDHWC"
+        ).y
+        y.set_shape(x.shape)
+        return tf.gradients(tf.reduce_sum(y * y), x)
+
+    function = surgery.trace(normalise, IMAGE)
+    for op_type in ("FusedBatchNormV3", "FusedBatchNormGradV3"):
+        op = of_type(function, op_type)
+        assert signature(op)
+        assert op_costs.probe(op, parts) is not None
+
+
+def test_short_ops_run_many_times_in_one_call(step):
+    function, _ = op_costs._alone(of_type(step, "Relu"), 1, 0, 5)
+    assert sum(op.type == "Relu" for op in function.graph.get_operations()) == 5
+
+
+def test_an_op_that_cannot_be_cut_keeps_its_estimate(step):
+    assert op_costs.probe(of_type(step, "Sum"), 2**10) is None
+
+
+def test_an_op_that_runs_out_of_memory_keeps_its_estimate(step, monkeypatch):
+    def exhausted(*_):
+        raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+
+    monkeypatch.setattr(op_costs, "_run", exhausted)
+    assert op_costs.probe(of_type(step, "Conv3D")) is None
+
+
+def test_a_run_stays_below_the_bytes_and_seconds_that_it_may_take():
+    assert op_costs._parts(0.01, 1 << 20, 1 << 20) == 1
+    assert op_costs._parts(4 * op_costs.RUN_SECONDS, 1 << 20, 1 << 20) == 4
+    assert op_costs._parts(0.01, 3 << 20, 1 << 20) == 4

@@ -1,0 +1,289 @@
+"""The disk tier: private files that never outlive their owner, and clear errors when the disk fails."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lms3d.errors import InputError, StorageError
+from lms3d.keras_step.callback import LMS
+from lms3d.swap.engine import choose_tier
+from lms3d.swap.tensorflow import surgery
+from lms3d.swap.tiers import base, swap_file
+from lms3d.swap.tiers.base import DiskTier, remove_orphans
+from lms3d.swap.tiers.swap_file import SwapFile
+from tests.lms3d.swap.traced import SPEC, batch, by_tflms, chain, same_bits
+
+
+def folders(parent: Path) -> list[Path]:
+    return sorted(parent.glob("lms3d-swap-*"))
+
+
+def make_old(folder: Path) -> None:
+    """As if nobody had touched it for an hour: very young folders are never taken for orphans."""
+    hour_ago = time.time() - 3600
+    os.utime(folder, (hour_ago, hour_ago))
+
+
+def test_files_are_private_and_go_away(tmp_path):
+    tier = DiskTier(tmp_path / "swap")
+    made = by_tflms(chain, tier)
+    made.function(batch())
+    (folder,) = folders(tmp_path / "swap")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files = list(folder.iterdir())
+    assert [f.stat().st_size for f in files if f.suffix == ".bin"] == [64 * 32 * 4]
+    assert {stat.S_IMODE(f.stat().st_mode) for f in files} == {0o600}
+    tier.close()
+    assert folders(tmp_path / "swap") == []
+    tier.close()  # again: nothing happens
+
+
+def maps(folder: Path) -> int:
+    return Path("/proc/self/maps").read_text().count(str(folder))
+
+
+def test_a_closed_tier_holds_no_maps_although_functions_remain(tmp_path):
+    tier = DiskTier(tmp_path)
+    made = by_tflms(chain, tier)
+    made.function(batch())
+    assert maps(tmp_path)
+    tier.close()
+    assert maps(tmp_path) == 0
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_files_go_with_the_last_function_that_swaps_to_them(tmp_path, mapped):
+    """Nobody closes anything; TensorFlow keeps what a graph calls for ever."""
+    tier = DiskTier(tmp_path)
+    made = by_tflms(chain, tier, mapped=mapped)
+    expected = made.function(batch())
+    del tier
+    gc.collect()
+    same_bits(made.function(batch()), expected)
+    del made
+    gc.collect()
+    assert folders(tmp_path) == []
+    assert maps(tmp_path) == 0
+
+
+def test_a_fork_leaves_its_parents_files_alone(tmp_path, monkeypatch):
+    tier = DiskTier(tmp_path)
+    with monkeypatch.context() as child:
+        child.setattr(base.os, "getpid", lambda: -1)
+        tier.close()
+    assert folders(tmp_path) == [tier.directory]
+    tier.directory.joinpath("lock").unlink()
+    tier.directory.rmdir()
+
+
+def test_what_comes_back_is_what_left(tmp_path):
+    tier = DiskTier(tmp_path)
+    made = by_tflms(chain, tier)
+    for seed in range(3):  # the same files, over and over
+        same_bits(made.function(batch(seed)), surgery.trace(chain, SPEC)(batch(seed)))
+    assert tier.take_counters()["swapped_in_bytes"] == 3 * 64 * 32 * 4
+    assert tier.take_counters()["swapped_in_bytes"] == 0
+    tier.close()
+
+
+def test_a_discarded_function_leaves_no_files_and_others_keep_theirs(tmp_path):
+    tier = DiskTier(tmp_path)
+    one, other = by_tflms(chain, tier), by_tflms(chain, tier)
+    one.function(batch())
+    other.function(batch())
+    assert len(list(tier.directory.glob("*.bin"))) == 2
+    tier.discard(one.function.graph)
+    assert len(list(tier.directory.glob("*.bin"))) == 1
+    same_bits(other.function(batch(1)), surgery.trace(chain, SPEC)(batch(1)))
+    tier.discard(one.function.graph)  # again: nothing happens
+    tier.close()
+
+
+def test_seconds_of_transfers_that_overlap_count_once(tmp_path, monkeypatch):
+    tier = DiskTier(tmp_path)
+    clock = iter((10.0, 17.0, 20.0, 21.0))
+    monkeypatch.setattr(base.time, "perf_counter", lambda: next(clock))
+    with tier._busy("swap_in_seconds"), tier._busy("swap_in_seconds"):
+        pass
+    with tier._busy("swap_in_seconds"):
+        pass
+    counters = tier.take_counters()
+    assert (counters["swap_in_seconds"], counters["swap_out_seconds"]) == (8.0, 0.0)
+    tier.close()
+
+
+def test_short_writes_and_reads_go_on(tmp_path, monkeypatch):
+    tier = DiskTier(tmp_path)
+    pwrite, preadv = os.pwrite, os.preadv
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: pwrite(file, data[:1000], at))
+    monkeypatch.setattr(os, "preadv", lambda file, parts, at: preadv(file, [parts[0][:777]], at))
+    made = by_tflms(chain, tier)
+    same_bits(made.function(batch()), surgery.trace(chain, SPEC)(batch()))
+    tier.close()
+
+
+OWNER = """
+import sys
+from lms3d.swap.tiers.base import DiskTier
+tier = DiskTier(sys.argv[1])
+print(tier.directory, flush=True)
+sys.stdin.read()  # until the test closes it
+"""
+
+
+def test_a_killed_process_leaves_nothing_and_orphans_are_told_from_the_living(tmp_path):
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as dead,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as alive,
+    ):
+        try:
+            left, used = (Path(p.stdout.readline().strip()) for p in (dead, alive))
+            for folder in (left, used):
+                make_old(folder)
+            assert remove_orphans(tmp_path) == []
+            (left / "0.bin").write_bytes(b"x" * 1000)
+            dead.send_signal(signal.SIGKILL)
+            dead.wait()
+            deadline = time.monotonic() + 10
+            while left.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert not left.exists()
+            left.mkdir()  # as if the machine had gone down, and what clears up with it
+            (left / "lock").touch()
+            make_old(left)
+            make_old(used)
+            mine = DiskTier(tmp_path)
+            assert folders(tmp_path) == sorted([used, mine.directory])
+            mine.close()
+            alive.communicate()  # ends as it should
+            assert folders(tmp_path) == []
+        finally:
+            dead.kill()
+            alive.kill()
+
+
+def test_a_young_folder_is_left_alone(tmp_path):
+    young = tmp_path / "lms3d-swap-young"
+    young.mkdir()
+    (young / "lock").touch()
+    assert remove_orphans(tmp_path) == []
+    make_old(young)
+    assert remove_orphans(tmp_path) == [young]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"swap folder .*file/below'.*--swap-dir"):
+        DiskTier(tmp_path / "file" / "below")
+
+
+def test_names_of_tiers():
+    assert [choose_tier("auto", d) for d in ("CPU:0", "GPU:0")] == ["disk", "host"]
+    assert [choose_tier(t, "GPU:0") for t in ("host", "disk")] == ["host", "disk"]
+    with pytest.raises(InputError, match="'tape': expected one of auto, host, disk"):
+        LMS(tier="tape")
+
+
+# -- a failing disk under model.fit
+
+
+def small_model() -> keras.Model:
+    layers = [keras.layers.Dense(64, activation="relu") for _ in range(6)]
+    model = keras.Sequential([keras.Input((64,)), *layers])
+    model.compile(optimizer="sgd", loss="mse", jit_compile=False)
+    return model
+
+
+DATA = (np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32))
+SWAP_ALL = {"tier": "disk", "swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": 0}
+
+
+@pytest.mark.parametrize(("call", "code"), [("pwrite", errno.ENOSPC), ("pwrite", errno.EIO), ("preadv", errno.EIO)])
+def test_a_failing_disk_stops_fit_with_one_clear_line(tmp_path, monkeypatch, call, code):
+    model = small_model()
+    lms = LMS(swap_dir=tmp_path, **SWAP_ALL)
+    monkeypatch.setattr(swap_file, "_resident", lambda mapped: False)  # the disk itself is asked
+
+    def fail(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(StorageError) as caught:
+        model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
+    text = str(caught.value)
+    assert os.strerror(code) in text
+    assert str(tmp_path) in text
+    assert "--swap-dir" in text
+    assert "\n" not in text
+    assert caught.value.exit_code == 2
+    lms.close()
+    assert folders(tmp_path) == []
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_swap_file_that_was_cut_off(tmp_path, monkeypatch, mapped):
+    model = small_model()
+    lms = LMS(swap_dir=tmp_path, mapped=mapped, **SWAP_ALL)
+    written = SwapFile.write
+
+    def cut_off(self, data):
+        written(self, data)
+        os.truncate(self.path, 10)
+
+    monkeypatch.setattr(SwapFile, "write", cut_off)
+    with pytest.raises(StorageError, match="ended too early"):
+        model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
+    lms.close()
+
+
+def test_nothing_is_left_of_a_callback_that_nobody_closed(tmp_path):
+    small_model().fit(*DATA, batch_size=4, verbose=0, callbacks=[LMS(swap_dir=tmp_path, **SWAP_ALL)])
+    gc.collect()
+    assert folders(tmp_path) == []
+
+
+def test_an_error_of_the_disk_does_not_explain_those_of_later_steps(tmp_path, monkeypatch):
+    model = small_model()
+    lms = LMS(swap_dir=tmp_path, **SWAP_ALL)
+    model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
+    lms._runner.engine.tier.error = StorageError("of an earlier step")
+
+    def fail(*_):
+        raise tf.errors.InvalidArgumentError(None, None, "something else")
+
+    monkeypatch.setattr(swap_file.SwapFile, "fetch", fail)
+    with pytest.raises(tf.errors.OpError, match="something else"):
+        model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
+    lms.close()
+
+
+def test_an_unwritable_swap_folder(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"swap folder .*--swap-dir"):
+        small_model().fit(*DATA, verbose=0, callbacks=[LMS(swap_dir=tmp_path / "file" / "below", **SWAP_ALL)])
+    monkeypatch.setattr(os, "access", lambda *_: False)  # tests may run as root, who may write anywhere
+    with pytest.raises(InputError, match="is not writable"):
+        small_model().fit(*DATA, verbose=0, callbacks=[LMS(swap_dir=tmp_path, **SWAP_ALL)])
+
+
+def test_two_functions_on_one_tier_have_files_of_their_own(tmp_path):
+    tier = DiskTier(tmp_path)
+    first, second = by_tflms(chain, tier), by_tflms(chain, tier)
+    for seed in range(2):
+        same_bits(first.function(batch(seed)), second.function(batch(seed)))
+    assert len(list(tier.directory.glob("*.bin"))) == 2
+    tier.close()

@@ -1,0 +1,173 @@
+"""A trained run applied to radiographs, and its AUROC, through the command lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from data.chest_xray import collection, png, shards
+from data.chest_xray.collection import FINDINGS
+from data.chest_xray.pipeline import IMAGENET_MEAN, IMAGENET_STD
+from data.phantoms import chests as radiograph
+from lms3d import evaluate, predict
+from lms3d.config import chosen
+from lms3d.device import startup
+from lms3d.tasks.chexnet import predict as predict_images
+
+SIDE = 32
+
+
+@pytest.fixture(scope="module")
+def chests(tmp_path_factory):
+    return radiograph.write(tmp_path_factory.mktemp("chests"), images=40, size=48, workers=1)
+
+
+def network():
+    """Its 14 outputs see brightness, and left and right apart."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((SIDE, SIDE, 3))
+    x = keras.layers.AveragePooling2D(16)(inputs)
+    return keras.Model(inputs, keras.layers.Dense(14, activation="sigmoid")(keras.layers.Flatten()(x)))
+
+
+@pytest.fixture
+def run_dir(chests, own_cache, tmp_path, monkeypatch):
+    """A run as training leaves it. TensorFlow runs already in this process."""
+    monkeypatch.setattr(startup, "start_tensorflow", lambda **_: None)
+    directory = tmp_path / "runs" / "chest"
+    directory.mkdir(parents=True)
+    options = chosen({"task": "chexnet", "data": chests, "resolution": SIDE, "lms": False})
+    index = shards.build(collection.find_images(chests), SIDE, seed=options.seed, workers=1)
+    content = {"options": options.to_json(), "data": {"fingerprint": index.fingerprint}}
+    (directory / "config.json").write_text(json.dumps(content))
+    network().save(directory / "best.keras")
+    return directory
+
+
+def rows(path):
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def expected(path, flip=False):
+    """Probabilities of an image file, computed apart."""
+    grey = png.read_grey(path, SIDE)[:, :: -1 if flip else 1]
+    image = (grey[..., None] / 255 - np.array(IMAGENET_MEAN)) / np.array(IMAGENET_STD)
+    return network()(image[None].astype(np.float32)).numpy()[0]
+
+
+def values(row):
+    return [float(row[name]) for name in FINDINGS]
+
+
+def test_the_test_images_of_the_run(run_dir, chests, capsys):
+    assert predict.main([str(run_dir)]) == 0
+    assert f"lms3d.evaluate {run_dir / 'predictions'}" in capsys.readouterr().out
+    found = rows(run_dir / "predictions/predictions.csv")
+    images = collection.find_images(chests).images
+    assert {row["image"] for row in found} == set((chests / "test_list.txt").read_text().split())
+    for row in found:
+        image = images[row["image"]]
+        assert (row["patient"], row["findings"]) == (image.patient, "|".join(image.findings) or "No Finding")
+        np.testing.assert_allclose(values(row), expected(image.path), atol=2e-6)
+
+
+def test_all_images_of_a_data_set_and_their_areas(run_dir, chests, tmp_path, capsys):
+    from sklearn.metrics import roc_auc_score
+
+    assert predict.main([str(run_dir), "--data", str(chests), "--output", str(tmp_path / "out")]) == 0
+    assert evaluate.main([str(tmp_path / "out")]) == 0
+    assert "| Effusion |" in capsys.readouterr().out
+    found = rows(tmp_path / "out/predictions.csv")
+    assert len(found) == 40
+    areas = {row["name"]: row["auroc"] for row in rows(tmp_path / "out/evaluation/auroc.csv")}
+    truth = ["Effusion" in row["findings"].split("|") for row in found]
+    area = roc_auc_score(truth, [float(row["Effusion"]) for row in found])
+    assert float(areas["Effusion"]) == pytest.approx(area, abs=1e-6)
+    assert (tmp_path / "out/evaluation/roc.png").stat().st_size > 10_000
+
+
+def test_a_folder_of_images_with_their_mirror_images_and_the_truth_elsewhere(run_dir, chests, tmp_path, capsys):
+    images = list(collection.find_images(chests).images.values())[:6]
+    (tmp_path / "new/below").mkdir(parents=True)
+    for image in images:
+        shutil.copy(image.path, tmp_path / "new")
+    shutil.copy(images[0].path, tmp_path / "new/below")
+    out = tmp_path / "out"
+    assert predict.main([str(run_dir), "--data", str(tmp_path / "new"), "--output", str(out), "--tta"]) == 0
+    found = {row["image"]: row for row in rows(out / "predictions.csv")}
+    assert found.keys() == {image.name for image in images} | {f"below/{images[0].name}"}
+    for image in images:
+        assert (found[image.name]["patient"], found[image.name]["findings"]) == ("", "")
+        mean = (expected(image.path) + expected(image.path, flip=True)) / 2
+        np.testing.assert_allclose(values(found[image.name]), mean, atol=2e-6)
+    assert evaluate.main([str(out)]) == 2
+    assert "--truth" in capsys.readouterr().err
+    assert evaluate.main([str(out / "predictions.csv"), "--truth", str(chests)]) == 0
+    told = capsys.readouterr()
+    assert "1 images are left out" in told.err
+    assert "6 images" in told.out
+
+
+def test_an_unfinished_prediction_leaves_no_table(run_dir, chests, tmp_path, capsys):
+    (tmp_path / "new").mkdir()
+    image = next(iter(collection.find_images(chests).images.values()))
+    shutil.copy(image.path, tmp_path / "new/a.png")
+    (tmp_path / "new/b.png").write_bytes(image.path.read_bytes()[:200])
+    out = tmp_path / "out"
+    assert predict.main([str(run_dir), "--data", str(tmp_path / "new"), "--output", str(out)]) == 2
+    assert "b.png: found a file that cannot be read" in capsys.readouterr().err
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--labels", "brats2020"], "--labels is for brain scans"),
+        (["--data", "{empty}"], "found no PNG"),
+        (["--data", "{empty}/nowhere"], "nowhere: found nothing"),
+    ],
+)
+def test_wrong_options_are_one_line(run_dir, tmp_path, capsys, arguments, says):
+    (tmp_path / "empty").mkdir()
+    arguments = [text.format(empty=tmp_path / "empty") for text in arguments]
+    assert predict.main([str(run_dir), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_other_data_than_that_of_the_run(run_dir, capsys):
+    content = json.loads((run_dir / "config.json").read_text())
+    content["data"]["fingerprint"] = "0" * 64
+    (run_dir / "config.json").write_text(json.dumps(content))
+    assert predict.main([str(run_dir)]) == 2
+    assert "found other data than" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "says"),
+    [
+        (lambda text: text, ["--hd95"], "--hd95 is for label maps"),
+        (lambda text: text, ["elsewhere"], "one at a time"),
+        (lambda text: text.replace("0.5", "half"), [], "predictions.csv, line 2"),
+        (lambda text: text.replace("Mass,", "Maß,"), [], "line 1: found other columns"),
+        (lambda text: text.splitlines()[0], [], "found no image"),
+        (lambda text: text.replace("No Finding", "Cough"), [], "label 'Cough'"),
+    ],
+)
+def test_a_table_that_cannot_be_scored(tmp_path, capsys, change, arguments, says):
+    table = tmp_path / "predictions.csv"
+    one = predict_images.Image(name="a.png", patient="1", findings=(), probabilities=(0.5,) * 14)
+    predict_images.write(iter([one]), table)
+    table.write_text(change(table.read_text()))
+    assert evaluate.main([str(table), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1

@@ -1,0 +1,89 @@
+"""`--profile`: TensorFlow's profiler really writes, over exactly the steps that were named, with LMS at work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lms3d import train
+from lms3d.config import TrainConfig
+from lms3d.errors import InputError
+from lms3d.keras_step.callback import LMS
+from lms3d.training.callbacks.progress import Profile
+
+STEPS = 5
+SWAP = {"tier": "disk", "swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": 0}
+
+
+def ops_profiled(folder: Path) -> Counter[str]:
+    """Node -> how often it ran while the profiler did; empty where there is no profile."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    names: Counter[str] = Counter()
+    for file in folder.glob("plugins/profile/*/*.xplane.pb"):  # where TensorBoard looks
+        for plane in xplane_pb2.XSpace.FromString(file.read_bytes()).planes:
+            ran = [plane.event_metadata[event.metadata_id].name for line in plane.lines for event in line.events]
+            names.update(name.rpartition(":")[0] for name in ran)
+    return names
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """`trained((2, 2, 4))` -> counter of nodes, optimiser's steps when the profiler began and ended."""
+    model = keras.Sequential([keras.Input((16,)), *[keras.layers.Dense(16, "tanh") for _ in range(3)]])
+    model.compile("sgd", "mse", jit_compile=False)
+    lms = LMS(swap_dir=tmp_path_factory.mktemp("swap"), adapt=False, **SWAP)
+
+    def run(where, epochs=3, **options) -> tuple[Counter[str], list[int]]:
+        folder, begun = tmp_path_factory.mktemp("tensorboard"), []
+        model.optimizer.iterations.assign(0)
+        profiler = tf.profiler.experimental
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("start", "stop"):
+                call = getattr(profiler, name)
+                patch.setattr(
+                    profiler, name, lambda *a, call=call: (begun.append(int(model.optimizer.iterations)), call(*a))
+                )
+            model.fit(
+                tf.data.Dataset.from_tensors(np.ones((2, 2, 16), np.float32)).map(lambda x: (x[0], x[1])).repeat(),
+                epochs=epochs, verbose=0, shuffle=False, callbacks=[lms, Profile(where, folder, STEPS)],
+                **{"steps_per_epoch": STEPS, **options},
+            )  # fmt: skip
+        assert lms.plan.swap_outs
+        return ops_profiled(folder), begun
+
+    yield run
+    lms.close()
+
+
+@pytest.mark.parametrize(
+    ("where", "options", "begun"),
+    [
+        ((2, 2, 4), {}, [6, 9]),
+        ((1, 1, 1), {}, [0, 1]),
+        ((2, 4, 9), {}, [8, 10]),  # the end of the epoch ends it
+        ((2, 4, 5), {"initial_epoch": 1, "epochs": 2, "steps_per_epoch": 3}, [1, 3]),  # resumed after the second step
+        ((2, 1, 4), {"initial_epoch": 1, "epochs": 2, "steps_per_epoch": 3}, [0, 2]),  # what is left of the range
+        ((4, 1, 2), {}, []),
+    ],
+    ids=["middle", "one step", "beyond the end", "after a resume", "resumed within", "never"],
+)
+def test_the_profile_has_the_steps_that_were_named(trained, where, options, begun):
+    ops, found = trained(where, **options)
+    assert found == begun
+    swaps = {name: count for name, count in ops.items() if name.startswith("lms/swap_out/")}
+    assert set(swaps.values()) == ({begun[1] - begun[0]} if begun else set())
+
+
+def test_a_range_that_is_never_reached_is_refused():
+    options = TrainConfig(epochs=3, steps_per_epoch=STEPS, validation_steps=1)
+    train._profiled(None, options)
+    train._profiled((3, STEPS, STEPS + 1), options)
+    for where in ((4, 1, 2), (1, STEPS + 1, STEPS + 1)):
+        with pytest.raises(InputError, match=r"--profile \d:\d-\d is never reached: the run has 3 epochs of 5 steps"):
+            train._profiled(where, options)

@@ -1,0 +1,77 @@
+"""The rate of the first epochs."""
+
+import keras
+import numpy as np
+import pytest
+
+from lms3d.training.callbacks.warm_up import WarmUp
+
+
+class Run:
+    """Steps of a run of which only the learning rate is seen."""
+
+    def __init__(self, size=4, epochs=2, steps=5):
+        self.model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        self.model.compile(keras.optimizers.SGD(0.4))
+        self.place, self.steps = (0, 0), steps
+        self.callback = WarmUp(0.4, size, epochs, steps, lambda: self.place)
+        self.callback.set_model(self.model)
+
+    def rate(self, epoch, step):
+        self.place = (epoch, step)
+        self.callback.on_train_batch_begin(step)
+        return float(np.asarray(self.model.optimizer.learning_rate))
+
+
+def test_from_the_rate_of_one_rank_to_that_of_all():
+    run = Run()
+    rates = [run.rate(epoch, step) for epoch in range(3) for step in range(5)]
+    np.testing.assert_allclose(rates[:11], np.linspace(0.1, 0.4, 11), rtol=1e-6)
+    np.testing.assert_allclose(rates[10:], 0.4, rtol=1e-6)
+
+
+def test_a_resumed_run_takes_the_same_rates():
+    straight, resumed = Run(), Run()
+    expected = [straight.rate(*place) for place in [(0, 4), (1, 2), (1, 3)]]
+    assert [resumed.rate(1, 2), resumed.rate(1, 3)] == expected[1:]
+
+
+def test_what_a_plateau_takes_away_stays_away():
+    run = Run()
+    run.rate(0, 4)
+    run.model.optimizer.learning_rate = 0.5 * np.asarray(run.model.optimizer.learning_rate)
+    run.callback.on_epoch_end(0)
+    assert run.callback.cut == pytest.approx(0.5)
+    assert run.rate(2, 0) == pytest.approx(0.2)
+    run.model.optimizer.learning_rate = 0.05  # after the warm-up nothing is set any more
+    assert run.rate(2, 1) == pytest.approx(0.05)
+
+
+def test_without_warm_up_the_rate_is_left_alone():
+    run = Run(epochs=0)
+    run.model.optimizer.learning_rate = 0.123
+    assert run.rate(0, 0) == pytest.approx(0.123)
+
+
+def test_alone_nothing_grows_but_a_run_from_several_ranks_finds_its_rate():
+    run = Run(size=1)
+    run.model.optimizer.learning_rate = 0.123  # scaled from the midst of a warm-up
+    assert run.rate(0, 3) == pytest.approx(0.4)
+
+
+def test_alone_what_a_plateau_takes_away_is_known_to_more_ranks():
+    run = Run(size=1)
+    run.rate(0, 4)
+    run.model.optimizer.learning_rate = 0.04
+    run.callback.on_epoch_end(0)
+    assert run.callback.cut == pytest.approx(0.1)
+
+
+def test_an_epoch_whose_end_alone_is_due_keeps_what_the_plateau_takes_away():
+    run = Run()
+    run.place = (0, 5)
+    run.model.optimizer.learning_rate = run.callback.rate_at(4)
+    run.callback.take_up()
+    run.model.optimizer.learning_rate = 0.5 * run.callback.rate_at(4)
+    run.callback.on_epoch_end(0)
+    assert run.rate(1, 0) == pytest.approx(0.5 * run.callback.rate_at(5))
