@@ -112,7 +112,7 @@ class Run:
 
 def _run(run: Run, world: World, memory: elastic.Memory | None) -> None:
     """Prepares, trains, draws and summarises."""
-    options = needs.with_demonstration_limit(run.options)
+    options = needs.with_demonstration_limit(run.options, task_of(run.options))
     world.from_chief(lambda: _writable(options, run.run_dir))
     _writable(options, run.run_dir)
     task = task_of(options)
@@ -129,7 +129,7 @@ def _run(run: Run, world: World, memory: elastic.Memory | None) -> None:
         model = compilation.compiled_model(options, material=material, world=world)
         made.append(model)
         # On every rank, since the prediction builds the metrics; rank 0's clock decides.
-        options = world.everyone(needs.with_length(options, model, *_whole_epoch(options, material, world)))[0]
+        options = world.everyone(needs.with_length(options, task, model, *_whole_epoch(options, material, world)))[0]
         world.from_chief(lambda: _profiled(run.profile, options))
         if world.is_chief:
             _describe(run, options, limit, material)
@@ -150,7 +150,7 @@ def _dry_run(options: TrainConfig) -> None:
 
     DoesNotFit, and no plan, where none fits: one for a larger limit answers no question that was asked.
     """
-    options = needs.with_demonstration_limit(options)
+    options = needs.with_demonstration_limit(options, task_of(options))
     limit = _start(options, World())
     console.say("Tracing and planning the training step")
     made: list[keras.Model] = []
@@ -183,7 +183,7 @@ def _job(options: TrainConfig) -> str:
 
 def _needs(options: TrainConfig, made: list[keras.Model]) -> Report:
     """The prediction with the smallest limits; IndexError while there is no model yet."""
-    return needs.estimate_step(options, made[0], with_floor=True)
+    return needs.estimate_step(options, task_of(options), made[0], with_floor=True)
 
 
 def _start(options: TrainConfig, world: World, *, again: bool = False) -> int:

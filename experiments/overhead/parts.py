@@ -30,7 +30,12 @@ TORCH_SAVE_ON_CPU = "torch save_on_cpu"
 PREDICTION = "prediction"
 
 TORCH_METHODS = (TORCH, TORCH_CHECKPOINT, TORCH_SAVE_ON_CPU)
-UNIFORM = (SWAP_ALL, RECOMPUTE_ALL, RECOMPUTE_CHEAP)
+UNIFORM = {
+    SWAP_ALL: "swap_everything",
+    RECOMPUTE_ALL: "recompute_everything",
+    RECOMPUTE_CHEAP: "recompute_all_but_convolutions",
+}
+"""Method -> its planner of LMS, which makes the same decision for every tensor."""
 SAME_NUMBERS = (NONE, LMS, COPIED, TFLMS, *UNIFORM)
 """Methods that edit the same traced step: their weights must be the same bits."""
 

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from data import stream
-from experiments.overhead import data, parts, uniform, variants
+from experiments.overhead import data, parts, variants
 from experiments.overhead.child import Resident, Talk, part_from_command_line
 from experiments.overhead.parts import MIB, Part
 from lms3d import LMS
@@ -137,13 +137,12 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
 
 
 def _callback(method: str) -> LMS | None:
-    if method in parts.UNIFORM:
-        return uniform.callback(method)
     arguments: dict[str, dict[str, Any]] = {
         parts.NONE: {"enabled": False, "adapt": False},
         parts.LMS: {"planner": "hybrid", "adapt": False},  # one plan: what is measured is what the report describes
         parts.COPIED: {"planner": "hybrid", "adapt": False, "mapped": False},
         parts.TFLMS: {"planner": "tflms", "adapt": False},
+        **{name: {"planner": planner, "adapt": False} for name, planner in parts.UNIFORM.items()},
     }
     return LMS(**arguments[method]) if method in arguments else None
 

@@ -6,6 +6,8 @@
 Keras calls no callback after an error. But each `fit`, `evaluate`, `predict` and `..._on_batch` begins with
 `make_..._function`, which keeps a function that is there: so whatever ended the last one, the next runs Keras's own function,
 unless it has an LMS callback that attaches its step again.
+
+The private names of Keras that LMS needs are used here and nowhere else.
 """
 
 from __future__ import annotations
@@ -73,3 +75,19 @@ def require_graph_step(model: keras.Model, kind: str) -> None:
             f"LMS runs {kind}_step by itself, but {type(model).__name__} has a {make} of its own, which would be passed over; "
             f"override {kind}_step instead, or do without LMS"
         )
+
+
+def model_step(model: Any, step: str) -> Callable[[Any], Any]:
+    """`model.train_step`, `test_step` or `predict_step`, with optional batch parts converted as Keras does."""
+    converted: Callable[[Any], Any] = model._autoconvert_optionals(getattr(model, f"{step}_step"))
+    return converted
+
+
+def is_built(model: Any) -> bool:
+    """Whether all layers have their variables."""
+    return all(layer.built for layer in model._flatten_layers())
+
+
+def compilation(model: Any) -> object:
+    """Something that is another object after each `compile`; None before the first."""
+    return getattr(model, "_loss_tracker", None)

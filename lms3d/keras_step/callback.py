@@ -25,16 +25,15 @@ import tensorflow as tf
 from lms3d.device import memory
 from lms3d.errors import InputError, StorageError
 from lms3d.files import write_text
-from lms3d.keras_step.attachment import Attachment, attached, require_graph_step
-from lms3d.keras_step.estimate import parameters_of, planner_of, pool_of
+from lms3d.keras_step import report, settings
+from lms3d.keras_step.attachment import Attachment, attached, compilation, require_graph_step
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.step_log import StepStatistics
 from lms3d.keras_step.step_runner import StepRunner
 from lms3d.swap.engine import Engine, Prepared, choose_tier
 from lms3d.swap.plan import Plan
-from lms3d.swap.planning import Settings
 from lms3d.swap.tensorflow import surgery
-from lms3d.units import format_size, parse_size
+from lms3d.units import parse_size
 
 log = logging.getLogger("lms3d")
 
@@ -46,13 +45,13 @@ class LMS(keras.callbacks.Callback):
     tier, swap_dir: where tensors go: "host", "disk" (files in swap_dir) or "auto" (GPU: host; CPU: disk).
     mapped: on a CPU, read what was swapped to a disk where it lies in the system's page cache. It takes no memory of
         TensorFlow's then, and the limit does not count it. False copies it back, as to a device with memory of its own.
-    planner: "hybrid" chooses between keeping, swapping and recomputing each tensor under the limit; "tflms" uses TFLMS's
-        parameters; "auto" is "tflms" as soon as one of those is given, else "hybrid".
+    planner: a name in `lms3d.swap.planners.PLANNERS`. "hybrid" chooses between keeping, swapping and recomputing each tensor
+        under the limit; "tflms" uses TFLMS's parameters; "auto" is "tflms" as soon as one of those is given, else "hybrid".
     swapout_threshold, swapin_ahead, swapin_groupby, sync_mode, serialization, serialization_by_size, n_tensors and the
-        include/exclude options: see `lms3d.swap.planners.tflms.Parameters`; None is tuned against the limit.
+        include/exclude options: see `lms3d.swap.planners.tflms.parameters`; None is tuned against the limit.
     adapt: after the first training steps compare what was measured with the plan, and try other plans (at most three) where
-        that promises to be faster or safer; the report names each of them. False stays with the first. Results never
-        depend on it. Parameters of TFLMS that are all given are never changed.
+        that promises to be faster or safer; the report names each of them. False keeps the first. Results never depend on
+        it. Parameters of TFLMS that are all given are never changed.
     enabled=False: trace, run and measure the step in the same way, but change nothing.
     stats_file: CSV with one row per step. debug: log every insertion (debug_level 1: what was done; 2: each node).
 
@@ -76,8 +75,8 @@ class LMS(keras.callbacks.Callback):
         **tflms_parameters: Any,
     ) -> None:
         super().__init__()
-        self.parameters = parameters_of(tflms_parameters)
-        self.planner = planner_of(planner, self.parameters) if enabled else "off"
+        self.parameters = settings.parameters_of(tflms_parameters)
+        self.planner = settings.planner_of(planner, self.parameters) if enabled else "off"
         self.tier_name, self.swap_dir, self.mapped = tier, swap_dir, mapped
         self.limit = None if memory_limit is None else parse_size(memory_limit)
         choose_tier(tier, "CPU:0")  # refuse an unknown name now
@@ -96,36 +95,41 @@ class LMS(keras.callbacks.Callback):
     @property
     def reports(self) -> dict[str, Report]:
         """The report of each kind of step that ran ("train", "test", "predict"); of several batch shapes, the largest."""
-        found: dict[str, Report] = {}
-        for prepared in self._prepared():
-            kind = prepared.report.step
-            if kind not in found or prepared.report.predicted_peak_bytes > found[kind].predicted_peak_bytes:
-                found[kind] = prepared.report
-        for report in found.values():
-            report.measured_peak_bytes = self.statistics.peak_bytes(report.plan)
-            report.measured_step_seconds = self.statistics.median_seconds(report.plan)
-            report.steps_measured = len(self.statistics.of_plan(report.plan))
-        return found
+        return {kind: report for kind, (report, _) in self._results().items()}
 
     @property
     def report(self) -> Report | None:
         """The report of the training step, else of the only kind that ran; None before the first step."""
-        reports = self.reports
-        return reports.get("train") or next(iter(reports.values()), None)
+        return self._result()[0]
 
     @property
     def plan(self) -> Plan | None:
         """The plan behind `report`."""
-        report = self.report
-        return next((p.plan for p in self._prepared() if p.report is report), None)
+        return self._result()[1]
 
     def write(self, folder: str | Path) -> None:
         """Write lms_plan.json (plans and reports) and lms_report.md of every kind of step to `folder`."""
-        reports = self.reports
-        plans = {p.report.step: p.plan for p in self._prepared() if p.report is reports[p.report.step]}
-        content = {kind: {"report": reports[kind].to_dict(), "plan": plans[kind].to_dict()} for kind in reports}
+        found = self._results()
+        content = {kind: {"report": report.to_dict(), "plan": plan.to_dict()} for kind, (report, plan) in found.items()}
         write_text(Path(folder) / "lms_plan.json", json.dumps(content, indent=1))
-        write_text(Path(folder) / "lms_report.md", "\n".join(reports[k].to_markdown() for k in reports))
+        write_text(Path(folder) / "lms_report.md", "\n".join(report.to_markdown() for report, _ in found.values()))
+
+    def _results(self) -> dict[str, tuple[Report, Plan]]:
+        """By kind of step, or "function" for what `rewrite` was given last."""
+        results = [] if self._runner is None else self._runner.reports()
+        if self._rewritten is not None:
+            made = self._rewritten
+            results.append((report.of(made.prediction, change=made.change), made.plan))
+        found: dict[str, tuple[Report, Plan]] = {}
+        for one in results:
+            kind, peak = one[0].step, one[0].predicted_peak_bytes
+            if kind not in found or peak > found[kind][0].predicted_peak_bytes:
+                found[kind] = one
+        return found
+
+    def _result(self) -> tuple[Report, Plan] | tuple[None, None]:
+        found = self._results()
+        return found.get("train") or next(iter(found.values()), (None, None))
 
     @property
     def storage_error(self) -> StorageError | None:
@@ -203,11 +207,6 @@ class LMS(keras.callbacks.Callback):
             self._runner.engine.close()
             self._runner = None
 
-    def _prepared(self) -> list[Prepared]:
-        """Everything that was planned: steps of the model, or the function that `rewrite` was given last."""
-        steps = [] if self._runner is None else list(self._runner.steps.values())
-        return steps if self._rewritten is None else [*steps, self._rewritten]
-
     # -- the model's functions -------------------------------------------------------------------------------------
 
     def _attach(self, kind: str) -> None:
@@ -233,7 +232,7 @@ class LMS(keras.callbacks.Callback):
 
     def _forget_other(self, model: keras.Model) -> None:
         """Steps of another model, or of this one before it was compiled again, are of no use."""
-        compiled = (model, getattr(model, "_loss_tracker", None))  # `compile` makes a new tracker each time
+        compiled = (model, compilation(model))
         if self._compiled is not None and any(a is not b for a, b in zip(self._compiled, compiled, strict=True)):
             self.close()
         self._compiled = compiled
@@ -263,21 +262,9 @@ class LMS(keras.callbacks.Callback):
 
     def _get_runner(self) -> StepRunner:
         if self._runner is None:
+            chosen = settings.of(self.limit, self.tier_name, self.planner, self.parameters)
             device = memory.compute_device()
-            limit = self.limit if self.limit is not None else memory.device_memory_bytes()
-            hard = memory.current_limit()
-            if hard is not None and limit > hard:
-                raise InputError(
-                    f"LMS(memory_limit={format_size(limit)}) is above the hard limit of {format_size(hard)} that was set"
-                )
-            settings = Settings(
-                limit_bytes=limit,
-                tier=choose_tier(self.tier_name, device),
-                planner=self.planner,
-                pool=pool_of(device, memory.current_limit() is not None),
-                tflms=self.parameters,
-            )
-            engine = Engine(settings, compute_device=device, swap_dir=self.swap_dir, mapped=self.mapped)
+            engine = Engine(chosen, compute_device=device, swap_dir=self.swap_dir, mapped=self.mapped)
             self._runner = StepRunner(engine, self.statistics, adapt=self.adapt)
         return self._runner
 

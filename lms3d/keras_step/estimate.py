@@ -1,8 +1,9 @@
-"""Will it fit, and at what cost? The plan of a model's step without running it, and what a user's words mean to the planner."""
+"""Will it fit, and at what cost? The plan of a model's step, without running it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +11,51 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from lms3d.device import cpu_pool, memory
+from lms3d.device import memory
 from lms3d.errors import DoesNotFit, InputError
+from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import require_graph_step
 from lms3d.keras_step.report import Report
-from lms3d.keras_step.step_runner import part_bytes, with_waiting
+from lms3d.keras_step.settings import parameters_of, planner_of
+from lms3d.keras_step.trace import trace_step
 from lms3d.swap import plan_cache
 from lms3d.swap.cost import Machine
-from lms3d.swap.engine import Engine, choose_tier, trace_step
+from lms3d.swap.engine import Engine
 from lms3d.swap.ir import StepGraph
 from lms3d.swap.plan import Plan
-from lms3d.swap.planners import tflms
-from lms3d.swap.planning import Settings
-from lms3d.swap.tensorflow import surgery
-from lms3d.units import parse_size
+from lms3d.swap.prediction import Prediction
+from lms3d.swap.request import Settings, StepRequest
 
-PLANNERS = ("auto", "hybrid", "tflms")
 STEPS = ("train", "test", "predict")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A step as the planner saw it, what it was planned for, and the outcome. Nothing of TensorFlow is left in it."""
+    """What was asked about a step, and the outcome. Nothing of TensorFlow is left in it.
 
-    graph: StepGraph
-    settings: Settings
-    machine: Machine
+    prediction: for the limit that the plan was made for, which is the floor where the limit asked for is below it.
+    """
+
+    request: StepRequest
     plan: Plan
-    report: Report
+    prediction: Prediction
+
+    @property
+    def graph(self) -> StepGraph:
+        return self.request.graph
+
+    @property
+    def settings(self) -> Settings:
+        return self.request.settings
+
+    @property
+    def machine(self) -> Machine:
+        return self.request.machine
+
+    @cached_property
+    def report(self) -> Report:
+        """The prediction, with the limit that was asked for."""
+        return report.of(replace(self.prediction, limit_bytes=self.request.limit_bytes))
 
 
 def plan_step(
@@ -71,8 +89,8 @@ def plan_step(
     `predicted_step_seconds` under the plan, `unedited_peak_bytes` and `unedited_step_seconds` without. A limit below the floor
     is no error here: the plan is then the one with the smallest peak, and `floor_bytes` is above `limit_bytes`.
 
-    Under a CPU's hard limit batches are supposed to come from the pipelines of `data`, which hand over memory of numpy's: then
-    they count nowhere. Training looks where they lie.
+    Under a CPU's hard limit batches are taken to come from the pipelines of `data`: they lie outside of the limited pool, and
+    count nowhere. Training looks where they are.
 
     Raises InputError for what LMS cannot plan (a model that is not compiled, runs eagerly or under a distribution strategy, sizes
     that are not known, unknown names) and DoesNotFit where the given parameters of TFLMS leave no choice and do not fit.
@@ -80,31 +98,18 @@ def plan_step(
     _require_step(model, step)
     input_spec = batch_spec(input_spec)
     parameters = parameters_of(tflms_parameters)
-    device = memory.compute_device()
-    limit = parse_size(memory_limit) if memory_limit is not None else memory.device_memory_bytes()
-    settings = Settings(
-        limit_bytes=limit,
-        tier=choose_tier(tier, device),
-        planner=planner_of(planner, parameters),
-        pool=pool_of(device, memory_limit is not None or memory.current_limit() is not None),
-        tflms=parameters,
-        effort_seconds=effort_seconds,
-    )
-    engine = Engine(settings, compute_device=device, swap_dir=swap_dir)
+    asked = settings.of(memory_limit, tier, planner_of(planner, parameters), parameters, hypothetical=True)
+    engine = Engine(asked, compute_device=memory.compute_device(), swap_dir=swap_dir)
     function = trace_step(model, step, input_spec)
-    if settings.pool == "split":  # the pipelines of `data` hand over batches that lie outside of it
-        graph, machine = engine.captured(function, (), cpu_pool.gap_bytes(surgery.captured_bytes(function)))
-    else:
-        graph, machine = engine.captured(function, with_waiting(part_bytes(input_spec)))
+    request = engine.request(function, step, on_device.supposed(function, input_spec, asked.pool))
+    request = replace(request, with_floor=with_floor, effort_seconds=effort_seconds)
     try:
-        plan, report = plan_cache.decide(graph, settings, machine, step=step, with_floor=with_floor)
+        plan, prediction = plan_cache.make_plan(request)
     except DoesNotFit as error:
         if error.smallest_limit_bytes is None:
             raise
-        smallest = replace(settings, limit_bytes=error.smallest_limit_bytes)
-        plan, report = plan_cache.decide(graph, smallest, machine, step=step, with_floor=with_floor)
-        report.limit_bytes = limit
-    return Planned(graph=graph, settings=settings, machine=machine, plan=plan, report=report)
+        plan, prediction = plan_cache.make_plan(request.under(limit_bytes=error.smallest_limit_bytes))
+    return Planned(request=request, plan=plan, prediction=prediction)
 
 
 def _require_step(model: keras.Model, step: str) -> None:
@@ -145,28 +150,3 @@ def _spec(part: Any) -> tf.TypeSpec:
 def _is_exact(spec: Any) -> bool:
     """Ragged and sparse parts have no exact shape."""
     return all(p.shape.is_fully_defined() for p in tf.nest.flatten(spec) if isinstance(p, tf.TensorSpec))
-
-
-def parameters_of(given: dict[str, Any]) -> tflms.Parameters:
-    unknown = set(given) - set(tflms.Parameters.__dataclass_fields__)
-    if unknown:
-        raise TypeError(
-            f"LMS has no parameter {sorted(unknown)[0]!r}; TFLMS's are {', '.join(tflms.Parameters.__dataclass_fields__)}"
-        )
-    chosen: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if v is not None}
-    return tflms.Parameters(**chosen)
-
-
-def planner_of(name: str, parameters: tflms.Parameters) -> str:
-    if name not in PLANNERS:
-        raise InputError(f"planner {name!r}: expected one of {', '.join(PLANNERS)}")
-    if name == "auto":
-        return "hybrid" if parameters == tflms.Parameters() else "tflms"
-    return name
-
-
-def pool_of(device: str, limited: bool) -> str:
-    """How the device's memory is handed out: see `lms3d.swap.planners.hybrid.allocator.POOLS`."""
-    if device.startswith("GPU"):
-        return "single"
-    return "split" if limited else "none"

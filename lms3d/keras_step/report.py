@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
+from lms3d.keras_step.step_log import StepStatistics
+from lms3d.swap.prediction import Prediction
 from lms3d.units import format_seconds, format_size
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What happens to one large tensor. `action`: keep, swap, recompute or both; `copies`: how often it comes back in a step."""
-
-    tensor: str
-    bytes: int
-    action: str
-    copies: int = 0
-
-
-@dataclass(kw_only=True)
 class Round:
     """A plan for the step and how it did: predicted, and measured over its first warm steps (None: not, or not yet).
 
@@ -53,76 +45,32 @@ class Round:
         return str(self.plan or "-"), self.reason, peak, step, stall, self.outcome
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
 def _or_dash(value: Any, form: Callable[[Any], str]) -> str:
     return "-" if value is None else form(value)
 
 
-@dataclass(kw_only=True)
-class Report:
-    """Planned and measured figures of one traced step ("train", "test" or "predict").
+@dataclass(frozen=True, kw_only=True)
+class Report(Prediction):
+    """A prediction and what was measured under the plan, of one traced step.
 
-    unedited_peak_bytes: predicted peak without LMS; predicted_peak_bytes: with the plan; floor_bytes: the smallest
-    memory limit that any plan found fits in; unedited_limit_bytes: the smallest limit that would do without LMS.
-    timeline_bytes, unedited_timeline_bytes: live bytes per planned event, in order; timeline_seconds: when each starts.
-    planning_seconds: what the plan took when it was made; from_cache: it was made earlier, for the same step.
-    evaluations, effort_seconds: schedules and replays that it was chosen from, and their price (`lms3d.swap.effort`).
-    plan: number of the plan in lms_stats.csv; rounds: every plan that was made for this step (see `lms3d.keras_step.adaptation`).
+    limit_bytes: the limit in force, whatever the plan was made for. change: what the rewrite inserted.
+    measured_peak_bytes: the largest of all steps; measured_step_seconds: the median after the first. None: nothing ran.
+    plan: number of the plan in lms_stats.csv; rounds: every plan that was made for this step (see `adaptation`).
     """
 
-    step: str
-    planner: str
-    tier: str
-    limit_bytes: int
-    unedited_peak_bytes: int
-    predicted_peak_bytes: int
-    unedited_limit_bytes: int
-    floor_bytes: int | None
-    unedited_step_seconds: float
-    predicted_step_seconds: float
-    predicted_stall_seconds: float = 0.0
-    swapped_out_bytes: int = 0
-    swapped_in_bytes: int = 0
-    recomputed_ops: int = 0
     change: str = ""
-    decisions: tuple[Decision, ...] = ()
-    timeline_bytes: Sequence[int] = ()
-    timeline_seconds: Sequence[float] = ()
-    unedited_timeline_bytes: Sequence[int] = ()
-    peak_at: str = ""
-    peak_tensors: tuple[tuple[str, int], ...] = ()
-    parameters: dict[str, Any] = field(default_factory=dict)
-    planning_seconds: float = 0.0
-    evaluations: int = 0
-    effort_seconds: float = 0.0
-    from_cache: bool = False
     measured_peak_bytes: int | None = None
     measured_step_seconds: float | None = None
     steps_measured: int = 0
     plan: int = 0
-    rounds: list[Round] = field(default_factory=list)
-
-    @property
-    def rewritten(self) -> bool:
-        """True where the plan changes the step."""
-        return self.planner not in ("off", "none")
+    rounds: tuple[Round, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
-        return json.loads(json.dumps(asdict(self), default=int))
+        return {name: value for name, value in super().to_dict().items() if name != "rewritten"}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Report:
-        """The inverse of `to_dict`; TypeError for a field that this version does not know."""
-        plain = {name: _tuples(value) for name, value in values.items() if name not in ("decisions", "rounds")}
-        decisions = tuple(Decision(**d) for d in values["decisions"])
-        return cls(**plain, decisions=decisions, rounds=[Round(**r) for r in values["rounds"]])
 
     def to_markdown(self) -> str:
         """The report as a person reads it: figures first, then the tensors at the peak, then every decision."""
@@ -151,21 +99,6 @@ class Report:
             else "Waiting (measured): what a step took longer than its computing should take, as far as transfers explain it."
         )
         return ["", "## Rounds (predicted / measured)", "", *(f"| {' | '.join(row)} |" for row in rows), "", note]
-
-    def headline(self) -> str:
-        """One sentence for a terminal."""
-        if not self.rewritten:
-            return (
-                f"LMS changes nothing in the {self.step} step: predicted peak {format_size(self.unedited_peak_bytes)}, "
-                f"limit {format_size(self.limit_bytes)}."
-            )
-        moved = f"{format_size(self.swapped_out_bytes)} swapped out per step, {self.recomputed_ops} ops recomputed"
-        if not self.swapped_out_bytes and not self.recomputed_ops:
-            moved = "the large ops run in another order, nothing is swapped out or recomputed"
-        return (
-            f"LMS takes the {self.step} step from a predicted peak of {format_size(self.unedited_peak_bytes)} to "
-            f"{format_size(self.predicted_peak_bytes)} (limit {format_size(self.limit_bytes)}): {moved}."
-        )
 
     def _figures(self) -> list[tuple[str, str]]:
         def size(value: int | None) -> str:
@@ -203,3 +136,23 @@ class Report:
     @staticmethod
     def _ratio(predicted: float, measured: float | None) -> str:
         return "" if not measured else f"{predicted / measured:.2f}"
+
+
+def of(
+    prediction: Prediction,
+    *,
+    change: str = "",
+    plan: int = 0,
+    statistics: StepStatistics | None = None,
+    rounds: Sequence[Round] = (),
+) -> Report:
+    """The report on a plan, by its number in the statistics of the steps that have run."""
+    return Report(
+        **{field.name: getattr(prediction, field.name) for field in fields(Prediction)},
+        change=change,
+        measured_peak_bytes=statistics.peak_bytes(plan) if statistics else None,
+        measured_step_seconds=statistics.median_seconds(plan) if statistics else None,
+        steps_measured=len(statistics.of_plan(plan)) if statistics else 0,
+        plan=plan,
+        rounds=tuple(rounds),
+    )

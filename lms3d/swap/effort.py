@@ -1,11 +1,11 @@
-"""What planning may cost: seconds by price list, never by the clock, so that equal questions get equal plans. No TensorFlow.
+"""What planning may cost, by price list and never by the clock: equal questions get equal plans. No TensorFlow here.
 
-1. Each evaluation has a price by the size of what it looks at: about the seconds that it takes on one core of a server
-   (measured on steps of 630 and 1,426 anchors). A busy machine takes longer and finds the same.
-2. A run grants the larger of `LEAST_SECONDS` and `SHARE` of what its steps take, whatever plans are made for them; what is
-   granted is rounded down to a class, so that runs of nearly the same length ask the same question and meet the cache.
-3. Where nobody knows the length, or the run is long, the planner takes what it can use (None).
-4. A plan comes first: a step that nothing quick fits is searched to the end, whatever that costs.
+- EFFORT-1: each evaluation has a price by the size of what it looks at, about the seconds that it takes on one core of a
+  server. A busy machine takes longer and finds the same.
+- EFFORT-2: a run grants the larger of `LEAST_SECONDS` and `RUN_SHARE` of its steps' time, whatever their plans. The grant is
+  rounded down to a class, so that runs of nearly the same length ask the same question and meet the cache.
+- EFFORT-3: where nobody knows the length, or the run is long, the planner takes what it can use (None).
+- EFFORT-4: there must be a plan: a step that nothing quick fits is searched to the end, whatever that costs.
 """
 
 from __future__ import annotations
@@ -13,13 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-LEAST_SECONDS, SHARE = 3.0, 0.02
-MOST_SECONDS = 96.0  # a class: from here on there is no limit but the planner's own
-SMALLEST_SECONDS = LEAST_SECONDS / 8  # a class: less is no search
-
-# Seconds: of a schedule per anchor, and per copy that is swapped in or computed again; of a replay in a pool per anchor and
-# copy; of the mixed-integer program per anchor; of reading a step per op.
-_ANCHOR, _COPY, _REPLAYED, _EXACT, _OP = 1.5e-6, 8e-6, 2e-6, 1e-3, 5e-5
+from lms3d.swap import tuning
 
 
 @dataclass
@@ -32,17 +26,17 @@ class Account:
 
     def read(self, ops: int) -> None:
         """A step was reduced to a problem."""
-        self.seconds += _OP * ops
+        self.seconds += tuning.OP_SECONDS * ops
 
     def built(self, anchors: int, copies: int) -> None:
         """A schedule. copies: those that come back, of all buffers."""
         self.schedules += 1
-        self.seconds += _ANCHOR * anchors + _COPY * copies
+        self.seconds += tuning.ANCHOR_SECONDS * anchors + tuning.COPY_SECONDS * copies
 
     def replayed(self, anchors: int, copies: int, times: int) -> None:
         """A schedule's allocations, in a pool."""
         self.replays += times
-        self.seconds += _REPLAYED * (anchors + copies) * times
+        self.seconds += tuning.REPLAYED_SECONDS * (anchors + copies) * times
 
     def solved(self, anchors: int) -> None:
         """The mixed-integer program."""
@@ -51,18 +45,26 @@ class Account:
 
 def exact_seconds(anchors: int) -> float:
     """The price of the mixed-integer program."""
-    return _EXACT * anchors
+    return tuning.EXACT_SECONDS * anchors
 
 
-def left(steps: int | None, step_seconds: float, spent_seconds: float) -> float:
-    """Seconds that a run of so many steps grants (rule 2), after what it has spent on plans; infinite where nobody knows."""
-    return math.inf if steps is None else max(LEAST_SECONDS, SHARE * steps * step_seconds) - spent_seconds
+@dataclass(frozen=True)
+class Run:
+    """A run that plans are made for. steps: all of them, None is unknown. spent_seconds: what its plans have cost so far."""
 
+    steps: int | None = None
+    spent_seconds: float = 0.0
 
-def granted(steps: int | None, step_seconds: float, spent_seconds: float = 0.0) -> float | None:
-    """The class of what is left, and at least the smallest one. None: no limit (rule 3)."""
-    seconds = left(steps, step_seconds, spent_seconds)
-    if seconds >= MOST_SECONDS:
-        return None
-    seconds = max(seconds, SMALLEST_SECONDS)
-    return float(LEAST_SECONDS * 2.0 ** math.floor(math.log2(seconds / LEAST_SECONDS)))
+    def left(self, step_seconds: float) -> float:
+        """Seconds that the run still grants (EFFORT-2); infinite where nobody knows."""
+        if self.steps is None:
+            return math.inf
+        return max(tuning.LEAST_SECONDS, tuning.RUN_SHARE * self.steps * step_seconds) - self.spent_seconds
+
+    def granted(self, step_seconds: float) -> float | None:
+        """The class of what is left, at least the smallest one. None: no limit (EFFORT-3)."""
+        seconds = self.left(step_seconds)
+        if seconds >= tuning.MOST_SECONDS:
+            return None
+        seconds = max(seconds, tuning.SMALLEST_SECONDS)
+        return float(tuning.LEAST_SECONDS * 2.0 ** math.floor(math.log2(seconds / tuning.LEAST_SECONDS)))

@@ -1,43 +1,50 @@
-"""Traced function in, function that fits out: capture -> decide -> rewrite, with the tier that the device needs."""
+"""Traced function in, function that fits out: capture -> plan -> rewrite, on the tier that the device needs."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from lms3d.device import cpu_pool, memory
 from lms3d.errors import DoesNotFit, InputError, StorageError
-from lms3d.keras_step.report import Report
-from lms3d.swap import effort, plan_cache
+from lms3d.swap import plan_cache, planning, tuning
 from lms3d.swap.cost import Machine, step_seconds
+from lms3d.swap.effort import Run
 from lms3d.swap.ir import StepGraph
 from lms3d.swap.plan import SCOPE, Plan
-from lms3d.swap.planning import Settings, decide, fits_unedited
+from lms3d.swap.planners import PLANNERS
+from lms3d.swap.prediction import Prediction
+from lms3d.swap.request import OnDevice, Settings, StepRequest
 from lms3d.swap.tensorflow import guard, op_costs, speeds, surgery
 from lms3d.swap.tensorflow.capture import capture
-from lms3d.swap.tensorflow.rewrite import already_rewritten, rewrite
+from lms3d.swap.tensorflow.rewrite import rewrite
 from lms3d.swap.tiers.base import DiskTier, HostTier, Tier, remove_orphans, swap_parent
 from lms3d.units import format_size
 
 log = logging.getLogger("lms3d")
 TIERS = ("auto", "host", "disk")
-NEAR_LIMIT = 0.7
+
+Function: TypeAlias = tf.types.experimental.ConcreteFunction
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A function that is ready to run, the plan behind it and the report on it; the speeds that it was planned with."""
+    """A function that is ready to run, its plan, and the machine that the plan was made for.
 
-    function: tf.types.experimental.ConcreteFunction
+    change: what the rewrite inserted. number: of the plan in lms_stats.csv, 0 before it has one.
+    """
+
+    function: Function
     plan: Plan
-    report: Report
-    machine: Machine = field(default_factory=Machine)
+    prediction: Prediction
+    machine: Machine
+    change: str = ""
+    number: int = 0
 
 
 def choose_tier(tier: str, compute_device: str) -> str:
@@ -77,81 +84,107 @@ class Engine:
             self._machine = speeds.machine(self.compute_device, tier, folder, mapped=self.mapped)
         return self._machine
 
-    def captured(
-        self, function: tf.types.experimental.ConcreteFunction, batches: Sequence[int], extra_bytes: int = 0
-    ) -> tuple[StepGraph, Machine]:
-        """The step behind `function`, before any rewrite, and the speeds to plan it with. Makes it plannable: see there."""
-        _make_plannable(function.graph)
-        graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes, batches=batches)
-        return self._with_ops(graph, self.machine, function)
+    @property
+    def fixed(self) -> str | None:
+        """See `Planner.fixed`: None where there may be a second plan."""
+        return PLANNERS[self.settings.planner]().fixed(self.settings.parameters)
 
-    def _with_ops(
-        self, graph: StepGraph, machine: Machine, function: tf.types.experimental.ConcreteFunction
-    ) -> tuple[StepGraph, Machine]:
-        """The same with the costs of single ops, which are measured where they are not known yet."""
+    # -- planning ------------------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        function: Function,
+        step: str,
+        on_device: OnDevice,
+        *,
+        settings: Settings | None = None,
+        machine: Machine | None = None,
+        lazy: bool = False,
+    ) -> StepRequest:
+        """What to ask the planner about the step behind `function`. Edits the graph in ways that change no result.
+
+        settings, machine: in place of the engine's own. lazy: ops are not measured where the step will be left alone.
+        """
+        settings, machine = settings or self.settings, machine or self.machine
+        graph = self._captured(function, on_device)
+        request = settings.request(graph, machine, step=step)
+        if lazy and planning.leaves_alone(request):
+            return request
+        graph, machine = self._with_ops(graph, machine, function)
+        return replace(request, graph=graph, machine=machine)
+
+    def _captured(self, function: Function, on_device: OnDevice) -> StepGraph:
+        if not was_rewritten(function.graph):
+            surgery.separate_bias_gradients(function.graph)
+            surgery.fix_shapes(function.graph)
+        return capture(
+            function,
+            compute_device=self.compute_device,
+            extra_bytes=on_device.extra_bytes,
+            batches=on_device.batches,
+        )
+
+    def _with_ops(self, graph: StepGraph, machine: Machine, function: Function) -> tuple[StepGraph, Machine]:
+        """With the costs of single ops, measured where they are not known yet."""
         in_use = tf.config.experimental.get_memory_info(self.compute_device)["current"]
         free = memory.device_memory_bytes() - in_use
         return op_costs.with_ops(graph, machine, function, device=self.compute_device, free_bytes=free)
 
+    # -- rewriting -----------------------------------------------------------------------------------------------------
+
     def prepare(
         self,
-        function: tf.types.experimental.ConcreteFunction,
+        function: Function,
         step: str,
         *,
-        extra_bytes: int = 0,
-        batches: Sequence[int] | None = None,
-        with_floor: bool = False,
-        budget_bytes: int | None = None,
+        on_device: OnDevice | None = None,
+        limit_bytes: int | None = None,
         machine: Machine | None = None,
-        steps: int | None = None,
-        spent_seconds: float = 0.0,
+        run: Run | None = None,
     ) -> Prepared:
-        """Plan `function` (step: "train", "test", "predict") and rewrite it. Raises DoesNotFit below the floor.
+        """Plan `function` (step: "train", "test", "predict", "function") and rewrite it. Raises DoesNotFit below the floor.
 
-        extra_bytes, batches: what else stays on the device meanwhile, see `capture`. A function that was rewritten before is left
-        alone.
-        budget_bytes, machine: plan for these, where experience says so, in place of the limit and the measured speeds.
-        steps, spent_seconds: of the run, None is unknown, and what planning has cost it already: see `effort`.
+        limit_bytes, machine: plan for these, where experience says so, in place of the limit and the measured speeds; the
+        prediction still names the limit. A function that was rewritten before is left alone.
         """
         cpu_pool.open_crumb_holes()
-        if not was_rewritten(function.graph):
-            _make_plannable(function.graph)
-        graph = capture(function, compute_device=self.compute_device, extra_bytes=extra_bytes, batches=batches)
-        if already_rewritten(graph):
-            log.info("lms: the function has been rewritten before; nothing to do")
-            _, report = decide(
-                graph,
-                Settings(limit_bytes=self.settings.limit_bytes, planner="off"),
-                self.machine,
-                step=step,
-                with_floor=False,
-            )
-            if not isinstance(function, surgery.RewrittenFunction):  # what was rewritten is its graph
-                function = surgery.make_function(function)
-            return Prepared(function, Plan(), report)
-        settings = replace(self.settings, limit_bytes=budget_bytes or self.settings.limit_bytes)
-        machine = machine or self.machine
-        if not fits_unedited(graph, settings, machine):  # what is left alone needs no precise prediction
-            graph, machine = self._with_ops(graph, machine, function)
-        granted = effort.granted(steps, step_seconds(graph, machine), spent_seconds)
-        settings = replace(settings, effort_seconds=granted)
-        plan, report = plan_cache.decide(graph, settings, machine, step=step, with_floor=with_floor)
-        report.limit_bytes = self.settings.limit_bytes
-        log.info("lms: %s", report.headline())
+        on_device, run = on_device or OnDevice(), run or Run()
+        settings = replace(self.settings, limit_bytes=limit_bytes or self.settings.limit_bytes)
+        if was_rewritten(function.graph):
+            return self._as_it_is(function, step, on_device)
+        request = self.request(function, step, on_device, settings=settings, machine=machine, lazy=True)
+        effort_seconds = run.granted(step_seconds(request.graph, request.machine))
+        request = replace(request, effort_seconds=effort_seconds, with_floor=False)
+        plan, prediction = plan_cache.make_plan(request)
+        prediction = replace(prediction, limit_bytes=self.settings.limit_bytes)
+        log.info("lms: %s", prediction.headline())
         self._check_host_memory(plan)
-        if not plan.empty:
-            function, change = rewrite(function, graph, plan, self.tier)
-            report.change = str(change)
-        else:  # the same graph optimisers whatever the plan: some of them change the last bits of a result
-            function = surgery.make_function(function)
-        if self._guarded(report, min(settings.limit_bytes, self.settings.limit_bytes)):
+        function, change = self._rewritten(function, request, plan)
+        if self._guarded(prediction, min(request.limit_bytes, self.settings.limit_bytes)):
             function, guards = guard.insert(function, planned=not plan.empty)
             log.info("lms: %d guards against oneDNN kernels that do not check their memory", guards)
-        return Prepared(function, plan, report, machine)
+        return Prepared(function=function, plan=plan, prediction=prediction, machine=request.machine, change=change)
 
-    def _guarded(self, report: Report, limit_bytes: int) -> bool:
+    def _as_it_is(self, function: Function, step: str, on_device: OnDevice) -> Prepared:
+        log.info("lms: the function has been rewritten before; nothing to do")
+        off = replace(self.settings, planner="off")
+        request = off.request(self._captured(function, on_device), self.machine, step=step, with_floor=False)
+        plan, prediction = planning.make_plan(request)
+        if not isinstance(function, surgery.RewrittenFunction):  # what was rewritten is its graph
+            function = surgery.make_function(function)
+        return Prepared(function=function, plan=plan, prediction=prediction, machine=request.machine)
+
+    def _rewritten(self, function: Function, request: StepRequest, plan: Plan) -> tuple[Function, str]:
+        """The function, and what changed. Even an empty plan makes a new one: whatever the plan, the same graph optimisers
+        run, since some of them change the last bits of a result."""
+        if plan.empty:
+            return surgery.make_function(function), ""
+        rewritten, change = rewrite(function, request.graph, plan, self.tier)
+        return rewritten, str(change)
+
+    def _guarded(self, prediction: Prediction, limit_bytes: int) -> bool:
         """Where running out of memory is possible and would end the process (see `guard`)."""
-        near = report.predicted_peak_bytes > limit_bytes * NEAR_LIMIT
+        near = prediction.predicted_peak_bytes > limit_bytes * tuning.NEAR_LIMIT
         return self.settings.pool != "none" and self.compute_device.startswith("CPU") and near
 
     def _check_host_memory(self, plan: Plan) -> None:
@@ -165,6 +198,8 @@ class Engine:
                 f"{format_size(limit)} of it; set TF_GPU_HOST_MEM_LIMIT_IN_MB={-(-plan.swapped_out_bytes // (1 << 20))} "
                 "or more, or raise --memory-limit, which swaps less"
             )
+
+    # -- the tier ------------------------------------------------------------------------------------------------------
 
     @property
     def storage_error(self) -> StorageError | None:
@@ -195,12 +230,6 @@ def was_rewritten(graph: tf.Graph) -> bool:
     return any(op.name.startswith(SCOPE) for op in graph.get_operations())
 
 
-def _make_plannable(graph: tf.Graph) -> None:
-    """Small edits that change no result, before a step is captured."""
-    surgery.separate_bias_gradients(graph)
-    surgery.fix_shapes(graph)
-
-
 def _check_writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -210,23 +239,3 @@ def _check_writable(folder: Path) -> None:
         ) from None
     if not os.access(folder, os.W_OK):
         raise InputError(f"swap folder {str(folder)!r} is not writable; give another one with --swap-dir")
-
-
-def model_step(model: Any, step: str) -> Callable[[Any], Any]:
-    """`model.train_step`, `test_step` or `predict_step`, with optional batch parts converted as Keras does."""
-    converted: Callable[[Any], Any] = model._autoconvert_optionals(getattr(model, f"{step}_step"))
-    return converted
-
-
-def trace_step(model: Any, step: str, spec: Any) -> tf.types.experimental.ConcreteFunction:
-    """Trace one step of a compiled Keras model for batches of `spec` (nested TensorSpecs, static shapes).
-
-    What is not built yet, the step itself builds as it is traced, as in Keras; TensorFlow then traces it once more. To predict, the
-    model need not be compiled.
-    """
-    optimizer = getattr(model, "optimizer", None)
-    built = all(layer.built for layer in model._flatten_layers())
-    if step == "train" and optimizer is not None and built and not optimizer.built:
-        optimizer.build(model.trainable_variables)  # saves the second trace
-    function = model_step(model, step)
-    return surgery.trace(lambda data: function(data), spec)

@@ -1,19 +1,21 @@
-"""Plans that were made before: `decide.decide` with a memory, one file per plan in the cache folder. No TensorFlow here.
+"""`planning.make_plan` with a memory: one file per plan in the cache folder. No TensorFlow here.
 
-A plan takes seconds to make and the same step comes again: in the next run, after `--resume`. Rules:
- 1. The key is a hash of everything that the outcome depends on: each op of the step, the settings, the speeds of the
-    machine (of measured ops only those that the step has), and the planner itself, that is, its sources and its libraries.
- 2. What comes back equals what was stored, to the last bit. Where that is not so (a value that JSON does not keep), nothing
-    is stored; a file that cannot be read, or whose plan cannot be applied to the step, counts as none.
- 3. That no plan fits is an outcome like any other: it is kept, and raised again.
- 4. The folder holds `MOST_PLANS` plans; those that were not used for longest go first. A folder that cannot be written
-    costs the time to plan again and nothing else.
+A plan takes seconds to make, and the same step comes again: in the next run, after `--resume`. Rules:
+- CACHE-1: the key hashes all that the outcome depends on: each op of the step, the settings, the speeds of the machine (of
+  measured ops those that the step has), and the planner itself: the sources of the engine, of a planner that is registered
+  from elsewhere, and the versions of the libraries. A planner whose source cannot be found is not cached.
+- CACHE-2: what comes back equals what was stored, to the last bit. A value that JSON does not keep is not stored; a file
+  that cannot be read, or whose plan cannot be applied to the step, counts as absent.
+- CACHE-3: that no plan fits is an outcome too. It is stored, and raised again.
+- CACHE-4: the folder holds `tuning.MOST_PLANS` plans; the least recently used go first. A folder that cannot be written
+  costs the time to plan again and nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 import os
 from dataclasses import fields, replace
@@ -24,32 +26,26 @@ from typing import Any
 
 from lms3d import files
 from lms3d.errors import DoesNotFit, StorageError
-from lms3d.keras_step import report as report_module
-from lms3d.keras_step.report import Report
-from lms3d.swap import edit
-from lms3d.swap import planning as planning
-from lms3d.swap.cost import Machine
+from lms3d.swap import edit, planning, tuning
 from lms3d.swap.ir import StepGraph
 from lms3d.swap.plan import Plan
-from lms3d.swap.planning import Settings
+from lms3d.swap.planners import PLANNERS
+from lms3d.swap.prediction import Prediction
+from lms3d.swap.request import StepRequest
 
-MOST_PLANS = 100
-
-Outcome = tuple[Plan, Report] | DoesNotFit
+Outcome = tuple[Plan, Prediction] | DoesNotFit
 
 
-def decide(
-    graph: StepGraph, settings: Settings, machine: Machine, *, step: str = "train", with_floor: bool = True
-) -> tuple[Plan, Report]:
-    """As `decide.decide`, from the cache where the same question was asked before (`report.from_cache`).
-
-    Raises DoesNotFit, with the smallest limit, where no plan fits.
-    """
-    path = directory() / f"{key(graph, settings, machine, step=step, with_floor=with_floor)}.json"
-    outcome = _load(path, graph)
+def make_plan(request: StepRequest) -> tuple[Plan, Prediction]:
+    """As `planning.make_plan`, from the cache where the same was asked before (`prediction.from_cache`)."""
+    name = key(request)
+    if name is None:
+        return planning.make_plan(request)
+    path = directory() / f"{name}.json"
+    outcome = _load(path, request.graph)
     if outcome is None:
         try:
-            outcome = planning.decide(graph, settings, machine, step=step, with_floor=with_floor)
+            outcome = planning.make_plan(request)
         except DoesNotFit as error:
             outcome = error
         _save(path, outcome)
@@ -63,46 +59,46 @@ def directory() -> Path:
     return files.cache_directory() / "plans"
 
 
-def key(graph: StepGraph, settings: Settings, machine: Machine, *, step: str, with_floor: bool) -> str:
-    """The name of an outcome (rule 1). Dataclasses print all their fields, so a new field is part of it at once."""
-    digest = hashlib.sha256()
-    parts = (
-        _planner(),
-        step,
-        with_floor,
-        settings,
-        _speeds(graph, machine),
-        graph.resident_bytes,
-        graph.batches,
-        sorted(graph.returned),
-    )
+def key(request: StepRequest) -> str | None:
+    """The name of an outcome (CACHE-1). Dataclasses print all their fields, so a new field counts at once."""
+    source = _planner_source(PLANNERS[request.settings.planner])
+    if source is None:
+        return None
+    graph = request.graph
+    others = [(f.name, getattr(request, f.name)) for f in fields(request) if f.name not in ("graph", "machine")]
+    parts = (_engine(), others, _speeds(request), graph.resident_bytes, graph.batches, sorted(graph.returned))
+    digest = hashlib.sha256(source)
     for part in (*parts, *graph.ops):
         digest.update(repr(part).encode() + b"\n")
     return digest.hexdigest()[:40]
 
 
-def _speeds(graph: StepGraph, machine: Machine) -> list[tuple[str, Any]]:
-    """The machine, field by field; of the measured ops only those that this step has."""
-    found: list[tuple[str, Any]] = []
-    for field in fields(machine):
-        value = getattr(machine, field.name)
-        if field.name == "op_table":
-            value = sorted({(op.signature, value[op.signature]) for op in graph.ops if op.signature in value})
-        found.append((field.name, value))
-    return found
+def _speeds(request: StepRequest) -> list[tuple[str, Any]]:
+    """The machine, field by field; of the measured ops those that this step has."""
+    machine, table = request.machine, request.machine.op_table
+    measured = sorted({(op.signature, table[op.signature]) for op in request.graph.ops if op.signature in table})
+    plain = [(f.name, getattr(machine, f.name)) for f in fields(machine) if f.name != "op_table"]
+    return [*plain, ("op_table", measured)]
 
 
 @cache
-def _planner() -> str:
-    """What decides: a hash of the engine's sources, so that nobody has to raise a version number, and the libraries."""
+def _engine() -> str:
+    """A hash of the engine's sources, so that nobody has to raise a version number, and of its libraries' versions."""
     digest = hashlib.sha256(f"numpy {version('numpy')} scipy {version('scipy')}".encode())
-    for source in (*sorted(Path(__file__).parent.rglob("*.py")), Path(report_module.__file__)):
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()
 
 
+def _planner_source(planner: type) -> bytes | None:
+    """The file that defines a planner; None where there is none, as for one that was typed in."""
+    with contextlib.suppress(OSError, TypeError):
+        return Path(inspect.getsourcefile(planner) or "").read_bytes()
+    return None
+
+
 def _load(path: Path, graph: StepGraph) -> Outcome | None:
-    """The stored outcome (rule 2), or None."""
+    """The stored outcome (CACHE-2), or None."""
     try:
         outcome = _from_json(path.read_text())
         if not isinstance(outcome, DoesNotFit):
@@ -111,32 +107,33 @@ def _load(path: Path, graph: StepGraph) -> Outcome | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     with contextlib.suppress(OSError):
-        os.utime(path)  # used just now: rule 4
+        os.utime(path)  # CACHE-4
     return outcome
 
 
 def _save(path: Path, outcome: Outcome) -> None:
-    with contextlib.suppress(StorageError, OSError, TypeError, ValueError):  # what cannot be kept is made again: rule 4
+    with contextlib.suppress(StorageError, OSError, TypeError, ValueError):  # CACHE-4
         text = _to_json(outcome)
-        if not _same(_from_json(text), outcome):  # rule 2
+        if not _same(_from_json(text), outcome):  # CACHE-2
             return
         files.write_text(path, text)
         kept = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)
-        for old in kept[:-MOST_PLANS]:
+        for old in kept[: -tuning.MOST_PLANS]:
             old.unlink(missing_ok=True)
 
 
 def _to_json(outcome: Outcome) -> str:
     if isinstance(outcome, DoesNotFit):
         return json.dumps({"does not fit": str(outcome), "smallest_limit_bytes": outcome.smallest_limit_bytes})
-    return json.dumps({"plan": outcome[0].to_dict(), "report": outcome[1].to_dict()})
+    plan, prediction = outcome
+    return json.dumps({"plan": plan.to_dict(), "prediction": prediction.to_dict()})
 
 
 def _from_json(text: str) -> Outcome:
     values = json.loads(text)
     if "does not fit" in values:
         return DoesNotFit(values["does not fit"], values["smallest_limit_bytes"])
-    return Plan.from_dict(values["plan"]), Report.from_dict(values["report"])
+    return Plan.from_dict(values["plan"]), Prediction.from_dict(values["prediction"])
 
 
 def _same(one: Outcome, other: Outcome) -> bool:

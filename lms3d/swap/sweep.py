@@ -1,35 +1,32 @@
-"""One step under many limits: what each costs in time, by this planner and by what others do. No TensorFlow here.
+"""One step under many limits: what each costs in time, by this planner and by others. No TensorFlow here.
 
-The limits lie evenly between the floor and the smallest limit that needs no LMS ("fit"). At each of them stand the plan of
-this planner and TFLMS's, auto-tuned where its parameters are not given. Two methods know no limit: swap everything that can
-be swapped, recompute everything that can be recomputed (the rest is kept). They stand where they would just fit.
-So that the axes mean the same for all:
- 1. Every plan is put into the step (`edit.apply`) and run by the same simulator (`simulate`), which says peak and seconds.
- 2. Every plan may use the same share of a limit (`search.usable_bytes`); the rest is for what no plan foresees. That the
-    tensors fit as pieces in a pool, too, is asked of all but TFLMS, which has no fixed order in which to replay them.
- 3. Nothing is planned with a limit that is not a whole MiB, and nothing is run: these are predictions.
+The limits lie evenly between the floor and the smallest limit without LMS ("fit"). At each of them: the plan of the hybrid
+planner, and TFLMS's, auto-tuned where its parameters are not given. Two planners have one plan for all limits, "swap
+everything" and "recompute everything"; they stand at the smallest limit that they fit in. To be comparable:
+- SWEEP-1: every plan is applied to the step (`edit.apply`) and run by one simulator, which gives peak and seconds.
+- SWEEP-2: every plan may use the same share of a limit (`search.usable_bytes`). That the tensors fit a pool as pieces, too,
+  is asked of all but TFLMS, which has no fixed order to replay.
+- SWEEP-3: limits are whole MiB, and nothing is run: these are predictions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from lms3d.errors import DoesNotFit
-from lms3d.swap import edit, plan_cache
-from lms3d.swap.cost import Machine
-from lms3d.swap.ir import StepGraph
+from lms3d.swap import edit, plan_cache, tuning
 from lms3d.swap.plan import Plan
-from lms3d.swap.planners import tflms
-from lms3d.swap.planners.hybrid import emit, search
-from lms3d.swap.planners.hybrid.problem import Buffer, Problem, reduce
-from lms3d.swap.planners.hybrid.schedule import Choice, Mode, build
-from lms3d.swap.planning import Settings
+from lms3d.swap.planners.hybrid import search
+from lms3d.swap.planners.study import Study
+from lms3d.swap.planners.tflms.parameters import Parameters
+from lms3d.swap.request import StepRequest
 from lms3d.swap.simulate import simulate
 
 LMS = "lms3d"
 TFLMS, TFLMS_PART, TFLMS_GIVEN = "TFLMS auto-tune", "TFLMS, some parameters given", "TFLMS, parameters given"
 SWAP_ALL, RECOMPUTE_ALL = "swap everything", "recompute everything"
+EVERYTHING = {SWAP_ALL: "swap_everything", RECOMPUTE_ALL: "recompute_everything"}
 WITHOUT = "without LMS"
 _MIB = 1 << 20
 
@@ -73,38 +70,28 @@ class Sweep:
 
 
 def run(
-    graph: StepGraph,
-    settings: Settings,
-    machine: Machine,
+    request: StepRequest,
     *,
     limits: int,
     ends: tuple[int, int] | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Plan `graph` at `limits` (2 or more) limits. The limit and the planner in `settings` do not matter.
+    """Plan the step of `request` at `limits` (2 or more) limits. Its own limit, planner and effort do not matter.
 
-    ends: the floor and the fit in bytes, where a report (`floor_bytes`, `unedited_limit_bytes`) has named them already.
-
-    Takes some seconds per limit; plans come from the cache where they were made before (`store`).
+    ends: the floor and the fit in bytes, where a prediction (`floor_bytes`, `unedited_limit_bytes`) has named them already.
+    Takes some seconds per limit; plans that were made before come from the cache.
     """
-    floor_bytes, fit_bytes = ends or _ends(graph, settings, machine)
+    request = replace(request, with_floor=False)
+    floor_bytes, fit_bytes = ends or _ends(request)
     chosen = between(floor_bytes, fit_bytes, limits)
-    unedited = _point(WITHOUT, fit_bytes, Plan(), graph, machine)
-    problem = reduce(graph, machine)
-    theirs, points = _name(settings.tflms), []
+    theirs = _name(request.settings.parameters)
+    unedited = _point(WITHOUT, fit_bytes, Plan(), request)
+    points: list[Point] = []
     for done, limit in enumerate(chosen):
         if progress:
             progress(done, len(chosen), "planning")
-        hybrid = replace(settings, planner="hybrid", limit_bytes=limit)
-        points.append(_point(LMS, limit, _planned(graph, hybrid, machine), graph, machine))
-        budget = search.usable_bytes(problem, limit, settings.pool)
-        levels = replace(settings, planner="tflms", limit_bytes=int(budget / tflms.SAFETY) + 1)
-        points.append(_within(budget, _point(theirs, limit, _planned(graph, levels, machine), graph, machine)))
-    points += [
-        _everything(SWAP_ALL, problem, Mode.SWAP, lambda buffer: buffer.swappable, settings.pool, machine),
-        _everything(RECOMPUTE_ALL, problem, Mode.RECOMPUTE, lambda buffer: buffer.recomputable, settings.pool, machine),
-        unedited,
-    ]
+        points += _under(request, limit, theirs)
+    points += [*_everything(request), unedited]
     if progress:
         progress(len(chosen), len(chosen), "planning")
     return Sweep(
@@ -122,23 +109,40 @@ def between(floor_bytes: int, fit_bytes: int, count: int) -> list[int]:
     return sorted({-int(-step // _MIB) * _MIB for step in steps})
 
 
-def _name(parameters: tflms.Parameters) -> str:
+def _name(parameters: Parameters | None) -> str:
     """What a plan by TFLMS with these parameters is called."""
-    if parameters == tflms.Parameters():
+    if parameters is None or parameters == Parameters():
         return TFLMS
-    tuned = (parameters.swapout_threshold, parameters.swapin_ahead, parameters.swapin_groupby, parameters.sync_mode)
-    return TFLMS_PART if None in tuned else TFLMS_GIVEN
+    return TFLMS_GIVEN if parameters.fixed else TFLMS_PART
 
 
-def _ends(graph: StepGraph, settings: Settings, machine: Machine) -> tuple[int, int]:
+def _ends(request: StepRequest) -> tuple[int, int]:
     """The floor and the smallest limit without LMS."""
-    _, report = plan_cache.decide(graph, replace(settings, planner="off"), machine, with_floor=True)
-    return report.floor_bytes or report.unedited_limit_bytes, report.unedited_limit_bytes
+    _, found = plan_cache.make_plan(replace(request.under(planner="off"), with_floor=True))
+    return found.floor_bytes or found.unedited_limit_bytes, found.unedited_limit_bytes
 
 
-def _planned(graph: StepGraph, settings: Settings, machine: Machine) -> Plan | None:
+def _under(request: StepRequest, limit_bytes: int, theirs: str) -> Iterator[Point]:
+    """The hybrid planner and TFLMS under one limit, with the same share of it to use (SWEEP-2)."""
+    yield _point(LMS, limit_bytes, _plan(request.under(planner="hybrid", limit_bytes=limit_bytes)), request)
+    budget = search.usable_bytes(Study(request).traced, limit_bytes, request.settings.pool)
+    levels = request.under(planner="tflms", limit_bytes=int(budget / tuning.TFLMS_SAFETY) + 1)
+    yield _within(budget, _point(theirs, limit_bytes, _plan(levels), request))
+
+
+def _everything(request: StepRequest) -> Iterator[Point]:
+    """The planners that have one plan, at the smallest limit that it fits in."""
+    for method, planner in EVERYTHING.items():
+        try:
+            plan_cache.make_plan(request.under(planner=planner, limit_bytes=1))
+        except DoesNotFit as error:
+            limit = error.smallest_limit_bytes or 0
+            yield _point(method, limit, _plan(request.under(planner=planner, limit_bytes=limit)), request)
+
+
+def _plan(request: StepRequest) -> Plan | None:
     try:
-        return plan_cache.decide(graph, settings, machine, with_floor=False)[0]
+        return plan_cache.make_plan(request)[0]
     except DoesNotFit:
         return None
 
@@ -149,21 +153,10 @@ def _within(budget_bytes: int, point: Point) -> Point:
     return point if fits else Point(method=point.method, limit_bytes=point.limit_bytes)
 
 
-def _everything(
-    method: str, problem: Problem, mode: Mode, movable: Callable[[Buffer], bool], pool: str, machine: Machine
-) -> Point:
-    """Every buffer that can be moved is, whatever it costs; at the smallest limit that this fits in."""
-    choices = {i: Choice(mode) for i, buffer in enumerate(problem.buffers) if movable(buffer)}
-    schedule = build(problem, choices, machine)
-    limit = search.needed_bytes(problem, schedule, pool)
-    solution = search.Solution(problem, choices, schedule, limit, schedule.peak_bytes, True)
-    return _point(method, limit, emit.emit(solution), problem.graph, machine)
-
-
-def _point(method: str, limit_bytes: int, plan: Plan | None, graph: StepGraph, machine: Machine) -> Point:
+def _point(method: str, limit_bytes: int, plan: Plan | None, request: StepRequest) -> Point:
     if plan is None:
         return Point(method=method, limit_bytes=limit_bytes)
-    step = simulate(edit.apply(graph, plan), machine)
+    step = simulate(edit.apply(request.graph, plan), request.machine)
     return Point(
         method=method,
         limit_bytes=limit_bytes,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from lms3d.config import TrainConfig
 from lms3d.console import say
 from lms3d.errors import DoesNotFit
-from lms3d.swap import effort
-from lms3d.tasks import task_of
+from lms3d.swap import tuning
 from lms3d.training import demo
+from lms3d.training.task import Task
 from lms3d.units import format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from lms3d.keras_step.estimate import Planned
     from lms3d.keras_step.report import Report
+    from lms3d.swap.prediction import Prediction
 
 DEFAULT_EPOCHS = 500
 _TFLMS = ("swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode", "serialization", "serialization_by_size")
@@ -33,43 +34,40 @@ def lms_arguments(options: TrainConfig) -> dict[str, Any]:
 
 
 def plan_step(
-    options: TrainConfig, model: keras.Model, *, with_floor: bool = False, effort_seconds: float | None = None
+    options: TrainConfig,
+    task: Task,
+    model: keras.Model,
+    *,
+    with_floor: bool = False,
+    effort_seconds: float | None = None,
 ) -> Planned:
     """What LMS would do to the training step with the options as they are; nothing is run."""
     import tensorflow as tf
 
     from lms3d.keras_step import estimate
 
-    arguments = lms_arguments(options)
-    planner = "tflms" if any(arguments[name] is not None for name in _TFLMS) else "hybrid"
     batch = options.batch_size
     spec = (
         tf.TensorSpec((batch, *model.input_shape[1:]), tf.float32),
-        tf.TensorSpec((batch, *model.output_shape[1:]), task_of(options).target_dtype),
+        tf.TensorSpec((batch, *model.output_shape[1:]), task.target_dtype),
     )
-    return estimate.plan_step(
-        model, spec, planner=planner, with_floor=with_floor, effort_seconds=effort_seconds, **arguments
-    )
+    asked = lms_arguments(options)
+    return estimate.plan_step(model, spec, with_floor=with_floor, effort_seconds=effort_seconds, **asked)
 
 
-def estimate_step(
-    options: TrainConfig, model: keras.Model, *, with_floor: bool = False, effort_seconds: float | None = None
-) -> Report:
+def estimate_step(options: TrainConfig, task: Task, model: keras.Model, *, with_floor: bool = False) -> Report:
     """What the training step needs with the options as they are, and without LMS; nothing is run."""
-    return plan_step(options, model, with_floor=with_floor, effort_seconds=effort_seconds).report
+    return plan_step(options, task, model, with_floor=with_floor).report
 
 
-def require_fit(options: TrainConfig, report: Report) -> None:
+def require_fit(options: TrainConfig, report: Prediction) -> None:
     """DoesNotFit, with the smallest limits, where the step will not fit in the limit of its report."""
-    from lms3d.swap.planning import does_not_fit
-
-    without = report.unedited_limit_bytes
-    floor_bytes = min(report.floor_bytes or without, without)
+    without, floor_bytes = report.unedited_limit_bytes, report.smallest_limit_bytes
     if options.lms and floor_bytes > report.limit_bytes:
-        raise does_not_fit(report.limit_bytes, floor_bytes, without, report.peak_tensors[:-1])
+        raise report.does_not_fit(report.limit_bytes)
     if options.lms:
         require_given_parameters_fit(report)
-    if not options.lms and without > report.limit_bytes:
+    elif without > report.limit_bytes:
         raise DoesNotFit(
             f"the step does not fit in {format_size(report.limit_bytes)} without LMS: the smallest memory limit that would do is "
             f"{format_size(floor_bytes)} with LMS and {format_size(without)} without; use --lms or raise --memory-limit",
@@ -77,9 +75,9 @@ def require_fit(options: TrainConfig, report: Report) -> None:
         )
 
 
-def require_given_parameters_fit(report: Report) -> None:
-    """DoesNotFit where TFLMS's parameters, all given, leave one plan, and its predicted peak is above the limit."""
-    if report.planner == "tflms" and report.predicted_peak_bytes > report.limit_bytes:
+def require_given_parameters_fit(report: Prediction) -> None:
+    """DoesNotFit where the plan's peak is above the limit that it was made for: of TFLMS's parameters, all are given."""
+    if report.predicted_peak_bytes > report.limit_bytes:
         raise DoesNotFit(
             f"the step does not fit in {format_size(report.limit_bytes)} with the TFLMS parameters that were given, whose plan "
             f"peaks at {format_size(report.predicted_peak_bytes)}; leave one or all of them out to have them tuned, or raise "
@@ -87,23 +85,25 @@ def require_given_parameters_fit(report: Report) -> None:
         )
 
 
-def step_seconds(options: TrainConfig, report: Report) -> float:
+def step_seconds(options: TrainConfig, report: Prediction) -> float:
     """The predicted time of a step of this run."""
     return report.predicted_step_seconds if options.lms else report.unedited_step_seconds
 
 
-def with_demonstration_limit(options: TrainConfig) -> TrainConfig:
+def with_demonstration_limit(options: TrainConfig, task: Task) -> TrainConfig:
     """On the embedded data LMS gets something to do, whatever the machine has: a limit, if the user gave none."""
     if options.data is not None or not options.lms or options.memory_limit is not None:
         return options
-    limit = task_of(options).demonstration_limit(options)
+    limit = task.demonstration_limit(options)
     if limit is None:
         return options
     say(f"No --memory-limit: this demonstration takes {format_size(limit)}")
     return dataclasses.replace(options, memory_limit=limit)
 
 
-def with_length(options: TrainConfig, model: keras.Model, training_steps: int, validation_steps: int) -> TrainConfig:
+def with_length(
+    options: TrainConfig, task: Task, model: keras.Model, training_steps: int, validation_steps: int
+) -> TrainConfig:
     """Fills in epochs and steps. On the embedded data they fit into a demonstration, and it says how long that takes.
 
     training_steps, validation_steps: of a pass over all cases.
@@ -112,8 +112,8 @@ def with_length(options: TrainConfig, model: keras.Model, training_steps: int, v
     validation = min(options.validation_steps or validation_steps, validation_steps)
     epochs = options.epochs or DEFAULT_EPOCHS
     if options.data is None:
-        report = estimate_step(options, model, effort_seconds=effort.LEAST_SECONDS)
-        seconds = demo.CAUTION * step_seconds(options, report)
+        planned = plan_step(options, task, model, effort_seconds=tuning.LEAST_SECONDS)
+        seconds = demo.CAUTION * step_seconds(options, planned.prediction)
         plan = demo.length(seconds, training, validation, elapsed_seconds(), options.epochs)
         epochs, training, validation = plan.epochs, plan.steps_per_epoch, plan.validation_steps
         say(

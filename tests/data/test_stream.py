@@ -11,7 +11,7 @@ import tensorflow as tf
 from data import stream
 from data.brats import pipeline
 from data.chest_xray import pipeline as pipelines
-from lms3d.keras_step import step_runner
+from lms3d.swap import tuning
 
 SCALAR = (tf.TensorSpec((), tf.int64),)
 PATIENCE_SECONDS = 20.0
@@ -79,9 +79,9 @@ def test_no_load_begins_before_there_is_room_for_its_batch(four_cores):
         ((32, 224, 224, 3), 5),  # radiographs: one for each core, and one that is ready
         ((1, 128, 128, 128, 4), 5),
         ((1, 144, 144, 144, 4), 4),  # of 54 MiB
-        ((1, 192, 192, 192, 4), step_runner.BATCHES_AHEAD),  # of 128 MiB: what LMS counts, and no more
-        ((4, 240, 240, 160, 4), step_runner.BATCHES_AHEAD),
-        ((None, 64, 64, 64, 4), step_runner.BATCHES_AHEAD),  # validation whose last batch is smaller
+        ((1, 192, 192, 192, 4), tuning.BATCHES_AHEAD),  # of 128 MiB: what LMS counts, and no more
+        ((4, 240, 240, 160, 4), tuning.BATCHES_AHEAD),
+        ((None, 64, 64, 64, 4), tuning.BATCHES_AHEAD),  # validation whose last batch is smaller
     ],
 )
 def test_large_batches_wait_in_smaller_numbers(four_cores, batch, ahead):

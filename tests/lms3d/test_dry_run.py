@@ -1,5 +1,7 @@
 """`python -m lms3d.train --dry-run`: what is predicted not to fit is refused, before it is tried."""
 
+from dataclasses import replace
+
 import pytest
 
 from lms3d import train
@@ -20,9 +22,9 @@ def dry_run(monkeypatch, capsys):
     monkeypatch.setattr(compilation, "compiled_model", lambda options: None)
     monkeypatch.setattr(train, "_start", lambda options, world: options.memory_limit)
 
-    def run(mib: int, *arguments: str) -> tuple[int, str, str]:
-        PREDICTED.limit_bytes = mib * MIB
-        monkeypatch.setattr(train, "_needs", lambda options, made: PREDICTED)
+    def run(mib: int, *arguments: str, **changes: object) -> tuple[int, str, str]:
+        report = replace(PREDICTED, limit_bytes=mib * MIB, **changes)
+        monkeypatch.setattr(train, "_needs", lambda options, made: report)
         code = train.main(["--dry-run", "--memory-limit", f"{mib}MiB", *arguments])
         return code, *capsys.readouterr()
 
@@ -41,15 +43,14 @@ def test_below_the_smallest_limit_it_is_one_line_and_exit_code_3(dry_run, mib, o
     assert ("--lms" in err) == (option == "--no-lms")
 
 
-def test_given_parameters_that_do_not_fit_are_refused_where_others_would_fit(dry_run, monkeypatch):
-    monkeypatch.setattr(PREDICTED, "planner", "tflms")
-    monkeypatch.setattr(PREDICTED, "predicted_peak_bytes", 300 * MIB)
-    code, out, err = dry_run(299, "--swapout-threshold", "100")
+def test_given_parameters_that_do_not_fit_are_refused_where_others_would_fit(dry_run):
+    given = {"planner": "tflms", "predicted_peak_bytes": 300 * MIB}
+    code, out, err = dry_run(299, "--swapout-threshold", "100", **given)
     assert (code, err.count("\n")) == (3, 1)
     assert "nothing was trained" not in out
     for words in ("299 MiB", "TFLMS parameters that were given", "300 MiB", "leave one or all of them out"):
         assert words in err
-    assert dry_run(300, "--swapout-threshold", "100")[::2] == (0, "")
+    assert dry_run(300, "--swapout-threshold", "100", **given)[::2] == (0, "")
 
 
 @pytest.mark.parametrize(("mib", "option"), [(200, "--lms"), (400, "--lms"), (400, "--no-lms")])

@@ -11,10 +11,11 @@ import pytest
 from lms3d import plan
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step.estimate import Planned
+from lms3d.plan_display import summary
 from lms3d.swap import plan_cache, sweep
 from lms3d.swap.cost import Machine
 from lms3d.swap.planners import tflms
-from lms3d.swap.planning import Settings
+from lms3d.swap.request import Settings
 from lms3d.units import format_size
 from tests.lms3d.swap.toy_graphs import MIB, training
 
@@ -28,15 +29,14 @@ def toy(monkeypatch):
     def planned(options, *, hard_limit):
         names = ("swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode")
         given = tflms.Parameters(**{name: getattr(options, name) for name in names})
-        settings = Settings(
-            limit_bytes=options.memory_limit or 1 << 40, planner="tflms" if given.fixed else "hybrid", tflms=given
-        )
+        planner = "tflms" if given.fixed else "hybrid"
+        settings = Settings(limit_bytes=options.memory_limit or 1 << 40, planner=planner, parameters=given)
+        request = settings.request(GRAPH, MACHINE)
         try:
-            made, report = plan_cache.decide(GRAPH, settings, MACHINE)
+            made, prediction = plan_cache.make_plan(request)
         except DoesNotFit as error:
-            made, report = plan_cache.decide(GRAPH, Settings(limit_bytes=error.smallest_limit_bytes), MACHINE)
-            report.limit_bytes = settings.limit_bytes
-        return Planned(graph=GRAPH, settings=settings, machine=MACHINE, plan=made, report=report)
+            made, prediction = plan_cache.make_plan(request.under(limit_bytes=error.smallest_limit_bytes))
+        return Planned(request=request, plan=made, prediction=prediction)
 
     monkeypatch.setattr(plan, "_planned", planned)
 
@@ -118,17 +118,18 @@ def test_refusals_come_before_any_work(line, message, capsys, tmp_path, monkeypa
 
 
 def test_the_peak_is_listed_to_its_last_row(toy, capsys, monkeypatch):
-    monkeypatch.setattr(plan, "LARGEST", 1)
+    monkeypatch.setattr(summary, "LARGEST", 1)
     _, out, _ = run(capsys, "--memory-limit", "36MiB")
     peak = out.split("In memory at the peak")[1].split("LMS takes")[0]
     assert re.search(r"and \d+ more", peak)
     assert "(weights, slots, batches and small tensors)" in peak
 
 
-def test_a_sweep_with_given_parameters_is_named_after_them(toy, capsys):
-    settings = Settings(limit_bytes=1 << 40, tflms=tflms.Parameters(swapout_threshold=1))
-    assert sweep.run(GRAPH, settings, MACHINE, limits=2).tflms == sweep.TFLMS_PART
-    found = sweep.run(GRAPH, Settings(limit_bytes=1 << 40), MACHINE, limits=3)
+def test_a_sweep_with_given_parameters_is_named_after_them():
+    request = Settings(limit_bytes=1 << 40).request(GRAPH, MACHINE)
+    given = request.under(parameters=tflms.Parameters(swapout_threshold=1))
+    assert sweep.run(given, limits=2).tflms == sweep.TFLMS_PART
+    found = sweep.run(request, limits=3)
     limits = [point.limit_bytes for point in found.of(sweep.LMS)]
     assert limits[-1] == found.fit_bytes
     assert found.fit_bytes % MIB == 0
@@ -142,4 +143,4 @@ def test_without_lms_only_the_step_is_described(toy, capsys):
 
 
 def test_the_sizes_of_the_toy():
-    assert plan_cache.decide(GRAPH, Settings(limit_bytes=36 * MIB), MACHINE)[1].rewritten
+    assert plan_cache.make_plan(Settings(limit_bytes=36 * MIB).request(GRAPH, MACHINE))[1].rewritten

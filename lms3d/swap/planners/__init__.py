@@ -1,1 +1,58 @@
-"""From a step, a budget and a machine to a plan."""
+"""Ways to a plan. A new one is a subclass of `Planner` in a file of its own, and one line in `PLANNERS`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lms3d.registry import Registry
+from lms3d.swap.plan import Plan
+from lms3d.swap.prediction import Figures
+
+if TYPE_CHECKING:
+    from lms3d.swap.planners.study import Study
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A plan, and what its planner knows about it.
+
+    figures: of its schedule; None: a simulation tells. within_limit: the planner vouches that the plan fits in the limit of
+    the request. called: the planner's name in reports, where it is not `plan.planner`.
+    """
+
+    plan: Plan
+    figures: Figures | None = None
+    within_limit: bool = False
+    called: str = ""
+
+
+class Planner:
+    """Turns a request into a plan. Stateless: equal requests get equal plans."""
+
+    def plan(self, study: Study) -> Outcome:
+        """The plan for `study.request`. Raises DoesNotFit, with the smallest limit if it is known, where there is none."""
+        raise NotImplementedError
+
+    def leaves_alone(self, study: Study) -> bool:
+        """True where the plan is known to be empty without the cost of single ops, which take seconds to measure."""
+        return False
+
+    def fixed(self, parameters: Any) -> str | None:
+        """None where another limit may give another plan.
+
+        Else there is no second plan to try: what to say, after "the step ran out of memory in N", about the cause and a
+        way out; empty where there is nothing to say.
+        """
+        return None
+
+
+PLANNERS: Registry[type[Planner]] = Registry(
+    "planner",
+    hybrid="lms3d.swap.planners.hybrid.strategy:Hybrid",
+    tflms="lms3d.swap.planners.tflms.planner:TFLMS",
+    off="lms3d.swap.planners.off:Off",
+    swap_everything="lms3d.swap.planners.uniform:SwapEverything",
+    recompute_everything="lms3d.swap.planners.uniform:RecomputeEverything",
+    recompute_all_but_convolutions="lms3d.swap.planners.uniform:RecomputeAllButConvolutions",
+)

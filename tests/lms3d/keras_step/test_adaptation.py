@@ -6,22 +6,25 @@ import dataclasses
 
 import pytest
 
-from lms3d.keras_step.adaptation import COLD, LINKS, MARGIN, PEAK, WARM, Feedback
-from lms3d.keras_step.report import Report
+from lms3d.keras_step import report
+from lms3d.keras_step.adaptation import Feedback
+from lms3d.keras_step.adaptation_rules import LINKS, MARGIN, PEAK
 from lms3d.swap.cost import Machine
 from lms3d.swap.plan import Plan, Recompute
+from lms3d.swap.prediction import Prediction
+from lms3d.swap.tuning import COLD, WARM
 
 MIB = 1 << 20
 LIMIT = 1000 * MIB
 MACHINE = Machine(swap_out_bytes_per_second=1e9, swap_in_bytes_per_second=2e9)
 
 
-def report(number: int = 1, *, seconds: float = 2.0, peak: int = 940 * MIB, planner: str = "hybrid") -> Report:
+def predicted(*, seconds: float = 2.0, peak: int = 940 * MIB, **others: object) -> Prediction:
     """A plan that takes a step of 1 s to 2 s, 0.5 s of it waiting."""
-    return Report(
-        step="train", planner=planner, tier="disk", limit_bytes=LIMIT, unedited_peak_bytes=2 * LIMIT,
+    return Prediction(
+        step="train", planner="hybrid", tier="disk", limit_bytes=LIMIT, unedited_peak_bytes=2 * LIMIT,
         predicted_peak_bytes=peak, unedited_limit_bytes=2 * LIMIT, floor_bytes=None, unedited_step_seconds=1.0,
-        predicted_step_seconds=seconds, predicted_stall_seconds=0.5, plan=number,
+        predicted_step_seconds=seconds, predicted_stall_seconds=0.5, **others,
     )  # fmt: skip
 
 
@@ -41,7 +44,7 @@ def run(loop: Feedback, measured: dict[str, float], *, cold: float = 30.0, steps
 def first(measured: dict[str, float], **planned: object) -> Feedback:
     """A loop whose first plan was measured and judged."""
     loop = Feedback(LIMIT)
-    loop.begin(plan(1), report(**planned), MACHINE)
+    loop.begin(1, plan(1), predicted(**planned), MACHINE)
     run(loop, measured)
     assert loop.due
     assert loop.judge()
@@ -106,7 +109,7 @@ def test_rule_3_a_margin_that_is_too_cautious():
         (row(peak=910 * MIB), {}),  # no room
         (ROOMY, {"peak": 800 * MIB}),  # predicted rightly: the plan cannot use more
         (ROOMY, {"seconds": 1.015}),  # costs nothing that matters
-        (ROOMY, {"planner": "none", "seconds": 2.0}),  # nothing is planned
+        (ROOMY, {"rewritten": False, "seconds": 2.0}),  # nothing is planned
         (row(peak=0), {}),  # nothing was counted
     ],
 )
@@ -130,9 +133,7 @@ def test_rule_4_planning_must_pay_for_itself():
 def of_run(steps: int | None, spent: float) -> Feedback:
     """A loop whose first plan leaves room, and was planned for so many seconds of effort."""
     loop = Feedback(LIMIT, run_steps=steps)
-    made = report()
-    made.effort_seconds = spent
-    loop.begin(plan(1), made, MACHINE)
+    loop.begin(1, plan(1), predicted(effort_seconds=spent), MACHINE)
     run(loop, ROOMY, cold=0.0)
     assert loop.judge()
     return loop
@@ -146,9 +147,7 @@ def test_rule_4_a_run_grants_no_more_than_it_is_worth():
     assert of_run(1000, spent=3.0).propose(1000).rule == MARGIN  # 20 s
     assert of_run(1000, spent=20.0).propose(1000) is None
     high = Feedback(LIMIT, run_steps=4)
-    made = report()
-    made.effort_seconds = 3.0
-    high.begin(plan(1), made, MACHINE)
+    high.begin(1, plan(1), predicted(effort_seconds=3.0), MACHINE)
     run(high, row(peak=1030 * MIB))
     assert high.judge()
     assert high.propose(1).rule == PEAK
@@ -157,9 +156,7 @@ def test_rule_4_a_run_grants_no_more_than_it_is_worth():
 def test_a_plan_that_was_refused_has_cost_as_much():
     loop = of_run(100, spent=1.0)
     change = loop.propose(100)
-    refused = report(2)
-    refused.effort_seconds = 2.0
-    loop.refuse(change, "the same plan again", refused)
+    loop.refuse(change, "the same plan again", predicted(effort_seconds=2.0))
     assert loop.account.seconds == 3.0
 
 
@@ -169,7 +166,7 @@ def test_a_plan_that_was_refused_has_cost_as_much():
 def second(measured: dict[str, float], of: dict[str, float] = ROOMY) -> tuple[Feedback, bool]:
     loop = first(of)
     change = loop.propose()
-    loop.begin(plan(2), report(2, seconds=1.5), change.machine, change)
+    loop.begin(2, plan(2), predicted(seconds=1.5), change.machine, change)
     run(loop, measured)
     return loop, loop.judge()
 
@@ -200,7 +197,7 @@ def test_rule_5_a_lower_plan_stays_after_rule_1_even_if_it_is_slower():
 def test_the_fastest_warm_step_counts():
     loop = first(ROOMY)
     change = loop.propose()
-    loop.begin(plan(2), report(2), change.machine, change)
+    loop.begin(2, plan(2), predicted(), change.machine, change)
     for seconds in (1.0, 9.0, 1.9, 9.0):  # the first one is cold
         assert not loop.due
         loop.add(row(seconds=seconds))
@@ -211,7 +208,7 @@ def test_the_fastest_warm_step_counts():
 def test_out_of_memory_under_a_new_plan_goes_back_and_not_below():
     loop = first(ROOMY)
     change = loop.propose()
-    loop.begin(plan(2), report(2), change.machine, change)
+    loop.begin(2, plan(2), predicted(), change.machine, change)
     assert loop.ran_out_of_memory()
     assert loop.budget_bytes == LIMIT
     assert [r.outcome for r in loop.rounds] == ["kept", "dropped: ran out of memory"]
@@ -221,10 +218,10 @@ def test_out_of_memory_under_a_new_plan_goes_back_and_not_below():
 
 def test_out_of_memory_without_an_earlier_plan_asks_for_a_tighter_one_that_is_not_loosened_again():
     loop = Feedback(LIMIT)
-    loop.begin(plan(1), report(), MACHINE)
+    loop.begin(1, plan(1), predicted(), MACHINE)
     assert not loop.ran_out_of_memory()
     assert loop.budget_bytes == int(LIMIT * 0.92)
-    loop.begin(plan(2), report(2), MACHINE)
+    loop.begin(2, plan(2), predicted(), MACHINE)
     run(loop, ROOMY)
     assert loop.judge()
     assert [(r.reason, r.outcome) for r in loop.rounds] == [
@@ -238,7 +235,7 @@ def test_three_new_plans_at_most():
     loop, made = first(ROOMY), 0
     while (change := loop.propose()) is not None:
         made += 1
-        loop.begin(plan(1 + made), report(1 + made), change.machine, change)
+        loop.begin(1 + made, plan(1 + made), predicted(), change.machine, change)
         run(loop, row(seconds=2.0 - 0.1 * made, peak=800 * MIB))  # always faster, always roomy
         assert loop.judge()
     assert made == 3
@@ -248,16 +245,16 @@ def test_three_new_plans_at_most():
 def test_plans_that_need_not_run():
     loop = first(ROOMY)
     change = loop.propose()
-    assert loop.reject(change, plan(1), report(seconds=1.0)) == "the same plan again"
-    assert loop.reject(change, plan(2), report(seconds=2.0)) == "not predicted to be faster"
-    assert loop.reject(change, plan(2), report(seconds=1.9)) == ""
+    assert loop.reject(change, plan(1), predicted(seconds=1.0)) == "the same plan again"
+    assert loop.reject(change, plan(2), predicted(seconds=2.0)) == "not predicted to be faster"
+    assert loop.reject(change, plan(2), predicted(seconds=1.9)) == ""
 
 
 def test_a_plan_for_slower_links_has_to_beat_the_step_that_was_measured():
     loop = first(row(3.5, **SLOW_IN))
     change = loop.propose()
-    assert loop.reject(change, plan(2), report(seconds=3.4)) == ""
-    assert loop.reject(change, plan(2), report(seconds=3.5)) == "not predicted to be faster"
+    assert loop.reject(change, plan(2), predicted(seconds=3.4)) == ""
+    assert loop.reject(change, plan(2), predicted(seconds=3.5)) == "not predicted to be faster"
     loop.refuse(change, "nothing fits")
     assert (loop.rounds[-1].plan, loop.rounds[-1].outcome) == (None, "dropped: nothing fits")
     assert loop.propose() is None
@@ -265,7 +262,7 @@ def test_a_plan_for_slower_links_has_to_beat_the_step_that_was_measured():
 
 def test_a_loop_that_only_keeps_the_record():
     loop = Feedback(LIMIT, changes=0)
-    loop.begin(plan(1), report(), MACHINE)
+    loop.begin(1, plan(1), predicted(), MACHINE)
     run(loop, ROOMY)
     assert loop.judge()
     assert loop.propose() is None
@@ -287,9 +284,9 @@ def test_stalls_are_what_the_transfers_can_explain():
 def test_the_report_shows_every_round():
     loop = first(ROOMY)
     change = loop.propose()
-    described = report(2)
-    loop.begin(plan(2), described, change.machine, change)
+    loop.begin(2, plan(2), predicted(), change.machine, change)
     loop.add(row(seconds=1.9))
+    described = report.of(predicted(), plan=2, rounds=loop.rounds)
     text = described.to_markdown()
     assert "| 1 | first plan | 940 MiB / 800 MiB | 2.0 s / 2.0 s | 500 ms / - | kept |" in text
     assert (
@@ -297,5 +294,5 @@ def test_the_report_shows_every_round():
         in text
     )
     assert [r["plan"] for r in described.to_dict()["rounds"]] == [1, 2]
-    described.tier = "host"
-    assert "not measured: the step time is all there is" in described.to_markdown()
+    on_host = dataclasses.replace(described, tier="host")
+    assert "not measured: the step time is all there is" in on_host.to_markdown()

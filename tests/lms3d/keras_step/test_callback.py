@@ -178,7 +178,7 @@ def test_a_step_that_runs_out_of_memory_is_undone_planned_again_and_repeated(tra
 
     def fails_twice(self, prepared, batch):
         outputs = execute(self, prepared, batch)  # has changed the weights already
-        if prepared.report.step == "train" and len(failed) < 2:
+        if prepared.prediction.step == "train" and len(failed) < 2:
             failed.append(prepared)
             raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
         return outputs
@@ -187,7 +187,7 @@ def test_a_step_that_runs_out_of_memory_is_undone_planned_again_and_repeated(tra
     limit = tight_limit(without.prepared, share=0.95)
     found = trainer.train(LMS(memory_limit=limit))
     same(found, without)
-    rounds = found.prepared[0].report.rounds
+    rounds = found.reports["train"].rounds
     assert [(r.reason, r.budget_bytes, r.outcome) for r in rounds[:2]] == [
         ("first plan", limit, "ran out of memory"),
         ("plan 1 ran out of memory", int(limit * 0.92), "ran out of memory"),

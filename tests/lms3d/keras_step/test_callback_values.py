@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms3d.keras_step import callback, estimate, step_runner
+from lms3d.keras_step import estimate, on_device, settings
 from lms3d.keras_step.callback import LMS
+from lms3d.swap import tuning
 from lms3d.swap.engine import Engine
 
 DATA = (np.ones((4, 8), np.float32), np.zeros((4, 2), np.float32))
@@ -84,15 +85,13 @@ def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch, p
     """Else `lms3d.plan` names a smallest limit that training refuses. Batches outside of a CPU's pool count nowhere."""
     seen = []
 
-    def note(batches):
-        seen.append(tuple(batches))
+    def note(self, function, step, found, **others):
+        seen.append(found.batches)
         raise StopIteration
 
-    monkeypatch.setattr(Engine, "captured", lambda self, function, batches, extra_bytes=0: note(batches))
-    monkeypatch.setattr(Engine, "prepare", lambda self, function, step, *, batches, **others: note(batches))
-    monkeypatch.setattr(step_runner.cpu_pool, "counts", lambda tensor: pool == "none")
-    for module in (callback, estimate):
-        monkeypatch.setattr(module, "pool_of", lambda device, limited: pool)
+    monkeypatch.setattr(Engine, "request", note)
+    monkeypatch.setattr(on_device.cpu_pool, "counts", lambda tensor: pool == "none")
+    monkeypatch.setattr(settings, "pool_of", lambda device, limited: pool)
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse")
     batch = (np.zeros((4, 8), "f4"), np.zeros((4, 2), "f4"))
@@ -100,4 +99,4 @@ def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch, p
         estimate.estimate(model, tuple(tf.TensorSpec(part.shape) for part in batch), memory_limit="1GiB")
     with pytest.raises(StopIteration):
         LMS(memory_limit="1GiB")._get_runner().run(model, "train", batch)
-    assert seen == 2 * [(128, 32) * (1 + step_runner.BATCHES_AHEAD) if pool == "none" else ()]
+    assert seen == 2 * [(128, 32) * (1 + tuning.BATCHES_AHEAD) if pool == "none" else ()]

@@ -14,11 +14,12 @@ import tensorflow as tf
 
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step import adaptation
-from lms3d.keras_step.adaptation import COLD, WARM
 from lms3d.keras_step.callback import LMS
-from lms3d.keras_step.report import Report
 from lms3d.keras_step.step_runner import StepRunner
-from lms3d.swap.engine import Engine
+from lms3d.swap import tuning
+from lms3d.swap.engine import Engine, Prepared
+from lms3d.swap.prediction import Prediction
+from lms3d.swap.tuning import COLD, WARM
 from tests.lms3d.swap.small_models import Outcome, Trainer, tight_limit
 
 EPOCHS, ROUND = 4, COLD + WARM  # 5 steps each
@@ -52,7 +53,7 @@ def without(trainer) -> Outcome:
 @pytest.fixture
 def limit(without, monkeypatch) -> int:
     """Tight; and whatever a plan is predicted to cost or to gain is worth a try."""
-    monkeypatch.setattr(adaptation, "MATTERS", -1.0)
+    monkeypatch.setattr(tuning, "MATTERS", -1.0)
     monkeypatch.setattr(adaptation.Feedback, "reject", lambda *_: "")
     return tight_limit(without.prepared, share=0.15)
 
@@ -62,39 +63,39 @@ def same(found: Outcome, expected: Outcome) -> None:
     assert found.variables == expected.variables
 
 
-def measure(monkeypatch: pytest.MonkeyPatch, figures: Callable[[Report], dict[str, Any]]) -> list[int]:
+def measure(monkeypatch: pytest.MonkeyPatch, figures: Callable[[Prepared], dict[str, Any]]) -> list[int]:
     """Invented measurements of each step, by its plan; returns the list that will name the plan of each step."""
     record, plans = StepRunner._record, []
 
     def recorded(self: StepRunner, kind: str, prepared: Any, batch: Any, seconds: float) -> dict[str, Any]:
         record(self, kind, prepared, batch, seconds)
-        plans.append(prepared.report.plan)
-        expected = {"seconds": 1.0, "peak_bytes": int(0.93 * prepared.report.limit_bytes)}  # no rule objects
-        return {**expected, **figures(prepared.report)}
+        plans.append(prepared.number)
+        expected = {"seconds": 1.0, "peak_bytes": int(0.93 * prepared.prediction.limit_bytes)}  # no rule objects
+        return {**expected, **figures(prepared)}
 
     monkeypatch.setattr(StepRunner, "_record", recorded)
     return plans
 
 
-def roomy(report: Report) -> dict[str, Any]:
+def roomy(prepared: Prepared) -> dict[str, Any]:
     """Every plan is faster than the one before, and leaves half of the memory unused."""
-    return {"seconds": 1 / report.plan, "peak_bytes": report.limit_bytes // 2}
+    return {"seconds": 1 / prepared.number, "peak_bytes": prepared.prediction.limit_bytes // 2}
 
 
 def test_three_more_plans_at_most_and_the_same_numbers(trainer, without, limit, monkeypatch, tmp_path):
     plans = measure(monkeypatch, roomy)
     peaks, begin = [], adaptation.Feedback.begin
 
-    def begins(self: adaptation.Feedback, plan: Any, report: Report, *others: Any) -> None:
-        peaks.append(report.predicted_peak_bytes)
-        begin(self, plan, report, *others)
+    def begins(self: adaptation.Feedback, number: int, plan: Any, prediction: Prediction, *others: Any) -> None:
+        peaks.append(prediction.predicted_peak_bytes)
+        begin(self, number, plan, prediction, *others)
 
     monkeypatch.setattr(adaptation.Feedback, "begin", begins)
     lms = LMS(memory_limit=limit, stats_file=tmp_path / "lms_stats.csv")
     found = trainer.train(lms, predict=False, epochs=EPOCHS)
     same(found, without)
     assert plans == [1] * ROUND + [2] * ROUND + [3] * ROUND + [4] * (5 * EPOCHS - 3 * ROUND)
-    budgets = [r.budget_bytes for r in found.prepared[0].report.rounds]
+    budgets = [r.budget_bytes for r in found.reports["train"].rounds]
     assert budgets == [limit, *(int(b * 1.15) for b in budgets[:3])]
     assert peaks[0] < peaks[-1]
     with (tmp_path / "lms_stats.csv").open(newline="") as file:
@@ -102,7 +103,7 @@ def test_three_more_plans_at_most_and_the_same_numbers(trainer, without, limit, 
 
 
 def test_slow_links_are_planned_with_the_speed_that_was_seen(trainer, limit, monkeypatch):
-    def slow(report: Report) -> dict[str, Any]:
+    def slow(prepared: Prepared) -> dict[str, Any]:
         return {"swapped_out_bytes": 3e6, "swap_out_seconds": 0.03}
 
     asked = spy(monkeypatch, Engine, "prepare", "machine")
@@ -127,9 +128,9 @@ def spy(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, option: str) ->
 
 
 def test_a_plan_that_is_not_faster_makes_way_for_the_earlier_one(trainer, without, limit, monkeypatch, tmp_path):
-    plans = measure(monkeypatch, lambda report: {**roomy(report), "seconds": float(report.plan)})
+    plans = measure(monkeypatch, lambda prepared: {**roomy(prepared), "seconds": float(prepared.number)})
     discarded, discard = [], Engine.discard
-    monkeypatch.setattr(Engine, "discard", lambda self, old: (discarded.append(old.report.plan), discard(self, old)))
+    monkeypatch.setattr(Engine, "discard", lambda self, old: (discarded.append(old.number), discard(self, old)))
     lms = LMS(memory_limit=limit)
     model, x, y = trainer.model, trainer.x, trainer.y
     same(trainer.train(lms, predict=False, epochs=EPOCHS), without)
@@ -149,7 +150,7 @@ def test_a_new_plan_that_runs_out_of_memory_is_undone_and_the_earlier_one_goes_o
 
     def fails(self: StepRunner, prepared: Any, batch: Any) -> Any:
         outputs = execute(self, prepared, batch)  # has changed the weights already
-        if prepared.report.plan == 2:
+        if prepared.number == 2:
             raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
         return outputs
 
@@ -158,7 +159,7 @@ def test_a_new_plan_that_runs_out_of_memory_is_undone_and_the_earlier_one_goes_o
     found = trainer.train(LMS(memory_limit=limit), predict=False, epochs=EPOCHS)
     same(found, without)
     assert plans == [1] * 5 * EPOCHS
-    assert [r.outcome for r in found.prepared[0].report.rounds] == ["kept", "dropped: ran out of memory"]
+    assert [r.outcome for r in found.reports["train"].rounds] == ["kept", "dropped: ran out of memory"]
 
 
 @pytest.mark.parametrize(
@@ -179,8 +180,8 @@ def test_where_the_plan_stays_as_it_is(trainer, limit, monkeypatch, options):
 def test_no_new_plan_for_the_last_steps(trainer, limit, monkeypatch):
     """Four steps remain, and planning took as long as twenty."""
 
-    def figures(report: Report) -> dict[str, Any]:
-        return {**roomy(report), "seconds": 1.0 if len(plans) > 1 else 21.0}
+    def figures(prepared: Prepared) -> dict[str, Any]:
+        return {**roomy(prepared), "seconds": 1.0 if len(plans) > 1 else 21.0}
 
     plans: list[int] = []
     plans = measure(monkeypatch, figures)

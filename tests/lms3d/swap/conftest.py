@@ -27,9 +27,9 @@ def fixed_machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 @pytest.fixture(autouse=True)
 def nothing_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """What earlier tests left on the device, and when it goes, does not decide how tight a test's limit is."""
-    from lms3d.keras_step import step_runner
+    from lms3d.keras_step import on_device
 
-    monkeypatch.setattr(step_runner, "_extra_bytes", lambda function, batches, pool: 0)
+    monkeypatch.setattr(on_device, "_extra_bytes", lambda function, batches, pool: 0)
 
 
 @pytest.fixture(params=["host", "disk"])

@@ -12,6 +12,7 @@ import numpy as np
 
 import models
 from lms3d.keras_step.callback import LMS
+from lms3d.keras_step.report import Report
 from lms3d.swap.engine import Prepared
 
 APPLICATIONS = ("VGG16", "MobileNet", "MobileNetV2")
@@ -43,9 +44,10 @@ class Outcome:
     variables: list[bytes]
     predictions: bytes
     prepared: list[Prepared]
+    reports: dict[str, Report]
 
     def plans(self, kind: str) -> list[Any]:
-        return [p.plan for p in self.prepared if p.report.step == kind]
+        return [p.plan for p in self.prepared if p.prediction.step == kind]
 
 
 class Losses(keras.callbacks.Callback):
@@ -80,21 +82,22 @@ class Trainer:
         predictions = b""
         if predict:
             predictions = self.model.predict(self.x, batch_size=batch_size, verbose=0, callbacks=with_lms).tobytes()
-        prepared = [] if lms is None else lms._prepared()
+        prepared, reports = ([], {}) if lms is None else (lms._runner.prepared, lms.reports)
         if lms is not None:
             lms.close()
-        return Outcome(losses.seen, variables, predictions, prepared)
+        return Outcome(losses.seen, variables, predictions, prepared, reports)
 
 
 def tight_limit(prepared: Sequence[Prepared], kind: str = "train", share: float = 0.2) -> int:
     """A limit between the floor and what the step needs without LMS."""
     from lms3d.swap.cost import Machine
-    from lms3d.swap.planning import Settings, decide
+    from lms3d.swap.planning import make_plan
+    from lms3d.swap.request import Settings
     from lms3d.swap.tensorflow.capture import capture
 
-    step = next(p for p in prepared if p.report.step == kind)
-    known = step.report.unedited_limit_bytes
+    step = next(p for p in prepared if p.prediction.step == kind)
+    known = step.prediction.unedited_limit_bytes
     graph = capture(step.function)
-    _, report = decide(graph, Settings(limit_bytes=known), Machine())
+    _, report = make_plan(Settings(limit_bytes=known).request(graph, Machine()))
     outside = known - report.unedited_limit_bytes  # what lies on the device besides the step
     return int(outside + report.floor_bytes + share * (report.unedited_limit_bytes - report.floor_bytes))

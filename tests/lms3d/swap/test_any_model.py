@@ -19,10 +19,11 @@ import lms3d
 import models
 from lms3d.errors import InputError
 from lms3d.keras_step.callback import LMS
+from lms3d.keras_step.trace import trace_step
 from lms3d.swap.cost import Machine
-from lms3d.swap.engine import trace_step
 from lms3d.swap.ir import StepGraph
-from lms3d.swap.planning import Settings, decide
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
@@ -37,7 +38,7 @@ MACHINE = Machine()
 
 def between(graph: StepGraph, share: float = 0.5, machine: Machine = MACHINE) -> int:
     """A limit: `share` 0 is the floor, 1 what the step needs without LMS."""
-    _, known = decide(graph, Settings(limit_bytes=1 << 40), machine)
+    _, known = make_plan(Settings(limit_bytes=1 << 40).request(graph, machine))
     assert known.floor_bytes < known.unedited_limit_bytes
     return int(known.floor_bytes + share * (known.unedited_limit_bytes - known.floor_bytes))
 
@@ -72,7 +73,7 @@ def test_training(name, tmp_path):
     without = made.train(LMS(enabled=False), epochs=1)
     limit = tight_limit(without.prepared, share=0.1)
     with_lms = made.train(LMS(memory_limit=limit, tier="disk", swap_dir=tmp_path))
-    plan, report = with_lms.plans("train")[0], with_lms.prepared[0].report
+    plan, report = with_lms.plans("train")[0], with_lms.prepared[0].prediction
     assert not plan.empty  # for the transformer another order of its ops may be enough
     assert report.predicted_peak_bytes <= limit < report.unedited_limit_bytes
     same(with_lms, without)
@@ -86,7 +87,7 @@ def test_a_transformer_of_ones_own_trains_in_half_the_memory(name, tmp_path):
     made = Trainer(model, x, y)
     without = made.train(LMS(enabled=False))
     with_lms = made.train(LMS(memory_limit=needed // 2, tier="disk", swap_dir=tmp_path))
-    plan, report = with_lms.plans("train")[0], with_lms.prepared[0].report
+    plan, report = with_lms.plans("train")[0], with_lms.prepared[0].prediction
     assert plan.recomputes or plan.swap_outs
     assert report.predicted_peak_bytes <= needed // 2 < report.unedited_limit_bytes
     same(with_lms, without)
@@ -105,7 +106,7 @@ def step_of(application: str, kind: str) -> StepGraph:
 def test_large_classifiers_are_planned(application, kind):
     graph = step_of(application, kind)
     limit = between(graph, 0.7)
-    plan, report = decide(graph, Settings(limit_bytes=limit), MACHINE, with_floor=False)
+    plan, report = make_plan(Settings(limit_bytes=limit).request(graph, MACHINE, with_floor=False))
     assert not plan.empty
     assert report.predicted_peak_bytes <= limit
 
@@ -195,7 +196,7 @@ def predict_unet3d(folder: Path) -> Measured:
     graph = capture(function)
     in_place = replace(MACHINE, mapped=True)
     limit = between(graph, 0.1, in_place)
-    plan, report = decide(graph, Settings(limit_bytes=limit), in_place)
+    plan, report = make_plan(Settings(limit_bytes=limit).request(graph, in_place))
     assert plan.swap_outs
     tier = DiskTier(folder)
     made, _ = rewrite(function, graph, plan, tier)

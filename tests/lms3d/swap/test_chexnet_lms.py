@@ -25,5 +25,9 @@ def test_densenet121_trains_under_a_limit_and_no_bit_changes(tmp_path):
     limit = tight_limit(without.prepared, share=0.5)
     with_lms = trainer.train(LMS(memory_limit=limit, tier="disk", swap_dir=tmp_path), batch_size=8, predict=False)
     assert not with_lms.plans("train")[0].empty
-    assert with_lms.prepared[0].report.predicted_peak_bytes <= limit < without.prepared[0].report.unedited_limit_bytes
+    assert (
+        with_lms.prepared[0].prediction.predicted_peak_bytes
+        <= limit
+        < without.prepared[0].prediction.unedited_limit_bytes
+    )
     same(with_lms, without)

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from lms3d import files
 from lms3d.swap.cost import Machine, op_seconds, step_seconds
-from lms3d.swap.planning import Settings, decide
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
 from lms3d.swap.tensorflow import op_costs, surgery
 from lms3d.swap.tensorflow.capture import capture, signature
 from tests.lms3d.swap.toy_graphs import training
@@ -79,7 +80,7 @@ def test_an_op_that_leaves_cores_idle_counts_less_where_no_order_holds_others_ba
 def test_a_plan_is_predicted_with_the_measured_seconds(step):
     graph = capture(step)
     table = {op.signature: (1.0, 1.0) for op in graph.ops if op.signature}
-    _, report = decide(graph, Settings(limit_bytes=1 << 40), replace(SLOW, op_table=table), with_floor=False)
+    _, report = make_plan(Settings(limit_bytes=1 << 40).request(graph, replace(SLOW, op_table=table), with_floor=False))
     assert report.unedited_step_seconds > sum(bool(op.signature) for op in graph.ops)
 
 
@@ -87,10 +88,10 @@ def test_a_transfer_that_needs_the_compute_device_costs_seconds():
     """The same plan, once with transfers on the processor that computes."""
     graph = training(8, mib=4)
     machine = replace(SLOW, flops_per_second=1e6, swap_out_bytes_per_second=1e9, swap_in_bytes_per_second=1e9)
-    _, free = decide(graph, Settings(limit_bytes=1 << 40), machine)
+    _, free = make_plan(Settings(limit_bytes=1 << 40).request(graph, machine))
     limit = Settings(limit_bytes=(free.floor_bytes + free.unedited_limit_bytes) // 2)
-    plan, report = decide(graph, limit, machine, with_floor=False)
-    _, shared = decide(graph, limit, replace(machine, swap_share=0.5), with_floor=False)
+    plan, report = make_plan(limit.request(graph, machine, with_floor=False))
+    _, shared = make_plan(limit.request(graph, replace(machine, swap_share=0.5), with_floor=False))
     moved = plan.swapped_out_bytes + plan.swapped_in_bytes
     assert moved
     assert shared.predicted_step_seconds - report.predicted_step_seconds == pytest.approx(0.5e-9 * moved)

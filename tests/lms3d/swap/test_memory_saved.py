@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from lms3d.swap.cost import Machine
-from lms3d.swap.planning import Settings, decide
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
@@ -80,9 +81,9 @@ def under_a_limit(folder: Path, share: float, machine: Machine, kinds: tuple[boo
     """`share` 0 is the floor, 1 is what is needed without LMS. kinds: whether the plan must recompute, and swap."""
     function = surgery.trace(there_and_back, SPEC)
     graph = capture(function)
-    _, report = decide(graph, Settings(limit_bytes=1 << 40), machine)
+    _, report = make_plan(Settings(limit_bytes=1 << 40).request(graph, machine))
     limit = int(report.floor_bytes + share * (report.unedited_limit_bytes - report.floor_bytes))
-    plan, report = decide(graph, Settings(limit_bytes=limit), machine)
+    plan, report = make_plan(Settings(limit_bytes=limit).request(graph, machine))
     assert kinds is None or kinds == (bool(plan.recomputes), bool(plan.swap_outs))
     tier = DiskTier(folder)
     made, _ = rewrite(function, graph, plan, tier)

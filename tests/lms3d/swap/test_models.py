@@ -32,7 +32,11 @@ def test_no_bit_changes(name, tmp_path):
     limit = tight_limit(without.prepared, share=0.5 if name in VOLUMES else 0.2)
     hybrid = trainer.train(LMS(memory_limit=limit, tier="disk", swap_dir=tmp_path))
     assert not hybrid.plans("train")[0].empty
-    assert hybrid.prepared[0].report.predicted_peak_bytes <= limit < without.prepared[0].report.unedited_limit_bytes
+    assert (
+        hybrid.prepared[0].prediction.predicted_peak_bytes
+        <= limit
+        < without.prepared[0].prediction.unedited_limit_bytes
+    )
     same(hybrid, without)
 
     tflms = trainer.train(LMS(tier="host", **TFLMS))

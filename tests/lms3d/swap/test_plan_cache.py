@@ -8,30 +8,25 @@ from dataclasses import replace
 import pytest
 
 from lms3d.errors import DoesNotFit
-from lms3d.swap import plan_cache
-from lms3d.swap import planning as planning
+from lms3d.keras_step import report as reports
+from lms3d.swap import plan_cache, planning, tuning
 from lms3d.swap.cost import Machine
 from lms3d.swap.plan import Plan
 from lms3d.swap.planners import tflms
-from lms3d.swap.planning import Settings
+from lms3d.swap.request import Settings, StepRequest
 from tests.lms3d.swap.toy_graphs import MIB, training
 
 MACHINE = Machine(flops_per_second=1e10)
 GRAPH = training(8, mib=4, resident_mib=3)
 SETTINGS = Settings(limit_bytes=60 * MIB)
+REQUEST = SETTINGS.request(GRAPH, MACHINE)
 
 
 @pytest.fixture(autouse=True)
-def planned(monkeypatch) -> list[Settings]:
+def planned(monkeypatch) -> list[StepRequest]:
     """What was really planned, in order."""
-    asked = []
-    decide = planning.decide
-
-    def counted(graph, settings, machine, **options):
-        asked.append(settings)
-        return decide(graph, settings, machine, **options)
-
-    monkeypatch.setattr(planning, "decide", counted)
+    asked, make_plan = [], planning.make_plan
+    monkeypatch.setattr(planning, "make_plan", lambda request: asked.append(request) or make_plan(request))
     return asked
 
 
@@ -43,14 +38,14 @@ def stored() -> list:
     SETTINGS, replace(SETTINGS, planner="tflms"), replace(SETTINGS, planner="off"), replace(SETTINGS, limit_bytes=1 << 40),
 ])  # fmt: skip
 def test_what_comes_back_is_what_was_planned(settings, planned):
-    plan, report = plan_cache.decide(GRAPH, settings, MACHINE)
-    again, report_again = plan_cache.decide(GRAPH, settings, MACHINE)
+    plan, report = plan_cache.make_plan(settings.request(GRAPH, MACHINE))
+    again, report_again = plan_cache.make_plan(settings.request(GRAPH, MACHINE))
     assert len(planned) == 1
     assert (plan, report) == (again, replace(report_again, from_cache=False))
     assert (report.from_cache, report_again.from_cache) == (False, True)
     assert repr(again) == repr(plan)
-    assert "from the cache" in report_again.to_markdown()
-    assert "from the cache" not in report.to_markdown()
+    assert "from the cache" in reports.of(report_again).to_markdown()
+    assert "from the cache" not in reports.of(report).to_markdown()
 
 
 def changed_op(**changes):
@@ -66,41 +61,45 @@ def changed_op(**changes):
     {"graph": replace(GRAPH, returned=frozenset())},
     {"settings": replace(SETTINGS, limit_bytes=SETTINGS.limit_bytes + 1)},
     {"settings": replace(SETTINGS, pool="single")},
-    {"settings": replace(SETTINGS, tflms=tflms.Parameters(n_tensors=3))},
+    {"settings": replace(SETTINGS, planner="tflms")},
+    {"settings": replace(SETTINGS, parameters=tflms.Parameters(n_tensors=3))},
     {"machine": replace(MACHINE, swap_in_bytes_per_second=3e9)},
     {"step": "test"},
+    {"effort_seconds": 3.0},
     {"with_floor": False},
 ])  # fmt: skip
 def test_another_question_is_another_key(question):
-    usual = {"graph": GRAPH, "settings": SETTINGS, "machine": MACHINE, "step": "train", "with_floor": True}
-    assert plan_cache.key(**usual) != plan_cache.key(**{**usual, **question})
+    assert plan_cache.key(REQUEST) != plan_cache.key(replace(REQUEST, **question))
 
 
 def test_only_the_measured_ops_of_the_step_count():
     graph = changed_op(signature="conv")
 
     def key(table):
-        return plan_cache.key(graph, SETTINGS, replace(MACHINE, op_table=table), step="train", with_floor=True)
+        return plan_cache.key(SETTINGS.request(graph, replace(MACHINE, op_table=table)))
 
     assert key({"conv": 1.0}) != key({"conv": 2.0})
     assert key({"conv": 1.0}) == key({"other": 5.0, "conv": 1.0})
 
 
-def test_another_planner_is_another_key(tmp_path, monkeypatch):
+def test_another_engine_is_another_key(tmp_path, monkeypatch):
+    """Subfolders count, too."""
+
     def key():
-        plan_cache._planner.cache_clear()
-        return plan_cache.key(GRAPH, SETTINGS, MACHINE, step="train", with_floor=True)
+        plan_cache._engine.cache_clear()
+        return plan_cache.key(REQUEST)
 
     before = key()
     assert key() == before
     monkeypatch.setattr(plan_cache, "__file__", str(tmp_path / "store.py"))
-    (tmp_path / "planner.py").write_text("RESERVE = 0.05\n")
+    (tmp_path / "planners").mkdir()
+    (tmp_path / "planners" / "planner.py").write_text("RESERVE = 0.05\n")
     changed = key()
     assert changed != before
-    (tmp_path / "planner.py").write_text("RESERVE = 0.06\n")
+    (tmp_path / "planners" / "planner.py").write_text("RESERVE = 0.06\n")
     assert key() not in (before, changed)
     monkeypatch.undo()
-    plan_cache._planner.cache_clear()
+    plan_cache._engine.cache_clear()
 
 
 def test_that_nothing_fits_is_kept_too(planned):
@@ -108,60 +107,62 @@ def test_that_nothing_fits_is_kept_too(planned):
     errors = []
     for _ in range(2):
         with pytest.raises(DoesNotFit) as caught:
-            plan_cache.decide(GRAPH, settings, MACHINE)
+            plan_cache.make_plan(settings.request(GRAPH, MACHINE))
         errors.append(caught.value)
     assert len(planned) == 1
     assert str(errors[0]) == str(errors[1])
     assert errors[0].smallest_limit_bytes == errors[1].smallest_limit_bytes > MIB
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"plan": {}, "report": 3}', "\x00"])
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"plan": {}, "prediction": 3}', "\x00"])
 def test_a_damaged_file_counts_as_none(damage, planned):
-    plan, _ = plan_cache.decide(GRAPH, SETTINGS, MACHINE)
+    plan, _ = plan_cache.make_plan(REQUEST)
     (file,) = stored()
     file.write_text(damage)
-    assert plan_cache.decide(GRAPH, SETTINGS, MACHINE)[0] == plan
-    assert plan_cache.decide(GRAPH, SETTINGS, MACHINE)[1].from_cache  # and was replaced
+    assert plan_cache.make_plan(REQUEST)[0] == plan
+    assert plan_cache.make_plan(REQUEST)[1].from_cache  # and was replaced
     assert len(planned) == 2
 
 
 def test_a_plan_for_another_step_is_not_believed(planned):
-    plan, _ = plan_cache.decide(GRAPH, SETTINGS, MACHINE)
+    plan, _ = plan_cache.make_plan(REQUEST)
     (file,) = stored()
     other = training(12, mib=4)
-    plan_cache.decide(other, SETTINGS, MACHINE)
+    plan_cache.make_plan(SETTINGS.request(other, MACHINE))
     (longer,) = set(stored()) - {file}
     file.write_text(longer.read_text())
-    assert plan_cache.decide(GRAPH, SETTINGS, MACHINE)[0] == plan
+    assert plan_cache.make_plan(REQUEST)[0] == plan
     assert len(planned) == 3
 
 
 def test_what_json_does_not_keep_is_not_stored(monkeypatch):
     plan = Plan(parameters={"levels": (1, 2), 3: 4})
-    report = planning.decide(GRAPH, SETTINGS, MACHINE)[1]
-    monkeypatch.setattr(planning, "decide", lambda *_, **__: (plan, report))
-    assert plan_cache.decide(GRAPH, SETTINGS, MACHINE) == (plan, report)
+    report = planning.make_plan(REQUEST)[1]
+    monkeypatch.setattr(planning, "make_plan", lambda request: (plan, report))
+    assert plan_cache.make_plan(REQUEST) == (plan, report)
     assert not stored()
 
 
 def test_the_plans_that_were_not_used_for_longest_go_first(monkeypatch):
-    monkeypatch.setattr(plan_cache, "MOST_PLANS", 2)
+    monkeypatch.setattr(tuning, "MOST_PLANS", 2)
     for number, mib in enumerate((50, 60)):
-        plan_cache.decide(GRAPH, replace(SETTINGS, limit_bytes=mib * MIB), MACHINE)
+        plan_cache.make_plan(replace(SETTINGS, limit_bytes=mib * MIB).request(GRAPH, MACHINE))
         for file in stored():
             os.utime(file, (1000 + number, 1000 + number))
-    assert plan_cache.decide(GRAPH, replace(SETTINGS, limit_bytes=50 * MIB), MACHINE)[1].from_cache  # used just now
-    plan_cache.decide(GRAPH, replace(SETTINGS, limit_bytes=70 * MIB), MACHINE)
+    assert plan_cache.make_plan(replace(SETTINGS, limit_bytes=50 * MIB).request(GRAPH, MACHINE))[
+        1
+    ].from_cache  # used just now
+    plan_cache.make_plan(replace(SETTINGS, limit_bytes=70 * MIB).request(GRAPH, MACHINE))
     assert len(stored()) == 2
-    assert plan_cache.decide(GRAPH, replace(SETTINGS, limit_bytes=50 * MIB), MACHINE)[1].from_cache
-    assert not plan_cache.decide(GRAPH, replace(SETTINGS, limit_bytes=60 * MIB), MACHINE)[1].from_cache
+    assert plan_cache.make_plan(replace(SETTINGS, limit_bytes=50 * MIB).request(GRAPH, MACHINE))[1].from_cache
+    assert not plan_cache.make_plan(replace(SETTINGS, limit_bytes=60 * MIB).request(GRAPH, MACHINE))[1].from_cache
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, monkeypatch, planned):
     (tmp_path / "file").touch()
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "file"))
     for _ in range(2):
-        assert not plan_cache.decide(GRAPH, SETTINGS, MACHINE)[1].from_cache
+        assert not plan_cache.make_plan(REQUEST)[1].from_cache
     assert len(planned) == 2
 
 

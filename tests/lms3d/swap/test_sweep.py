@@ -7,25 +7,26 @@ from functools import cache
 
 import pytest
 
-from lms3d.swap import plan_cache, sweep
+from lms3d.swap import plan_cache, sweep, tuning
 from lms3d.swap.cost import Machine
 from lms3d.swap.planners import tflms
 from lms3d.swap.planners.hybrid import search
 from lms3d.swap.planners.hybrid.problem import reduce
-from lms3d.swap.planning import Settings, decide
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
 from lms3d.swap.sweep import LMS, RECOMPUTE_ALL, SWAP_ALL, TFLMS, TFLMS_GIVEN, TFLMS_PART, WITHOUT, Point, Sweep
 from tests.lms3d.swap.toy_graphs import MIB, training
 
 MACHINE = Machine(flops_per_second=1e10)
 GRAPH = training(6, mib=4, resident_mib=3)
 PROBLEM = reduce(GRAPH, MACHINE)
-ANY = Settings(limit_bytes=1)  # the limit does not matter
+ANY = Settings(limit_bytes=1).request(GRAPH, MACHINE)  # the limit does not matter
 LIMITS = 5
 
 
 @cache
 def swept() -> Sweep:
-    return sweep.run(GRAPH, ANY, MACHINE, limits=LIMITS)
+    return sweep.run(ANY, limits=LIMITS)
 
 
 def only(found: Sweep, method: str) -> Point:
@@ -35,7 +36,7 @@ def only(found: Sweep, method: str) -> Point:
 
 def test_it_ends_at_the_floor_and_at_the_fit():
     found = swept()
-    _, report = decide(GRAPH, Settings(limit_bytes=1 << 40), MACHINE)
+    _, report = make_plan(Settings(limit_bytes=1 << 40).request(GRAPH, MACHINE))
     assert (found.floor_bytes, found.fit_bytes) == (report.floor_bytes, report.unedited_limit_bytes)
     limits = [p.limit_bytes for p in found.of(LMS)]
     assert len(limits) == LIMITS
@@ -68,7 +69,7 @@ def test_tflms_may_use_the_same_share_of_a_limit():
     assert len(fitting) >= LIMITS - 1  # it may have nothing at our floor
     assert all(p.peak_bytes <= search.usable_bytes(PROBLEM, p.limit_bytes, "none") for p in fitting)
     for point in fitting[:-1]:
-        budget = int(search.usable_bytes(PROBLEM, point.limit_bytes, "none") / tflms.SAFETY) + 1
+        budget = int(search.usable_bytes(PROBLEM, point.limit_bytes, "none") / tuning.TFLMS_SAFETY) + 1
         plan = tflms.autotune(GRAPH, tflms.Parameters(), budget, MACHINE)
         assert point.swapped_out_bytes == plan.swapped_out_bytes
     assert all(p.recomputed_ops == 0 for p in fitting)
@@ -77,14 +78,14 @@ def test_tflms_may_use_the_same_share_of_a_limit():
 
 def test_parameters_of_tflms_that_are_given_have_points_only_where_they_fit():
     given = tflms.Parameters(swapout_threshold=4, swapin_ahead=1, swapin_groupby=0, sync_mode=0)
-    found = sweep.run(GRAPH, Settings(limit_bytes=1, tflms=given), MACHINE, limits=3)
+    found = sweep.run(ANY.under(parameters=given), limits=3)
     assert (found.tflms, found.of(TFLMS)) == (TFLMS_GIVEN, [])
     first, *_, last = found.of(TFLMS_GIVEN)
     assert (first.fits, first.peak_bytes, first.swapped_out_bytes) == (False, None, None)
     assert last.fits
     assert last.swapped_out_bytes > 0  # and is not tuned to the limit
-    some = Settings(limit_bytes=1, tflms=tflms.Parameters(sync_mode=2))
-    assert sweep.run(GRAPH, some, MACHINE, limits=2, ends=(40 * MIB, 60 * MIB)).tflms == TFLMS_PART
+    some = ANY.under(parameters=tflms.Parameters(sync_mode=2))
+    assert sweep.run(some, limits=2, ends=(40 * MIB, 60 * MIB)).tflms == TFLMS_PART
 
 
 @pytest.mark.parametrize("method", [SWAP_ALL, RECOMPUTE_ALL])
@@ -93,7 +94,7 @@ def test_everything_that_can_be_moved_is_and_stands_where_it_just_fits(method):
     assert point.peak_bytes <= search.usable_bytes(PROBLEM, point.limit_bytes, "none")
     assert swept().floor_bytes <= point.limit_bytes < swept().fit_bytes
     assert point.step_seconds > swept().unedited_seconds
-    there = sweep.run(GRAPH, ANY, MACHINE, limits=2, ends=(point.limit_bytes, swept().fit_bytes))
+    there = sweep.run(ANY, limits=2, ends=(point.limit_bytes, swept().fit_bytes))
     assert there.of(LMS)[0].step_seconds <= point.step_seconds
 
 
@@ -115,17 +116,10 @@ def test_without_lms_stands_at_the_fit():
 
 def test_ends_that_are_known_are_not_looked_for(monkeypatch):
     asked = []
-    decided = plan_cache.decide
-
-    def watched(graph, settings, machine, *, with_floor):
-        asked.append(with_floor)
-        return decided(graph, settings, machine, with_floor=with_floor)
-
-    monkeypatch.setattr(plan_cache, "decide", watched)
+    made = plan_cache.make_plan
+    monkeypatch.setattr(plan_cache, "make_plan", lambda request: asked.append(request.with_floor) or made(request))
     calls = []
-    found = sweep.run(
-        GRAPH, ANY, MACHINE, limits=3, ends=(8 * MIB, 40 * MIB), progress=lambda *call: calls.append(call)
-    )
+    found = sweep.run(ANY, limits=3, ends=(8 * MIB, 40 * MIB), progress=lambda *call: calls.append(call))
     assert (found.floor_bytes, found.fit_bytes) == (8 * MIB, 40 * MIB)
     assert [p.limit_bytes // MIB for p in found.of(LMS)] == [8, 24, 40]
     assert [p.fits for p in found.of(LMS)] == [False, True, True]  # nothing fits in 8 MiB

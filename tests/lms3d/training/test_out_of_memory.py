@@ -5,7 +5,7 @@ import pytest
 from lms3d.errors import DoesNotFit, StorageError
 from lms3d.training import out_of_memory
 
-REPORT = SimpleNamespace(unedited_limit_bytes=1900 * 2**20, floor_bytes=500 * 2**20)
+REPORT = SimpleNamespace(unedited_limit_bytes=1900 * 2**20, smallest_limit_bytes=500 * 2**20)
 OOM = "OOM when allocating tensor with shape[1,96,96,96,32] and type float"
 
 

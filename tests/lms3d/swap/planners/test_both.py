@@ -12,7 +12,8 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.planners.hybrid import emit, planner, search
 from lms3d.swap.planners.hybrid.problem import Problem, reduce
 from lms3d.swap.planners.hybrid.schedule import Choice, Mode, Schedule, build
-from lms3d.swap.planning import Settings, decide
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
 from lms3d.swap.simulate import simulate
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
@@ -114,7 +115,7 @@ def test_the_planner_does_both_where_that_is_the_cheapest():
     away = {index(problem, "p:0"): Choice(Mode.SWAP)}
     others = [build(problem, {**away, a: c}, SECONDS) for c in (Choice(Mode.SWAP), Choice(Mode.RECOMPUTE))]
     assert solution.schedule.cost_seconds < min(s.cost_seconds for s in others)
-    _, report = decide(graph, Settings(limit_bytes=solution.limit_bytes), SECONDS)
+    _, report = make_plan(Settings(limit_bytes=solution.limit_bytes).request(graph, SECONDS))
     assert {d.tensor: (d.action, d.copies) for d in report.decisions}["a:0"] == ("both", 2)
     assert report.parameters["tensors kept, swapped, recomputed, both"].endswith(", 1")
 

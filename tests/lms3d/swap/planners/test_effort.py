@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from lms3d import LMS
-from lms3d.swap import effort, plan_cache
-from lms3d.swap import planning as planning
+from lms3d.swap import plan_cache, planning, tuning
 from lms3d.swap.cost import Machine
+from lms3d.swap.effort import Run
 from lms3d.swap.planners.hybrid import planner, search
 from lms3d.swap.planners.hybrid.allocator import POOLS
 from lms3d.swap.planners.hybrid.problem import reduce
-from lms3d.swap.planning import Settings, decide
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
 from tests.lms3d.swap.toy_graphs import training
 
 MACHINE = Machine(flops_per_second=1e10)
@@ -26,7 +27,7 @@ DEEP = training(120, mib=4, resident_mib=3)  # 600 anchors, as a network of toda
 
 def half(graph, pool: str = "none") -> Settings:
     """Half of what a step needs."""
-    _, known = decide(graph, Settings(limit_bytes=1 << 40, pool=pool), MACHINE, with_floor=False)
+    _, known = make_plan(Settings(limit_bytes=1 << 40, pool=pool).request(graph, MACHINE, with_floor=False))
     return Settings(limit_bytes=known.unedited_limit_bytes // 2, pool=pool)
 
 
@@ -40,15 +41,15 @@ def half(graph, pool: str = "none") -> Settings:
     (1000, 5.0, None),  # more than any step can use
 ])  # fmt: skip
 def test_a_run_grants_the_larger_of_3_seconds_and_2_percent_in_classes(steps, step_seconds, granted):
-    found = effort.granted(steps, step_seconds)
+    found = Run(steps).granted(step_seconds)
     assert found == granted
     assert found is None or found <= max(3.0, 0.02 * steps * step_seconds)
 
 
 def test_what_was_spent_is_not_granted_again():
-    assert effort.granted(1000, 0.3, spent_seconds=1.0) == 3.0
-    assert effort.granted(1000, 0.3, spent_seconds=4.0) == 1.5
-    assert effort.granted(1000, 0.3, spent_seconds=7.0) == effort.SMALLEST_SECONDS  # there has to be a plan
+    assert Run(1000, 1.0).granted(0.3) == 3.0
+    assert Run(1000, 4.0).granted(0.3) == 1.5
+    assert Run(1000, 7.0).granted(0.3) == tuning.SMALLEST_SECONDS  # there has to be a plan
 
 
 # -- what planning costs
@@ -58,11 +59,11 @@ def test_what_was_spent_is_not_granted_again():
 @pytest.mark.parametrize("seconds", [0.375, 0.75])
 def test_a_short_run_is_planned_within_what_it_grants(seconds, pool):
     settings = half(DEEP, pool)
-    plan, report = decide(DEEP, replace(settings, effort_seconds=seconds), MACHINE, with_floor=False)
+    plan, report = make_plan(settings.request(DEEP, MACHINE, effort_seconds=seconds, with_floor=False))
     assert not plan.empty
     assert report.predicted_peak_bytes <= settings.limit_bytes
     assert report.effort_seconds <= 1.25 * seconds  # an evaluation is begun before its price is known
-    assert 10 < report.evaluations < seconds / (600 * effort._ANCHOR)
+    assert 10 < report.evaluations < seconds / (600 * tuning.ANCHOR_SECONDS)
 
 
 def test_a_rough_plan_moves_as_few_as_are_enough_and_takes_few_looks():
@@ -82,21 +83,23 @@ def test_a_rough_plan_moves_as_few_as_are_enough_and_takes_few_looks():
 def test_the_clock_decides_nothing(monkeypatch):
     """As on a machine so busy that each look at the clock costs an hour."""
     graph = training(5, mib=4, resident_mib=3)
-    questions = [replace(half(graph), effort_seconds=seconds) for seconds in (0.375, None)]
-    answers = [decide(graph, question, MACHINE, with_floor=False)[0] for question in questions]
+    asked = half(graph).request(graph, MACHINE, with_floor=False)
+    questions = [replace(asked, effort_seconds=seconds) for seconds in (0.375, None)]
+    answers = [make_plan(question)[0] for question in questions]
     for clock in ("thread_time", "process_time", "perf_counter"):
         monkeypatch.setattr(time, clock, itertools.count(0, 3600).__next__)
-    assert [decide(graph, question, MACHINE, with_floor=False)[0] for question in questions] == answers
+    assert [make_plan(question)[0] for question in questions] == answers
 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_the_least_effort_finds_a_plan_wherever_there_is_one(pool):
     graph = training(5, mib=4, resident_mib=3)
-    _, known = decide(graph, Settings(limit_bytes=1 << 40, pool=pool), MACHINE)
+    _, known = make_plan(Settings(limit_bytes=1 << 40, pool=pool).request(graph, MACHINE))
     for part in (0.0, 0.1, 0.5):
         limit = int(known.floor_bytes + part * (known.unedited_limit_bytes - known.floor_bytes))
-        settings = Settings(limit_bytes=limit, pool=pool, effort_seconds=effort.SMALLEST_SECONDS)
-        assert decide(graph, settings, MACHINE, with_floor=False)[1].predicted_peak_bytes <= limit
+        settings = Settings(limit_bytes=limit, pool=pool)
+        asked = settings.request(graph, MACHINE, effort_seconds=tuning.SMALLEST_SECONDS, with_floor=False)
+        assert make_plan(asked)[1].predicted_peak_bytes <= limit
 
 
 def test_what_little_effort_does_not_find_all_does(monkeypatch):
@@ -107,19 +110,17 @@ def test_what_little_effort_does_not_find_all_does(monkeypatch):
         return replace(solve(*given, seconds=seconds, **options), fits=seconds is None)
 
     monkeypatch.setattr(planner, "solve", unlucky)
-    assert not decide(graph, replace(half(graph), effort_seconds=0.375), MACHINE, with_floor=False)[0].empty
+    assert not make_plan(half(graph).request(graph, MACHINE, effort_seconds=0.375, with_floor=False))[0].empty
     assert asked[-1] is None
     assert asked[0] < 0.375
 
 
 def test_plans_of_other_classes_are_other_plans(monkeypatch):
-    graph, made = training(5, mib=4, resident_mib=3), []
-    whole, settings = planning.decide, half(training(5, mib=4, resident_mib=3))
-    monkeypatch.setattr(planning, "decide", lambda *given, **options: made.append(given) or whole(*given, **options))
+    graph, made, whole = training(5, mib=4, resident_mib=3), [], planning.make_plan
+    asked = half(graph).request(graph, MACHINE, with_floor=False)
+    monkeypatch.setattr(planning, "make_plan", lambda request: made.append(request) or whole(request))
     for steps in (1000, 1100, 5):
-        found = plan_cache.decide(
-            graph, replace(settings, effort_seconds=effort.granted(steps, 0.3)), MACHINE, with_floor=False
-        )[1]
+        found = plan_cache.make_plan(replace(asked, effort_seconds=Run(steps).granted(0.3)))[1]
     assert len(made) == 2
     assert not found.from_cache
 
@@ -128,14 +129,8 @@ def test_plans_of_other_classes_are_other_plans(monkeypatch):
 
 
 def test_each_kind_of_run_tells_its_length(monkeypatch, tmp_path):
-    asked = []
-    granted = effort.granted
-
-    def noted(steps, step_seconds, spent_seconds=0.0):
-        asked.append(steps)
-        return granted(steps, step_seconds, spent_seconds)
-
-    monkeypatch.setattr(effort, "granted", noted)
+    asked, granted = [], Run.granted
+    monkeypatch.setattr(Run, "granted", lambda run, seconds: asked.append(run.steps) or granted(run, seconds))
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
     model.compile("sgd", "mse", jit_compile=False)
     x = np.ones((12, 4), np.float32)
@@ -150,13 +145,8 @@ def test_each_kind_of_run_tells_its_length(monkeypatch, tmp_path):
 
 def test_what_a_run_grants_is_for_all_batch_shapes_together(monkeypatch):
     """Each fit grants it anew."""
-    asked, granted = [], effort.granted
-
-    def noted(steps, step_seconds, spent_seconds=0.0):
-        asked.append(spent_seconds)
-        return granted(steps, step_seconds, spent_seconds)
-
-    monkeypatch.setattr(effort, "granted", noted)
+    asked, granted = [], Run.granted
+    monkeypatch.setattr(Run, "granted", lambda run, seconds: asked.append(run.spent_seconds) or granted(run, seconds))
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
     model.compile("sgd", "mse", jit_compile=False)
     lms = LMS(memory_limit="1GiB")
@@ -165,5 +155,5 @@ def test_what_a_run_grants_is_for_all_batch_shapes_together(monkeypatch):
         model.fit(x, x, batch_size=shapes[0], verbose=0, shuffle=False, callbacks=[lms])
     first, second, other_run = asked
     assert first == other_run == 0.0
-    assert second == lms._runner.steps[next(iter(lms._runner.steps))].report.effort_seconds > 0.0
+    assert second == lms._runner.prepared[0].prediction.effort_seconds > 0.0
     lms.close()

@@ -9,10 +9,11 @@ import pytest
 import tensorflow as tf
 
 import models
+from lms3d.keras_step.trace import trace_step
 from lms3d.swap.cost import Machine
-from lms3d.swap.engine import trace_step
 from lms3d.swap.ir import StepGraph
-from lms3d.swap.planning import Settings, decide
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import capture
 
@@ -46,13 +47,13 @@ def training_step(name: str, batch_size: int) -> StepGraph:
 @pytest.mark.parametrize(("name", "batch_size"), [("unet3d", 1), ("isensee2017", 1), ("MobileNetV3Small", 8)])
 def test_every_limit_has_a_plan_that_keeps_it(name, batch_size, pool):
     graph = training_step(name, batch_size)
-    _, known = decide(graph, Settings(limit_bytes=1 << 40, pool=pool), MACHINE)
+    _, known = make_plan(Settings(limit_bytes=1 << 40, pool=pool).request(graph, MACHINE))
     low, high = known.floor_bytes, known.unedited_limit_bytes
     assert low < high
     step = (high - low) // LIMITS
     fastest = float("inf")
     for limit in range(low, low + LIMITS * step, step):
-        plan, report = decide(graph, Settings(limit_bytes=limit, pool=pool), MACHINE, with_floor=False)
+        plan, report = make_plan(Settings(limit_bytes=limit, pool=pool).request(graph, MACHINE, with_floor=False))
         assert not plan.empty
         assert report.predicted_peak_bytes <= limit
         assert report.predicted_step_seconds <= TOLERANCE * fastest

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from lms3d.errors import DoesNotFit
 from lms3d.swap import edit
-from lms3d.swap import planning as decide_module
 from lms3d.swap.cost import Machine
 from lms3d.swap.ir import METADATA_TYPES, StepGraph
 from lms3d.swap.plan import Plan
-from lms3d.swap.planners.hybrid import emit, planner
+from lms3d.swap.planners.hybrid import emit, planner, strategy
 from lms3d.swap.planners.hybrid.problem import reduce
-from lms3d.swap.planning import Settings, decide
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
 from lms3d.swap.simulate import simulate
 from tests.lms3d.swap.planners.test_random_step_graphs import steps
 from tests.lms3d.swap.toy_graphs import MIB, SECONDS, op, placeholder, step, training
@@ -33,7 +33,7 @@ SHARES = (0.5, 0.65, 0.8, 0.9, 0.97, 1.04)  # of the peak without LMS; from 1 / 
 def planned(method: str, graph: StepGraph, limit_bytes: int, machine: Machine) -> Plan | None:
     """The plan, if there is one and the simulator agrees that it keeps the limit."""
     try:
-        plan, _ = decide(graph, Settings(limit_bytes=limit_bytes, planner=method), machine, with_floor=False)
+        plan, _ = make_plan(Settings(limit_bytes=limit_bytes, planner=method).request(graph, machine, with_floor=False))
     except DoesNotFit:
         return None
     return plan if simulate(edit.apply(graph, plan), machine).peak_bytes <= limit_bytes else None
@@ -120,7 +120,7 @@ def test_where_only_tflms_fits_its_plan_is_taken():
     assert ours == theirs
     assert ours.planner == "tflms"
     with pytest.raises(DoesNotFit):  # a pool has pieces, of which TFLMS knows nothing
-        decide(graph, Settings(limit_bytes=int(6.8 * MIB), pool="single"), SECONDS)
+        make_plan(Settings(limit_bytes=int(6.8 * MIB), pool="single").request(graph, SECONDS))
 
 
 def test_where_the_simulator_doubts_our_plan_that_of_tflms_is_taken(monkeypatch):
@@ -128,7 +128,7 @@ def test_where_the_simulator_doubts_our_plan_that_of_tflms_is_taken(monkeypatch)
     graph = training(6, mib=4, resident_mib=3)
     limit = int(simulate(graph, FAST).peak_bytes * 0.8)
     assert planned("hybrid", graph, limit, FAST).planner == "hybrid"
-    monkeypatch.setattr(decide_module, "_simulated_peak", lambda graph, plan, machine: limit + 1)
+    monkeypatch.setattr(strategy, "_simulated_peak", lambda study, plan: limit + 1)
     assert planned("hybrid", graph, limit, FAST) == planned("tflms", graph, limit, FAST)
 
 
@@ -137,7 +137,7 @@ def test_that_tflms_sees_nothing_to_do_is_not_believed_but_costs_no_swap():
     graph = training(6, mib=4, resident_mib=3)
     limit = int(simulate(graph, FAST).peak_bytes * 1.07)
     assert planned("tflms", graph, limit, FAST).empty
-    _, report = decide(graph, Settings(limit_bytes=limit), FAST)
+    _, report = make_plan(Settings(limit_bytes=limit).request(graph, FAST))
     assert report.unedited_limit_bytes > limit
     ours = planned("hybrid", graph, limit, FAST)
     assert ours.control_edges

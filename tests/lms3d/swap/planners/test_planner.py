@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from lms3d.errors import DoesNotFit
-from lms3d.swap import edit
+from lms3d.swap import edit, tuning
 from lms3d.swap.cost import Machine
 from lms3d.swap.order import branch_ends_first
 from lms3d.swap.plan import Plan
@@ -18,7 +18,9 @@ from lms3d.swap.planners.hybrid import emit, floor, planner, search
 from lms3d.swap.planners.hybrid.allocator import POOLS
 from lms3d.swap.planners.hybrid.problem import reduce
 from lms3d.swap.planners.hybrid.schedule import Choice, Mode, build
-from lms3d.swap.planning import NAMED_TENSORS, Settings, decide, fits_unedited, unedited_limit
+from lms3d.swap.planners.study import Study
+from lms3d.swap.planning import leaves_alone, make_plan
+from lms3d.swap.request import Settings
 from lms3d.swap.simulate import simulate
 from lms3d.units import format_size
 from tests.lms3d.swap.toy_graphs import MIB, op, placeholder, step, training
@@ -35,7 +37,7 @@ def floor_bytes(graph, pool: str = "none") -> int:
 @pytest.mark.parametrize("share", [0.9, 0.7, 0.5, 0.4])
 def test_the_plan_keeps_the_limit(share):
     limit = int(UNEDITED * share)
-    plan, report = decide(GRAPH, Settings(limit_bytes=limit), MACHINE)
+    plan, report = make_plan(Settings(limit_bytes=limit).request(GRAPH, MACHINE))
     edited = edit.apply(GRAPH, plan)
     assert report.predicted_peak_bytes <= limit
     assert simulate(edited, MACHINE).peak_bytes <= limit
@@ -47,11 +49,11 @@ def test_the_plan_keeps_the_limit(share):
 def test_the_floor_is_feasible_and_below_it_an_error_names_it(pool):
     graph = training(12, mib=8, resident_mib=6)
     smallest = floor_bytes(graph, pool)
-    plan, report = decide(graph, Settings(limit_bytes=smallest, pool=pool), MACHINE)
+    plan, report = make_plan(Settings(limit_bytes=smallest, pool=pool).request(graph, MACHINE))
     assert report.predicted_peak_bytes <= smallest
     edit.apply(graph, plan)
     with pytest.raises(DoesNotFit, match="the smallest memory limit that would do is") as caught:
-        decide(graph, Settings(limit_bytes=smallest // 2, pool=pool), MACHINE)
+        make_plan(Settings(limit_bytes=smallest // 2, pool=pool).request(graph, MACHINE))
     assert caught.value.smallest_limit_bytes == smallest
 
 
@@ -91,7 +93,7 @@ def test_a_plan_that_is_never_sure_to_fit_is_not_the_floor(monkeypatch):
 
 def test_a_step_of_nothing_but_loops_has_no_lower_floor():
     graph = step(placeholder(mib=0.01), *[op(f"l{i}", "x", in_loop=True, mib=4) for i in range(3)], returned=["l2"])
-    _, report = decide(graph, Settings(limit_bytes=MIB), MACHINE)
+    _, report = make_plan(Settings(limit_bytes=MIB).request(graph, MACHINE))
     assert report.floor_bytes > MIB
 
 
@@ -186,17 +188,16 @@ def test_a_limit_that_has_a_plan_is_not_below_the_floor_that_is_named(monkeypatc
     """The search for the floor may miss what the planner finds."""
     lowest = replace(floor.lowest(reduce(GRAPH, MACHINE), MACHINE), limit_bytes=UNEDITED)
     monkeypatch.setattr(floor, "lowest", lambda *_, **__: lowest)
-    _, report = decide(GRAPH, Settings(limit_bytes=int(UNEDITED * 0.5)), MACHINE)
+    _, report = make_plan(Settings(limit_bytes=int(UNEDITED * 0.5)).request(GRAPH, MACHINE))
     assert report.rewritten
     assert report.floor_bytes == report.limit_bytes
 
 
 def test_the_error_names_both_limits_and_the_largest_tensors_at_the_peak():
     smallest = floor_bytes(GRAPH)
-    problem = reduce(GRAPH, MACHINE)
-    unedited = unedited_limit(problem, build(problem, {}, MACHINE), "none")
+    unedited = Study(Settings(limit_bytes=1).request(GRAPH, MACHINE)).unedited_limit_bytes
     with pytest.raises(DoesNotFit) as caught:
-        decide(GRAPH, Settings(limit_bytes=smallest // 2), MACHINE)
+        make_plan(Settings(limit_bytes=smallest // 2).request(GRAPH, MACHINE))
     message = str(caught.value)
     assert f"does not fit in {format_size(smallest // 2)}, not even with LMS" in message
     assert f"would do is {format_size(smallest)} with LMS and {format_size(unedited)} without" in message
@@ -206,7 +207,7 @@ def test_the_error_names_both_limits_and_the_largest_tensors_at_the_peak():
     event = int(lowest.schedule.live_bytes.argmax())
     live = {lowest.problem.buffers[c.buffer].root for c in lowest.schedule.copies if c.start <= event <= c.end}
     assert set(tensors) <= live
-    assert len(tensors) == min(NAMED_TENSORS, len(live)) > 1
+    assert len(tensors) == min(tuning.NAMED_TENSORS, len(live)) > 1
 
 
 def test_an_op_that_does_not_fit_alone_is_told_at_once(monkeypatch):
@@ -216,19 +217,19 @@ def test_an_op_that_does_not_fit_alone_is_told_at_once(monkeypatch):
     solve = planner.solve
     monkeypatch.setattr(planner, "solve", lambda *args, **options: solved.append(args[1]) or solve(*args, **options))
     with pytest.raises(DoesNotFit, match=r"largest at its peak: huge:0 \(200 MiB\)") as caught:
-        decide(graph, Settings(limit_bytes=150 * MIB), MACHINE)
+        make_plan(Settings(limit_bytes=150 * MIB).request(graph, MACHINE))
     assert not solved
     assert caught.value.smallest_limit_bytes > 200 * MIB
-    decide(GRAPH, Settings(limit_bytes=int(UNEDITED * 0.5)), MACHINE)
+    make_plan(Settings(limit_bytes=int(UNEDITED * 0.5)).request(GRAPH, MACHINE))
     assert solved
 
 
 def test_what_fits_is_left_alone_and_the_report_says_so():
-    _, edited = decide(GRAPH, Settings(limit_bytes=int(UNEDITED * 0.8)), MACHINE)
-    plan, report = decide(GRAPH, Settings(limit_bytes=edited.unedited_limit_bytes), MACHINE)
+    _, edited = make_plan(Settings(limit_bytes=int(UNEDITED * 0.8)).request(GRAPH, MACHINE))
+    plan, report = make_plan(Settings(limit_bytes=edited.unedited_limit_bytes).request(GRAPH, MACHINE))
     assert plan == Plan()
     assert edit.apply(GRAPH, plan).ops == GRAPH.ops
-    assert fits_unedited(GRAPH, Settings(limit_bytes=edited.unedited_limit_bytes), MACHINE)
+    assert leaves_alone(Settings(limit_bytes=edited.unedited_limit_bytes).request(GRAPH, MACHINE))
     assert not report.rewritten
     assert report.planner == "none"
     assert report.predicted_peak_bytes == report.unedited_peak_bytes
@@ -237,18 +238,18 @@ def test_what_fits_is_left_alone_and_the_report_says_so():
     assert {d.action for d in report.decisions} == {"keep"}
     assert report.headline().startswith("LMS changes nothing in the train step")
     below = Settings(limit_bytes=edited.unedited_limit_bytes - 1)
-    assert not fits_unedited(GRAPH, below, MACHINE)
-    assert decide(GRAPH, below, MACHINE)[1].rewritten
+    assert not leaves_alone(below.request(GRAPH, MACHINE))
+    assert make_plan(below.request(GRAPH, MACHINE))[1].rewritten
 
 
 def test_nothing_large_nothing_to_do():
     graph = step(placeholder(mib=0.001), op("a", "x", mib=0.001))
-    plan, _ = decide(graph, Settings(limit_bytes=1), MACHINE)
+    plan, _ = make_plan(Settings(limit_bytes=1).request(graph, MACHINE))
     assert plan.empty
 
 
 def test_less_memory_costs_more_time():
-    reports = [decide(GRAPH, Settings(limit_bytes=int(UNEDITED * s)), MACHINE)[1] for s in (0.9, 0.65, 0.4)]
+    reports = [make_plan(Settings(limit_bytes=int(UNEDITED * s)).request(GRAPH, MACHINE))[1] for s in (0.9, 0.65, 0.4)]
     seconds = [r.predicted_step_seconds for r in reports]
     assert seconds == sorted(seconds)
     assert seconds[0] >= reports[0].unedited_step_seconds
@@ -261,7 +262,7 @@ def test_cheap_ops_are_recomputed_where_the_link_is_slow_and_swapped_where_it_is
         machine = Machine(
             flops_per_second=1e6, swap_out_bytes_per_second=bytes_per_second, swap_in_bytes_per_second=bytes_per_second
         )
-        plan, _ = decide(GRAPH, Settings(limit_bytes=limit), machine)
+        plan, _ = make_plan(Settings(limit_bytes=limit).request(GRAPH, machine))
         kinds = [GRAPH.by_name[r.op].type for r in plan.recomputes]
         assert "Conv3D" not in kinds  # 8 s each
         return len(plan.swap_outs), kinds.count("LeakyRelu")
@@ -276,7 +277,7 @@ def test_random_and_stateful_ops_are_never_recomputed():
         graph = step(GRAPH.ops[0], first, *GRAPH.ops[2:], returned=["gw0"])
         buffer = reduce(graph, MACHINE).buffers[0]
         assert (buffer.root, buffer.recomputable, buffer.swappable) == ("c0:0", False, True)
-        plan, _ = decide(graph, Settings(limit_bytes=floor_bytes(graph)), MACHINE)
+        plan, _ = make_plan(Settings(limit_bytes=floor_bytes(graph)).request(graph, MACHINE))
         assert "c0" not in {r.op for r in plan.recomputes}
 
 
@@ -284,7 +285,7 @@ def test_loops_and_returned_tensors_are_never_moved():
     looped = step(*GRAPH.ops[:-1], op("loop", "r2", in_loop=True, mib=0.1), GRAPH.ops[-1], returned=["c3"])
     buffers = {b.root: b for b in reduce(looped, MACHINE).buffers}
     assert [(buffers[t].swappable, buffers[t].recomputable) for t in ("r2:0", "c3:0")] == [(False, False)] * 2
-    plan, _ = decide(looped, Settings(limit_bytes=floor_bytes(looped)), MACHINE)
+    plan, _ = make_plan(Settings(limit_bytes=floor_bytes(looped)).request(looped, MACHINE))
     assert not {"r2:0", "c3:0"} & {s.tensor for s in (*plan.swap_ins, *plan.recomputes)}
 
 
@@ -342,23 +343,23 @@ def test_a_reader_behind_a_reshape_gets_a_reshaped_copy():
 
 
 def test_plan_as_json():
-    plan, report = decide(GRAPH, Settings(limit_bytes=int(UNEDITED * 0.45)), MACHINE)
+    plan, report = make_plan(Settings(limit_bytes=int(UNEDITED * 0.45)).request(GRAPH, MACHINE))
     assert plan.recomputes or plan.swap_outs
     assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
-    assert json.loads(report.to_json())["predicted_peak_bytes"] == report.predicted_peak_bytes
+    assert json.loads(json.dumps(report.to_dict()))["predicted_peak_bytes"] == report.predicted_peak_bytes
 
 
 def test_planning_again_gives_the_same_plan():
     settings = Settings(limit_bytes=int(UNEDITED * 0.5))
-    assert decide(GRAPH, settings, MACHINE)[0] == decide(GRAPH, settings, MACHINE)[0]
+    assert make_plan(settings.request(GRAPH, MACHINE))[0] == make_plan(settings.request(GRAPH, MACHINE))[0]
 
 
 def test_the_tensors_at_the_peak_of_an_unedited_step_are_those_of_its_own_order():
     """A plan would make `mask`, which ends a branch, first; this step runs as traced."""
     chain = [op(f"f{i}", f"f{i - 1}" if i else "x", mib=4 + i, flops=8) for i in range(6)]
     last = [op("mask", "x", mib=1, type="Tanh"), op("z", "f5", "mask", mib=4, type="AddV2")]
-    _, report = decide(
-        step(placeholder(mib=0.1), *chain, *last, returned=["z"]), Settings(limit_bytes=1 << 30), MACHINE
+    _, report = make_plan(
+        Settings(limit_bytes=1 << 30).request(step(placeholder(mib=0.1), *chain, *last, returned=["z"]), MACHINE)
     )
     assert report.peak_at == "f5"
     assert report.peak_tensors[:2] == (("f5:0", 9 * MIB), ("f4:0", 8 * MIB))

@@ -12,7 +12,8 @@ from lms3d.swap.ir import Op, StepGraph
 from lms3d.swap.liveness import peak_bytes
 from lms3d.swap.plan import Plan
 from lms3d.swap.planners import tflms
-from lms3d.swap.planning import Settings, decide
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
 from lms3d.swap.simulate import simulate
 from tests.lms3d.swap.toy_graphs import MIB, op, placeholder, step
 
@@ -97,7 +98,7 @@ def test_tflms(graph, chosen):
 def test_autotune(graph, share):
     limit = int(simulate(graph, fast).peak_bytes * share)
     try:
-        plan = tflms.make(graph, tflms.Parameters(), limit, fast)
+        plan = tflms.autotune(graph, tflms.Parameters(), limit, fast)
     except DoesNotFit:
         return
     assert simulate(check(graph, plan), fast).peak_bytes <= limit
@@ -108,10 +109,10 @@ def test_autotune(graph, share):
 def test_hybrid(graph, share, machine, pool):
     limit = int(peak_bytes(graph) * share)
     try:
-        plan, report = decide(graph, Settings(limit_bytes=limit, pool=pool), machine)
+        plan, report = make_plan(Settings(limit_bytes=limit, pool=pool).request(graph, machine))
     except DoesNotFit as error:
         smallest = error.smallest_limit_bytes or 0
-        plan, report = decide(graph, Settings(limit_bytes=smallest, pool=pool), machine)
+        plan, report = make_plan(Settings(limit_bytes=smallest, pool=pool).request(graph, machine))
         assert smallest > limit
         limit = smallest
     check(graph, plan)

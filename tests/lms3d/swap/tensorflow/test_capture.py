@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from lms3d.swap.liveness import roots
-from lms3d.swap.planning import Settings, decide
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import capture
 from tests.lms3d.swap.toy_graphs import SECONDS
@@ -52,7 +53,7 @@ def test_a_plan_brings_no_dead_op_back_to_life():
         return y + first
 
     graph = capture(surgery.trace(long, tf.TensorSpec((256, 1024))))
-    plan, _ = decide(graph, Settings(limit_bytes=5 << 20), SECONDS, with_floor=False)
+    plan, _ = make_plan(Settings(limit_bytes=5 << 20).request(graph, SECONDS, with_floor=False))
     assert plan.control_edges
     assert not {name for edge in plan.control_edges for name in edge if "dead" in name}
 

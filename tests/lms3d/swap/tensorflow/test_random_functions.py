@@ -13,7 +13,8 @@ from lms3d.errors import DoesNotFit
 from lms3d.swap import edit
 from lms3d.swap.cost import Machine
 from lms3d.swap.planners import tflms
-from lms3d.swap.planning import Settings, decide
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
@@ -100,12 +101,12 @@ def test_hybrid(network, share, link, tier):
     machine = Machine(swap_out_bytes_per_second=link, swap_in_bytes_per_second=link, mapped=tier == "mapped")
 
     def make_plan(graph):
-        _, report = decide(graph, Settings(limit_bytes=1 << 40), machine)
+        _, report = make_plan(Settings(limit_bytes=1 << 40).request(graph, machine))
         limit = int(report.floor_bytes + share * (report.unedited_limit_bytes - report.floor_bytes))
         try:
-            return decide(graph, Settings(limit_bytes=limit), machine)[0]
+            return make_plan(Settings(limit_bytes=limit).request(graph, machine))[0]
         except DoesNotFit as error:
-            return decide(graph, Settings(limit_bytes=error.smallest_limit_bytes), machine)[0]
+            return make_plan(Settings(limit_bytes=error.smallest_limit_bytes).request(graph, machine))[0]
 
     check(network, make_plan, tier != "host")
 
@@ -113,6 +114,6 @@ def test_hybrid(network, share, link, tier):
 def test_these_networks_give_the_planner_something_to_do():
     network = ([(name, 1) for name in ("convolution", "tanh", "relu") * 4] + [("add", 1, 12)], True)
     graph = capture(surgery.trace(function_of(network), SPEC))
-    _, report = decide(graph, Settings(limit_bytes=1 << 40), Machine())
-    plan, _ = decide(graph, Settings(limit_bytes=report.floor_bytes), Machine())
+    _, report = make_plan(Settings(limit_bytes=1 << 40).request(graph, Machine()))
+    plan, _ = make_plan(Settings(limit_bytes=report.floor_bytes).request(graph, Machine()))
     assert plan.swap_outs or plan.recomputes

@@ -216,7 +216,7 @@ def test_planned_parameters_of_a_real_function_are_tuned():
     graph = capture(surgery.trace(u_net, tf.TensorSpec((4096, 32), tf.float32)))
     fast = Machine(swap_out_bytes_per_second=1e12, swap_in_bytes_per_second=1e12)
     limit = int(simulate(graph, fast).peak_bytes * 0.95)
-    assert not tflms.make(graph, tflms.Parameters(), limit, fast).empty
+    assert not tflms.autotune(graph, tflms.Parameters(), limit, fast).empty
 
 
 def test_memory_changes_hands_in_turn(tmp_path):

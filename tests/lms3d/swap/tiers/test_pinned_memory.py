@@ -11,7 +11,7 @@ from lms3d.device import memory
 from lms3d.errors import DoesNotFit
 from lms3d.swap.engine import Engine
 from lms3d.swap.plan import Plan, SwapOut
-from lms3d.swap.planning import Settings
+from lms3d.swap.request import Settings
 
 GIB = 1 << 30
 VARIABLE = "TF_GPU_HOST_MEM_LIMIT_IN_MB"

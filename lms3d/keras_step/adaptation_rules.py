@@ -1,0 +1,132 @@
+"""When a plan asks for another one: ADAPT-1 to ADAPT-3 of `adaptation`, each from a plan's first steps. No TensorFlow here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lms3d.swap import tuning
+from lms3d.swap.cost import Machine
+from lms3d.swap.plan import Plan
+from lms3d.swap.prediction import Prediction
+from lms3d.units import format_seconds, format_size
+
+PEAK, LINKS, MARGIN = "peak", "links", "margin"
+_DIRECTIONS = (
+    ("swap-outs", "swapped_out_bytes", "swap_out_seconds", "swap_out_bytes_per_second"),
+    ("swap-ins", "swapped_in_bytes", "swap_in_seconds", "swap_in_bytes_per_second"),
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What to plan for next; the rule that asks for it, why, and the most that it can gain per step."""
+
+    rule: str
+    budget_bytes: int
+    machine: Machine
+    reason: str
+    gain_seconds: float = math.inf
+
+
+@dataclass
+class Trial:
+    """A plan that runs or has run, its number in lms_stats.csv, the change that it came from, and its first steps."""
+
+    number: int
+    plan: Plan
+    prediction: Prediction
+    machine: Machine
+    budget_bytes: int
+    change: Change | None
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.rows) >= tuning.COLD + tuning.WARM
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(int(row["peak_bytes"]) for row in self.rows)
+
+    @property
+    def seconds(self) -> float:
+        return min(float(row["seconds"]) for row in self.rows[tuning.COLD :] or self.rows)
+
+    @property
+    def planning_seconds(self) -> float:
+        """What the first step took longer than the others."""
+        return float(self.rows[0]["seconds"]) - self.seconds
+
+    def per_step(self, column: str) -> float | None:
+        """The mean over the warm steps; None where the tier does not measure it."""
+        values = [float(row[column]) for row in self.rows[tuning.COLD :] if column in row]
+        return sum(values) / len(values) if values else None
+
+    @property
+    def stall_seconds(self) -> float | None:
+        """See `Round.measured_stall_seconds`."""
+        busy = [s for _, _, seconds, _ in _DIRECTIONS if (s := self.per_step(seconds)) is not None]
+        computing = self.prediction.predicted_step_seconds - self.prediction.predicted_stall_seconds
+        return min(sum(busy), max(0.0, self.seconds - computing)) if busy else None
+
+    def measured(self) -> dict[str, Any]:
+        """The measured fields of a `Round`."""
+        return {
+            "measured_peak_bytes": self.peak_bytes,
+            "measured_step_seconds": self.seconds,
+            "measured_stall_seconds": self.stall_seconds,
+        }
+
+
+def peak(now: Trial, limit_bytes: int) -> Change | None:
+    """ADAPT-1."""
+    peak, predicted = now.peak_bytes, now.prediction.predicted_peak_bytes
+    if peak <= limit_bytes:
+        return None
+    budget = int(now.budget_bytes * min(tuning.TIGHTER, tuning.AIM * limit_bytes / peak))
+    why = f"the peak is {format_size(peak)}, above the limit, and not {format_size(predicted)}"
+    return Change(PEAK, budget, now.machine, f"{why}: planned for {format_size(budget)}")
+
+
+def links(now: Trial, limit_bytes: int) -> Change | None:
+    """ADAPT-2."""
+    late = now.seconds - now.prediction.predicted_step_seconds
+    if late <= tuning.MATTERS * now.seconds:
+        return None
+    seen: dict[str, Any] = {}
+    slow, lost_seconds = [], 0.0
+    for name, bytes_column, seconds_column, speed in _DIRECTIONS:
+        moved, seconds = now.per_step(bytes_column), now.per_step(seconds_column)
+        if not moved or not seconds:
+            continue
+        planned = getattr(now.machine, speed)
+        seen[speed] = float(f"{moved / seconds:.1e}")  # two digits: the same plan comes from the cache the next time
+        lost = seconds - moved / planned
+        if seen[speed] < tuning.SLOW * planned and lost > tuning.MATTERS * now.seconds:
+            slow.append(f"{name} run at {format_size(seen[speed])}/s and not {format_size(planned)}/s")
+            lost_seconds += lost
+    if not slow:
+        return None
+    return Change(LINKS, now.budget_bytes, replace(now.machine, **seen), " and ".join(slow), min(lost_seconds, late))
+
+
+def margin(now: Trial, limit_bytes: int) -> Change | None:
+    """ADAPT-3."""
+    peak, planned = now.peak_bytes, now.prediction
+    cost = 1 - planned.unedited_step_seconds / planned.predicted_step_seconds if planned.predicted_step_seconds else 0.0
+    if (
+        not 0 < peak < tuning.ROOMY * limit_bytes or cost <= tuning.MATTERS
+    ):  # 0: tensors too small for TensorFlow to count
+        return None
+    factor = min(tuning.LOOSER, planned.predicted_peak_bytes / peak, tuning.AIM * limit_bytes / peak)
+    if factor <= 1 + tuning.MATTERS:
+        return None
+    budget, lost_seconds = int(now.budget_bytes * factor), cost * now.seconds
+    why = f"the peak is only {format_size(peak)} while the plan costs about {format_seconds(lost_seconds)}"
+    return Change(MARGIN, budget, now.machine, f"{why}: planned for {format_size(budget)}", lost_seconds)
+
+
+RULES = (peak, links, margin)

@@ -1,0 +1,65 @@
+"""From a user's words to the engine's settings: limit, tier, planner and its parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lms3d.device import memory
+from lms3d.errors import InputError
+from lms3d.swap.engine import choose_tier
+from lms3d.swap.planners import PLANNERS
+from lms3d.swap.planners.tflms.parameters import Parameters
+from lms3d.swap.request import Settings
+from lms3d.units import format_size, parse_size
+
+AUTO = "auto"
+
+
+def of(
+    memory_limit: str | int | None, tier: str, planner: str, parameters: Parameters, *, hypothetical: bool = False
+) -> Settings:
+    """memory_limit: None is the limit that was set, else what the device has. planner: a name in `PLANNERS`.
+
+    hypothetical: nothing will run, so the limit may be above the one that was set, and counts as one that is in force.
+    InputError for names that are unknown, and for a limit above the hard limit.
+    """
+    device, hard = memory.compute_device(), memory.current_limit()
+    limit = memory.device_memory_bytes() if memory_limit is None else parse_size(memory_limit)
+    if not hypothetical and hard is not None and limit > hard:
+        raise InputError(
+            f"LMS(memory_limit={format_size(limit)}) is above the hard limit of {format_size(hard)} that was set"
+        )
+    limited = hard is not None or (hypothetical and memory_limit is not None)
+    return Settings(
+        limit_bytes=limit,
+        tier=choose_tier(tier, device),
+        planner=planner,
+        parameters=parameters,
+        pool=pool_of(device, limited),
+    )
+
+
+def parameters_of(given: dict[str, Any]) -> Parameters:
+    """TFLMS's parameters; those that are None are left to be tuned. TypeError for an unknown name."""
+    known = Parameters.__dataclass_fields__
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise TypeError(f"LMS has no parameter {unknown[0]!r}; TFLMS's are {', '.join(known)}")
+    chosen: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if v is not None}
+    return Parameters(**chosen)
+
+
+def planner_of(name: str, parameters: Parameters) -> str:
+    """A name in `PLANNERS`. "auto": TFLMS as soon as one of its parameters is given, else hybrid."""
+    if name == AUTO:
+        return "hybrid" if parameters == Parameters() else "tflms"
+    if name not in PLANNERS:
+        raise InputError(f"planner {name!r}: expected one of {', '.join((AUTO, *PLANNERS.names))}")
+    return name
+
+
+def pool_of(device: str, limited: bool) -> str:
+    """How the device's memory is handed out: see `lms3d.swap.planners.hybrid.allocator.POOLS`."""
+    if device.startswith("GPU"):
+        return "single"
+    return "split" if limited else "none"

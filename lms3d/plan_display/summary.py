@@ -1,0 +1,66 @@
+"""A plan on the terminal: what happens to the largest tensors, what is live at the peak, and what the plan comes to."""
+
+from __future__ import annotations
+
+from lms3d import console
+from lms3d.swap.prediction import Prediction
+from lms3d.units import format_seconds, format_size
+
+LARGEST = 15  # tensors that are listed; lms_report.md has all
+MEANINGS = {
+    "keep": "stays in memory until its last use",
+    "swap": "is written out, and read back just before it is used again",
+    "recompute": "is dropped, and computed again just before it is used again",
+    "both": "comes back more than once: read back, and computed again",
+}
+
+
+def show(report: Prediction, *, lms: bool) -> None:
+    """lms: False describes the step without LMS alone."""
+    if report.rewritten and lms:
+        _show_decisions(report)
+        _show_peak(report)
+    if lms:
+        console.say(report.headline())
+    planning = format_seconds(report.planning_seconds)
+    with_plan = {
+        "peak with this plan": format_size(report.predicted_peak_bytes),
+        "step with this plan": f"{format_seconds(report.predicted_step_seconds)}, of that "
+        f"{format_seconds(report.predicted_stall_seconds)} waiting for swaps",
+        "planning took": f"{planning} once; now it came from the cache" if report.from_cache else planning,
+    }
+    console.summary("Plan (predicted)" if lms else "No plan: --no-lms", {
+        "memory limit": format_size(report.limit_bytes),
+        "peak without LMS": format_size(report.unedited_peak_bytes),
+        "step without LMS": format_seconds(report.unedited_step_seconds),
+        **(with_plan if lms else {}),
+        "smallest limit": f"{format_size(report.floor_bytes or 0)} with LMS, {format_size(report.unedited_limit_bytes)} without",
+    })  # fmt: skip
+
+
+def _show_decisions(report: Prediction) -> None:
+    rows = []
+    for action, meaning in MEANINGS.items():
+        sizes = [d.bytes for d in report.decisions if d.action == action]
+        rows.append((action, meaning, str(len(sizes)), format_size(sum(sizes))))
+    console.table("What happens to the large tensors", ("decision", "the tensor", "tensors", "size"), rows, left=2)
+    largest = sorted(report.decisions, key=lambda d: (-d.bytes, d.tensor))
+    moved = [d for d in largest if d.action != "keep"][:LARGEST]
+    console.table(
+        f"The {len(moved)} largest that do not stay", ("tensor", "decision", "times per step", "size"),
+        [(d.tensor, d.action, str(d.copies), format_size(d.bytes)) for d in moved], left=2,
+    )  # fmt: skip
+
+
+def _show_peak(report: Prediction) -> None:
+    """The largest tensors at the peak, the others in one row, and all that is no large tensor."""
+    if not report.peak_tensors:
+        return  # a plan by TFLMS does not name them
+    *tensors, rest = report.peak_tensors
+    more = tensors[LARGEST:]
+    rows = [*tensors[:LARGEST], *([(f"and {len(more)} more", sum(size for _, size in more))] if more else []), rest]
+    console.table(
+        f"In memory at the peak, at {report.peak_at}",
+        ("tensor", "size"),
+        [(name, format_size(size)) for name, size in rows],
+    )

@@ -1,0 +1,85 @@
+"""The default planner: keep, swap or recompute each tensor, and never do worse than TFLMS. No TensorFlow here."""
+
+from __future__ import annotations
+
+from lms3d.errors import DoesNotFit
+from lms3d.swap import edit, tuning
+from lms3d.swap.plan import Plan
+from lms3d.swap.planners import PLANNERS, Outcome, Planner
+from lms3d.swap.planners.hybrid import emit, figures, planner, search
+from lms3d.swap.planners.study import Study
+from lms3d.swap.prediction import does_not_fit
+from lms3d.swap.simulate import simulate
+
+RIVAL = "tflms"
+
+
+class Hybrid(Planner):
+    """The cheapest plan found, or the rival's where that moves fewer bytes or ours does not fit."""
+
+    def leaves_alone(self, study: Study) -> bool:
+        return study.unedited_limit_bytes <= study.request.limit_bytes
+
+    def plan(self, study: Study) -> Outcome:
+        if self.leaves_alone(study) or not study.problem.anchors:
+            return Outcome(plan=Plan())
+        rival, solution = _rival(study), _solve(study)
+        if rival is not None:
+            if solution is not None and emit.emit(solution).swapped_out_bytes > rival.swapped_out_bytes:
+                solution = _solve(study, most_swapped_bytes=rival.swapped_out_bytes)
+            if solution is None or _simulated_peak(study, emit.emit(solution)) > study.request.limit_bytes:
+                return Outcome(plan=rival, within_limit=True)
+        if solution is None:
+            raise _does_not_fit(study)
+        plan = emit.emit(solution)
+        return Outcome(
+            plan=plan, figures=figures.planned(solution, plan, study.request.machine), within_limit=not plan.empty
+        )
+
+
+def _rival(study: Study) -> Plan | None:
+    """The auto-tuned plan to beat, for a small step; None where there is none.
+
+    Only without a pool: TFLMS knows nothing of its pieces. That nothing need be done is not taken on its word.
+    """
+    request = study.request
+    if request.settings.pool != "none" or len(request.graph.ops) > tuning.COMPARED_OPS:
+        return None
+    try:
+        plan = PLANNERS[RIVAL]().plan(Study(request.under(planner=RIVAL, parameters=None))).plan
+    except DoesNotFit:
+        return None
+    return None if plan.empty else plan
+
+
+def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> search.Solution | None:
+    """What fits in the limit; None at once where the largest op alone does not. Where little effort fails, all is spent."""
+    request, problem = study.request, study.problem
+    limit, pool, effort = request.limit_bytes, request.settings.pool, request.effort_seconds
+    if search.usable_bytes(problem, limit, pool) < search.working_set_bytes(problem):
+        return None
+    for seconds in (None,) if effort is None else (effort - study.account.seconds, None):
+        solution = planner.solve(
+            problem,
+            limit,
+            request.machine,
+            pool=pool,
+            seconds=seconds,
+            most_swapped_bytes=most_swapped_bytes,
+            lowest=lambda: study.lowest,
+            account=study.account,
+        )
+        if solution.fits:
+            return solution
+    return None
+
+
+def _simulated_peak(study: Study, plan: Plan) -> int:
+    """By the simulator that judged the rival, which also knows what the planned order does not hold."""
+    return simulate(edit.apply(study.request.graph, plan), study.request.machine).peak_bytes
+
+
+def _does_not_fit(study: Study) -> DoesNotFit:
+    lowest, unedited = study.lowest, study.unedited_limit_bytes
+    largest = figures.peak_tensors(lowest.problem, lowest.schedule)
+    return does_not_fit(study.request.limit_bytes, min(lowest.limit_bytes, unedited), unedited, largest)

@@ -1,0 +1,22 @@
+"""No plan: the step is traced, run and measured like any other. No TensorFlow here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lms3d.swap.plan import Plan
+from lms3d.swap.planners import Outcome, Planner
+from lms3d.swap.planners.study import Study
+
+
+class Off(Planner):
+    """Changes nothing."""
+
+    def plan(self, study: Study) -> Outcome:
+        return Outcome(plan=Plan(), called="off")
+
+    def leaves_alone(self, study: Study) -> bool:
+        return True
+
+    def fixed(self, parameters: Any) -> str:
+        return ""

@@ -1,0 +1,62 @@
+"""A request, and what planners and predictions ask about its step, each worked out once. No TensorFlow here."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from lms3d.swap import order, tuning
+from lms3d.swap.cost import step_seconds
+from lms3d.swap.effort import Account
+from lms3d.swap.planners.hybrid import figures, floor, search
+from lms3d.swap.planners.hybrid.problem import Problem, reduce
+from lms3d.swap.planners.hybrid.schedule import Schedule, build
+from lms3d.swap.prediction import Figures
+from lms3d.swap.request import StepRequest
+
+_MIB = 1 << 20
+
+
+class Study:
+    """account: what planning for this request has cost so far."""
+
+    def __init__(self, request: StepRequest) -> None:
+        self.request, self.account = request, Account()
+        self.account.read(2 * len(request.graph.ops))
+
+    @cached_property
+    def traced(self) -> Problem:
+        """The step in the order of its trace."""
+        return reduce(self.request.graph, self.request.machine)
+
+    @cached_property
+    def ordered(self) -> Problem:
+        """The step in an order with a lower peak."""
+        return reduce(order.branch_ends_first(self.request.graph), self.request.machine)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The order to plan for: the traced one where holding it is enough, since no other is worth a change then."""
+        request = self.request
+        held = search.Solution(self.traced, {}, self.unedited, request.limit_bytes, self.unedited.peak_bytes, True)
+        return self.traced if search.fits(held, request.settings.pool) else self.ordered
+
+    @cached_property
+    def unedited(self) -> Schedule:
+        return build(self.traced, {}, self.request.machine)
+
+    @cached_property
+    def unedited_limit_bytes(self) -> int:
+        """The smallest limit at which the unedited step is trusted to run, in whole MiB."""
+        needed = search.needed_bytes(self.traced, self.unedited, self.request.settings.pool, planned=False)
+        return -int(-needed * tuning.UNORDERED // _MIB) * _MIB
+
+    @cached_property
+    def unedited_figures(self) -> Figures:
+        seconds = step_seconds(self.request.graph, self.request.machine)
+        return figures.unedited(self.traced, self.unedited, seconds)
+
+    @cached_property
+    def lowest(self) -> search.Solution:
+        """The plan that needs the smallest limit. Takes seconds. Of `ordered` alone: in the traced order the step fits."""
+        settings = self.request.settings
+        return floor.lowest(self.ordered, self.request.machine, pool=settings.pool, account=self.account)

@@ -1,0 +1,137 @@
+"""What a plan is predicted to do to a step: frozen values, ready for JSON. No TensorFlow here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from lms3d.errors import DoesNotFit
+from lms3d.swap import tuning
+from lms3d.units import format_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What happens to one large tensor. action: keep, swap, recompute or both; copies: how often it returns per step."""
+
+    tensor: str
+    bytes: int
+    action: str
+    copies: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Memory and time of one way to run a step.
+
+    timeline_bytes, timeline_seconds: live bytes per event, in order, and when each starts. peak_at: the op that runs at the
+    peak; peak_tensors: (name, bytes) of what is live there, the largest first, the rest in one last row.
+    parameters: what the planner has to say about the plan.
+    """
+
+    peak_bytes: int
+    step_seconds: float
+    stall_seconds: float = 0.0
+    timeline_bytes: tuple[int, ...] = ()
+    timeline_seconds: tuple[float, ...] = ()
+    peak_at: str = ""
+    peak_tensors: tuple[tuple[str, int], ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Predicted figures of one step ("train", "test", "predict" or "function") under one plan.
+
+    rewritten: False where the plan leaves the step alone. limit_bytes: the limit that the plan was made for.
+    unedited_...: the step without LMS; unedited_limit_bytes: the smallest limit that it runs in.
+    floor_bytes: the smallest limit that any plan found fits in; None where nobody asked.
+    decisions: of each large tensor. timeline_..., peak_...: see `Figures`.
+    planning_seconds: what making the plan took; from_cache: it was made earlier, for the same request.
+    evaluations, effort_seconds: schedules and replays that it was chosen from, and their price (`effort`).
+    """
+
+    step: str
+    planner: str
+    tier: str
+    limit_bytes: int
+    unedited_peak_bytes: int
+    predicted_peak_bytes: int
+    unedited_limit_bytes: int
+    floor_bytes: int | None
+    unedited_step_seconds: float
+    predicted_step_seconds: float
+    predicted_stall_seconds: float = 0.0
+    rewritten: bool = True
+    swapped_out_bytes: int = 0
+    swapped_in_bytes: int = 0
+    recomputed_ops: int = 0
+    decisions: tuple[Decision, ...] = ()
+    timeline_bytes: tuple[int, ...] = ()
+    timeline_seconds: tuple[float, ...] = ()
+    unedited_timeline_bytes: tuple[int, ...] = ()
+    peak_at: str = ""
+    peak_tensors: tuple[tuple[str, int], ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    planning_seconds: float = 0.0
+    evaluations: int = 0
+    effort_seconds: float = 0.0
+    from_cache: bool = False
+
+    @property
+    def smallest_limit_bytes(self) -> int:
+        """With or without LMS, whichever is lower."""
+        return min(self.floor_bytes or self.unedited_limit_bytes, self.unedited_limit_bytes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self), default=int))
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; TypeError for a field that this version does not know."""
+        plain = {name: _tuples(value) for name, value in values.items() if name != "decisions"}
+        return cls(**plain, decisions=tuple(Decision(**d) for d in values["decisions"]))
+
+    def headline(self) -> str:
+        """One sentence for a terminal."""
+        if not self.rewritten:
+            return (
+                f"LMS changes nothing in the {self.step} step: predicted peak {format_size(self.unedited_peak_bytes)}, "
+                f"limit {format_size(self.limit_bytes)}."
+            )
+        moved = f"{format_size(self.swapped_out_bytes)} swapped out per step, {self.recomputed_ops} ops recomputed"
+        if not self.swapped_out_bytes and not self.recomputed_ops:
+            moved = "the large ops run in another order, nothing is swapped out or recomputed"
+        return (
+            f"LMS takes the {self.step} step from a predicted peak of {format_size(self.unedited_peak_bytes)} to "
+            f"{format_size(self.predicted_peak_bytes)} (limit {format_size(self.limit_bytes)}): {moved}."
+        )
+
+    def does_not_fit(self, limit_bytes: int) -> DoesNotFit:
+        """The error for a limit below the floor."""
+        return does_not_fit(limit_bytes, self.smallest_limit_bytes, self.unedited_limit_bytes, self.peak_tensors[:-1])
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def does_not_fit(
+    limit_bytes: int,
+    floor_bytes: int,
+    unedited_bytes: int | None = None,
+    peak_tensors: tuple[tuple[str, int], ...] = (),
+) -> DoesNotFit:
+    """The error of a limit below the floor. peak_tensors: (name, bytes) at the peak of the lowest plan, the largest first."""
+    without = f" and {format_size(unedited_bytes)} without" if unedited_bytes else ""
+    largest = ", ".join(f"{name} ({format_size(size)})" for name, size in peak_tensors[: tuning.NAMED_TENSORS])
+    needed = f"; largest at its peak: {largest}" if largest else ""
+    return DoesNotFit(
+        f"the step does not fit in {format_size(limit_bytes)}, not even with LMS: the smallest memory limit that would do is "
+        f"{format_size(floor_bytes)} with LMS{without}{needed}; raise --memory-limit or lower --resolution or --batch-size",
+        floor_bytes,
+    )

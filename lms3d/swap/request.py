@@ -1,0 +1,63 @@
+"""The question that every plan answers: one step, one limit, one machine. No TensorFlow here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lms3d.swap.cost import Machine
+from lms3d.swap.ir import StepGraph
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDevice:
+    """What lies on the device beside a step's variables while it runs, in bytes.
+
+    batches: of each tensor of the batches, the step's own and those that wait; None: the step's arguments once.
+    """
+
+    extra_bytes: int = 0
+    batches: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What holds for all steps of a run.
+
+    limit_bytes: device memory that a step may use. tier: "host" or "disk". pool: how the device hands out its memory, one
+    of `allocator.POOLS`. planner: a name in `planners.PLANNERS`; parameters: its own, None where it has none.
+    """
+
+    limit_bytes: int
+    tier: str = "disk"
+    planner: str = "hybrid"
+    parameters: Any = None
+    pool: str = "none"
+
+    def request(self, graph: StepGraph, machine: Machine, **details: Any) -> StepRequest:
+        """The request for one step under these settings; details: the other fields of `StepRequest`."""
+        return StepRequest(settings=self, graph=graph, machine=machine, **details)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRequest:
+    """Plan this step. What else lies on the device is part of the graph: `resident_bytes`, `batches`.
+
+    step: "train", "test", "predict" or "function". effort_seconds: what planning may cost (`effort`); None: all that the
+    planner can use. with_floor: also find the smallest limit that any plan fits in, which takes seconds.
+    """
+
+    settings: Settings
+    graph: StepGraph
+    machine: Machine
+    step: str = "train"
+    effort_seconds: float | None = None
+    with_floor: bool = True
+
+    @property
+    def limit_bytes(self) -> int:
+        return self.settings.limit_bytes
+
+    def under(self, **changes: Any) -> StepRequest:
+        """The same step under other settings, such as another limit or planner."""
+        return replace(self, settings=replace(self.settings, **changes))
