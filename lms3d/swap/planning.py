@@ -232,10 +232,7 @@ def _decisions(problem: Problem, plan: Plan) -> tuple[Decision, ...]:
 
 def _describe_schedule(report: Report, solution: search.Solution, machine: Machine) -> None:
     schedule, problem = solution.schedule, solution.problem
-    seconds = [
-        problem.seconds[e.anchor] if e.buffer == len(problem.buffers) else problem.buffers[e.buffer].seconds
-        for e in schedule.events
-    ]
+    seconds = [problem.seconds_of(e) for e in schedule.events]
     report.predicted_peak_bytes = solution.peak_bytes
     in_order = step_seconds(problem.graph, machine, ordered=frozenset(problem.anchors))
     moving = (
@@ -272,9 +269,7 @@ def _describe_peak(report: Report, problem: Problem, schedule: Schedule) -> None
     event = int(schedule.live_bytes.argmax())
     at = schedule.events[event]
     report.peak_at = (
-        problem.anchors[at.anchor]
-        if at.buffer == len(problem.buffers)
-        else f"recompute {producer_name(problem.buffers[at.buffer].root)}"
+        problem.anchors[at.anchor] if at.is_anchor else f"recompute {producer_name(problem.buffers[at.buffer].root)}"
     )
     largest = _peak_tensors(problem, schedule)
     small = problem.base_bytes + int(problem.small_bytes[at.anchor])

@@ -5,6 +5,8 @@ Each says what it trades and what measured it: a test, a command, or "a margin, 
 
 from __future__ import annotations
 
+import os
+
 # -- planning ------------------------------------------------------------------------------------------------------
 
 UNORDERED = 1.05
@@ -117,3 +119,196 @@ BATCHES_AHEAD = 2
 COARSE_BYTES, FINE_BYTES = 8 << 20, 1 << 18
 """What else lies on the device is rounded up to these, so that small differences between runs meet the same cached plan.
 Coarse: chance decides it; fine: it was looked up. Margins, not measured."""
+
+# -- cost ----------------------------------------------------------------------------------------------------------
+
+TRANSFER_PRICE = 0.05
+"""Least price in seconds of a second of transfer that hides behind compute: it takes memory bandwidth and may be late.
+Higher: fewer swaps, more stalls accepted. A margin, not measured (`Machine.swap_share` is)."""
+
+# -- hybrid/problem: which buffers are worth a decision ------------------------------------------------------------
+
+SMALLEST_SHARE = 1 / 2000
+"""Of all bytes that can be moved: smaller buffers are kept. Larger: a faster search, a higher floor. Their ops keep a place in
+the order, since the moment they take memory changes which piece of a pool the next large one gets. Measured:
+`python -m experiments.lms_overhead`."""
+
+SMALL_SHIFT = 3
+"""Anchors by which a small op may run before or after its planned moment. Larger: safer, but more bytes are reserved.
+Measured: tests/lms3d/swap/test_memory_saved.py (predicted against real peaks)."""
+
+# -- hybrid/schedule -----------------------------------------------------------------------------------------------
+
+SPLIT = 3
+"""Anchors: a gap between two reads that is shorter is never worth a copy. Smaller: more choices, more transfers that cannot
+hide. A margin, not measured; moves can lower it to 1 for a single buffer."""
+
+LEAD = 4
+"""Events by which a mapped swap-in is called ahead: it takes no memory, so nothing is lost by calling early, and nothing need
+wait for it. A margin, not measured."""
+
+# -- hybrid/moves --------------------------------------------------------------------------------------------------
+
+SOON_SECONDS = 1e-4
+"""Added to every price that a promise is divided by: cheap moves do not win by being almost free. A margin, not measured."""
+
+PROMISE_BYTES_PER_SECOND = 1e9
+"""Speed of a tier where moves are only ranked. An order of magnitude, not measured."""
+
+TIGHTER_FIRST = 1e4
+"""Factor on the promise of moves that cost next to nothing (wait for a transfer that is under way): they come first."""
+
+OTHER_SOURCE = 0.1
+"""Factor on the promise of bringing a buffer back another way: it frees bytes only indirectly. Not measured."""
+
+# -- hybrid/search: evaluations are the price, one takes about 2 ms with isensee2017 at 96^3 -----------------------
+
+TRIED_MOVES = 8
+"""Moves per round that are evaluated, the most promising first. More: better rounds, fewer of them. Not measured."""
+
+TRIED_FIRST, TRIED_SECOND = 8, 6
+"""PLAN-2: first moves, and second moves for each, that are evaluated as pairs. As above."""
+
+EXCHANGED = 1000
+"""Evaluations for PLAN-4, from each plan: quality of a plan against seconds of planning (2 s of the 10 s of a search)."""
+
+REPAIRS = 4
+"""Moves that may mend an exchange. More: dearer exchanges get a chance, each costs more. Not measured."""
+
+LOWER_SHARE = 0.97
+"""Of the peak: what a round without a budget works towards. Lower: rounds pay for bytes that others save. Not measured."""
+
+PEAK_EVENTS = 50
+"""A byte of the peak weighs as much as a byte above the budget at this many events. Not measured."""
+
+WORTHLESS_SHARE = 3e-4
+"""Of the step's seconds: moves that cost less are compared by bytes alone. Not measured."""
+
+RESERVE = 0.04
+"""Of a limit, left unplanned: the executor's own buffers, and small ops in yet another order. Larger: higher floors, fewer
+steps that run out of memory and are planned again. Measured: tests/lms3d/swap/test_memory_saved.py."""
+
+RESERVE_IN_TURN = 0.03
+"""The same in a pool whose waste is counted and whose order is held: peaks at 96^3 were predicted to 1 %. Measured:
+`python -m experiments.lms_overhead`."""
+
+ACCIDENT = 0.7
+"""Of the largest tensor: room for one fragmentation accident where memory does not change hands in the planned order (a GPU, a
+step without a plan). A small tensor in the wrong place makes a large one miss a hole of its own size. Larger: higher limits
+for steps that would have fitted. Measured: `python -m experiments.lms_overhead`."""
+
+# -- hybrid/floor --------------------------------------------------------------------------------------------------
+
+FLOOR_SECONDS = 10.0
+"""Price list seconds (`effort`) at most: for descents, for a second look at them, and for draws. More: a lower floor, later.
+Measured: `python -m experiments.lms_overhead`."""
+
+TIMELESS_SECONDS = 0.01
+"""Of each op alike while the floor is sought: hides nearly all transfers, and no measured speed moves the floor."""
+
+NEAR, NEAREST = 1.06, 12
+"""Plans with a peak up to this factor above the smallest are tried as pieces, and so many: bytes alone do not tell which fits in
+the smallest pool. Each costs some replays. Not measured."""
+
+STEADY_PLANS = 4
+"""Plans with the smallest limits that must show a steady limit. Each costs up to `STEADY_TRIED` checks. Not measured."""
+
+STEADY_STEPS, STEADY_STEP_BYTES = 4, 2 << 20
+"""A limit is steady where so many larger ones, in steps of so much, fit as well: gaps between weights are never quite as
+predicted (0.3 to 6 MiB were seen, `device.cpu_pool.gap_bytes`)."""
+
+STEADY_TRIED = 16
+"""Limits tried for a steady one, one step apart. Not measured."""
+
+DRAWS = 300
+"""Random changes tried at the floor: a lower floor against seconds; `FLOOR_SECONDS` mostly ends them earlier."""
+
+DRAWN = (1, 2, 4, 8, 16, 32, 64)
+"""Buffers that one draw changes: small steps and large ones. Not measured."""
+
+# -- hybrid/relaxation ---------------------------------------------------------------------------------------------
+
+MOST_POINTS = 600
+"""Points of decision before chains of recomputing are cut: tightness of the bound against seconds of the program."""
+
+NODES = 20
+"""Of the search tree; bound and start hardly gain from more, each node takes time. Measured: tests/.../test_relaxation.py."""
+
+PROGRAM_SECONDS = 300.0
+"""By the clock: an emergency exit that is not meant to be taken, the nodes take about a second."""
+
+GOOD_ENOUGH = 0.02
+"""Relative gap at which the program stops. It is only a start for the search, which goes on from there. Not measured."""
+
+WINDOWS = 6
+"""Different starts r in RELAX-5: tightness of the bound against rows. Not measured."""
+
+# -- hybrid/allocator ----------------------------------------------------------------------------------------------
+
+PERTURBED = 4
+"""Replays with random shifts that a plan must survive. More: fewer steps out of memory, dearer checks (1 ms each). Measured:
+`python -m experiments.lms_overhead`."""
+
+LATE_SWAP_IN = 2
+"""Events by which a swap-in on a GPU may take its memory late. A margin, not measured."""
+
+SMALLEST_PIECE = 4 << 10
+"""Bytes: smaller buffers fit into any gap of a GPU's pool and are not replayed. A margin, not measured."""
+
+# -- tensorflow/op_costs -------------------------------------------------------------------------------------------
+
+PROBE_BUDGET_SECONDS = 30.0
+"""Once for each machine: enough for all kinds of ops of a 3D U-Net, so that the next run plans with the same figures."""
+
+WORTH_SECONDS = 1e-3
+"""All ops of a kind in one step: less is not worth a measurement. Trades precision of the step time for seconds."""
+
+REST = 0.01
+"""Of the step's seconds that may stay unmeasured. As above."""
+
+RUN_SECONDS = 0.06
+"""Roofline seconds of one run of an op; longer ones run at a fraction of their size. A margin, not measured."""
+
+MOST_BYTES = {"CPU": 64 << 20, "GPU": 1 << 30}
+"""Inputs and outputs of one run: larger than caches, and small beside the memory. A margin, not measured."""
+
+FREE_SHARE = 4
+"""A run may take one in so many bytes of the free memory: kernels take workspace, and a pool has gaps. A margin, not measured."""
+
+CORES = os.cpu_count() or 1
+RUNS, ENOUGH_SECONDS = 8, 0.1
+"""Runs of one op, at least two, more while they are short: noise against seconds."""
+
+SHORT_SECONDS, MOST_TIMES = 1e-3, 200
+"""Shorter ops run many times in one call, since a call alone takes 0.1 ms (measured: `op_costs._call_seconds`)."""
+
+LEAST_SHARE = 0.9 / CORES
+"""Of the device: whoever computes keeps a core busy; less is a run that something else held up."""
+
+ARGUMENT_ELEMENTS = 64
+"""An integer tensor of at most this size is an argument (axes, sizes, paddings), not data. A margin, not measured."""
+
+# -- tensorflow/speeds and tiers -----------------------------------------------------------------------------------
+
+COPYING_SHARE = 2.0
+"""`Machine.swap_share` where a processor computes and copies to the page cache: both work slower than alone. Measured: the
+benchmark, 0.16 s a step for 1.25 GB that takes 0.08 s alone."""
+
+PROBE_BYTES, PROBE_FILES = 16 << 20, 8
+"""Of one file, and how many: together more than a processor's caches hold, and done within a second."""
+
+PART_BYTES, MOST_PARTS = 2 << 20, 4
+"""A copy is divided among up to so many cores, in parts of at least so many bytes: all cores compute meanwhile, and one alone
+would make the others wait. Not measured."""
+
+LEAST_MAPPED_BYTES = 1 << 20
+"""Below that a system call costs as little as a copy through a map. A margin, not measured."""
+
+# -- tensorflow/guard ----------------------------------------------------------------------------------------------
+
+GUARDED_BYTES = 1 << 18
+"""Smaller outputs are not guarded: fewer ops, and a crash that is rarer still. A margin, not measured."""
+
+UNPLANNED_EIGHTHS = 1
+"""Eighths more that a guard asks for in a step without a plan: kernels take workspace besides. Measured:
+`python -m experiments.lms_overhead`."""

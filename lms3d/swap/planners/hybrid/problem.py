@@ -1,11 +1,12 @@
-"""A step, reduced to what a planner must decide: large buffers and the ops that touch them. No TensorFlow here.
+"""A step, reduced to what a planner decides: large buffers and the ops that touch them. No TensorFlow here.
 
 A traced step has thousands of ops; a few hundred *anchors* touch buffers of more than a crumb and take nearly all the time.
-The planner fixes the order of the anchors. Everything else is small, runs whenever it can, and counts as a constant.
+The planner fixes the order of the anchors. All other ops are small, run whenever they can, and count as a constant.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,73 +14,78 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lms3d.device.pool_layout import CRUMB_BYTES
+from lms3d.swap import ledger
 from lms3d.swap.cost import Machine, op_seconds
-from lms3d.swap.ir import (
-    FORWARDING_TYPES,
-    METADATA_TYPES,
-    RESIDENT_TYPES,
-    Op,
-    StepGraph,
-    paired,
-    producer_name,
-)
+from lms3d.swap.ir import FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph, paired, producer_name
 from lms3d.swap.liveness import Storage, lasting, peak_bytes, read_whole, roots, storages
+from lms3d.swap.tuning import SMALL_SHIFT, SMALLEST_SHARE
 
-# Of all bytes that can be moved: below this share a buffer is not worth a decision. Its ops have a place in the order all the
-# same: one that takes its memory earlier or later changes which piece of a pool the next large one gets.
-SMALLEST_SHARE = 1 / 2000
-CRUMB_BYTES = 64 << 10  # up to here there is not even a place: it counts as a constant
-SMALL_SHIFT = 3  # anchors: how far from where what it reads is there a small op may run
+_ITSELF = sys.maxsize  # sorts behind all buffers that are recomputed for an anchor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """A storage that the planner keeps or, if it is worth that, swaps or recomputes. Positions are indices of anchors.
+    """A storage that the planner keeps, swaps or recomputes. Positions are indices of anchors.
 
-    mapped: once swapped out, it is read where it lies, and takes no memory of the device.
+    parents: the buffers that its op reads, as indices. overwrites: those of them into which its op may write where nobody
+    reads them afterwards; it takes the first that it can.
+    seconds: to compute it again. mapped: once swapped out, it is read where it lies and takes no memory of the device.
     """
 
     root: str
     bytes: int
     defined: int
     reads: tuple[int, ...]
-    parents: tuple[int, ...]  # buffers that its op reads, as indices
+    parents: tuple[int, ...]
     returned: bool
     swappable: bool
     recomputable: bool
-    seconds: float  # to compute it again
-    overwrites: tuple[
-        int, ...
-    ]  # parents into which its op may write where nobody needs them afterwards: the first it can
+    seconds: float
+    overwrites: tuple[int, ...]
     mapped: bool = False
 
 
-class Reader(NamedTuple):
-    """Who reads a buffer, sortable by time: before anchor `anchor` the recomputing of `buffer`, or the anchor itself."""
+class Event(NamedTuple):
+    """Something that runs and reads buffers, sortable by time: an anchor, or, before it, the recomputing of a buffer."""
 
     anchor: int
-    buffer: int  # len(buffers) for the anchor itself
+    buffer: int = _ITSELF
+
+    @property
+    def is_anchor(self) -> bool:
+        return self.buffer == _ITSELF
 
 
 class Small(NamedTuple):
-    """A buffer without a place in the order, alive from anchor `first` to anchor `last`.
+    """A buffer without a place in the order, alive from anchor `start` to anchor `end`.
 
-    hidden: it belongs to these two ops alone (`Op.hidden_bytes`). Others are alive about then: what makes or reads them is held
-    to no place in the order.
+    hidden: it belongs to these two ops (`Op.hidden_bytes`). The ops of all others have no fixed place: the anchors are rough.
     """
 
     bytes: int
-    first: int
-    last: int
+    start: int
+    end: int
     hidden: bool = False
+
+
+class KeptLife(NamedTuple):
+    """The one life of a buffer that is kept, in anchors."""
+
+    buffer: int
+    defined: int
+    first_read: int
+    end: int
+    readers: tuple[Event, ...]
+    bytes: int
 
 
 @dataclass(frozen=True)
 class Problem:
     """Anchors in the order in which they will run, with seconds and workspace bytes, and the buffers between them.
 
-    base_bytes: what is always there: weights, slots, batches. small: the buffers without a place in the order.
-    small_bytes: per anchor, the most that these take together at about that time.
+    base_bytes: what stays throughout: weights, slots, batches. small: the buffers without a place in the order.
+    small_bytes: int64, shape (anchors,), the most that these take together at about that time.
     """
 
     graph: StepGraph
@@ -93,21 +99,20 @@ class Problem:
 
     @cached_property
     def begins(self) -> np.ndarray:
-        """Seconds at which each anchor begins, all in memory, and the end."""
+        """Seconds at which each anchor begins where everything is kept, and the end: shape (anchors + 1,)."""
         return np.concatenate([[0.0], self.seconds.cumsum()])
 
     @cached_property
     def youngest_first(self) -> tuple[int, ...]:
-        """The buffers, the one that is made last first."""
+        """The buffers, the last one made first."""
         return tuple(sorted(range(len(self.buffers)), key=lambda b: -self.buffers[b].defined))
 
     @cached_property
-    def anchor_events(self) -> tuple[Reader, ...]:
-        """The anchors as readers."""
-        return tuple(Reader(i, len(self.buffers)) for i in range(len(self.anchors)))
+    def anchor_events(self) -> tuple[Event, ...]:
+        return tuple(map(Event, range(len(self.anchors))))
 
     @cached_property
-    def readers(self) -> tuple[tuple[Reader, ...], ...]:
+    def readers(self) -> tuple[tuple[Event, ...], ...]:
         """Per buffer the anchors that read it."""
         return tuple(tuple(self.anchor_events[r] for r in b.reads) for b in self.buffers)
 
@@ -117,15 +122,19 @@ class Problem:
         return tuple(s for s in self.small if s.bytes > CRUMB_BYTES and not s.hidden)
 
     @cached_property
-    def kept_lives(self) -> tuple[tuple[int, int, int, int, tuple[Reader, ...], int], ...]:
-        """(buffer, defined, first read, last anchor of its life, readers, bytes) of buffers that are kept, the youngest first."""
+    def kept_lives(self) -> tuple[KeptLife, ...]:
+        """The buffers as they live where all are kept, the youngest first."""
         found = []
         for b in self.youngest_first:
             buffer = self.buffers[b]
             reads = buffer.reads or (buffer.defined,)
-            last = len(self.anchors) - 1 if buffer.returned else max(reads[-1], buffer.defined)
-            found.append((b, buffer.defined, reads[0], last, self.readers[b], buffer.bytes))
+            end = len(self.anchors) - 1 if buffer.returned else max(reads[-1], buffer.defined)
+            found.append(KeptLife(b, buffer.defined, reads[0], end, self.readers[b], buffer.bytes))
         return tuple(found)
+
+    def seconds_of(self, event: Event) -> float:
+        """Seconds that an event takes."""
+        return float(self.seconds[event.anchor]) if event.is_anchor else self.buffers[event.buffer].seconds
 
     @cached_property
     def overwritten(self) -> frozenset[int]:
@@ -194,8 +203,8 @@ def _buffer(
 ) -> Buffer:
     parents = tuple(dict.fromkeys(index[root_of[t]] for t in op.inputs if root_of.get(t) in index))
     touched_in_loop = op.in_loop or any(graph.by_name[r].in_loop for r in store.readers)
+    may_go = movable and op.name in position and not touched_in_loop and not store.returned
     reads = sorted(position[r] for r in store.readers if r in position)
-    rank = graph.tensors[store.root].rank
     return Buffer(
         root=store.root,
         bytes=store.bytes,
@@ -203,18 +212,10 @@ def _buffer(
         reads=tuple(reads),
         parents=parents,
         returned=store.returned,
-        swappable=movable
-        and op.name in position
-        and not touched_in_loop
-        and not store.returned
-        and rank is not None
+        swappable=may_go
+        and graph.tensors[store.root].rank is not None
         and not any(paired(op, graph.by_name[r]) for r in store.readers),
-        recomputable=movable
-        and op.name in position
-        and not touched_in_loop
-        and not store.returned
-        and not op.stateful
-        and not _is_random(op),
+        recomputable=may_go and not op.stateful and not _is_random(op),
         seconds=op_seconds(graph, op, machine),
         overwrites=_overwrites(graph, op, store, index, root_of),
         mapped=mapped,
@@ -231,12 +232,12 @@ def _overwrites(
 
 
 def _is_random(op: Op) -> bool:
-    """Stateless random ops would give the same numbers again, but nothing random is worth the risk."""
+    """Stateless random ops would repeat their numbers, but nothing random is worth the risk."""
     return "Random" in op.type or "Multinomial" in op.type
 
 
 def _small(graph: StepGraph, stores: list[Storage], anchors: list[Op]) -> tuple[Small, ...]:
-    """The small buffers. The executor runs a small op as soon as what it reads is there, wherever it was traced."""
+    """The small buffers. The executor runs a small op as soon as its inputs are ready, wherever it was traced."""
     if not anchors:
         return ()
     last_anchor = len(anchors) - 1
@@ -262,13 +263,6 @@ def _hidden(graph: StepGraph, anchors: list[Op]) -> Iterator[Small]:
 
 
 def _small_bytes(small: tuple[Small, ...], count: int) -> np.ndarray:
-    """The most bytes of small buffers that live together, for each anchor the largest of those near to it.
-
-    Near: up to `SMALL_SHIFT` anchors before or after, since small ops are not held to a place in the order.
-    """
-    change = np.zeros(count + 1, np.int64)
-    for buffer in small:
-        change[buffer.first] += buffer.bytes
-        change[buffer.last + 1] -= buffer.bytes
-    live = change.cumsum()[:-1]
+    """For each anchor the most bytes of small buffers within `SMALL_SHIFT` anchors of it: their ops have no fixed place."""
+    live = ledger.live_bytes(small, count)
     return np.array([live[max(0, i - SMALL_SHIFT) : i + SMALL_SHIFT + 1].max() for i in range(count)], np.int64)

@@ -318,7 +318,7 @@ def test_what_a_pooling_hides_lives_until_its_gradient():
 def test_what_a_pooling_that_is_computed_again_hides():
     """Its gradient reads the second one, which hides as much from there on; what the first one hides nobody needs."""
     problem, schedule = pooled(p=Mode.RECOMPUTE)
-    again = [i for i, e in enumerate(schedule.events) if e.buffer != len(problem.buffers)]
+    again = [i for i, e in enumerate(schedule.events) if not e.is_anchor]
     hidden = [
         life for life in _held_lives(problem, schedule, None, in_turn=True) if life.bytes == MIB and life.turn == 3
     ]

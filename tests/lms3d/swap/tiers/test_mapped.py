@@ -102,7 +102,7 @@ def test_nobody_writes_into_a_mapped_copy():
         at = next(
             i
             for i, e in enumerate(schedule.events)
-            if e.buffer == len(problem.buffers) and e.anchor == problem.buffers[b].defined
+            if e.is_anchor and e.anchor == problem.buffers[b].defined
         )
         assert schedule.live_bytes[at] == pytest.approx(4 * MIB, abs=0.3 * MIB)
         assert [c.heir is not None for c in schedule.copies if c.buffer == a and c.number] == [machine is SECONDS]
