@@ -17,12 +17,13 @@ from lms3d.keras_step.report import Report
 from lms3d.keras_step.step_runner import part_bytes, with_waiting
 from lms3d.swap import plan_cache
 from lms3d.swap.cost import Machine
-from lms3d.swap.engine import Engine, choose_tier, trace_step
+from lms3d.swap.engine import Engine, trace_step
 from lms3d.swap.ir import StepGraph
 from lms3d.swap.plan import Plan
 from lms3d.swap.planners import tflms
 from lms3d.swap.planning import Settings
 from lms3d.swap.tensorflow import surgery
+from lms3d.swap.tiers import choose_tier
 from lms3d.units import parse_size
 
 PLANNERS = ("auto", "hybrid", "tflms")

@@ -29,6 +29,7 @@ from lms3d.swap.effort import Account
 from lms3d.swap.engine import Engine, Prepared, trace_step
 from lms3d.swap.planning import does_not_fit
 from lms3d.swap.tensorflow import surgery
+from lms3d.swap.tiers import TIERS
 from lms3d.units import format_size
 
 log = logging.getLogger("lms3d")
@@ -205,7 +206,7 @@ class StepRunner:
         """Copies of the variables; None where nothing could be planned better, nor a disk fail."""
         settings = self.engine.settings
         final = settings.planner == "off" or self._fixed or (prepared.plan.empty and settings.pool == "none")
-        if final and (prepared.plan.empty or settings.tier != "disk"):
+        if final and (prepared.plan.empty or not TIERS[settings.tier].measures_transfers):
             return None
         variables = prepared.function.graph.variables
         if key not in self._snapshots or not self._snapshots[key].is_of(variables):

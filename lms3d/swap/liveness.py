@@ -79,7 +79,7 @@ def storages(graph: StepGraph) -> dict[str, Storage]:
 
 
 def read_whole(graph: StepGraph, op: Op, root_of: Mapping[str, str]) -> list[str]:
-    """The storages (roots) of which an op reads all, not a view of a part."""
+    """The storages (roots) that an op reads whole, not through a view of a part."""
     inputs = [t for t in op.inputs if t in root_of]
     return [root_of[t] for t in inputs if graph.tensors[t].bytes == graph.tensors[root_of[t]].bytes]
 
@@ -109,9 +109,8 @@ def lasting(graph: StepGraph) -> frozenset[str]:
 
 # Ops that run whole functions, and those that write into an input whoever else owns it.
 _UNKNOWN = frozenset(
-    """
-    Case If PartitionedCall StatelessCase StatelessIf StatelessWhile While PyFuncStateless InplaceAdd InplaceSub InplaceUpdate
-    """.split()  # noqa: SIM905 - as above
+    {"Case", "If", "PartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile", "While"}
+    | {"PyFuncStateless", "InplaceAdd", "InplaceSub", "InplaceUpdate"}
 )
 _SLICES = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
 

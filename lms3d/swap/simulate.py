@@ -30,7 +30,7 @@ LANES = (_COMPUTE, "recompute", _OUT, _IN)
 class Run:
     """peak_bytes and seconds of one simulated step; the timeline has one point per op that takes time or memory.
 
-    busy: for each of `LANES` the (start, end) in seconds of its work, in order; what follows without a pause is one piece.
+    busy: for each of `LANES` the (start, end) in seconds of its work, in order; work without a pause is one piece.
     """
 
     peak_bytes: int
@@ -41,7 +41,7 @@ class Run:
 
     @property
     def waiting(self) -> tuple[tuple[float, float], ...]:
-        """The (start, end) in seconds in which nothing is computed: the step waits for a transfer."""
+        """The (start, end) in seconds in which the step computes nothing and waits for a transfer."""
         working = sorted(piece for lane in LANES[:2] for piece in self.busy[lane])
         ends = [0.0, *(end for _, end in working)]
         starts = [*(start for start, _ in working), self.seconds]

@@ -123,192 +123,149 @@ Coarse: chance decides it; fine: it was looked up. Margins, not measured."""
 # -- cost ----------------------------------------------------------------------------------------------------------
 
 TRANSFER_PRICE = 0.05
-"""Least price in seconds of a second of transfer that hides behind compute: it takes memory bandwidth and may be late.
-Higher: fewer swaps, more stalls accepted. A margin, not measured (`Machine.swap_share` is)."""
+"""Least price of a second of transfer that hides behind compute: it takes memory bandwidth and may be late. Higher: fewer
+swaps. A margin, not measured (`Machine.swap_share` is)."""
 
-# -- hybrid/problem: which buffers are worth a decision ------------------------------------------------------------
+# -- planners: hybrid/problem --------------------------------------------------------------------------------------
 
 SMALLEST_SHARE = 1 / 2000
-"""Of all bytes that can be moved: smaller buffers are kept. Larger: a faster search, a higher floor. Their ops keep a place in
-the order, since the moment they take memory changes which piece of a pool the next large one gets. Measured:
+"""Of all movable bytes: smaller buffers are kept, though in order. Larger: a faster search, a higher floor;
 `python -m experiments.lms_overhead`."""
 
 SMALL_SHIFT = 3
-"""Anchors by which a small op may run before or after its planned moment. Larger: safer, but more bytes are reserved.
-Measured: tests/lms3d/swap/test_memory_saved.py (predicted against real peaks)."""
+"""Anchors by which a small op may run early or late. Larger: safer, but more bytes are reserved;
+tests/lms3d/swap/test_memory_saved.py (predicted against real peaks)."""
 
-# -- hybrid/schedule -----------------------------------------------------------------------------------------------
+# -- planners: hybrid/schedule -------------------------------------------------------------------------------------
 
 SPLIT = 3
-"""Anchors: a gap between two reads that is shorter is never worth a copy. Smaller: more choices, more transfers that cannot
-hide. A margin, not measured; moves can lower it to 1 for a single buffer."""
+"""Anchors: a shorter gap between two reads is not worth a copy. Smaller: more choices, transfers that cannot hide. A margin, not
+measured; moves lower it to 1 for single buffers."""
 
 LEAD = 4
-"""Events by which a mapped swap-in is called ahead: it takes no memory, so nothing is lost by calling early, and nothing need
-wait for it. A margin, not measured."""
+"""Events by which a mapped swap-in is called early, so that nobody waits for the call. It takes no memory: early costs nothing.
+A margin, not measured."""
 
-# -- hybrid/moves --------------------------------------------------------------------------------------------------
+# -- planners: hybrid/moves (only the order in which moves are tried) ----------------------------------------------
 
 SOON_SECONDS = 1e-4
-"""Added to every price that a promise is divided by: cheap moves do not win by being almost free. A margin, not measured."""
+"""Added to every price, so that nearly free moves do not always win. A margin, not measured."""
 
 PROMISE_BYTES_PER_SECOND = 1e9
-"""Speed of a tier where moves are only ranked. An order of magnitude, not measured."""
+"""Speed of a tier. An order of magnitude, not measured."""
 
-TIGHTER_FIRST = 1e4
-"""Factor on the promise of moves that cost next to nothing (wait for a transfer that is under way): they come first."""
+TIGHTER_FIRST, OTHER_SOURCE = 1e4, 0.1
+"""Factors on the promise of waiting for a transfer, which costs next to nothing, and of bringing a buffer back another way,
+which frees bytes only indirectly. Not measured."""
 
-OTHER_SOURCE = 0.1
-"""Factor on the promise of bringing a buffer back another way: it frees bytes only indirectly. Not measured."""
+# -- planners: hybrid/descent, hybrid/search (an evaluation takes about 2 ms with isensee2017 at 96^3) --------------
 
-# -- hybrid/search: evaluations are the price, one takes about 2 ms with isensee2017 at 96^3 -----------------------
-
-TRIED_MOVES = 8
-"""Moves per round that are evaluated, the most promising first. More: better rounds, fewer of them. Not measured."""
-
-TRIED_FIRST, TRIED_SECOND = 8, 6
-"""PLAN-2: first moves, and second moves for each, that are evaluated as pairs. As above."""
-
-EXCHANGED = 1000
-"""Evaluations for PLAN-4, from each plan: quality of a plan against seconds of planning (2 s of the 10 s of a search)."""
-
-REPAIRS = 4
-"""Moves that may mend an exchange. More: dearer exchanges get a chance, each costs more. Not measured."""
+TRIED_MOVES, TRIED_FIRST, TRIED_SECOND = 8, 8, 6
+"""Moves per round that are evaluated, and first and second moves of a pair (PLAN-2). More: better rounds, fewer of them. Not
+measured."""
 
 LOWER_SHARE = 0.97
-"""Of the peak: what a round without a budget works towards. Lower: rounds pay for bytes that others save. Not measured."""
+"""Of the peak: what a round without a budget works towards. Lower: it pays for bytes that others save. Not measured."""
 
 PEAK_EVENTS = 50
-"""A byte of the peak weighs as much as a byte above the budget at this many events. Not measured."""
+"""A byte of the peak counts like a byte above the budget at so many events. Not measured."""
 
 WORTHLESS_SHARE = 3e-4
-"""Of the step's seconds: moves that cost less are compared by bytes alone. Not measured."""
+"""Of the step's seconds: cheaper moves are compared by bytes alone. Not measured."""
 
-RESERVE = 0.04
-"""Of a limit, left unplanned: the executor's own buffers, and small ops in yet another order. Larger: higher floors, fewer
-steps that run out of memory and are planned again. Measured: tests/lms3d/swap/test_memory_saved.py."""
+EXCHANGED, REPAIRS = 1000, 4
+"""PLAN-4: evaluations from each plan (about 2 s), and moves that may repair one exchange. More: better plans, later;
+`python -m experiments.lms_overhead`, column "planning"."""
 
-RESERVE_IN_TURN = 0.03
-"""The same in a pool whose waste is counted and whose order is held: peaks at 96^3 were predicted to 1 %. Measured:
-`python -m experiments.lms_overhead`."""
+RESERVE, RESERVE_IN_TURN = 0.04, 0.03
+"""Of a limit, left unplanned for the executor's own buffers and small ops in another order; in turn: in a pool whose waste is
+counted. Larger: higher floors, fewer steps out of memory; tests/lms3d/swap/test_memory_saved.py."""
 
 ACCIDENT = 0.7
 """Of the largest tensor: room for one fragmentation accident where memory does not change hands in the planned order (a GPU, a
-step without a plan). A small tensor in the wrong place makes a large one miss a hole of its own size. Larger: higher limits
-for steps that would have fitted. Measured: `python -m experiments.lms_overhead`."""
-
-# -- hybrid/floor --------------------------------------------------------------------------------------------------
-
-FLOOR_SECONDS = 10.0
-"""Price list seconds (`effort`) at most: for descents, for a second look at them, and for draws. More: a lower floor, later.
-Measured: `python -m experiments.lms_overhead`."""
-
-TIMELESS_SECONDS = 0.01
-"""Of each op alike while the floor is sought: hides nearly all transfers, and no measured speed moves the floor."""
-
-NEAR, NEAREST = 1.06, 12
-"""Plans with a peak up to this factor above the smallest are tried as pieces, and so many: bytes alone do not tell which fits in
-the smallest pool. Each costs some replays. Not measured."""
-
-STEADY_PLANS = 4
-"""Plans with the smallest limits that must show a steady limit. Each costs up to `STEADY_TRIED` checks. Not measured."""
-
-STEADY_STEPS, STEADY_STEP_BYTES = 4, 2 << 20
-"""A limit is steady where so many larger ones, in steps of so much, fit as well: gaps between weights are never quite as
-predicted (0.3 to 6 MiB were seen, `device.cpu_pool.gap_bytes`)."""
-
-STEADY_TRIED = 16
-"""Limits tried for a steady one, one step apart. Not measured."""
-
-DRAWS = 300
-"""Random changes tried at the floor: a lower floor against seconds; `FLOOR_SECONDS` mostly ends them earlier."""
-
-DRAWN = (1, 2, 4, 8, 16, 32, 64)
-"""Buffers that one draw changes: small steps and large ones. Not measured."""
-
-# -- hybrid/relaxation ---------------------------------------------------------------------------------------------
-
-MOST_POINTS = 600
-"""Points of decision before chains of recomputing are cut: tightness of the bound against seconds of the program."""
-
-NODES = 20
-"""Of the search tree; bound and start hardly gain from more, each node takes time. Measured: tests/.../test_relaxation.py."""
-
-PROGRAM_SECONDS = 300.0
-"""By the clock: an emergency exit that is not meant to be taken, the nodes take about a second."""
-
-GOOD_ENOUGH = 0.02
-"""Relative gap at which the program stops. It is only a start for the search, which goes on from there. Not measured."""
-
-WINDOWS = 6
-"""Different starts r in RELAX-5: tightness of the bound against rows. Not measured."""
-
-# -- hybrid/allocator ----------------------------------------------------------------------------------------------
-
-PERTURBED = 4
-"""Replays with random shifts that a plan must survive. More: fewer steps out of memory, dearer checks (1 ms each). Measured:
+step without a plan): a small tensor in the wrong place makes a large one miss a hole of its own size. Larger: higher limits;
 `python -m experiments.lms_overhead`."""
 
-LATE_SWAP_IN = 2
-"""Events by which a swap-in on a GPU may take its memory late. A margin, not measured."""
+# -- planners: hybrid/floor ----------------------------------------------------------------------------------------
 
-SMALLEST_PIECE = 4 << 10
-"""Bytes: smaller buffers fit into any gap of a GPU's pool and are not replayed. A margin, not measured."""
+FLOOR_SECONDS = 10.0
+"""Effort, in seconds by price list, of each of its searches. More: a lower floor, later; `experiments.lms_overhead`."""
+
+TIMELESS_SECONDS = 0.01
+"""Of every op while the floor is sought: nearly all transfers hide, and measured speeds do not move the floor."""
+
+NEAR, NEAREST = 1.06, 12
+"""Plans with a peak up to this factor above the smallest are replayed in a pool, and so many at most. Not measured."""
+
+STEADY_PLANS, STEADY_TRIED = 4, 16
+"""Plans that must show a steady limit, and limits tried for each. More: a lower floor, later. Not measured."""
+
+STEADY_STEPS, STEADY_STEP_BYTES = 4, 2 << 20
+"""A limit is steady where so many larger ones, in such steps, fit too: gaps between weights of 0.3 to 6 MiB were seen
+(`device.cpu_pool.gap_bytes`)."""
+
+DRAWS, DRAWN = 300, (1, 2, 4, 8, 16, 32, 64)
+"""FLOOR-3: random changes, and how many buffers one changes. More: a lower floor, later. Not measured."""
+
+# -- planners: hybrid/relaxation -----------------------------------------------------------------------------------
+
+MOST_POINTS, NODES, WINDOWS = 600, 20, 6
+"""Points before chains are cut, nodes of the search tree, windows of RELAX-5: a tighter bound for more seconds (about one);
+bound and start hardly gain from more; tests/lms3d/swap/planners/test_relaxation.py."""
+
+GOOD_ENOUGH, PROGRAM_SECONDS = 0.02, 300.0
+"""Relative gap at which the program stops, since it is only a start; seconds by the clock, an emergency exit. Not measured."""
+
+# -- planners: hybrid/allocator ------------------------------------------------------------------------------------
+
+PERTURBED = 4
+"""Replays with random shifts that a plan must survive. More: fewer steps out of memory, dearer checks (1 ms each);
+`python -m experiments.lms_overhead`."""
+
+LATE_SWAP_IN, SMALLEST_PIECE = 2, 4 << 10
+"""On a GPU: events by which a swap-in may take its memory late, and bytes below which a buffer fits into any gap. Margins, not
+measured."""
 
 # -- tensorflow/op_costs -------------------------------------------------------------------------------------------
 
 PROBE_BUDGET_SECONDS = 30.0
-"""Once for each machine: enough for all kinds of ops of a 3D U-Net, so that the next run plans with the same figures."""
+"""Once per machine: enough for all kinds of ops of a 3D U-Net, so that the next run plans with the same figures."""
 
-WORTH_SECONDS = 1e-3
-"""All ops of a kind in one step: less is not worth a measurement. Trades precision of the step time for seconds."""
+WORTH_SECONDS, REST = 1e-3, 0.01
+"""Seconds per step of all ops of a kind, and share of the step, that may stay unmeasured: precision for time. Not measured."""
 
-REST = 0.01
-"""Of the step's seconds that may stay unmeasured. As above."""
+RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 64 << 20, "GPU": 1 << 30}, 4
+"""A run takes at most so many roofline seconds, bytes, and one in so many bytes of the free memory, since kernels take workspace;
+else it is cut. Margins, not measured."""
 
-RUN_SECONDS = 0.06
-"""Roofline seconds of one run of an op; longer ones run at a fraction of their size. A margin, not measured."""
-
-MOST_BYTES = {"CPU": 64 << 20, "GPU": 1 << 30}
-"""Inputs and outputs of one run: larger than caches, and small beside the memory. A margin, not measured."""
-
-FREE_SHARE = 4
-"""A run may take one in so many bytes of the free memory: kernels take workspace, and a pool has gaps. A margin, not measured."""
-
-CORES = os.cpu_count() or 1
 RUNS, ENOUGH_SECONDS = 8, 0.1
-"""Runs of one op, at least two, more while they are short: noise against seconds."""
+"""Runs of one op, at least two, and seconds after which there are no more: noise for time."""
 
 SHORT_SECONDS, MOST_TIMES = 1e-3, 200
-"""Shorter ops run many times in one call, since a call alone takes 0.1 ms (measured: `op_costs._call_seconds`)."""
+"""Shorter ops run several times in one call, at most so many: a call alone takes 0.1 ms (`op_costs._call_seconds`)."""
 
+CORES = os.cpu_count() or 1
 LEAST_SHARE = 0.9 / CORES
-"""Of the device: whoever computes keeps a core busy; less is a run that something else held up."""
+"""Whoever computes keeps a core busy; a smaller share of the device is a run that something else held up."""
 
 ARGUMENT_ELEMENTS = 64
-"""An integer tensor of at most this size is an argument (axes, sizes, paddings), not data. A margin, not measured."""
+"""An integer tensor up to this size is an argument (axes, sizes, paddings), not data. A margin, not measured."""
 
-# -- tensorflow/speeds and tiers -----------------------------------------------------------------------------------
+# -- tensorflow/speeds, tiers --------------------------------------------------------------------------------------
 
 COPYING_SHARE = 2.0
-"""`Machine.swap_share` where a processor computes and copies to the page cache: both work slower than alone. Measured: the
-benchmark, 0.16 s a step for 1.25 GB that takes 0.08 s alone."""
+"""`Machine.swap_share` where a processor both computes and copies to the page cache. Measured with isensee2017 at 96^3 on two
+cores (`experiments.lms_overhead`): 0.16 s a step for 1.25 GB that takes 0.08 s alone."""
 
 PROBE_BYTES, PROBE_FILES = 16 << 20, 8
-"""Of one file, and how many: together more than a processor's caches hold, and done within a second."""
+"""Of one file, and how many: together more than a processor's caches, in less than a second."""
 
-PART_BYTES, MOST_PARTS = 2 << 20, 4
-"""A copy is divided among up to so many cores, in parts of at least so many bytes: all cores compute meanwhile, and one alone
-would make the others wait. Not measured."""
-
-LEAST_MAPPED_BYTES = 1 << 20
-"""Below that a system call costs as little as a copy through a map. A margin, not measured."""
+PART_BYTES, MOST_PARTS, LEAST_MAPPED_BYTES = 2 << 20, 4, 1 << 20
+"""A copy is divided into parts of at least so many bytes and among so many cores, since they all compute meanwhile; smaller ones
+than the last use a system call. Margins, not measured."""
 
 # -- tensorflow/guard ----------------------------------------------------------------------------------------------
 
-GUARDED_BYTES = 1 << 18
-"""Smaller outputs are not guarded: fewer ops, and a crash that is rarer still. A margin, not measured."""
-
-UNPLANNED_EIGHTHS = 1
-"""Eighths more that a guard asks for in a step without a plan: kernels take workspace besides. Measured:
-`python -m experiments.lms_overhead`."""
+GUARDED_BYTES, UNPLANNED_EIGHTHS = 1 << 18, 1
+"""Smaller outputs are not guarded: fewer ops for a rarer crash. Eighths more that a guard asks for in a step without a plan:
+tests/lms3d/swap/test_memory_saved.py."""

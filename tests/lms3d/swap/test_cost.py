@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from lms3d import files
-from lms3d.swap.cost import Machine, op_seconds, step_seconds
+from lms3d.swap.cost import Machine, OpCost, op_seconds, step_seconds
 from lms3d.swap.planning import Settings, decide
 from lms3d.swap.tensorflow import op_costs, surgery
 from lms3d.swap.tensorflow.capture import capture, signature
@@ -62,7 +62,7 @@ def of_type(function, op_type: str) -> tf.Operation:
 def test_a_measured_op_does_not_ask_the_roofline(step):
     graph = capture(step)
     conv = next(op for op in graph.ops if op.type == "Conv3D")
-    known = replace(SLOW, op_table={conv.signature: (7.0, 0.5)})
+    known = replace(SLOW, op_table={conv.signature: OpCost(7.0, 0.5)})
     assert op_seconds(graph, conv, known) == 7.0
     assert op_seconds(graph, replace(conv, signature="another"), known) == op_seconds(graph, conv, SLOW)
 
@@ -71,14 +71,14 @@ def test_an_op_that_leaves_cores_idle_counts_less_where_no_order_holds_others_ba
     graph = capture(step)
     conv = next(op for op in graph.ops if op.type == "Conv3D")
     rest = step_seconds(graph, SLOW) - op_seconds(graph, conv, SLOW)
-    known = replace(SLOW, op_table={conv.signature: (7.0, 0.5)})
+    known = replace(SLOW, op_table={conv.signature: OpCost(7.0, 0.5)})
     assert step_seconds(graph, known) == pytest.approx(rest + 3.5)
     assert step_seconds(graph, known, ordered={conv.name}) == pytest.approx(rest + 7.0)
 
 
 def test_a_plan_is_predicted_with_the_measured_seconds(step):
     graph = capture(step)
-    table = {op.signature: (1.0, 1.0) for op in graph.ops if op.signature}
+    table = {op.signature: OpCost(1.0, 1.0) for op in graph.ops if op.signature}
     _, report = decide(graph, Settings(limit_bytes=1 << 40), replace(SLOW, op_table=table), with_floor=False)
     assert report.unedited_step_seconds > sum(bool(op.signature) for op in graph.ops)
 
