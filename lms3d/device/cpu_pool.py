@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lms3d.device.pool_layout import (
-    ALIGNMENT,
-    CRUMB_BYTES,
-    CRUMB_REGION_BYTES,
-    FIRST_REGIONS_BYTES,
-    small_region_bytes,
-)
+from lms3d.device.pool_layout import ALIGNMENT, CRUMB_BYTES, CRUMB_REGION_BYTES, FIRST_REGIONS_BYTES, small_region_bytes
 
 if TYPE_CHECKING:
     import tensorflow as tf

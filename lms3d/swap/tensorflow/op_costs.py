@@ -29,24 +29,11 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d.files import cache_directory
+from lms3d.swap import tuning
 from lms3d.swap.cost import Machine, OpCost, moved_bytes, op_seconds, step_seconds
 from lms3d.swap.ir import Op, StepGraph
 from lms3d.swap.tensorflow import speeds, surgery
 from lms3d.swap.tensorflow.capture import argument, is_argument, is_reserve
-from lms3d.swap.tuning import (
-    CORES,
-    ENOUGH_SECONDS,
-    FREE_SHARE,
-    LEAST_SHARE,
-    MOST_BYTES,
-    MOST_TIMES,
-    PROBE_BUDGET_SECONDS,
-    REST,
-    RUN_SECONDS,
-    RUNS,
-    SHORT_SECONDS,
-    WORTH_SECONDS,
-)
 
 log = logging.getLogger("lms3d")
 
@@ -73,7 +60,7 @@ def with_ops(
     *,
     device: str = "CPU:0",
     free_bytes: int = 1 << 62,
-    budget_seconds: float = PROBE_BUDGET_SECONDS,
+    budget_seconds: float = tuning.PROBE_BUDGET_SECONDS,
 ) -> tuple[StepGraph, Machine]:
     """`graph` with the workspace, and `machine` with the seconds, of the ops that matter in the step behind `function`.
 
@@ -83,7 +70,7 @@ def with_ops(
     key = _key(device)
     known = _load(store).get(key, {})
     wanted = [op for op in _kinds(graph, machine) if op.signature not in known]
-    most_bytes = min(MOST_BYTES[device.partition(":")[0]], free_bytes // FREE_SHARE)
+    most_bytes = min(tuning.MOST_BYTES[device.partition(":")[0]], free_bytes // tuning.FREE_SHARE)
     if wanted and most_bytes > 0:
         with speeds.one_at_a_time(store):
             known = _load(store).get(key, {})  # another rank may have measured meanwhile
@@ -109,10 +96,10 @@ def _kinds(graph: StepGraph, machine: Machine) -> list[Op]:
             seconds[op.signature] += op_seconds(graph, op, machine)
             first.setdefault(op.signature, op)
     left = step_seconds(graph, machine)
-    enough = left * REST
+    enough = left * tuning.REST
     chosen = []
     for signature, total in sorted(seconds.items(), key=lambda item: -item[1]):
-        if left <= enough or total < WORTH_SECONDS:
+        if left <= enough or total < tuning.WORTH_SECONDS:
             break
         chosen.append(first[signature])
         left -= total
@@ -136,7 +123,7 @@ def _measure(
             break
         seconds = op_seconds(graph, op, machine)
         parts = _parts(seconds, moved_bytes(graph, op), most_bytes)
-        times = min(MOST_TIMES, max(1, round(SHORT_SECONDS / seconds)))
+        times = min(tuning.MOST_TIMES, max(1, round(tuning.SHORT_SECONDS / seconds)))
         cost = probe(traced.get_operation_by_name(op.name), parts, times, device=device, call_seconds=call_seconds)
         found[op.signature] = cost
     log.info("lms: measured %d of %d kinds of ops in %.0f s", len(found), len(wanted), time.monotonic() - started)
@@ -146,7 +133,7 @@ def _measure(
 def _parts(seconds: float, moved_bytes: int, most_bytes: int) -> int:
     """PROBE-2: into how many parts an op is cut, a power of two."""
     parts = 1
-    while seconds > RUN_SECONDS * parts or moved_bytes > most_bytes * parts:
+    while seconds > tuning.RUN_SECONDS * parts or moved_bytes > most_bytes * parts:
         parts *= 2
     return parts
 
@@ -164,7 +151,7 @@ def probe(
             whole = _run(function, specs, device)
         except (ValueError, TypeError, tf.errors.OpError):  # this axis cannot be cut, or memory is short (PROBE-4)
             continue
-        if whole.share < LEAST_SHARE:
+        if whole.share < tuning.LEAST_SHARE:
             return None
         return Cost(max(0.0, whole.seconds - call_seconds) * parts / times, whole.share, whole.workspace_bytes * parts)
     return None
@@ -225,14 +212,16 @@ def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str) -> Cost:
         del outputs
         worked, waited = _processor_seconds()
         runs = [seconds(), seconds()]
-        while len(runs) < RUNS and sum(runs) < ENOUGH_SECONDS:
+        while len(runs) < tuning.RUNS and sum(runs) < tuning.ENOUGH_SECONDS:
             runs.append(seconds())
     workspace = max(0, after["peak"] - after["current"])
     if not device.startswith("CPU"):
         return Cost(min(runs), 1.0, workspace)
     worked, waited = (now - then for now, then in zip(_processor_seconds(), (worked, waited), strict=True))
     undisturbed = min(min(runs), sum(runs) / len(runs) * worked / (worked + waited)) if worked > 0 else min(runs)
-    return Cost(undisturbed, min(1.0, worked / len(runs) / undisturbed / CORES) if worked > 0 else 1.0, workspace)
+    return Cost(
+        undisturbed, min(1.0, worked / len(runs) / undisturbed / tuning.CORES) if worked > 0 else 1.0, workspace
+    )
 
 
 def _processor_seconds() -> tuple[float, float]:

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from lms3d.swap.tiers.base import Tier
 
 TIERS: Registry[type[Tier]] = Registry(
-    "swap tier",
-    host="lms3d.swap.tiers.host:HostTier",
-    disk="lms3d.swap.tiers.disk:DiskTier",
+    "swap tier", host="lms3d.swap.tiers.host:HostTier", disk="lms3d.swap.tiers.disk:DiskTier"
 )
 
 

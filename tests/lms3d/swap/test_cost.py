@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from lms3d import files
+from lms3d.swap import tuning
 from lms3d.swap.cost import Machine, OpCost, op_seconds, step_seconds
 from lms3d.swap.planning import Settings, decide
 from lms3d.swap.tensorflow import op_costs, surgery
@@ -103,7 +104,7 @@ def test_waiting_for_a_processor_is_taken_out(step, monkeypatch):
     monkeypatch.setattr(op_costs.time, "perf_counter", iter(range(1000)).__next__)  # each run takes a second
     assert alone is not None
     assert op_costs.probe(op) == op_costs.Cost(
-        0.5, pytest.approx(min(1, 1 / 2 / 0.5 / op_costs.CORES)), alone.workspace_bytes
+        0.5, pytest.approx(min(1, 1 / 2 / 0.5 / tuning.CORES)), alone.workspace_bytes
     )
 
 
@@ -244,5 +245,5 @@ def test_an_op_that_runs_out_of_memory_keeps_its_estimate(step, monkeypatch):
 
 def test_a_run_stays_below_the_bytes_and_seconds_that_it_may_take():
     assert op_costs._parts(0.01, 1 << 20, 1 << 20) == 1
-    assert op_costs._parts(4 * op_costs.RUN_SECONDS, 1 << 20, 1 << 20) == 4
+    assert op_costs._parts(4 * tuning.RUN_SECONDS, 1 << 20, 1 << 20) == 4
     assert op_costs._parts(0.01, 3 << 20, 1 << 20) == 4

@@ -7,25 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from lms3d.swap import tuning
 from lms3d.swap.cost import Machine
 from lms3d.swap.effort import Account
 from lms3d.swap.planners.hybrid import moves, search
 from lms3d.swap.planners.hybrid.problem import Problem
 from lms3d.swap.planners.hybrid.schedule import KEEP, Schedule
 from lms3d.swap.planners.hybrid.search import Candidate, Search, Solution
-from lms3d.swap.tuning import (
-    DRAWN,
-    DRAWS,
-    FLOOR_SECONDS,
-    NEAR,
-    NEAREST,
-    SPLIT,
-    STEADY_PLANS,
-    STEADY_STEP_BYTES,
-    STEADY_STEPS,
-    STEADY_TRIED,
-    TIMELESS_SECONDS,
-)
 
 _MIB = 1 << 20
 
@@ -42,18 +30,18 @@ def lowest(problem: Problem, machine: Machine, *, pool: str = "none", account: A
     found, limit = _steadiest(problem, _met(problem, machine, account), pool)
     if pool != "none":
         found, limit = _drawn(
-            Search(problem, search.cheap(machine), FLOOR_SECONDS, account=account), found, limit, pool
+            Search(problem, search.cheap(machine), tuning.FLOOR_SECONDS, account=account), found, limit, pool
         )
     return search.check(problem, *found, limit, pool)
 
 
 def _met(problem: Problem, machine: Machine, account: Account) -> list[Candidate]:
     """FLOOR-1."""
-    timeless = Search(_timeless(problem), search.cheap(machine), FLOOR_SECONDS, account=account)
+    timeless = Search(_timeless(problem), search.cheap(machine), tuning.FLOOR_SECONDS, account=account)
     lows = [timeless.descend(*timeless.build(c), 0) for c in ({}, next(timeless.everything_moved()))]
-    highest = int(min(low.schedule.peak_bytes for low in lows) * NEAR)
+    highest = int(min(low.schedule.peak_bytes for low in lows) * tuning.NEAR)
     near = [found.choices for found in timeless.visited if found.schedule.peak_bytes <= highest]
-    timed = Search(problem, search.cheap(machine), FLOOR_SECONDS, account=account)
+    timed = Search(problem, search.cheap(machine), tuning.FLOOR_SECONDS, account=account)
     for choices, _ in lows:  # transfers that are slow beside the ops hold memory longer
         timed.descend(*timed.build(choices), 0)
     met: list[Candidate] = []
@@ -66,14 +54,14 @@ def _met(problem: Problem, machine: Machine, account: Account) -> list[Candidate
 def _steadiest(problem: Problem, met: list[Candidate], pool: str) -> tuple[Candidate, int]:
     """FLOOR-2: the plan with the smallest limit, and that limit."""
     least = min(found.schedule.peak_bytes for found in met)
-    met = [f for f in met if f.schedule.peak_bytes <= least * (NEAR if pool != "none" else 1)]
-    met = sorted(met, key=lambda f: f.schedule.peak_bytes)[:NEAREST]
+    met = [f for f in met if f.schedule.peak_bytes <= least * (tuning.NEAR if pool != "none" else 1)]
+    met = sorted(met, key=lambda f: f.schedule.peak_bytes)[: tuning.NEAREST]
     limits = [search.needed_bytes(problem, schedule, pool) for _, schedule in met]
     best = limits.index(min(limits))
     if pool == "split":
         steady = {
             i: _steady(problem, met[i].schedule, limits[i], pool)
-            for i in sorted(range(len(met)), key=limits.__getitem__)[:STEADY_PLANS]
+            for i in sorted(range(len(met)), key=limits.__getitem__)[: tuning.STEADY_PLANS]
         }
         known = {i: limit for i, limit in steady.items() if limit is not None}
         if known:
@@ -89,14 +77,14 @@ def _drawn(searching: Search, found: Candidate, limit_bytes: int, pool: str) -> 
     """
     problem, draw = searching.problem, random.Random(0)
     able = [b for b, buffer in enumerate(problem.buffers) if buffer.swappable or buffer.recomputable]
-    for _ in range(DRAWS if able else 0):
+    for _ in range(tuning.DRAWS if able else 0):
         if searching.late:
             break
         choices = found.choices
-        for b in draw.sample(able, min(draw.choice(DRAWN), len(able))):
+        for b in draw.sample(able, min(draw.choice(tuning.DRAWN), len(able))):
             buffer = problem.buffers[b]
             modes = [moves.TIGHT] * buffer.swappable + [moves.TIGHT_AGAIN] * buffer.recomputable
-            others = [KEEP, *modes, *(replace(mode, split=SPLIT) for mode in modes)]
+            others = [KEEP, *modes, *(replace(mode, split=tuning.SPLIT) for mode in modes)]
             choices = moves.changed(choices, b, draw.choice(others))
         after = searching.build(choices)
         smaller = limit_bytes - _MIB
@@ -108,22 +96,24 @@ def _drawn(searching: Search, found: Candidate, limit_bytes: int, pool: str) -> 
 
 
 def _surely_fits(searching: Search, schedule: Schedule, limit_bytes: int, pool: str) -> bool:
-    steps = STEADY_STEPS if pool == "split" else 0
-    limits = (limit_bytes + i * STEADY_STEP_BYTES for i in range(steps + 1))
+    steps = tuning.STEADY_STEPS if pool == "split" else 0
+    limits = (limit_bytes + i * tuning.STEADY_STEP_BYTES for i in range(steps + 1))
     return all(search.check(searching.problem, {}, schedule, limit, pool, searching.account).fits for limit in limits)
 
 
 def _timeless(problem: Problem) -> Problem:
-    buffers = tuple(replace(b, seconds=TIMELESS_SECONDS) for b in problem.buffers)
-    return replace(problem, seconds=np.full(len(problem.anchors), TIMELESS_SECONDS), buffers=buffers)
+    buffers = tuple(replace(b, seconds=tuning.TIMELESS_SECONDS) for b in problem.buffers)
+    return replace(problem, seconds=np.full(len(problem.anchors), tuning.TIMELESS_SECONDS), buffers=buffers)
 
 
 def _steady(problem: Problem, schedule: Schedule, limit_bytes: int, pool: str) -> int | None:
     """The smallest limit near this one at which a little more memory still fits, or None: gaps between the weights are never
     quite as predicted, and must not decide which pieces fit."""
     fitting = 0
-    for limit in range(limit_bytes, limit_bytes + STEADY_TRIED * STEADY_STEP_BYTES, STEADY_STEP_BYTES):
+    for limit in range(
+        limit_bytes, limit_bytes + tuning.STEADY_TRIED * tuning.STEADY_STEP_BYTES, tuning.STEADY_STEP_BYTES
+    ):
         fitting = fitting + 1 if search.check(problem, {}, schedule, limit, pool).fits else 0
-        if fitting > STEADY_STEPS:
-            return limit - STEADY_STEPS * STEADY_STEP_BYTES
+        if fitting > tuning.STEADY_STEPS:
+            return limit - tuning.STEADY_STEPS * tuning.STEADY_STEP_BYTES
     return None

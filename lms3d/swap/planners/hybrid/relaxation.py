@@ -204,6 +204,21 @@ class _Builder:
                 self.program.at_most(limit / 1e6, {c: v / 1e6 for c, v in row.items()})
 
     def _delays(self) -> None:  # RELAX-5
+        before = self._anchor_delays()
+        end = self.program.column(cost=1.0, high=np.inf, whole=False)
+        if before is not None:
+            self.program.at_most(0.0, {before: 1.0, end: -1.0})
+        outs = sorted(self.out, key=lambda b: -self.problem.buffers[b].defined)
+        seconds: dict[int, float] = {}
+        for b in outs:
+            buffer = self.problem.buffers[b]
+            seconds[self.out[b]] = buffer.bytes / self.machine.swap_out_bytes_per_second
+            room = float(self.begins[-1]) - float(self.begins[buffer.defined + 1])
+            if sum(seconds.values()) > room:
+                self.program.at_most(room, {**seconds, end: -1.0})
+
+    def _anchor_delays(self) -> int | None:
+        """Delays by recomputing and by late swap-ins; the column of the last, None without any."""
         problem, program = self.problem, self.program
         recomputed: dict[int, dict[int, float]] = defaultdict(dict)
         for (b, point), column in self.again.items():
@@ -237,17 +252,7 @@ class _Builder:
                 inside = {column: seconds for ready_at, column, seconds in due if ready_at >= start}
                 if 0 <= room < sum(inside.values()):
                     program.at_most(room, {**inside, delay: -1.0})
-        end = program.column(cost=1.0, high=np.inf, whole=False)
-        if before is not None:
-            program.at_most(0.0, {before: 1.0, end: -1.0})
-        total = float(self.begins[-1])
-        outs = sorted(self.out, key=lambda b: -problem.buffers[b].defined)
-        late_outs: dict[int, float] = {}
-        for b in outs:
-            late_outs[self.out[b]] = problem.buffers[b].bytes / self.machine.swap_out_bytes_per_second
-            room = total - float(self.begins[problem.buffers[b].defined + 1])
-            if sum(late_outs.values()) > room:
-                program.at_most(room, {**late_outs, end: -1.0})
+        return before
 
     def solve(self) -> Relaxed:
         program = self.program

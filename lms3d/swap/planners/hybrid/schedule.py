@@ -259,11 +259,7 @@ def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[
 
 
 def _timeline(
-    problem: Problem,
-    copies: list[Copy],
-    release: dict[int, int],
-    begins: list[float],
-    machine: Machine,
+    problem: Problem, copies: list[Copy], release: dict[int, int], begins: list[float], machine: Machine
 ) -> float:
     """Seconds of the step: compute and both links are serial; waits as in the schedule."""
     starts: dict[int, list[Copy]] = defaultdict(list)
@@ -287,13 +283,8 @@ def _timeline(
                 begin = max(in_free, now, written.get(copy.buffer, 0.0))
                 in_free = begin + copy.bytes / machine.swap_in_bytes_per_second
                 arrived[copy.buffer, copy.number] = in_free
-        ready = max(
-            [
-                now,
-                *(arrived[c.buffer, c.number] for c in needs[event]),
-                *(written.get(b, 0.0) for b in waits[event]),
-            ]
-        )
+        came = (arrived[c.buffer, c.number] for c in needs[event])
+        ready = max([now, *came, *(written.get(b, 0.0) for b in waits[event])])
         waited += ready - now
         done = begins[event + 1] + waited
         for copy in starts[event]:
