@@ -144,122 +144,95 @@ class Problem:
 
 def reduce(graph: StepGraph, machine: Machine) -> Problem:
     """The planner's view of `graph` on `machine`."""
-    stores = storages(graph)
-    movable = {root: s for root, s in stores.items() if not s.resident}
-    total = sum(s.bytes for s in movable.values())
-    worth_moving = max(CRUMB_BYTES, int(total * SMALLEST_SHARE))
-    large = {root: s for root, s in movable.items() if s.bytes > CRUMB_BYTES}
-    root_of = roots(graph)
-    anchors = [op for op in graph.ops if _is_anchor(op, large, root_of)]
-    if not anchors:  # only ops that may not be touched make large buffers
-        large = {}
-    position = {op.name: i for i, op in enumerate(anchors)}
-    index = {root: i for i, root in enumerate(large)}
-    lasts = lasting(graph)
-    buffers = tuple(
-        _buffer(
-            graph,
-            graph.by_name[producer_name(root)],
-            store,
-            position,
-            index,
-            root_of,
-            machine,
-            movable=store.bytes >= worth_moving,
-            mapped=machine.mapped and root not in lasts,
+    return _Reduction(graph, machine).problem()
+
+
+class _Reduction:
+    def __init__(self, graph: StepGraph, machine: Machine) -> None:
+        self.graph, self.machine = graph, machine
+        self.root_of, self.lasts = roots(graph), lasting(graph)
+        self.movable = {root: store for root, store in storages(graph).items() if not store.resident}
+        self.large = {root: store for root, store in self.movable.items() if store.bytes > CRUMB_BYTES}
+        self.worth_moving = max(CRUMB_BYTES, int(sum(s.bytes for s in self.movable.values()) * SMALLEST_SHARE))
+        self.anchors = [op for op in graph.ops if self._is_anchor(op)]
+        if not self.anchors:  # only ops that may not be touched make large buffers
+            self.large = {}
+        self.position = {op.name: i for i, op in enumerate(self.anchors)}
+        self.index = {root: i for i, root in enumerate(self.large)}
+
+    def problem(self) -> Problem:
+        small = (*self._small(), *self._hidden())
+        return Problem(
+            self.graph,
+            tuple(op.name for op in self.anchors),
+            np.array([op_seconds(self.graph, op, self.machine) for op in self.anchors]),
+            np.array([op.workspace_bytes for op in self.anchors], np.int64),
+            tuple(self._buffer(store) for store in self.large.values()),
+            self.graph.resident_bytes if self.anchors else peak_bytes(self.graph),
+            small,
+            _small_bytes(small, len(self.anchors)),
         )
-        for root, store in large.items()
-    )
-    small = _small(graph, [s for root, s in movable.items() if root not in large], anchors)
-    return Problem(
-        graph,
-        tuple(op.name for op in anchors),
-        np.array([op_seconds(graph, op, machine) for op in anchors]),
-        np.array([op.workspace_bytes for op in anchors], np.int64),
-        buffers,
-        graph.resident_bytes if anchors else peak_bytes(graph),
-        small,
-        _small_bytes(small, len(anchors)),
-    )
 
+    def _is_anchor(self, op: Op) -> bool:
+        if not op.on_device or op.in_loop or op.shares_input or op.type in METADATA_TYPES or op.type in RESIDENT_TYPES:
+            return False
+        reads_large = any(self.root_of.get(t) in self.large for t in op.inputs)
+        return reads_large or any(t.name in self.large for t in op.outputs)
 
-def _is_anchor(op: Op, large: dict[str, Storage], root_of: dict[str, str]) -> bool:
-    if not op.on_device or op.in_loop or op.shares_input or op.type in METADATA_TYPES or op.type in RESIDENT_TYPES:
-        return False
-    return any(root_of.get(t) in large for t in op.inputs) or any(t.name in large for t in op.outputs)
+    def _buffer(self, store: Storage) -> Buffer:
+        op, readers = self._maker(store), [self.graph.by_name[r] for r in store.readers]
+        in_loop = op.in_loop or any(reader.in_loop for reader in readers)
+        may_go = store.bytes >= self.worth_moving and op.name in self.position and not in_loop and not store.returned
+        known_rank = self.graph.tensors[store.root].rank is not None
+        return Buffer(
+            root=store.root,
+            bytes=store.bytes,
+            defined=self.position.get(op.name, 0),
+            reads=tuple(sorted(self.position[r.name] for r in readers if r.name in self.position)),
+            parents=tuple(
+                dict.fromkeys(self.index[self.root_of[t]] for t in op.inputs if self.root_of.get(t) in self.index)
+            ),
+            returned=store.returned,
+            swappable=may_go and known_rank and not any(paired(op, reader) for reader in readers),
+            recomputable=may_go and not op.stateful and not _is_random(op),
+            seconds=op_seconds(self.graph, op, self.machine),
+            overwrites=self._overwrites(op, store),
+            mapped=self.machine.mapped and store.root not in self.lasts,
+        )
 
+    def _maker(self, store: Storage) -> Op:
+        return self.graph.by_name[producer_name(store.root)]
 
-def _buffer(
-    graph: StepGraph,
-    op: Op,
-    store: Storage,
-    position: dict[str, int],
-    index: dict[str, int],
-    root_of: dict[str, str],
-    machine: Machine,
-    *,
-    movable: bool,
-    mapped: bool,
-) -> Buffer:
-    parents = tuple(dict.fromkeys(index[root_of[t]] for t in op.inputs if root_of.get(t) in index))
-    touched_in_loop = op.in_loop or any(graph.by_name[r].in_loop for r in store.readers)
-    may_go = movable and op.name in position and not touched_in_loop and not store.returned
-    reads = sorted(position[r] for r in store.readers if r in position)
-    return Buffer(
-        root=store.root,
-        bytes=store.bytes,
-        defined=position.get(op.name, 0),
-        reads=tuple(reads),
-        parents=parents,
-        returned=store.returned,
-        swappable=may_go
-        and graph.tensors[store.root].rank is not None
-        and not any(paired(op, graph.by_name[r]) for r in store.readers),
-        recomputable=may_go and not op.stateful and not _is_random(op),
-        seconds=op_seconds(graph, op, machine),
-        overwrites=_overwrites(graph, op, store, index, root_of),
-        mapped=mapped,
-    )
+    def _overwrites(self, op: Op, store: Storage) -> tuple[int, ...]:
+        if op.type not in FORWARDING_TYPES or op.outputs[0].name != store.root:
+            return ()
+        whole = [root for root in read_whole(self.graph, op, self.root_of) if root in self.index]
+        same = [root for root in whole if self.graph.tensors[root].bytes == store.bytes]
+        return tuple(dict.fromkeys(self.index[root] for root in same))
 
+    def _small(self) -> Iterator[Small]:
+        """The small buffers. The executor runs a small op as soon as its inputs are ready, wherever it was traced."""
+        ready = dict(self.position)
+        for op in self.graph.ops if self.anchors else ():
+            before = [*map(producer_name, op.inputs), *op.control_inputs]
+            ready.setdefault(op.name, max((ready.get(name, 0) for name in before), default=0))
+        for root, store in self.movable.items() if self.anchors else ():
+            if root not in self.large:
+                start = ready[producer_name(root)]
+                last = max((ready[r] for r in store.readers), default=start)
+                yield Small(store.bytes, start, len(self.anchors) - 1 if store.returned else max(start, last))
 
-def _overwrites(
-    graph: StepGraph, op: Op, store: Storage, index: dict[str, int], root_of: dict[str, str]
-) -> tuple[int, ...]:
-    if op.type not in FORWARDING_TYPES or op.outputs[0].name != store.root:
-        return ()
-    whole = [root for root in read_whole(graph, op, root_of) if root in index]
-    return tuple(dict.fromkeys(index[root] for root in whole if graph.tensors[root].bytes == store.bytes))
+    def _hidden(self) -> Iterator[Small]:
+        for start, op in enumerate(self.anchors):
+            if op.hidden_bytes:
+                readers = self.graph.consumers.get(op.outputs[0].name, ())
+                gradients = [self.position.get(r, 0) for r in readers if paired(op, self.graph.by_name[r])]
+                yield Small(op.hidden_bytes, start, max([start, *gradients]), hidden=True)
 
 
 def _is_random(op: Op) -> bool:
     """Stateless random ops would repeat their numbers, but nothing random is worth the risk."""
     return "Random" in op.type or "Multinomial" in op.type
-
-
-def _small(graph: StepGraph, stores: list[Storage], anchors: list[Op]) -> tuple[Small, ...]:
-    """The small buffers. The executor runs a small op as soon as its inputs are ready, wherever it was traced."""
-    if not anchors:
-        return ()
-    last_anchor = len(anchors) - 1
-    ready: dict[str, int] = {op.name: i for i, op in enumerate(anchors)}
-    for op in graph.ops:
-        before = [*map(producer_name, op.inputs), *op.control_inputs]
-        ready.setdefault(op.name, max((ready.get(name, 0) for name in before), default=0))
-    found = []
-    for store in stores:
-        first = ready[producer_name(store.root)]
-        last = last_anchor if store.returned else max((ready[r] for r in store.readers), default=first)
-        found.append(Small(store.bytes, first, max(first, last)))
-    return (*found, *_hidden(graph, anchors))
-
-
-def _hidden(graph: StepGraph, anchors: list[Op]) -> Iterator[Small]:
-    position = {op.name: i for i, op in enumerate(anchors)}
-    for op in anchors:
-        if op.hidden_bytes:
-            gradients = [r for r in graph.consumers.get(op.outputs[0].name, ()) if paired(op, graph.by_name[r])]
-            last = max((position.get(r, 0) for r in gradients), default=0)
-            yield Small(op.hidden_bytes, position[op.name], max(last, position[op.name]), hidden=True)
 
 
 def _small_bytes(small: tuple[Small, ...], count: int) -> np.ndarray:
