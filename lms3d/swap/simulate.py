@@ -117,7 +117,7 @@ class _Executor:
 
     def _enqueue(self, i: int, clock: float) -> None:
         op = self.graph.ops[i]
-        resource = _OUT if op.type == "SwapOut" else _IN if op.type == "SwapIn" else _COMPUTE
+        resource = _OUT if op.type == "SwapOut" else _IN if op.type == "SwapIn" else _COMPUTE  # SIM-3
         # SIM-2 first, then SIM-1: the earlier op.
         first = 0.0 if resource == _COMPUTE and self._seconds(op, resource) == 0.0 else 1.0
         heapq.heappush(self.ready[resource], (first, i))

@@ -109,7 +109,7 @@ def _redirect(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation]) -> int
         tensor = made[producer].outputs[int(index)]
         for i, name in enumerate([t.name for t in op.inputs]):
             if name == old:
-                surgery.set_input(op, i, tensor)
+                surgery.set_input(op, i, tensor)  # REWRITE-3
                 count += 1
     return count
 

@@ -125,7 +125,7 @@ class _Builder:
         out_seconds = buffer.bytes / self.machine.swap_out_bytes_per_second
         in_seconds = self._in_seconds(b)
         if buffer.swappable and self.points.of[b]:
-            self.out[b] = program.column(cost=self.machine.transfer_price * out_seconds)
+            self.out[b] = program.column(cost=self.machine.transfer_price * out_seconds)  # RELAX-6
         before, read_before = buffer.defined, True
         for point in self.points.of[b]:
             read = point in buffer.reads
@@ -140,6 +140,7 @@ class _Builder:
 
     def _in_seconds(self, b: int) -> float:
         buffer = self.problem.buffers[b]
+        # RELAX-7
         return 0.0 if buffer.mapped else buffer.bytes / self.machine.swap_in_bytes_per_second
 
     def _present(self, b: int, point: int, sign: float) -> dict[int, float]:

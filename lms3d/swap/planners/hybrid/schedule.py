@@ -141,7 +141,7 @@ def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, l
         segments: list[list[Event]] = [[]]
         last = buffer.defined
         for reader in readers:
-            if reader.anchor - last > choice.split:
+            if reader.anchor - last > choice.split:  # SCHEDULE-1
                 segments.append([])
             segments[-1].append(reader)
             last = reader.anchor
@@ -150,7 +150,7 @@ def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, l
             if _source(choice, segment) is Mode.RECOMPUTE:
                 event = Event(segment[0].anchor, b)
                 recomputed.append(event)
-                for parent in buffer.parents:
+                for parent in buffer.parents:  # SCHEDULE-3
                     extra[parent].append(event)
     # Before one anchor the older buffer comes first, since the younger may read it.
     recomputed.sort(key=lambda e: (e.anchor, problem.buffers[e.buffer].defined, e.buffer))
@@ -169,7 +169,7 @@ def _events(problem: Problem, recomputed: list[Event]) -> list[Event]:
 
 def _source(choice: Choice, readers: Sequence[Event]) -> Mode:
     """Where the copy for a segment of a moved buffer comes from."""
-    if choice.again and any(r.anchor in choice.again for r in readers):
+    if choice.again and any(r.anchor in choice.again for r in readers):  # SCHEDULE-2
         return Mode.RECOMPUTE
     return choice.mode
 
