@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from lms3d.swap.tiers import TIERS
 from lms3d.units import format_seconds, format_size
 
 
@@ -147,7 +148,7 @@ class Report:
         rows = [head, ("---",) * len(head), *(r.cells() for r in self.rounds)]
         note = (
             "Transfers to and from host memory are TensorFlow's own and are not measured: the step time is all there is."
-            if self.tier == "host"
+            if not TIERS[self.tier].measures_transfers
             else "Waiting (measured): what a step took longer than its computing should take, as far as transfers explain it."
         )
         return ["", "## Rounds (predicted / measured)", "", *(f"| {' | '.join(row)} |" for row in rows), "", note]

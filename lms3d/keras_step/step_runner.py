@@ -206,7 +206,7 @@ class StepRunner:
         """Copies of the variables; None where nothing could be planned better, nor a disk fail."""
         settings = self.engine.settings
         final = settings.planner == "off" or self._fixed or (prepared.plan.empty and settings.pool == "none")
-        if final and (prepared.plan.empty or not TIERS[settings.tier].measures_transfers):
+        if final and (prepared.plan.empty or not TIERS[settings.tier].may_fail):
             return None
         variables = prepared.function.graph.variables
         if key not in self._snapshots or not self._snapshots[key].is_of(variables):

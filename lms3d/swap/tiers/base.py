@@ -43,6 +43,8 @@ class Tier:
     """Whether `take_counters` tells anything."""
     pins_host_memory: ClassVar[bool] = False
     """Whether copies from a GPU go through TensorFlow's pinned memory, which has a limit of its own."""
+    may_fail: ClassVar[bool] = False
+    """Whether a step can end with an `error` of the tier's own, so that its update must be undone."""
     error: StorageError | None = None
     """What the tier failed with since the last `begin`; TensorFlow passes on the text alone."""
 

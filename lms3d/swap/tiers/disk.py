@@ -51,6 +51,7 @@ class DiskTier(Tier):
     name = "disk"
     takes_turns = True
     measures_transfers = True
+    may_fail = True
 
     def __init__(self, directory: str | Path | None = None) -> None:
         parent = swap_parent(directory)

@@ -77,3 +77,9 @@ def test_it_is_planned_with_default_speeds_and_pins_nothing(toy, tmp_path, monke
     assert (found.swap_out_bytes_per_second, found.swap_in_bytes_per_second, found.mapped) == (1e9, 2e9, False)
     plan = Plan(swap_outs=(SwapOut(tensor="a:0", bytes=1 << 40),))
     Engine(Settings(limit_bytes=1 << 30, tier="toy"), compute_device="GPU:0")._check_host_memory(plan)
+
+
+def test_the_note_of_a_report_asks_the_tier(toy):
+    """Only a tier that measures its transfers can say what a step waited for."""
+    assert [TIERS[name].measures_transfers for name in ("host", "disk", "toy")] == [False, True, False]
+    assert [TIERS[name].may_fail for name in ("host", "disk", "toy")] == [False, True, False]
