@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 
 from lms3d.config import CHOICES
 from lms3d.errors import InputError
+from lms3d.swap.tiers import tier_choices
 from lms3d.tasks import TASKS
 from lms3d.units import parse_size
 
 MODELS, LOSSES = (tuple(n for task in TASKS.names for n in CHOICES[task][kind]) for kind in ("model", "loss"))
 VOLUME_MODELS = CHOICES["brats"]["model"]
-TIERS = ("auto", "host", "disk")
 
 
 class Parser(argparse.ArgumentParser):
@@ -235,7 +235,7 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
         help="hard limit on device memory, such as 6GiB or 900MiB (default: what the device or container has)",
     )  # fmt: skip
     group.add_argument(
-        "--swap-tier", choices=TIERS,
+        "--swap-tier", choices=tier_choices(),
         help="where to: host memory, disk, or auto = host for a GPU and disk for a CPU (default: auto)",
     )  # fmt: skip
     group.add_argument(

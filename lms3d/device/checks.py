@@ -1,8 +1,4 @@
-"""The doctor's judgement: facts about a machine -> findings, each with a verdict and what to do. Nothing is read here.
-
-advice empty    ok
-advice given    look here: it works, but something is lost or will fail
-"""
+"""The doctor's judgement: facts about a machine -> findings. Nothing is read here."""
 
 from __future__ import annotations
 
@@ -23,17 +19,13 @@ _SLOW_BYTES_PER_SECOND = 150e6
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's report."""
+    """One line of the doctor's report. advice: what to do where something is lost or will fail; "" where all is well."""
 
     found: str
-    """What is so."""
-
     advice: str = ""
-    """What to do about it; "" if all is well."""
 
     @property
     def ok(self) -> bool:
-        """Whether there is nothing to do."""
         return not self.advice
 
     def __str__(self) -> str:
@@ -41,9 +33,9 @@ class Finding:
 
 
 def features(built: Mapping[str, bool] | str, gpus: int, launchers: Launchers, library: str = "") -> dict[str, Finding]:
-    """Horovod's features, and whether what starts ranks through MPI suits them.
+    """Horovod's features, and whether the launchers of MPI ranks suit them.
 
-    built: feature -> whether the installed Horovod has it, or why it cannot be told. library: the MPI it is linked with.
+    built: feature -> whether the installed Horovod has it, or why that is unknown. library: the MPI that it is linked with.
     """
     if isinstance(built, str):
         return {"Horovod": Finding(built, "training on several devices needs it; make horovod")}
@@ -78,14 +70,14 @@ def _mpi(built: bool, launchers: Launchers, library: str) -> Finding:
 
 
 def _make(version: str) -> str:
-    """What must be the same in a library and its launcher."""
+    """The make and major version, which must be the same in a library and its launcher."""
     if "Open MPI" not in version and "OpenRTE" not in version:
         return "another MPI"
     return f"Open MPI {next(iter(re.findall(r'[0-9]+', version)), '')}"
 
 
 def _srun(built: bool, kinds: Sequence[str] | str) -> Finding:
-    """kinds: what srun can be told by --mpi, or why Slurm does not answer."""
+    """kinds: the values of srun --mpi, or why Slurm does not answer."""
     if not built:
         return Finding("here, but Horovod has no MPI", "ranks of srun meet through MPI alone; run make horovod with it")
     if isinstance(kinds, str):
@@ -99,7 +91,7 @@ def _srun(built: bool, kinds: Sequence[str] | str) -> Finding:
 
 
 def mpirun_command(version: str) -> str:
-    """How to start one rank per socket with this make of MPI."""
+    """The command that starts one rank per socket with this make of MPI."""
     options = "--map-by socket --bind-to socket" if "Open MPI" in version or "OpenRTE" in version else "-bind-to socket"
     return f"mpirun {options} -np N python -m lms3d.train ..."
 
@@ -117,7 +109,7 @@ def _nccl(built: bool, gpus: int) -> Finding:
 
 
 def cores(binding: Binding, available: int) -> Finding:
-    """The cores of this process, of `available` in the machine."""
+    """The cores of this process, out of `available` in the machine."""
     where = f"{core_list(binding.cores)} of {available}"
     if binding.launcher:
         where += f", one of {binding.processes} processes of {binding.launcher}"
@@ -127,7 +119,7 @@ def cores(binding: Binding, available: int) -> Finding:
 
 
 def numa(binding: Binding) -> Finding:
-    """Whether this process reads memory of another socket."""
+    """Whether this process may read memory of another socket."""
     if len(binding.nodes) <= 1:
         return Finding("1 node; nothing to bind")
     layout = "; ".join(f"node {node}: cores {core_list(owned)}" for node, owned in binding.nodes.items())
@@ -142,7 +134,7 @@ def numa(binding: Binding) -> Finding:
 
 
 def gpu(about: str, node: int | None, binding: Binding) -> Finding:
-    """A GPU and the NUMA node that its bus hangs on."""
+    """A GPU and the NUMA node of its bus."""
     if node is None or len(binding.nodes) <= 1 or node not in binding.nodes:
         return Finding(about)
     near = f"{about}, on NUMA node {node} (cores {core_list(binding.nodes[node])})"
@@ -156,7 +148,7 @@ def gpu(about: str, node: int | None, binding: Binding) -> Finding:
 
 
 def locked_memory(limit_bytes: int | None, adapters: Sequence[str]) -> Finding:
-    """`ulimit -l`. CUDA's driver pins past it (and so do swaps to host memory); InfiniBand registers below it."""
+    """`ulimit -l`. CUDA's driver, and so swaps to host memory, may pin more; InfiniBand may not."""
     if limit_bytes is None:
         return Finding("unlimited (ulimit -l)")
     limit = f"{format_size(limit_bytes)} (ulimit -l)"
@@ -170,7 +162,7 @@ def locked_memory(limit_bytes: int | None, adapters: Sequence[str]) -> Finding:
 
 
 def pinned_pool(pool_bytes: int, host_bytes: int, gpus: int, processes: int) -> Finding:
-    """How much host memory swaps of one GPU can use. pool_bytes: what TensorFlow pins at most (`memory.pinned_limit_bytes`)."""
+    """Host memory for the swaps of one GPU. pool_bytes: the most that TensorFlow pins (`memory.pinned_limit_bytes`)."""
     if not gpus:
         return Finding("no GPU: swaps go to disk, and nothing is pinned")
     share_bytes = host_bytes // max(gpus, processes)
@@ -197,7 +189,7 @@ def shared_memory(total_bytes: int | None) -> Finding:
 
 
 def swap_place(free_bytes: int, kind: str) -> Finding:
-    """The folder for swap files: kind of file system and free space."""
+    """The folder for swap files: its file system and free space."""
     place = f"{format_size(free_bytes)} free{f', {kind}' if kind else ''}"
     if kind in _MEMORY_KINDS:
         return Finding(place, "this is memory, not a disk: swapping there frees nothing; --swap-dir on a disk")

@@ -4,39 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lms3d.device.pool_layout import ALIGNMENT, CRUMB_BYTES, CRUMB_REGION_BYTES, FIRST_REGIONS_BYTES, small_region_bytes
+
 if TYPE_CHECKING:
     import tensorflow as tf
 
 _MIB = 2**20
-_crumb_holes: list[tf.Tensor] = []  # nobody else is to have these yet
+_crumb_holes: list[tf.Tensor] = []  # keep everybody out until `open_crumb_holes`
 _crumb_fences: list[tf.Tensor] = []
-_regions: list[tuple[int, int]] = []  # addresses, the large region last
-_in_pieces = False  # the free bytes
+_regions: list[tuple[int, int]] = []  # (first address, end), the large region last
+_in_pieces = False  # no free piece has half of the free bytes
 
 
 def claim(limit_bytes: int) -> None:
-    """Take the whole pool from the system in regions and give them back to the pool: nothing is touched yet.
+    """Take the whole pool from the system, region by region, and give it back to the pool. No page is touched.
 
     Left alone, the pool grows by regions of doubled size, and no tensor can span two of them: half of the limit may be out
-    of reach for a large tensor. Of these regions the best-fit rule keeps weights and other small tensors in the second, and the
-    large one stays in one piece for activations. The first is for crumbs (`bfc`); until `open_crumb_holes` nobody gets in,
-    or the variables of a model would fill it.
+    of reach for a large tensor. With these regions best fit keeps weights and other small tensors in the second, and the last
+    stays in one piece for activations. The first is for crumbs (`pool_layout`); it stays closed until `open_crumb_holes`, or
+    the variables of a model would fill it.
     """
     import tensorflow as tf
 
-    from lms3d.swap.planners.hybrid import allocator
-
-    small = allocator.small_region_bytes(limit_bytes)
-    sizes = [allocator.CRUMB_REGION_BYTES, small, limit_bytes - small - allocator.FIRST_REGIONS_BYTES]
-    if sizes[-1] < sizes[0]:  # a tiny limit: it works all the same, only less well
+    small = small_region_bytes(limit_bytes)
+    sizes = [CRUMB_REGION_BYTES, small, limit_bytes - small - FIRST_REGIONS_BYTES]
+    if sizes[-1] < sizes[0]:  # too small a limit to be laid out: the pool works all the same
         return
     try:
         crumbs, *others = [_empty(size) for size in sizes if size > 0]
         starts = [_address(piece) for piece in others]
-        end = _address(crumbs) + allocator.CRUMB_REGION_BYTES
+        end = _address(crumbs) + CRUMB_REGION_BYTES
         del crumbs
-        _make_crumb_holes(end, allocator.CRUMB_BYTES)
-    except tf.errors.ResourceExhaustedError:  # the system has less: the same
+        _make_crumb_holes(end)
+    except tf.errors.ResourceExhaustedError:  # the system has less than the limit: not laid out either
         _crumb_holes.clear()
         _crumb_fences.clear()
         return
@@ -56,27 +56,23 @@ def _address(tensor: tf.Tensor) -> int:
     return int(np.from_dlpack(tensor).__array_interface__["data"][0])
 
 
-def _make_crumb_holes(end: int, hole_bytes: int) -> None:
-    """Fill the region that ends at this address, and what is free of a smaller one, with pieces of `hole_bytes`.
+def _make_crumb_holes(end: int) -> None:
+    """Fill the region that ends at this address, and what is free of a smaller one, with pieces of `CRUMB_BYTES`.
 
-    Between them one byte each stays for good, as does the last piece of a region, which the allocator makes larger by what is
-    left: nothing but crumbs may fit.
+    One byte between two pieces stays for good, and so does the last piece of a region, which the allocator enlarges by what is
+    left over: nothing but crumbs may fit.
     """
-    from lms3d.swap.planners.hybrid import allocator
-
     here = 0
-    while not end - 2 * hole_bytes - allocator.ALIGNMENT < here < end:
-        hole = _empty(hole_bytes)
+    while not end - 2 * CRUMB_BYTES - ALIGNMENT < here < end:
+        hole = _empty(CRUMB_BYTES)
         here = _address(hole)
-        last = end - 2 * hole_bytes < here < end
-        (_crumb_holes if not last and _fenced(here + hole_bytes, hole_bytes) else _crumb_fences).append(hole)
+        last = end - 2 * CRUMB_BYTES < here < end
+        (_crumb_holes if not last and _fenced(here + CRUMB_BYTES) else _crumb_fences).append(hole)
 
 
-def _fenced(address: int, most_bytes: int) -> bool:
-    """Put one byte there, and more where the allocator prefers smaller gaps; False where it cannot be had."""
-    from lms3d.swap.planners.hybrid import allocator
-
-    for _ in range(most_bytes // allocator.ALIGNMENT):
+def _fenced(address: int) -> bool:
+    """Put one byte at this address, and fill the smaller gaps that the allocator prefers; False where it cannot be had."""
+    for _ in range(CRUMB_BYTES // ALIGNMENT):
         _crumb_fences.append(_empty(1))
         if _address(_crumb_fences[-1]) == address:
             return True
@@ -84,20 +80,20 @@ def _fenced(address: int, most_bytes: int) -> bool:
 
 
 def open_crumb_holes() -> None:
-    """Let small tensors into the region that `claim` has made for them; once the variables are there."""
+    """Let small tensors into the crumbs' region. Call it once the variables exist."""
     _crumb_holes.clear()
 
 
 def gap_bytes(variables_bytes: int) -> int:
-    """What the variables of a model leave unused between them in such a pool, to be on the safe side (0.3 to 6 MiB
-    were seen for 67 to 275 MiB); `taken_bytes` looks it up."""
+    """Bytes that the variables of a model leave unused between them in such a pool, on the safe side (0.3 to 6 MiB
+    were seen for 67 to 275 MiB). `taken_bytes` measures them."""
     return 4 * _MIB + variables_bytes // 50
 
 
 def counts(tensor: tf.Tensor) -> bool:
-    """False for a tensor outside of the pool's regions, as memory of numpy's that TensorFlow took over.
+    """False for a tensor outside of the pool's regions, such as memory of numpy's that TensorFlow took over.
 
-    Tensors among the crumbs do not count, either; bfloat16, which numpy does not know, always does.
+    Crumbs do not count either; bfloat16, which numpy does not know, always does.
     """
     if not _regions or not tensor.dtype.is_numpy_compatible or tensor.dtype.size == 0:
         return True
@@ -109,26 +105,24 @@ def counts(tensor: tf.Tensor) -> bool:
 
 
 def taken_bytes(limit_bytes: int | None) -> int | None:
-    """Bytes of a pool with this limit up to its largest free piece, gaps included; None where that cannot be told.
+    """Bytes of a pool with this limit up to its largest free piece, gaps included; None where that is unknown.
 
-    Between steps: what is there counts as if it stayed, and the step has what follows. Where no piece has half of the free
-    bytes, TensorFlow waits 10 s for one; that happens once.
+    Call it between steps: what is there counts as if it stayed, and a step has what follows. Where no free piece has half of
+    the free bytes, TensorFlow waits 10 s for one; that happens once.
     """
     global _in_pieces
     import tensorflow as tf
 
     if not _regions or limit_bytes is None or _in_pieces:
         return None
-    from lms3d.swap.planners.hybrid import allocator
-
     in_use = int(tf.config.experimental.get_memory_info("CPU:0")["current"])
-    free = limit_bytes - in_use - allocator.FIRST_REGIONS_BYTES
+    free = limit_bytes - in_use - FIRST_REGIONS_BYTES
     try:
         first = _address(_empty(max(free // 2 // _MIB, 1) * _MIB))  # nothing else is that large
     except tf.errors.ResourceExhaustedError:
         _in_pieces = True
         return None
     (start, end), others = _regions[-1], _regions[:-1]
-    if first == start:  # the others have room for all
+    if first == start:  # the smaller regions hold everything
         return in_use
     return first - start + sum(b - a for a, b in others) if start < first < end else None

@@ -1,4 +1,4 @@
-"""What the operating system tells about this machine: cores, NUMA nodes, limits, launchers, disks. Facts only.
+"""What the operating system reports about this machine: cores, NUMA nodes, limits, launchers, disks. Facts only.
 
 Each function takes the place that it reads, so that a test can show it another machine.
 """
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from lms3d.errors import StorageError
 
-_CHUNK_BYTES = 16 * 2**20
-_LOCAL_SIZE = {  # what a launcher tells its processes: how many of them run on this machine
+CHUNK_BYTES = 16 * 2**20
+_LOCAL_SIZE = {  # environment variable with the number of processes on this machine -> launcher
     "HOROVOD_LOCAL_SIZE": "horovodrun",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "Open MPI's mpirun",
     "MPI_LOCALNRANKS": "MPICH's mpirun",
@@ -31,20 +31,20 @@ class Binding:
     """Where this process may run."""
 
     cores: frozenset[int]
-    """The cores that the scheduler lets it run on."""
+    """The cores that it may use."""
 
     nodes: Mapping[int, frozenset[int]]
-    """NUMA node -> its cores; empty where the system does not tell."""
+    """NUMA node -> its cores; empty where unknown."""
 
     processes: int = 1
     """Processes of the same job on this machine."""
 
     launcher: str = ""
-    """What started them; "" for a process that was started alone."""
+    """What started them; "" for a single process."""
 
     @property
     def spanned(self) -> list[int]:
-        """The NUMA nodes that it may run on."""
+        """The NUMA nodes of its cores."""
         return [node for node, cores in self.nodes.items() if cores & self.cores]
 
 
@@ -61,7 +61,7 @@ def binding(
 
 
 def launched(environment: Mapping[str, str]) -> tuple[str, int]:
-    """(launcher, processes on this machine); ("", 1) for a process that was started alone."""
+    """(launcher, processes on this machine); ("", 1) for a single process."""
     for name, launcher in _LOCAL_SIZE.items():
         number = environment.get(name, "").split("(")[0].split(",")[0]  # Slurm writes "4(x2)" for 4 on each of 2 nodes
         if number.isdecimal():
@@ -76,7 +76,7 @@ def cores(text: str) -> frozenset[int]:
 
 
 def core_list(numbers: Iterable[int]) -> str:
-    """The other way round: {0, 1, 2, 3, 8} -> "0-3,8"."""
+    """The inverse of `cores`: {0, 1, 2, 3, 8} -> "0-3,8"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:
@@ -87,7 +87,7 @@ def core_list(numbers: Iterable[int]) -> str:
 
 
 def node_of_device(bus_id: str, root: Path = Path("/sys/bus/pci/devices")) -> int | None:
-    """NUMA node of the PCI device "0000:3b:00.0"; None if the system does not tell (one node, or a virtual machine)."""
+    """NUMA node of the PCI device "0000:3b:00.0"; None where unknown (one node, or a virtual machine)."""
     try:
         node = int((root / bus_id.lower() / "numa_node").read_text())
     except (OSError, ValueError):
@@ -107,7 +107,7 @@ def locked_limit_bytes() -> int | None:
 
 
 def file_system(folder: Path, table: Path = Path("/proc/mounts")) -> str:
-    """Kind of the file system that holds `folder`, such as "ext4", "tmpfs" or "nfs4"; "" if the system does not tell."""
+    """The file system of `folder`, such as "ext4", "tmpfs" or "nfs4"; "" where unknown."""
     try:
         mounts = [line.split()[1:3] for line in table.read_text().splitlines()]
     except OSError:
@@ -130,20 +130,20 @@ def mpirun() -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Launchers:
-    """What could start ranks through MPI here."""
+    """What can start ranks through MPI here."""
 
     mpirun: str | None = None
     """First line of `mpirun --version`; None without mpirun."""
 
     refusal: str = ""
-    """Why mpirun starts nothing, such as for root; "" if it does."""
+    """Why mpirun refuses to start anything, such as for root; "" if it does not."""
 
     srun: tuple[str, ...] | str | None = None
-    """What `srun --mpi` can be, or why Slurm does not answer; None without srun."""
+    """The values of `srun --mpi`, or why Slurm does not answer; None without srun."""
 
 
 def launchers(environment: Mapping[str, str] = os.environ) -> Launchers:
-    """Asks mpirun and srun, and has mpirun start something; not from within a rank, which has been started."""
+    """Asks mpirun and srun, and lets mpirun start something, except within a rank."""
     version = mpirun()
     may_try = version is not None and not launched(environment)[0]
     refusal = _said(["mpirun", "-np", "1", "true"])[1] if may_try else ""
@@ -158,35 +158,35 @@ def _srun_kinds() -> tuple[str, ...] | str | None:
 
 
 def _said(command: list[str]) -> tuple[list[str], str]:
-    """The lines that a command said, and why it failed: the first of them that has words."""
+    """The lines that a command printed, and why it failed: the first of them with words."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], f"{type(error).__name__}"
-    lines = (done.stdout + done.stderr).splitlines()  # srun tells its list on stderr
+    lines = (done.stdout + done.stderr).splitlines()  # srun prints its list to stderr
     first = next((line.strip() for line in lines if any(map(str.isalpha, line))), "")
     return lines, "" if done.returncode == 0 else first or f"exit code {done.returncode}"
 
 
 def has_nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> bool:
-    """Whether NVIDIA's driver runs here, whatever TensorFlow sees of it."""
+    """Whether NVIDIA's driver runs here, even if TensorFlow sees no GPU."""
     return path.exists()
 
 
 def disk_speed(folder: Path, size_bytes: int) -> tuple[float, float]:
     """(write, read) in bytes per second of one sequential pass each. StorageError if the disk fails."""
-    chunk = os.urandom(_CHUNK_BYTES)  # a disk that compresses must not look faster than it is
+    chunk = os.urandom(CHUNK_BYTES)  # a disk that compresses must not look faster
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             begin = time.perf_counter()
-            for _ in range(size_bytes // _CHUNK_BYTES):
+            for _ in range(size_bytes // CHUNK_BYTES):
                 file.write(chunk)
             os.fsync(file.fileno())
             write_seconds = time.perf_counter() - begin
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # read from the disk, not from memory
             file.seek(0)
             begin = time.perf_counter()
-            while file.read(_CHUNK_BYTES):
+            while file.read(CHUNK_BYTES):
                 pass
             read_seconds = time.perf_counter() - begin
     except OSError as error:

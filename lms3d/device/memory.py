@@ -1,8 +1,8 @@
 """How much memory there is to compute in, and a hard limit on it.
 
-A GPU gets a logical device with a memory limit. On a CPU TensorFlow's own BFC allocator takes the place of malloc: it
-has a hard limit too, and going over it raises `ResourceExhaustedError` as on a GPU. Both must be arranged before
-TensorFlow creates its devices, at the first operation; the import may come earlier (tried with TensorFlow 2.21).
+A GPU gets a logical device with a memory limit. On a CPU TensorFlow's own BFC allocator replaces malloc: it has a hard limit
+too, and raises `ResourceExhaustedError` above it as on a GPU. Both must be set up before TensorFlow creates its devices, at
+the first operation; the import may come earlier (tried with TensorFlow 2.21).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from lms3d.device import cpu_pool
+from lms3d.errors import InputError
 from lms3d.units import parse_size
 
 _MIB = 2**20
@@ -18,22 +19,20 @@ _USE_BFC = "TF_CPU_ALLOCATOR_USE_BFC"
 _BFC_LIMIT_MIB = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 _PINNED_LIMIT_MIB = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
 PINNED_BYTES = 64 << 30
-"""What TensorFlow pins at most of the host's memory unless the variable above says otherwise (gpu_process_state.cc)."""
+"""The most host memory that TensorFlow pins unless the variable above says otherwise (gpu_process_state.cc)."""
 _gpu_limit_bytes: int | None = None
 _processes = 1
 
 
 def limit_memory(limit: str | int) -> int:
-    """Makes `limit` ("6GiB" or bytes) the most memory that TensorFlow can have on each GPU, or on the CPU without one.
+    """Limits TensorFlow to `limit` ("6GiB", or bytes) of memory on each GPU, or on the CPU where there is none.
 
-    Call it before the first operation. Returns the limit in bytes, rounded down to whole MiB. Raises InputError for
-    what is not a size of at least 1 MiB and RuntimeError when TensorFlow has its devices already.
+    Call it before the first operation. Returns the limit in bytes, rounded down to whole MiB. Raises InputError for a size below
+    1 MiB, and RuntimeError where TensorFlow has created its devices already.
     """
     global _gpu_limit_bytes
     limit_mib = parse_size(limit) // _MIB
     if limit_mib == 0:
-        from lms3d.errors import InputError
-
         raise InputError(f"a memory limit of {limit} is less than 1 MiB")
     import tensorflow as tf
 
@@ -51,13 +50,13 @@ def limit_memory(limit: str | int) -> int:
 
 
 def share_host(processes: int) -> None:
-    """Says that so many processes like this one compute on this machine: each has its part of the host's memory."""
+    """Shares the host's memory among so many processes like this one."""
     global _processes
     _processes = processes
 
 
 def current_limit() -> int | None:
-    """Bytes of the hard limit that is in force (set here or through TensorFlow's environment variables), or None."""
+    """Bytes of the hard limit in force (set here or by TensorFlow's environment variables), or None."""
     if _gpu_limit_bytes is not None:
         return _gpu_limit_bytes
     limit_mib = os.environ.get(_BFC_LIMIT_MIB, "")
@@ -67,8 +66,7 @@ def current_limit() -> int | None:
 
 
 def device_memory_bytes() -> int:
-    """Memory that training can have: the hard limit, else the GPU's, else this process's part of what machine and
-    container have free."""
+    """Bytes that training can have: the hard limit, else the GPU's pool, else this process's part of the free host memory."""
     limit = current_limit()
     if limit is not None:
         return limit
@@ -83,7 +81,7 @@ def compute_device() -> str:
 
 
 def free_host_bytes() -> int:
-    """Free memory of the machine or of the container that this process runs in, whichever is less."""
+    """Free bytes of the machine or of the container around this process, whichever is less."""
     import psutil
 
     available: int = psutil.virtual_memory().available
@@ -91,7 +89,7 @@ def free_host_bytes() -> int:
 
 
 def pinned_limit_bytes() -> int:
-    """The most host memory that TensorFlow pins in this process, for swaps from a GPU: as set, or its own default."""
+    """The most bytes of host memory that TensorFlow pins in this process, for swaps from a GPU."""
     limit_mib = os.environ.get(_PINNED_LIMIT_MIB, "")
     return int(limit_mib) * _MIB if limit_mib.isdecimal() else PINNED_BYTES
 
@@ -100,7 +98,7 @@ def _require_no_devices_yet(limit: str | int) -> None:
     import tensorflow as tf
 
     threads = tf.config.threading.get_inter_op_parallelism_threads()
-    try:  # the setter refuses once devices exist, and it does nothing for an unchanged value: hence the detour
+    try:  # the setter refuses once devices exist, but ignores an unchanged value: hence two changes
         tf.config.threading.set_inter_op_parallelism_threads(threads + 1)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
     except RuntimeError:
@@ -111,14 +109,15 @@ def _require_no_devices_yet(limit: str | int) -> None:
 
 
 def _gpu_memory_bytes() -> int:
-    """Size of TensorFlow's memory pool on the first GPU: less than the board has, since the driver takes its part."""
-    from tensorflow.python.client import device_lib  # no public call tells the size of the pool
+    """Size of TensorFlow's pool on the first GPU: less than the board has, since the driver takes its part."""
+    import tensorflow as tf
 
-    return next(int(d.memory_limit) for d in device_lib.list_local_devices() if d.device_type == "GPU")
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:  # the one public call that tells it
+        return next(int(d.memory_limit_bytes) for d in session.list_devices() if d.device_type == "GPU")
 
 
 def _container_headrooms(root: Path = Path("/sys/fs/cgroup"), table: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """Limit minus use, in bytes, of each control group (version 1 or 2) around this process that has a limit."""
+    """Bytes below the limit of each control group (version 1 or 2) around this process that has one."""
     try:
         lines = table.read_text().splitlines()
     except OSError:
@@ -132,7 +131,7 @@ def _container_headrooms(root: Path = Path("/sys/fs/cgroup"), table: Path = Path
             base, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        # Inside a container the path may name a group that is not mounted here: then the root is the container's own.
+        # In a container the path may name a group that is not mounted: then the root is the container's own group.
         group = base / path.lstrip("/")
         for folder in {base, group, *(p for p in group.parents if base in p.parents)}:
             headroom = _headroom(folder, *names)
@@ -142,7 +141,7 @@ def _container_headrooms(root: Path = Path("/sys/fs/cgroup"), table: Path = Path
 
 
 def _headroom(folder: Path, limit_name: str, use_name: str, cache_key: str) -> int | None:
-    """Limit - (use - file cache that the kernel gives back on demand); None without a limit."""
+    """Limit - (use - reclaimable file cache) in bytes; None without a limit."""
     try:
         limit = int((folder / limit_name).read_text())
         use = int((folder / use_name).read_text())

@@ -1,4 +1,4 @@
-"""How every entry point starts TensorFlow: quietly, under the memory limit, with its seed and precision."""
+"""Starts TensorFlow for every entry point: quietly, under the memory limit, with a seed and a precision."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ def start_tensorflow(
     world: World | None = None,
     again: bool = False,
 ) -> None:
-    """Imports TensorFlow and creates its devices. `precision` is a Keras policy such as "mixed_bfloat16".
+    """Imports TensorFlow and creates its devices. TensorFlow's own remarks are hidden unless TF_CPP_MIN_LOG_LEVEL is set.
 
-    world: whose ranks share the machine. Each has one GPU to itself, or its part of the cores and of the memory.
-    again: in a later world of an elastic job; the devices stay as they are.
-
-    With `seed` all random numbers of Python, NumPy and Keras follow from it. TensorFlow's own remarks about drivers and
-    CPU instructions are hidden unless TF_CPP_MIN_LOG_LEVEL is set.
+    seed: of all random numbers of Python, NumPy and Keras. precision: a Keras policy such as "mixed_bfloat16".
+    world: its ranks share the machine. Each has a GPU to itself, or its part of the cores and of the memory.
+    again: in a later world of an elastic job, where the devices stay as they are.
     """
     world = world or World()
     if not again:
@@ -46,13 +44,13 @@ def start_tensorflow(
 
 
 def _make_devices(world: World, memory_limit_bytes: int | None) -> None:
-    """Imports TensorFlow and lets it create its devices: what must be said before that is said here."""
+    """Imports TensorFlow, configures it, and lets it create its devices."""
     with quiet_native_log():
         import tensorflow as tf
 
         from lms3d.device.memory import limit_memory, share_host
 
-        with suppress(RuntimeError):  # where TensorFlow runs already its threads stay as they are
+        with suppress(RuntimeError):  # TensorFlow runs already: its threads stay as they are
             tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
             if world.local_size > 1:
                 tf.config.threading.set_intra_op_parallelism_threads(cores(world.local_size))
@@ -65,9 +63,9 @@ def _make_devices(world: World, memory_limit_bytes: int | None) -> None:
 
 
 def cores(processes: int, *, allowed: int | None = None, all_cores: int | None = None) -> int:
-    """Cores for each of so many processes on this machine: its part of those that it may run on.
+    """Cores for each of so many processes on this machine.
 
-    A launcher that binds its processes has done the sharing: then these together use no more than the machine has.
+    A launcher that binds processes has divided the cores already: then `allowed` of all of them fit into the machine.
     """
     allowed = allowed or len(os.sched_getaffinity(0))
     all_cores = all_cores or os.cpu_count() or allowed
@@ -76,7 +74,7 @@ def cores(processes: int, *, allowed: int | None = None, all_cores: int | None =
 
 
 def _pin_gpu(tf: Any, world: World) -> None:
-    """Lets TensorFlow see the GPU of this rank alone."""
+    """Hides all GPUs but this rank's from TensorFlow."""
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) < 2:  # none, or the launcher has shown each process its own
         return

@@ -30,9 +30,10 @@ from lms3d.keras_step.attachment import Attachment, attached, compilation, requi
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.step_log import StepStatistics
 from lms3d.keras_step.step_runner import StepRunner
-from lms3d.swap.engine import Engine, Prepared, choose_tier
+from lms3d.swap.engine import Engine, Prepared
 from lms3d.swap.plan import Plan
 from lms3d.swap.tensorflow import surgery
+from lms3d.swap.tiers import choose_tier
 from lms3d.units import parse_size
 
 log = logging.getLogger("lms3d")

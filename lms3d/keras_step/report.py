@@ -9,6 +9,7 @@ from typing import Any
 
 from lms3d.keras_step.step_log import StepStatistics
 from lms3d.swap.prediction import Prediction
+from lms3d.swap.tiers import TIERS
 from lms3d.units import format_seconds, format_size
 
 
@@ -95,7 +96,7 @@ class Report(Prediction):
         rows = [head, ("---",) * len(head), *(r.cells() for r in self.rounds)]
         note = (
             "Transfers to and from host memory are TensorFlow's own and are not measured: the step time is all there is."
-            if self.tier == "host"
+            if not TIERS[self.tier].measures_transfers
             else "Waiting (measured): what a step took longer than its computing should take, as far as transfers explain it."
         )
         return ["", "## Rounds (predicted / measured)", "", *(f"| {' | '.join(row)} |" for row in rows), "", note]

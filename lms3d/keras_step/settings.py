@@ -6,10 +6,10 @@ from typing import Any
 
 from lms3d.device import memory
 from lms3d.errors import InputError
-from lms3d.swap.engine import choose_tier
 from lms3d.swap.planners import PLANNERS
 from lms3d.swap.planners.tflms.parameters import Parameters
 from lms3d.swap.request import Settings
+from lms3d.swap.tiers import choose_tier
 from lms3d.units import format_size, parse_size
 
 AUTO = "auto"

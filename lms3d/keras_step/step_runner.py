@@ -34,6 +34,7 @@ from lms3d.swap.effort import Account
 from lms3d.swap.engine import Engine, Prepared
 from lms3d.swap.plan import Plan
 from lms3d.swap.prediction import does_not_fit
+from lms3d.swap.tiers import TIERS
 from lms3d.units import format_size
 
 log = logging.getLogger("lms3d")
@@ -217,7 +218,7 @@ class StepRunner:
         """Copies of the variables; None where no other plan could follow, and no disk can fail."""
         settings, empty = self.engine.settings, prepared.plan.empty
         final = self.engine.fixed is not None or (empty and settings.pool == "none")
-        if final and (empty or settings.tier != "disk"):
+        if final and (empty or not TIERS[settings.tier].may_fail):
             return None
         variables = prepared.function.graph.variables
         if step.snapshot is None or not step.snapshot.is_of(variables):

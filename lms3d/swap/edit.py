@@ -1,15 +1,14 @@
 """What a plan does to a step, without TensorFlow: `StepGraph` in, `StepGraph` out. `rewrite` does the same to a FuncGraph.
 
-Requires: every op and tensor that the plan names exists; a consumer really reads the tensor that it shall get from elsewhere.
+Requires: every op and tensor that the plan names exists; a consumer reads the tensor that it is to get from a copy.
 Ensures: the result is acyclic (its ops are in a topological order), original ops keep their names, types and outputs, and
 only the inputs that the plan redirects have changed.
 
-Rules, marked in the code:
- 1. One swap-out per tensor; its waiters get a control input from it.
- 2. One swap-in per copy: data from the swap-out, a control input from each trigger.
- 3. One recomputed copy: the op once more, with its own inputs, a control input from each trigger.
- 4. Consumers of a copy read it instead of the original. A recomputed copy can be such a consumer.
- 5. The plan's own control edges are added as they are.
+EDIT-1  One swap-out per tensor; its waiters get a control input from it.
+EDIT-2  One swap-in per copy: data from the swap-out, a control input from each trigger.
+EDIT-3  One recomputed copy: the op once more, with its own inputs, a control input from each trigger.
+EDIT-4  Consumers of a copy read it instead of the original. A recomputed copy can be such a consumer.
+EDIT-5  The plan's own control edges are added as they are.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ def _copies(plan: Plan) -> list[SwapIn | Recompute]:
 def control_edges(plan: Plan) -> list[tuple[str, str]]:
     """Every control edge that the plan adds, each once: (before, after)."""
     edges: dict[tuple[str, str], None] = {}
-    for out in plan.swap_outs:  # rule 1
+    for out in plan.swap_outs:  # EDIT-1
         edges.update({(out.name, waiter): None for waiter in out.waiters})
-    for copy in _copies(plan):  # rules 2 and 3
+    for copy in _copies(plan):  # EDIT-2, EDIT-3
         edges.update({(trigger, copy.name): None for trigger in copy.triggers})
-    edges.update(dict.fromkeys(plan.control_edges))  # rule 5
+    edges.update(dict.fromkeys(plan.control_edges))  # EDIT-5
     return list(edges)
 
 
 def redirections(plan: Plan) -> dict[tuple[str, str], str]:
-    """(consumer, tensor that it reads) -> tensor that it shall read instead. `ValueError` where two copies claim one edge."""
+    """(consumer, tensor that it reads) -> tensor to read instead. `ValueError` where two copies claim one edge."""
     new_input: dict[tuple[str, str], str] = {}
-    for copy in _copies(plan):  # rule 4
+    for copy in _copies(plan):  # EDIT-4
         for edge in (*((consumer, copy.tensor) for consumer in copy.consumers), *copy.through):
             if new_input.setdefault(edge, copy.output) != copy.output:
                 raise ValueError("op {!r} would read {!r} from two copies".format(*edge))
@@ -78,13 +77,8 @@ def _inserted(graph: StepGraph, plan: Plan) -> Iterable[Op]:
             raise ValueError(f"{back.name!r} brings back {back.tensor!r}, which no swap-out writes")
         size = 0 if back.mapped else source[back.tensor].bytes
         rank = graph.tensors[back.tensor].rank
-        yield Op(
-            back.name,
-            "SwapIn",
-            (f"{source[back.tensor].name}:0",),
-            outputs=(Tensor(back.output, size, rank),),
-            inserted=True,
-        )
+        handle, came_back = f"{source[back.tensor].name}:0", Tensor(back.output, size, rank)
+        yield Op(back.name, "SwapIn", (handle,), outputs=(came_back,), inserted=True)
     for again in plan.recomputes:
         if again.op not in graph.by_name:
             raise ValueError(f"{again.name!r} is a copy of {again.op!r}, which does not exist")

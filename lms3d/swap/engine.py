@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -11,7 +10,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from lms3d.device import cpu_pool, memory
-from lms3d.errors import DoesNotFit, InputError, StorageError
+from lms3d.errors import DoesNotFit, StorageError
 from lms3d.swap import plan_cache, planning, tuning
 from lms3d.swap.cost import Machine, step_seconds
 from lms3d.swap.effort import Run
@@ -23,11 +22,11 @@ from lms3d.swap.request import OnDevice, Settings, StepRequest
 from lms3d.swap.tensorflow import guard, op_costs, speeds, surgery
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
-from lms3d.swap.tiers.base import DiskTier, HostTier, Tier, remove_orphans, swap_parent
+from lms3d.swap.tiers import TIERS
+from lms3d.swap.tiers.base import Tier
 from lms3d.units import format_size
 
 log = logging.getLogger("lms3d")
-TIERS = ("auto", "host", "disk")
 
 Function: TypeAlias = tf.types.experimental.ConcreteFunction
 
@@ -47,15 +46,6 @@ class Prepared:
     number: int = 0
 
 
-def choose_tier(tier: str, compute_device: str) -> str:
-    """ "auto": host memory for a GPU; the disk for a CPU, whose tensors are in host memory already."""
-    if tier not in TIERS:
-        raise InputError(f"swap tier {tier!r}: expected one of {', '.join(TIERS)}")
-    if tier != "auto":
-        return tier
-    return "disk" if compute_device.startswith("CPU") else "host"
-
-
 class Engine:
     """Prepares functions for one compute device under one limit. `close` removes the swap files. mapped: see `LMS`."""
 
@@ -66,15 +56,12 @@ class Engine:
         self.swap_dir = None if swap_dir is None else Path(swap_dir)
         self._tier: Tier | None = None
         self._machine: Machine | None = None
-        if settings.tier == "disk":
-            remove_orphans(swap_parent(self.swap_dir))  # even if this plan will swap nothing
-            if self.swap_dir is not None:
-                _check_writable(self.swap_dir)
+        TIERS[settings.tier].prepare(self.swap_dir)
 
     @property
     def tier(self) -> Tier:
         if self._tier is None:
-            self._tier = DiskTier(self.swap_dir) if self.settings.tier == "disk" else HostTier()
+            self._tier = TIERS[self.settings.tier](self.swap_dir)
         return self._tier
 
     @property
@@ -186,7 +173,7 @@ class Engine:
 
     def _check_host_memory(self, plan: Plan) -> None:
         """Pinned host memory has a limit of its own: say so before the first step, not in the middle of it."""
-        if self.settings.tier != "host" or self.compute_device.startswith("CPU"):
+        if not TIERS[self.settings.tier].pins_host_memory or self.compute_device.startswith("CPU"):
             return
         limit = memory.pinned_limit_bytes()
         if plan.swapped_out_bytes > limit:
@@ -201,7 +188,7 @@ class Engine:
     @property
     def storage_error(self) -> StorageError | None:
         """What the swap disk failed with in the last step, or None."""
-        return getattr(self._tier, "error", None)
+        return None if self._tier is None else self._tier.error
 
     def begin_step(self) -> None:
         """Forgets what the tier failed with in an earlier step."""
@@ -225,14 +212,3 @@ class Engine:
 
 def was_rewritten(graph: tf.Graph) -> bool:
     return any(op.name.startswith(SCOPE) for op in graph.get_operations())
-
-
-def _check_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"swap folder {str(folder)!r}: {error.strerror}; give a writable folder with --swap-dir"
-        ) from None
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"swap folder {str(folder)!r} is not writable; give another one with --swap-dir")

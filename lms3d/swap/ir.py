@@ -11,49 +11,33 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-# Ops whose outputs share the buffers of their inputs, whatever the shapes; see also `Op.view`.
-ALIAS_TYPES = frozenset(
-    {
-        "Identity",
-        "Reshape",
-        "Squeeze",
-        "ExpandDims",
-        "StopGradient",
-        "PreventGradient",
-        "Bitcast",
-        "EnsureShape",
-        "IdentityN",
-    }
-)
-# Ops that read the shape of their input and never its values: they run as soon as they can.
-METADATA_TYPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "BroadcastGradientArgs"})
-# Ops whose outputs live outside the step: variables, constants, arguments.
-RESIDENT_TYPES = frozenset(
-    {
-        "Placeholder",
-        "PlaceholderWithDefault",
-        "_Arg",
-        "VarHandleOp",
-        "ReadVariableOp",
-        "VariableV2",
-        "Variable",
-        "Const",
-    }
-)
-# Kernels that write their result into the buffer of an input which nobody else needs (`forward_input_or_allocate_output`).
-# Measured, one by one, on a CPU; FusedBatchNorm asks for it too, but holds a reference of its own and never gets it.
-FORWARDING_TYPES = frozenset(
-    """
+
+def _types(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+ALIAS_TYPES = _types("Identity Reshape Squeeze ExpandDims StopGradient PreventGradient Bitcast EnsureShape IdentityN")
+"""Ops whose outputs share the buffers of their inputs, whatever the shapes; see also `Op.view`."""
+
+METADATA_TYPES = _types("Shape ShapeN Size Rank BroadcastGradientArgs")
+"""Ops that read the shape of their input and never its values: they run as soon as they can."""
+
+RESIDENT_TYPES = _types("Placeholder PlaceholderWithDefault _Arg VarHandleOp ReadVariableOp VariableV2 Variable Const")
+"""Ops whose outputs live outside the step: variables, constants, arguments."""
+
+FORWARDING_TYPES = _types("""
     Abs Add AddN AddV2 BiasAdd Ceil Div DivNoNan Elu EluGrad Erf Exp Expm1 Floor LeakyRelu LeakyReluGrad Log Log1p
     LogSoftmax Maximum Minimum Mul MulNoNan Neg RealDiv Reciprocal Relu Relu6 Relu6Grad ReluGrad Rint Round Rsqrt
     RsqrtGrad Select SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Softmax Softplus Softsign Sqrt SqrtGrad Square
     SquaredDifference Sub Tanh TanhGrad Xdivy Xlogy
-    """.split()  # noqa: SIM905 - a list of this length is read, not executed
-)
-# Forward op -> its gradient, where TensorFlow's oneDNN kernels join the two by a hidden workspace. They do so only if the
-# gradient reads the forward op's own output; else another kernel runs, which shares out the gradient of equal maxima
-# differently. Such an edge must not lead through a swap.
+""")
+"""Kernels that write into the buffer of an input that nobody else needs (`forward_input_or_allocate_output`). Measured one by
+one on a CPU; FusedBatchNorm asks for it too, but holds a reference of its own and never gets it."""
+
 PAIRED_TYPES = {"MaxPool": "MaxPoolGrad", "MaxPool3D": "MaxPool3DGrad", "LRN": "LRNGrad"}
+"""Forward op -> its gradient, where TensorFlow's oneDNN kernels join the two by a hidden workspace. That requires the gradient to
+read the forward op's own output; else another kernel runs, which divides the gradient of equal maxima differently. Such an
+edge must not lead through a swap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +53,12 @@ class Tensor:
 class Op:
     """One node. `inputs` are tensor names, `control_inputs` op names.
 
-    `stateful`: random, reads or writes a variable, does I/O. `in_loop`: part of a control-flow frame, untouchable.
-    `on_device`: runs on the compute device. `workspace_bytes`: taken while the kernel runs, free after it.
-    `hidden_bytes`: kept for its gradient (see `PAIRED_TYPES`), in no tensor that the graph knows.
-    `view`: its output is a part of its first input.
-    `flops`: arithmetic of convolutions and matrix products, 0 for others; `inserted`: put there by a rewrite.
-    `signature`: equal for ops that do the same work (type, attributes, shapes); "" for ops that cannot run alone.
+    stateful: random, reads or writes a variable, does I/O. in_loop: in a control-flow frame, must not be touched.
+    on_device: runs on the compute device. workspace_bytes: taken while the kernel runs.
+    hidden_bytes: kept for its gradient (see `PAIRED_TYPES`), in no tensor of the graph.
+    view: its output is a part of its first input. inserted: by a rewrite.
+    flops: of convolutions and matrix products, 0 for others.
+    signature: equal for ops that do the same work (type, attributes, shapes); "" for ops that cannot run alone.
     """
 
     name: str
@@ -94,7 +78,7 @@ class Op:
 
     @property
     def shares_input(self) -> bool:
-        """Whether it moves no data: its outputs lie in the memory of its inputs."""
+        """Whether its outputs lie in the memory of its inputs."""
         return self.view or self.type in ALIAS_TYPES
 
 
@@ -190,9 +174,9 @@ class StepGraph:
 
 
 def without_dead(ops: Sequence[Op], wanted: Iterable[str]) -> list[Op]:
-    """The ops that TensorFlow will run: those with effects, those that are named in `wanted`, and all that these wait for.
+    """The ops that TensorFlow will run: those with effects, those named in `wanted`, and all that these wait for.
 
-    Tracing leaves others behind. An order that leads over them would bring them back to life.
+    Tracing leaves others behind; a control edge from one of them would make it run.
     """
     by_name = {op.name: op for op in ops}
     waiting = [*wanted, *(op.name for op in ops if op.stateful or op.in_loop)]
@@ -210,9 +194,9 @@ def _inserted(op: Op) -> bool:
 
 
 def topological(unordered: Iterable[Op], *, urgent: Callable[[Op], bool] = _inserted) -> tuple[Op, ...]:
-    """A topological order that keeps the given one as far as it can; `ValueError` names ops of a cycle.
+    """The topological order closest to the given one; `ValueError` names ops of a cycle.
 
-    urgent: ops that come as early as their inputs and triggers allow; by default those that a rewrite inserted.
+    urgent: ops that come as early as their inputs and triggers allow; by default the inserted ones.
     """
     ops = list(unordered)
     index = {op.name: i for i, op in enumerate(ops)}
@@ -220,7 +204,7 @@ def topological(unordered: Iterable[Op], *, urgent: Callable[[Op], bool] = _inse
     before: list[list[int]] = [[] for _ in ops]
     for i, op in enumerate(ops):
         sources = {producer_name(t) for t in op.inputs} | set(op.control_inputs)
-        if op.in_loop:  # frames are cyclic by nature; they stay where they are
+        if op.in_loop:  # frames are cyclic: their ops stay in place
             sources = set()
         for name in sources:
             if name not in index:

@@ -1,13 +1,13 @@
-"""Which buffers a step needs, and how many bytes are live while each op runs, in a fixed order. No TensorFlow here.
+"""Which buffers a step needs, and how many bytes are live while each op runs. No TensorFlow here.
 
-A *storage* is a buffer: the tensor whose op allocated it, and all tensors that share it (reshape, identity, some slices).
-Rules:
- 1. An op allocates its outputs, and its workspace for as long as it runs.
- 2. An output of an aliasing op shares its input's storage.
- 3. A forwarding kernel writes into the storage of an input that it reads whole and nobody needs afterwards, if its first output
-    has that size.
- 4. Ops that read only the shape (Shape, Size, ...) run early and hold nothing: they are not readers.
- 5. A storage is freed after its last reader, unless it is resident (counted once, in `resident_bytes`) or returned.
+A *storage* is a buffer: the tensor whose op allocated it, and all tensors that alias it (reshape, identity, some slices).
+
+LIVE-1  An op allocates its outputs, and its workspace for as long as it runs.
+LIVE-2  An output of an aliasing op shares its input's storage.
+LIVE-3  A forwarding kernel writes into the storage of an input that it reads whole and that dies there, if its first output
+        has that size.
+LIVE-4  Ops that read only a shape (Shape, Size, ...) run early and hold nothing: they are not readers.
+LIVE-5  A storage is freed after its last reader, unless it is resident (counted once, in `resident_bytes`) or returned.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class Storage:
 
 
 def aliased_input(op: Op, output_index: int) -> str | None:
-    """The input whose buffer this output shares, or None (rule 2)."""
+    """The input whose buffer this output shares, or None (LIVE-2)."""
     if not op.shares_input or not op.inputs or not op.on_device:
         return None
     return op.inputs[output_index] if op.type == "IdentityN" else op.inputs[0]
@@ -59,7 +60,7 @@ def storages(graph: StepGraph) -> dict[str, Storage]:
     root_of = roots(graph)
     readers: dict[str, set[str]] = {}
     for op in graph.ops:
-        for name in () if op.type in METADATA_TYPES else op.inputs:  # rule 4
+        for name in () if op.type in METADATA_TYPES else op.inputs:  # LIVE-4
             if name in root_of:
                 readers.setdefault(root_of[name], set()).add(op.name)
     returned = {root_of[t] for t in graph.returned if t in root_of}
@@ -78,13 +79,13 @@ def storages(graph: StepGraph) -> dict[str, Storage]:
 
 
 def read_whole(graph: StepGraph, op: Op, root_of: Mapping[str, str]) -> list[str]:
-    """The storages (roots) of which an op reads all, not a view of a part."""
+    """The storages (roots) that an op reads whole, not through a view of a part."""
     inputs = [t for t in op.inputs if t in root_of]
     return [root_of[t] for t in inputs if graph.tensors[t].bytes == graph.tensors[root_of[t]].bytes]
 
 
 def forwarded(op: Op, candidates: Sequence[tuple[str, int]]) -> str | None:
-    """The storage (root) that `op` may overwrite, among (root, bytes) of its dying inputs that it reads whole (rule 3)."""
+    """The storage (root) that `op` may overwrite, among (root, bytes) of its dying inputs that it reads whole (LIVE-3)."""
     if op.type not in FORWARDING_TYPES or not op.outputs or not op.outputs[0].bytes:
         return None
     return next((root for root, size in candidates if size == op.outputs[0].bytes), None)
@@ -92,8 +93,8 @@ def forwarded(op: Op, candidates: Sequence[tuple[str, int]]) -> str | None:
 
 @lru_cache(maxsize=8)
 def lasting(graph: StepGraph) -> frozenset[str]:
-    """The storages (roots) that may be read after the step, or by an op that is not known: a variable may share the buffer
-    that it is assigned, and what the step returns may be a part of one. Kernels decide that; where in doubt, it lasts."""
+    """The storages (roots) that may be read after the step, or by an unknown op: a variable may share the buffer that it is
+    assigned, and what the step returns may be a part of one. Kernels decide that; in doubt, a storage lasts."""
     root_of = roots(graph)
     lasts = set(graph.returned)
     for op in reversed(graph.ops):
@@ -108,9 +109,8 @@ def lasting(graph: StepGraph) -> frozenset[str]:
 
 # Ops that run whole functions, and those that write into an input whoever else owns it.
 _UNKNOWN = frozenset(
-    """
-    Case If PartitionedCall StatelessCase StatelessIf StatelessWhile While PyFuncStateless InplaceAdd InplaceSub InplaceUpdate
-    """.split()  # noqa: SIM905 - as above
+    {"Case", "If", "PartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile", "While"}
+    | {"PyFuncStateless", "InplaceAdd", "InplaceSub", "InplaceUpdate"}
 )
 _SLICES = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
 
@@ -124,27 +124,63 @@ def _may_pass_on(graph: StepGraph, op: Op, name: str, output: Tensor) -> bool:
     return not makes_its_own and (tensor is None or tensor.bytes in (None, output.bytes))
 
 
+class Touched(NamedTuple):
+    """Storages (by root) that a running op reads, and those that it makes for nobody; whether it allocates or frees any."""
+
+    read: list[str]
+    unread: list[str]
+    changes: bool
+
+
+class LiveStorages:
+    """The storages that are live while ops run one by one, in whatever order: `begin` and `finish` each of them.
+
+    live_bytes: now; peak_bytes: the most so far, workspaces included.
+    """
+
+    def __init__(self, graph: StepGraph) -> None:
+        self.graph, self.root_of, self.stores = graph, roots(graph), storages(graph)
+        self.live_bytes = self.peak_bytes = graph.resident_bytes
+        self._pending = {root: len(store.readers) for root, store in self.stores.items()}
+        # LIVE-5: what stays, and what an op took over, is not freed.
+        self._stay = {root for root, store in self.stores.items() if store.resident or store.returned}
+
+    def begin(self, op: Op) -> Touched:
+        """Allocate what `op` makes (LIVE-1); returns what `finish` needs."""
+        inputs = () if op.type in METADATA_TYPES else op.inputs  # LIVE-4
+        read = sorted({self.root_of[t] for t in inputs if self.root_of.get(t) in self.stores})
+        dying = [root for root in read if self._pending[root] == 1 and root not in self._stay]
+        reused = None
+        if dying and op.type in FORWARDING_TYPES:
+            whole = read_whole(self.graph, op, self.root_of)
+            reused = forwarded(op, [(root, self.stores[root].bytes) for root in dying if root in whole])
+        made = [t.name for t in op.outputs if t.name in self.stores and not self.stores[t.name].resident]
+        self.live_bytes += self._bytes(made)
+        if reused is not None:  # LIVE-3
+            self._stay.add(reused)
+            self.live_bytes -= self.stores[reused].bytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes + op.workspace_bytes)
+        unread = [name for name in made if self._pending[name] == 0 and name not in self._stay]
+        return Touched(read, unread, bool(made or dying))
+
+    def finish(self, touched: Touched) -> None:
+        """Free what nobody reads any more (LIVE-5)."""
+        for root in touched.read:
+            self._pending[root] -= 1
+        ended = [root for root in touched.read if self._pending[root] == 0 and root not in self._stay]
+        self.live_bytes -= self._bytes(ended) + self._bytes(touched.unread)
+
+    def _bytes(self, found: list[str]) -> int:
+        return sum(self.stores[root].bytes for root in found)
+
+
 def live_bytes(graph: StepGraph) -> np.ndarray:
     """Bytes on the device while each op of `graph.ops` runs, in that order, one after the other: int64, shape (ops,)."""
-    root_of, stores = roots(graph), storages(graph)
-    pending = {root: len(s.readers) for root, s in stores.items()}
-    live, curve = graph.resident_bytes, np.zeros(len(graph.ops), np.int64)
+    live, curve = LiveStorages(graph), np.zeros(len(graph.ops), np.int64)
     for i, op in enumerate(graph.ops):
-        read = set() if op.type in METADATA_TYPES else {root_of[t] for t in op.inputs if root_of.get(t) in stores}
-        dying = []
-        for root in sorted(read):
-            pending[root] -= 1
-            if pending[root] == 0 and not stores[root].resident and not stores[root].returned:
-                dying.append((root, stores[root].bytes))
-        whole = read_whole(graph, op, root_of)
-        reused = forwarded(op, [(root, size) for root, size in dying if root in whole])
-        made = [t for t in op.outputs if t.name in stores and not stores[t.name].resident]
-        live += sum(stores[t.name].bytes for t in made)
-        if reused is not None:  # rule 3: the first output takes the place of the input
-            live -= stores[reused].bytes
-        curve[i] = live + op.workspace_bytes
-        live -= sum(size for root, size in dying if root != reused)
-        live -= sum(stores[t.name].bytes for t in made if pending[t.name] == 0 and not stores[t.name].returned)
+        touched = live.begin(op)
+        curve[i] = live.live_bytes + op.workspace_bytes
+        live.finish(touched)
     return curve
 
 

@@ -1,9 +1,9 @@
-"""The order in which a planned step runs its ops: as traced, but nothing that only ends in a weight waits. No TensorFlow here.
+"""The order of a planned step: as traced, but branches that only end in a weight run first. No TensorFlow here.
 
-A traced training step takes the gradient of a convolution's input before that of its filter, and updates all weights at
-the very end. While the input gradient is made, the convolution's input then still waits for the filter gradient, and
-every weight gradient waits for its update. Both are ends of a branch: no convolution or matrix product needs their
-results. Such ops run as soon as they can. With isensee2017 this takes a quarter off the smallest peak.
+A traced training step computes the gradient of a convolution's input before that of its filter, and updates all weights at
+the very end. So the convolution's input stays alive for the filter gradient, and every weight gradient for its update. Both
+end a branch: no convolution or matrix product needs their results. Such ops run as soon as they can. With isensee2017 this
+takes a quarter off the smallest peak.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from lms3d.swap.ir import StepGraph, producer_name, topological
 
 
 def branch_ends_first(graph: StepGraph) -> StepGraph:
-    """The same step, in which an op goes ahead when no convolution or matrix product reads what follows from it."""
+    """The same step, where ops that no later convolution or matrix product depends on go first."""
     feeding = _feeding(graph)
     return graph.with_ops(topological(graph.ops, urgent=lambda op: not op.in_loop and op.name not in feeding))
 
 
 def _feeding(graph: StepGraph) -> set[str]:
-    """Ops with results that some convolution or matrix product depends on, by data."""
+    """The ops whose results some convolution or matrix product depends on, by data."""
     found: set[str] = set()
     for op in reversed(graph.ops):
         if op.in_loop or op.flops or op.name in found:

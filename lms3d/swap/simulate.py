@@ -1,11 +1,13 @@
 """A step on a machine, event by event: when each op runs, how many bytes are live, how long it takes. No TensorFlow here.
 
 The executor is modelled as a list scheduler:
- 1. Compute is serial: of the ops whose inputs and control inputs are done, the earliest in the graph's order runs next.
- 2. Ops that move no data (identities, shapes, constants) take no time and run at once.
- 3. Swap-outs and swap-ins run on one serial link each, as soon as they are ready, and overlap with compute.
- 4. A swap-out holds its input until it is complete. A swap-in takes its memory when it starts.
- 5. Buffers come and go by the rules of `liveness`.
+
+SIM-1  Compute is serial: among the ready ops, the earliest in the graph's order runs next.
+SIM-2  Ops that move no data (identities, shapes, constants) take no time and run at once.
+SIM-3  Swap-outs and swap-ins run on one serial link each, as soon as they are ready, and overlap with compute.
+SIM-4  A swap-out holds its input until it is complete. A swap-in takes its memory when it starts.
+SIM-5  Buffers come and go by the rules of `liveness`.
+
 The real executor may run small ops side by side and picks among ready ops in its own order, so without a planned order
 the true peak may differ by some per cent.
 """
@@ -15,11 +17,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from lms3d.swap.cost import Machine, op_seconds
-from lms3d.swap.ir import METADATA_TYPES, Op, StepGraph, producer_name
-from lms3d.swap.liveness import forwarded, read_whole, roots, storages
+from lms3d.swap.ir import Op, StepGraph, producer_name
+from lms3d.swap.liveness import LiveStorages, Touched
 
 _COMPUTE, _OUT, _IN = "compute", "swap out", "swap in"
 LANES = (_COMPUTE, "recompute", _OUT, _IN)
@@ -29,7 +30,7 @@ LANES = (_COMPUTE, "recompute", _OUT, _IN)
 class Run:
     """peak_bytes and seconds of one simulated step; the timeline has one point per op that takes time or memory.
 
-    busy: for each of `LANES` the (start, end) in seconds of its work, in order; what follows without a pause is one piece.
+    busy: for each of `LANES` the (start, end) in seconds of its work, in order; work without a pause is one piece.
     """
 
     peak_bytes: int
@@ -40,7 +41,7 @@ class Run:
 
     @property
     def waiting(self) -> tuple[tuple[float, float], ...]:
-        """The (start, end) in seconds in which nothing is computed: the step waits for a transfer."""
+        """The (start, end) in seconds in which the step computes nothing and waits for a transfer."""
         working = sorted(piece for lane in LANES[:2] for piece in self.busy[lane])
         ends = [0.0, *(end for _, end in working)]
         starts = [*(start for start, _ in working), self.seconds]
@@ -52,23 +53,12 @@ def simulate(graph: StepGraph, machine: Machine) -> Run:
     return _Executor(graph, machine).run()
 
 
-class _Touched(NamedTuple):
-    """Storages (by root) that a running op reads, and those it makes for nobody."""
-
-    read: list[str]
-    unread: list[str]
-
-
 class _Executor:
     def __init__(self, graph: StepGraph, machine: Machine) -> None:
         self.graph, self.machine = graph, machine
-        self.root_of, self.stores = roots(graph), storages(graph)
-        self.pending = {root: len(s.readers) for root, s in self.stores.items()}
-        self.live = self.peak = graph.resident_bytes
-        self.now = {_COMPUTE: 0.0, _OUT: 0.0, _IN: 0.0}
+        self.live = LiveStorages(graph)  # SIM-4, SIM-5
         self.ready: dict[str, list[tuple[float, int]]] = {_COMPUTE: [], _OUT: [], _IN: []}
         self.waits, self.after = self._dependencies()
-        self.handed_over: set[str] = set()  # storages that a forwarding op took
         self.timeline: list[tuple[float, int]] = []
         self.busy: dict[str, list[tuple[float, float]]] = {lane: [] for lane in LANES}
 
@@ -91,20 +81,21 @@ class _Executor:
         for i, count in enumerate(self.waits):
             if count == 0:
                 self._enqueue(i, 0.0)
-        running: list[tuple[float, int, str, _Touched]] = []  # (end, op, resource, storages)
+        running: list[tuple[float, int, str, Touched]] = []  # (end, op, resource, storages)
         busy: set[str] = set()
         clock = 0.0
         while running or any(self.ready.values()):
             for resource, queue in self.ready.items():
                 while queue and resource not in busy:
                     _, i = heapq.heappop(queue)
-                    seconds = self._seconds(self.graph.ops[i], resource)
-                    touched = self._begin(self.graph.ops[i], clock)
+                    op = self.graph.ops[i]
+                    seconds = self._seconds(op, resource)
+                    touched = self._begin(op, clock)
                     if seconds == 0.0:
                         self._finish(i, touched, clock)
                         continue
                     heapq.heappush(running, (clock + seconds, i, resource, touched))
-                    self._note(self.graph.ops[i], resource, clock, clock + seconds)
+                    self._note(op, resource, clock, clock + seconds)
                     busy.add(resource)
             if any(q and r not in busy for r, q in self.ready.items()):
                 continue
@@ -114,7 +105,9 @@ class _Executor:
             busy.discard(resource)
             self._finish(i, touched, clock)
         times, sizes = zip(*self.timeline, strict=True) if self.timeline else ((), ())
-        return Run(self.peak, clock, times, sizes, {lane: tuple(pieces) for lane, pieces in self.busy.items()})
+        return Run(
+            self.live.peak_bytes, clock, times, sizes, {lane: tuple(pieces) for lane, pieces in self.busy.items()}
+        )
 
     def _note(self, op: Op, resource: str, start: float, end: float) -> None:
         pieces = self.busy["recompute" if resource == _COMPUTE and op.inserted else resource]
@@ -124,8 +117,8 @@ class _Executor:
 
     def _enqueue(self, i: int, clock: float) -> None:
         op = self.graph.ops[i]
-        resource = _OUT if op.type == "SwapOut" else _IN if op.type == "SwapIn" else _COMPUTE
-        # Rule 2: what takes no time goes first, among the rest the earlier op.
+        resource = _OUT if op.type == "SwapOut" else _IN if op.type == "SwapIn" else _COMPUTE  # SIM-3
+        # SIM-2 first, then SIM-1: the earlier op.
         first = 0.0 if resource == _COMPUTE and self._seconds(op, resource) == 0.0 else 1.0
         heapq.heappush(self.ready[resource], (first, i))
 
@@ -136,37 +129,14 @@ class _Executor:
             return (op.outputs[0].bytes or 0) / self.machine.swap_in_bytes_per_second
         return op_seconds(self.graph, op, self.machine)
 
-    def _begin(self, op: Op, clock: float) -> _Touched:
-        """Allocate; returns what `_finish` needs."""
-        read = (
-            set()
-            if op.type in METADATA_TYPES
-            else {self.root_of[t] for t in op.inputs if self.root_of.get(t) in self.stores}
-        )
-        dying = []
-        for root in sorted(read):
-            store = self.stores[root]
-            if self.pending[root] == 1 and not store.resident and not store.returned:
-                dying.append(root)
-        whole = read_whole(self.graph, op, self.root_of)
-        reused = forwarded(op, [(root, self.stores[root].bytes) for root in dying if root in whole])
-        made = [t.name for t in op.outputs if t.name in self.stores and not self.stores[t.name].resident]
-        self.live += sum(self.stores[name].bytes for name in made)
-        if reused is not None:
-            self.handed_over.add(reused)
-            self.live -= self.stores[reused].bytes
-        self.peak = max(self.peak, self.live + op.workspace_bytes)
-        if made or dying:
-            self.timeline.append((clock, self.live + op.workspace_bytes))
-        return _Touched(sorted(read), [n for n in made if self.pending[n] == 0 and not self.stores[n].returned])
+    def _begin(self, op: Op, clock: float) -> Touched:
+        touched = self.live.begin(op)
+        if touched.changes:
+            self.timeline.append((clock, self.live.live_bytes + op.workspace_bytes))
+        return touched
 
-    def _finish(self, i: int, touched: _Touched, clock: float) -> None:
-        for root in touched.read:
-            store = self.stores[root]
-            self.pending[root] -= 1
-            if self.pending[root] == 0 and root not in self.handed_over and not store.resident and not store.returned:
-                self.live -= store.bytes
-        self.live -= sum(self.stores[root].bytes for root in touched.unread)
+    def _finish(self, i: int, touched: Touched, clock: float) -> None:
+        self.live.finish(touched)
         for j in self.after[i]:
             self.waits[j] -= 1
             if self.waits[j] == 0:

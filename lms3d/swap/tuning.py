@@ -5,6 +5,8 @@ Each says what it trades and what measured it: a test, a command, or "a margin, 
 
 from __future__ import annotations
 
+import os
+
 # -- planning ------------------------------------------------------------------------------------------------------
 
 UNORDERED = 1.05
@@ -116,3 +118,153 @@ BATCHES_AHEAD = 2
 COARSE_BYTES, FINE_BYTES = 8 << 20, 1 << 18
 """What else lies on the device is rounded up to these, so that small differences between runs meet the same cached plan.
 Coarse: chance decides it; fine: it was looked up. Margins, not measured."""
+
+# -- cost ----------------------------------------------------------------------------------------------------------
+
+TRANSFER_PRICE = 0.05
+"""Least price of a second of transfer that hides behind compute: it takes memory bandwidth and may be late. Higher: fewer
+swaps. A margin, not measured (`Machine.swap_share` is)."""
+
+# -- planners: hybrid/problem --------------------------------------------------------------------------------------
+
+SMALLEST_SHARE = 1 / 2000
+"""Of all movable bytes: smaller buffers are kept, though in order. Larger: a faster search, a higher floor;
+`python -m experiments.lms_overhead`."""
+
+SMALL_SHIFT = 3
+"""Anchors by which a small op may run early or late. Larger: safer, but more bytes are reserved;
+tests/lms3d/swap/test_memory_saved.py (predicted against real peaks)."""
+
+# -- planners: hybrid/schedule -------------------------------------------------------------------------------------
+
+SPLIT = 3
+"""Anchors: a shorter gap between two reads is not worth a copy. Smaller: more choices, transfers that cannot hide. A margin, not
+measured; moves lower it to 1 for single buffers."""
+
+LEAD = 4
+"""Events by which a mapped swap-in is called early, so that nobody waits for the call. It takes no memory: early costs nothing.
+A margin, not measured."""
+
+# -- planners: hybrid/moves (only the order in which moves are tried) ----------------------------------------------
+
+SOON_SECONDS = 1e-4
+"""Added to every price, so that nearly free moves do not always win. A margin, not measured."""
+
+PROMISE_BYTES_PER_SECOND = 1e9
+"""Speed of a tier. An order of magnitude, not measured."""
+
+TIGHTER_FIRST, OTHER_SOURCE = 1e4, 0.1
+"""Factors on the promise of waiting for a transfer, which costs next to nothing, and of bringing a buffer back another way,
+which frees bytes only indirectly. Not measured."""
+
+# -- planners: hybrid/descent, hybrid/search (an evaluation takes about 2 ms with isensee2017 at 96^3) --------------
+
+TRIED_MOVES, TRIED_FIRST, TRIED_SECOND = 8, 8, 6
+"""Moves per round that are evaluated, and first and second moves of a pair (PLAN-2). More: better rounds, fewer of them. Not
+measured."""
+
+LOWER_SHARE = 0.97
+"""Of the peak: what a round without a budget works towards. Lower: it pays for bytes that others save. Not measured."""
+
+PEAK_EVENTS = 50
+"""A byte of the peak counts like a byte above the budget at so many events. Not measured."""
+
+WORTHLESS_SHARE = 3e-4
+"""Of the step's seconds: cheaper moves are compared by bytes alone. Not measured."""
+
+EXCHANGED, REPAIRS = 1000, 4
+"""PLAN-4: evaluations from each plan (about 2 s), and moves that may repair one exchange. More: better plans, later;
+`python -m experiments.lms_overhead`, column "planning"."""
+
+RESERVE, RESERVE_IN_TURN = 0.04, 0.03
+"""Of a limit, left unplanned for the executor's own buffers and small ops in another order; in turn: in a pool whose waste is
+counted. Larger: higher floors, fewer steps out of memory; tests/lms3d/swap/test_memory_saved.py."""
+
+ACCIDENT = 0.7
+"""Of the largest tensor: room for one fragmentation accident where memory does not change hands in the planned order (a GPU, a
+step without a plan): a small tensor in the wrong place makes a large one miss a hole of its own size. Larger: higher limits;
+`python -m experiments.lms_overhead`."""
+
+# -- planners: hybrid/floor ----------------------------------------------------------------------------------------
+
+FLOOR_SECONDS = 10.0
+"""Effort, in seconds by price list, of each of its searches. More: a lower floor, later; `experiments.lms_overhead`."""
+
+TIMELESS_SECONDS = 0.01
+"""Of every op while the floor is sought: nearly all transfers hide, and measured speeds do not move the floor."""
+
+NEAR, NEAREST = 1.06, 12
+"""Plans with a peak up to this factor above the smallest are replayed in a pool, and so many at most. Not measured."""
+
+STEADY_PLANS, STEADY_TRIED = 4, 16
+"""Plans that must show a steady limit, and limits tried for each. More: a lower floor, later. Not measured."""
+
+STEADY_STEPS, STEADY_STEP_BYTES = 4, 2 << 20
+"""A limit is steady where so many larger ones, in such steps, fit too: gaps between weights of 0.3 to 6 MiB were seen
+(`device.cpu_pool.gap_bytes`)."""
+
+DRAWS, DRAWN = 300, (1, 2, 4, 8, 16, 32, 64)
+"""FLOOR-3: random changes, and how many buffers one changes. More: a lower floor, later. Not measured."""
+
+# -- planners: hybrid/relaxation -----------------------------------------------------------------------------------
+
+MOST_POINTS, NODES, WINDOWS = 600, 20, 6
+"""Points before chains are cut, nodes of the search tree, windows of RELAX-5: a tighter bound for more seconds (about one);
+bound and start hardly gain from more; tests/lms3d/swap/planners/test_relaxation.py."""
+
+GOOD_ENOUGH, PROGRAM_SECONDS = 0.02, 300.0
+"""Relative gap at which the program stops, since it is only a start; seconds by the clock, an emergency exit. Not measured."""
+
+# -- planners: hybrid/allocator ------------------------------------------------------------------------------------
+
+PERTURBED = 4
+"""Replays with random shifts that a plan must survive. More: fewer steps out of memory, dearer checks (1 ms each);
+`python -m experiments.lms_overhead`."""
+
+LATE_SWAP_IN, SMALLEST_PIECE = 2, 4 << 10
+"""On a GPU: events by which a swap-in may take its memory late, and bytes below which a buffer fits into any gap. Margins, not
+measured."""
+
+# -- tensorflow/op_costs -------------------------------------------------------------------------------------------
+
+PROBE_BUDGET_SECONDS = 30.0
+"""Once per machine: enough for all kinds of ops of a 3D U-Net, so that the next run plans with the same figures."""
+
+WORTH_SECONDS, REST = 1e-3, 0.01
+"""Seconds per step of all ops of a kind, and share of the step, that may stay unmeasured: precision for time. Not measured."""
+
+RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 64 << 20, "GPU": 1 << 30}, 4
+"""A run takes at most so many roofline seconds, bytes, and one in so many bytes of the free memory, since kernels take workspace;
+else it is cut. Margins, not measured."""
+
+RUNS, ENOUGH_SECONDS = 8, 0.1
+"""Runs of one op, at least two, and seconds after which there are no more: noise for time."""
+
+SHORT_SECONDS, MOST_TIMES = 1e-3, 200
+"""Shorter ops run several times in one call, at most so many: a call alone takes 0.1 ms (`op_costs._call_seconds`)."""
+
+CORES = os.cpu_count() or 1
+LEAST_SHARE = 0.9 / CORES
+"""Whoever computes keeps a core busy; a smaller share of the device is a run that something else held up."""
+
+ARGUMENT_ELEMENTS = 64
+"""An integer tensor up to this size is an argument (axes, sizes, paddings), not data. A margin, not measured."""
+
+# -- tensorflow/speeds, tiers --------------------------------------------------------------------------------------
+
+COPYING_SHARE = 2.0
+"""`Machine.swap_share` where a processor both computes and copies to the page cache. Measured with isensee2017 at 96^3 on two
+cores (`experiments.lms_overhead`): 0.16 s a step for 1.25 GB that takes 0.08 s alone."""
+
+PROBE_BYTES, PROBE_FILES = 16 << 20, 8
+"""Of one file, and how many: together more than a processor's caches, in less than a second."""
+
+PART_BYTES, MOST_PARTS, LEAST_MAPPED_BYTES = 2 << 20, 4, 1 << 20
+"""A copy is divided into parts of at least so many bytes and among so many cores, since they all compute meanwhile; smaller ones
+than the last use a system call. Margins, not measured."""
+
+# -- tensorflow/guard ----------------------------------------------------------------------------------------------
+
+GUARDED_BYTES, UNPLANNED_EIGHTHS = 1 << 18, 1
+"""Smaller outputs are not guarded: fewer ops for a rarer crash. Eighths more that a guard asks for in a step without a plan:
+tests/lms3d/swap/test_memory_saved.py."""

@@ -1,11 +1,11 @@
 import pytest
 
 from lms3d import doctor
-from lms3d.device import machine
+from lms3d.device import checks, examination, machine
 
 
 def test_report(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(doctor, "PROBE_BYTES", 16 * 2**20)
+    monkeypatch.setattr(examination, "PROBE_BYTES", 16 * 2**20)
     assert doctor.main(["--swap-dir", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     for part in ("Devices", "training runs on", "Memory", "machine", "Swap disk", "write", "tensorflow", "horovod"):
@@ -17,8 +17,8 @@ def test_report(tmp_path, capsys, monkeypatch):
 
 
 def test_what_is_amiss_is_listed_at_the_end(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(doctor, "PROBE_BYTES", 16 * 2**20)
-    monkeypatch.setattr(doctor, "horovod_features", lambda: "not installed")
+    monkeypatch.setattr(examination, "PROBE_BYTES", 16 * 2**20)
+    monkeypatch.setattr(examination, "horovod_features", lambda: "not installed")
     monkeypatch.setattr(machine, "locked_limit_bytes", lambda: 65536)
     monkeypatch.setattr(machine, "infiniband", lambda: ["mlx5_0"])
     doctor.main(["--swap-dir", str(tmp_path)])
@@ -38,20 +38,20 @@ def test_unwritable_folder(tmp_path, capsys):
 
 def test_the_installed_horovod_tells_its_features():
     pytest.importorskip("horovod", reason="make horovod installs it")
-    features = doctor.horovod_features()
+    features = examination.horovod_features()
     assert features["gloo"] is True
     assert set(features) == {"gloo", "mpi", "nccl"}
 
 
 def test_the_mpi_of_the_installed_horovod():
     pytest.importorskip("horovod", reason="make horovod installs it")
-    assert ("MPI" in doctor.mpi_library()) == doctor.horovod_features()["mpi"]
+    assert ("MPI" in examination.mpi_library()) == examination.horovod_features()["mpi"]
 
 
 def test_a_horovod_that_does_not_load_is_reported_in_one_line(monkeypatch):
-    monkeypatch.setattr(doctor, "horovod_version", lambda: "0.28.1")
+    monkeypatch.setattr(examination, "horovod_version", lambda: "0.28.1")
     monkeypatch.setitem(__import__("sys").modules, "horovod.tensorflow", None)
-    found = doctor.horovod_features()
+    found = examination.horovod_features()
     assert found.startswith("does not load (")
     assert "\n" not in found
-    assert "make horovod" in doctor.checks.features(found, 0, None)["Horovod"].advice
+    assert "make horovod" in checks.features(found, 0, None)["Horovod"].advice

@@ -21,6 +21,7 @@ from lms3d.swap.ir import (
 )
 from lms3d.swap.plan import SCOPE
 from lms3d.swap.tensorflow import surgery
+from lms3d.swap.tuning import ARGUMENT_ELEMENTS
 
 _OPAQUE = frozenset({tf.resource, tf.variant, tf.string})
 
@@ -32,14 +33,14 @@ def capture(
     extra_bytes: int = 0,
     batches: Sequence[int] | None = None,
 ) -> StepGraph:
-    """The step behind a concrete function, without ops that never run, in an order that stays close to the traced one.
+    """The step behind a concrete function, without ops that never run, close to the traced order.
 
-    compute_device: "CPU:0", "CPU:1", "GPU:0"; ops that are pinned to another device are not `on_device`.
-    extra_bytes: further bytes that stay on the device during the step. batches: those of each tensor of a batch that is there,
-    this step's or a later one's; without them, the arguments of `function`.
+    compute_device: "CPU:0", "CPU:1", "GPU:0"; ops pinned to another device are not `on_device`.
+    extra_bytes: that stay on the device besides. batches: bytes of each tensor of this batch and of later ones on the device; by
+    default the arguments of `function`.
     """
     graph = function.graph
-    # Tracing adds control inputs to ops that exist already, so the traced order needs a touch.
+    # Tracing adds control inputs to earlier ops, so the traced order need not be topological.
     ops = topological(without_dead([_op(op, compute_device) for op in graph.get_operations()], wanted(graph)))
     returned = frozenset(t.name for t in graph.outputs)
     if batches is None:
@@ -48,7 +49,7 @@ def capture(
 
 
 def wanted(graph: tf.Graph) -> list[str]:
-    """The ops for whose sake a function runs: arguments, results, and what must have run when it ends."""
+    """The ops that a function runs for: arguments, results, and ops with effects."""
     return [t.op.name for t in (*graph.inputs, *graph.outputs)] + [op.name for op in graph.control_outputs]
 
 
@@ -71,7 +72,7 @@ def on_device(op: tf.Operation, compute_device: str) -> bool:
 
 
 def flops(op: tf.Operation) -> int:
-    """Floating-point operations of a convolution (any of its three passes) or a matrix product; 0 for other ops."""
+    """Floating-point operations of a convolution (forward or either gradient) or a matrix product; 0 for other ops."""
     shapes = [t.shape for t in (*op.inputs, *op.outputs)]
     if op.type not in _FLOPS or not all(s.is_fully_defined() for s in shapes):
         return 0
@@ -91,29 +92,23 @@ def _transposed(op_type: str) -> str:
 _FLOPS: dict[str, tuple[int, int | None]] = {
     **dict.fromkeys(("Conv2D", "Conv3D", "DepthwiseConv2dNative"), (2, 1)),
     **{
-        f"{name}BackpropInput{v}": (2, 1)
-        for name, v in (("Conv2D", ""), ("Conv3D", "V2"), ("DepthwiseConv2dNative", ""))
-    },
-    **{
-        f"{name}BackpropFilter{v}": (2, 3)
-        for name, v in (("Conv2D", ""), ("Conv3D", "V2"), ("DepthwiseConv2dNative", ""))
+        f"{name}Backprop{of}{version}": (2, kernel)
+        for name, version in (("Conv2D", ""), ("Conv3D", "V2"), ("DepthwiseConv2dNative", ""))
+        for of, kernel in (("Input", 1), ("Filter", 3))
     },
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), (2, None)),
 }
 
 
-# No work, or work that cannot be repeated: random numbers would move the state of a generator, or differ.
-# Without its forward op the gradient of a pooling runs another, slower kernel.
+# Ops without work. Without its forward op the gradient of a pooling runs another, slower kernel.
 _NOT_ALONE = ALIAS_TYPES | METADATA_TYPES | RESIDENT_TYPES | frozenset(PAIRED_TYPES.values())
 _SLICE_ALIGNMENT = 64  # bytes: the largest that TensorFlow is built with
-_ARGUMENT_ELEMENTS = 64  # an integer tensor of this size is an argument (axes, sizes, paddings), not data
 
 
 def signature(op: tf.Operation) -> str:
-    """Equal for ops that do the same work, in every process: a hash of type, attributes, shapes and integer arguments.
+    """A hash of type, attributes, shapes and integer arguments: equal, in every process, for ops that do the same work.
 
-    "" for most ops that move no data, and those that cannot be run alone: stateful, random, in a loop, or of an unknown shape
-    or argument.
+    "" for ops that do no work or cannot run alone: stateful, random, in a loop, or of an unknown shape or argument.
     """
     tensors = [*op.inputs, *op.outputs]
     if (
@@ -144,14 +139,14 @@ def signature(op: tf.Operation) -> str:
 
 
 def is_stateful(op: tf.Operation) -> bool:
-    """True for an op that must run exactly once. Horovod's do not say so of themselves, but each of them waits for the
-    same op of all other ranks: run again, or alone, it would wait for ever."""
+    """True for an op that must run exactly once. Horovod's are not marked so, but each waits for the same op of all ranks: run
+    again, or alone, it would wait for ever."""
     return surgery.is_stateful(op) or op.type.startswith("Horovod")
 
 
 def is_argument(tensor: tf.Tensor) -> bool:
-    """True for what an op takes as an argument (axes, sizes, paddings), not as data."""
-    return tensor.dtype in (tf.int32, tf.int64) and tensor.shape.num_elements() <= _ARGUMENT_ELEMENTS
+    """True for an argument of an op (axes, sizes, paddings), as opposed to data."""
+    return tensor.dtype in (tf.int32, tf.int64) and tensor.shape.num_elements() <= ARGUMENT_ELEMENTS
 
 
 def argument(tensor: tf.Tensor) -> np.ndarray | None:
@@ -162,7 +157,7 @@ def argument(tensor: tf.Tensor) -> np.ndarray | None:
     value = tf.get_static_value(tensor)
     if value is not None:
         return np.asarray(value)
-    if tensor.op.type not in ("Reshape", "Slice"):  # nor these two, by which the gradient of a padding is found
+    if tensor.op.type not in ("Reshape", "Slice"):  # nor these two, which the gradient of a padding uses
         return None
     known = [k for k in map(argument, tensor.op.inputs) if k is not None]
     if len(known) < len(tensor.op.inputs):
@@ -174,7 +169,7 @@ def argument(tensor: tf.Tensor) -> np.ndarray | None:
 
 
 def _is_view(op: tf.Operation) -> bool:
-    """Whether a slice lies in one piece in its input: then TensorFlow copies nothing (`slice_op.cc`, `ops_util.h`)."""
+    """Whether a slice is contiguous in its input: then TensorFlow copies nothing (`slice_op.cc`, `ops_util.h`)."""
     if op.type != "Slice" or not op.inputs[0].shape.is_fully_defined() or op.inputs[0].dtype in _OPAQUE:
         return False
     shape, begin, extent = np.array(op.inputs[0].shape), argument(op.inputs[1]), argument(op.inputs[2])
@@ -189,12 +184,12 @@ def _is_view(op: tf.Operation) -> bool:
 
 
 def is_reserve(tensor: tf.Tensor) -> bool:
-    """True for what the fused normalisation hands to its own gradient: of unknown shape, and empty on a CPU."""
+    """True for the output of a fused normalisation for its own gradient: of unknown shape, and empty on a CPU."""
     return tensor.op.type.startswith("FusedBatchNormV") and tensor.value_index == 5
 
 
 def _hidden_bytes(op: tf.Operation, compute_device: str) -> int:
-    """What oneDNN keeps of a pooling for its gradient: the place of each maximum in its window, a byte for each, if it fits."""
+    """Bytes that oneDNN keeps of a pooling for its gradient: the index of each maximum in its window, in one byte if it fits."""
     gradient = PAIRED_TYPES.get(op.type)
     if (
         not compute_device.startswith("CPU")

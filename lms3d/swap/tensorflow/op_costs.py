@@ -1,21 +1,21 @@
 """Seconds and workspace of single ops, measured on this machine and kept in the cache folder.
 
-A roofline is far off for single ops: a convolution of few channels, a reduction over the wrong axis. So the ops that make
-up most of a step are run alone, one of each kind (`ir.Op.signature`), on random numbers. Rules:
- 1. The kinds that matter most by the roofline come first, until the rest is `REST` of the step or the time is up.
- 2. What would take too long or too much memory runs at 1/2, 1/4, .. of its size along its first long axis, and counts
-    2, 4, .. times.
- 3. Outputs are allocated and freed in each run, as in a step; the fastest run counts, since noise only adds. What the
-    threads waited for a processor that another process had is taken out, where the system tells (Linux).
- 4. An op that fails alone, or that other work held up, keeps its roofline.
- 5. On a CPU the processor time of an op says how much of the machine it keeps busy; the rest is free for other ops, where
-    nothing puts them in an order (see `cost.step_seconds`). A GPU runs one op after the other.
+A roofline is far off for single ops, such as a convolution of few channels or a reduction over the wrong axis. So the ops that
+make up most of a step are run alone, one of each kind (`ir.Op.signature`), on random numbers.
+
+PROBE-1  The kinds that matter most by the roofline come first, until the rest is `REST` of the step or the time is up.
+PROBE-2  An op that would take too long or too much memory runs at 1/2, 1/4, .. of its size along its first long axis, and
+         counts 2, 4, .. times.
+PROBE-3  Outputs are allocated and freed in each run, as in a step. The fastest run counts, since noise only adds. Time in which
+         threads waited for a processor that another process had is subtracted, where the system reports it (Linux).
+PROBE-4  An op that fails alone, or that other work held up, keeps its roofline.
+PROBE-5  On a CPU the processor time of an op tells how much of the machine it keeps busy; unordered ops can use the rest
+         (`cost.step_seconds`). A GPU runs one op after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import time
@@ -28,31 +28,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lms3d import files
-from lms3d.errors import StorageError
-from lms3d.swap.cost import Machine, op_seconds, step_seconds
+from lms3d.files import cache_directory
+from lms3d.swap import tuning
+from lms3d.swap.cost import Machine, OpCost, moved_bytes, op_seconds, step_seconds
 from lms3d.swap.ir import Op, StepGraph
 from lms3d.swap.tensorflow import speeds, surgery
 from lms3d.swap.tensorflow.capture import argument, is_argument, is_reserve
 
 log = logging.getLogger("lms3d")
 
-BUDGET_SECONDS = 30.0  # once: enough for all kinds of a 3D U-Net, so that the next run plans with the same figures
-WORTH_SECONDS = 1e-3  # all ops of a kind, in one step: less is not worth a measurement
-REST = 0.01  # of the step's seconds may stay unmeasured
-RUN_SECONDS = 0.06  # of one run of an op, by the roofline
-MOST_BYTES = {"CPU": 64 << 20, "GPU": 1 << 30}  # inputs and outputs of one run
-FREE_SHARE = 4  # of the free memory, one in so many: kernels take workspace, and a pool has gaps
-CORES = os.cpu_count() or 1
-RUNS, ENOUGH_SECONDS = 8, 0.1  # of one op: at least two runs, more of them while they are short
-SHORT_SECONDS, MOST_TIMES = 1e-3, 200  # a call takes 0.1 ms: shorter ops run many times in one
-LEAST_SHARE = 0.9 / CORES  # whoever computes keeps a core busy; less is a run that was held up by something else
 _VERSION = 2
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one op alone. share: of the device that it keeps busy; workspace_bytes: taken besides inputs and outputs."""
+    """Of one op alone. share: of the device that it keeps busy. workspace_bytes: besides inputs and outputs."""
 
     seconds: float
     share: float = 1.0
@@ -60,7 +50,7 @@ class Cost:
 
 
 Known = dict[str, Cost | None]
-"""Signature -> cost; None where the op cannot be measured, which is not tried again."""
+"""Signature -> cost; None for an op that cannot be measured, which is not tried again."""
 
 
 def with_ops(
@@ -70,17 +60,17 @@ def with_ops(
     *,
     device: str = "CPU:0",
     free_bytes: int = 1 << 62,
-    budget_seconds: float = BUDGET_SECONDS,
+    budget_seconds: float = tuning.PROBE_BUDGET_SECONDS,
 ) -> tuple[StepGraph, Machine]:
     """`graph` with the workspace, and `machine` with the seconds, of the ops that matter in the step behind `function`.
 
     free_bytes: memory of the device that nobody uses now.
     """
-    store = files.cache_directory() / "ops.json"
+    store = cache_directory() / "ops.json"
     key = _key(device)
     known = _load(store).get(key, {})
     wanted = [op for op in _kinds(graph, machine) if op.signature not in known]
-    most_bytes = min(MOST_BYTES[device.partition(":")[0]], free_bytes // FREE_SHARE)
+    most_bytes = min(tuning.MOST_BYTES[device.partition(":")[0]], free_bytes // tuning.FREE_SHARE)
     if wanted and most_bytes > 0:
         with speeds.one_at_a_time(store):
             known = _load(store).get(key, {})  # another rank may have measured meanwhile
@@ -89,7 +79,7 @@ def with_ops(
                 known = {**known, **found}
                 _save(store, key, found)
     costs = {signature: cost for signature, cost in known.items() if cost is not None}
-    table = {signature: (cost.seconds, cost.share) for signature, cost in costs.items()}
+    table = {signature: OpCost(cost.seconds, cost.share) for signature, cost in costs.items()}
     ops = tuple(
         replace(op, workspace_bytes=costs[op.signature].workspace_bytes) if op.signature in costs else op
         for op in graph.ops
@@ -98,7 +88,7 @@ def with_ops(
 
 
 def _kinds(graph: StepGraph, machine: Machine) -> list[Op]:
-    """One op of each kind that matters, the most important first (rule 1)."""
+    """PROBE-1: one op of each kind that matters, the most important first."""
     seconds: dict[str, float] = defaultdict(float)
     first: dict[str, Op] = {}
     for op in graph.ops:
@@ -106,10 +96,10 @@ def _kinds(graph: StepGraph, machine: Machine) -> list[Op]:
             seconds[op.signature] += op_seconds(graph, op, machine)
             first.setdefault(op.signature, op)
     left = step_seconds(graph, machine)
-    enough = left * REST
+    enough = left * tuning.REST
     chosen = []
     for signature, total in sorted(seconds.items(), key=lambda item: -item[1]):
-        if left <= enough or total < WORTH_SECONDS:
+        if left <= enough or total < tuning.WORTH_SECONDS:
             break
         chosen.append(first[signature])
         left -= total
@@ -132,22 +122,18 @@ def _measure(
         if time.monotonic() - started > budget_seconds:
             break
         seconds = op_seconds(graph, op, machine)
-        parts = _parts(seconds, _moved(graph, op), most_bytes)
-        times = min(MOST_TIMES, max(1, round(SHORT_SECONDS / seconds)))
+        parts = _parts(seconds, moved_bytes(graph, op), most_bytes)
+        times = min(tuning.MOST_TIMES, max(1, round(tuning.SHORT_SECONDS / seconds)))
         cost = probe(traced.get_operation_by_name(op.name), parts, times, device=device, call_seconds=call_seconds)
         found[op.signature] = cost
     log.info("lms: measured %d of %d kinds of ops in %.0f s", len(found), len(wanted), time.monotonic() - started)
     return found
 
 
-def _moved(graph: StepGraph, op: Op) -> int:
-    return sum(graph.tensors[t].bytes or 0 for t in (*op.inputs, *(o.name for o in op.outputs)))
-
-
 def _parts(seconds: float, moved_bytes: int, most_bytes: int) -> int:
-    """Into how many parts a run is divided (rule 2): a power of two."""
+    """PROBE-2: into how many parts an op is cut, a power of two."""
     parts = 1
-    while seconds > RUN_SECONDS * parts or moved_bytes > most_bytes * parts:
+    while seconds > tuning.RUN_SECONDS * parts or moved_bytes > most_bytes * parts:
         parts *= 2
     return parts
 
@@ -155,24 +141,24 @@ def _parts(seconds: float, moved_bytes: int, most_bytes: int) -> int:
 def probe(
     op: tf.Operation, parts: int = 1, times: int = 1, *, device: str = "CPU:0", call_seconds: float = 0.0
 ) -> Cost | None:
-    """What `op` costs alone, run at 1/parts of its size, so many times in a row; None where it cannot be run so.
+    """The cost of `op` alone, run at 1/parts of its size, so many times in a row; None where that cannot be run.
 
-    call_seconds: of calling a function that does nothing.
+    call_seconds: the cost of calling a function that does nothing.
     """
     for axis in _axes(op, parts):
         try:
             function, specs = _alone(op, parts, axis, times)
             whole = _run(function, specs, device)
-        except (ValueError, TypeError, tf.errors.OpError):  # this axis cannot be divided, or memory is short (rule 4)
+        except (ValueError, TypeError, tf.errors.OpError):  # this axis cannot be cut, or memory is short (PROBE-4)
             continue
-        if whole.share < LEAST_SHARE:
+        if whole.share < tuning.LEAST_SHARE:
             return None
         return Cost(max(0.0, whole.seconds - call_seconds) * parts / times, whole.share, whole.workspace_bytes * parts)
     return None
 
 
 def _large(op: tf.Operation) -> set[tuple[int, ...]]:
-    """Shapes of the tensors that make `op` large; weights, masks and arguments are not among them."""
+    """Shapes of the tensors that make `op` large: not weights, masks or arguments."""
     sizes = {tuple(t.shape): t.shape.num_elements() for t in (*op.inputs, *op.outputs) if not is_reserve(t)}
     return {shape for shape, size in sizes.items() if size * 64 >= max(sizes.values())}
 
@@ -186,7 +172,7 @@ def _axes(op: tf.Operation, parts: int) -> Sequence[int]:
 
 
 def _alone(op: tf.Operation, parts: int, axis: int, times: int) -> tuple[Any, list[tf.TensorSpec]]:
-    """A function of a smaller `op`, and what it takes. ValueError where the result is no part of the whole result."""
+    """A function of a smaller `op`, and the specs of its arguments. ValueError where its result is no part of the whole."""
     large = _large(op) if parts > 1 else set()
 
     def cut(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -207,12 +193,12 @@ def _alone(op: tf.Operation, parts: int, axis: int, times: int) -> tuple[Any, li
 
 
 def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str) -> Cost:
-    """What a call costs."""
+    """The cost of a call (PROBE-3, PROBE-5)."""
     with tf.device(device):
         passed = [_numbers(spec) for spec in specs]
 
         def seconds() -> float:
-            """Of one call; on a GPU until it is really done."""
+            """Of one call; on a GPU until it is done."""
             start = time.perf_counter()
             function(*passed)
             if not device.startswith("CPU"):
@@ -226,18 +212,20 @@ def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str) -> Cost:
         del outputs
         worked, waited = _processor_seconds()
         runs = [seconds(), seconds()]
-        while len(runs) < RUNS and sum(runs) < ENOUGH_SECONDS:
+        while len(runs) < tuning.RUNS and sum(runs) < tuning.ENOUGH_SECONDS:
             runs.append(seconds())
     workspace = max(0, after["peak"] - after["current"])
     if not device.startswith("CPU"):
         return Cost(min(runs), 1.0, workspace)
     worked, waited = (now - then for now, then in zip(_processor_seconds(), (worked, waited), strict=True))
     undisturbed = min(min(runs), sum(runs) / len(runs) * worked / (worked + waited)) if worked > 0 else min(runs)
-    return Cost(undisturbed, min(1.0, worked / len(runs) / undisturbed / CORES) if worked > 0 else 1.0, workspace)
+    return Cost(
+        undisturbed, min(1.0, worked / len(runs) / undisturbed / tuning.CORES) if worked > 0 else 1.0, workspace
+    )
 
 
 def _processor_seconds() -> tuple[float, float]:
-    """Seconds that the threads of this process ran so far, and seconds that they waited for a processor."""
+    """Seconds that the threads of this process have run, and seconds that they have waited for a processor."""
     ran = waited = 0
     for task in Path("/proc/self/task").glob("*/schedstat"):
         with contextlib.suppress(OSError, ValueError):  # a thread that has just ended
@@ -265,7 +253,7 @@ def _numbers(spec: tf.TensorSpec) -> tf.Tensor:
 
 
 def _key(device: str) -> str:
-    """What the seconds of an op depend on besides the op."""
+    """Everything that the seconds of an op depend on, except the op."""
     threads = tf.config.threading
     parts = [
         _VERSION,
@@ -282,25 +270,24 @@ def _key(device: str) -> str:
 
 
 def _load(store: Any) -> dict[str, Known]:
-    """Key -> signature -> cost; what cannot be read counts as nothing known."""
+    """Key -> signature -> cost; nothing where that cannot be read."""
     try:
         return {
             key: {
                 signature: cost and Cost(float(cost[0]), float(cost[1]), int(cost[2]))
                 for signature, cost in ops.items()
             }
-            for key, ops in json.loads(store.read_text()).items()
+            for key, ops in speeds.read_store(store).items()
         }
-    except (OSError, ValueError, TypeError, AttributeError, LookupError):
+    except (ValueError, TypeError, AttributeError, LookupError):
         return {}
 
 
 def _save(store: Any, key: str, found: Known) -> None:
-    """Adds to what is there. A cache that cannot be written costs some seconds per run and nothing else."""
+    """Adds to what is there."""
     known = _load(store)
     known[key] = {**known.get(key, {}), **found}
     content = {
         k: {s: c and [c.seconds, c.share, c.workspace_bytes] for s, c in ops.items()} for k, ops in known.items()
     }
-    with contextlib.suppress(StorageError, OSError):
-        files.write_json(store, content)
+    speeds.write_store(store, content)

@@ -1,8 +1,9 @@
 """A plan -> inserted nodes in a traced function.
 
-Requires: the plan was made for this function (`edit.apply` accepts it).
-Ensures: the function's graph equals `edit.apply(capture(before), plan)`; that is checked, node by node, and a
-difference raises `RuntimeError`. Results are unchanged: every redirected input gets an equal tensor.
+REWRITE-1  Requires: the plan was made for this function (`edit.apply` accepts it).
+REWRITE-2  Ensures: the function's graph equals `edit.apply(capture(before), plan)`. That is checked node by node; a difference
+           raises `RuntimeError`.
+REWRITE-3  Ensures: results are unchanged, since every redirected input gets an equal tensor.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from lms3d.swap.ir import StepGraph, without_dead
 from lms3d.swap.plan import SCOPE, Plan
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import capture, wanted
-from lms3d.swap.tiers.base import Tier
+from lms3d.swap.tiers.base import Tier, gate, gate_name
 
 log = logging.getLogger("lms3d")
 
@@ -56,7 +57,7 @@ def rewrite(
     ops_before = len(graph.ops)
     if plan.empty:
         return function, Change(changed=False, ops_before=ops_before, ops_after=ops_before)
-    expected = edit.apply(graph, plan)  # refuses a cycle before anything is touched
+    expected = edit.apply(graph, plan)  # REWRITE-1, before anything is touched
     made = _insert(function.graph, plan, tier)
     redirected = _redirect(function.graph, plan, made)
     edges = edit.control_edges(plan)
@@ -79,7 +80,7 @@ def rewrite(
 
 
 def _insert(graph: tf.Graph, plan: Plan, tier: Tier) -> dict[str, tf.Operation]:
-    """Make the new nodes without triggers (they may be other new nodes); node name -> op."""
+    """Make the new nodes, without triggers since these may be new nodes as well; node name -> op."""
     made: dict[str, tf.Operation] = {}
     handle: dict[str, tf.Tensor] = {}
     for out in plan.swap_outs:
@@ -108,17 +109,9 @@ def _redirect(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation]) -> int
         tensor = made[producer].outputs[int(index)]
         for i, name in enumerate([t.name for t in op.inputs]):
             if name == old:
-                surgery.set_input(op, i, tensor)
+                surgery.set_input(op, i, tensor)  # REWRITE-3
                 count += 1
     return count
-
-
-def _gate(graph: tf.Graph, op: tf.Operation) -> tf.Operation:
-    """The op of a node that a trigger must hold back: for a disk swap-in the buffer, whose allocation is the point."""
-    try:
-        return graph.get_operation_by_name(f"{op.name}/buffer")
-    except KeyError:
-        return op
 
 
 def _add_control_edges(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation]) -> None:
@@ -126,17 +119,17 @@ def _add_control_edges(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation
     for first, second in edit.control_edges(plan):
         before.setdefault(second, []).append(made.get(first) or graph.get_operation_by_name(first))
     for name, ops in before.items():
-        op = _gate(graph, made[name]) if name in made else graph.get_operation_by_name(name)
+        op = gate(graph, made[name]) if name in made else graph.get_operation_by_name(name)
         surgery.add_control_inputs(op, [o for o in ops if o not in op.control_inputs])
 
 
 def _take_turns(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation]) -> None:
     """Followers wait for a swap-in's memory, and originals are held until their time is over."""
     for back in plan.swap_ins:
-        buffer = _gate(graph, made[back.name])
+        taken = gate(graph, made[back.name])
         for name in back.followers:
-            follower = _gate(graph, made[name]) if name in made else graph.get_operation_by_name(name)
-            surgery.add_control_inputs(follower, [buffer])
+            follower = gate(graph, made[name]) if name in made else graph.get_operation_by_name(name)
+            surgery.add_control_inputs(follower, [taken])
     for out in plan.swap_outs:
         if not out.until:
             continue
@@ -150,9 +143,9 @@ def _take_turns(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation]) -> N
 
 
 def _verify(function: tf.types.experimental.ConcreteFunction, expected: StepGraph, plan: Plan) -> None:
-    """Capture again and compare data inputs and control inputs of every op with what the plan promised.
+    """REWRITE-2: capture again and compare the inputs and control inputs of every op with the plan's promise.
 
-    An identity all of whose readers got a copy of what is behind it does not run any more.
+    An identity does not run any more once all its readers got a copy of the tensor behind it.
     """
     found = capture(function)
     swaps = {s.name for s in plan.swap_ins} | {s.name for s in plan.swap_outs}
@@ -161,8 +154,8 @@ def _verify(function: tf.types.experimental.ConcreteFunction, expected: StepGrap
         real = found.by_name.get(op.name)
         if real is None:
             raise RuntimeError(f"the rewrite lost {op.name!r}")
-        gate = found.by_name.get(f"{op.name}/buffer", real) if op.name in swaps else real
-        missing = set(op.control_inputs) - set(gate.control_inputs)
+        held_back = found.by_name.get(gate_name(op.name), real) if op.name in swaps else real
+        missing = set(op.control_inputs) - set(held_back.control_inputs)
         if missing or (op.name not in swaps and real.inputs != op.inputs):
             raise RuntimeError(
                 f"the rewrite of {op.name!r} went wrong: expected {op.inputs} after {missing}, found {real.inputs}"

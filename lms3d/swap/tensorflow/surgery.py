@@ -6,6 +6,7 @@ Everything here works on a `FuncGraph`, the graph behind a concrete function, an
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+from tensorflow.python.client import device_lib
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.ops import gen_math_ops, gradients_util
@@ -28,42 +30,35 @@ _tracing = 0  # traces under way, one inside the other or in several threads
 class RewrittenFunction(concrete_function.ConcreteFunction):
     """A concrete function that always runs under `execution`: the graph optimiser leaves its nodes alone.
 
-    A file breaks the chain of gradients: what comes back from one would silently count as a constant for a tape outside. Nor
-    may two calls run at a time: both would write to the same files. TensorFlow inlines calls from another traced function and
-    mixes them, threads would do it by themselves.
+    A tier that moves data itself breaks the chain of gradients: what comes back would silently be a constant to a tape
+    outside. Nor may two calls overlap, since both would write to the same files: TensorFlow inlines calls from another traced
+    function and mixes them, and threads may call at the same time.
     """
 
     one_at_a_time: threading.Lock
     needed: Any  # its tier, see `needs`
 
     def _call_flat(self, tensor_inputs: Sequence[tf.Tensor], captured_inputs: Sequence[tf.Tensor]) -> Any:
-        reads_files = self._reads_files()
-        if reads_files and not tf.executing_eagerly():
+        if self.needed is not None and not tf.executing_eagerly():
             raise ValueError(
                 "a function whose tensors LMS swaps to a disk cannot be called from another tf.function: call it eagerly, or "
                 "rewrite the outer function; or use tier='host'"
             )
-        if reads_files and gradients_util.PossibleTapeGradientTypes([*tensor_inputs, *captured_inputs]):
+        if self.needed is not None and gradients_util.PossibleTapeGradientTypes([*tensor_inputs, *captured_inputs]):
             raise ValueError(
                 "a GradientTape cannot see through tensors that LMS swaps to a disk: take the gradients inside the function, "
                 "as a training step does, and rewrite that; or use tier='host'"
             )
-        with execution(), self._swapping() if reads_files else contextlib.nullcontext():
+        with execution(), contextlib.nullcontext() if self.needed is None else self._swapping():
             return super()._call_flat(tensor_inputs, captured_inputs)
 
     @contextlib.contextmanager
     def _swapping(self) -> Iterator[None]:
-        """A call that reads swap files. StorageError where what it read may not be what it wrote."""
+        """A call through a tier that moves data itself. StorageError where it may have read other bytes than it wrote."""
         with self.one_at_a_time:
             self.needed.begin()
             yield
             self.needed.check()
-
-    def _reads_files(self) -> bool:
-        return any(
-            op.type in ("PyFunc", "EagerPyFunc") and op.name.startswith("lms/swap_in/")
-            for op in self.graph.get_operations()
-        )
 
 
 def make_function(function: tf.types.experimental.ConcreteFunction) -> RewrittenFunction:
@@ -76,15 +71,15 @@ def make_function(function: tf.types.experimental.ConcreteFunction) -> Rewritten
 
 
 def needs(graph: tf.Graph, tier: Any) -> None:
-    """Functions that `make_function` makes of `graph` from now on keep a `tiers.Tier`, without which they cannot run.
+    """Functions that `make_function` makes of `graph` from now on hold a `tiers.base.Tier`, without which they cannot run.
 
-    The graph does not: TensorFlow keeps it for ever where a layer has a gradient of its own.
+    The graph itself does not: TensorFlow keeps it for ever where a layer has a gradient of its own.
     """
     graph.lms3d_needs = weakref.ref(tier)
 
 
 def was_differentiated(function: tf.types.experimental.ConcreteFunction) -> bool:
-    """True after a tape took gradients of `function` from outside: its graph returns what the backward pass needs, too."""
+    """True after a tape took gradients of `function` from outside: its graph then also returns what the backward pass needs."""
     return len(function.graph.outputs) > len(function.function_type.flat_outputs)
 
 
@@ -94,7 +89,7 @@ def set_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
 
 
 def add_control_inputs(op: tf.Operation, before: Iterable[tf.Operation]) -> None:
-    """Let `op` wait for the ops of `before`."""
+    """Make `op` wait for the ops of `before`."""
     op._add_control_inputs(list(before))
 
 
@@ -131,9 +126,9 @@ def copy_op(op: tf.Operation, name: str, before: Sequence[tf.Operation]) -> tf.O
 
 
 def alone(op: tf.Operation, inputs: Sequence[tf.TensorSpec | np.ndarray], times: int = 1) -> RewrittenFunction:
-    """A function that runs copies of `op`, with the same attributes, one after the other, and returns the last one's outputs.
+    """A function that runs so many copies of `op` in sequence and returns the last one's outputs.
 
-    inputs: for each input of `op` what is passed (TensorSpec) or its constant value. ValueError where the op refuses them.
+    inputs: for each input of `op` a TensorSpec (an argument), or its constant value. ValueError where the op refuses them.
     """
     specs = [i for i in inputs if isinstance(i, tf.TensorSpec)]
     attributes = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
@@ -153,14 +148,14 @@ def alone(op: tf.Operation, inputs: Sequence[tf.TensorSpec | np.ndarray], times:
 
 @contextlib.contextmanager
 def insertion(graph: tf.Graph, device: str | None, before: Sequence[tf.Operation] = ()) -> Iterator[None]:
-    """Ops that are made inside go to `graph` on `device`, and wait for the ops of `before`."""
+    """Ops that are made in the block go to `graph` on `device` and wait for the ops of `before`."""
     with graph.as_default(), tf.control_dependencies(None), tf.control_dependencies(list(before)), tf.device(device):
         yield
 
 
 def separate_bias_gradients(graph: tf.Graph) -> None:
-    """Let each bias gradient be an op of its own. TensorFlow's oneDNN pass merges it with the filter gradient of the same
-    convolution, which sums in another order, but only while neither has control edges: a plan would change the last bits.
+    """Keep each bias gradient an op of its own. TensorFlow's oneDNN pass merges it with the filter gradient of the same
+    convolution, which sums in another order, unless one of them has a control edge: a plan would change the last bits.
     """
     for op in graph.get_operations():
         if op.type == "BiasAddGrad" and not op.control_inputs:
@@ -169,10 +164,7 @@ def separate_bias_gradients(graph: tf.Graph) -> None:
 
 
 def fix_shapes(graph: tf.Graph) -> None:
-    """Replace the shapes of several tensors, read by one op, by constants where they are known.
-
-    Such an op waits for the last of its tensors, and the others stay in memory until then.
-    """
+    """Replace ShapeN by constants where shapes are known: it waits for the last of its tensors and keeps the others alive."""
     for op in graph.get_operations():
         if op.type != "ShapeN" or len(op.inputs) == 1 or in_loop(op):
             continue
@@ -189,12 +181,12 @@ def fix_shapes(graph: tf.Graph) -> None:
 
 
 def keep(op: tf.Operation) -> None:
-    """Tell the graph optimiser not to remove or merge `op`."""
+    """Forbid the graph optimiser to remove or merge `op`."""
     op._set_attr("_grappler_do_not_remove", tf.compat.v1.AttrValue(b=True))
 
 
 def _execution_options() -> config_pb2.ConfigProto:
-    """Graph optimisers that would undo a rewrite are off: they remove identities, merge recomputed ops, move work about."""
+    """Turns off graph optimisers that would undo a rewrite: they remove identities, merge recomputed ops, move ops."""
     rewriting = rewriter_config_pb2.RewriterConfig(
         dependency_optimization=_OFF,
         arithmetic_optimization=_OFF,
@@ -210,9 +202,16 @@ def _execution_options() -> config_pb2.ConfigProto:
     return config_pb2.ConfigProto(graph_options=options, allow_soft_placement=True)
 
 
+def gpu_buses() -> dict[int, str]:
+    """Number of a GPU -> its PCI bus id, which TensorFlow tells in prose only."""
+    described = (d.physical_device_desc for d in device_lib.list_local_devices() if d.device_type == "GPU")
+    found = (re.search(r"device: (\d+),.*pci bus id: ([0-9a-fA-F:.]+)", text) for text in described)
+    return {int(match.group(1)): match.group(2) for match in found if match}
+
+
 @contextlib.contextmanager
 def execution() -> Iterator[None]:
-    """Functions that are called inside are optimised with `_execution_options`; others keep TensorFlow's defaults."""
+    """Functions called in the block are optimised with `_execution_options`; others keep TensorFlow's defaults."""
     global _EXECUTION
     if _EXECUTION is None:
         _EXECUTION = eager_context.FunctionCallOptions(config_proto=_execution_options())
@@ -249,10 +248,9 @@ def trace(function: Trace, *specs: Any) -> tf.types.experimental.ConcreteFunctio
 def _sums_in_order() -> Iterator[None]:
     """Sums of three gradients or more are traced as additions of two, from the first to the last.
 
-    The kernel of AddN begins with whichever input nobody else needs at that moment, and writes into it: the last bits of its
-    sum hang on the order in which other ops happened to run. Additions of two give what it gives where that is the first.
+    The kernel of AddN begins with an input that nobody else needs at that moment, and writes into it: the last bits of its sum
+    depend on the order in which other ops happened to run. Additions of two give its result where that input is the first.
     """
-
     global _tracing
     with _TRACING:
         _tracing += 1

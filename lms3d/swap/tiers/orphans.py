@@ -1,23 +1,46 @@
-"""Removes a folder when this process is gone, however it went: killed ranks leave nothing behind.
+"""Private swap folders that never outlive their owner, however it ends.
 
 A tiny shell process holds the reading end of a pipe, of which this process alone has the writing end. The kernel closes that
-when the process ends. Launchers end a job by signals to the children of a process and then to it: the shell is an orphan
-from the start, and heeds no signal that can be heeded. Where all processes of a job are killed at once (a batch system's
-group, a machine that fails) the next run on the machine finds the folder (`tiers.remove_orphans`).
+when the process ends, and the shell removes the folder. Launchers end a job by signals to the children of a process and then
+to it: the shell is an orphan from the start and ignores every signal that can be ignored. Where all processes of a job are
+killed at once (a batch system's group, a machine that fails), the next run finds the folder: a lock in it dies with its owner.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import shutil
 import subprocess
+import tempfile
+import time
 from pathlib import Path
 
+_PREFIX = "lms3d-swap-"
+_YOUNG_SECONDS = 5  # the owner of a younger folder may not hold the lock yet
 _SCRIPT = 'exec 3<&0; (trap "" HUP INT TERM; read -r _ <&3; rm -rf -- "$1") </dev/null >/dev/null 2>&1 &'
 
 
-def remove_after(folder: Path) -> int:
-    """Returns a file to be closed by `os.close`: when it is, and be it by the end of the process, `folder` goes.
+def swap_parent(directory: str | Path | None) -> Path:
+    """Where swap folders are made: `directory`, else the system's temporary folder."""
+    return Path(directory or tempfile.gettempdir())
+
+
+def new_folder(parent: Path) -> tuple[Path, tuple[int, int]]:
+    """A new folder below `parent`, for this user alone, and the files that this process holds until it wants it to go.
+
+    OSError where it cannot be made.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder, (lock, _remove_after(folder))
+
+
+def _remove_after(folder: Path) -> int:
+    """A file to be closed by `os.close`: when it is, and be it by the end of the process, `folder` goes.
 
     Where no process can be started the folder stays until `remove_orphans` finds it.
     """
@@ -29,3 +52,20 @@ def remove_after(folder: Path) -> int:
     finally:
         os.close(reader)
     return writer
+
+
+def remove_orphans(parent: Path) -> list[Path]:
+    """Remove this user's swap folders whose owner is gone; returns them."""
+    removed = []
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid != os.getuid() or time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:
+                continue
+            file = os.open(folder / "lock", os.O_RDWR)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+                removed.append(folder)
+            finally:
+                os.close(file)
+    return removed

@@ -1,26 +1,27 @@
 """One swapped tensor on the disk: a file that is written whole and read whole, again and again.
 
     first write        pwrite            allocates the blocks: a full disk fails here, with an error and no signal
-    later transfers    memory map        while the page cache holds the file: one plain copy, by all cores; only
-                                         on file systems that write a block again where it is: elsewhere a full disk, or
-                                         a server that is gone, would end the process with a signal
-                       pwrite, preadv    once the system has taken pages away for others
+    later transfers    memory map        while the page cache holds the file: one plain copy, by all cores; only on file
+                                         systems that rewrite a block in place: elsewhere a full disk, or a lost server,
+                                         would end the process with a signal
+                       pwrite, preadv    once the system has dropped pages
     reading in place   memory map        `mapped`: no copy at all
 
-A system call copies at half the speed of a plain copy (measured: 9 and 6 against 14 GB/s), and every second of a copy is
-one in which a core does not compute. But writing through a map to a page that is gone would read it from the disk first,
-and reading would fetch it in small pieces: hence the look at the page table (`mincore`, 0.3 ms for 100 MB).
+A system call copies at half the speed of a plain copy (measured: 9 and 6 against 14 GB/s), and a core that copies does not
+compute. But writing through a map to a dropped page would read it from the disk first, and reading would fetch it in small
+pieces: hence the look at the page table (`mincore`, 0.3 ms for 100 MB).
 
-The system writes back later, and where that fails (a thin disk that is full, a broken one) it drops the pages all the same:
-a read gives zeros, or what was there before, and no error. So:
- 1. A file is held from before its first write, by its map, or by a descriptor where it cannot be mapped. The system tells
-    each open file once of an error that came after it was opened, and forgets it with the last page of a file that
-    nobody holds.
- 2. Bytes that are gone are not read before an fsync of what is held (`sync`) has said that all of them are on the disk. Less
-    does not do: sync_file_range hears of no blocks that ext4 has written and failed to enter, and of nothing on an overlay.
- 3. Pages that are there can go, and come back wrong, while they are read. A system call has read blocks then, so `sync` follows
-    it. Else the process has waited for a page, a major fault, so `DiskTier.check` syncs after a function that had one.
- 4. A file that has failed is removed: whoever still wants its bytes gets an error, and the next write makes a new one.
+The system writes back later. Where that fails (a full thin disk, a broken one) it drops the pages all the same, and a read
+gives zeros, or older bytes, and no error. So:
+
+FILE-1  A file is held from before its first write, by its map, or by a descriptor where it cannot be mapped. The system
+        reports an error once to each file that was open before it, and forgets it with the last page of a file that nobody
+        holds.
+FILE-2  Dropped bytes are not read before an fsync of what is held (`sync`) has said that all of them are on the disk. Less
+        is not enough: sync_file_range misses blocks that ext4 has written and failed to enter, and everything on an overlay.
+FILE-3  Pages can be dropped, and come back wrong, while they are read. If a system call read blocks meanwhile, `sync` follows
+        it. Otherwise the process waited for a page (a major fault), and `DiskTier.check` syncs after such a function.
+FILE-4  A file that has failed is removed: later reads of its bytes fail, and the next write makes a new one.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from lms3d.swap.tuning import LEAST_MAPPED_BYTES, MOST_PARTS, PART_BYTES
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -47,9 +50,6 @@ _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _LIBC.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _MS_SYNC = 4
 _IN_PLACE = frozenset({"ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs"})
-_PART_BYTES = 2 << 20
-_MOST_PARTS = 4
-_LEAST_MAPPED_BYTES = 1 << 20  # below that a system call costs nothing
 
 
 class SwapFile:
@@ -62,7 +62,7 @@ class SwapFile:
         self._size = 0
 
     def write(self, data: np.ndarray) -> None:
-        """`data`: a flat array of bytes."""
+        """Writes the flat array of bytes `data`."""
         self._size = len(data)
         if self._in_memory(len(data)):
             _copy(self._map, data)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ class SwapFile:
             _whole(lambda at: os.pwrite(file, data[at:].data, at), len(data))
 
     def read(self, data: np.ndarray) -> None:
-        """Fills the flat array of bytes `data` with what was written last."""
+        """Fills the flat array of bytes `data` with the bytes written last."""
         if self._in_memory(len(data)):
             _copy(data, self._map)  # type: ignore[arg-type]
             return
@@ -87,7 +87,7 @@ class SwapFile:
             self.sync()
 
     def mapped(self) -> np.ndarray:
-        """What was written last, a flat array of bytes, where it lies: the same array each time, for reading alone."""
+        """The bytes written last, where they lie: the same flat array each time, read-only by agreement."""
         if self._size == 0:
             return np.empty(0, np.uint8)
         if self._map is None:
@@ -95,29 +95,29 @@ class SwapFile:
         return self._map
 
     def fetch(self) -> int:
-        """Read what the system has taken away back into the page cache; returns the bytes that were read.
+        """Read dropped pages back into the page cache; returns the bytes that were read.
 
-        By a call that can report an error: whoever touches a map whose disk fails is ended by a signal.
+        By a call that can report an error: touching a map whose disk fails ends the process with a signal.
         """
-        if self.path.stat().st_size < self._size:  # what is missing would read as zeros, or end the process
+        if self.path.stat().st_size < self._size:  # missing bytes would read as zeros, or end the process
             raise OSError(errno.EIO, "the swap file ended too early")
         if self._size == 0 or _resident(self.mapped()):
             return 0
         self.sync()
-        piece = np.empty(_PART_BYTES, np.uint8)
+        piece = np.empty(PART_BYTES, np.uint8)
         with _opened(self.path) as file:
             _whole(lambda at: os.preadv(file, [piece.data], at), self._size)
         return self._size
 
     def sync(self) -> None:
-        """Rule 2: OSError where not all that was written last is on the disk."""
+        """FILE-2: OSError where not all bytes written last are on the disk."""
         try:
             if self._held is not None:
                 os.fdatasync(self._held)
             elif self._map is not None and _LIBC.msync(self._map.ctypes.data, len(self._map), _MS_SYNC):
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         except OSError:
-            self.remove()  # rule 4
+            self.remove()  # FILE-4
             raise
 
     def remove(self) -> None:
@@ -128,7 +128,7 @@ class SwapFile:
         self.path.unlink(missing_ok=True)
 
     def _hold(self, file: int) -> None:
-        """Rule 1, before the first write."""
+        """FILE-1, before the first write."""
         if self._map is None and self._held is None and self._size:
             self._map = _mapped(file, self._size)
             if self._map is None:
@@ -136,18 +136,18 @@ class SwapFile:
 
     def _in_memory(self, size: int) -> bool:
         """Whether a map of this size is there to copy with, all of it in the page cache."""
-        worth_it = size >= _LEAST_MAPPED_BYTES and writes_in_place(self.path.parent)
+        worth_it = size >= LEAST_MAPPED_BYTES and writes_in_place(self.path.parent)
         return worth_it and self._map is not None and len(self._map) == size and _resident(self._map)
 
 
 def _copy(to: np.ndarray, source: np.ndarray) -> None:
-    """Copies on all cores at once, in parts of at least `_PART_BYTES`.
+    """Copies on several cores at once, in parts of at least `PART_BYTES`.
 
-    The step computes meanwhile, on all cores alike: were one of them to copy alone, the others would wait for its share of
-    an operation. numpy gives up the Python lock for a copy.
+    The step computes on all cores meanwhile: if one of them copied alone, the others would wait for its part of an op. numpy
+    gives up the Python lock for a copy.
     """
     cores = len(os.sched_getaffinity(0))
-    parts = max(1, min(cores, _MOST_PARTS, len(to) // _PART_BYTES))
+    parts = max(1, min(cores, MOST_PARTS, len(to) // PART_BYTES))
     size = -(-len(to) // parts // mmap.PAGESIZE) * mmap.PAGESIZE
     others = [
         _copiers().submit(np.copyto, to[at : at + size], source[at : at + size]) for at in range(size, len(to), size)
@@ -159,12 +159,12 @@ def _copy(to: np.ndarray, source: np.ndarray) -> None:
 
 @functools.cache
 def _copiers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(2 * _MOST_PARTS, "lms3d-swap")
+    return ThreadPoolExecutor(2 * MOST_PARTS, "lms3d-swap")
 
 
 @functools.cache
 def writes_in_place(folder: Path) -> bool:
-    """Whether the file system of a folder is known to need no new block for what is written again."""
+    """Whether the file system of a folder is known to rewrite blocks in place, without a new one."""
     place, best = folder.resolve(), ("", "")
     for part in psutil.disk_partitions(all=True):
         if place.is_relative_to(part.mountpoint) and len(part.mountpoint) >= len(best[0]):
@@ -181,7 +181,7 @@ def _mapped(file: int, size: int) -> np.ndarray | None:
     if address in (None, ctypes.c_void_p(-1).value):
         return None
     memory = (ctypes.c_uint8 * size).from_address(address)
-    # The array below keeps it alive. At exit a thread may still read: the system takes the map away then.
+    # The array below keeps it alive. At exit a thread may still read: then the system removes the map.
     weakref.finalize(memory, _LIBC.munmap, address, size).atexit = False
     return np.ctypeslib.as_array(memory)
 
@@ -211,7 +211,7 @@ def _whole(move: Callable[[int], int], size: int) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path, flags: int = os.O_RDWR) -> Iterator[int]:
-    """Open only meanwhile: a step may have more swapped tensors than a process may have open files."""
+    """Open for the block alone: a step may have more swapped tensors than a process may have open files."""
     file = os.open(path, flags, 0o600)
     try:
         yield file

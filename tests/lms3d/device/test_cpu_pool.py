@@ -10,7 +10,8 @@ from tests.lms3d.device.test_memory import run_python
 POOL = """
 import numpy as np, tensorflow as tf
 import lms3d
-from lms3d import memory, pool
+from lms3d.device import cpu_pool as pool
+from lms3d.device import memory
 lms3d.limit_memory("200MiB")
 def piece(kib): return tf.raw_ops.Empty(shape=[kib << 10], dtype=tf.uint8)
 """

@@ -17,7 +17,7 @@ def test_hard_limit_after_the_import_of_tensorflow():
     done = run_python("""
 import tensorflow as tf
 import lms3d
-from lms3d import memory
+from lms3d.device import memory
 assert lms3d.limit_memory("200MiB") == 200 * 2**20
 assert memory.current_limit() == memory.device_memory_bytes() == 200 * 2**20
 tf.zeros([2**20])

@@ -35,7 +35,8 @@ def nothing_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["host", "disk"])
 def tier(request: pytest.FixtureRequest, tmp_path):
     """Each tier in turn; the disk's files lie in the test's own folder."""
-    from lms3d.swap.tiers.base import DiskTier, HostTier
+    from lms3d.swap.tiers.disk import DiskTier
+    from lms3d.swap.tiers.host import HostTier
 
     made = HostTier() if request.param == "host" else DiskTier(tmp_path / "swap")
     yield made

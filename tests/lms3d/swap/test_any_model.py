@@ -27,7 +27,7 @@ from lms3d.swap.request import Settings
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
-from lms3d.swap.tiers.base import DiskTier
+from lms3d.swap.tiers.disk import DiskTier
 from tests.lms3d.swap import transformers
 from tests.lms3d.swap.small_models import Trainer, build, tight_limit
 from tests.lms3d.swap.test_models import same

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from lms3d import files
-from lms3d.swap.cost import Machine, op_seconds, step_seconds
+from lms3d.swap import tuning
+from lms3d.swap.cost import Machine, OpCost, op_seconds, step_seconds
 from lms3d.swap.planning import make_plan
 from lms3d.swap.request import Settings
 from lms3d.swap.tensorflow import op_costs, surgery
@@ -63,7 +64,7 @@ def of_type(function, op_type: str) -> tf.Operation:
 def test_a_measured_op_does_not_ask_the_roofline(step):
     graph = capture(step)
     conv = next(op for op in graph.ops if op.type == "Conv3D")
-    known = replace(SLOW, op_table={conv.signature: (7.0, 0.5)})
+    known = replace(SLOW, op_table={conv.signature: OpCost(7.0, 0.5)})
     assert op_seconds(graph, conv, known) == 7.0
     assert op_seconds(graph, replace(conv, signature="another"), known) == op_seconds(graph, conv, SLOW)
 
@@ -72,14 +73,14 @@ def test_an_op_that_leaves_cores_idle_counts_less_where_no_order_holds_others_ba
     graph = capture(step)
     conv = next(op for op in graph.ops if op.type == "Conv3D")
     rest = step_seconds(graph, SLOW) - op_seconds(graph, conv, SLOW)
-    known = replace(SLOW, op_table={conv.signature: (7.0, 0.5)})
+    known = replace(SLOW, op_table={conv.signature: OpCost(7.0, 0.5)})
     assert step_seconds(graph, known) == pytest.approx(rest + 3.5)
     assert step_seconds(graph, known, ordered={conv.name}) == pytest.approx(rest + 7.0)
 
 
 def test_a_plan_is_predicted_with_the_measured_seconds(step):
     graph = capture(step)
-    table = {op.signature: (1.0, 1.0) for op in graph.ops if op.signature}
+    table = {op.signature: OpCost(1.0, 1.0) for op in graph.ops if op.signature}
     _, report = make_plan(Settings(limit_bytes=1 << 40).request(graph, replace(SLOW, op_table=table), with_floor=False))
     assert report.unedited_step_seconds > sum(bool(op.signature) for op in graph.ops)
 
@@ -104,7 +105,7 @@ def test_waiting_for_a_processor_is_taken_out(step, monkeypatch):
     monkeypatch.setattr(op_costs.time, "perf_counter", iter(range(1000)).__next__)  # each run takes a second
     assert alone is not None
     assert op_costs.probe(op) == op_costs.Cost(
-        0.5, pytest.approx(min(1, 1 / 2 / 0.5 / op_costs.CORES)), alone.workspace_bytes
+        0.5, pytest.approx(min(1, 1 / 2 / 0.5 / tuning.CORES)), alone.workspace_bytes
     )
 
 
@@ -245,5 +246,5 @@ def test_an_op_that_runs_out_of_memory_keeps_its_estimate(step, monkeypatch):
 
 def test_a_run_stays_below_the_bytes_and_seconds_that_it_may_take():
     assert op_costs._parts(0.01, 1 << 20, 1 << 20) == 1
-    assert op_costs._parts(4 * op_costs.RUN_SECONDS, 1 << 20, 1 << 20) == 4
+    assert op_costs._parts(4 * tuning.RUN_SECONDS, 1 << 20, 1 << 20) == 4
     assert op_costs._parts(0.01, 3 << 20, 1 << 20) == 4

@@ -17,7 +17,7 @@ from lms3d.swap.request import Settings
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
-from lms3d.swap.tiers.base import DiskTier
+from lms3d.swap.tiers.disk import DiskTier
 from tests.lms3d.swap.traced import PARAMETERS, by_tflms
 
 SPEC = tf.TensorSpec((256, 1024), tf.float32)  # 1 MiB
@@ -119,7 +119,7 @@ def test_the_graph_optimiser_keeps_our_nodes_and_only_ours():
     """Outside of a rewritten function TensorFlow's options are what they were."""
     from tensorflow.python.eager import context
 
-    from lms3d.swap.tiers.base import HostTier
+    from lms3d.swap.tiers.host import HostTier
 
     before = context.context().function_call_options
     made = by_tflms(there_and_back, HostTier(), SPEC)

@@ -48,7 +48,7 @@ def rewritten() -> dict[str, Any]:
     from lms3d.swap.tensorflow import surgery
     from lms3d.swap.tensorflow.capture import capture
     from lms3d.swap.tensorflow.rewrite import rewrite
-    from lms3d.swap.tiers.base import HostTier
+    from lms3d.swap.tiers.host import HostTier
 
     def step(x: tf.Tensor) -> tf.Tensor:
         with tf.device("CPU:1"):

@@ -1,21 +1,22 @@
 """TensorFlow's best-fit-with-coalescing allocator, as far as it decides what fits. No TensorFlow here.
 
-A plan that counts bytes is too kind: the allocator rounds up, hands out a larger free chunk whole when less than half of
-it would be left over, and needs one piece for one tensor. Rules (tensorflow/core/common_runtime/bfc_allocator.cc,
-"xla/tsl/framework/bfc_allocator.cc" in newer sources):
- 1. Sizes are rounded up to 256 bytes.
- 2. The smallest free chunk that is large enough is taken, among equals the one at the lowest address.
- 3. It is split when it is at least twice as large as wanted, or 128 MiB larger.
- 4. A freed chunk merges with free neighbours.
-A GPU's pool is one region. A CPU's is claimed in regions by `lms3d.device.cpu_pool`: the small one fills up with weights and
-slots, the large one holds what the plan is about. Crumbs, of at most `CRUMB_BYTES`, have a region of their own, in pieces
-that nothing else fits into: a scalar in a hole of exactly the size of a large tensor would cost that size. In a GPU's pool they go
-where the rules put them, and decide with that what is left for the large ones.
+Counting bytes is too optimistic: the allocator rounds up, hands out a larger free chunk whole when less than half of it would
+be left over, and needs one piece for one tensor (tensorflow/core/common_runtime/bfc_allocator.cc, in newer sources
+xla/tsl/framework/bfc_allocator.cc):
 
-What fits must not hang on a coincidence. On a GPU small ops run a little earlier or later than planned, a swap-in starts when a
-stream is free, a swap-out may be done early; on a CPU batches come when they come, and the gaps between weights are never quite
-as predicted. `fit` replays the schedule as planned and `PERTURBED` times with such shifts, drawn with fixed seeds, and in
-somewhat smaller pools; every replay has to fit.
+BFC-1  Sizes are rounded up to 256 bytes.
+BFC-2  The smallest free chunk that is large enough is taken, among equals the one at the lowest address.
+BFC-3  It is split when it is at least twice as large as wanted, or 128 MiB larger.
+BFC-4  A freed chunk merges with free neighbours.
+
+A GPU's pool is one region. A CPU's is laid out in regions (`lms3d.device.pool_layout`): the small one fills up with weights
+and slots, the large one holds the planned tensors. Crumbs have a region of their own, in pieces that nothing else fits into: a
+scalar in a hole of exactly the size of a large tensor would cost that size. In a GPU's pool crumbs are replayed like the rest.
+
+A plan must not fit by coincidence. On a GPU small ops run a little early or late, a swap-in starts when a stream is free, a
+swap-out may end early; on a CPU batches arrive at any time, and gaps between weights are never quite as predicted. `fit`
+replays the schedule as planned and `PERTURBED` times with such shifts, drawn with fixed seeds, in somewhat smaller pools; every
+replay must fit.
 """
 
 from __future__ import annotations
@@ -25,30 +26,18 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lms3d.swap.planners.hybrid.problem import CRUMB_BYTES, SMALL_SHIFT, Problem
+from lms3d.device.pool_layout import ALIGNMENT, CRUMB_BYTES, FIRST_REGIONS_BYTES, small_region_bytes
+from lms3d.swap import ledger
+from lms3d.swap.planners.hybrid.problem import Problem
 from lms3d.swap.planners.hybrid.schedule import Copy, Mode, Schedule
+from lms3d.swap.tuning import LATE_SWAP_IN, PERTURBED, SMALL_SHIFT, SMALLEST_PIECE
 
-ALIGNMENT = 256
-MOST_WASTE = 128 << 20
-CRUMB_REGION_BYTES = 4 << 20
-FIRST_REGIONS_BYTES = CRUMB_REGION_BYTES + (2 << 20)  # the crumbs' region, and one that the first scalar makes
-PERTURBED = 4  # replays with shifts
-LATE_SWAP_IN = 2  # events
-SMALLEST_PIECE = 4 << 10  # smaller buffers fit into any gap of a GPU's pool
+MOST_WASTE = 128 << 20  # BFC-3
 POOLS = ("none", "single", "split")  # no pool (malloc); a GPU's; a CPU's with a hard limit
 
 
-def small_region_bytes(limit_bytes: int) -> int:
-    """Size of the small region of a CPU's pool with this limit; 0 where the pool is too small to be split.
-
-    A power of two above the crumbs' 4 MiB, as TensorFlow makes regions. What weights leave free of it is lost to large
-    tensors: a sixteenth of the pool at most.
-    """
-    return next((mib << 20 for mib in (128, 64, 32, 16, 8) if limit_bytes >= 16 * mib << 20), 0)
-
-
 class Pool:
-    """One region, or more. `allocate` returns an address, or None where nothing fits."""
+    """One or more regions. `allocate` and `take` return an address, or None where nothing fits."""
 
     def __init__(self, size_bytes: int) -> None:
         self.free = [(size_bytes, 0)]  # (size, address), sorted: best fit first
@@ -58,26 +47,23 @@ class Pool:
         self.in_use = self.peak = 0
 
     def add_region(self, size_bytes: int) -> None:
-        """One more region, with nothing in it, that no chunk of another can merge with."""
+        """One more empty region; its chunks merge with none of another."""
         self._add(size_bytes, max(self.ends, default=0) + ALIGNMENT)
 
     def allocate(self, wanted: int) -> int | None:
-        wanted = -(-max(wanted, 1) // ALIGNMENT) * ALIGNMENT  # rule 1
-        i = bisect.bisect_left(self.free, (wanted, -1))  # rule 2
+        wanted = -(-max(wanted, 1) // ALIGNMENT) * ALIGNMENT  # BFC-1
+        i = bisect.bisect_left(self.free, (wanted, -1))  # BFC-2
         if i == len(self.free):
             return None
         size, address = self.free[i]
         self._remove(size, address)
-        if size >= 2 * wanted or size - wanted >= MOST_WASTE:  # rule 3
+        if size >= 2 * wanted or size - wanted >= MOST_WASTE:  # BFC-3
             self._add(size - wanted, address + wanted)
             size = wanted
-        self.taken[address] = size
-        self.in_use += size
-        self.peak = max(self.peak, self.in_use)
-        return address
+        return self._hand_out(size, address)
 
     def take(self, size: int) -> int | None:
-        """As `allocate`, for many small tensors that together fill `size` bytes: rule 3 wastes nothing on them."""
+        """As `allocate`, for many small tensors that together fill `size` bytes: BFC-3 wastes nothing on them."""
         size = -(-size // ALIGNMENT) * ALIGNMENT
         i = bisect.bisect_left(self.free, (size, -1))
         if i == len(self.free) or not size:
@@ -85,6 +71,9 @@ class Pool:
         free, address = self.free[i]
         self._remove(free, address)
         self._add(free - size, address + size)
+        return self._hand_out(size, address)
+
+    def _hand_out(self, size: int, address: int) -> int:
         self.taken[address] = size
         self.in_use += size
         self.peak = max(self.peak, self.in_use)
@@ -93,7 +82,7 @@ class Pool:
     def release(self, address: int) -> None:
         size = self.taken.pop(address)
         self.in_use -= size
-        after = self.at.get(address + size)  # rule 4
+        after = self.at.get(address + size)  # BFC-4
         if after is not None:
             self._remove(after, address + size)
             size += after
@@ -117,9 +106,9 @@ class Pool:
 
 @dataclass(frozen=True)
 class Fit:
-    """`fits`: every buffer found a place. `peak_bytes`: most bytes in use, rounding included (up to where it failed).
+    """Whether every buffer found a place. peak_bytes: most bytes in use, rounding included (up to where it failed).
 
-    replays: how many it took to say so.
+    replays: how many that took.
     """
 
     fits: bool
@@ -130,8 +119,8 @@ class Fit:
 def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, *, margin: float = 0.0) -> Fit:
     """Whether a schedule fits in a pool as planned, and with small shifts; the peak as planned.
 
-    margin: the shifted replays have to fit in pools that are smaller, by this share at most. The piece that is left over at
-    the end of a pool may be handed out whole to a tensor half its size; how large it is decides what that wastes.
+    margin: the shifted replays must fit in smaller pools, by this share at most. The piece at the end of a pool may be handed
+    out whole to a tensor half its size, so its size decides what that wastes.
     """
     in_turn = pool_kind == "split"
     held = _held(problem, schedule, None, in_turn=in_turn) if in_turn else None  # the same in every replay
@@ -145,7 +134,7 @@ def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, 
 
 
 class _Held(NamedTuple):
-    """What has its place in the order: lives, and by event which of them begin, in turn, and which end."""
+    """Lives with a place in the order, and by event the indices of those that start, in turn, and that end."""
 
     lives: list[_Life]
     starts: list[list[int]]
@@ -155,7 +144,7 @@ class _Held(NamedTuple):
 def replay(
     problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, seed: int = 0, held: _Held | None = None
 ) -> Fit:
-    """Run a schedule's allocations through a pool of `limit_bytes` ("single" or "split"); seed 0: exactly as planned."""
+    """Replay a schedule's allocations in a pool of `limit_bytes` ("single" or "split"); seed 0: exactly as planned."""
     batches = problem.graph.batches if schedule.events else ()
     pool = _new_pool(problem.base_bytes - sum(batches), limit_bytes, pool_kind)
     if pool is None:
@@ -173,7 +162,7 @@ def replay(
     place: list[int | None] = [None] * len(lives)
     for starting, ending in zip(starts, ends, strict=True):
         for i in starting:
-            if lives[i].bytes:  # else it is mapped, or takes over the chunk of the input that it overwrites
+            if lives[i].bytes:  # else mapped, or in the chunk of the input that it overwrites
                 place[i] = pool.allocate(lives[i].bytes)
                 if place[i] is None:
                     return Fit(False, pool.peak)
@@ -187,7 +176,7 @@ def replay(
 
 
 def _new_pool(base_bytes: int, limit_bytes: int, pool_kind: str) -> Pool | None:
-    """The pool before the step: the resident bytes are in it. None where not even they fit."""
+    """The pool before the step, with the resident bytes in it. None where not even they fit."""
     if pool_kind == "single":
         pool = Pool(limit_bytes)
         return None if pool.take(base_bytes) is None else pool
@@ -204,9 +193,9 @@ def _new_pool(base_bytes: int, limit_bytes: int, pool_kind: str) -> Pool | None:
 
 
 class _Life(NamedTuple):
-    """A chunk's life in events, both inclusive; `bytes` 0: handed over by another, or mapped; `heir`: whom it is handed to.
+    """A chunk's life in events, both inclusive. bytes 0: taken over from another, or mapped; heir: who takes it over.
 
-    turn: among those that begin with the same event.
+    turn: the order among lives that start with the same event.
     """
 
     bytes: int
@@ -229,14 +218,14 @@ def _made_again(problem: Problem, schedule: Schedule, anchor: int) -> list[Copy]
     return [c for c in schedule.copies if c.mode is Mode.RECOMPUTE and problem.buffers[c.buffer].defined == anchor]
 
 
-def _anchor_at(problem: Problem, schedule: Schedule) -> list[int]:
+def _anchor_at(schedule: Schedule) -> list[int]:
     """The event of each anchor."""
-    return [i for i, e in enumerate(schedule.events) if e.buffer == len(problem.buffers)]
+    return [i for i, event in enumerate(schedule.events) if event.is_anchor]
 
 
 def _loose_lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> list[_Life]:
-    """Small buffers without a place in the order."""
-    at = _anchor_at(problem, schedule)
+    """The small buffers, without a place in the order."""
+    at = _anchor_at(schedule)
     lives = []
     small = problem.loose if in_turn else [s for s in problem.small if s.bytes >= SMALLEST_PIECE and not s.hidden]
     for size, first, end, _ in small:
@@ -249,17 +238,13 @@ def _loose_lives(problem: Problem, schedule: Schedule, shifts: random.Random | N
 
 def _held(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> _Held:
     lives = _held_lives(problem, schedule, shifts, in_turn=in_turn)
-    starts: list[list[int]] = [[] for _ in schedule.events]
-    ends: list[list[int]] = [[] for _ in schedule.events]
-    for i, life in enumerate(lives):
-        starts[life.start].append(i)
-        ends[life.end].append(i)
+    starts, ends = ledger.by_event(lives, len(schedule.events))
     return _Held(lives, [sorted(s, key=lambda i: lives[i].turn) for s in starts], ends)
 
 
 def _held_lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> list[_Life]:
-    """Workspaces and the copies of large buffers. in_turn: swapped memory changes hands in the planned order (`emit`, rule 4)."""
-    at = _anchor_at(problem, schedule)
+    """Workspaces and the copies of large buffers. in_turn: swapped memory changes hands in the planned order (EMIT-4)."""
+    at = _anchor_at(schedule)
     smallest = CRUMB_BYTES + 1 if in_turn else SMALLEST_PIECE
     lives = []
     for size, first, end, hidden in problem.small:
@@ -275,7 +260,7 @@ def _held_lives(problem: Problem, schedule: Schedule, shifts: random.Random | No
         if shifts is not None and not in_turn and id(copy) not in heirs and copy.heir is None:
             if copy.mode is Mode.SWAP and start < copy.first_read:
                 start = shifts.randint(start, min(start + LATE_SWAP_IN, copy.first_read))
-            if copy.number == 0 and copy.buffer in schedule.release:  # freed when it is written and read
+            if copy.number == 0 and copy.buffer in schedule.release:  # freed once written and read
                 end = shifts.randint(max(copy.last_read, start), end)
         size = 0 if id(copy) in heirs else copy.bytes
         turn = _SWAP_IN if copy.mode is Mode.SWAP else _OUTPUT

@@ -1,17 +1,17 @@
 """A schedule -> the plan that makes TensorFlow's executor follow it. No TensorFlow here.
 
-Rules:
- 1. Every swapped buffer has one swap-out; the event after its last byte may be freed waits for it.
- 2. Every further copy is a swap-in or a recomputed op, triggered by the event before its place in the schedule.
- 3. A reader that sees the buffer through a reshape gets a copy of the reshape; through an identity it reads the copy itself.
- 4. Memory changes hands in the planned order, too, since it decides which piece of a pool each tensor gets: a swapped buffer is
-    given back just before the event that waits for its swap-out; the swap-ins that start before an event take theirs one
-    after the other, and the event follows.
- 5. Events run in the planned order: a control edge from each to the next, unless a data edge says so already.
+EMIT-1  Every swapped buffer has one swap-out. The first event that counts on its memory waits for it.
+EMIT-2  Every further copy is a swap-in or a recomputed op, triggered by the event before its place in the schedule.
+EMIT-3  A reader that sees the buffer through a reshape gets a copy of the reshape; through an identity it reads the copy itself.
+EMIT-4  Memory changes hands in the planned order too, since that decides which piece of a pool each tensor gets. A swapped
+        buffer is freed just before the event that waits for its swap-out. The swap-ins that start before an event take
+        their memory one after the other, and the event follows.
+EMIT-5  Events run in the planned order: a control edge from each to the next, unless a data edge does that already.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,10 +20,15 @@ from lms3d.swap import edit
 from lms3d.swap.ir import StepGraph, producer_name
 from lms3d.swap.liveness import aliased_input, roots
 from lms3d.swap.plan import Plan, Recompute, SwapIn, SwapOut
-from lms3d.swap.planners.hybrid.schedule import Copy, Mode, Reader
+from lms3d.swap.planners.hybrid.problem import Event
+from lms3d.swap.planners.hybrid.schedule import Copy, Mode
 from lms3d.swap.planners.hybrid.search import Solution
 
 _IDENTITIES = frozenset({"Identity", "IdentityN", "StopGradient", "PreventGradient", "EnsureShape"})
+
+
+Edges = tuple[tuple[str, str], ...]
+"""(reader, tensor that it reads)."""
 
 
 class _Emitter:
@@ -37,22 +42,20 @@ class _Emitter:
         self.swap_outs: list[SwapOut] = []
         self.swap_ins: list[SwapIn] = []
         self.recomputes: list[Recompute] = []
-        self.started_before: dict[int, list[int]] = defaultdict(list)  # event -> swap-ins, by their place in the list
+        self.started_before: dict[int, list[int]] = defaultdict(list)  # event -> indices of swap-ins
 
     def plan(self) -> Plan:
         self._name_events()
         for copy in self.schedule.copies:
             if copy.number:
                 self._emit_copy(copy)
-        for buffer, event in self.schedule.release.items():  # rule 1
-            root = self.problem.buffers[buffer]
-            until = (self.names[event - 1],)
-            self.swap_outs.append(
-                SwapOut(tensor=root.root, bytes=root.bytes, waiters=(self.names[event],), until=until)
-            )
+        for buffer, event in self.schedule.release.items():  # EMIT-1
+            moved, until = self.problem.buffers[buffer], (self.names[event - 1],)
+            waiters = (self.names[event],)
+            self.swap_outs.append(SwapOut(tensor=moved.root, bytes=moved.bytes, waiters=waiters, until=until))
         swapped = {s.tensor for s in self.swap_outs}
         for back in self.swap_ins:
-            if back.tensor not in swapped:  # written until the very end: nobody has to wait
+            if back.tensor not in swapped:  # written until the very end: nobody waits
                 swapped.add(back.tensor)
                 self.swap_outs.append(SwapOut(tensor=back.tensor, bytes=self.graph.tensors[back.tensor].bytes or 0))
         self._let_follow()
@@ -66,10 +69,10 @@ class _Emitter:
         return self._ordered(plan)
 
     def _name_events(self) -> None:
-        """The op that each event runs; recomputed ones get their inserted names."""
+        """Names the op of each event; recomputed ones get their inserted names."""
         numbers = {(c.start, c.buffer): c.number for c in self.schedule.copies if c.mode is Mode.RECOMPUTE}
         for i, event in enumerate(self.schedule.events):
-            if event.buffer == len(self.problem.buffers):
+            if event.is_anchor:
                 self.names.append(self.problem.anchors[event.anchor])
                 continue
             root = self.problem.buffers[event.buffer].root
@@ -78,11 +81,11 @@ class _Emitter:
             self.event_of[event.buffer, numbers[i, event.buffer]] = recompute
 
     def _recompute(self, op: str, tensor: str) -> Recompute:
-        """A new recomputed copy of `op`, with the next free number, for nobody yet."""
+        """A new recomputed copy of `op`, with the next free number and no readers yet."""
         self.made[op] += 1
         return Recompute(op=op, tensor=tensor, copy=self.made[op] - 1, consumers=(), triggers=())
 
-    def _emit_copy(self, copy: Copy) -> None:  # rule 2
+    def _emit_copy(self, copy: Copy) -> None:  # EMIT-2
         root = self.problem.buffers[copy.buffer].root
         consumers, through = self._consumers(root, copy.readers)
         triggers = (self.names[copy.start - 1],) if copy.start else ()
@@ -102,15 +105,15 @@ class _Emitter:
         made = replace(self.event_of[copy.buffer, copy.number], tensor=root)
         self.recomputes.append(replace(made, consumers=consumers, triggers=triggers, through=through))
 
-    def _let_follow(self) -> None:  # rule 4
+    def _let_follow(self) -> None:  # EMIT-4
         for event, started in self.started_before.items():
             names = [self.swap_ins[i].name for i in started]
             for i, follower in zip(started, [*names[1:], self.names[event]], strict=True):
                 self.swap_ins[i] = replace(self.swap_ins[i], followers=(follower,))
 
-    def _consumers(self, root: str, readers: Sequence[Reader]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-        """Who shall read the copy of `root`, directly and through identities; makes copies of reshapes on the way (rule 3)."""
-        reads: dict[str, dict[tuple[str, str], None]] = {root: {}}  # root or reshaped tensor -> (reader, name it reads)
+    def _consumers(self, root: str, readers: Sequence[Event]) -> tuple[tuple[str, ...], Edges]:
+        """Who reads the copy of `root`, directly and through identities; copies reshapes on the way (EMIT-3)."""
+        reads: dict[str, dict[tuple[str, str], None]] = {root: {}}  # root or reshaped tensor -> edges
         for reader in readers:
             name, op = self._reader(reader)
             for tensor in dict.fromkeys(self.graph.by_name[op].inputs):
@@ -119,11 +122,10 @@ class _Emitter:
         made = {t: self._recompute(producer_name(t), t) for t in reads if t != root}
         by_op = {again.op: again.name for again in made.values()}
 
-        def split(tensor: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+        def split(tensor: str) -> tuple[tuple[str, ...], Edges]:
             renamed = [(by_op.get(reader, reader), name) for reader, name in reads[tensor]]
-            return tuple(r for r, name in renamed if name == tensor), tuple(
-                (r, name) for r, name in renamed if name != tensor
-            )
+            direct = tuple(reader for reader, name in renamed if name == tensor)
+            return direct, tuple((reader, name) for reader, name in renamed if name != tensor)
 
         for tensor, again in made.items():
             consumers, through = split(tensor)
@@ -131,7 +133,7 @@ class _Emitter:
         return split(root)
 
     def _route(self, tensor: str, reader: str, reads: dict[str, dict[tuple[str, str], None]]) -> None:
-        """Walk from what `reader` reads up to the root, noting each reshape to copy."""
+        """Walk from the tensor that `reader` reads up to the root, noting each reshape to copy."""
         name = tensor
         while True:
             op = self.graph.by_name[producer_name(tensor)]
@@ -145,25 +147,23 @@ class _Emitter:
                 return
             reader, name, tensor = op.name, source, source
 
-    def _reader(self, reader: Reader) -> tuple[str, str]:
+    def _reader(self, reader: Event) -> tuple[str, str]:
         """(name in the rewritten graph, original op) of a reader."""
-        if reader.buffer == len(self.problem.buffers):
+        if reader.is_anchor:
             name = self.problem.anchors[reader.anchor]
             return name, name
-        numbers = self.schedule.events.index(reader)
-        return self.names[numbers], producer_name(self.problem.buffers[reader.buffer].root)
+        event = self.schedule.events.index(reader)
+        return self.names[event], producer_name(self.problem.buffers[reader.buffer].root)
 
-    def _ordered(self, plan: Plan) -> Plan:  # rule 5
+    def _ordered(self, plan: Plan) -> Plan:  # EMIT-5
         edited = edit.apply(self.graph, plan)
-        edges = []
-        for before, after in zip(self.names, self.names[1:], strict=False):
-            if before not in _data_sources(edited, after):
-                edges.append((before, after))
-        return replace(plan, control_edges=tuple(edges))
+        pairs = itertools.pairwise(self.names)
+        edges = tuple((before, after) for before, after in pairs if before not in _data_sources(edited, after))
+        return replace(plan, control_edges=edges)
 
 
 def _data_sources(graph: StepGraph, name: str) -> set[str]:
-    """The ops whose data `name` reads, seen through reshapes and identities, and its control inputs."""
+    """The ops that `name` reads from, through reshapes and identities, and its control inputs."""
     found: set[str] = set(graph.by_name[name].control_inputs)
     waiting = [producer_name(t) for t in graph.by_name[name].inputs]
     while waiting:
@@ -176,5 +176,5 @@ def _data_sources(graph: StepGraph, name: str) -> set[str]:
 
 
 def emit(solution: Solution) -> Plan:
-    """The plan of a solution: which nodes to insert, who reads them, and in which order everything large runs."""
+    """The plan of a solution: which nodes to insert, who reads them, and the order of the large ops."""
     return _Emitter(solution).plan()

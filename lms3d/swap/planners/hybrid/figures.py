@@ -58,10 +58,7 @@ def _timeline_bytes(schedule: Schedule) -> tuple[int, ...]:
 
 
 def _timeline_seconds(problem: Problem, schedule: Schedule) -> tuple[float, ...]:
-    seconds = [
-        problem.seconds[e.anchor] if e.buffer == len(problem.buffers) else problem.buffers[e.buffer].seconds
-        for e in schedule.events
-    ]
+    seconds = [problem.seconds_of(event) for event in schedule.events]
     return tuple(float(s) for s in np.concatenate([[0.0], np.cumsum(seconds)[:-1]])) if seconds else ()
 
 
@@ -69,7 +66,7 @@ def _peak_at(problem: Problem, schedule: Schedule) -> str:
     if not problem.anchors:
         return ""
     at = schedule.events[int(schedule.live_bytes.argmax())]
-    if at.buffer == len(problem.buffers):
+    if at.is_anchor:
         return problem.anchors[at.anchor]
     return f"recompute {producer_name(problem.buffers[at.buffer].root)}"
 

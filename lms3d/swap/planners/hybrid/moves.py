@@ -6,56 +6,61 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
+from lms3d.swap import ledger
 from lms3d.swap.cost import Machine
 from lms3d.swap.planners.hybrid.problem import Buffer, Problem
-from lms3d.swap.planners.hybrid.schedule import KEEP, SPLIT, Choice, Copy, Mode, Schedule
+from lms3d.swap.planners.hybrid.schedule import KEEP, Choice, Copy, Mode, Schedule
+from lms3d.swap.tuning import OTHER_SOURCE, PROMISE_BYTES_PER_SECOND, SOON_SECONDS, SPLIT, TIGHTER_FIRST
 
 TIGHT = Choice(Mode.SWAP, tight_out=True, tight_in=True, split=1)
 TIGHT_AGAIN = Choice(Mode.RECOMPUTE, split=1)
 
 
+class Move(NamedTuple):
+    """Another choice for one buffer; promise: bytes that it may free for each second that it costs."""
+
+    promise: float
+    buffer: int
+    choice: Choice
+
+
 def worth(problem: Problem, b: int, machine: Machine) -> float:
-    """Byte-seconds that moving a buffer away frees, for each second that it costs: 0 where it cannot be moved or hardly waits."""
+    """Byte-seconds that moving a buffer away frees for each second that it costs; 0 where it cannot move or hardly waits."""
     buffer = problem.buffers[b]
     if not (buffer.swappable or buffer.recomputable) or not _waits(buffer):
         return 0.0
     gaps = ((a, z) for a, z in itertools.pairwise((buffer.defined, *buffer.reads)) if z - a > SPLIT)
     waits = sum(float(problem.begins[z] - problem.begins[a]) for a, z in gaps)
     transfer = buffer.bytes / machine.swap_out_bytes_per_second
-    return buffer.bytes * waits / ((transfer if buffer.swappable else buffer.seconds) + 1e-4)
+    return buffer.bytes * waits / ((transfer if buffer.swappable else buffer.seconds) + SOON_SECONDS)
 
 
 def first_choice(buffer: Buffer, tight: bool) -> Choice:
-    """How a buffer that waits long enough goes away."""
+    """The choice for a buffer that waits long enough to go away."""
     if tight:
         return TIGHT if buffer.swappable else TIGHT_AGAIN
     return Choice(Mode.SWAP if buffer.swappable else Mode.RECOMPUTE)
 
 
 def changed(choices: dict[int, Choice], b: int, choice: Choice) -> dict[int, Choice]:
-    """The same, but for one buffer."""
+    """`choices` with another one for buffer `b`."""
     after = {**choices, b: choice}
     if choice == KEEP:
         del after[b]
     return after
 
 
-def at_the_peak(
-    problem: Problem, choices: dict[int, Choice], schedule: Schedule
-) -> Iterator[tuple[float, int, Choice]]:
-    """(promise, buffer, new choice) for every buffer that is live at the peak without being used there."""
+def at_the_peak(problem: Problem, choices: dict[int, Choice], schedule: Schedule) -> Iterator[Move]:
+    """Moves for every buffer that is live at the peak without being used there."""
     event = int(schedule.live_bytes.argmax())
     at = schedule.events[event]
     times_back = Counter(c.buffer for c in schedule.copies if c.number)
     times_swapped = Counter(c.buffer for c in schedule.copies if c.mode is Mode.SWAP)
-    for copy in schedule.copies:
-        if not (copy.start <= event <= copy.end and copy.bytes):
-            continue
+    for copy in ledger.at(schedule.copies, event):
         buffer, choice = problem.buffers[copy.buffer], choices.get(copy.buffer, KEEP)
-        reads_here = at in copy.readers or (
-            copy.number == 0 and at.anchor == buffer.defined and at.buffer == len(problem.buffers)
-        )
+        reads_here = at in copy.readers or (copy.number == 0 and at.anchor == buffer.defined and at.is_anchor)
         promise = buffer.bytes
         if reads_here:
             if buffer.mapped and buffer.swappable and at.anchor - buffer.defined > 1:
@@ -63,9 +68,9 @@ def at_the_peak(
             continue
         if choice.mode is Mode.KEEP:
             if buffer.recomputable:
-                yield promise / (buffer.seconds + 1e-4), copy.buffer, _recomputed(buffer)
+                yield Move(promise / (buffer.seconds + SOON_SECONDS), copy.buffer, _recomputed(buffer))
             if buffer.swappable:
-                yield promise / (buffer.bytes / 1e9 + 1e-4), copy.buffer, _away(buffer)
+                yield Move(promise / _transfer_price(buffer.bytes), copy.buffer, _away(buffer))
             continue
         yield from _tighter(promise, copy, choice, event, written=times_swapped[copy.buffer] > 0)
         if copy.mode is Mode.SWAP and buffer.recomputable and times_back[copy.buffer] > 1:
@@ -74,15 +79,15 @@ def at_the_peak(
                 if times_swapped[copy.buffer] > 1
                 else Choice(Mode.RECOMPUTE, split=choice.split)
             )
-            yield promise / (buffer.seconds + 1e-4), copy.buffer, again
+            yield Move(promise / (buffer.seconds + SOON_SECONDS), copy.buffer, again)
         if choice.mode is Mode.RECOMPUTE and buffer.swappable:
-            yield promise * 0.1, copy.buffer, Choice(Mode.SWAP, split=choice.split)
+            yield Move(promise * OTHER_SOURCE, copy.buffer, Choice(Mode.SWAP, split=choice.split))
         elif copy.mode is Mode.RECOMPUTE and choice.mode is Mode.SWAP:
-            yield promise * 0.1, copy.buffer, _swapped_too(choice, copy)
+            yield Move(promise * OTHER_SOURCE, copy.buffer, _swapped_too(choice, copy))
 
 
 def easier(choice: Choice) -> Iterator[Choice]:
-    """Choices that may cost less, the least first."""
+    """Choices that may cost less, the cheapest first."""
     yield KEEP
     if choice.tight_out or choice.tight_in:
         yield replace(choice, tight_out=False, tight_in=False)
@@ -100,7 +105,7 @@ def others(problem: Problem, schedule: Schedule, b: int, choice: Choice) -> Iter
     if choice.mode is not Mode.KEEP:
         yield KEEP
     elif max(buffer.reads, default=0) - buffer.defined <= 1:
-        return  # it does not wait for anybody
+        return  # it is read at once
     if choice.mode is not Mode.RECOMPUTE and buffer.recomputable:
         yield Choice(Mode.RECOMPUTE)
     if choice.mode is not Mode.SWAP and buffer.swappable:
@@ -111,7 +116,7 @@ def others(problem: Problem, schedule: Schedule, b: int, choice: Choice) -> Iter
     again = {c.readers[0].anchor for c in back if c.mode is Mode.RECOMPUTE}
     for copy in back if len(back) > 1 else ():
         if buffer.mapped and copy.mode is Mode.SWAP and copy.number > 1:
-            continue  # it costs nothing once it is written
+            continue  # free once it is written
         for_others = again ^ {copy.readers[0].anchor}
         if 0 < len(for_others) < len(back):
             yield replace(choice, mode=Mode.SWAP, again=tuple(sorted(for_others)))
@@ -137,27 +142,29 @@ def _recomputed(buffer: Buffer) -> Choice:
 
 
 def _waits(buffer: Buffer) -> bool:
-    """Whether it is needed again late enough to have a second life without a tight plan."""
+    """Whether a gap between its reads is long enough for a copy without a tight plan."""
     return any(b - a > SPLIT for a, b in itertools.pairwise((buffer.defined, *buffer.reads)))
 
 
-def _read_in_tier(promise: float, copy: Copy, choice: Choice) -> Iterator[tuple[float, int, Choice]]:
-    """What is read at the peak need not be there, if it is mapped."""
-    promise /= copy.bytes / 1e9 + 1e-4
+def _transfer_price(size_bytes: int) -> float:
+    return size_bytes / PROMISE_BYTES_PER_SECOND + SOON_SECONDS
+
+
+def _read_in_tier(promise: float, copy: Copy, choice: Choice) -> Iterator[Move]:
+    """A mapped buffer that is read at the peak need not be on the device."""
+    promise /= _transfer_price(copy.bytes)
     if choice.mode is not Mode.SWAP:
-        yield promise, copy.buffer, Choice(Mode.SWAP)
+        yield Move(promise, copy.buffer, Choice(Mode.SWAP))
     elif copy.mode is Mode.RECOMPUTE:
-        yield promise, copy.buffer, _swapped_too(choice, copy)
+        yield Move(promise, copy.buffer, _swapped_too(choice, copy))
     if choice.split > 1:
-        yield promise, copy.buffer, Choice(Mode.SWAP, choice.tight_out, split=1, again=choice.again)
+        yield Move(promise, copy.buffer, Choice(Mode.SWAP, choice.tight_out, split=1, again=choice.again))
 
 
-def _tighter(
-    promise: float, copy: Copy, choice: Choice, event: int, *, written: bool
-) -> Iterator[tuple[float, int, Choice]]:
+def _tighter(promise: float, copy: Copy, choice: Choice, event: int, *, written: bool) -> Iterator[Move]:
     if copy.mode is Mode.SWAP and event < copy.first_read and not choice.tight_in:
-        yield promise * 1e4, copy.buffer, replace(choice, tight_in=True)
+        yield Move(promise * TIGHTER_FIRST, copy.buffer, replace(choice, tight_in=True))
     if written and copy.number == 0 and not choice.tight_out:
-        yield promise * 1e4, copy.buffer, replace(choice, tight_out=True)
+        yield Move(promise * TIGHTER_FIRST, copy.buffer, replace(choice, tight_out=True))
     if choice.split > 1:
-        yield promise, copy.buffer, replace(choice, split=1)
+        yield Move(promise, copy.buffer, replace(choice, split=1))

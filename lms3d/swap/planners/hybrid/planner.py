@@ -35,7 +35,7 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.effort import Account, exact_seconds
 from lms3d.swap.planners.hybrid import floor, relaxation, search
 from lms3d.swap.planners.hybrid.problem import Problem
-from lms3d.swap.planners.hybrid.search import Found, Search, Solution
+from lms3d.swap.planners.hybrid.search import Candidate, Search, Solution
 
 
 def solve(
@@ -64,11 +64,11 @@ def solve(
     any_time = Search(problem, machine, seconds, most_swapped_bytes, account)
     budget = search.usable_bytes(problem, limit_bytes, pool)
 
-    def checked(found: Found) -> Solution:
+    def checked(found: Candidate) -> Solution:
         return search.check(problem, *found, limit_bytes, pool, account)
 
-    def good(found: Found) -> bool:
-        return any_time.allowed(found[0]) and checked(found).fits
+    def good(found: Candidate) -> bool:
+        return any_time.allowed(found.choices) and checked(found).fits
 
     unplanned = any_time.build({})
     at_once = itertools.chain([unplanned], map(any_time.build, any_time.everything_moved()))
@@ -76,36 +76,36 @@ def solve(
     if not bottoms and most_swapped_bytes is None:
         low = (lowest or (lambda: floor.lowest(problem, machine, pool=pool)))()
         if low.schedule.peak_bytes > budget:
-            return checked((low.choices, low.schedule))
+            return checked(Candidate(low.choices, low.schedule))
         bottoms = [f for f in [any_time.build(low.choices)] if good(f)]
-        any_time.deadline = max(any_time.deadline, account.seconds + seconds / 2)
+        any_time.leave_at_least(seconds / 2)
     if hasty:
         bottoms += [f for f in [any_time.fewest_moved(good)] if f is not None]
     bound, starts = 0.0, [unplanned]
     affordable = not hasty or exact_seconds(len(problem.anchors)) <= tuning.EXACT_SHARE * any_time.seconds_left
-    if affordable and unplanned[1].peak_bytes > budget >= search.working_set_bytes(problem):
+    if affordable and unplanned.schedule.peak_bytes > budget >= search.working_set_bytes(problem):
         relaxed = relaxation.solve(problem, budget, machine)
         account.solved(len(problem.anchors))
-        any_time.deadline += 0.0 if hasty else exact_seconds(len(problem.anchors))
-        bound = unplanned[1].seconds + relaxed.bound_seconds
+        any_time.extend(0.0 if hasty else exact_seconds(len(problem.anchors)))
+        bound = unplanned.schedule.seconds + relaxed.bound_seconds
         if relaxed.choices is not None and any_time.allowed(relaxed.choices):
             starts.insert(0, any_time.build(relaxed.choices))
     downhill = Search(
         problem, search.cheap(machine), tuning.DESCENT_SHARE * any_time.seconds_left, most_swapped_bytes, account
     )
-    found: list[Found] = []
+    found: list[Candidate] = []
     for choices, _ in starts:
-        lowered = any_time.build(downhill.descend(*downhill.build(choices), budget)[0])
-        if lowered[1].peak_bytes <= budget:
+        lowered = any_time.build(downhill.descend(*downhill.build(choices), budget).choices)
+        if lowered.schedule.peak_bytes <= budget:
             lowered = any_time.give_back(*lowered, budget)
-        if all(lowered[0] != other[0] for other in found):
+        if all(lowered.choices != other.choices for other in found):
             found.append(lowered)
-    low_enough = sorted((f for f in found if f[1].peak_bytes <= budget), key=search.cost)
+    low_enough = sorted((f for f in found if f.schedule.peak_bytes <= budget), key=search.cost)
     fitting = [f for f in low_enough if good(f)]
     if not fitting and bottoms:
         goals = low_enough[: tuning.EXCHANGED_PLANS] or ([*found[-1:], unplanned] if downhill.late else [])
         fitting = any_time.nearest(min(bottoms, key=search.cost), goals, budget, good)
     if not fitting:
-        return checked(min(found, key=lambda f: f[1].peak_bytes))
+        return checked(min(found, key=lambda f: f.schedule.peak_bytes))
     best = min((any_time.exchange(*f, budget, good) for f in fitting[: tuning.EXCHANGED_PLANS]), key=search.cost)
     return replace(checked(best), bound_seconds=bound)

@@ -1,11 +1,12 @@
-"""A step, reduced to what a planner must decide: large buffers and the ops that touch them. No TensorFlow here.
+"""A step, reduced to what a planner decides: large buffers and the ops that touch them. No TensorFlow here.
 
 A traced step has thousands of ops; a few hundred *anchors* touch buffers of more than a crumb and take nearly all the time.
-The planner fixes the order of the anchors. Everything else is small, runs whenever it can, and counts as a constant.
+The planner fixes the order of the anchors. All other ops are small, run whenever they can, and count as a constant.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,73 +14,78 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lms3d.device.pool_layout import CRUMB_BYTES
+from lms3d.swap import ledger
 from lms3d.swap.cost import Machine, op_seconds
-from lms3d.swap.ir import (
-    FORWARDING_TYPES,
-    METADATA_TYPES,
-    RESIDENT_TYPES,
-    Op,
-    StepGraph,
-    paired,
-    producer_name,
-)
+from lms3d.swap.ir import FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph, paired, producer_name
 from lms3d.swap.liveness import Storage, lasting, peak_bytes, read_whole, roots, storages
+from lms3d.swap.tuning import SMALL_SHIFT, SMALLEST_SHARE
 
-# Of all bytes that can be moved: below this share a buffer is not worth a decision. Its ops have a place in the order all the
-# same: one that takes its memory earlier or later changes which piece of a pool the next large one gets.
-SMALLEST_SHARE = 1 / 2000
-CRUMB_BYTES = 64 << 10  # up to here there is not even a place: it counts as a constant
-SMALL_SHIFT = 3  # anchors: how far from where what it reads is there a small op may run
+_ITSELF = sys.maxsize  # sorts behind all buffers that are recomputed for an anchor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """A storage that the planner keeps or, if it is worth that, swaps or recomputes. Positions are indices of anchors.
+    """A storage that the planner keeps, swaps or recomputes. Positions are indices of anchors.
 
-    mapped: once swapped out, it is read where it lies, and takes no memory of the device.
+    parents: the buffers that its op reads, as indices. overwrites: those of them into which its op may write where nobody
+    reads them afterwards; it takes the first that it can.
+    seconds: to compute it again. mapped: once swapped out, it is read where it lies and takes no memory of the device.
     """
 
     root: str
     bytes: int
     defined: int
     reads: tuple[int, ...]
-    parents: tuple[int, ...]  # buffers that its op reads, as indices
+    parents: tuple[int, ...]
     returned: bool
     swappable: bool
     recomputable: bool
-    seconds: float  # to compute it again
-    overwrites: tuple[
-        int, ...
-    ]  # parents into which its op may write where nobody needs them afterwards: the first it can
+    seconds: float
+    overwrites: tuple[int, ...]
     mapped: bool = False
 
 
-class Reader(NamedTuple):
-    """Who reads a buffer, sortable by time: before anchor `anchor` the recomputing of `buffer`, or the anchor itself."""
+class Event(NamedTuple):
+    """Something that runs and reads buffers, sortable by time: an anchor, or, before it, the recomputing of a buffer."""
 
     anchor: int
-    buffer: int  # len(buffers) for the anchor itself
+    buffer: int = _ITSELF
+
+    @property
+    def is_anchor(self) -> bool:
+        return self.buffer == _ITSELF
 
 
 class Small(NamedTuple):
-    """A buffer without a place in the order, alive from anchor `first` to anchor `last`.
+    """A buffer without a place in the order, alive from anchor `start` to anchor `end`.
 
-    hidden: it belongs to these two ops alone (`Op.hidden_bytes`). Others are alive about then: what makes or reads them is held
-    to no place in the order.
+    hidden: it belongs to these two ops (`Op.hidden_bytes`). The ops of all others have no fixed place: the anchors are rough.
     """
 
     bytes: int
-    first: int
-    last: int
+    start: int
+    end: int
     hidden: bool = False
+
+
+class KeptLife(NamedTuple):
+    """The one life of a buffer that is kept, in anchors."""
+
+    buffer: int
+    defined: int
+    first_read: int
+    end: int
+    readers: tuple[Event, ...]
+    bytes: int
 
 
 @dataclass(frozen=True)
 class Problem:
     """Anchors in the order in which they will run, with seconds and workspace bytes, and the buffers between them.
 
-    base_bytes: what is always there: weights, slots, batches. small: the buffers without a place in the order.
-    small_bytes: per anchor, the most that these take together at about that time.
+    base_bytes: what stays throughout: weights, slots, batches. small: the buffers without a place in the order.
+    small_bytes: int64, shape (anchors,), the most that these take together at about that time.
     """
 
     graph: StepGraph
@@ -93,21 +99,20 @@ class Problem:
 
     @cached_property
     def begins(self) -> np.ndarray:
-        """Seconds at which each anchor begins, all in memory, and the end."""
+        """Seconds at which each anchor begins where everything is kept, and the end: shape (anchors + 1,)."""
         return np.concatenate([[0.0], self.seconds.cumsum()])
 
     @cached_property
     def youngest_first(self) -> tuple[int, ...]:
-        """The buffers, the one that is made last first."""
+        """The buffers, the last one made first."""
         return tuple(sorted(range(len(self.buffers)), key=lambda b: -self.buffers[b].defined))
 
     @cached_property
-    def anchor_events(self) -> tuple[Reader, ...]:
-        """The anchors as readers."""
-        return tuple(Reader(i, len(self.buffers)) for i in range(len(self.anchors)))
+    def anchor_events(self) -> tuple[Event, ...]:
+        return tuple(map(Event, range(len(self.anchors))))
 
     @cached_property
-    def readers(self) -> tuple[tuple[Reader, ...], ...]:
+    def readers(self) -> tuple[tuple[Event, ...], ...]:
         """Per buffer the anchors that read it."""
         return tuple(tuple(self.anchor_events[r] for r in b.reads) for b in self.buffers)
 
@@ -117,15 +122,19 @@ class Problem:
         return tuple(s for s in self.small if s.bytes > CRUMB_BYTES and not s.hidden)
 
     @cached_property
-    def kept_lives(self) -> tuple[tuple[int, int, int, int, tuple[Reader, ...], int], ...]:
-        """(buffer, defined, first read, last anchor of its life, readers, bytes) of buffers that are kept, the youngest first."""
+    def kept_lives(self) -> tuple[KeptLife, ...]:
+        """The buffers as they live where all are kept, the youngest first."""
         found = []
         for b in self.youngest_first:
             buffer = self.buffers[b]
             reads = buffer.reads or (buffer.defined,)
-            last = len(self.anchors) - 1 if buffer.returned else max(reads[-1], buffer.defined)
-            found.append((b, buffer.defined, reads[0], last, self.readers[b], buffer.bytes))
+            end = len(self.anchors) - 1 if buffer.returned else max(reads[-1], buffer.defined)
+            found.append(KeptLife(b, buffer.defined, reads[0], end, self.readers[b], buffer.bytes))
         return tuple(found)
+
+    def seconds_of(self, event: Event) -> float:
+        """Seconds that an event takes."""
+        return float(self.seconds[event.anchor]) if event.is_anchor else self.buffers[event.buffer].seconds
 
     @cached_property
     def overwritten(self) -> frozenset[int]:
@@ -135,140 +144,98 @@ class Problem:
 
 def reduce(graph: StepGraph, machine: Machine) -> Problem:
     """The planner's view of `graph` on `machine`."""
-    stores = storages(graph)
-    movable = {root: s for root, s in stores.items() if not s.resident}
-    total = sum(s.bytes for s in movable.values())
-    worth_moving = max(CRUMB_BYTES, int(total * SMALLEST_SHARE))
-    large = {root: s for root, s in movable.items() if s.bytes > CRUMB_BYTES}
-    root_of = roots(graph)
-    anchors = [op for op in graph.ops if _is_anchor(op, large, root_of)]
-    if not anchors:  # only ops that may not be touched make large buffers
-        large = {}
-    position = {op.name: i for i, op in enumerate(anchors)}
-    index = {root: i for i, root in enumerate(large)}
-    lasts = lasting(graph)
-    buffers = tuple(
-        _buffer(
-            graph,
-            graph.by_name[producer_name(root)],
-            store,
-            position,
-            index,
-            root_of,
-            machine,
-            movable=store.bytes >= worth_moving,
-            mapped=machine.mapped and root not in lasts,
+    return _Reduction(graph, machine).problem()
+
+
+class _Reduction:
+    def __init__(self, graph: StepGraph, machine: Machine) -> None:
+        self.graph, self.machine = graph, machine
+        self.root_of, self.lasts = roots(graph), lasting(graph)
+        self.movable = {root: store for root, store in storages(graph).items() if not store.resident}
+        self.large = {root: store for root, store in self.movable.items() if store.bytes > CRUMB_BYTES}
+        self.worth_moving = max(CRUMB_BYTES, int(sum(s.bytes for s in self.movable.values()) * SMALLEST_SHARE))
+        self.anchors = [op for op in graph.ops if self._is_anchor(op)]
+        if not self.anchors:  # only ops that may not be touched make large buffers
+            self.large = {}
+        self.position = {op.name: i for i, op in enumerate(self.anchors)}
+        self.index = {root: i for i, root in enumerate(self.large)}
+
+    def problem(self) -> Problem:
+        small = (*self._small(), *self._hidden())
+        return Problem(
+            self.graph,
+            tuple(op.name for op in self.anchors),
+            np.array([op_seconds(self.graph, op, self.machine) for op in self.anchors]),
+            np.array([op.workspace_bytes for op in self.anchors], np.int64),
+            tuple(self._buffer(store) for store in self.large.values()),
+            self.graph.resident_bytes if self.anchors else peak_bytes(self.graph),
+            small,
+            _small_bytes(small, len(self.anchors)),
         )
-        for root, store in large.items()
-    )
-    small = _small(graph, [s for root, s in movable.items() if root not in large], anchors)
-    return Problem(
-        graph,
-        tuple(op.name for op in anchors),
-        np.array([op_seconds(graph, op, machine) for op in anchors]),
-        np.array([op.workspace_bytes for op in anchors], np.int64),
-        buffers,
-        graph.resident_bytes if anchors else peak_bytes(graph),
-        small,
-        _small_bytes(small, len(anchors)),
-    )
 
+    def _is_anchor(self, op: Op) -> bool:
+        if not op.on_device or op.in_loop or op.shares_input or op.type in METADATA_TYPES or op.type in RESIDENT_TYPES:
+            return False
+        reads_large = any(self.root_of.get(t) in self.large for t in op.inputs)
+        return reads_large or any(t.name in self.large for t in op.outputs)
 
-def _is_anchor(op: Op, large: dict[str, Storage], root_of: dict[str, str]) -> bool:
-    if not op.on_device or op.in_loop or op.shares_input or op.type in METADATA_TYPES or op.type in RESIDENT_TYPES:
-        return False
-    return any(root_of.get(t) in large for t in op.inputs) or any(t.name in large for t in op.outputs)
+    def _buffer(self, store: Storage) -> Buffer:
+        op, readers = self._maker(store), [self.graph.by_name[r] for r in store.readers]
+        in_loop = op.in_loop or any(reader.in_loop for reader in readers)
+        may_go = store.bytes >= self.worth_moving and op.name in self.position and not in_loop and not store.returned
+        known_rank = self.graph.tensors[store.root].rank is not None
+        return Buffer(
+            root=store.root,
+            bytes=store.bytes,
+            defined=self.position.get(op.name, 0),
+            reads=tuple(sorted(self.position[r.name] for r in readers if r.name in self.position)),
+            parents=tuple(
+                dict.fromkeys(self.index[self.root_of[t]] for t in op.inputs if self.root_of.get(t) in self.index)
+            ),
+            returned=store.returned,
+            swappable=may_go and known_rank and not any(paired(op, reader) for reader in readers),
+            recomputable=may_go and not op.stateful and not _is_random(op),
+            seconds=op_seconds(self.graph, op, self.machine),
+            overwrites=self._overwrites(op, store),
+            mapped=self.machine.mapped and store.root not in self.lasts,
+        )
 
+    def _maker(self, store: Storage) -> Op:
+        return self.graph.by_name[producer_name(store.root)]
 
-def _buffer(
-    graph: StepGraph,
-    op: Op,
-    store: Storage,
-    position: dict[str, int],
-    index: dict[str, int],
-    root_of: dict[str, str],
-    machine: Machine,
-    *,
-    movable: bool,
-    mapped: bool,
-) -> Buffer:
-    parents = tuple(dict.fromkeys(index[root_of[t]] for t in op.inputs if root_of.get(t) in index))
-    touched_in_loop = op.in_loop or any(graph.by_name[r].in_loop for r in store.readers)
-    reads = sorted(position[r] for r in store.readers if r in position)
-    rank = graph.tensors[store.root].rank
-    return Buffer(
-        root=store.root,
-        bytes=store.bytes,
-        defined=position.get(op.name, 0),
-        reads=tuple(reads),
-        parents=parents,
-        returned=store.returned,
-        swappable=movable
-        and op.name in position
-        and not touched_in_loop
-        and not store.returned
-        and rank is not None
-        and not any(paired(op, graph.by_name[r]) for r in store.readers),
-        recomputable=movable
-        and op.name in position
-        and not touched_in_loop
-        and not store.returned
-        and not op.stateful
-        and not _is_random(op),
-        seconds=op_seconds(graph, op, machine),
-        overwrites=_overwrites(graph, op, store, index, root_of),
-        mapped=mapped,
-    )
+    def _overwrites(self, op: Op, store: Storage) -> tuple[int, ...]:
+        if op.type not in FORWARDING_TYPES or op.outputs[0].name != store.root:
+            return ()
+        whole = [root for root in read_whole(self.graph, op, self.root_of) if root in self.index]
+        same = [root for root in whole if self.graph.tensors[root].bytes == store.bytes]
+        return tuple(dict.fromkeys(self.index[root] for root in same))
 
+    def _small(self) -> Iterator[Small]:
+        """The small buffers. The executor runs a small op as soon as its inputs are ready, wherever it was traced."""
+        ready = dict(self.position)
+        for op in self.graph.ops if self.anchors else ():
+            before = [*map(producer_name, op.inputs), *op.control_inputs]
+            ready.setdefault(op.name, max((ready.get(name, 0) for name in before), default=0))
+        for root, store in self.movable.items() if self.anchors else ():
+            if root not in self.large:
+                start = ready[producer_name(root)]
+                last = max((ready[r] for r in store.readers), default=start)
+                yield Small(store.bytes, start, len(self.anchors) - 1 if store.returned else max(start, last))
 
-def _overwrites(
-    graph: StepGraph, op: Op, store: Storage, index: dict[str, int], root_of: dict[str, str]
-) -> tuple[int, ...]:
-    if op.type not in FORWARDING_TYPES or op.outputs[0].name != store.root:
-        return ()
-    whole = [root for root in read_whole(graph, op, root_of) if root in index]
-    return tuple(dict.fromkeys(index[root] for root in whole if graph.tensors[root].bytes == store.bytes))
+    def _hidden(self) -> Iterator[Small]:
+        for start, op in enumerate(self.anchors):
+            if op.hidden_bytes:
+                readers = self.graph.consumers.get(op.outputs[0].name, ())
+                gradients = [self.position.get(r, 0) for r in readers if paired(op, self.graph.by_name[r])]
+                yield Small(op.hidden_bytes, start, max([start, *gradients]), hidden=True)
 
 
 def _is_random(op: Op) -> bool:
-    """Stateless random ops would give the same numbers again, but nothing random is worth the risk."""
+    """Stateless random ops would repeat their numbers, but nothing random is worth the risk."""
     return "Random" in op.type or "Multinomial" in op.type
 
 
-def _small(graph: StepGraph, stores: list[Storage], anchors: list[Op]) -> tuple[Small, ...]:
-    """The small buffers. The executor runs a small op as soon as what it reads is there, wherever it was traced."""
-    if not anchors:
-        return ()
-    last_anchor = len(anchors) - 1
-    ready: dict[str, int] = {op.name: i for i, op in enumerate(anchors)}
-    for op in graph.ops:
-        before = [*map(producer_name, op.inputs), *op.control_inputs]
-        ready.setdefault(op.name, max((ready.get(name, 0) for name in before), default=0))
-    found = []
-    for store in stores:
-        first = ready[producer_name(store.root)]
-        last = last_anchor if store.returned else max((ready[r] for r in store.readers), default=first)
-        found.append(Small(store.bytes, first, max(first, last)))
-    return (*found, *_hidden(graph, anchors))
-
-
-def _hidden(graph: StepGraph, anchors: list[Op]) -> Iterator[Small]:
-    position = {op.name: i for i, op in enumerate(anchors)}
-    for op in anchors:
-        if op.hidden_bytes:
-            gradients = [r for r in graph.consumers.get(op.outputs[0].name, ()) if paired(op, graph.by_name[r])]
-            last = max((position.get(r, 0) for r in gradients), default=0)
-            yield Small(op.hidden_bytes, position[op.name], max(last, position[op.name]), hidden=True)
-
-
 def _small_bytes(small: tuple[Small, ...], count: int) -> np.ndarray:
-    """The most bytes of small buffers that live together, for each anchor the largest of those near to it.
-
-    Near: up to `SMALL_SHIFT` anchors before or after, since small ops are not held to a place in the order.
-    """
-    change = np.zeros(count + 1, np.int64)
-    for buffer in small:
-        change[buffer.first] += buffer.bytes
-        change[buffer.last + 1] -= buffer.bytes
-    live = change.cumsum()[:-1]
+    """For each anchor the most bytes of small buffers within `SMALL_SHIFT` anchors of it: their ops have no fixed place."""
+    live = ledger.live_bytes(small, count)
     return np.array([live[max(0, i - SMALL_SHIFT) : i + SMALL_SHIFT + 1].max() for i in range(count)], np.int64)

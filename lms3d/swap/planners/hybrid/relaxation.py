@@ -1,24 +1,25 @@
-"""Which buffers to keep, swap or recompute, as a mixed-integer program: a start for the planner, and a bound. No TensorFlow here.
+"""Keep, swap or recompute, as a mixed-integer program: a start for the planner, and a lower bound. No TensorFlow here.
 
-Checkmate (Jain et al., MLSys 2020) decides for every tensor and every step of the order whether it is there; that takes
-hours here. Only the anchors at which something can change for a buffer count: its *points* are the anchors that read it
-and those at which an op that reads it may be recomputed. With isensee2017 that leaves some thousand variables.
+Checkmate (Jain et al., MLSys 2020) decides for every tensor at every op whether it is in memory; that takes hours here. Only
+anchors at which something can change for a buffer matter, its *points*: those that read it, and those at which an op that
+reads it may be recomputed. isensee2017 then has some thousand variables.
 
 Variables: carried (from one point of a buffer to the next), swapped in or recomputed (at a point); swapped out (a buffer);
-delay (at an anchor: seconds by which it begins later than in the unplanned step). Rules:
- 1. An anchor needs what it reads: carried, swapped in or recomputed at that point.
- 2. Recomputing at a point needs the parents at that anchor, in the same three ways.
- 3. Only what is there at a point can be carried on.
- 4. At each anchor the bytes that it reads and makes, and all that is carried past it, fit in the budget. An op that writes
-    in place saves the bytes of an input that is not carried on.
- 5. Delays add up: by what is recomputed, and because each link takes one transfer at a time: what becomes available
-    after r and is needed before an anchor must be transferred between r and that anchor.
- 6. The cost is the delay at the end, and `Machine.transfer_price` for each second of transfer.
- 7. What is mapped takes neither bytes nor seconds where it is swapped in.
+delay (of an anchor, in seconds, against the unplanned step).
 
-Each rule holds for every schedule of `schedule.build`, and much that costs memory there is left out here (transfers in
-flight, the moments between two recomputed ops). So the best value, and any lower bound of it, is a lower bound for the
-cost of every plan that fits. Where there would be too many points, chains of recomputing are cut and the rest is free.
+RELAX-1  An anchor needs what it reads: carried, swapped in or recomputed at that point.
+RELAX-2  Recomputing at a point needs the parents at that anchor, in the same three ways.
+RELAX-3  Only what is present at a point can be carried on.
+RELAX-4  At each anchor the bytes that it reads and makes, and all that is carried past it, fit in the budget. An op that
+         writes in place saves the bytes of an input that is not carried on.
+RELAX-5  Delays add up: by recomputing, and because each link takes one transfer at a time: what becomes available after r
+         and is needed before an anchor must be transferred between r and that anchor.
+RELAX-6  The cost is the delay at the end, and `Machine.transfer_price` for each second of transfer.
+RELAX-7  A mapped buffer takes neither bytes nor seconds where it is swapped in.
+
+Each rule holds for every schedule of `schedule.build`, and some of a schedule's memory is left out here (transfers under way,
+the moments between two recomputed ops). So any lower bound of the program is one for the cost of every plan that fits.
+Where there would be too many points, chains of recomputing are cut, and the rest of them is free.
 """
 
 from __future__ import annotations
@@ -31,21 +32,17 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
+from lms3d.swap import ledger
 from lms3d.swap.cost import Machine
 from lms3d.swap.planners.hybrid.problem import Problem
-from lms3d.swap.planners.hybrid.schedule import SPLIT, Choice, Mode
-
-MOST_POINTS = 600
-NODES = 20  # of the search tree; the bound and the start hardly gain from more
-SECONDS = 300.0  # by the clock: a way out that is not meant to be taken, the nodes take a second
-GOOD_ENOUGH = 0.02
-WINDOWS = 6  # different r in rule 5
+from lms3d.swap.planners.hybrid.schedule import Choice, Mode
+from lms3d.swap.tuning import GOOD_ENOUGH, MOST_POINTS, NODES, PROGRAM_SECONDS, SPLIT, WINDOWS
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """choices: of the best program found, None without one. bound_seconds: no plan that fits costs less than this more than
-    the unplanned step; infinite where nothing can fit."""
+    """choices: the best found, None without one. bound_seconds: every plan that fits costs at least so much more than the
+    unplanned step; infinite where nothing can fit."""
 
     choices: dict[int, Choice] | None
     bound_seconds: float
@@ -73,9 +70,9 @@ class _Program:
 
 
 class _Points:
-    """The points of every buffer that may be moved, sorted.
+    """The points of every buffer that may move, sorted.
 
-    `cut`: (buffer, point) whose recomputing needs no parents, since points before it were left out.
+    cut: (buffer, point) whose recomputing needs no parents, because earlier points were left out.
     """
 
     def __init__(self, problem: Problem, most: int) -> None:
@@ -103,7 +100,7 @@ class _Points:
 
 
 def solve(problem: Problem, budget_bytes: int, machine: Machine, *, most_points: int = MOST_POINTS) -> Relaxed:
-    """The best decisions for a budget, as far as rules 1 to 7 tell."""
+    """The best decisions for a budget under RELAX-1 to RELAX-7."""
     return _Builder(problem, budget_bytes, machine, most_points).solve()
 
 
@@ -112,7 +109,7 @@ class _Builder:
         self.problem, self.budget, self.machine = problem, budget_bytes, machine
         self.program = _Program()
         self.points = _Points(problem, most_points)
-        self.begins = np.concatenate([[0.0], problem.seconds.cumsum()])
+        self.begins = problem.begins
         self.carried: dict[tuple[int, int], int] = {}  # (buffer, point that it is carried to) -> column
         self.swapped: dict[tuple[int, int], int] = {}
         self.again: dict[tuple[int, int], int] = {}
@@ -128,11 +125,11 @@ class _Builder:
         out_seconds = buffer.bytes / self.machine.swap_out_bytes_per_second
         in_seconds = self._in_seconds(b)
         if buffer.swappable and self.points.of[b]:
-            self.out[b] = program.column(cost=self.machine.transfer_price * out_seconds)
+            self.out[b] = program.column(cost=self.machine.transfer_price * out_seconds)  # RELAX-6
         before, read_before = buffer.defined, True
         for point in self.points.of[b]:
             read = point in buffer.reads
-            # The schedule never splits neighbours, and a returned buffer stays.
+            # A schedule never splits neighbouring reads, and a returned buffer stays.
             stays = buffer.returned or (read and read_before and point - before <= 1 and not buffer.mapped)
             self.carried[b, point] = program.column(low=float(stays))
             if buffer.swappable:
@@ -143,10 +140,11 @@ class _Builder:
 
     def _in_seconds(self, b: int) -> float:
         buffer = self.problem.buffers[b]
+        # RELAX-7
         return 0.0 if buffer.mapped else buffer.bytes / self.machine.swap_in_bytes_per_second
 
     def _present(self, b: int, point: int, sign: float) -> dict[int, float]:
-        """The columns of which one is set when buffer `b` is there at a point of it."""
+        """The columns of which one is set where buffer `b` is present at one of its points."""
         sources = (self.carried, self.swapped, self.again)
         return {columns[b, point]: sign for columns in sources if (b, point) in columns}
 
@@ -155,31 +153,30 @@ class _Builder:
             buffer = self.problem.buffers[b]
             for i, point in enumerate(points):
                 self.program.at_most(1.0, self._present(b, point, 1.0))
-                if point in buffer.reads:  # rule 1
+                if point in buffer.reads:  # RELAX-1
                     self.program.at_most(-1.0, self._present(b, point, -1.0))
-                elif i + 1 < len(points):  # rule 3; what is read is there
+                elif i + 1 < len(points):  # RELAX-3; what is read is present
                     carried = self.carried[b, points[i + 1]]
                     self.program.at_most(0.0, {carried: 1.0, **self._present(b, point, -1.0)})
                 if (b, point) in self.swapped:
                     self.program.at_most(0.0, {self.swapped[b, point]: 1.0, self.out[b]: -1.0})
-                if (b, point) in self.again and (b, point) not in self.points.cut:  # rule 2
+                if (b, point) in self.again and (b, point) not in self.points.cut:  # RELAX-2
                     for parent in buffer.parents:
                         if (parent, point) in self.carried:
                             row = {self.again[b, point]: 1.0, **self._present(parent, point, -1.0)}
                             self.program.at_most(0.0, row)
 
-    def _bytes(self) -> None:  # rule 4
+    def _bytes(self) -> None:  # RELAX-4
         problem, count = self.problem, len(self.problem.anchors)
-        fixed = np.zeros(count + 1)
+        fixed: list[ledger.Held] = []
         rows: list[dict[int, float]] = [{} for _ in range(count)]
         next_point: dict[tuple[int, int], int] = {}
         for b, points in enumerate(self.points.of):
             buffer = problem.buffers[b]
             moved = buffer.swappable or buffer.recomputable
-            # Up to here it is there whatever is decided: one that cannot be moved until its last reader has run.
+            # Present up to here whatever is decided; a buffer that cannot move, until its last reader has run.
             last = buffer.defined if moved else count - 1 if buffer.returned else max([buffer.defined, *buffer.reads])
-            fixed[buffer.defined] += buffer.bytes
-            fixed[last + 1] -= buffer.bytes
+            fixed.append(ledger.Held(buffer.bytes, buffer.defined, last))
             before = buffer.defined
             for point in points:
                 next_point[b, before] = point
@@ -187,12 +184,12 @@ class _Builder:
                     if t > last:
                         rows[t][self.carried[b, point]] = buffer.bytes
                 if point in buffer.reads and point > last:
-                    fixed[point] += buffer.bytes
-                    fixed[point + 1] -= buffer.bytes
+                    fixed.append(ledger.Held(buffer.bytes, point, point))
                     if buffer.mapped and (b, point) in self.swapped:
                         rows[point][self.swapped[b, point]] = -buffer.bytes
                 before = point
-        limits = self.budget - problem.base_bytes - problem.small_bytes - problem.workspace_bytes - fixed.cumsum()[:-1]
+        live = ledger.live_bytes(fixed, count)
+        limits = self.budget - problem.base_bytes - problem.small_bytes - problem.workspace_bytes - live
         for buffer in problem.buffers:
             t = buffer.defined
             olds = [p for p in buffer.overwrites if not problem.buffers[p].returned and problem.buffers[p].defined < t]
@@ -201,13 +198,28 @@ class _Builder:
             saved = self.program.column(whole=False)
             rows[t][saved] = -buffer.bytes
             moving = {self.carried[p, next_point[p, t]]: 1.0 for p in olds if (p, t) in next_point}
-            if len(moving) == len(olds):  # else one of them ends here in any case
+            if len(moving) == len(olds):  # else one of them ends here anyway
                 self.program.at_most(float(len(olds)), {saved: 1.0, **moving})
         for row, limit in zip(rows, limits, strict=True):
             if sum(v for v in row.values() if v > 0) > limit:
                 self.program.at_most(limit / 1e6, {c: v / 1e6 for c, v in row.items()})
 
-    def _delays(self) -> None:  # rule 5
+    def _delays(self) -> None:  # RELAX-5
+        before = self._anchor_delays()
+        end = self.program.column(cost=1.0, high=np.inf, whole=False)
+        if before is not None:
+            self.program.at_most(0.0, {before: 1.0, end: -1.0})
+        outs = sorted(self.out, key=lambda b: -self.problem.buffers[b].defined)
+        seconds: dict[int, float] = {}
+        for b in outs:
+            buffer = self.problem.buffers[b]
+            seconds[self.out[b]] = buffer.bytes / self.machine.swap_out_bytes_per_second
+            room = float(self.begins[-1]) - float(self.begins[buffer.defined + 1])
+            if sum(seconds.values()) > room:
+                self.program.at_most(room, {**seconds, end: -1.0})
+
+    def _anchor_delays(self) -> int | None:
+        """Delays by recomputing and by late swap-ins; the column of the last, None without any."""
         problem, program = self.problem, self.program
         recomputed: dict[int, dict[int, float]] = defaultdict(dict)
         for (b, point), column in self.again.items():
@@ -241,17 +253,7 @@ class _Builder:
                 inside = {column: seconds for ready_at, column, seconds in due if ready_at >= start}
                 if 0 <= room < sum(inside.values()):
                     program.at_most(room, {**inside, delay: -1.0})
-        end = program.column(cost=1.0, high=np.inf, whole=False)
-        if before is not None:
-            program.at_most(0.0, {before: 1.0, end: -1.0})
-        total = float(self.begins[-1])
-        outs = sorted(self.out, key=lambda b: -problem.buffers[b].defined)
-        late_outs: dict[int, float] = {}
-        for b in outs:
-            late_outs[self.out[b]] = problem.buffers[b].bytes / self.machine.swap_out_bytes_per_second
-            room = total - float(self.begins[problem.buffers[b].defined + 1])
-            if sum(late_outs.values()) > room:
-                program.at_most(room, {**late_outs, end: -1.0})
+        return before
 
     def solve(self) -> Relaxed:
         program = self.program
@@ -265,7 +267,7 @@ class _Builder:
             integrality=np.array(program.whole),
             bounds=Bounds(np.array(program.low), np.array(program.high)),
             constraints=LinearConstraint(matrix, ub=limits),
-            options={"time_limit": SECONDS, "node_limit": NODES, "mip_rel_gap": GOOD_ENOUGH},
+            options={"time_limit": PROGRAM_SECONDS, "node_limit": NODES, "mip_rel_gap": GOOD_ENOUGH},
         )
         if found.status == 2:
             return Relaxed(None, float("inf"))

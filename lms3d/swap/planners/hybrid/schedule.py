@@ -1,17 +1,18 @@
 """Decisions -> an explicit schedule: what runs when, which copy of a buffer each reader gets, bytes and seconds. No TensorFlow.
 
-Events are the anchors in their order, and before an anchor the ops that are recomputed for it. Rules:
- 1. A buffer's reads fall into segments: a gap of more than `split` anchors starts a new one. A kept buffer has one segment.
- 2. Segment 0 uses the original. Each further segment has a copy, swapped in or recomputed just before its first read. Both
-    may happen to a swapped buffer: a segment with a read at an anchor of `again` is recomputed.
- 3. Recomputing reads the parents at that moment: these reads join the parents' own segments (parents are older, so one
-    pass from the youngest buffer to the oldest settles everything).
- 4. The links to and from the tier are serial. A swap-out starts when the buffer exists and holds the original until it is
-    complete (tight: the next event waits for it). A swap-in is issued as late as hides its transfer (tight: just before its
-    reader, which waits).
- 5. A forwarding op writes into an input copy that ends with it, but for an original that goes to the tier.
- 6. A mapped buffer, once swapped out, is read where it lies: its swap-ins take neither memory nor time, and nobody writes
-    into them. They are called `LEAD` events ahead.
+Events are the anchors in their order, and before an anchor the ops that are recomputed for it.
+
+SCHEDULE-1  A buffer's reads fall into segments: a gap of more than `split` anchors starts a new one. A kept buffer has one.
+SCHEDULE-2  Segment 0 uses the original. Each further segment has a copy, swapped in or recomputed just before its first read.
+            A swapped buffer can do both: a segment with a read at an anchor of `again` is recomputed.
+SCHEDULE-3  Recomputing reads the parents at that moment. These reads join the parents' own segments; parents are older, so
+            one pass from the youngest buffer to the oldest settles everything.
+SCHEDULE-4  The links to and from the tier are serial. A swap-out starts when the buffer exists and holds the original until
+            it is complete (tight: the next event waits for it). A swap-in starts as late as still hides its transfer (tight:
+            just before its reader, which waits).
+SCHEDULE-5  A forwarding op writes into an input copy that ends with it, except an original that goes to the tier.
+SCHEDULE-6  A mapped buffer, once swapped out, is read where it lies: its swap-ins take neither memory nor time, and nobody
+            writes into them. They are called `LEAD` events ahead.
 """
 
 from __future__ import annotations
@@ -24,11 +25,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lms3d.swap import ledger
 from lms3d.swap.cost import Machine
-from lms3d.swap.planners.hybrid.problem import Problem, Reader
-
-SPLIT = 3  # anchors: shorter gaps are never worth a copy
-LEAD = 4  # events: a mapped swap-in takes no memory, so that nothing need wait for the call that hands it over
+from lms3d.swap.planners.hybrid.problem import Event, Problem
+from lms3d.swap.tuning import LEAD, SPLIT
 
 
 class Mode(enum.IntEnum):
@@ -39,7 +39,7 @@ class Mode(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Choice:
-    """What happens to one buffer. `tight_out`, `tight_in`, `split`: rules 4 and 1; `again`, of a swapped one: rule 2."""
+    """What happens to one buffer. tight_out, tight_in: SCHEDULE-4; split: SCHEDULE-1; again: SCHEDULE-2."""
 
     mode: Mode = Mode.KEEP
     tight_out: bool = False
@@ -53,10 +53,10 @@ KEEP = Choice()
 
 @dataclass(slots=True)
 class Copy:
-    """One life of a buffer: events `start`..`end` inclusive; `number` 0 is the original; `heir` takes over its memory.
+    """One life of a buffer: events `start` to `end` inclusive; `number` 0 is the original; `heir` takes over its memory.
 
-    mode: where it comes from, KEEP for the original. last_read: as `end`, but without the wait for its swap-out. bytes: of the
-    device's memory (rule 6).
+    mode: where it comes from, KEEP for the original. last_read: as `end`, without the wait for its swap-out. bytes: on the
+    device (SCHEDULE-6).
     """
 
     buffer: int
@@ -64,7 +64,7 @@ class Copy:
     mode: Mode
     start: int
     end: int
-    readers: Sequence[Reader]
+    readers: Sequence[Event]
     first_read: int
     last_read: int
     bytes: int
@@ -73,21 +73,20 @@ class Copy:
 
 @dataclass
 class Schedule:
-    """The result. `events[i]` is (anchor, buffer) as in `Reader`; arrays are per event."""
+    """The result. live_bytes: int64, shape (events,). release: swapped buffer -> event that waits for its swap-out."""
 
-    events: list[Reader]
+    events: list[Event]
     copies: list[Copy]
     live_bytes: np.ndarray
     seconds: float
     stall_seconds: float
-    release: dict[int, int] = field(default_factory=dict)  # swapped buffer -> event that waits for its swap-out
+    release: dict[int, int] = field(default_factory=dict)
     base_bytes: int = 0
-
     transfer_price_seconds: float = 0.0
 
     @property
     def cost_seconds(self) -> float:
-        """What the planner makes small: the step's time, and a price for the transfers."""
+        """What the planner minimises: the step's time, and a price for the transfers."""
         return self.seconds + self.transfer_price_seconds
 
     @property
@@ -111,11 +110,7 @@ def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Sch
     copies = _copies(problem, choices, segments, at, event_of, len(seconds))
     release = _place_swaps(problem, choices, copies, begins, machine)
     _forward(problem, copies, at, release)
-    change = [0] * (len(seconds) + 1)
-    for copy in copies:
-        change[copy.start] += copy.bytes
-        change[copy.end + 1] -= copy.bytes
-    live = np.array(change, np.int64).cumsum()[:-1] + problem.base_bytes
+    live = ledger.live_bytes(copies, len(seconds)) + problem.base_bytes
     live[anchor_at] += problem.small_bytes + problem.workspace_bytes
     live[recomputed_at] += problem.small_bytes[before]
     ended = {c.buffer: c.end for c in copies if c.number == 0 and c.buffer in release}
@@ -126,11 +121,11 @@ def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Sch
     return Schedule(events, copies, live, total, total - begins[-1], release, problem.base_bytes, transfers)
 
 
-def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, list[list[Reader]]], list[Reader]]:
-    """Rules 1 to 3: readers of each moved buffer by segment, and the recomputed ones in order."""
-    extra: dict[int, list[Reader]] = defaultdict(list)
-    recomputed: list[Reader] = []
-    found: dict[int, list[list[Reader]]] = {}
+def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, list[list[Event]]], list[Event]]:
+    """SCHEDULE-1 to 3: readers of each moved buffer by segment, and what is recomputed, in order."""
+    extra: dict[int, list[Event]] = defaultdict(list)
+    recomputed: list[Event] = []
+    found: dict[int, list[list[Event]]] = {}
     for b in problem.youngest_first:
         choice = choices.get(b, KEEP)
         if choice.mode is Mode.KEEP and b not in extra:
@@ -143,27 +138,27 @@ def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, l
         if choice.mode is Mode.KEEP:
             found[b] = [readers]
             continue
-        segments: list[list[Reader]] = [[]]
+        segments: list[list[Event]] = [[]]
         last = buffer.defined
         for reader in readers:
-            if reader.anchor - last > choice.split:
+            if reader.anchor - last > choice.split:  # SCHEDULE-1
                 segments.append([])
             segments[-1].append(reader)
             last = reader.anchor
         found[b] = segments
         for segment in segments[1:]:
             if _source(choice, segment) is Mode.RECOMPUTE:
-                event = Reader(segment[0].anchor, b)
+                event = Event(segment[0].anchor, b)
                 recomputed.append(event)
-                for parent in buffer.parents:
+                for parent in buffer.parents:  # SCHEDULE-3
                     extra[parent].append(event)
-    # Among recomputed ops before one anchor the older buffer comes first, since the younger may read it.
+    # Before one anchor the older buffer comes first, since the younger may read it.
     recomputed.sort(key=lambda e: (e.anchor, problem.buffers[e.buffer].defined, e.buffer))
     return found, recomputed
 
 
-def _events(problem: Problem, recomputed: list[Reader]) -> list[Reader]:
-    events: list[Reader] = []
+def _events(problem: Problem, recomputed: list[Event]) -> list[Event]:
+    events: list[Event] = []
     done = 0
     for event in recomputed:
         events += problem.anchor_events[done : event.anchor]
@@ -172,9 +167,9 @@ def _events(problem: Problem, recomputed: list[Reader]) -> list[Reader]:
     return [*events, *problem.anchor_events[done:]]
 
 
-def _source(choice: Choice, readers: Sequence[Reader]) -> Mode:
+def _source(choice: Choice, readers: Sequence[Event]) -> Mode:
     """Where the copy for a segment of a moved buffer comes from."""
-    if choice.again and any(r.anchor in choice.again for r in readers):
+    if choice.again and any(r.anchor in choice.again for r in readers):  # SCHEDULE-2
         return Mode.RECOMPUTE
     return choice.mode
 
@@ -182,13 +177,12 @@ def _source(choice: Choice, readers: Sequence[Reader]) -> Mode:
 def _copies(
     problem: Problem,
     choices: dict[int, Choice],
-    segments: dict[int, list[list[Reader]]],
+    segments: dict[int, list[list[Event]]],
     at: list[int],
-    event_of: dict[Reader, int],
+    event_of: dict[Event, int],
     count: int,
 ) -> list[Copy]:
     copies = []
-    itself = len(problem.buffers)
     for b, defined, first_read, last, whole, size in problem.kept_lives:
         if b not in segments:  # kept, and nobody but the anchors reads it
             end = at[last]
@@ -196,12 +190,12 @@ def _copies(
             continue
         buffer = problem.buffers[b]
         for k, readers in enumerate(segments[b]):
-            reads = [at[r[0]] if r[1] == itself else event_of[r] for r in readers]
+            reads = [event_of[r] if r in event_of else at[r.anchor] for r in readers]
             first = at[buffer.defined] if k == 0 else min(reads)
             first_read = min(reads, default=first)
             mode = _source(choices[b], readers) if k else Mode.KEEP
             if mode is Mode.RECOMPUTE:
-                first = event_of[Reader(readers[0].anchor, b)]
+                first = event_of[Event(readers[0].anchor, b)]
             end = count - 1 if buffer.returned else max(reads, default=first)
             size = 0 if buffer.mapped and mode is Mode.SWAP else buffer.bytes
             copies.append(Copy(b, k, mode, first, max(end, first), readers, first_read, end, size))
@@ -211,7 +205,7 @@ def _copies(
 def _place_swaps(
     problem: Problem, choices: dict[int, Choice], copies: list[Copy], begins: list[float], machine: Machine
 ) -> dict[int, int]:
-    """Rule 4: lengthen originals until they are written, start swap-ins early enough. Returns buffer -> release event."""
+    """SCHEDULE-4: hold originals until they are written, start swap-ins early enough. Returns buffer -> release event."""
     swapped_in = [c for c in copies if c.mode is Mode.SWAP]
     back = {c.buffer for c in swapped_in}
     originals = [c for c in copies if c.number == 0 and c.buffer in back]
@@ -242,10 +236,9 @@ def _place_swaps(
 
 
 def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[int, int]) -> None:
-    """Rule 5: an input that ends where an op may write in place ends one event earlier, its bytes are taken over.
+    """SCHEDULE-5: an input that ends where an op may write in place ends one event earlier, and its bytes are taken over.
 
-    A kernel asks for its first input first. Not an original that goes to the tier: it is held until its time is over (`emit`,
-    rule 4).
+    A kernel asks for its first input first. An original that goes to the tier is held until its time is over (EMIT-4).
     """
     ending: dict[tuple[int, int], Copy] = {}
     for copy in copies:
@@ -266,13 +259,9 @@ def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[
 
 
 def _timeline(
-    problem: Problem,
-    copies: list[Copy],
-    release: dict[int, int],
-    begins: list[float],
-    machine: Machine,
+    problem: Problem, copies: list[Copy], release: dict[int, int], begins: list[float], machine: Machine
 ) -> float:
-    """Seconds of the step: compute and both links are serial resources, waits as in the schedule."""
+    """Seconds of the step: compute and both links are serial; waits as in the schedule."""
     starts: dict[int, list[Copy]] = defaultdict(list)
     needs: dict[int, list[Copy]] = defaultdict(list)
     for copy in copies:
@@ -294,13 +283,8 @@ def _timeline(
                 begin = max(in_free, now, written.get(copy.buffer, 0.0))
                 in_free = begin + copy.bytes / machine.swap_in_bytes_per_second
                 arrived[copy.buffer, copy.number] = in_free
-        ready = max(
-            [
-                now,
-                *(arrived[c.buffer, c.number] for c in needs[event]),
-                *(written.get(b, 0.0) for b in waits[event]),
-            ]
-        )
+        came = (arrived[c.buffer, c.number] for c in needs[event])
+        ready = max([now, *came, *(written.get(b, 0.0) for b in waits[event])])
         waited += ready - now
         done = begins[event + 1] + waited
         for copy in starts[event]:

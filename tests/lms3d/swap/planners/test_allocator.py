@@ -261,7 +261,7 @@ def test_small_tensors_are_there_as_soon_as_their_inputs():
     )
     problem = reduce(graph, SECONDS)
     assert problem.anchors == ("a", "b", "late", "c")
-    assert [(s.first, s.last) for s in problem.small] == [(0, 3), (2, 3)]
+    assert [(s.start, s.end) for s in problem.small] == [(0, 3), (2, 3)]
 
 
 def test_what_is_more_than_a_crumb_has_its_place_in_the_order():
@@ -309,7 +309,7 @@ def pooled(**choices):
 
 def test_what_a_pooling_hides_lives_until_its_gradient():
     problem, schedule = pooled()
-    assert [(s.bytes, s.first, s.last, s.hidden) for s in problem.small] == [(MIB, 1, 8, True)]
+    assert [(s.bytes, s.start, s.end, s.hidden) for s in problem.small] == [(MIB, 1, 8, True)]
     hidden = next(life for life in _held_lives(problem, schedule, random.Random(1), in_turn=True) if life.bytes == MIB)
     assert (hidden.start, hidden.end) == (1, 8)  # not shifted
     assert schedule.live_bytes[1] == 4 * MIB
@@ -318,7 +318,7 @@ def test_what_a_pooling_hides_lives_until_its_gradient():
 def test_what_a_pooling_that_is_computed_again_hides():
     """Its gradient reads the second one, which hides as much from there on; what the first one hides nobody needs."""
     problem, schedule = pooled(p=Mode.RECOMPUTE)
-    again = [i for i, e in enumerate(schedule.events) if e.buffer != len(problem.buffers)]
+    again = [i for i, e in enumerate(schedule.events) if not e.is_anchor]
     hidden = [
         life for life in _held_lives(problem, schedule, None, in_turn=True) if life.bytes == MIB and life.turn == 3
     ]

@@ -18,7 +18,8 @@ from lms3d.swap.request import Settings
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
-from lms3d.swap.tiers.base import DiskTier, HostTier
+from lms3d.swap.tiers.disk import DiskTier
+from lms3d.swap.tiers.host import HostTier
 from tests.lms3d.swap.traced import batch, same_bits
 
 SPEC = tf.TensorSpec((2, 16, 16, 256), tf.float32)  # 512 KiB: limits are whole MiB

@@ -23,8 +23,8 @@ import tensorflow as tf
 
 from lms3d.errors import StorageError
 from lms3d.keras_step.callback import LMS
-from lms3d.swap.tiers import base, swap_file
-from lms3d.swap.tiers.base import DiskTier
+from lms3d.swap.tiers import disk, swap_file
+from lms3d.swap.tiers.disk import DiskTier
 from lms3d.swap.tiers.swap_file import SwapFile
 from tests.lms3d.swap.traced import batch, by_tflms, chain
 
@@ -105,7 +105,7 @@ def test_nor_is_it_read_where_it_lies(thin):
 
 
 def test_nor_between_the_look_for_it_and_the_read(thin, monkeypatch):
-    monkeypatch.setattr(swap_file, "_LEAST_MAPPED_BYTES", 1 + SIZE)
+    monkeypatch.setattr(swap_file, "LEAST_MAPPED_BYTES", 1 + SIZE)
     (file,) = lost(thin)
     monkeypatch.setattr(swap_file, "_resident", lambda mapped: True)
     with pytest.raises(OSError, match=FAILED):
@@ -114,7 +114,7 @@ def test_nor_between_the_look_for_it_and_the_read(thin, monkeypatch):
 
 def test_the_error_outlives_the_inode(thin):
     """Small tensors in many files: what the system knows of a file goes with its last page, unless somebody holds it."""
-    size = swap_file._LEAST_MAPPED_BYTES // 2
+    size = swap_file.LEAST_MAPPED_BYTES // 2
     files = lost(thin, size, SIZE // size)
     Path("/proc/sys/vm/drop_caches").write_text("2")
     wrong = 0
@@ -199,7 +199,7 @@ def test_fit_asks_after_a_step_in_which_pages_came_back(tmp_path, monkeypatch):
     data = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
     monkeypatch.setattr(swap_file._LIBC, "msync", fails(errno.ENOSPC))
     faults = iter([7, 7, 7, 7, 7, 9])  # before each step, before and after its function
-    monkeypatch.setattr(base, "_pages_read", lambda: next(faults))
+    monkeypatch.setattr(disk, "_pages_read", lambda: next(faults))
     new = model.get_weights()
     model.fit(*data, batch_size=8, verbose=0, callbacks=[lms])
     good = model.get_weights()
@@ -220,7 +220,7 @@ def test_so_does_a_function_that_was_rewritten(tmp_path, monkeypatch):
     monkeypatch.setattr(swap_file._LIBC, "msync", fails(errno.ENOSPC))
     made.function(batch())
     faults = iter([7, 9])
-    monkeypatch.setattr(base, "_pages_read", lambda: next(faults))
+    monkeypatch.setattr(disk, "_pages_read", lambda: next(faults))
     with pytest.raises(StorageError, match=r"swap folder .*No space left .* while writing back"):
         made.function(batch())
     tier.close()

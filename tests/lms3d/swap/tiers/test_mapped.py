@@ -21,7 +21,8 @@ from lms3d.swap.simulate import simulate
 from lms3d.swap.tensorflow import speeds, surgery
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
-from lms3d.swap.tiers.base import DiskTier
+from lms3d.swap.tiers import disk
+from lms3d.swap.tiers.disk import DiskTier
 from tests.lms3d.swap.toy_graphs import MIB, SECONDS, op, placeholder, step, training
 from tests.lms3d.swap.traced import SPEC, batch, by_tflms, chain, fork, same_bits, u_net
 
@@ -99,11 +100,7 @@ def test_nobody_writes_into_a_mapped_copy():
         problem = reduce(graph, machine)
         a, b = (next(i for i, x in enumerate(problem.buffers) if x.root == name) for name in ("a:0", "b:0"))
         schedule = build(problem, {a: Choice(Mode.SWAP, tight_out=True)}, machine)
-        at = next(
-            i
-            for i, e in enumerate(schedule.events)
-            if e.buffer == len(problem.buffers) and e.anchor == problem.buffers[b].defined
-        )
+        at = next(i for i, e in enumerate(schedule.events) if e.is_anchor and e.anchor == problem.buffers[b].defined)
         assert schedule.live_bytes[at] == pytest.approx(4 * MIB, abs=0.3 * MIB)
         assert [c.heir is not None for c in schedule.copies if c.buffer == a and c.number] == [machine is SECONDS]
 
@@ -282,7 +279,7 @@ def test_a_cpu_and_a_disk_that_writes_in_place_are_mapped(tmp_path, monkeypatch)
     """Asked each time: what was measured in one folder says nothing about the file system of another."""
     monkeypatch.setattr(speeds, "cache_directory", lambda: tmp_path / "cache")
     for in_place in (True, False, True):
-        monkeypatch.setattr(speeds, "writes_in_place", lambda folder, in_place=in_place: in_place)
+        monkeypatch.setattr(disk, "writes_in_place", lambda folder, in_place=in_place: in_place)
         assert speeds.machine("CPU:0", "disk", tmp_path).mapped is in_place
     assert speeds.machine("CPU:0", "disk", tmp_path, mapped=False).mapped is False
     assert speeds.machine("CPU:0", "host", None).mapped is False

@@ -118,7 +118,7 @@ def test_nothing_is_mapped_as_nothing(file):
 
 def test_copies_by_several_threads_are_whole(tmp_path, monkeypatch):
     """Every byte of a tensor that is copied in parts, whatever its size."""
-    monkeypatch.setattr(swap_file, "_PART_BYTES", 1 << 12)
+    monkeypatch.setattr(swap_file, "PART_BYTES", 1 << 12)
     monkeypatch.setattr(swap_file.os, "sched_getaffinity", lambda _: set(range(8)))
     for size in (1, 4095, 4096, 12289, 5 * 4096, 100_003):
         source = np.random.default_rng(size).integers(0, 256, size, np.uint8)

@@ -19,10 +19,10 @@ import tensorflow as tf
 
 from lms3d.errors import InputError, StorageError
 from lms3d.keras_step.callback import LMS
-from lms3d.swap.engine import choose_tier
 from lms3d.swap.tensorflow import surgery
-from lms3d.swap.tiers import base, swap_file
-from lms3d.swap.tiers.base import DiskTier, remove_orphans
+from lms3d.swap.tiers import choose_tier, disk, swap_file
+from lms3d.swap.tiers.disk import DiskTier
+from lms3d.swap.tiers.orphans import remove_orphans
 from lms3d.swap.tiers.swap_file import SwapFile
 from tests.lms3d.swap.traced import SPEC, batch, by_tflms, chain, same_bits
 
@@ -82,7 +82,7 @@ def test_files_go_with_the_last_function_that_swaps_to_them(tmp_path, mapped):
 def test_a_fork_leaves_its_parents_files_alone(tmp_path, monkeypatch):
     tier = DiskTier(tmp_path)
     with monkeypatch.context() as child:
-        child.setattr(base.os, "getpid", lambda: -1)
+        child.setattr(disk.os, "getpid", lambda: -1)
         tier.close()
     assert folders(tmp_path) == [tier.directory]
     tier.directory.joinpath("lock").unlink()
@@ -115,7 +115,7 @@ def test_a_discarded_function_leaves_no_files_and_others_keep_theirs(tmp_path):
 def test_seconds_of_transfers_that_overlap_count_once(tmp_path, monkeypatch):
     tier = DiskTier(tmp_path)
     clock = iter((10.0, 17.0, 20.0, 21.0))
-    monkeypatch.setattr(base.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(disk.time, "perf_counter", lambda: next(clock))
     with tier._busy("swap_in_seconds"), tier._busy("swap_in_seconds"):
         pass
     with tier._busy("swap_in_seconds"):
@@ -137,7 +137,7 @@ def test_short_writes_and_reads_go_on(tmp_path, monkeypatch):
 
 OWNER = """
 import sys
-from lms3d.swap.tiers.base import DiskTier
+from lms3d.swap.tiers.disk import DiskTier
 tier = DiskTier(sys.argv[1])
 print(tier.directory, flush=True)
 sys.stdin.read()  # until the test closes it
