@@ -8,8 +8,8 @@ from __future__ import annotations
 # -- planning ------------------------------------------------------------------------------------------------------
 
 UNORDERED = 1.05
-"""Factor on the limit at which an unplanned step is trusted to run. Ready ops run side by side, so the peak lies above
-that of a serial step. Larger: LMS steps in earlier. Measured: `python -m experiments.lms_overhead`, group "limits"."""
+"""Factor on the limit at which an unplanned step is trusted to run. Ready ops run side by side, so the peak is above that of
+a serial step. Larger: LMS steps in earlier than it need. Checked by `python -m experiments.lms_overhead`, group "limits"."""
 
 NAMED_TENSORS = 3
 """Tensors named in a "does not fit" message. Keeps the message to one line; not measured."""
@@ -32,13 +32,13 @@ TFLMS_SAFETY = 0.94
 
 HYBRID_SECONDS = 10.0
 """Most effort, in seconds by price list, for a step of up to HYBRID_ANCHORS anchors; in proportion for larger ones.
-Trades planning time for step time; `python -m experiments.lms_overhead`, column "planning"."""
+Trades planning time for step time; tests/lms3d/swap/planners/test_effort.py holds a run to it."""
 
 HYBRID_ANCHORS = 600
 """Anchors of isensee2017, the step that HYBRID_SECONDS was chosen for."""
 
 EXCHANGED_PLANS = 2
-"""Cheapest plans that PLAN-4 starts from. More cost as much again each and rarely win; `experiments.lms_overhead`."""
+"""Cheapest plans that PLAN-4 starts from. Planning time, as much again for each, for step time. A margin, not measured."""
 
 EXACT_SHARE = 0.25
 """Largest share of a small effort for the mixed-integer program. A margin, not measured."""
@@ -75,19 +75,19 @@ OP_SECONDS = 5e-5
 # -- engine --------------------------------------------------------------------------------------------------------
 
 NEAR_LIMIT = 0.7
-"""Predicted share of the limit from which on oneDNN kernels are guarded. The guard costs well under 1 % of a step; without
-it, running out of memory ends the process. A margin, not measured."""
+"""Predicted share of the limit from which on oneDNN kernels are guarded. Without a guard, running out of memory ends the
+process; with one, the step has an op more per kernel. A margin, not measured."""
 
 # -- plan_cache ----------------------------------------------------------------------------------------------------
 
 MOST_PLANS = 100
-"""Plans kept in the cache folder, of about 100 KB each. Disk space for planning time; not measured."""
+"""Plans kept in the cache folder. Disk space for planning time; not measured."""
 
 # -- keras_step/adaptation -----------------------------------------------------------------------------------------
 
 COLD, WARM = 1, 3
 """Steps of a plan that are left out (tracing and planning are in the first), and that are counted then. More give steadier
-medians and a later second plan; tests/lms3d/keras_step/test_closing_the_loop.py."""
+figures and a later second plan; tests/lms3d/keras_step/test_closing_the_loop.py."""
 
 MOST_CHANGES = 3
 """New plans per step and run: each costs a trace and a plan. Not measured."""
@@ -103,8 +103,7 @@ SLOW = 0.7
 """Share of the planned bandwidth below which a link counts as slow. A margin, not measured."""
 
 MATTERS = 0.02
-"""Share of a step's time below which a difference is noise: the spread of steps on an idle machine,
-`python -m experiments.lms_overhead`, group "times"."""
+"""Share of a step's time below which a difference is taken for noise. A margin, not measured."""
 
 # -- keras_step/step_runner and on_device --------------------------------------------------------------------------
 

@@ -264,6 +264,16 @@ def test_a_real_child_trains_under_a_hard_limit(tmp_path):
     assert Result.load(tmp_path / "parts" / f"{part.name}.json") == result
 
 
+@pytest.mark.parametrize("method", parts.UNIFORM)
+def test_one_decision_for_every_tensor_is_a_planner_of_lms(method):
+    from experiments.overhead import steps_tensorflow
+    from lms3d.swap.planners import PLANNERS
+
+    lms = steps_tensorflow._callback(method)
+    assert lms.planner == PLANNERS[parts.UNIFORM[method]].name
+    assert not lms.adapt
+
+
 @pytest.mark.parametrize("method", [parts.KERAS_REMAT, parts.RECOMPUTE_GRAD])
 def test_every_block_of_the_network_is_recomputed(method):
     from experiments.overhead import variants

@@ -9,8 +9,11 @@ import pytest
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.swap import edit
 from lms3d.swap.cost import Machine
-from lms3d.swap.planners.tflms import SAFETY, Parameters, build, make
+from lms3d.swap.planners.tflms import Parameters, autotune, build
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
 from lms3d.swap.simulate import simulate
+from lms3d.swap.tuning import TFLMS_SAFETY
 from tests.lms3d.swap.toy_graphs import MIB, op, placeholder, step, training, worked_example
 
 FIXED = Parameters(swapout_threshold=4, swapin_ahead=1, swapin_groupby=0, sync_mode=0)
@@ -136,7 +139,7 @@ PEAK = simulate(GRAPH, MACHINE).peak_bytes
 
 
 def limit_for(peak_bytes: int) -> int:
-    return int(peak_bytes / SAFETY) + 1
+    return int(peak_bytes / TFLMS_SAFETY) + 1
 
 
 def peak(parameters: Parameters) -> int:
@@ -148,14 +151,14 @@ def chosen(made) -> Parameters:
 
 
 def test_what_fits_is_left_alone():
-    assert make(GRAPH, Parameters(), limit_for(PEAK), MACHINE).empty
+    assert autotune(GRAPH, Parameters(), limit_for(PEAK), MACHINE).empty
 
 
 @pytest.mark.parametrize("share", [0.9, 0.7, 0.55])
 def test_tuned_parameters_fit_and_are_the_largest_that_do(share):
     limit = limit_for(int(PEAK * share))
-    parameters = chosen(make(GRAPH, Parameters(), limit, MACHINE))
-    budget = limit * SAFETY
+    parameters = chosen(autotune(GRAPH, Parameters(), limit, MACHINE))
+    budget = limit * TFLMS_SAFETY
     assert peak(parameters) <= budget < PEAK
     first = replace(parameters, swapin_ahead=1, swapin_groupby=0)
     assert peak(replace(first, swapout_threshold=parameters.swapout_threshold + 1)) > budget
@@ -166,7 +169,7 @@ def test_tuned_parameters_fit_and_are_the_largest_that_do(share):
 
 def test_tighter_limits_never_get_a_larger_threshold():
     thresholds = [
-        chosen(make(GRAPH, Parameters(), limit_for(int(PEAK * share)), MACHINE)).swapout_threshold
+        chosen(autotune(GRAPH, Parameters(), limit_for(int(PEAK * share)), MACHINE)).swapout_threshold
         for share in (0.95, 0.8, 0.65, 0.5)
     ]
     assert thresholds == sorted(thresholds, reverse=True)
@@ -175,19 +178,20 @@ def test_tighter_limits_never_get_a_larger_threshold():
 
 def test_given_values_are_kept():
     given = Parameters(swapout_threshold=3, sync_mode=3)
-    made = chosen(make(GRAPH, given, limit_for(int(PEAK * 0.8)), MACHINE))
+    made = chosen(autotune(GRAPH, given, limit_for(int(PEAK * 0.8)), MACHINE))
     assert (made.swapout_threshold, made.sync_mode) == (3, 3)
     assert made.fixed
 
 
 def test_fixed_values_are_not_tuned_even_if_they_do_not_fit():
     fixed = replace(FIXED, swapout_threshold=7)
-    assert make(GRAPH, fixed, 1, MACHINE) == build(GRAPH, fixed)
+    request = Settings(limit_bytes=1, planner="tflms", parameters=fixed).request(GRAPH, MACHINE)
+    assert make_plan(replace(request, with_floor=False))[0] == build(GRAPH, fixed)
 
 
 def test_nothing_fits():
     with pytest.raises(DoesNotFit, match=r"cannot make the step fit in 8 MiB.*--memory-limit"):
-        make(GRAPH, Parameters(), 8 * MIB, MACHINE)
+        autotune(GRAPH, Parameters(), 8 * MIB, MACHINE)
 
 
 def test_building_needs_every_value():
