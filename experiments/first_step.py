@@ -1,7 +1,7 @@
 """`python -m experiments.first_step`: does the first step take longer with LMS than with Keras's own `fit`?
 
 The first step is where tracing, planning and rewriting are paid for. Every measurement is a process of its own, since the
-second step of a process traces nothing; the ways take turns, so that what else the machine does meets all of them.
+second step of a process traces nothing; the ways take turns, so that other load on the machine affects all of them alike.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ exit codes: 0 done, 2 wrong option or input, 3 does not fit into the limit, 130 
 
 
 class Trainer(Protocol):
-    """What is needed of a child process (see `overhead.process.Child`)."""
+    """What this needs of a child process (see `overhead.process.Child`)."""
 
     def step(self) -> dict[str, Any]: ...
     def kill(self) -> None: ...

@@ -1,7 +1,7 @@
 """The rooms of `experiments.lms_overhead`.
 
 parts      what one part measures and what came of it: values       process    starts a child, talks with it
-bench      parts -> results, saved, resumed, within a time limit    child      the child's half of the talk
+bench      parts -> results, saved, resumed, within a time limit    child      the child's side of the protocol
 schedule   which parts, in which order; smallest limits             steps_tensorflow, steps_torch, variants, network_torch
 results    results -> table, CSV, promises                          figure     results -> PNG
 """

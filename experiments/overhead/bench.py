@@ -46,9 +46,9 @@ class Trainer(Protocol):
 
 
 class Bench:
-    """Results of parts, from files or from children. `skipped`: what was left out, and why.
+    """Results of parts, from files or from children. skipped: what was left out, and why.
 
-    minutes: None is without end. again: run parts anew whose results are there.
+    minutes: None is without limit. again: rerun parts that have a result.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ def run(part: Part, start: Callable[[], Trainer], neighbour: Trainer | None) -> 
 
 
 def describe(result: Result) -> str:
-    """One line for a person who watches."""
+    """One line for the terminal."""
     if result.outcome == "predicted":
         return "predicted"
     if not result.trained:

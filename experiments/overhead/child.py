@@ -1,4 +1,4 @@
-"""The child's half of the talk (see `process`), and how much memory a process has. No TensorFlow here."""
+"""The child's side of the protocol (see `process`), and the memory of a process. No TensorFlow here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one part of the benchmark measures, and what came of it: values that are written as JSON. No TensorFlow here."""
+"""One part of the benchmark and its result: values that are written as JSON. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Part:
 
     @property
     def title(self) -> str:
-        """For a person who watches."""
+        """For the terminal."""
         limit = "" if self.limit_mib is None else f" in {self.limit_mib:,} MiB"
         return f"{self.model} at {self.resolution}, {self.method}{limit}"
 
@@ -77,7 +77,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a child told. `outcome`: "trained", "predicted", "out of memory", "does not fit" (the planner said so), "failed".
+    """What a child reported. `outcome`: "trained", "predicted", "out of memory", "does not fit" (by the planner), "failed".
 
     seconds, peaks_bytes: of the steps after the warm-up; baseline_seconds: of the neighbour before each.
     peak_bytes: the allocator's largest, warm-up included (TensorFlow only). resident_bytes: most anonymous memory of the

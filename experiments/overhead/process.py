@@ -1,4 +1,4 @@
-"""The parent's half of the talk with a child process that trains. No TensorFlow here.
+"""The parent's side of the protocol with a child process that trains. No TensorFlow here.
 
     child  -> {"ready": ..}                     once the model is built
     parent -> step          child -> {"seconds": .., "peak_bytes": .., ..}
@@ -25,12 +25,12 @@ from typing import Any
 from experiments.overhead.parts import TORCH_METHODS, Part
 
 ROOT = Path(__file__).parents[2]
-_LAST_SECONDS = 60.0  # for a process to end that has said its last word: it gives back its memory and its swap files
+_LAST_SECONDS = 60.0  # for a process to end after its last answer: it frees memory and swap files
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 
 
 class ChildFailed(RuntimeError):
-    """A child ended before its time. `outcome` as in `Result`; `values`: what it said last."""
+    """A child ended early. `outcome` as in `Result`; `values`: its last answer."""
 
     def __init__(self, outcome: str, detail: str, values: dict[str, Any] | None = None) -> None:
         super().__init__(f"{outcome}: {detail}")
@@ -68,7 +68,7 @@ class Child:
             self.process.stdin.write("step\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it has ended: its last words say why
+            pass  # it has ended: its last answer says why
         return self._answer()
 
     def finish(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Results -> table, CSV and what became of each promise. No TensorFlow here."""
+"""Results -> table, CSV, and whether each promise was kept. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """One promise of the issue. `met`: None where it was not measured."""
+    """`met`: None where it was not measured."""
 
     text: str
     measured: str

@@ -1,4 +1,4 @@
-"""What was planned for a step and what was measured: a value, as JSON and as Markdown. No TensorFlow here."""
+"""What was predicted for a step and what was measured, as JSON and as Markdown. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Round:
     """A plan for the step and how it did: predicted, and measured over its first warm steps (None: not, or not yet).
 
     plan: its number in lms_stats.csv, None where it never ran. budget_bytes: the limit that it was made for.
-    measured_stall_seconds: by how much the step took longer than its predicted computing, but no longer than transfers
-    were under way: the waiting itself cannot be seen. None where the tier does not measure transfers (host memory).
+    measured_stall_seconds: the time beyond the predicted computing, at most that of the transfers; waiting itself cannot be
+    observed. None where the tier does not measure transfers (host memory).
     """
 
     plan: int | None = None

@@ -68,7 +68,7 @@ def step_spec(model: keras.Model, path: Path, batch_size: int, size: int | None)
 
 
 def plan(model: keras.Model, path: Path, spec: Any, arguments: dict[str, Any]) -> Planned:
-    """`planning.plan_step` with these arguments. InputError where the model does not take such a batch."""
+    """`estimate.plan_step` with these arguments. InputError where the model does not take such a batch."""
     from lms3d.keras_step.estimate import plan_step
 
     try:

@@ -1,4 +1,4 @@
-"""Figures of every step, as a CSV file that grows while training runs, and their averages. No TensorFlow here."""
+"""Figures of every step: a CSV file that grows during training, and averages. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ COLUMNS = (
 
 
 class StepStatistics:
-    """One row per step. `warm_up` first steps of each plan are left out of the averages (tracing, caches).
+    """One row per step. The first `warm_up` steps of each plan (tracing, caches) are left out of the averages.
 
-    A resumed run goes on in the file that is there: its steps and plans count on from those, in the file's own columns. A file
-    that cannot be written is told of once, and then left alone: no training ends because of it.
-    `rows` holds the steps of this process alone.
+    A resumed run appends to the file: numbers of steps and plans continue, and the file keeps its columns. A file that cannot
+    be written is reported once and not tried again; training goes on. rows: the steps of this process.
     """
 
     def __init__(self, file: str | Path | None = None, *, warm_up: int = 1) -> None:
@@ -99,7 +98,7 @@ class StepStatistics:
 
 
 def _end_line(path: Path) -> None:
-    """Ends a last line that was cut off, so that the next one does not become a part of it."""
+    """Completes a last line that was cut off, so that the next row starts on a line of its own."""
     with path.open("r+b") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
@@ -108,5 +107,5 @@ def _end_line(path: Path) -> None:
 
 
 def _whole(text: str | None) -> int:
-    """A number in a file; -1 for what is none (a line that was cut off)."""
+    """-1 where the text is no number, as in a line that was cut off."""
     return int(text) if text is not None and text.isdecimal() else -1

@@ -1,11 +1,11 @@
 """Runs the steps of a Keras model: each new batch shape is traced, planned, rewritten and then watched.
 
-A plan is a prediction, and a pool of memory never looks the same twice. So the variables are saved before each step of
-a plan (a copy in the host's own memory: 100 MB, 12 ms, for 8 million parameters with Adam). Should the step run out
-of memory all the same, they are put back, a tighter plan is made, and the same batch runs again: nothing is lost and no
-number changes. They are put back, too, where the swap disk fails, before the error is raised. What the first steps of a
-training plan measure may ask for another one (`adaptation`). Rewriting edits a graph in place, so each plan gets a trace
-of its own, and the earlier function is kept until the new one has proved better.
+A plan is a prediction, and a memory pool is never quite as predicted. So the variables are saved before each step of a
+plan (a copy in host memory: 100 MB, 12 ms, for 8 million parameters with Adam). If the step runs out of memory all the
+same, they are restored, a tighter plan is made, and the same batch runs again: nothing is lost and no number changes.
+They are restored, too, before a failure of the swap disk is raised. The first steps of a training plan may ask for another
+one (`adaptation`). Rewriting edits a graph in place, so each plan has a trace of its own, and the earlier function is kept
+until the new one has proved better.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Copies of a step's variables in the host's own memory, taken again and again into the same place."""
+"""Copies of a step's variables in host memory, always into the same buffers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import tensorflow as tf
 
 
 class Snapshot:
-    """What `variables` held when `take` was called last; `restore` puts it back.
+    """The values of `variables` at the last `take`; `restore` puts them back.
 
-    One function call reads all variables, and the copies reuse their memory: 12 ms for 351 variables of 100 MB together,
+    One function call reads all variables into buffers that are reused: 12 ms for 351 variables of 100 MB together,
     where `variable.numpy()` into new arrays takes 65 to 120 ms.
     """
 

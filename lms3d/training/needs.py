@@ -1,4 +1,4 @@
-"""What a run will need, before it runs: from the options to the arguments of LMS, a prediction, and a length."""
+"""What a run will need: the arguments of LMS, a prediction, and a length, from the options."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def with_demonstration_limit(options: TrainConfig, task: Task) -> TrainConfig:
 def with_length(
     options: TrainConfig, task: Task, model: keras.Model, training_steps: int, validation_steps: int
 ) -> TrainConfig:
-    """Fills in epochs and steps. On the embedded data they fit into a demonstration, and it says how long that takes.
+    """Fills in epochs and steps. On the embedded data they are a demonstration's, whose duration is printed.
 
     training_steps, validation_steps: of a pass over all cases.
     """
