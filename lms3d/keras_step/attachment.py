@@ -1,4 +1,4 @@
-"""A step of LMS in the place of a Keras model's own, for one `fit`, `evaluate` or `predict`.
+"""A step of a Keras model: traced, and that of LMS in its place for one `fit`, `evaluate` or `predict`.
 
     model.train_function         the step of LMS
     model.make_train_function    on this instance alone: puts the step away, then makes the model's own
@@ -16,8 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from lms3d.errors import InputError
+from lms3d.swap.tensorflow import surgery
 
 _KERAS_TRAINER = next(one for one in keras.Model.__mro__ if "make_train_function" in vars(one))
 
@@ -77,15 +79,18 @@ def require_graph_step(model: keras.Model, kind: str) -> None:
         )
 
 
-def model_step(model: Any, step: str) -> Callable[[Any], Any]:
-    """`model.train_step`, `test_step` or `predict_step`, with optional batch parts converted as Keras does."""
-    converted: Callable[[Any], Any] = model._autoconvert_optionals(getattr(model, f"{step}_step"))
-    return converted
+def trace_step(model: Any, step: str, spec: Any) -> tf.types.experimental.ConcreteFunction:
+    """Trace `model.train_step`, `test_step` or `predict_step` for batches of `spec` (nested TensorSpecs, static shapes).
 
-
-def is_built(model: Any) -> bool:
-    """Whether all layers have their variables."""
-    return all(layer.built for layer in model._flatten_layers())
+    What is not built yet, the step itself builds as it is traced, as in Keras; TensorFlow then traces it once more. To predict, the
+    model need not be compiled.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    built = all(layer.built for layer in model._flatten_layers())
+    if step == "train" and optimizer is not None and built and not optimizer.built:
+        optimizer.build(model.trainable_variables)  # saves the second trace
+    function = model._autoconvert_optionals(getattr(model, f"{step}_step"))
+    return surgery.trace(lambda data: function(data), spec)
 
 
 def compilation(model: Any) -> object:

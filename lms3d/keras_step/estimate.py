@@ -14,10 +14,9 @@ import tensorflow as tf
 from lms3d.device import memory
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step import on_device, report, settings
-from lms3d.keras_step.attachment import require_graph_step
+from lms3d.keras_step.attachment import require_graph_step, trace_step
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.settings import parameters_of, planner_of
-from lms3d.keras_step.trace import trace_step
 from lms3d.swap import plan_cache
 from lms3d.swap.cost import Machine
 from lms3d.swap.engine import Engine

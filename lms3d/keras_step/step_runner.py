@@ -24,9 +24,9 @@ from lms3d.errors import DoesNotFit, StorageError
 from lms3d.keras_step import on_device, report
 from lms3d.keras_step.adaptation import Feedback
 from lms3d.keras_step.adaptation_rules import Change
+from lms3d.keras_step.attachment import trace_step
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.step_log import StepStatistics
-from lms3d.keras_step.trace import trace_step
 from lms3d.keras_step.variable_backup import Snapshot
 from lms3d.ranks import gradients
 from lms3d.swap import tuning
@@ -63,18 +63,13 @@ class StepRunner:
     def __init__(self, engine: Engine, statistics: StepStatistics, *, adapt: bool = True) -> None:
         self.engine, self.statistics, self.adapt = engine, statistics, adapt
         self.steps_left: int | None = None
-        self._steps: dict[tuple[str, str], _Step] = {}
+        self.steps: dict[tuple[str, str], _Step] = {}
         self._account = Account()  # what planning has cost the run, for all its steps
         self._told_unknown_sizes = False
 
     def begin_run(self) -> None:
         """A `fit`, or an `evaluate` or `predict` outside of one, grants its own time for planning."""
         self._account.seconds = 0.0
-
-    @property
-    def prepared(self) -> list[Prepared]:
-        """Of all kinds of steps and batch shapes."""
-        return [step.prepared for step in self._steps.values() if step.prepared is not None]
 
     def reports(self) -> list[tuple[Report, Plan]]:
         """Of all kinds of steps and batch shapes."""
@@ -89,7 +84,7 @@ class StepRunner:
                 ),
                 step.prepared.plan,
             )
-            for step in self._steps.values()
+            for step in self.steps.values()
             if step.prepared is not None
         ]
 
@@ -97,7 +92,7 @@ class StepRunner:
         """One step ("train", "test", "predict") on a batch: nested tensors or arrays."""
         batch = tf.nest.map_structure(_as_tensor, batch)
         spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
-        step = self._steps.setdefault((kind, repr(spec)), _Step(kind, spec, self._new_feedback(kind)))
+        step = self.steps.setdefault((kind, repr(spec)), _Step(kind, spec, self._new_feedback(kind)))
         started = time.perf_counter()
         if step.feedback.due:
             self._adapt(model, step, batch)

@@ -118,10 +118,7 @@ class Engine:
             surgery.separate_bias_gradients(function.graph)
             surgery.fix_shapes(function.graph)
         return capture(
-            function,
-            compute_device=self.compute_device,
-            extra_bytes=on_device.extra_bytes,
-            batches=on_device.batches,
+            function, compute_device=self.compute_device, extra_bytes=on_device.extra_bytes, batches=on_device.batches
         )
 
     def _with_ops(self, graph: StepGraph, machine: Machine, function: Function) -> tuple[StepGraph, Machine]:

@@ -111,9 +111,11 @@ class Prediction:
             f"{format_size(self.predicted_peak_bytes)} (limit {format_size(self.limit_bytes)}): {moved}."
         )
 
-    def does_not_fit(self, limit_bytes: int) -> DoesNotFit:
+    def does_not_fit(self) -> DoesNotFit:
         """The error for a limit below the floor."""
-        return does_not_fit(limit_bytes, self.smallest_limit_bytes, self.unedited_limit_bytes, self.peak_tensors[:-1])
+        return does_not_fit(
+            self.limit_bytes, self.smallest_limit_bytes, self.unedited_limit_bytes, self.peak_tensors[:-1]
+        )
 
 
 def _tuples(value: Any) -> Any:

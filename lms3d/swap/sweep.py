@@ -70,11 +70,7 @@ class Sweep:
 
 
 def run(
-    request: StepRequest,
-    *,
-    limits: int,
-    ends: tuple[int, int] | None = None,
-    progress: Progress | None = None,
+    request: StepRequest, *, limits: int, ends: tuple[int, int] | None = None, progress: Progress | None = None
 ) -> Sweep:
     """Plan the step of `request` at `limits` (2 or more) limits. Its own limit, planner and effort do not matter.
 

@@ -62,26 +62,20 @@ def estimate_step(options: TrainConfig, task: Task, model: keras.Model, *, with_
 
 def require_fit(options: TrainConfig, report: Prediction) -> None:
     """DoesNotFit, with the smallest limits, where the step will not fit in the limit of its report."""
-    without, floor_bytes = report.unedited_limit_bytes, report.smallest_limit_bytes
-    if options.lms and floor_bytes > report.limit_bytes:
-        raise report.does_not_fit(report.limit_bytes)
-    if options.lms:
-        require_given_parameters_fit(report)
-    elif without > report.limit_bytes:
+    limit, without, floor = report.limit_bytes, report.unedited_limit_bytes, report.smallest_limit_bytes
+    if options.lms and floor > limit:
+        raise report.does_not_fit()
+    if options.lms and report.predicted_peak_bytes > limit:  # only parameters that are all given leave such a plan
         raise DoesNotFit(
-            f"the step does not fit in {format_size(report.limit_bytes)} without LMS: the smallest memory limit that would do is "
-            f"{format_size(floor_bytes)} with LMS and {format_size(without)} without; use --lms or raise --memory-limit",
-            without,
-        )
-
-
-def require_given_parameters_fit(report: Prediction) -> None:
-    """DoesNotFit where the plan's peak is above the limit that it was made for: of TFLMS's parameters, all are given."""
-    if report.predicted_peak_bytes > report.limit_bytes:
-        raise DoesNotFit(
-            f"the step does not fit in {format_size(report.limit_bytes)} with the TFLMS parameters that were given, whose plan "
+            f"the step does not fit in {format_size(limit)} with the TFLMS parameters that were given, whose plan "
             f"peaks at {format_size(report.predicted_peak_bytes)}; leave one or all of them out to have them tuned, or raise "
             "--memory-limit"
+        )
+    if not options.lms and without > limit:
+        raise DoesNotFit(
+            f"the step does not fit in {format_size(limit)} without LMS: the smallest memory limit that would do is "
+            f"{format_size(floor)} with LMS and {format_size(without)} without; use --lms or raise --memory-limit",
+            without,
         )
 
 

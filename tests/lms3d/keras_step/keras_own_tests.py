@@ -87,7 +87,7 @@ class WithLms:
         def counted(runner: StepRunner, *arguments: Any) -> Any:
             outputs = run(runner, *arguments)
             self.counts["steps"] += 1
-            self.counts["swap_outs"] += sum(len(step.plan.swap_outs) for step in runner.prepared)
+            self.counts["swap_outs"] += sum(len(step.prepared.plan.swap_outs) for step in runner.steps.values())
             return outputs
 
         monkeypatch.setattr(StepRunner, "run", counted)

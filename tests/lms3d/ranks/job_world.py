@@ -97,7 +97,7 @@ def graph(world: distributed.World, note: Any) -> None:
     import ranks
     import tensorflow as tf
 
-    from lms3d.keras_step.trace import trace_step
+    from lms3d.keras_step.attachment import trace_step
     from lms3d.ranks import gradients as reduction
     from lms3d.swap.tensorflow.capture import capture
 

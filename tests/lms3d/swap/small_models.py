@@ -82,7 +82,7 @@ class Trainer:
         predictions = b""
         if predict:
             predictions = self.model.predict(self.x, batch_size=batch_size, verbose=0, callbacks=with_lms).tobytes()
-        prepared, reports = ([], {}) if lms is None else (lms._runner.prepared, lms.reports)
+        prepared, reports = ([], {}) if lms is None else ([s.prepared for s in lms._runner.steps.values()], lms.reports)
         if lms is not None:
             lms.close()
         return Outcome(losses.seen, variables, predictions, prepared, reports)

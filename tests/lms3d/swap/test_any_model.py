@@ -18,8 +18,8 @@ import tensorflow as tf
 import lms3d
 import models
 from lms3d.errors import InputError
+from lms3d.keras_step.attachment import trace_step
 from lms3d.keras_step.callback import LMS
-from lms3d.keras_step.trace import trace_step
 from lms3d.swap.cost import Machine
 from lms3d.swap.ir import StepGraph
 from lms3d.swap.planning import make_plan

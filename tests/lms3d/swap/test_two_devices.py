@@ -100,7 +100,7 @@ def trained(**options: Any) -> dict[str, Any]:
     x = np.random.default_rng(3).random((4, 16, 16, 16, 4), np.float32)
     lms = LMS(tier="host", adapt=False, **options)
     history = model.fit(x, x[..., :3], batch_size=2, epochs=2, shuffle=False, verbose=0, callbacks=[lms])
-    ops = lms._runner.prepared[0].function.graph.get_operations()
+    ops = next(iter(lms._runner.steps.values())).prepared.function.graph.get_operations()
     return {
         "losses": history.history["loss"],
         "variables": [np.asarray(v).tobytes() for v in [*model.variables, *model.optimizer.variables]],

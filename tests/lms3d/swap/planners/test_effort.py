@@ -155,5 +155,5 @@ def test_what_a_run_grants_is_for_all_batch_shapes_together(monkeypatch):
         model.fit(x, x, batch_size=shapes[0], verbose=0, shuffle=False, callbacks=[lms])
     first, second, other_run = asked
     assert first == other_run == 0.0
-    assert second == lms._runner.prepared[0].prediction.effort_seconds > 0.0
+    assert second == next(iter(lms._runner.steps.values())).prepared.prediction.effort_seconds > 0.0
     lms.close()

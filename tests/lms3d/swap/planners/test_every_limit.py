@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import models
-from lms3d.keras_step.trace import trace_step
+from lms3d.keras_step.attachment import trace_step
 from lms3d.swap.cost import Machine
 from lms3d.swap.ir import StepGraph
 from lms3d.swap.planning import make_plan
