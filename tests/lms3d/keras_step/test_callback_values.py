@@ -65,6 +65,13 @@ def test_rewriting_a_function_twice_gives_a_rewritten_one(tmp_path):
     lms.close()
 
 
+def test_the_report_on_a_function_that_was_rewritten_before_names_the_tier():
+    lms = LMS(**{**SWAP, "tier": "host"})
+    lms.rewrite(lms.rewrite(far_function()))
+    assert (lms.report.tier, lms.report.rewritten, lms.report.planner) == ("host", False, "off")
+    lms.close()
+
+
 def test_a_tape_outside_is_refused_where_a_file_would_hide_part_of_the_gradient(tmp_path):
     x = tf.Variable(tf.ones((4, 8)))
     with tf.GradientTape() as tape:
