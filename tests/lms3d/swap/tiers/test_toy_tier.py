@@ -11,7 +11,7 @@ import lms3d
 from lms3d.errors import InputError
 from lms3d.swap.engine import Engine
 from lms3d.swap.plan import Plan, SwapOut
-from lms3d.swap.planning import Settings
+from lms3d.swap.request import Settings
 from lms3d.swap.tensorflow import speeds, surgery
 from lms3d.swap.tiers import TIERS, choose_tier, tier_choices
 from lms3d.swap.tiers.base import Tier
