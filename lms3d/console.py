@@ -5,6 +5,9 @@ On a terminal these are live bars; in a log file they are plain lines, at most o
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -86,6 +89,32 @@ def summary(title: str, rows: Mapping[str, str]) -> None:
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/bold]", value)
     OUT.print(table)
+
+
+@contextmanager
+def quiet_native_log() -> Iterator[None]:
+    """Hides what native code writes to stderr within the block; shows it after all if the block raises.
+
+    TensorFlow writes before its log is set up, so that its own log level alone does not silence the import.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") != "3":  # "3": the user, or a parent process of ours, wants it quiet
+        yield
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as hidden:
+        os.dup2(hidden.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            os.dup2(kept, 2)
+            hidden.seek(0)
+            sys.stderr.write(hidden.read().decode(errors="replace"))
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def _live() -> Progress:

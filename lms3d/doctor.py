@@ -127,10 +127,8 @@ def horovod_features() -> Mapping[str, bool] | str:
     """Feature -> whether the installed Horovod was built with it, or one line that says why it cannot be asked."""
     if horovod_version() is None:
         return "not installed"
-    from lms3d.device import startup
-
     try:
-        with startup.quiet_native_log():
+        with console.quiet_native_log():
             import horovod.tensorflow as hvd
     except Exception as error:  # built for another TensorFlow it fails in ways of its own (symbols, versions)
         return f"does not load ({(str(error).strip() or type(error).__name__).splitlines()[0]})"

@@ -131,7 +131,7 @@ def _planned(options: TrainConfig, *, hard_limit: bool) -> Planned:
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
     if hard_limit and options.memory_limit is None:
         options = dataclasses.replace(options, memory_limit=memory.device_memory_bytes())
-    model = compilation.compiled_model(options)
+    model = compilation.compiled_model(options, task_of(options))
     return needs.plan_step(options, model, with_floor=True)
 
 

@@ -1,7 +1,7 @@
 """The key-value store in which the ranks of horovodrun find each other: HTTP, open to all who reach its port.
 
 Whoever reads it must take what it says for a stranger's word: `messages` runs none of it, and once the ranks can speak
-without it they compare what each has read (`collectives.devices_exist`).
+without it they compare what each has read (`horovod.Horovod.devices_exist`).
 """
 
 from __future__ import annotations

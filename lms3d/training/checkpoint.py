@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -94,54 +94,6 @@ def latest(path: Path) -> tuple[*Content, str]:
         raise InputError(f"{told}; {damage}; start another run, with another --output") from None
     also_as(older(path), path)
     return arrays, state, told
-
-
-def variables(model: Any) -> dict[str, Any]:
-    """All that training changes in a compiled and built model: weights, random states, optimiser, by a unique name."""
-    groups = {"model": model.variables, "optimizer": model.optimizer.variables}
-    return {
-        f"{group}/{index:04d}/{variable.path}": variable
-        for group, members in groups.items()
-        for index, variable in enumerate(members)
-    }
-
-
-def metric_variables(model: Any) -> dict[str, Any]:
-    """The running sums of the loss and the metrics, by a unique name. Keras builds them when `fit` begins."""
-    members = [variable for metric in model.metrics for variable in metric.variables]
-    return {f"metrics/{index:04d}": variable for index, variable in enumerate(members)}
-
-
-def read(named: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The values of Keras variables."""
-    return {name: np.asarray(variable) for name, variable in named.items()}
-
-
-def not_finite(named: Mapping[str, Any]) -> str:
-    """The name of the first Keras variable with a value that is no finite number; "" if there is none."""
-    for name, variable in named.items():
-        if "float" in str(variable.dtype) and not np.isfinite(np.asarray(variable)).all():
-            return name
-    return ""
-
-
-def assign(named: Mapping[str, Any], arrays: Mapping[str, np.ndarray], path: Path) -> None:
-    """Sets Keras variables to the arrays of the same position. InputError if they belong to another model."""
-    prefixes = {name.split("/")[0] for name in named}
-    stored = sorted(name for name in arrays if name.split("/")[0] in prefixes)
-    if len(stored) != len(named):
-        raise InputError(f"{path} has {len(stored)} variables, this model {len(named)}; it belongs to another model")
-    for name, (own_name, variable) in zip(stored, sorted(named.items()), strict=True):
-        if arrays[name].shape != tuple(variable.shape):
-            raise InputError(
-                f"{path}: {name} has shape {_text(arrays[name].shape)}, {own_name} of this model has "
-                f"{_text(variable.shape)}; the checkpoint belongs to another model"
-            )
-        variable.assign(arrays[name])
-
-
-def _text(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
 
 
 def _content(stream: BinaryIO) -> Content:

@@ -15,7 +15,9 @@ import tensorflow as tf
 
 from lms3d import files
 from lms3d.errors import Diverged, InputError, Interrupted
+from lms3d.ranks import variables
 from lms3d.training import checkpoint, trainer
+from lms3d.training.run import Data, Job, Schedule
 from tests.power_cut import PowerCut
 
 STEPS = 4
@@ -45,13 +47,15 @@ def dataset(steps: tf.data.Dataset) -> tf.data.Dataset:
     return steps.map(load)
 
 
-def run(run_dir, *callbacks, epochs=4, resume=False, model=None, **options):
+def run(run_dir, *callbacks, epochs=4, resume=False, model=None, on_interrupt=lambda: None, **options):
     model = model or make_model()
-    history = trainer.train(
-        model, lambda first: dataset(tf.data.Dataset.range(first, 10**6)), dataset(tf.data.Dataset.range(900, 903)),
-        steps_per_epoch=STEPS, epochs=epochs, run_dir=run_dir, callbacks=callbacks, resume=resume, **options,
-    )  # fmt: skip
-    return model, history
+    data = Data(
+        training=lambda first: dataset(tf.data.Dataset.range(first, 10**6)),
+        validation=dataset(tf.data.Dataset.range(900, 903)),
+    )
+    schedule = Schedule(epochs=epochs, steps_per_epoch=STEPS, **options)
+    job = Job(run_dir=run_dir, resume=resume, on_interrupt=on_interrupt)
+    return model, trainer.train(model, data, schedule, job, callbacks)
 
 
 class CtrlC(keras.callbacks.Callback):
@@ -85,7 +89,7 @@ def straight(tmp_path_factory):
 def assert_same(model, run_dir, straight):
     straight_dir, straight_model, _ = straight
     for (name, mine), (other, theirs) in zip(
-        checkpoint.variables(model).items(), checkpoint.variables(straight_model).items(), strict=True
+        variables.variables(model).items(), variables.variables(straight_model).items(), strict=True
     ):
         np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs), err_msg=f"{name} / {other}")
     assert without_seconds(run_dir) == without_seconds(straight_dir)
@@ -205,7 +209,7 @@ def test_checkpoint_of_another_model(tmp_path, straight):
     other.optimizer.build(other.trainable_variables)
     arrays, _ = checkpoint.load(checkpoint.path_in(run_dir))
     with pytest.raises(InputError, match="another model"):
-        checkpoint.assign(checkpoint.variables(other), arrays, run_dir)
+        variables.assign(variables.variables(other), arrays, run_dir)
 
 
 # -- what a crash leaves -----------------------------------------------------------------------------------------------
