@@ -18,7 +18,7 @@ from pathlib import Path
 from experiments.feeding import accepted
 from experiments.feeding.accepted import COMPARED, Point, Result
 from experiments.feeding.spread import difference
-from experiments.scalability.model_report import markdown
+from experiments.scalability.tables import markdown
 from lms3d import cli, errors
 
 _DESCRIPTION = """\

@@ -28,20 +28,9 @@ RANKS = 2
 _COMMAND = [sys.executable, "-m", "lms3d.train"]
 # Small, and with a limit that makes it swap.
 _TRAINING = [
-    *("--resolution", "16", "--epochs", "6", "--steps-per-epoch", "6", "--seed", "5"),
-    *(
-        "--swap-tier",
-        "disk",
-        "--swapout-threshold",
-        "30",
-        "--swapin-ahead",
-        "3",
-        "--swapin-groupby",
-        "0",
-        "--sync-mode",
-        "0",
-    ),
-]
+    "--resolution", "16", "--epochs", "6", "--steps-per-epoch", "6", "--seed", "5", "--swap-tier", "disk", "--sync-mode", "0",
+    "--swapout-threshold", "30", "--swapin-ahead", "3", "--swapin-groupby", "0",
+]  # fmt: skip
 
 
 class Failed(RuntimeError):

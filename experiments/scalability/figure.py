@@ -69,21 +69,11 @@ def draw_measured(found: Sequence[Measurement], link: Link | None, path: Path) -
         base, these = measured.baseline(found, scaling), [one for one in found if one.scaling == scaling]
         if base is None:
             continue
-        ranks = [one.ranks for one in these]
-        left.plot(
-            ranks,
-            [measured.speed_up(one, base) for one in these],
-            marker + "-",
-            color=colour,
-            label=f"{scaling}, measured",
-        )
-        right.plot(
-            ranks,
-            [100 * measured.efficiency(one, base) for one in these],
-            marker + "-",
-            color=colour,
-            label=f"{scaling}, measured",
-        )
+        ranks, label = [one.ranks for one in these], f"{scaling}, measured"
+        speed_up = [measured.speed_up(one, base) for one in these]
+        efficiency = [100 * measured.efficiency(one, base) for one in these]
+        for axis, values in ((left, speed_up), (right, efficiency)):
+            axis.plot(ranks, values, marker + "-", color=colour, label=label)
         by_model = [(one.ranks, table.predicted(one, base, link)) for one in these]
         known = [(n, 100 * share) for n, share in by_model if share is not None]
         if known:

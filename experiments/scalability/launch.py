@@ -18,6 +18,8 @@ from lms3d.errors import InputError
 ROOT = Path(__file__).parents[2]
 HORVODRUN = "horovodrun -np {ranks}"
 GRACE_SECONDS = 30.0
+BUSY_SECONDS = 0.3
+"""For how long to watch what else runs on the machine, before a run."""
 
 
 class RunFailed(RuntimeError):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import statistics
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lms3d.errors import InputError
-from lms3d.files import write_json
 
 WARM_UP_EPOCHS = 1
 """Left out: tracing, planning, cold caches."""
@@ -79,18 +78,15 @@ class Measurement:
         low, middle, high = np.percentile(self.step_seconds, (16, 50, 84))
         return float((high - low) / 2 / middle)
 
-    def save(self, folder: Path) -> None:
-        write_json(folder / f"{self.name}.json", asdict(self))
-
-    @staticmethod
-    def load(path: Path) -> Measurement:
-        values = json.loads(path.read_text())
-        for name in ("epoch_seconds", "step_seconds"):
-            values[name] = tuple(values[name])
-        return Measurement(**values)
+    @classmethod
+    def of(cls, part: Mapping[str, Any]) -> Measurement:
+        """From the part of a comparison that holds it."""
+        known: dict[str, Any] = {field.name: part[field.name] for field in fields(cls)}
+        lists = {name: tuple(known[name]) for name in ("epoch_seconds", "step_seconds")}
+        return cls(**{**known, **lists})
 
 
-def read(run_dir: Path, *, scaling: str, ranks: int, wall_seconds: float = 0.0, busy: float = 0.0) -> Measurement:
+def read(run_dir: Path, *, scaling: str, ranks: int) -> Measurement:
     """The measurement in a finished run. InputError where a file is missing or too short."""
     epochs = [float(row["seconds"]) for row in _rows(run_dir / "history.csv")]
     if len(epochs) <= WARM_UP_EPOCHS:
@@ -107,17 +103,10 @@ def read(run_dir: Path, *, scaling: str, ranks: int, wall_seconds: float = 0.0, 
             f"{run_dir}: neither config.json nor lms_stats.csv tells the steps of an epoch; give --steps-per-epoch"
         )
     return Measurement(
-        scaling=scaling,
-        ranks=ranks,
-        batch=int(options.get("batch_size") or 1),
-        steps=int(per_epoch),
-        epoch_seconds=tuple(epochs[WARM_UP_EPOCHS:]),
-        step_seconds=tuple(steps[WARM_UP_EPOCHS * int(per_epoch) :]),
-        model=str(options.get("model") or ""),
-        parameters=_parameters(run_dir / "best.keras"),
-        wall_seconds=wall_seconds,
-        busy=busy,
-    )
+        scaling=scaling, ranks=ranks, batch=int(options.get("batch_size") or 1), steps=int(per_epoch),
+        epoch_seconds=tuple(epochs[WARM_UP_EPOCHS:]), step_seconds=tuple(steps[WARM_UP_EPOCHS * int(per_epoch) :]),
+        model=str(options.get("model") or ""), parameters=_parameters(run_dir / "best.keras"),
+    )  # fmt: skip
 
 
 def baseline(found: Iterable[Measurement], scaling: str) -> Measurement | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments.scalability.communication import Link, fit_link, ring_seconds
 from experiments.scalability.launch import Launcher
-from experiments.scalability.model_report import markdown
+from experiments.scalability.tables import markdown
 from lms3d.errors import InputError
 from lms3d.units import format_size
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.scalability import measured, model, shares
+from experiments.scalability import measured, model, shares, tables
 from experiments.scalability.communication import Link
 from experiments.scalability.measured import Measurement
 from experiments.scalability.model import STRONG, WEAK, Job, Machine
-from experiments.scalability.model_report import markdown
-from lms3d.files import replacing
+from experiments.scalability.tables import markdown
 
 COLUMNS = (
     "scaling", "ranks", "model", "batch", "steps", "samples", "epoch_seconds", "step_seconds", "images_per_second",
@@ -57,13 +55,8 @@ def rows(found: Sequence[Measurement], link: Link | None) -> list[dict[str, obje
 
 
 def write_csv(found: Sequence[Measurement], link: Link | None, path: Path) -> None:
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        for row in rows(found, link):
-            writer.writerow(
-                {k: round(v, 6) if isinstance(v, float) else "" if v is None else v for k, v in row.items()}
-            )
+    """One row for each measurement."""
+    tables.write_csv(path, COLUMNS, rows(found, link))
 
 
 def markdown_tables(found: Sequence[Measurement], link: Link | None) -> str:

@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lms3d.errors import InputError
-from lms3d.ranks.world import Link, World
+from lms3d.ranks.world import World
 
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
+
+    from lms3d.ranks.horovod import Horovod
 
 COMPRESSIONS = ("none", "fp16")
 
@@ -57,7 +59,7 @@ class Averaging:
     count: how often they began to run. It stays on the host, and is no part of the state of a run.
     """
 
-    def __init__(self, link: Link, compression: str) -> None:
+    def __init__(self, link: Horovod, compression: str) -> None:
         import tensorflow as tf
 
         self._link, self._compression = link, compression

@@ -22,7 +22,7 @@ from lms3d.ranks.store import Store
 
 
 class Horovod:
-    """See `lms3d.ranks.world.Link`. Each object meets the other ranks anew, as those of an elastic job may."""
+    """Each object meets the other ranks anew, as those of an elastic job may."""
 
     def __init__(self) -> None:
         by_mpi = hvd.mpi_built() and os.environ.get("HOROVOD_CONTROLLER") != "gloo"

@@ -8,41 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lms3d import errors
 from lms3d.ranks import messages
 
 if TYPE_CHECKING:
-    import numpy as np
-    import tensorflow as tf
+    from lms3d.ranks.horovod import Horovod
 
 T = TypeVar("T")
-
-
-class Link(Protocol):
-    """How a rank reaches the others: `horovod.Horovod`."""
-
-    def broadcast(self, message: bytes) -> bytes:
-        """The message of rank 0, on every rank; works before TensorFlow has devices."""
-
-    def gather(self, values: Sequence[float]) -> np.ndarray:
-        """(ranks, values) float64, the same bits on every rank."""
-
-    def gather_bytes(self, message: bytes) -> list[bytes]:
-        """The messages of all ranks, of any lengths."""
-
-    def mean(self, values: np.ndarray) -> np.ndarray:
-        """Mean over the ranks of a float array of the same shape on each."""
-
-    def average(self, tensors: Sequence[tf.Tensor], compression: str, name: str) -> list[tf.Tensor]:
-        """Means over the ranks of tensors of one type, by one op in the graph that is being traced."""
-
-    def devices_exist(self) -> None:
-        """TensorFlow has its devices on all ranks."""
-
-    def close(self, together: bool = True) -> None:
-        """Leaves the other ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +35,7 @@ class World:
     local_size: int = 1
     """Number of processes on this machine, which share its cores and its memory."""
 
-    link: Link | None = field(default=None, repr=False, compare=False)
+    link: Horovod | None = field(default=None, repr=False, compare=False)
     """To the other ranks; None where a launcher has started none."""
 
     def __post_init__(self) -> None:
@@ -74,7 +48,7 @@ class World:
         return self.rank == 0
 
     @property
-    def linked(self) -> Link:
+    def linked(self) -> Horovod:
         """The link of a world with several ranks. ValueError where it has none."""
         if self.link is None:
             raise ValueError(

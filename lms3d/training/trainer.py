@@ -36,11 +36,7 @@ class History:
 
 
 def train(
-    model: keras.Model,
-    data: Data,
-    schedule: Schedule,
-    job: Job,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
+    model: keras.Model, data: Data, schedule: Schedule, job: Job, callbacks: Sequence[keras.callbacks.Callback] = ()
 ) -> History:
     """Trains `model` (compiled, its optimiser built); writes history.csv, best.keras and last/ into the run folder.
 
