@@ -1,7 +1,7 @@
-"""`python -m experiments.scaling`: what do more ranks bring? Real runs on this machine, and a model up to 1024 ranks.
+"""`python -m experiments.scaling`: how does training scale over ranks? Measured on this machine, modelled up to 1024.
 
 1. Every run is `lms3d.train` under a launcher, with nothing but the number of ranks changed, on the same cores per rank.
-2. The first epoch is warm-up and left out; times are those that the runs themselves write.
+2. The first epoch is warm-up and left out; times come from the files of the runs.
 3. Tables have the form of the case study's Table 7. Efficiency is by samples per second.
 4. The model is checked against Table 7 and says how many of its parameters were fitted to it.
 """
@@ -46,7 +46,7 @@ which it does not know."""
 
 
 BUSY = 0.15
-"""Above this the report says that a run was disturbed."""
+"""Share of the cores in use by others above which the report calls a run disturbed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,7 +86,7 @@ def _scaling(options: argparse.Namespace, training: list[str], command: str) -> 
 def _runner(options: argparse.Namespace, training: list[str], output: Path) -> runs.Runner:
     cores = options.cores_per_rank or launch.default_cores_per_rank(max(options.ranks))
     launcher = launch.Launcher(template=options.launcher, cores_per_rank=cores)
-    launcher.command(1, [])  # it is there
+    launcher.command(1, [])  # InputError now, not after a run
     settings = {
         "training": _training(options, training), "weak_steps": options.weak_steps, "launcher": options.launcher,
         "cores_per_rank": cores,

@@ -32,7 +32,7 @@ def say(text: str) -> None:
 
 
 def silence(silent: bool = True) -> None:
-    """Whether nothing of this module shows from now on: of many ranks, one talks."""
+    """Prints nothing from now on: of several ranks, one talks."""
     OUT.quiet = silent
 
 
@@ -40,7 +40,7 @@ def silence(silent: bool = True) -> None:
 def progress(*, keep: bool = True) -> Iterator[Report]:
     """Yields `report(done, total, what, note="")`; a new `what` starts a new bar and, without `keep`, ends the last.
 
-    A first `done` above 0 (work found done) does not spoil the estimate of the time left.
+    A first `done` above 0 (work done before) does not distort the estimate of the time left.
     """
     live = _live() if OUT.is_terminal else None
     bars: dict[str, _Bar | _Lines] = {}
@@ -59,7 +59,7 @@ def progress(*, keep: bool = True) -> Iterator[Report]:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
-    """Rows below named columns; the first `left` columns are text, the others figures, which end at the same place."""
+    """Rows below named columns; the first `left` columns are text, the others right-aligned figures."""
     rows = [list(row) for row in rows]
     if not OUT.is_terminal:
         widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
@@ -93,9 +93,9 @@ def summary(title: str, rows: Mapping[str, str]) -> None:
 
 @contextmanager
 def quiet_native_log() -> Iterator[None]:
-    """Hides what native code writes to stderr within the block; shows it after all if the block raises.
+    """Hides what native code writes to stderr within the block, unless the block raises.
 
-    TensorFlow writes before its log is set up, so that its own log level alone does not silence the import.
+    TensorFlow writes before it has read its log level, which alone does not silence the import.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") != "3":  # "3": the user, or a parent process of ours, wants it quiet
         yield

@@ -1,4 +1,4 @@
-"""Data that does not divide by the ranks: what a pass over it costs, dealt out as fixed shares and as one global order.
+"""What a pass over data costs that does not divide by the ranks: dealt out as fixed shares, and in one global order.
 
     fixed shares (case study)             one order (`lms3d.ranks.world.World.training_steps`)
     rank r owns subjects[r::N]            step k takes the next N*b samples of an endless stream of passes
@@ -43,7 +43,7 @@ class Account:
 
     @property
     def efficiency(self) -> float:
-        """Share of the ranks' places in these steps that hold a sample which the pass needs: by samples per second."""
+        """Share of the samples in these steps that belong to the pass: by samples per second."""
         return self.needed_steps / self.steps_per_pass
 
     @property

@@ -1,11 +1,12 @@
-"""All that a run needs to go on as if it had never stopped, in one file that is replaced atomically.
+"""The file format of checkpoints: arrays and a state in one file, which is replaced atomically.
 
 `last/checkpoint.npz` holds arrays (weights, optimiser slots, dropout's random states, metric sums) and a JSON text with
-everything else. A `.keras` file would lack the random states and the metric sums. Rules:
- 1. The file ends with the SHA-256 of all before it (the comment of the archive): nothing is read of one that was changed.
-    One of an earlier version ends without a comment, and is known by the checksums of its members alone.
- 2. The generation before it is kept, and takes its place where it is damaged or missing.
- 3. What the system will not read (permissions, a file server that is gone) is not taken for damaged.
+everything else (`run_state`). A `.keras` file would lack the random states and the metric sums. Rules:
+
+CHECKPOINT-1  The file ends with the SHA-256 of all before it (the comment of the archive); a file that was changed is not
+              read. Files of earlier versions have no comment: the checksums of their members must do.
+CHECKPOINT-2  The generation before it is kept, and used where the newest is damaged or missing.
+CHECKPOINT-3  A file that the system cannot read (permissions, a lost file server) does not count as damaged.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Content = tuple[dict[str, np.ndarray], dict[str, Any]]
 
 
 class Damaged(InputError):
-    """A checkpoint that is not what was written."""
+    """A checkpoint that is missing, or not as it was written."""
 
 
 def path_in(run_dir: Path) -> Path:
@@ -53,7 +54,8 @@ def generations(run_dir: Path) -> list[Path]:
 
 
 def save(path: Path, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
-    """Writes both to `path`, and keeps what was there (rule 2). StorageError, and all as it was, if that fails."""
+    """Writes both to `path`, and keeps the file that was there (CHECKPOINT-2). StorageError, with nothing changed, if that
+    fails."""
     content: dict[str, Any] = {_STATE: np.frombuffer(json.dumps(state).encode(), np.uint8), **arrays}
     with replacing(path) as partial:
         with partial.open("wb") as stream:
@@ -64,7 +66,7 @@ def save(path: Path, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any])
 
 
 def load(path: Path) -> Content:
-    """The arrays and the state that `save` wrote. Damaged, or InputError (rule 3)."""
+    """The arrays and the state that `save` wrote. Damaged, or InputError (CHECKPOINT-3)."""
     try:
         with path.open("rb") as stream:
             if _digest(stream) == stream.read():
@@ -83,7 +85,7 @@ def load(path: Path) -> Content:
 
 
 def latest(path: Path) -> tuple[*Content, str]:
-    """What was saved last, as far as it is whole (rule 2), and what was wrong with what was saved after it, if anything."""
+    """The newest intact generation (CHECKPOINT-2), and what is wrong with a newer one; "" if nothing is."""
     try:
         return *load(path), ""
     except Damaged as damage:
@@ -104,7 +106,7 @@ def _content(stream: BinaryIO) -> Content:
 
 
 def _content_of_members(stream: BinaryIO, path: Path) -> Content:
-    """Of an archive that has no digest: whatever is wrong with it, the checksum of a member or its form tells."""
+    """Of an archive without a digest: the checksums of its members and its form show any damage."""
     try:
         return _content(stream)
     except OSError:
@@ -114,14 +116,14 @@ def _content_of_members(stream: BinaryIO, path: Path) -> Content:
 
 
 def _ends_without_comment(stream: BinaryIO) -> bool:
-    """Whether a file ends as archives do that have no comment. No bit that changes lets a sealed one look so."""
+    """Whether a file ends like an archive without a comment. No single flipped bit makes a sealed one look so."""
     stream.seek(-min(_END_BYTES, stream.seek(0, os.SEEK_END)), os.SEEK_END)
     end = stream.read()
     return len(end) == _END_BYTES and end.startswith(b"PK\5\6") and end.endswith(b"\0\0")
 
 
 def _seal(path: Path) -> None:
-    """Ends the archive with its digest (rule 1)."""
+    """Ends the archive with its digest (CHECKPOINT-1)."""
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = bytes(_DIGEST_BYTES)
     with path.open("r+b") as stream:

@@ -1,4 +1,4 @@
-"""What a training run leaves for its reader: figures and one summary."""
+"""Figures and the summary at the end of a training run."""
 
 from __future__ import annotations
 
