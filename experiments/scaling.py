@@ -87,11 +87,8 @@ def _runner(options: argparse.Namespace, training: list[str], output: Path) -> r
     cores = options.cores_per_rank or launch.default_cores_per_rank(max(options.ranks))
     launcher = launch.Launcher(template=options.launcher, cores_per_rank=cores)
     launcher.command(1, [])  # InputError now, not after a run
-    settings = {
-        "training": _training(options, training), "weak_steps": options.weak_steps, "launcher": options.launcher,
-        "cores_per_rank": cores,
-    }  # fmt: skip
-    remember(settings, output)
+    settings = {name: getattr(options, name) for name in ("weak_steps", "launcher")}
+    remember({"training": _training(options, training), **settings, "cores_per_rank": cores}, output)
     return runs.Runner(output, launcher, minutes=options.minutes, again=options.again)
 
 

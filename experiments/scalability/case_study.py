@@ -41,11 +41,9 @@ SIDE_BY_SIDE = {4: (594, 602, 598, 605), 6: (674, 674, 681, 675, 672, 682)}
 """Seconds per epoch of independent models, with LMS at 192^3, a model on each GPU."""
 
 JOB = Job(
-    name="isensee2017 at 192³, 228 subjects",
-    samples=SUBJECTS,
-    step_seconds=EPOCH_SECONDS[1] / SUBJECTS,
+    name="isensee2017 at 192³, 228 subjects", samples=SUBJECTS, step_seconds=EPOCH_SECONDS[1] / SUBJECTS,
     gradient_bytes=4 * PARAMETERS,
-)
+)  # fmt: skip
 INDEPENDENT = Machine(
     name="AC922, 4 GPUs a node, 100 Gb/s",
     ranks_per_node=4,
@@ -98,13 +96,10 @@ def check() -> list[Check]:
     best = fitted()
     return [
         Check(
-            ranks=ranks,
-            measured=measured,
-            independent=efficiency(INDEPENDENT, ranks),
-            fitted=efficiency(best, ranks),
+            ranks=ranks, measured=measured, independent=efficiency(INDEPENDENT, ranks), fitted=efficiency(best, ranks),
             left_out=efficiency(fitted([other for other in EFFICIENCY if other != ranks]), ranks),
             ours_independent=efficiency(INDEPENDENT, ranks, shares.ONE_ORDER),
             ours_fitted=efficiency(best, ranks, shares.ONE_ORDER),
         )
         for ranks, measured in EFFICIENCY.items()
-    ]
+    ]  # fmt: skip

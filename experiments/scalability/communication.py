@@ -55,11 +55,8 @@ def fit_link(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float
     per_byte, per_step = 2 * (members - 1) / members, 2 * (members - 1)
     terms = np.stack([per_byte * np.asarray(sizes_bytes, dtype=float), np.full(len(measured), float(per_step))], axis=1)
     inverse_bandwidth, latency = np.linalg.lstsq(terms / measured[:, None], np.ones(len(measured)), rcond=None)[0]
-    return Link(
-        bytes_per_second=1 / max(float(inverse_bandwidth), 1e-15),
-        latency_seconds=max(float(latency), 0.0),
-        source=source,
-    )
+    bandwidth = 1 / max(float(inverse_bandwidth), 1e-15)
+    return Link(bytes_per_second=bandwidth, latency_seconds=max(float(latency), 0.0), source=source)
 
 
 @cache

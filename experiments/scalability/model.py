@@ -102,13 +102,7 @@ def predict(
     whole = hierarchical_seconds(ranks, machine.ranks_per_node, job.gradient_bytes, machine.local, machine.network)
     exposed = max(0.0, whole - job.overlap * job.backward_share * job.step_seconds)
     return Prediction(
-        scaling=scaling,
-        ranks=ranks,
-        account=deal(job.samples, ranks, job.batch),
-        step_seconds=job.step_seconds * contention * straggler + exposed,
-        single_step_seconds=job.step_seconds,
-        contention=contention,
-        straggler=straggler,
-        communication_seconds=whole,
-        exposed_seconds=exposed,
-    )
+        scaling=scaling, ranks=ranks, account=deal(job.samples, ranks, job.batch), single_step_seconds=job.step_seconds,
+        step_seconds=job.step_seconds * contention * straggler + exposed, contention=contention, straggler=straggler,
+        communication_seconds=whole, exposed_seconds=exposed,
+    )  # fmt: skip

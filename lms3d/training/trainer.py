@@ -71,17 +71,12 @@ def _fit_what_is_left(model: keras.Model, run: Run) -> None:
 
 def _fit(model: keras.Model, run: Run, epochs: int) -> None:
     """From where the run is to the end of so many epochs."""
+    data, schedule, position = run.data, run.schedule, run.state.position
     model.fit(
-        run.data.training(run.state.samples),
-        validation_data=run.data.validation,
-        validation_steps=run.schedule.validation_steps,
-        steps_per_epoch=run.schedule.steps_per_epoch - run.state.position.step,
-        initial_epoch=run.state.position.epoch,
-        epochs=epochs,
-        callbacks=list(run.callbacks),
-        shuffle=False,  # the data comes in the order that it should
-        verbose=0,
-    )
+        data.training(run.state.samples), validation_data=data.validation, validation_steps=schedule.validation_steps,
+        steps_per_epoch=schedule.steps_per_epoch - position.step, initial_epoch=position.epoch, epochs=epochs,
+        callbacks=list(run.callbacks), shuffle=False, verbose=0,  # the stream has its own order
+    )  # fmt: skip
 
 
 def _end_epoch(model: keras.Model, run: Run) -> None:

@@ -85,7 +85,10 @@ def test_a_killed_rank_shrinks_the_job(tmp_path, victim):
         check_world(lines, 2)
         last = [line for line in lines if line[3] == str(epochs - 1)]
         assert len(last) == steps_of(2)  # the last epoch is whole
-    assert [line[3] for line in survivors[0]] == [line[3] for line in survivors[1]]
+    first, second = ([line[3] for line in lines if line[2] == "2"] for lines in survivors)
+    assert first == second
+    # The step in which the rank is lost may end on one of the others, and fail on the other.
+    assert abs(len(survivors[0]) - len(survivors[1])) <= 1
 
 
 @with_horovod
