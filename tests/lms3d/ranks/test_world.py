@@ -52,6 +52,11 @@ def test_no_such_rank():
         World(rank=2, size=2)
 
 
+def test_several_ranks_need_a_link():
+    with pytest.raises(ValueError, match=r"rank 1 of 2 has no link .*job\.join"):
+        World(rank=1, size=2).from_chief(lambda: None)
+
+
 def test_alone_every_exchange_is_the_identity():
     world = World()
     assert world.from_chief(lambda: 7) == 7
