@@ -1,4 +1,4 @@
-"""A run directory -> one measurement: what history.csv and lms_stats.csv say about time. No TensorFlow here."""
+"""The times of one run, from its history.csv and lms_stats.csv. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Measurement:
 
     model: str = ""
     parameters: int | None = None
-    """Of the network, float32: what is averaged; None where the run has no best.keras."""
+    """Of the network, in float32: what the ranks average; None where the run has no best.keras."""
 
     wall_seconds: float = 0.0
     """With start and warm-up."""
 
     busy: float = 0.0
-    """Share of the machine's cores that others used just before."""
+    """Share of the machine's cores that other programs used just before."""
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class Measurement:
 
     @property
     def cv(self) -> float:
-        """Coefficient of variation of the step times: half the middle 68 %, since single long steps are no scatter."""
+        """Coefficient of variation of the step times, from the middle 68 %: single long steps are no scatter."""
         if len(self.step_seconds) < 2:
             return 0.0
         low, middle, high = np.percentile(self.step_seconds, (16, 50, 84))
@@ -124,7 +124,7 @@ def efficiency(one: Measurement, base: Measurement) -> float:
 
 
 def step_efficiency(one: Measurement, base: Measurement) -> float | None:
-    """Of the training steps alone: without validation, saving and whatever lies between steps."""
+    """Of the training steps alone, without validation, saving, and the time between steps."""
     if one.step is None or base.step is None:
         return None
     return base.step / one.step * one.batch / base.batch
@@ -137,7 +137,7 @@ def _options(run_dir: Path) -> dict[str, Any]:
 
 
 def _parameters(path: Path) -> int | None:
-    """Numbers in the weights that a run has kept: those that are trained, and a few that are not."""
+    """Size of the weights in best.keras: the trained ones, and a few that are not."""
     import io
     import zipfile
 

@@ -1,4 +1,4 @@
-"""Measurements -> Table 7's form and CSV, beside what the model says of this machine. No TensorFlow here."""
+"""Measurements in the form of Table 7 and as CSV, with the model's predictions for this machine. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ COLUMNS = (
 
 
 def this_machine(link: Link, base: Measurement) -> Machine:
-    """One node: the probed link, the scatter of one rank's steps; contention is not known beforehand."""
+    """One node with the probed link and the scatter of one rank's steps; its contention is not known."""
     return Machine(name="this machine", ranks_per_node=1 << 20, local=link, network=link, cv=base.cv)
 
 
 def predicted(one: Measurement, base: Measurement, link: Link | None) -> float | None:
-    """Step efficiency by the model, from the run of one rank and the probe; None without either."""
+    """Step efficiency by the model, from the run of one rank and the probe; None where one is missing."""
     if link is None or base.ranks != 1 or base.step is None or one.parameters is None:
         return None
     job = Job(
