@@ -18,6 +18,7 @@ from lms3d.ranks.elastic import Memory
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
 from lms3d.training import compilation, demo, needs, out_of_memory, run_folder, summary
+from lms3d.training.run import Data, Job, Schedule
 from lms3d.training.run_lock import RunLock
 from lms3d.training.task import Material, Task
 from lms3d.units import format_seconds, format_size
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     import keras
 
     from lms3d.keras_step.callback import LMS
-    from lms3d.training.run import Schedule
     from lms3d.training.trainer import History
 
 STATS = "lms_stats.csv"
@@ -171,13 +171,8 @@ class Training:
         from lms3d.training import trainer
         from lms3d.training.callbacks import order
         from lms3d.training.callbacks.progress import Profile, ProgressLines, TimeGuard
-        from lms3d.training.run import Data, Job
 
-        material, world, run_dir, schedule = self.material, self.world, self.session.run_dir, self._schedule()
-        data = Data(
-            training=lambda first_sample: material.training(first_sample, world), validation=material.validation(world),
-            validation_weight=self._validated(),
-        )  # fmt: skip
+        world, run_dir, schedule = self.world, self.session.run_dir, self._schedule()
         job = Job(
             run_dir=run_dir, world=world, resume=self.session.resuming, memory=self.memory,
             on_interrupt=lambda: console.say("Finishing this step, then saving; Ctrl-C again quits at once"),
@@ -186,13 +181,13 @@ class Training:
             demo.LAST_SECONDS - needs.elapsed_seconds(), (schedule.validation_steps or 0) * demo.VALIDATION_SHARE
         )
         with console.progress(keep=False) as report:
-            callbacks = [order.at(order.Place.LMS, lms), *self.task.callbacks(model, material, world)]
+            callbacks = [order.at(order.Place.LMS, lms), *self.task.callbacks(model, self.material, world)]
             callbacks += [guard] if self.session.demonstrating else []
             if self.session.profile and world.is_chief:
                 callbacks.append(Profile(self.session.profile, run_dir / "tensorboard", schedule.steps_per_epoch))
             callbacks.append(ProgressLines(report, schedule, shown=self.task.shown))
             try:
-                return trainer.train(model, data, schedule, job, callbacks), guard.reached
+                return trainer.train(model, self._data(), schedule, job, callbacks), guard.reached
             except Interrupted as stop:
                 raise Interrupted(f"{stop}; all is saved, go on with: {run_folder.resume_command(run_dir)}") from None
             finally:
@@ -200,8 +195,6 @@ class Training:
                     lms.write(run_dir)
 
     def _schedule(self) -> Schedule:
-        from lms3d.training.run import Schedule
-
         options = self.options
         assert options.epochs is not None, "needs.with_length fills these in"
         assert options.steps_per_epoch is not None
@@ -214,10 +207,13 @@ class Training:
             warmup_epochs=warmup_epochs,
         )  # fmt: skip
 
-    def _validated(self) -> int:
-        """Validation samples that this rank looks at in an epoch, borrowed ones not counted."""
-        share = len(self.world.share(range(self.material.validation_count)))
-        return min(share, (self.options.validation_steps or 0) * self.options.batch_size)
+    def _data(self) -> Data:
+        material, world = self.material, self.world
+        share = len(world.share(range(material.validation_count)))  # without borrowed samples
+        return Data(
+            training=lambda first_sample: material.training(first_sample, world), validation=material.validation(world),
+            validation_weight=min(share, (self.options.validation_steps or 0) * self.options.batch_size),
+        )  # fmt: skip
 
 
 @contextmanager
