@@ -80,15 +80,13 @@ def all_of(run: Run, given: Iterable[keras.callbacks.Callback]) -> list[keras.ca
 
 def states(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
     """name -> attribute -> value of those that keep a state."""
-    return {
-        one.name: {name: copy.deepcopy(getattr(one, name)) for name in one.kept}
-        for one in callbacks
-        if getattr(one, "kept", ())
-    }
+    keeping = [one for one in callbacks if getattr(one, "kept", ())]
+    return {one.name: {name: copy.deepcopy(getattr(one, name)) for name in one.kept} for one in keeping}
 
 
-def restore(callbacks: Iterable[Any], kept: Mapping[str, Mapping[str, Any]]) -> None:
-    """Sets what `states` returned. A callback that was not there then stays as it is."""
+def restore(callbacks: Iterable[Any], saved: Mapping[str, Mapping[str, Any]]) -> None:
+    """Sets what `states` returned. A callback or an attribute that was not there then stays as it is."""
     for one in callbacks:
-        for name, value in kept.get(getattr(one, "name", ""), {}).items():
-            setattr(one, name, copy.deepcopy(value))
+        for name in getattr(one, "kept", ()):
+            if name in saved.get(one.name, {}):
+                setattr(one, name, copy.deepcopy(saved[one.name][name]))
