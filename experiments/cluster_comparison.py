@@ -2,7 +2,7 @@
 
 1. Both files come from `experiments.resnet50_benchmark`, of the same work: network, image size, batch and precision.
 2. At each number of ranks that both have, the difference is A's images/s over B's, less one.
-3. Its 95 % interval (Welch's t) says whether the laps were many enough, and steady enough, to tell the two apart.
+3. Its 95 % interval (Welch's t) says whether the laps tell the two apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from experiments.feeding import accepted
 from experiments.feeding.accepted import COMPARED, Point, Result
 from experiments.feeding.spread import difference
-from experiments.scalability.model_report import markdown
+from experiments.scalability.tables import markdown
 from lms3d import cli, errors
 
 _DESCRIPTION = """\

@@ -25,7 +25,7 @@ from experiments.feeding import alone, results
 from experiments.feeding.parts import Part, Parts, SomeFailed, remember
 from experiments.feeding.results import ALONE, DEVICE, TRAINING
 from experiments.scalability import launch
-from experiments.scalability.runs import BUSY_SECONDS
+from experiments.scalability.launch import BUSY_SECONDS
 from lms3d import cli, errors
 from lms3d.device import machine
 

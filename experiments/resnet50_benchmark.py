@@ -20,7 +20,7 @@ from experiments.feeding import accepted
 from experiments.feeding.accepted import Point
 from experiments.feeding.parts import Part, Parts, SomeFailed, remember
 from experiments.scalability import launch
-from experiments.scalability.model_report import markdown
+from experiments.scalability.tables import markdown
 from lms3d import cli, errors
 from lms3d.device import machine
 

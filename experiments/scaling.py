@@ -1,7 +1,7 @@
-"""`python -m experiments.scaling`: what do more ranks bring? Real runs on this machine, and a model up to 1024 ranks.
+"""`python -m experiments.scaling`: how does training scale over ranks? Measured on this machine, modelled up to 1024.
 
 1. Every run is `lms3d.train` under a launcher, with nothing but the number of ranks changed, on the same cores per rank.
-2. The first epoch is warm-up and left out; times are those that the runs themselves write.
+2. The first epoch is warm-up and left out; times come from the files of the runs.
 3. Tables have the form of the case study's Table 7. Efficiency is by samples per second.
 4. The model is checked against Table 7 and says how many of its parameters were fitted to it.
 """
@@ -14,12 +14,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from experiments.feeding.parts import SomeFailed, remember
 from experiments.scalability import launch, model_report, probe, runs, table
 from experiments.scalability.case_study import fitted
 from experiments.scalability.model import STRONG, WEAK
 from lms3d import cli, errors
+from lms3d.files import writable_folder, write_text
 
 _DESCRIPTION = """\
 Measure how training scales over ranks on this machine (strong: the same data, split; weak: the same steps for each rank), and
@@ -45,13 +46,7 @@ which it does not know."""
 
 
 BUSY = 0.15
-"""Above this the report says that a run was disturbed."""
-
-
-class SomeFailed(RuntimeError):
-    """Runs failed; the report has the others."""
-
-    exit_code = 1
+"""Share of the cores in use by others above which the report calls a run disturbed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,8 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _scaling(options: argparse.Namespace, training: list[str], command: str) -> None:
-    from lms3d.files import writable_folder
-
     output = writable_folder(Path(options.output).expanduser(), "--output")
     if options.model_only:
         _model(output)
@@ -78,7 +71,7 @@ def _scaling(options: argparse.Namespace, training: list[str], command: str) -> 
         if options.probe:
             probe.run(runner.launcher, max(2, *options.ranks), output)
         for run in wanted:
-            runner.measure(run)
+            runner.train(run)
             _write_measured(output, runner, command)
     except KeyboardInterrupt:
         raise errors.Interrupted("interrupted; run the same command again to go on") from None
@@ -93,12 +86,9 @@ def _scaling(options: argparse.Namespace, training: list[str], command: str) -> 
 def _runner(options: argparse.Namespace, training: list[str], output: Path) -> runs.Runner:
     cores = options.cores_per_rank or launch.default_cores_per_rank(max(options.ranks))
     launcher = launch.Launcher(template=options.launcher, cores_per_rank=cores)
-    launcher.command(1, [])  # it is there
-    settings = {
-        "training": _training(options, training), "weak_steps": options.weak_steps, "launcher": options.launcher,
-        "cores_per_rank": cores,
-    }  # fmt: skip
-    _remember(settings, output)
+    launcher.command(1, [])  # InputError now, not after a run
+    settings = {name: getattr(options, name) for name in ("weak_steps", "launcher")}
+    remember({"training": _training(options, training), **settings, "cores_per_rank": cores}, output)
     return runs.Runner(output, launcher, minutes=options.minutes, again=options.again)
 
 
@@ -121,28 +111,22 @@ def _model(output: Path) -> None:
 def _write_measured(output: Path, runner: runs.Runner, command: str) -> str:
     """CSV, figure and report.md of what there is; returns the report of the real runs."""
     from experiments.scalability import figure
-    from lms3d.files import write_text
 
-    found = runner.found()
+    found = runner.measurements()
     known = probe.load(output / "probe.json") if (output / "probe.json").exists() else None
     link = known.link if known else None
     table.write_csv(found, link, output / "scaling.csv")
     figure.draw_measured(found, link, output / "scaling.png")
     parts = ["# Scaling on this machine", table.markdown_tables(found, link) or "Nothing was measured.", _NOTES]
     parts += [known.markdown()] if known else []
-    disturbed = [
-        f"{one.name}: {one.busy:.0%} of the cores in use by others before it began" for one in found if one.busy > BUSY
-    ]
-    parts += [_listed("The machine was not idle, do not trust these times", disturbed)] if disturbed else []
-    parts += [_listed("Skipped", runner.skipped)] if runner.skipped else []
-    parts += [_listed("Failed", runner.failed)] if runner.failed else []
+    busy = [f"{m.name}: {m.busy:.0%} of the cores in use by others before it began" for m in found if m.busy > BUSY]
+    for title, lines in (
+        ("The machine was not idle, do not trust these times", busy), ("Skipped", runner.skipped), ("Failed", runner.failed),
+    ):  # fmt: skip
+        parts += ["\n".join([f"{title}:", *(f"- {line}" for line in lines)])] if lines else []
     text = "\n\n".join([*parts, _conditions(runner, command)]) + "\n"
     write_text(output / "report.md", text + "\n" + model_report.report())
     return text
-
-
-def _listed(title: str, lines: Sequence[str]) -> str:
-    return "\n".join([f"{title}:", *(f"- {line}" for line in lines)])
 
 
 def _conditions(runner: runs.Runner, command: str) -> str:
@@ -151,23 +135,6 @@ def _conditions(runner: runs.Runner, command: str) -> str:
     cores = runner.launcher.cores_per_rank
     bound = f"{cores} for each rank" if cores else "not bound to ranks"
     return f"Machine: {os.cpu_count()} cores ({bound}), {platform.machine()}. Made by `{command}`."
-
-
-def _remember(settings: dict[str, Any], output: Path) -> None:
-    """Keep the settings with the output; InputError where they differ from those that it was begun with."""
-    import json
-
-    from lms3d.files import write_json
-
-    path = output / "settings.json"
-    before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else settings
-    for name, value in settings.items():
-        if before.get(name) != value:
-            raise errors.InputError(
-                f"{name}: found {value}, but {output} was begun with {before.get(name)}; give the same options, or another "
-                "--output"
-            )
-    write_json(path, settings)
 
 
 def _parted(words: list[str]) -> tuple[list[str], list[str]]:
@@ -197,12 +164,7 @@ def _parser() -> cli.Parser:
         help="cores that each rank has, for any number of ranks (default: all shared by the most ranks; with a GPU unbound)",
     )  # fmt: skip
     add("--model-only", action="store_true", default=False, help="the model alone, in about a second; nothing is run")
-    add(
-        "--probe",
-        action="store_true",
-        default=False,
-        help="first measure all-reduces between ranks here (default: off)",
-    )
+    add("--probe", action="store_true", default=False, help="first measure all-reduces between ranks (default: off)")
     add(
         "--minutes", type=cli.number(0), metavar="X", default=None,
         help="time limit: runs that do not fit into what is left of it are skipped or ended (default: none)",

@@ -1,9 +1,9 @@
-"""`python -m experiments.torture`: does a job always end soon and clean when a rank is killed, and is nothing lost?
+"""`python -m experiments.torture`: kills ranks at random; does each job end soon and cleanly, and resume to the same bits?
 
-1. A job of two ranks trains undisturbed: its weights are what all others must reach, its length is the time to strike in.
-2. Again and again the same job is started, and one of its ranks, by chance, gets SIGKILL at a moment by chance.
-3. The job must end within 60 s, with an exit code other than 0, at most one line of lms3d, no process and no swap file left.
-4. The same command with --resume must end with the weights of the undisturbed run, to the bit.
+1. A job of two ranks trains undisturbed: its weights are the reference, its duration the time in which ranks are killed.
+2. The same job is started many times, and one of its ranks, chosen at random, gets SIGKILL at a random moment.
+3. The job must end within 60 s with an exit code other than 0, at most one line of lms3d, and no process or swap file left.
+4. The same command with --resume must end with the weights of the undisturbed run, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,31 +28,20 @@ RANKS = 2
 _COMMAND = [sys.executable, "-m", "lms3d.train"]
 # Small, and with a limit that makes it swap.
 _TRAINING = [
-    *("--resolution", "16", "--epochs", "6", "--steps-per-epoch", "6", "--seed", "5"),
-    *(
-        "--swap-tier",
-        "disk",
-        "--swapout-threshold",
-        "30",
-        "--swapin-ahead",
-        "3",
-        "--swapin-groupby",
-        "0",
-        "--sync-mode",
-        "0",
-    ),
-]
+    "--resolution", "16", "--epochs", "6", "--steps-per-epoch", "6", "--seed", "5", "--swap-tier", "disk", "--sync-mode", "0",
+    "--swapout-threshold", "30", "--swapin-ahead", "3", "--swapin-groupby", "0",
+]  # fmt: skip
 
 
 class Failed(RuntimeError):
-    """A promise was not kept."""
+    """A job hung, left something behind, or lost work."""
 
     exit_code = 1
 
 
 @dataclass
 class Outcome:
-    """What became of one job that lost a rank."""
+    """How one job that lost a rank ended."""
 
     victim: int
     at_seconds: float
@@ -86,7 +75,7 @@ def _torture(options: argparse.Namespace) -> None:
     bad, name = 0, ""
     for number in range(options.kills):
         outcome, tries = None, 0
-        while outcome is None:  # a moment after the end of the job is drawn again
+        while outcome is None:  # the job had ended before: draw again
             name, tries = f"killed-{number}-{tries}", tries + 1
             outcome = _kill(folder, name, options.data, chance.randrange(RANKS), chance.uniform(1, length))
         resumed = _finish(folder, name, options.data, "--resume")
@@ -94,7 +83,7 @@ def _torture(options: argparse.Namespace) -> None:
         print(f"{number + 1}: {outcome}; resumed in {resumed:.0f} s, {'same' if same else 'OTHER'} weights", flush=True)
         bad += not (outcome.good and same)
     if bad:
-        raise Failed(f"{bad} of {options.kills} jobs did not keep their promises; their logs are in {folder}")
+        raise Failed(f"{bad} of {options.kills} jobs failed; their logs are in {folder}")
 
 
 def _start(folder: Path, name: str, data: str | None, *more: str) -> subprocess.Popen[bytes]:
@@ -108,7 +97,7 @@ def _start(folder: Path, name: str, data: str | None, *more: str) -> subprocess.
 
 
 def _finish(folder: Path, name: str, data: str | None, *more: str) -> float:
-    """Seconds of a run that nobody disturbs."""
+    """Duration of an undisturbed run in seconds."""
     started = time.monotonic()
     if code := _start(folder, name, data, *more).wait():
         raise Failed(f"the run {name} {' '.join(more)} ended with code {code}; its log is in {folder}")
@@ -116,8 +105,8 @@ def _finish(folder: Path, name: str, data: str | None, *more: str) -> float:
 
 
 def _kill(folder: Path, name: str, data: str | None, victim: int, at_seconds: float) -> Outcome | None:
-    """Starts a job and kills a rank of it, at the given time or, if there is no such rank yet, as soon as there is; None
-    if the rank has ended before."""
+    """Starts a job and kills one of its ranks at the given time, or as soon as that rank has started; None if the rank has
+    ended before."""
     started = time.monotonic()
     job, seen = _start(folder, name, data), set[psutil.Process]()
     while time.monotonic() - started < at_seconds or (job.poll() is None and victim not in _ranks(job.pid)):
@@ -136,7 +125,7 @@ def _kill(folder: Path, name: str, data: str | None, victim: int, at_seconds: fl
         for process in [*_family(job.pid), job]:
             process.kill()
     ended = time.monotonic()
-    time.sleep(3.0)  # what clears up behind a killed rank is an orphan itself, for a moment
+    time.sleep(3.0)  # the process that cleans up after a killed rank takes a moment
     processes = [one for one in seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     left = [f"process {one.pid}" for one in processes] + [path.name for path in (folder / "swap").iterdir()]
     lines = (folder / f"{name}.log").read_text(errors="replace").count("lms3d: ")

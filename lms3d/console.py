@@ -5,6 +5,9 @@ On a terminal these are live bars; in a log file they are plain lines, at most o
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -29,7 +32,7 @@ def say(text: str) -> None:
 
 
 def silence(silent: bool = True) -> None:
-    """Whether nothing of this module shows from now on: of many ranks, one talks."""
+    """Prints nothing from now on: of several ranks, one talks."""
     OUT.quiet = silent
 
 
@@ -37,7 +40,7 @@ def silence(silent: bool = True) -> None:
 def progress(*, keep: bool = True) -> Iterator[Report]:
     """Yields `report(done, total, what, note="")`; a new `what` starts a new bar and, without `keep`, ends the last.
 
-    A first `done` above 0 (work found done) does not spoil the estimate of the time left.
+    A first `done` above 0 (work done before) does not distort the estimate of the time left.
     """
     live = _live() if OUT.is_terminal else None
     bars: dict[str, _Bar | _Lines] = {}
@@ -56,7 +59,7 @@ def progress(*, keep: bool = True) -> Iterator[Report]:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
-    """Rows below named columns; the first `left` columns are text, the others figures, which end at the same place."""
+    """Rows below named columns; the first `left` columns are text, the others right-aligned figures."""
     rows = [list(row) for row in rows]
     if not OUT.is_terminal:
         widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
@@ -86,6 +89,32 @@ def summary(title: str, rows: Mapping[str, str]) -> None:
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/bold]", value)
     OUT.print(table)
+
+
+@contextmanager
+def quiet_native_log() -> Iterator[None]:
+    """Hides what native code writes to stderr within the block, unless the block raises.
+
+    TensorFlow writes before it has read its log level, which alone does not silence the import.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") != "3":  # "3": the user, or a parent process of ours, wants it quiet
+        yield
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as hidden:
+        os.dup2(hidden.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            os.dup2(kept, 2)
+            hidden.seek(0)
+            sys.stderr.write(hidden.read().decode(errors="replace"))
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def _live() -> Progress:

@@ -1,4 +1,4 @@
-"""What can go wrong for a user, and the exit code of each; `run` turns them into one line on stderr.
+"""The errors that users see, and their exit codes; `run` turns each into one line on stderr.
 
 | exception            | exit code | meaning                                                          |
 |----------------------|-----------|------------------------------------------------------------------|
@@ -6,13 +6,13 @@
 | StorageError         | 2         | a disk that is full, read-only or broken                         |
 | Diverged             | 2         | the loss is no longer a number                                   |
 | DoesNotFit           | 3         | the memory limit is too small; carries the smallest that would do |
-| RankLost             | 1         | another rank is gone; one of those left has said so already      |
+| RankLost             | 1         | another rank is gone; one of those left has reported it          |
 | Interrupted          | 130       | Ctrl-C; the message says how to go on                            |
 
 Any other exception that has an integer attribute `exit_code` is treated the same way (`data` and `models` cannot import
 this module). Everything else is a defect of lms3d and keeps its traceback.
 
-Where many ranks run, an error that all of them have is told by rank 0 alone, and any other by the rank that has it.
+With several ranks, rank 0 reports an error that all of them have, and each rank an error of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 class InputError(ValueError):
-    """The user gave something that cannot be used; the message names it, what was expected and what to do."""
+    """An option, file or value is wrong; the message names it, what was expected and what to do."""
 
     exit_code = 2
 
@@ -54,13 +54,13 @@ class DoesNotFit(RuntimeError):
 
 
 class RankLost(RuntimeError):
-    """Another rank of a job has died or hangs. `lost_rank.watched` has told the user, from one rank for all."""
+    """Another rank of a job has died or hangs. `lost_rank.watched` has reported it, on one rank for all."""
 
     exit_code = 1
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after everything that is needed to go on was saved."""
+    """Ctrl-C, after everything needed to resume was saved."""
 
     exit_code = 130
 
@@ -91,12 +91,12 @@ def of_all_ranks(error: E) -> E:
 
 
 def is_of_all_ranks(error: BaseException) -> bool:
-    """True also for an error that was made of one that all ranks have."""
+    """Whether this error, or one that caused it, is known to be raised by every rank."""
     return any(getattr(one, "is_of_all_ranks", False) for one in _story(error))
 
 
 def tell_once(error: BaseException, aloud: bool) -> None:
-    """What `run` would print, now; `run` will print nothing more for this error. aloud: False on all ranks but one."""
+    """Prints now what `run` would print, which then prints nothing for this error. aloud: False on all ranks but one."""
     error.is_told = True  # type: ignore[attr-defined]
     if not aloud:
         return
@@ -113,7 +113,7 @@ def _is_told(error: BaseException) -> bool:
 
 
 def _story(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that it came from."""
+    """An error and those that caused it."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:

@@ -116,7 +116,7 @@ def _planned(options: TrainConfig, *, hard_limit: bool) -> Planned:
     from lms3d.training import compilation
 
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
-    model = compilation.compiled_model(options)
+    model = compilation.compiled_model(options, TASKS[options.task])
     return needs.plan_step(_limited(options, hard_limit), TASKS[options.task], model, with_floor=True)
 
 

@@ -20,7 +20,7 @@ LEAD = 0.25
 
 
 def main(arguments: list[str]) -> None:
-    from lms3d.device.startup import quiet_native_log
+    from lms3d.console import quiet_native_log
 
     asked = json.loads(arguments[0])
     with quiet_native_log():

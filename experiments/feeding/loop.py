@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 import models
-from lms3d.ranks import gradients
+from lms3d.ranks import gradients, replicas
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
 from lms3d.scoring import findings
@@ -43,7 +43,7 @@ def network(name: str, resolution: int, world: World) -> keras.Model:
     optimizer = gradients.averaged(keras.optimizers.Adam(world.learning_rate(1e-3)), world)
     model.compile(optimizer, loss=findings.binary_cross_entropy, jit_compile=False)
     model.optimizer.build(model.trainable_variables)
-    world.synchronise(model)
+    replicas.synchronise(model, world)
     return model
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import psutil
 
-from experiments.scalability.launch import RunFailed
-from experiments.scalability.runs import BUSY_SECONDS
+from experiments.scalability.launch import BUSY_SECONDS, RunFailed
 from lms3d import console
 from lms3d.errors import InputError
 from lms3d.files import write_json

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.feeding.parts import Part
-from experiments.scalability.model_report import markdown
+from experiments.scalability.tables import markdown
 from lms3d.files import replacing
 
 ALONE, DEVICE, TRAINING = "alone", "device", "training"

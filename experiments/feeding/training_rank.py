@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lms3d import errors
-from lms3d.ranks import world as distributed
+from lms3d.ranks import job
 from lms3d.ranks.world import World
 
 LEAD_STEPS = 3
@@ -27,7 +27,7 @@ def _main(asked: dict[str, Any]) -> None:
     from lms3d.device.startup import start_tensorflow
     from lms3d.files import write_json
 
-    with distributed.joined() as world:
+    with job.joined() as world:
         start_tensorflow(seed=0, precision=asked["precision"], world=world)
         from experiments.feeding import loop
 

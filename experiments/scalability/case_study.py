@@ -15,7 +15,7 @@ Where each parameter comes from:
 | overlap                   | 0               | assumed; what could be hidden is below 0.3 % of a step at 16 ranks    |
 | cv of step times          | two ways, below |                                                                       |
 
-cv, the one parameter that is left:
+cv, the one free parameter:
 - `INDEPENDENT`: the spread of the four models side by side, 0.78 %. Then *nothing* is fitted to Table 7.
 - `fitted()`: least squares of the relative errors of Table 7's three rows. One parameter, three points.
 
@@ -38,14 +38,12 @@ SUBJECTS = 228
 EPOCH_SECONDS = {1: 590.0, 4: 150.0, 8: 76.0, 16: 40.0}
 EFFICIENCY = {4: 0.9833, 8: 0.9704, 16: 0.9219}
 SIDE_BY_SIDE = {4: (594, 602, 598, 605), 6: (674, 674, 681, 675, 672, 682)}
-"""Seconds per epoch of independent models, with LMS at 192^3, a model on each GPU."""
+"""Seconds per epoch of independent models, one on each GPU, with LMS at 192^3."""
 
 JOB = Job(
-    name="isensee2017 at 192³, 228 subjects",
-    samples=SUBJECTS,
-    step_seconds=EPOCH_SECONDS[1] / SUBJECTS,
+    name="isensee2017 at 192³, 228 subjects", samples=SUBJECTS, step_seconds=EPOCH_SECONDS[1] / SUBJECTS,
     gradient_bytes=4 * PARAMETERS,
-)
+)  # fmt: skip
 INDEPENDENT = Machine(
     name="AC922, 4 GPUs a node, 100 Gb/s",
     ranks_per_node=4,
@@ -98,13 +96,10 @@ def check() -> list[Check]:
     best = fitted()
     return [
         Check(
-            ranks=ranks,
-            measured=measured,
-            independent=efficiency(INDEPENDENT, ranks),
-            fitted=efficiency(best, ranks),
+            ranks=ranks, measured=measured, independent=efficiency(INDEPENDENT, ranks), fitted=efficiency(best, ranks),
             left_out=efficiency(fitted([other for other in EFFICIENCY if other != ranks]), ranks),
             ours_independent=efficiency(INDEPENDENT, ranks, shares.ONE_ORDER),
             ours_fitted=efficiency(best, ranks, shares.ONE_ORDER),
         )
         for ranks, measured in EFFICIENCY.items()
-    ]
+    ]  # fmt: skip

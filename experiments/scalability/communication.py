@@ -2,8 +2,8 @@
 
 1. Ring all-reduce over n members of B bytes: 2 (n-1)/n * B / bandwidth + 2 (n-1) * latency. Every member sends and receives
    n-1 parts of B/n twice: reduce-scatter, then all-gather (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009).
-2. Hierarchical: reduce-scatter and all-gather within a node over its own links, a ring over the nodes in between. The
-   ranks of a node share its network port, so that all B bytes pass it.
+2. Hierarchical: reduce-scatter and all-gather within each node over its own links, and a ring over the nodes in between.
+   The ranks of a node share its network port, so all B bytes pass through it.
 3. Ranks in step wait for the slowest: with step times that are normal and independent, N ranks take
    mean * (1 + cv * m(N)), m(N) the expected maximum of N standard normals (0 for one, 1.03 for 4, 3.25 for 1024).
 """
@@ -20,13 +20,13 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What joins two members of a ring."""
+    """The connection between two neighbours of a ring."""
 
     bytes_per_second: float
     """In one direction."""
 
     latency_seconds: float
-    """Of one step of the ring, whatever the bytes: network, and starting the transfer."""
+    """Of one step of the ring, for any number of bytes: network, and starting the transfer."""
 
     source: str = ""
 
@@ -45,7 +45,7 @@ def hierarchical_seconds(ranks: int, ranks_per_node: int, size_bytes: float, loc
 
 
 def fit_link(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float], source: str = "") -> Link:
-    """The link that explains measured all-reduces best: least squares of relative errors, rule 1 turned round.
+    """The link that explains measured all-reduces best: rule 1, by least squares of the relative errors.
 
     ValueError with fewer than two sizes or members.
     """
@@ -55,11 +55,8 @@ def fit_link(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float
     per_byte, per_step = 2 * (members - 1) / members, 2 * (members - 1)
     terms = np.stack([per_byte * np.asarray(sizes_bytes, dtype=float), np.full(len(measured), float(per_step))], axis=1)
     inverse_bandwidth, latency = np.linalg.lstsq(terms / measured[:, None], np.ones(len(measured)), rcond=None)[0]
-    return Link(
-        bytes_per_second=1 / max(float(inverse_bandwidth), 1e-15),
-        latency_seconds=max(float(latency), 0.0),
-        source=source,
-    )
+    bandwidth = 1 / max(float(inverse_bandwidth), 1e-15)
+    return Link(bytes_per_second=bandwidth, latency_seconds=max(float(latency), 0.0), source=source)
 
 
 @cache

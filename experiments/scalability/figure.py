@@ -20,7 +20,7 @@ TITLES = {STRONG: "Strong scaling: the same data for all ranks", WEAK: "Weak sca
 
 
 def draw_model(path: Path) -> Path:
-    """Table 7 and the model of its cluster up to 1024 ranks; the bands lie between the two calibrations."""
+    """Table 7 and the model of its cluster up to 1024 ranks; the bands span the two calibrations."""
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.8), layout="constrained", sharey="row")
     every = np.arange(1, MOST_RANKS + 1)
     for axis, scaling in zip(axes, (STRONG, WEAK), strict=True):
@@ -42,7 +42,7 @@ def draw_model(path: Path) -> Path:
 
 
 def _table_7(axis: plt.Axes) -> None:
-    """With what its rounding to whole seconds leaves open."""
+    """With error bars for its rounding to whole seconds."""
     ranks = list(case_study.EFFICIENCY)
     shown = 100 * np.array([case_study.EFFICIENCY[n] for n in ranks])
     seconds = np.array([case_study.EPOCH_SECONDS[n] for n in ranks])
@@ -69,21 +69,11 @@ def draw_measured(found: Sequence[Measurement], link: Link | None, path: Path) -
         base, these = measured.baseline(found, scaling), [one for one in found if one.scaling == scaling]
         if base is None:
             continue
-        ranks = [one.ranks for one in these]
-        left.plot(
-            ranks,
-            [measured.speed_up(one, base) for one in these],
-            marker + "-",
-            color=colour,
-            label=f"{scaling}, measured",
-        )
-        right.plot(
-            ranks,
-            [100 * measured.efficiency(one, base) for one in these],
-            marker + "-",
-            color=colour,
-            label=f"{scaling}, measured",
-        )
+        ranks, label = [one.ranks for one in these], f"{scaling}, measured"
+        speed_up = [measured.speed_up(one, base) for one in these]
+        efficiency = [100 * measured.efficiency(one, base) for one in these]
+        for axis, values in ((left, speed_up), (right, efficiency)):
+            axis.plot(ranks, values, marker + "-", color=colour, label=label)
         by_model = [(one.ranks, table.predicted(one, base, link)) for one in these]
         known = [(n, 100 * share) for n, share in by_model if share is not None]
         if known:

@@ -1,4 +1,4 @@
-"""Starts a program on N ranks of this machine, and ends it within its time. No TensorFlow here."""
+"""Starts a program on N ranks of this machine, and ends it when its time is over. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from lms3d.errors import InputError
 ROOT = Path(__file__).parents[2]
 HORVODRUN = "horovodrun -np {ranks}"
 GRACE_SECONDS = 30.0
+BUSY_SECONDS = 0.3
+"""For how long to watch what else runs on the machine, before a run."""
 
 
 class RunFailed(RuntimeError):
@@ -36,7 +38,7 @@ class Launcher:
 
     template: str = HORVODRUN
     cores_per_rank: int | None = None
-    """Each rank has so many cores, so that one rank is not given the cores of all; None: whatever the system gives."""
+    """Cores of each rank, whatever their number, so that one rank alone is not given all; None: not bound."""
 
     def command(self, ranks: int, program: Sequence[str]) -> list[str]:
         """The whole command. InputError where the launcher is not there."""

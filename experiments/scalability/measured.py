@@ -1,19 +1,18 @@
-"""A run directory -> one measurement: what history.csv and lms_stats.csv say about time. No TensorFlow here."""
+"""The times of one run, from its history.csv and lms_stats.csv. No TensorFlow here."""
 
 from __future__ import annotations
 
 import csv
 import json
 import statistics
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lms3d.errors import InputError
-from lms3d.files import write_json
 
 WARM_UP_EPOCHS = 1
 """Left out: tracing, planning, cold caches."""
@@ -39,13 +38,13 @@ class Measurement:
 
     model: str = ""
     parameters: int | None = None
-    """Of the network, float32: what is averaged; None where the run has no best.keras."""
+    """Of the network, in float32: what the ranks average; None where the run has no best.keras."""
 
     wall_seconds: float = 0.0
     """With start and warm-up."""
 
     busy: float = 0.0
-    """Share of the machine's cores that others used just before."""
+    """Share of the machine's cores that other programs used just before."""
 
     @property
     def name(self) -> str:
@@ -73,24 +72,21 @@ class Measurement:
 
     @property
     def cv(self) -> float:
-        """Coefficient of variation of the step times: half the middle 68 %, since single long steps are no scatter."""
+        """Coefficient of variation of the step times, from the middle 68 %: single long steps are no scatter."""
         if len(self.step_seconds) < 2:
             return 0.0
         low, middle, high = np.percentile(self.step_seconds, (16, 50, 84))
         return float((high - low) / 2 / middle)
 
-    def save(self, folder: Path) -> None:
-        write_json(folder / f"{self.name}.json", asdict(self))
-
-    @staticmethod
-    def load(path: Path) -> Measurement:
-        values = json.loads(path.read_text())
-        for name in ("epoch_seconds", "step_seconds"):
-            values[name] = tuple(values[name])
-        return Measurement(**values)
+    @classmethod
+    def of(cls, part: Mapping[str, Any]) -> Measurement:
+        """From the part of a comparison that holds it."""
+        known: dict[str, Any] = {field.name: part[field.name] for field in fields(cls)}
+        lists = {name: tuple(known[name]) for name in ("epoch_seconds", "step_seconds")}
+        return cls(**{**known, **lists})
 
 
-def read(run_dir: Path, *, scaling: str, ranks: int, wall_seconds: float = 0.0, busy: float = 0.0) -> Measurement:
+def read(run_dir: Path, *, scaling: str, ranks: int) -> Measurement:
     """The measurement in a finished run. InputError where a file is missing or too short."""
     epochs = [float(row["seconds"]) for row in _rows(run_dir / "history.csv")]
     if len(epochs) <= WARM_UP_EPOCHS:
@@ -107,17 +103,10 @@ def read(run_dir: Path, *, scaling: str, ranks: int, wall_seconds: float = 0.0, 
             f"{run_dir}: neither config.json nor lms_stats.csv tells the steps of an epoch; give --steps-per-epoch"
         )
     return Measurement(
-        scaling=scaling,
-        ranks=ranks,
-        batch=int(options.get("batch_size") or 1),
-        steps=int(per_epoch),
-        epoch_seconds=tuple(epochs[WARM_UP_EPOCHS:]),
-        step_seconds=tuple(steps[WARM_UP_EPOCHS * int(per_epoch) :]),
-        model=str(options.get("model") or ""),
-        parameters=_parameters(run_dir / "best.keras"),
-        wall_seconds=wall_seconds,
-        busy=busy,
-    )
+        scaling=scaling, ranks=ranks, batch=int(options.get("batch_size") or 1), steps=int(per_epoch),
+        epoch_seconds=tuple(epochs[WARM_UP_EPOCHS:]), step_seconds=tuple(steps[WARM_UP_EPOCHS * int(per_epoch) :]),
+        model=str(options.get("model") or ""), parameters=_parameters(run_dir / "best.keras"),
+    )  # fmt: skip
 
 
 def baseline(found: Iterable[Measurement], scaling: str) -> Measurement | None:
@@ -135,7 +124,7 @@ def efficiency(one: Measurement, base: Measurement) -> float:
 
 
 def step_efficiency(one: Measurement, base: Measurement) -> float | None:
-    """Of the training steps alone: without validation, saving and whatever lies between steps."""
+    """Of the training steps alone, without validation, saving, and the time between steps."""
     if one.step is None or base.step is None:
         return None
     return base.step / one.step * one.batch / base.batch
@@ -148,7 +137,7 @@ def _options(run_dir: Path) -> dict[str, Any]:
 
 
 def _parameters(path: Path) -> int | None:
-    """Numbers in the weights that a run has kept: those that are trained, and a few that are not."""
+    """Size of the weights in best.keras: the trained ones, and a few that are not."""
     import io
     import zipfile
 

@@ -1,4 +1,4 @@
-"""How long N ranks take: step time x contention x waiting for the slowest, plus the communication that is not hidden.
+"""How long N ranks take: step time x contention x waiting for the slowest rank, plus communication that is not hidden.
 
 step(N) = t1 * contention(ranks on a node) * (1 + cv * m(N)) + max(0, all-reduce(N) - overlap * backward share * t1)
 pass over the data = step(N) * steps per pass (`shares`)
@@ -32,7 +32,7 @@ class Job:
 
     gradient_bytes: int
     overlap: float = 0.0
-    """Share of the backward pass during which gradients travel; 0: one reduction at its end, as lms3d does it."""
+    """Share of the backward pass during which gradients are sent; 0: one reduction at its end, as in lms3d."""
 
     backward_share: float = 2 / 3
     """Of a step: twice the operations of the forward pass."""
@@ -51,7 +51,7 @@ class Machine:
     """Between nodes; all ranks of a node share it."""
 
     contention: tuple[tuple[int, float], ...] = ((1, 1.0),)
-    """(ranks on a node, step time relative to one alone) without any communication; in between linear."""
+    """(ranks on a node, step time relative to one alone), without communication; linear in between."""
 
     cv: float = 0.0
     """Coefficient of variation of step times over the ranks."""
@@ -59,7 +59,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One number of ranks. The losses are factors of the time, their product times the ideal one is the time."""
+    """For one number of ranks."""
 
     scaling: str
     ranks: int
@@ -102,13 +102,7 @@ def predict(
     whole = hierarchical_seconds(ranks, machine.ranks_per_node, job.gradient_bytes, machine.local, machine.network)
     exposed = max(0.0, whole - job.overlap * job.backward_share * job.step_seconds)
     return Prediction(
-        scaling=scaling,
-        ranks=ranks,
-        account=deal(job.samples, ranks, job.batch),
-        step_seconds=job.step_seconds * contention * straggler + exposed,
-        single_step_seconds=job.step_seconds,
-        contention=contention,
-        straggler=straggler,
-        communication_seconds=whole,
-        exposed_seconds=exposed,
-    )
+        scaling=scaling, ranks=ranks, account=deal(job.samples, ranks, job.batch), single_step_seconds=job.step_seconds,
+        step_seconds=job.step_seconds * contention * straggler + exposed, contention=contention, straggler=straggler,
+        communication_seconds=whole, exposed_seconds=exposed,
+    )  # fmt: skip

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.scalability import case_study, shares
+from experiments.scalability import case_study, shares, tables
 from experiments.scalability.case_study import INDEPENDENT, JOB
 from experiments.scalability.model import STRONG, WEAK, Machine, Prediction, predict
-from lms3d.files import replacing
+from experiments.scalability.tables import markdown
 
 RANKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 WITHIN, OURS_AT_16 = 0.03, 0.97
@@ -48,16 +47,11 @@ def _checked(fitted: Machine) -> str:
         "one order, nothing fitted",
         "one order, fitted",
     )
-    rows = [
-        [
-            str(one.ranks),
-            _percent(one.measured),
-            *(f"{_percent(p)} ({one.error(p):+.1%})" for p in (one.independent, one.fitted, one.left_out)),
-            _percent(one.ours_independent),
-            _percent(one.ours_fitted),
-        ]
-        for one in case_study.check()
-    ]
+    rows = []
+    for one in case_study.check():
+        fixed = [f"{_percent(p)} ({one.error(p):+.1%})" for p in (one.independent, one.fitted, one.left_out)]
+        ours = [_percent(one.ours_independent), _percent(one.ours_fitted)]
+        rows.append([str(one.ranks), _percent(one.measured), *fixed, *ours])
     note = (
         f"Efficiency, and the model's relative error. Nothing fitted: cv {INDEPENDENT.cv:.2%}, the spread of four independent "
         "models side by side. cv fitted: one free parameter, least squares over the three rows; it comes to "
@@ -149,14 +143,9 @@ def sensitivity_table(machine: Machine) -> str:
             machine, ranks_per_node=1, contention=((1, dict(machine.contention)[4]),)
         ),
     }
-    overlapped = replace(JOB, overlap=1.0)
-    rows = [[name, *(_percent(predict(JOB, m, n).efficiency) for n in (16, 1024))] for name, m in changes.items()]
-    rows.append(
-        [
-            "all-reduce hidden behind the backward pass",
-            *(_percent(predict(overlapped, machine, n).efficiency) for n in (16, 1024)),
-        ]
-    )
+    cases = [(name, JOB, changed) for name, changed in changes.items()]
+    cases.append(("all-reduce hidden behind the backward pass", replace(JOB, overlap=1.0), machine))
+    rows = [[name, *(_percent(predict(job, on, n).efficiency) for n in (16, 1024))] for name, job, on in cases]
     return markdown(("changed", "16 GPUs", "1024 GPUs"), rows)
 
 
@@ -166,10 +155,7 @@ def _links(machine: Machine) -> list[tuple[str, case_study.Link]]:
 
 def write_csv(found: Sequence[Prediction], path: Path) -> None:
     """One row for each prediction."""
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(_record(one) for one in found)
+    tables.write_csv(path, COLUMNS, map(_record, found))
 
 
 def _record(one: Prediction) -> dict[str, object]:
@@ -180,7 +166,7 @@ def _record(one: Prediction) -> dict[str, object]:
     }  # fmt: skip
     if one.scaling == WEAK:  # each rank has as many steps as one rank has in a pass
         values |= {"steps_per_epoch": JOB.samples // JOB.batch, "passes_per_epoch": one.ranks, "steps_per_pass": ""}
-    return {name: round(v, 6) if isinstance(v, float) else v for name, v in values.items()}
+    return values
 
 
 def _losses(one: Prediction) -> str:
@@ -188,12 +174,6 @@ def _losses(one: Prediction) -> str:
     exposed = one.exposed_seconds / one.single_step_seconds
     parts = {"contention": one.contention - 1, "slowest rank": one.straggler - 1, "all-reduce": exposed}
     return ", ".join(f"{name} {100 * value:.2f}" for name, value in parts.items() if value > 5e-5)
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _percent(share: float) -> str:

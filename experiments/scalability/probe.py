@@ -1,4 +1,4 @@
-"""What the links between ranks of this machine do, by real all-reduces. No TensorFlow here."""
+"""Bandwidth and latency between the ranks of this machine, from real all-reduces. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments.scalability.communication import Link, fit_link, ring_seconds
 from experiments.scalability.launch import Launcher
-from experiments.scalability.model_report import markdown
+from experiments.scalability.tables import markdown
 from lms3d.errors import InputError
 from lms3d.units import format_size
 
@@ -41,7 +41,7 @@ class Probe:
 
 
 def run(launcher: Launcher, ranks: int, folder: Path) -> Probe:
-    """Measure and keep; RunFailed with what a rank said last."""
+    """Measures, and writes probe.json. RunFailed with the last words of a rank."""
     path = folder / "probe.json"
     path.unlink(missing_ok=True)
     program = [sys.executable, "-m", "experiments.scalability.ranks_probe", str(path.resolve())]
@@ -50,7 +50,7 @@ def run(launcher: Launcher, ranks: int, folder: Path) -> Probe:
 
 
 def load(path: Path) -> Probe:
-    """InputError where the file is not one of ours."""
+    """InputError where the file is not what --probe writes."""
     try:
         content = json.loads(path.read_text())
         ranks, pairs = int(content["ranks"]), tuple((int(size), float(s)) for size, s in content["all_reduces"])

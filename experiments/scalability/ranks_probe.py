@@ -2,7 +2,7 @@
 
     horovodrun -np 2 python -m experiments.scalability.ranks_probe OUTPUT.json
 
-Reductions go through Horovod as those of training do, so that its negotiation between ranks is part of the latency.
+The reductions go through Horovod, as in training: its negotiation between ranks is part of the latency.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _seconds(hvd: Any, tf: Any, size_bytes: int) -> float:
     """Median of some all-reduces of that many bytes; their sum is checked."""
     tensor, together, name, found = tf.ones([size_bytes // 4]), tf.ones([1]), f"probe_{size_bytes}", []
     for repeat in range(WARM_UP + REPEATS):
-        hvd.allreduce(together, op=hvd.Sum, name="together")  # all ranks begin at the same time
+        hvd.allreduce(together, op=hvd.Sum, name="together")  # all ranks start at the same time
         started = time.perf_counter()
         total = hvd.allreduce(tensor, op=hvd.Sum, name=name)
         last = float(total[-1])

@@ -1,9 +1,9 @@
-"""Data that does not divide by the ranks: what a pass over it costs, dealt out as fixed shares and as one global order.
+"""What a pass over data costs that does not divide by the ranks: dealt out as fixed shares, and in one global order.
 
     fixed shares (case study)             one order (`lms3d.ranks.world.World.training_steps`)
     rank r owns subjects[r::N]            step k takes the next N*b samples of an endless stream of passes
-    all ranks take the fullest one's      an epoch border is only a place to validate: a step may hold samples of two
-    steps; the others repeat or wait      passes, and none is repeated or left out
+    all take as many steps as the         an epoch border is only a place to validate: a step may hold samples of two
+    fullest; others repeat or wait        passes, and none is repeated or left out
 
 228 subjects on 16 ranks: a pass needs 14.25 steps; fixed shares take 15 (95 %); one order takes 14.25 of them on average.
 No TensorFlow here.
@@ -18,7 +18,7 @@ FIXED, ONE_ORDER = "fixed shares", "one order"
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What an epoch, as the program counts it, holds."""
+    """The steps of an epoch as the program counts it."""
 
     distribution: str
     samples: int
@@ -43,7 +43,7 @@ class Account:
 
     @property
     def efficiency(self) -> float:
-        """Share of the ranks' places in these steps that hold a sample which the pass needs: by samples per second."""
+        """Share of the samples in these steps that belong to the pass: by samples per second."""
         return self.needed_steps / self.steps_per_pass
 
     @property
@@ -52,19 +52,19 @@ class Account:
         return 1.0 if self.distribution == FIXED else self.steps / self.needed_steps
 
     def steps_of(self, passes: int) -> int:
-        """Whole steps until that many passes are done."""
+        """Whole steps for that many passes."""
         places = self.ranks * self.batch
         return passes * self.steps if self.distribution == FIXED else -(-passes * self.samples // places)
 
 
 def fixed_shares(samples: int, ranks: int, batch: int = 1) -> Account:
-    """`subjects[rank::size]`: as many steps on each rank as the fullest one needs."""
+    """`subjects[rank::size]`: each rank takes as many steps as the one with the largest share."""
     fullest = -(-samples // ranks)
     steps = -(-fullest // batch)
     return Account(distribution=FIXED, samples=samples, ranks=ranks, batch=batch, steps=steps)
 
 
 def one_order(samples: int, ranks: int, batch: int = 1) -> Account:
-    """The stream: a counted epoch has the whole number of steps nearest to a pass, at least one."""
+    """The stream: an epoch has the whole number of steps nearest to a pass, at least one."""
     steps = max(1, (2 * samples + ranks * batch) // (2 * ranks * batch))  # a half is rounded up
     return Account(distribution=ONE_ORDER, samples=samples, ranks=ranks, batch=batch, steps=steps)

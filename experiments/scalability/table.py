@@ -1,17 +1,15 @@
-"""Measurements -> Table 7's form and CSV, beside what the model says of this machine. No TensorFlow here."""
+"""Measurements in the form of Table 7 and as CSV, with the model's predictions for this machine. No TensorFlow here."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.scalability import measured, model, shares
+from experiments.scalability import measured, model, shares, tables
 from experiments.scalability.communication import Link
 from experiments.scalability.measured import Measurement
 from experiments.scalability.model import STRONG, WEAK, Job, Machine
-from experiments.scalability.model_report import markdown
-from lms3d.files import replacing
+from experiments.scalability.tables import markdown
 
 COLUMNS = (
     "scaling", "ranks", "model", "batch", "steps", "samples", "epoch_seconds", "step_seconds", "images_per_second",
@@ -20,12 +18,12 @@ COLUMNS = (
 
 
 def this_machine(link: Link, base: Measurement) -> Machine:
-    """One node: the probed link, the scatter of one rank's steps; contention is not known beforehand."""
+    """One node with the probed link and the scatter of one rank's steps; its contention is not known."""
     return Machine(name="this machine", ranks_per_node=1 << 20, local=link, network=link, cv=base.cv)
 
 
 def predicted(one: Measurement, base: Measurement, link: Link | None) -> float | None:
-    """Step efficiency by the model, from the run of one rank and the probe; None without either."""
+    """Step efficiency by the model, from the run of one rank and the probe; None where one is missing."""
     if link is None or base.ranks != 1 or base.step is None or one.parameters is None:
         return None
     job = Job(
@@ -57,13 +55,8 @@ def rows(found: Sequence[Measurement], link: Link | None) -> list[dict[str, obje
 
 
 def write_csv(found: Sequence[Measurement], link: Link | None, path: Path) -> None:
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        for row in rows(found, link):
-            writer.writerow(
-                {k: round(v, 6) if isinstance(v, float) else "" if v is None else v for k, v in row.items()}
-            )
+    """One row for each measurement."""
+    tables.write_csv(path, COLUMNS, rows(found, link))
 
 
 def markdown_tables(found: Sequence[Measurement], link: Link | None) -> str:

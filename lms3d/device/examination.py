@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from lms3d.device import checks, machine, memory, startup
+from lms3d import console
+from lms3d.device import checks, machine, memory
 from lms3d.device.checks import Finding
 from lms3d.units import format_size
 
@@ -56,7 +57,7 @@ def horovod_features() -> Mapping[str, bool] | str:
     if horovod_version() is None:
         return "not installed"
     try:
-        with startup.quiet_native_log():
+        with console.quiet_native_log():
             import horovod.tensorflow as hvd
     except Exception as error:  # built for another TensorFlow it fails in ways of its own (symbols, versions)
         return f"does not load ({(str(error).strip() or type(error).__name__).splitlines()[0]})"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
+from lms3d.console import quiet_native_log
 from lms3d.errors import InputError
 from lms3d.ranks.world import World
 
@@ -32,10 +30,7 @@ def start_tensorflow(
     world = world or World()
     if not again:
         _make_devices(world, memory_limit_bytes)
-    if world.size > 1:
-        from lms3d.ranks import horovod
-
-        horovod.devices_exist()
+    world.devices_exist()
     import keras
 
     if seed is not None:
@@ -83,29 +78,3 @@ def _pin_gpu(tf: Any, world: World) -> None:
             f"{world.local_size} ranks were started on this machine, which has {len(gpus)} GPUs; start one per GPU"
         )
     tf.config.set_visible_devices(gpus[world.local_rank], "GPU")
-
-
-@contextmanager
-def quiet_native_log() -> Iterator[None]:
-    """Hides what native code writes to stderr within the block; shows it after all if the block raises.
-
-    TensorFlow writes before its log is set up, so that its own log level alone does not silence the import.
-    """
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") != "3":  # "3": the user, or a parent process of ours, wants it quiet
-        yield
-        return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as hidden:
-        os.dup2(hidden.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            os.dup2(kept, 2)
-            hidden.seek(0)
-            sys.stderr.write(hidden.read().decode(errors="replace"))
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)

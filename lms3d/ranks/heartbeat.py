@@ -1,15 +1,15 @@
-"""Notices within moments that another rank has died, and within `SILENT_SECONDS` that one hangs; then ends this process.
+"""Notices at once that another rank has died, and within `SILENT_SECONDS` that one hangs; then ends this process.
 
-Horovod alone tells a rank of a loss only when that rank comes to its next reduction: the step before it may take minutes.
-So each rank runs a thread of its own, which holds a TCP connection to rank 0, over which both send a line a second:
+Horovod reports a loss only at the next reduction, and the step before that may take minutes. So a thread of each rank keeps a
+TCP connection to rank 0, over which both ends send a line a second:
 
     beat                    all is well
-    bye                     leaves as it should, or with an error that all ranks share
-    failed                  leaves with an error of its own, and has told the user
+    bye                     leaves regularly, or with an error that all ranks share
+    failed                  leaves with an error of its own, which it has reported
     lost RANK REASON        rank 0 to all: another rank is gone
 
-The kernel closes the connections of a process that dies, however it dies; one that is stopped, or whose machine is
-gone, falls silent. Beats come from a thread: long steps, planning and reading data do not silence a rank.
+The kernel closes the connections of a process that dies. A process that is stopped, or whose machine is gone, falls silent;
+long steps, planning and reading data do not silence a rank, since beats come from their own thread.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Loss:
     rank: int
     reason: str
     told: bool = False
-    """Whether it has told the user itself."""
+    """Whether it has reported the error itself."""
 
 
 class Watchdog:
     """The thread of one rank; `close` it before the process leaves. on_loss: called at once, from the thread.
 
     If the main thread does not close it soon after a loss, it ends the process with `exit_code`. Ranks that cannot be
-    reached over TCP are left to Horovod's own, slower means.
+    reached over TCP are left to Horovod's own, slower checks.
     """
 
     def __init__(self, world: World, on_loss: Callable[[Loss], None], exit_code: int) -> None:
@@ -66,7 +66,7 @@ class Watchdog:
         self._thread.start()
 
     def wait_for_loss(self, seconds: float) -> Loss | None:
-        """What is known after at most `seconds` about who is gone; the most silent rank if nobody is known to be."""
+        """Who is known to be gone after at most `seconds`; else the rank that has been silent longest, if any has been."""
         self._found.wait(seconds)
         silent = [peer for peer in list(self._peers.values()) if peer.silent_seconds > SILENT_SECONDS / 2]
         if self.loss is None and silent:
@@ -75,7 +75,7 @@ class Watchdog:
         return self.loss
 
     def close(self, farewell: str) -> None:
-        """Takes leave of the others. farewell: "bye" or "failed"; rank 0 passes on a loss before it goes."""
+        """Leaves the others. farewell: "bye" or "failed"; rank 0 passes on a loss before it goes."""
         self._ending.set()
         self._thread.join(2 * BEAT_SECONDS)
         if self.loss is None:
@@ -96,16 +96,16 @@ class Watchdog:
             self._add(0, found)
 
     def _add(self, rank: int, connection: socket.socket) -> None:
-        connection.settimeout(BEAT_SECONDS)  # a peer that does not read any more must not hold up the others
+        connection.settimeout(BEAT_SECONDS)  # a peer that no longer reads must not hold up the others
         self._peers[rank] = peer = _Peer(rank, connection)
         self._selector.register(connection, selectors.EVENT_READ, peer)
 
     def _accept(self, listener: socket.socket) -> None:
-        """One that greets, and still waits for the answer: who has given up meanwhile has come by another address."""
+        """A rank that greets, and still waits for the answer: one that gave up has meanwhile come by another address."""
         with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as undo:
             connection, _ = listener.accept()
             undo.callback(connection.close)
-            connection.settimeout(BEAT_SECONDS)  # no longer, or a mute one would make all others look silent
+            connection.settimeout(BEAT_SECONDS)  # or a mute one would make all others look silent
             token, rank = connection.recv(100).decode().split()
             if secrets.compare_digest(token, self._token):
                 connection.sendall(b"beat\n")
@@ -162,7 +162,7 @@ class Watchdog:
 
 
 class _Peer:
-    """The other end of a connection: what came in, and when."""
+    """The other end of a connection: what has arrived, and when."""
 
     def __init__(self, rank: int, connection: socket.socket) -> None:
         self.rank, self.socket, self.closed = rank, connection, False
@@ -173,7 +173,7 @@ class _Peer:
         return time.monotonic() - self._heard
 
     def lines(self) -> Iterator[str]:
-        """The complete lines that wait to be read."""
+        """The complete lines that have arrived."""
         try:
             received = self.socket.recv(65536)
         except TimeoutError:
@@ -187,14 +187,14 @@ class _Peer:
 
 
 def _addresses() -> list[str]:
-    """Where other machines and this one may reach this process, the likeliest first."""
+    """The addresses of this machine, the most useful to other machines first."""
     entries = [entry for interface in psutil.net_if_addrs().values() for entry in interface]
     found = dict.fromkeys(entry.address for entry in entries if entry.family == socket.AF_INET)
     return sorted(found, key=lambda address: address.startswith("127."))
 
 
 def _first_that_answers(addresses: list[str], port: int, greeting: bytes) -> socket.socket | None:
-    """A connection to rank 0. Other machines may have some of its addresses, too: only rank 0 answers the greeting."""
+    """A connection to rank 0. Other machines may share some of its addresses; only rank 0 answers the greeting."""
     for address in addresses:
         with contextlib.suppress(OSError):
             connection = socket.create_connection((address, port), timeout=CONNECT_SECONDS)
@@ -207,7 +207,7 @@ def _first_that_answers(addresses: list[str], port: int, greeting: bytes) -> soc
 
 
 def _leave_now(code: int) -> None:
-    """Ends the process without waiting for anything: not for a step under way, nor for another rank."""
+    """Ends the process without waiting for a step under way or for another rank."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,10 +1,10 @@
-"""What becomes of a job when one of its ranks dies or hangs: every rank ends soon, and one says why and how to go on.
+"""When a rank dies or hangs, all ranks end soon, and one says why and how to go on.
 
 | what happened                       | who notices, and when                                                        |
 |-------------------------------------|------------------------------------------------------------------------------|
 | a rank died, however                | all: the watchdog at once, Horovod at the next reduction, the launcher        |
 | a rank is stopped, a machine is gone | all: watchdog and Horovod after `WAIT_SECONDS`                                |
-| a rank fails with an error          | it says so itself, before it leaves; the others end with it                  |
+| a rank fails with an error          | it reports the error before it leaves; the others end with it                |
 | a rank is only slow                 | nobody: ranks may plan, trace or read for as long as they need               |
 """
 
@@ -22,7 +22,7 @@ from lms3d.ranks.world import World
 
 WAIT_SECONDS = round(SILENT_SECONDS)
 ELASTIC_WAIT_SECONDS = 120  # a rank that joins has to start Python and TensorFlow while the others wait for it
-LAST_SECONDS = 20  # for a rank that knows of a loss, or fails alone, to close its files
+LAST_SECONDS = 20  # for a rank that leaves after a loss or an error of its own to close its files
 
 _OF_HOROVOD = (
     *("Horovod has been shut down", "Connection closed by peer", "Connection reset by peer", "Broken pipe"),
@@ -31,11 +31,11 @@ _OF_HOROVOD = (
 
 
 def bound_waits(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Bounds how long Horovod waits for a rank that does not answer; call it before `hvd.init`. The user's values stay.
+    """Limits how long Horovod waits for a rank that does not answer; call it before `hvd.init`. The user's values stay.
 
-    Gloo's limit is on ranks whose background thread is silent: that thread answers while Python plans or reads. Horovod's
-    stall check counts the seconds that a reduction waits for a slow rank, so it may warn, and must not end the job.
-    Its log is hidden: a loss would fill it with the addresses of sockets, where `RankLost` says it in one line.
+    Gloo's limit concerns ranks whose background thread is silent; that thread answers while Python plans or reads data.
+    Horovod's stall check counts how long a reduction waits for a slow rank: it may warn, but must not end the job.
+    Horovod's log is hidden: after a loss it lists socket addresses, where `RankLost` needs one line.
     """
     wait = ELASTIC_WAIT_SECONDS if environ.get("HOROVOD_ELASTIC") == "1" else WAIT_SECONDS
     environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(wait))
@@ -44,7 +44,7 @@ def bound_waits(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def is_loss(error: BaseException | None) -> bool:
-    """Whether an error is how Horovod puts it that another rank is gone."""
+    """Whether an error is Horovod's way to say that another rank is gone."""
     while error is not None:
         named = {kind.__name__ for kind in type(error).__mro__}
         if "HorovodInternalError" in named:
@@ -59,8 +59,8 @@ def is_loss(error: BaseException | None) -> bool:
 def watched(world: World) -> Iterator[None]:
     """Within the block the loss of another rank ends this process: by RankLost, or at once if it is too busy for that.
 
-    The line for the user is on stderr before RankLost is raised, since launchers soon kill the other ranks. So is that of
-    an error which this rank alone has: the others, once they know of it, leave without a word.
+    RankLost, and an error that this rank alone has, are reported on stderr before they are raised, since launchers soon kill
+    the other ranks. Those leave without a word.
     """
     if world.size == 1:
         yield
@@ -82,7 +82,7 @@ def watched(world: World) -> Iterator[None]:
 
 
 def _lost(world: World, watchdog: Watchdog) -> RankLost:
-    """What to raise where Horovod gave up: the watchdog may still be waiting for a rank that hangs."""
+    """The error to raise where Horovod gave up; the watchdog may still be waiting for a rank that hangs."""
     loss = watchdog.wait_for_loss(2.0) or Loss(-1, "Horovod says no more")
     if watchdog.loss is None:
         _tell(world, loss)
@@ -91,12 +91,12 @@ def _lost(world: World, watchdog: Watchdog) -> RankLost:
 
 
 def _bound_closing() -> None:
-    """Closing must not wait for who is gone or stopped: after `LAST_SECONDS` the kernel ends this process."""
+    """Closing must not wait for a rank that is gone: after `LAST_SECONDS` the kernel ends this process."""
     signal.alarm(LAST_SECONDS)
 
 
 def _tell(world: World, loss: Loss) -> None:
-    """One rank talks: the chief, and in its place the next one."""
+    """One rank reports it: rank 0, or rank 1 where rank 0 is lost."""
     speaker = 1 if loss.rank == 0 else 0
     if world.rank == speaker and not loss.told:
         errors.say(f"error: {_message(world, loss)}")

@@ -1,9 +1,9 @@
-"""What ranks say to each other: values as JSON. Nothing in a message is code, whoever wrote it.
+"""What ranks send to each other: values as JSON. Nothing in a message is code, whoever wrote it.
 
     None, True, 1, 0.5, "text", [...]   themselves
     anything else                       {kind: content}, of a kind below
 
-A dataclass travels if `sendable` has named it, an error if it is one of Python's own, of `lms3d.errors`, or named as well.
+A dataclass can be sent if it is marked `sendable`; an error if it is one of Python's own, of `lms3d.errors`, or marked too.
 The receiver makes nothing else: it looks names up among those, and never imports one.
 """
 
@@ -40,7 +40,7 @@ def _is_number(dtype: Any) -> bool:
 
 
 def sendable(kind: T) -> T:
-    """Lets values of this dataclass, or errors of this class, travel; all ranks must have said so."""
+    """Decorator: values of this dataclass, or errors of this class, can be sent. All ranks must have marked it."""
     _sendable[_name(kind)] = kind
     return kind
 
@@ -51,12 +51,12 @@ for _error in (errors.InputError, errors.StorageError, errors.Diverged, errors.D
 
 
 def packed(value: Any) -> bytes:
-    """A value as bytes for `unpacked`. TypeError where a part of it may not travel."""
+    """A value as bytes for `unpacked`. TypeError where a part of it cannot be sent."""
     return json.dumps(_plain(value), separators=(",", ":")).encode()
 
 
 def unpacked(message: bytes) -> Any:
-    """The inverse of `packed`. InputError for what no rank has packed."""
+    """The inverse of `packed`. InputError for bytes that no rank has packed."""
     try:
         return _value(json.loads(message))
     except Exception as error:  # whatever a stranger may have put there
@@ -65,6 +65,32 @@ def unpacked(message: bytes) -> Any:
             f"a message of rank 0 is not what a rank writes ({reason}); expected JSON of this version of lms3d: start all "
             "ranks from one installation, and keep somebody else from the ports of the launcher (a firewall)"
         ) from None
+
+
+def packed_outcome(make: Callable[[], Any]) -> tuple[bytes, BaseException | None]:
+    """What `make` returns or raises, as the bytes of (value, error), and the error itself. What cannot be sent becomes an
+    error that can."""
+    try:
+        value = make()
+    except BaseException as error:
+        return _packed_error(error), error
+    try:
+        return packed((value, None)), None
+    except Exception as error:
+        fault = TypeError(f"World.from_chief: {error}")
+        return packed((None, fault)), fault
+
+
+def _packed_error(error: BaseException) -> bytes:
+    try:
+        message = packed((None, error))
+        unpacked(message)  # an exception with an __init__ of its own may not come out again
+        return message
+    except Exception:
+        stand_in: Any = RuntimeError(f"{type(error).__name__}: {error}")
+        if isinstance(code := getattr(error, "exit_code", None), int):
+            stand_in.exit_code = code
+        return packed((None, stand_in))
 
 
 # -- to JSON -----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Bytes from rank 0 to all by MPI itself, while TensorFlow has no devices yet.
 
-By the very library that Horovod is linked with, so that there is nothing to install besides and no second MPI in the
-process, which mpi4py can bring in. C libraries differ in what a communicator is: Open MPI has addresses of its own objects,
-MPICH and those that keep its ABI (Intel, Cray, MVAPICH, since 2014) have numbers.
+It uses the library that Horovod is linked with: nothing more to install, and no second MPI in the process, as mpi4py may
+bring. In C a communicator is the address of an object in Open MPI, and a number in MPICH and the libraries that keep its ABI
+(Intel, Cray, MVAPICH, since 2014).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MPICH_COMM_WORLD, _MPICH_BYTE = 0x44000000, 0x4C00010D
 
 
 class Mpi:
-    """MPI for the life of this process. Make it before Horovod starts, which then leaves MPI running when it ends, and
-    `close` it after."""
+    """MPI for the life of this process. Make it before Horovod starts, which then leaves MPI running when it ends; `close`
+    it afterwards."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        # Horovod's thread waits in MPI all the time, which Open MPI does without sleep, on a core that TensorFlow computes on.
+        # Horovod's thread waits in MPI all the time. Open MPI does that without sleep, on a core that TensorFlow needs.
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
         self._library = library
         given = ctypes.c_int()
@@ -48,7 +48,7 @@ class Mpi:
         return content.raw
 
     def _broadcast(self, buffer: ctypes._CData, length: int) -> None:
-        """Sleeps between two looks: rank 0 may prepare data for hours, and a wait of MPI's own keeps a core busy."""
+        """Polls and sleeps: rank 0 may prepare data for hours, and MPI's own wait keeps a core busy."""
         request, done, status = ctypes.c_void_p(), ctypes.c_int(), (ctypes.c_char * _STATUS_BYTES)()
         self._library.MPI_Ibcast(ctypes.byref(buffer), length, self._byte, 0, self._world, ctypes.byref(request))
         while True:

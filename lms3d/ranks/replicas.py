@@ -1,8 +1,8 @@
-"""The variables of one model on several ranks: made equal, and where they differ by nature, kept apart.
+"""The copies of one model on several ranks: made equal, and what is each rank's own kept apart.
 
 Weights and optimiser hold the same bits on every rank, since every rank adds the same mean of the gradients to the same
-start. Each rank's own are: the moving statistics of batch normalisation, between two epoch borders; random states; and the
-running sums of the metrics.
+start. Each rank has its own moving statistics of batch normalisation between two epoch borders, random states, and running
+sums of the metrics.
 """
 
 from __future__ import annotations
@@ -12,97 +12,61 @@ from typing import Any
 
 import numpy as np
 
+from lms3d.ranks.variables import Arrays, is_float, metric_variables
 from lms3d.ranks.world import World
-from lms3d.training import checkpoint
 
 CHUNK_BYTES = 16 << 20
 _ODD = 0x9E3779B1  # random states of ranks are this far apart
 
-Arrays = dict[str, np.ndarray]
-
 
 def synchronise(model: Any, world: World) -> None:
-    """See `World.synchronise`. RuntimeError where the ranks have built different models."""
+    """Gives the model of every rank the variables of rank 0, its optimiser's and its metrics' included.
+
+    Afterwards each rank but rank 0 has random states of its own, made from those of rank 0: dropout differs.
+    RuntimeError where the ranks have built different models.
+    """
+    if world.size == 1:
+        return
     import tensorflow as tf
 
-    from lms3d.ranks import horovod
-
-    variables = _unique([*model.variables, *model.optimizer.variables, *checkpoint.metric_variables(model).values()])
-    signature = [(tuple(v.shape), str(v.dtype)) for v in variables]
-    own = world.from_chief(lambda: signature)
-    if any(world.largest([float(signature != own)])):
-        raise RuntimeError(
-            f"rank {world.rank} of {world.size}: the ranks have built different models; this one has {len(signature)} "
-            f"variables, rank 0 has {len(own)}"
-        )
+    variables = _unique([*model.variables, *model.optimizer.variables, *metric_variables(model).values()])
+    _require_same(variables, world)
     for chunk in _chunks(variables):
         _broadcast(chunk, world)
     for variable in model.variables:
-        if _is_random_state(variable):
+        if variable.name == "seed_generator_state":  # Keras's `SeedGenerator`: (seed, counter)
             state = np.asarray(variable).copy()
             state[0] += np.asarray(world.rank * _ODD).astype(state.dtype)
             variable.assign(state)
-    # The buffer that gradients are packed into is made at its first use. Now is early enough to be planned for.
-    horovod.average([tf.zeros(2), tf.zeros(2)], "none", "first")
+    # Horovod makes the buffer for gradients at its first use. Now is early enough to be planned for.
+    world.linked.average([tf.zeros(2), tf.zeros(2)], "none", "first")
 
 
-def average_statistics(model: Any) -> None:
-    """See `World.average_statistics`."""
-    from lms3d.ranks import horovod
-
-    variables = [v for v in model.non_trainable_variables if _is_float(v)]
-    if not variables:
+def average_statistics(model: Any, world: World) -> None:
+    """Makes the moving statistics (of batch normalisation), which each rank has from its own samples, their mean."""
+    variables = [v for v in model.non_trainable_variables if is_float(v)]
+    if world.size == 1 or not variables:
         return
     arrays = [np.asarray(v) for v in variables]
-    means = horovod.mean(np.concatenate([a.ravel().astype(np.float32) for a in arrays]))
+    means = world.average(np.concatenate([a.ravel().astype(np.float32) for a in arrays]))
     ends = np.cumsum([a.size for a in arrays])
     for variable, array, end in zip(variables, arrays, ends, strict=True):
         variable.assign(means[end - array.size : end].reshape(array.shape).astype(array.dtype))
 
 
-# -- what is a rank's own ----------------------------------------------------------------------------------------------
-
-
-def own_variables(model: Any) -> dict[str, Any]:
-    """Those of the model that differ between ranks, by a name that is the same in every process."""
-    return {f"own/{index:04d}": v for index, v in enumerate(model.variables) if not v.trainable}
-
-
-def of_rank(states: Sequence[Mapping[str, np.ndarray]], world: World) -> Arrays:
-    """This rank's state of those that `size` ranks had; their mean if it is now another number of ranks."""
-    if len(states) == world.size:
-        return dict(states[world.rank])
-    return {
-        name: np.mean([state[name] for state in states], 0, dtype=np.float64).astype(first.dtype)
-        for name, first in states[0].items()
-        if np.issubdtype(first.dtype, np.floating)
-    }
-
-
-def joined(states: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
-    """The states of all ranks as one, for a file."""
-    return {f"ranks/{rank:04d}/{name}": array for rank, state in enumerate(states) for name, array in state.items()}
-
-
-def split(arrays: Mapping[str, np.ndarray]) -> list[Arrays]:
-    """The inverse of `joined`, among other arrays; no states if there are none."""
-    found: dict[str, Arrays] = {}
-    for path in sorted(part(arrays, "ranks/")):
-        _, rank, name = path.split("/", 2)
-        found.setdefault(rank, {})[name] = arrays[path]
-    return list(found.values())
-
-
-def part(arrays: Mapping[str, np.ndarray], prefix: str) -> Arrays:
-    """Those whose names begin so."""
-    return {name: array for name, array in arrays.items() if name.startswith(prefix)}
+def _require_same(variables: Sequence[Any], world: World) -> None:
+    signature = [(tuple(v.shape), str(v.dtype)) for v in variables]
+    of_chief = world.from_chief(lambda: signature)
+    if any(world.largest([float(signature != of_chief)])):
+        raise RuntimeError(
+            f"rank {world.rank} of {world.size}: the ranks have built different models; this one has {len(signature)} "
+            f"variables, rank 0 has {len(of_chief)}"
+        )
 
 
 def _broadcast(variables: Sequence[Any], world: World) -> None:
-    from lms3d.ranks import horovod
-
     arrays = [np.asarray(v) for v in variables]
-    message = horovod.broadcast_on_host(b"".join(a.tobytes() for a in arrays))
+    message = world.linked.broadcast(b"".join(a.tobytes() for a in arrays))
     if world.is_chief:
         return
     start = 0
@@ -113,7 +77,7 @@ def _broadcast(variables: Sequence[Any], world: World) -> None:
 
 
 def _chunks(variables: Iterable[Any]) -> Iterable[list[Any]]:
-    """Variables in groups of some 16 MiB: few messages, and little memory for them."""
+    """Variables in groups of about 16 MiB: few messages, and little memory for them."""
     chunk: list[Any] = []
     count = 0
     for variable in variables:
@@ -130,10 +94,34 @@ def _unique(variables: Iterable[Any]) -> list[Any]:
     return list({id(v): v for v in variables}.values())
 
 
-def _is_random_state(variable: Any) -> bool:
-    """How Keras's `SeedGenerator` names its variable: (seed, counter)."""
-    return bool(variable.name == "seed_generator_state")
+# -- the states of all ranks in one file -------------------------------------------------------------------------------
 
 
-def _is_float(variable: Any) -> bool:
-    return "float" in str(variable.dtype)
+def of_rank(states: Sequence[Mapping[str, np.ndarray]], world: World) -> Arrays:
+    """This rank's among the states of all ranks; their mean if there were another number of ranks; {} if there are none."""
+    if len(states) == world.size:
+        return dict(states[world.rank])
+    return {
+        name: np.mean([state[name] for state in states], 0, dtype=np.float64).astype(first.dtype)
+        for name, first in (states[0] if states else {}).items()
+        if np.issubdtype(first.dtype, np.floating)
+    }
+
+
+def joined(states: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
+    """The states of all ranks as one."""
+    return {f"ranks/{rank:04d}/{name}": array for rank, state in enumerate(states) for name, array in state.items()}
+
+
+def split(arrays: Mapping[str, np.ndarray]) -> tuple[Arrays, ...]:
+    """The inverse of `joined`, among other arrays; () if there are no states."""
+    found: dict[str, Arrays] = {}
+    for path in sorted(part(arrays, "ranks/")):
+        _, rank, name = path.split("/", 2)
+        found.setdefault(rank, {})[name] = arrays[path]
+    return tuple(found.values())
+
+
+def part(arrays: Mapping[str, np.ndarray], prefix: str) -> Arrays:
+    """Those whose names begin with `prefix`."""
+    return {name: array for name, array in arrays.items() if name.startswith(prefix)}

@@ -1,7 +1,7 @@
-"""The key-value store in which the ranks of horovodrun find each other: HTTP, open to all who reach its port.
+"""The key-value store in which the ranks of horovodrun find each other: HTTP, open to anybody who reaches its port.
 
-Whoever reads it must take what it says for a stranger's word: `messages` runs none of it, and once the ranks can speak
-without it they compare what each has read (`collectives.devices_exist`).
+So nothing in it can be trusted. `messages` runs none of it, and as soon as the ranks have another way they compare what each
+has read (`horovod.Horovod.devices_exist`).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Store:
         self._ask(key, value)
 
     def get(self, key: str) -> bytes:
-        """Waits for the value: rank 0 may prepare data for hours; if it ends, the launcher ends this process as well.
+        """Waits for the value, for hours if rank 0 prepares data; if rank 0 ends, the launcher ends this process as well.
         InputError where the store does not answer."""
         while (value := self._ask(key)) is None:
             time.sleep(POLL_SECONDS)
         return value
 
     def _ask(self, key: str, value: bytes | None = None) -> bytes | None:
-        """One request, made again where it fails; None where the store has no such key."""
+        """One request, repeated where it fails; None where the store has no such key."""
         url = f"http://{self._where}/lms3d/{key}"
         begin = time.monotonic()
         while True:

@@ -1,11 +1,12 @@
-"""All that a run needs to go on as if it had never stopped, in one file that is replaced atomically.
+"""The file format of checkpoints: arrays and a state in one file, which is replaced atomically.
 
 `last/checkpoint.npz` holds arrays (weights, optimiser slots, dropout's random states, metric sums) and a JSON text with
-everything else. A `.keras` file would lack the random states and the metric sums. Rules:
- 1. The file ends with the SHA-256 of all before it (the comment of the archive): nothing is read of one that was changed.
-    One of an earlier version ends without a comment, and is known by the checksums of its members alone.
- 2. The generation before it is kept, and takes its place where it is damaged or missing.
- 3. What the system will not read (permissions, a file server that is gone) is not taken for damaged.
+everything else (`run_state`). A `.keras` file would lack the random states and the metric sums. Rules:
+
+CHECKPOINT-1  The file ends with the SHA-256 of all before it (the comment of the archive); a file that was changed is not
+              read. Files of earlier versions have no comment: the checksums of their members must do.
+CHECKPOINT-2  The generation before it is kept, and used where the newest is damaged or missing.
+CHECKPOINT-3  A file that the system cannot read (permissions, a lost file server) does not count as damaged.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,7 +34,7 @@ Content = tuple[dict[str, np.ndarray], dict[str, Any]]
 
 
 class Damaged(InputError):
-    """A checkpoint that is not what was written."""
+    """A checkpoint that is missing, or not as it was written."""
 
 
 def path_in(run_dir: Path) -> Path:
@@ -53,7 +54,8 @@ def generations(run_dir: Path) -> list[Path]:
 
 
 def save(path: Path, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
-    """Writes both to `path`, and keeps what was there (rule 2). StorageError, and all as it was, if that fails."""
+    """Writes both to `path`, and keeps the file that was there (CHECKPOINT-2). StorageError, with nothing changed, if that
+    fails."""
     content: dict[str, Any] = {_STATE: np.frombuffer(json.dumps(state).encode(), np.uint8), **arrays}
     with replacing(path) as partial:
         with partial.open("wb") as stream:
@@ -64,7 +66,7 @@ def save(path: Path, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any])
 
 
 def load(path: Path) -> Content:
-    """The arrays and the state that `save` wrote. Damaged, or InputError (rule 3)."""
+    """The arrays and the state that `save` wrote. Damaged, or InputError (CHECKPOINT-3)."""
     try:
         with path.open("rb") as stream:
             if _digest(stream) == stream.read():
@@ -83,7 +85,7 @@ def load(path: Path) -> Content:
 
 
 def latest(path: Path) -> tuple[*Content, str]:
-    """What was saved last, as far as it is whole (rule 2), and what was wrong with what was saved after it, if anything."""
+    """The newest intact generation (CHECKPOINT-2), and what is wrong with a newer one; "" if nothing is."""
     try:
         return *load(path), ""
     except Damaged as damage:
@@ -96,54 +98,6 @@ def latest(path: Path) -> tuple[*Content, str]:
     return arrays, state, told
 
 
-def variables(model: Any) -> dict[str, Any]:
-    """All that training changes in a compiled and built model: weights, random states, optimiser, by a unique name."""
-    groups = {"model": model.variables, "optimizer": model.optimizer.variables}
-    return {
-        f"{group}/{index:04d}/{variable.path}": variable
-        for group, members in groups.items()
-        for index, variable in enumerate(members)
-    }
-
-
-def metric_variables(model: Any) -> dict[str, Any]:
-    """The running sums of the loss and the metrics, by a unique name. Keras builds them when `fit` begins."""
-    members = [variable for metric in model.metrics for variable in metric.variables]
-    return {f"metrics/{index:04d}": variable for index, variable in enumerate(members)}
-
-
-def read(named: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The values of Keras variables."""
-    return {name: np.asarray(variable) for name, variable in named.items()}
-
-
-def not_finite(named: Mapping[str, Any]) -> str:
-    """The name of the first Keras variable with a value that is no finite number; "" if there is none."""
-    for name, variable in named.items():
-        if "float" in str(variable.dtype) and not np.isfinite(np.asarray(variable)).all():
-            return name
-    return ""
-
-
-def assign(named: Mapping[str, Any], arrays: Mapping[str, np.ndarray], path: Path) -> None:
-    """Sets Keras variables to the arrays of the same position. InputError if they belong to another model."""
-    prefixes = {name.split("/")[0] for name in named}
-    stored = sorted(name for name in arrays if name.split("/")[0] in prefixes)
-    if len(stored) != len(named):
-        raise InputError(f"{path} has {len(stored)} variables, this model {len(named)}; it belongs to another model")
-    for name, (own_name, variable) in zip(stored, sorted(named.items()), strict=True):
-        if arrays[name].shape != tuple(variable.shape):
-            raise InputError(
-                f"{path}: {name} has shape {_text(arrays[name].shape)}, {own_name} of this model has "
-                f"{_text(variable.shape)}; the checkpoint belongs to another model"
-            )
-        variable.assign(arrays[name])
-
-
-def _text(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
-
-
 def _content(stream: BinaryIO) -> Content:
     stream.seek(0)
     with np.load(stream, allow_pickle=False) as content:
@@ -152,7 +106,7 @@ def _content(stream: BinaryIO) -> Content:
 
 
 def _content_of_members(stream: BinaryIO, path: Path) -> Content:
-    """Of an archive that has no digest: whatever is wrong with it, the checksum of a member or its form tells."""
+    """Of an archive without a digest: the checksums of its members and its form show any damage."""
     try:
         return _content(stream)
     except OSError:
@@ -162,14 +116,14 @@ def _content_of_members(stream: BinaryIO, path: Path) -> Content:
 
 
 def _ends_without_comment(stream: BinaryIO) -> bool:
-    """Whether a file ends as archives do that have no comment. No bit that changes lets a sealed one look so."""
+    """Whether a file ends like an archive without a comment. No single flipped bit makes a sealed one look so."""
     stream.seek(-min(_END_BYTES, stream.seek(0, os.SEEK_END)), os.SEEK_END)
     end = stream.read()
     return len(end) == _END_BYTES and end.startswith(b"PK\5\6") and end.endswith(b"\0\0")
 
 
 def _seal(path: Path) -> None:
-    """Ends the archive with its digest (rule 1)."""
+    """Ends the archive with its digest (CHECKPOINT-1)."""
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = bytes(_DIGEST_BYTES)
     with path.open("r+b") as stream:

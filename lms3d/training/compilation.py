@@ -5,35 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lms3d.config import TrainConfig
+from lms3d.ranks import gradients
 from lms3d.ranks.world import World
-from lms3d.tasks import task_of
+from lms3d.training.task import Task
 
 if TYPE_CHECKING:
     import keras
 
 
-def compiled_model(options: TrainConfig, *, material: Any = None, world: World | None = None) -> keras.Model:
-    """The network of the options, compiled, with its optimiser's slots in place.
+def compiled_model(
+    options: TrainConfig, task: Task, *, material: Any = None, world: World | None = None
+) -> keras.Model:
+    """The network of the options, compiled with Adam at the rate of the whole world's batch, its slots in place.
 
     material: of the task; None where only the cost of a step matters. world: whose gradients are averaged.
     """
-    task, world = task_of(options), world or World()
+    import keras
+
+    world = world or World()
     model = task.network(options)
+    adam = keras.optimizers.Adam(world.learning_rate(options.learning_rate))
     model.compile(
-        optimizer=_optimizer(options, world),
+        optimizer=gradients.averaged(adam, world, options.gradient_compression),
         loss=task.loss(options, material),
         metrics=task.metrics(options, material),
-        jit_compile=False,  # XLA decides on memory by itself: there would be nothing left to plan
+        jit_compile=False,  # XLA plans memory by itself: nothing would be left to swap
     )
     model.optimizer.build(model.trainable_variables)
     return model
-
-
-def _optimizer(options: TrainConfig, world: World) -> keras.optimizers.Optimizer:
-    """Adam at the rate of the whole world's batch."""
-    import keras
-
-    from lms3d.ranks import gradients
-
-    optimizer = keras.optimizers.Adam(world.learning_rate(options.learning_rate))
-    return gradients.averaged(optimizer, world, options.gradient_compression)

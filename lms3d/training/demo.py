@@ -1,4 +1,4 @@
-"""How much training fits into a demonstration: a run on the embedded data for which nobody said how long."""
+"""How much training fits into a demonstration: a run on the embedded data without --epochs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 MIB, GIB = 2**20, 2**30
 TARGET_SECONDS = 13 * 60.0  # of the whole command, data and figures included
-LAST_SECONDS = 18 * 60.0  # when it ends come what may
+LAST_SECONDS = 18 * 60.0  # after which it ends in any case
 VALIDATION_SHARE = 0.4  # seconds of a validation step / seconds of a training step
 FIRST_STEP_SECONDS = 40.0  # tracing and planning, for training and for validation
 MOST_EPOCHS = 500
-CAUTION = 1.5  # a promise of how long it takes: a machine that does other work, too, is slower than predicted
+CAUTION = 1.5  # promised over predicted time: the machine may do other work, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ def memory_limit(resolution: int) -> int:
 def length(
     step_seconds: float, training_steps: int, validation_steps: int, elapsed_seconds: float, epochs: int | None = None
 ) -> Length:
-    """As many whole epochs as fit into the target; if not even one does, two short ones (one if a step is very slow).
+    """As many whole epochs as fit into the target; if none does, two short ones (one if a step is very slow).
 
     training_steps, validation_steps: of a whole epoch. epochs: asked for by the user; then nothing is cut.
     """

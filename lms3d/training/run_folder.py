@@ -21,7 +21,7 @@ from lms3d.training.run_lock import RunLock
 
 DEFAULT_PARENT = Path("runs")
 HANDOVER_SECONDS = 180.0
-"""An NFS server keeps the locks of a machine that is gone for 90 s, if nobody has set another time."""
+"""NFS servers keep the locks of a dead machine for 90 s by default."""
 _LIBRARIES = ("tensorflow", "keras", "numpy", "nibabel", "SimpleITK", "nilearn", "scipy", "horovod")
 _DECISIVE = ("lms3d", "tensorflow", "keras", "numpy")
 
@@ -62,7 +62,7 @@ def claim(run_dir: Path, lock: RunLock) -> None:
 
 
 def take_over(run_dir: Path, lock: RunLock) -> None:
-    """Takes the lock of a run folder from the rank that had it before; after `HANDOVER_SECONDS` goes on without it."""
+    """Takes the lock from the rank that held it before; goes on without it after `HANDOVER_SECONDS`."""
     if not _taken(run_dir, lock, HANDOVER_SECONDS):
         console.say(
             f"{run_dir} is still locked by {lock.holder(run_dir)}, after {HANDOVER_SECONDS:.0f} s; training goes on without "
@@ -71,7 +71,7 @@ def take_over(run_dir: Path, lock: RunLock) -> None:
 
 
 def _taken(run_dir: Path, lock: RunLock, seconds: float = 0.0) -> bool:
-    """Whether this process has the lock now; then what killed runs have left half written there is cleared away."""
+    """Takes the lock and removes the half-written files of killed runs. False where another process has it."""
     if not lock.take(writable_folder(run_dir, "--output"), seconds):
         return False
     if lock.locked:
@@ -81,7 +81,7 @@ def _taken(run_dir: Path, lock: RunLock, seconds: float = 0.0) -> bool:
 
 
 def holds_results(run_dir: Path) -> bool:
-    """Whether something would be lost if another run wrote here; a run that never finished an epoch leaves nothing."""
+    """Whether another run would overwrite results; a run that never finished an epoch has none."""
     return bool(checkpoint.generations(run_dir)) or (run_dir / "best.keras").exists()
 
 
@@ -91,7 +91,7 @@ def describe(
 ) -> None:  # fmt: skip
     """Writes config.json: every option, versions, machine, and what the caller adds (data, normalisation).
 
-    A run that is resumed keeps, under "earlier_sessions", how it was called before, as often as that was in another way.
+    A resumed run lists under "earlier_sessions" how it was called before, where that differed.
     """
     session = {
         "options": options.to_json(),
@@ -112,18 +112,16 @@ def _sessions_before(run_dir: Path, session: dict[str, Any]) -> list[dict[str, A
 
 
 def _tell_of_other_versions(run_dir: Path, content: dict[str, Any]) -> None:
-    """One line where what decides the bits of a training is not what it was."""
+    """Warns where a library that decides the bits of a training has another version now."""
     before, now = content.get("versions", {}), versions()
     changed = [name for name in _DECISIVE if name in before and before[name] != now.get(name)]
     if changed:
         was, is_now = (", ".join(f"{name} {found.get(name, 'none')}" for name in changed) for found in (before, now))
-        console.say(
-            f"--resume: {run_dir} was trained with {was}; now it goes on with {is_now}: other bits may come of it"
-        )
+        console.say(f"--resume: {run_dir} was trained with {was}; now it goes on with {is_now}: its bits may differ")
 
 
 def check_data(run_dir: Path, fingerprint: str) -> None:
-    """InputError unless the run was trained on the data of this fingerprint."""
+    """InputError unless the run was trained on data with this fingerprint."""
     _, content = config.load(run_dir)
     if content["data"]["fingerprint"] != fingerprint:
         raise InputError(
@@ -132,7 +130,7 @@ def check_data(run_dir: Path, fingerprint: str) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Python, platform, lms3d and the libraries that results depend on; libraries that are missing are left out."""
+    """Python, platform, lms3d and the installed ones of the libraries that results depend on."""
     found = {"python": platform.python_version(), "platform": platform.platform(), "lms3d": _own_version()}
     for name in _LIBRARIES:
         try:
@@ -143,7 +141,7 @@ def versions() -> dict[str, str]:
 
 
 def resume_command(run_dir: Path) -> str:
-    """What to type to go on with a run."""
+    """What to type to resume a run."""
     return f"{Path(sys.executable).name} -m lms3d.train --output {run_dir} --resume"
 
 
@@ -162,20 +160,20 @@ def _other_run(run_dir: Path) -> InputError:
 
 
 def _unused(options: TrainConfig, lock: RunLock) -> Path:
-    """The first folder under runs/ that holds nothing and that nobody else has: of two that want it, one gets the lock."""
+    """The first empty folder under runs/ that nobody else has. Of two processes that want it, one gets the lock."""
     first = DEFAULT_PARENT / _name(options)
     numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return next(path for path in chain([first], numbered) if _ours(path, lock))
 
 
 def _ours(run_dir: Path, lock: RunLock) -> bool:
-    """Whether this process alone has the folder, and nothing is in it. Where there are no locks, it must have made it."""
+    """Whether the folder is empty and this process alone has it. Where there are no locks, it must have made it."""
     if holds_results(run_dir):
         return False
     made = False
     with contextlib.suppress(OSError):  # `writable_folder` will say what is wrong
         made = make_folder(run_dir)
-    # What held nothing before the lock was there may hold the results of its last owner now.
+    # Its last owner may have finished an epoch before this process got the lock.
     return _taken(run_dir, lock) and (made or lock.locked) and not holds_results(run_dir)
 
 

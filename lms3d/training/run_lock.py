@@ -1,6 +1,7 @@
-"""One training per run folder: who trains there holds a lock on it, which the kernel drops with the process, however that ends.
+"""One training per run folder, by a lock that the kernel drops when the process ends, however it ends.
 
-It is a `flock` on `RUN_DIR/.lock`, whose text says who holds it; who releases it removes the file. Reading a run needs no lock.
+It is a `flock` on `RUN_DIR/.lock`. The text of that file says who holds the lock; releasing it removes the file. Reading a run
+needs no lock.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ _POLL_SECONDS = 0.1
 _ATTEMPTS = 30
 _NO_FILE = -1
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
-_GONE = frozenset({errno.ESTALE, errno.ENOENT})  # removed by who held it, or by a file server that starts again
+_GONE = frozenset({errno.ESTALE, errno.ENOENT})  # removed by its holder, or by a file server that was restarted
 
 
 class RunLock:
-    """The lock of the one run folder that this process trains in; context manager, which releases it."""
+    """The lock of the run folder that this process trains in. A context manager, which releases it."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
         self._file = _NO_FILE
 
     def take(self, folder: Path, seconds: float = 0.0) -> bool:
-        """Whether this process has the lock of this folder, in place of any other; waits at most so long for it.
+        """Takes the lock of this folder and releases any other; waits for at most `seconds`. False where another has it.
 
-        Where the file system has no locks it is said so, and nobody is kept out. InputError where a lock fails.
+        Where the file system has no locks it says so, and keeps nobody out. InputError where locking fails.
         """
         if folder == self.folder:
             return True
@@ -50,11 +51,11 @@ class RunLock:
 
     @property
     def locked(self) -> bool:
-        """Whether nobody else can have the folder."""
+        """Whether others are kept out."""
         return self._file != _NO_FILE
 
     def release(self) -> None:
-        """Gives the lock back, if there is one."""
+        """Gives the lock back, if this process has it."""
         if self.folder is not None and self.locked:
             with contextlib.suppress(OSError):
                 (self.folder / LOCK).unlink()
@@ -63,7 +64,7 @@ class RunLock:
 
     @staticmethod
     def holder(folder: Path) -> str:
-        """Who holds the lock, for a message."""
+        """Who holds the lock, for messages."""
         with contextlib.suppress(OSError):
             return (folder / LOCK).read_text(errors="replace").strip() or "another process"
         return "another process"
@@ -76,8 +77,8 @@ class RunLock:
 
 
 def _locked(path: Path, attempts: int = _ATTEMPTS) -> int | None:
-    """The open and locked file; None while another process has it; _NO_FILE where there are no locks. Else InputError: a
-    file that is there may be another's, and who removed it would let a third one in."""
+    """The open and locked file; None while another process has it; _NO_FILE where there are no locks. Any other failure is
+    an InputError: removing a lock file that may be another's would let a third process in."""
     try:
         return _flocked(_opened(path))
     except OSError as error:
@@ -94,7 +95,7 @@ def _locked(path: Path, attempts: int = _ATTEMPTS) -> int | None:
 
 
 def _opened(path: Path) -> int:
-    """The file, made if it is not there. One that another user left may be locked without writing to it."""
+    """The file, made if it is missing. A file of another user can be locked without writing to it."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except PermissionError:
@@ -102,7 +103,7 @@ def _opened(path: Path) -> int:
 
 
 def _flocked(file: int) -> int | None:
-    """The open file, locked; None while another process has it. It is closed where it is not returned."""
+    """The open file, locked; None while another process has it. It is closed unless it is returned."""
     with contextlib.ExitStack() as unless_kept:
         unless_kept.callback(os.close, file)
         try:
@@ -111,7 +112,7 @@ def _flocked(file: int) -> int | None:
             return None
         if not os.fstat(file).st_nlink:  # its holder has removed it since it was opened
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        with contextlib.suppress(OSError):  # a full disk, a file of another user: who holds it is for messages alone
+        with contextlib.suppress(OSError):  # a full disk, or a file of another user: the text is for messages only
             os.truncate(file, 0)
             os.write(file, _about_us())
         unless_kept.pop_all()

@@ -1,4 +1,4 @@
-"""What a training run leaves for its reader: figures and one summary."""
+"""Figures and the summary at the end of a training run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def draw(folder: Path, *, title: str, report: Report, history: History) -> None:
 
 
 def summarise(
-    run_dir: Path, report: Report, history: History, results: Mapping[str, str], seconds: float, *, guarded: bool
+    run_dir: Path, report: Report, history: History, results: Mapping[str, str], seconds: float, *, out_of_time: bool
 ) -> None:
     """One table: where things are, memory with and without LMS, seconds per step, and the task's own `results`."""
     rows = {
@@ -38,7 +38,7 @@ def summarise(
         **results,
     }
     why = ": no better validation loss" if history.stopped_early else ", as long as a demonstration should take"
-    note = why if history.stopped_early or guarded else ""
+    note = why if history.stopped_early or out_of_time else ""
     console.summary(f"Training ended after {format_seconds(seconds)}{note}", rows)
 
 

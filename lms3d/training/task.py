@@ -1,4 +1,4 @@
-"""What a run can learn: the questions that training asks of a task. It knows none by name."""
+"""What training asks of a task, and of the material that it learns from. Training knows no task by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Material(Protocol):
 
 
 class Task(Protocol):
-    """All methods may be called before there is any material, but for those that take it."""
+    """What is learned. Methods that take no material may be called before there is any."""
 
     axes: int
     """Spatial axes of a sample: 2 or 3."""
@@ -65,7 +65,7 @@ class Task(Protocol):
         """For `compile`."""
 
     def callbacks(self, model: keras.Model, material: Any, world: World) -> list[Any]:
-        """Of this task alone; they see the logs of an epoch after those are the means over the ranks."""
+        """Of this task alone. They stand at `Place.TASK`: in the logs of an epoch they find means over the ranks."""
 
     def demonstration_limit(self, options: TrainConfig) -> int | None:
         """A memory limit in bytes that gives LMS something to do on the embedded data, or None."""
@@ -74,4 +74,4 @@ class Task(Protocol):
         """Figures and tables of this task, made with the best weights (rank 0)."""
 
     def results(self, run_dir: Path, history: History) -> dict[str, str]:
-        """Rows for the table at the end: what was reached, and what to type next."""
+        """Rows for the table at the end: the best results, and what to type next."""

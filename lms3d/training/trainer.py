@@ -1,33 +1,31 @@
 """Training with Keras `fit` underneath, for any compiled model, on any number of ranks: knows no task.
 
-An undisturbed run and one that was interrupted and resumed, however often, end with the same bits (on a CPU):
-the training data is a function of the sample's number, and `Keeper` saves all other state. On another number of ranks a
-resumed run goes on at the same sample, with a learning rate that is scaled as the number of ranks.
+An undisturbed run and one that was interrupted and resumed, however often, end with the same bits (on a CPU): the training
+data is a function of the sample's number, and a snapshot holds all other state (`run_state`). On another number of ranks a
+resumed run goes on at the same sample, with the learning rate scaled by the number of ranks.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
-import numpy as np
 
-from lms3d.ranks.elastic import Memory
-from lms3d.ranks.world import World
-from lms3d.training.callbacks.checkpointing import Keeper, Position, Row, floats
-from lms3d.training.callbacks.warm_up import WarmUp
+from lms3d.training import resume
+from lms3d.training.callbacks import order
 from lms3d.training.interrupt import Interrupt
+from lms3d.training.run import Data, Job, Run, Schedule
+from lms3d.training.run_state import Position, Row, floats
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
     """What came of a run."""
 
-    rows: list[Row]
+    rows: Sequence[Row]
     """One per epoch: epoch (from 1), loss, val_loss, learning_rate, seconds, metrics."""
 
     stopped_early: bool
@@ -38,139 +36,62 @@ class History:
 
 
 def train(
-    model: keras.Model,
-    training: Callable[[int], Any],
-    validation: Any,
-    *,
-    steps_per_epoch: int,
-    epochs: int,
-    run_dir: Path,
-    validation_steps: int | None = None,
-    patience: int = 50,
-    plateau_factor: float = 0.5,
-    plateau_patience: int = 10,
-    warmup_epochs: int = 0,
-    batch_size: int = 1,
-    validation_weight: float = 1.0,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
-    world: World | None = None,
-    resume: bool = False,
-    memory: Memory | None = None,
-    on_interrupt: Callable[[], None] = lambda: None,
+    model: keras.Model, data: Data, schedule: Schedule, job: Job, callbacks: Sequence[keras.callbacks.Callback] = ()
 ) -> History:
-    """Trains `model` (compiled, its optimiser built) for at most `epochs`; writes history.csv, best.keras and last/.
+    """Trains `model` (compiled, its optimiser built); writes history.csv, best.keras and last/ into the run folder.
 
-    training: number of a sample -> endless dataset of this rank's batches from that sample of the common stream on.
-    validation: finite dataset, this rank's share; validation_weight: the number of samples in it, 0 if they are borrowed.
-    plateau_factor, plateau_patience: of the learning rate, after so many epochs without a better validation loss.
-    warmup_epochs: in which the rate grows from that of one rank to the model's own, which is that of all.
-    batch_size: samples of a step on one rank.
-    memory: of an elastic job (see `elastic.run`); what it holds goes before what `resume` finds in the run folder.
-    on_interrupt: called from another thread at the first Ctrl-C, to tell the user that the step is being finished.
-    All ranks call this with the same arguments, but for their share of the data; all return or raise at the same step.
+    callbacks: beside those of every run (`callbacks.order`). All ranks call this with the same arguments, but for their
+    share of the data; all return or raise at the same step.
     Raises Interrupted after Ctrl-C, with `last/` saved, and Diverged for a loss that is not finite.
     """
-    world = world or World()
-    validation_steps = _batches(validation, validation_steps)
-    if validation_steps is None and world.size > 1:
+    schedule = replace(schedule, validation_steps=_batches(data.validation, schedule.validation_steps))
+    if schedule.validation_steps is None and job.world.size > 1:
         raise ValueError("train: several ranks need validation_steps, or a validation dataset of known length")
-    plateau = keras.callbacks.ReduceLROnPlateau("val_loss", plateau_factor, plateau_patience, mode="min")
-    early = keras.callbacks.EarlyStopping("val_loss", patience=patience, mode="min")
-    rate = float(np.asarray(model.optimizer.learning_rate))
-    warm_up = WarmUp(
-        rate, world.size, warmup_epochs, steps_per_epoch, lambda: (keeper.position.epoch, keeper.position.step)
+    with Interrupt(job.on_interrupt) as interrupt:
+        run = Run(model, data, schedule, job, interrupt)
+        resumed_at = resume.start(model, run)
+        run.callbacks = order.all_of(run, callbacks)
+        with _ended_on_error(run.callbacks):
+            _fit_what_is_left(model, run)
+    return History(rows=run.state.rows, stopped_early=run.state.stopped_early, resumed_at=resumed_at)
+
+
+def _fit_what_is_left(model: keras.Model, run: Run) -> None:
+    """First the rest of an epoch that an earlier run has begun, then whole ones."""
+    model.stop_training = run.state.stopped_early
+    epoch, step = run.state.position.epoch, run.state.position.step
+    if step == run.schedule.steps_per_epoch:
+        _end_epoch(model, run)
+    elif step:
+        build_metrics(model, run.data.validation)  # their sums so far are about to be put back
+        _fit(model, run, epoch + 1)
+    if run.state.position.epoch < run.schedule.epochs and not model.stop_training:
+        _fit(model, run, run.schedule.epochs)
+
+
+def _fit(model: keras.Model, run: Run, epochs: int) -> None:
+    """From where the run is to the end of so many epochs."""
+    data, schedule, position = run.data, run.schedule, run.state.position
+    model.fit(
+        data.training(run.state.samples), validation_data=data.validation, validation_steps=schedule.validation_steps,
+        steps_per_epoch=schedule.steps_per_epoch - position.step, initial_epoch=position.epoch, epochs=epochs,
+        callbacks=list(run.callbacks), shuffle=False, verbose=0,  # the stream has its own order
+    )  # fmt: skip
+
+
+def _end_epoch(model: keras.Model, run: Run) -> None:
+    """What `fit` does after the last step of an epoch, for a run that was interrupted between the two."""
+    epoch, training_logs = run.state.position.epoch, run.logs
+    callbacks = keras.callbacks.CallbackList(list(run.callbacks), model=model, steps=0)
+    callbacks.on_train_begin()
+    callbacks.on_epoch_begin(epoch)
+    results = model.evaluate(
+        run.data.validation, steps=run.schedule.validation_steps, callbacks=callbacks, return_dict=True, verbose=0
     )
-    with Interrupt(on_interrupt) as interrupt:
-        keeper = Keeper(
-            run_dir,
-            {
-                "plateau": (plateau, ("best", "wait", "cooldown_counter")),
-                "early_stopping": (early, ("best", "wait", "best_epoch", "stopped_epoch")),
-                "warm_up": (warm_up, ("cut",)),
-            },
-            interrupt,
-            world,
-            steps_per_epoch,
-            validation_batches=int(world.largest([validation_steps or 0])[0]),
-            batch_size=batch_size,
-            memory=memory,
-        )
-        again = (resume or memory is not None) and keeper.resume(model, from_file=resume)
-        resumed_at = keeper.position if again else None
-        world.synchronise(model)
-        keeper.put_back(model)
-        every = [MeanOverRanks(world, validation_weight), *callbacks, plateau, early, warm_up, keeper]
-
-        def fit(first_epoch: int, last_epoch: int, first_step: int) -> None:
-            model.fit(
-                training(keeper.samples),
-                validation_data=validation,
-                validation_steps=validation_steps,
-                steps_per_epoch=steps_per_epoch - first_step,
-                initial_epoch=first_epoch,
-                epochs=last_epoch,
-                callbacks=every,
-                shuffle=False,  # the data comes in the order that it should
-                verbose=0,
-            )
-
-        with _ended_on_error(callbacks):
-            model.stop_training = keeper.stopped_early
-            if keeper.position.step == steps_per_epoch:
-                _validate_and_end_epoch(model, validation, validation_steps, every, keeper)
-            elif keeper.position.step:
-                build_metrics(model, validation)
-                fit(keeper.position.epoch, keeper.position.epoch + 1, keeper.position.step)
-            if keeper.position.epoch < epochs and not model.stop_training:
-                fit(keeper.position.epoch, epochs, 0)
-    return History(rows=keeper.rows, stopped_early=keeper.stopped_early, resumed_at=resumed_at)
-
-
-class MeanOverRanks(keras.callbacks.Callback):
-    """Puts the mean over the ranks in the place of each rank's own losses and metrics; stands first, so that all other
-    callbacks decide the same on every rank."""
-
-    def __init__(self, world: World, validation_weight: float) -> None:
-        super().__init__()
-        self.world, self.validation_weight = world, validation_weight
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if self.world.size == 1 or logs is None:
-            return
-        values = floats(logs)
-        validated = {name: value for name, value in values.items() if name.startswith("val_")}
-        trained = {name: value for name, value in values.items() if name not in validated}
-        logs.update(self.world.mean(trained))
-        logs.update(self.world.mean(validated, self.validation_weight))
-
-
-def _batches(validation: Any, steps: int | None) -> int | None:
-    """Validation batches of this rank, of `steps` that were asked for: Keras warns where there are fewer."""
-    known = int(validation.cardinality()) if hasattr(validation, "cardinality") else -1
-    return steps if known < 0 else min(known, steps or known)
-
-
-def _validate_and_end_epoch(
-    model: keras.Model, validation: Any, steps: int | None, callbacks: list[Any], keeper: Keeper
-) -> None:
-    """What `fit` does after the last step of an epoch, for a run that was interrupted right there."""
-    *given, plateau, early, warm_up, _ = callbacks
-    for callback in callbacks:
-        callback.set_model(model)
-    for callback in (plateau, early):
-        callback.on_train_begin()
-    keeper.restore_watched()
-    training_logs, epoch = keeper.training_logs, keeper.position.epoch
-    keeper.on_epoch_begin(epoch)
-    for callback in given:
-        callback.set_params({"steps": 0})  # all steps of this epoch are done
-        callback.on_epoch_begin(epoch)
-    warm_up.take_up()
-    results = model.evaluate(validation, steps=steps, callbacks=[*given, keeper], return_dict=True, verbose=0)
-    logs = {**training_logs, **{f"val_{name}": value for name, value in floats(results).items()}}
-    for callback in callbacks:
-        callback.on_epoch_end(epoch, logs)
-    keeper.on_train_end()
+    callbacks.on_epoch_end(
+        epoch, {**training_logs, **{f"val_{name}": value for name, value in floats(results).items()}}
+    )
+    callbacks.on_train_end()
 
 
 def build_metrics(model: keras.Model, dataset: Any) -> None:
@@ -183,8 +104,14 @@ def build_metrics(model: keras.Model, dataset: Any) -> None:
     trace.get_concrete_function(truth, prediction)
 
 
+def _batches(validation: Any, steps: int | None) -> int | None:
+    """Validation batches of this rank, of `steps` that were asked for: Keras warns where there are fewer."""
+    known = int(validation.cardinality()) if hasattr(validation, "cardinality") else -1
+    return steps if known < 0 else min(known, steps or known)
+
+
 @contextlib.contextmanager
-def _ended_on_error(callbacks: Sequence[keras.callbacks.Callback]) -> Any:
+def _ended_on_error(callbacks: Sequence[keras.callbacks.Callback]) -> Iterator[None]:
     """Keras does not call `on_train_end` when an error leaves `fit`; callbacks that hold files or bars need it."""
     try:
         yield

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,7 @@ def test_a_failed_run_is_told_with_its_own_words_and_the_others_are_kept(tmp_pat
 def test_a_run_is_ended_when_the_time_is_over_and_later_ones_are_skipped(tmp_path):
     fake, started = Fake(tmp_path, hanging=2), time.monotonic()
     runner = runs.Runner(tmp_path / "out", launch.Launcher(template=f"{fake.path} {{ranks}}"), minutes=0.02)
-    assert [runner.measure(run) for run in runs.wanted([2, 4], ["strong"], ["--epochs", "2"], 1)] == [None, None]
+    assert [runner.train(run) for run in runs.wanted([2, 4], ["strong"], ["--epochs", "2"], 1)] == [None, None]
     assert time.monotonic() - started < 40  # it would have slept for 60
     assert runner.skipped[0] == "strong-2: ended: its time was over"
     assert runner.skipped[1].startswith("strong-4 (")
@@ -192,8 +193,7 @@ def test_a_run_without_statistics_of_steps_is_measured_by_its_epochs(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"options": {"batch_size": 8, "steps_per_epoch": 5}}))
     one = measured.read(tmp_path, scaling="strong", ranks=2)
     assert (one.samples, one.epoch, one.step, one.images_per_second) == (80, 5.0, None, 16.0)
-    one.save(tmp_path)
-    assert measured.Measurement.load(tmp_path / "strong-2.json") == one
+    assert measured.Measurement.of(json.loads(json.dumps({**asdict(one), "name": "strong-2"}))) == one
 
 
 def test_a_run_that_is_too_short_says_so(tmp_path):
@@ -282,7 +282,7 @@ def test_a_rank_s_exception_is_told_and_not_the_launcher_s(tmp_path):
 
 @pytest.mark.parametrize(("percent", "said"), [(97.0, True), (4.0, False)])
 def test_the_report_tells_which_runs_a_busy_machine_disturbed(tmp_path, monkeypatch, percent, said):
-    monkeypatch.setattr("experiments.scalability.runs.psutil.cpu_percent", lambda _: percent)
+    monkeypatch.setattr("experiments.feeding.parts.psutil.cpu_percent", lambda _: percent)
     assert run(tmp_path, Fake(tmp_path), "--scaling", "strong", "--ranks", "1") == 0
     text = (tmp_path / "out/report.md").read_text()
     assert ("do not trust these times:\n- strong-1: 97% of the cores" in text) == said

@@ -6,7 +6,7 @@ import pytest
 
 from lms3d import train
 from lms3d.keras_step.report import Report
-from lms3d.training import compilation
+from lms3d.training import compilation, needs, session
 
 MIB = 1 << 20
 PREDICTED = Report(
@@ -19,12 +19,12 @@ PREDICTED = Report(
 @pytest.fixture
 def dry_run(monkeypatch, capsys):
     """The command with a step that was planned already, under the limit of the given number of MiB."""
-    monkeypatch.setattr(compilation, "compiled_model", lambda options: None)
-    monkeypatch.setattr(train, "_start", lambda options, world: options.memory_limit)
+    monkeypatch.setattr(compilation, "compiled_model", lambda options, task: None)
+    monkeypatch.setattr(session, "_start_tensorflow", lambda options, world: options.memory_limit)
 
     def run(mib: int, *arguments: str, **changes: object) -> tuple[int, str, str]:
         report = replace(PREDICTED, limit_bytes=mib * MIB, **changes)
-        monkeypatch.setattr(train, "_needs", lambda options, made: report)
+        monkeypatch.setattr(needs, "estimate_step", lambda *_, **__: report)
         code = train.main(["--dry-run", "--memory-limit", f"{mib}MiB", *arguments])
         return code, *capsys.readouterr()
 

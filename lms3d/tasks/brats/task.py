@@ -207,7 +207,7 @@ def _segment(
     """Labels (N, N, N) of a case (N, N, N, 4) by the best weights."""
     from lms3d.keras_step.callback import LMS
     from lms3d.tasks import inference
-    from lms3d.training.callbacks.checkpointing import without_training
+    from lms3d.training.callbacks.best_weights import without_training
 
     if (run_dir / "best.keras").exists():
         without_training(model).load_weights(run_dir / "best.keras")

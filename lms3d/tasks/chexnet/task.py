@@ -137,7 +137,7 @@ class ChestXRays:
         self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, report: Report
     ) -> None:
         """auroc.csv and auroc.md (beside the published areas), figures/roc.png and auroc.png: of the test patients."""
-        from lms3d.training.callbacks.checkpointing import without_training
+        from lms3d.training.callbacks.best_weights import without_training
 
         if (run_dir / "best.keras").exists():
             without_training(model).load_weights(run_dir / "best.keras")

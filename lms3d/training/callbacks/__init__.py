@@ -1,1 +1,1 @@
-"""The callbacks of a training run."""
+"""The callbacks of a training run; `order` lists them."""

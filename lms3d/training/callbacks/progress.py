@@ -1,4 +1,4 @@
-"""Callbacks for the person at the terminal: progress, a time guard, and a profile of chosen steps."""
+"""Callbacks of one session: progress at the terminal, a time guard, and a profile of chosen steps."""
 
 from __future__ import annotations
 
@@ -11,26 +11,21 @@ import keras
 import tensorflow as tf
 
 from lms3d.console import Report, say
-from lms3d.training.callbacks.checkpointing import Row, floats
+from lms3d.training.callbacks.order import Place
+from lms3d.training.run import Schedule
+from lms3d.training.run_state import Row, floats
 from lms3d.units import format_seconds
 
 
 class ProgressLines(keras.callbacks.Callback):
-    """A bar per epoch through `report` and a line at the end of each, with what is left of the whole run."""
+    """A bar per epoch through `report`, with the metrics `shown` beside it, and a line at its end with the time left."""
 
-    def __init__(
-        self,
-        report: Report,
-        epochs: int,
-        steps_per_epoch: int,
-        validation_steps: int,
-        *,
-        shown: Sequence[str] = ("loss",),
-    ) -> None:
-        """shown: metrics beside the bar."""
+    place = Place.PROGRESS
+
+    def __init__(self, report: Report, schedule: Schedule, *, shown: Sequence[str] = ("loss",)) -> None:
         super().__init__()
-        self.report, self.epochs, self.shown = report, epochs, shown
-        self.steps, self.validation_steps = steps_per_epoch, validation_steps
+        self.report, self.epochs, self.shown = report, schedule.epochs, shown
+        self.steps, self.validation_steps = schedule.steps_per_epoch, schedule.validation_steps or 0
         self.epoch = 0
         self.done = 0
         self._note = ""
@@ -68,6 +63,8 @@ class TimeGuard(keras.callbacks.Callback):
     seconds: from now. validation_cost: what still follows after training stops, in training steps.
     """
 
+    place = Place.TIME_GUARD
+
     def __init__(self, seconds: float, validation_cost: float) -> None:
         super().__init__()
         self.deadline = time.monotonic() + seconds
@@ -88,6 +85,8 @@ class TimeGuard(keras.callbacks.Callback):
 
 class Profile(keras.callbacks.Callback):
     """TensorFlow's profiler over the steps of `where` = (epoch, first, last), all counted from 1, for TensorBoard."""
+
+    place = Place.PROFILE
 
     def __init__(self, where: tuple[int, int, int], folder: Path, steps_per_epoch: int) -> None:
         super().__init__()
@@ -119,7 +118,7 @@ class Profile(keras.callbacks.Callback):
 
 
 def _steps_done(callback: ProgressLines | Profile) -> int:
-    """Steps of this epoch that an earlier run has done: after a resume within an epoch Keras runs only those that are missing."""
+    """Steps of this epoch that an earlier run has done: after a resume Keras runs only the missing ones."""
     steps = callback.params.get("steps")
     return callback.steps - (callback.steps if steps is None else int(steps))
 

@@ -5,54 +5,60 @@ Linear scaling holds only once the weights have settled: Goyal et al., Accurate,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 
+from lms3d.training.callbacks.order import Place, TrainingCallback
+from lms3d.training.run import Run
+from lms3d.training.run_state import learning_rate
 
-class WarmUp(keras.callbacks.Callback):
-    """Sets the rate before each step of the first `epochs`: a function of the position, so that a resumed run agrees.
 
-    rate: the full one, of `size` ranks; it starts at rate / size. position: gives (epoch, step) of the run.
-    Stands after callbacks that lower the rate at the end of an epoch: what they do is kept as the factor `cut`.
+class WarmUp(TrainingCallback):
+    """Sets the rate before each step: a function of the position, so that a resumed run takes the same rates.
+
+    cut: the factor by which others have lowered the rate since.
     """
 
-    def __init__(
-        self, rate: float, size: int, epochs: int, steps_per_epoch: int, position: Callable[[], tuple[int, int]]
-    ) -> None:
-        super().__init__()
-        self.rate, self.size, self.steps = rate, size, epochs * steps_per_epoch
-        self.steps_per_epoch, self.position = steps_per_epoch, position
+    place, name = Place.WARM_UP, "warm_up"
+    kept = ("cut",)
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.steps = run.schedule.warmup_epochs * run.schedule.steps_per_epoch
         self.cut = 1.0
         self._set: float | None = None
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        epoch, step = self.position()
-        done = epoch * self.steps_per_epoch + step
-        if done <= self.steps and self.steps:
-            wanted = self.cut * self.rate_at(done)
-            # Alone the rate does not grow: setting it anew would only round what others have set.
-            if self.size > 1 or not np.isclose(self._now(), wanted, rtol=1e-5, atol=0):
-                self.model.optimizer.learning_rate = wanted
-            self._set = self._now()
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self.run.state.position.step:  # of an epoch taken up, the rate is that of the last step done
+            self._note_rate(self._done - 1)
 
-    def take_up(self) -> None:
-        """For an epoch whose end is due and whose steps an earlier run has made."""
-        epoch, step = self.position()
-        if epoch * self.steps_per_epoch + step - 1 <= self.steps and self.steps:
-            self._set = self._now()
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._done <= self.steps and self.steps:
+            wanted = self.cut * self.rate_at(self._done)
+            # Alone the rate does not grow: setting it anew would only round what others have set.
+            if self.run.world.size > 1 or not np.isclose(learning_rate(self.model), wanted, rtol=1e-5, atol=0):
+                self.model.optimizer.learning_rate = wanted
+        self._note_rate(self._done)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self._set is not None and self._now() != self._set:
-            self.cut *= self._now() / self._set
+        now = learning_rate(self.model)
+        if self._set is not None and now != self._set:
+            self.cut *= now / self._set
         self._set = None
 
     def rate_at(self, step: int) -> float:
         """Learning rate of a step, counted from 0 over all epochs."""
         grown = min(1.0, step / self.steps)
-        return self.rate * (1 + (self.size - 1) * grown) / self.size
+        size = self.run.world.size
+        return self.run.full_rate * (1 + (size - 1) * grown) / size
 
-    def _now(self) -> float:
-        return float(np.asarray(self.model.optimizer.learning_rate))
+    @property
+    def _done(self) -> int:
+        position = self.run.state.position
+        return position.epoch * self.run.schedule.steps_per_epoch + position.step
+
+    def _note_rate(self, step: int) -> None:
+        """Within the warm-up: what others do to the rate after this step is a cut."""
+        if step <= self.steps and self.steps:
+            self._set = learning_rate(self.model)

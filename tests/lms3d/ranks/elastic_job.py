@@ -26,8 +26,9 @@ def train_once(world: World, memory: elastic.Memory) -> None:
     from lms3d.device import startup
     from lms3d.ranks import gradients
     from lms3d.training import trainer
+    from lms3d.training.run import Data, Job, Schedule
 
-    startup.start_tensorflow(seed=1, world=world, again=memory.worlds > 1)
+    startup.start_tensorflow(seed=1, world=world, again=memory.resuming)
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dropout(0.1)(inputs)))
     adam = keras.optimizers.Adam(world.learning_rate(1e-3))
@@ -43,10 +44,10 @@ def train_once(world: World, memory: elastic.Memory) -> None:
         return numbers.map(sample).batch(BATCH, drop_remainder=True)
 
     epochs, steps = int(sys.argv[2]), world.training_steps(SAMPLES, BATCH)
-    trainer.train(
-        model, training, tf.data.Dataset.range(4).map(sample).batch(BATCH), steps_per_epoch=steps, epochs=epochs,
-        run_dir=Path(sys.argv[1]), batch_size=BATCH, callbacks=[Log(world, steps)], world=world, memory=memory,
-    )  # fmt: skip
+    data = Data(training=training, validation=tf.data.Dataset.range(4).map(sample).batch(BATCH))
+    schedule = Schedule(steps_per_epoch=steps, epochs=epochs, batch_size=BATCH)
+    job = Job(run_dir=Path(sys.argv[1]), world=world, memory=memory)
+    trainer.train(model, data, schedule, job, [Log(world, steps)])
 
 
 def Log(world: World, steps: int) -> Any:

@@ -8,7 +8,7 @@ import time
 
 from lms3d import errors
 from lms3d.errors import InputError
-from lms3d.ranks import world as distributed
+from lms3d.ranks import job
 
 LONG_SECONDS = 100.0
 
@@ -18,7 +18,7 @@ def prepare() -> None:
 
 
 def main(alone: str = "") -> None:
-    with distributed.joined() as world:
+    with job.joined() as world:
         if alone == str(world.rank):
             raise InputError(f"rank {world.rank} cannot write here")
         world.from_chief(prepare if not alone else lambda: time.sleep(LONG_SECONDS))

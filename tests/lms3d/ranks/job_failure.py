@@ -14,13 +14,13 @@ from typing import Any
 
 from lms3d import errors
 from lms3d.device import startup
-from lms3d.ranks import world as distributed
+from lms3d.ranks import job
 
 STEP_SECONDS, SLOW_SECONDS = 0.1, 100.0
 
 
 def main() -> None:
-    with distributed.joined() as world:
+    with job.joined() as world:
         startup.start_tensorflow(seed=1, world=world)
         import keras
         import ranks

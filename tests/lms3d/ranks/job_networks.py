@@ -9,7 +9,7 @@ from typing import Any
 from lms3d import errors
 from lms3d.config import TrainConfig
 from lms3d.device import startup
-from lms3d.ranks import world as distributed
+from lms3d.ranks import job
 from lms3d.ranks.world import World
 
 RATE, STEPS = 0.05, 2
@@ -18,7 +18,7 @@ CHEXNET = TrainConfig(task="chexnet", model="densenet121", resolution=32, loss="
 
 
 def main() -> None:
-    with distributed.joined() as world:
+    with job.joined() as world:
         startup.start_tensorflow(seed=1, world=world)
         import ranks
 
@@ -75,16 +75,16 @@ def compared(
 
     from lms3d.keras_step.callback import LMS
     from lms3d.training import trainer
+    from lms3d.training.run import Data, Job, Schedule
 
     model = network(options, world)
     start = model.get_weights()
     own = [step[world.rank] for step in steps]
     data = tf.data.Dataset.from_tensor_slices(tuple(np.stack(part) for part in zip(*own, strict=True)))
     lms = LMS(enabled=False)  # traces the step at once, which Keras takes three times as long for
-    trainer.train(
-        model, lambda first: data, data.take(1), steps_per_epoch=STEPS, epochs=1, batch_size=options.batch_size,
-        run_dir=ranks.FOLDER / options.task, callbacks=[lms], world=world,
-    )  # fmt: skip
+    given = Data(training=lambda first: data, validation=data.take(1))
+    schedule = Schedule(steps_per_epoch=STEPS, epochs=1, batch_size=options.batch_size)
+    trainer.train(model, given, schedule, Job(run_dir=ranks.FOLDER / options.task, world=world), [lms])
     lms.close()
     found = {"digest": hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in model.weights)).hexdigest()}
     if world.is_chief:

@@ -10,10 +10,11 @@ from typing import Any
 from lms3d import errors
 from lms3d.device import machine, startup
 from lms3d.errors import DoesNotFit
-from lms3d.ranks import world as distributed
+from lms3d.ranks import job
+from lms3d.ranks.world import World
 
 
-def gpu_of(world: distributed.World) -> list[str]:
+def gpu_of(world: World) -> list[str]:
     """What `start_tensorflow` would show TensorFlow of a machine with four GPUs."""
     shown: list[str] = []
     gpus = ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
@@ -24,7 +25,7 @@ def gpu_of(world: distributed.World) -> list[str]:
     return shown
 
 
-def early_error(world: distributed.World) -> list[Any]:
+def early_error(world: World) -> list[Any]:
     def fail() -> None:
         raise DoesNotFit("too large", 123)
 
@@ -36,7 +37,7 @@ def early_error(world: distributed.World) -> list[Any]:
 
 
 def main() -> None:
-    with distributed.joined() as world:
+    with job.joined() as world:
         early = world.from_chief(lambda: {"rank": world.rank, "text": "x" * 200_000})
         noted = {"early": [early["rank"], len(early["text"])], "error": early_error(world)}
         startup.start_tensorflow(memory_limit_bytes=400 << 20, seed=1, world=world)

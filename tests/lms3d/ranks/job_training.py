@@ -8,12 +8,12 @@ from typing import Any
 
 from lms3d import errors
 from lms3d.device import startup
-from lms3d.ranks import world as distributed
+from lms3d.ranks import job
 from lms3d.ranks.world import World
 
 
 def main() -> None:
-    with distributed.joined() as world:
+    with job.joined() as world:
         startup.start_tensorflow(seed=1, world=world)
         for check in (equivalence, files, statistics, lms, interrupts, other_ranks, stopping, not_finite):
             check(world)

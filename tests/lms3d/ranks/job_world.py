@@ -8,7 +8,8 @@ from typing import Any
 from lms3d import errors
 from lms3d.device import startup
 from lms3d.errors import DoesNotFit, InputError
-from lms3d.ranks import world as distributed
+from lms3d.ranks import job, replicas
+from lms3d.ranks.world import World
 
 
 class Awkward(ValueError):
@@ -24,7 +25,7 @@ def fail(error: Exception) -> Any:
     raise error
 
 
-def caught(world: distributed.World, error: Exception) -> list[Any]:
+def caught(world: World, error: Exception) -> list[Any]:
     try:
         world.from_chief(lambda: fail(error))
     except Exception as found:
@@ -32,7 +33,7 @@ def caught(world: distributed.World, error: Exception) -> list[Any]:
     return []
 
 
-def unsendable(world: distributed.World) -> list[Any]:
+def unsendable(world: World) -> list[Any]:
     try:
         world.from_chief(lambda: (x for x in ()))
     except TypeError as found:
@@ -40,7 +41,7 @@ def unsendable(world: distributed.World) -> list[Any]:
     return []
 
 
-def speak(world: distributed.World, note: Any) -> None:
+def speak(world: World, note: Any) -> None:
     """What works before TensorFlow has devices."""
     calls: list[int] = []
     value = world.from_chief(lambda: calls.append(1) or {"rank": world.rank, "long": "x" * 200_000})
@@ -53,7 +54,7 @@ def speak(world: distributed.World, note: Any) -> None:
     )
 
 
-def compute(world: distributed.World, note: Any) -> None:
+def compute(world: World, note: Any) -> None:
     from lms3d.device import memory
 
     note(limit=memory.current_limit(), late_value=world.from_chief(lambda: {"rank": world.rank})["rank"])
@@ -66,7 +67,7 @@ def compute(world: distributed.World, note: Any) -> None:
     )
 
 
-def gradients(world: distributed.World, note: Any) -> None:
+def gradients(world: World, note: Any) -> None:
     """One step of gradient descent with rate 1 on each rank's own sample."""
     import keras
     import numpy as np
@@ -76,7 +77,7 @@ def gradients(world: distributed.World, note: Any) -> None:
     found: dict[str, Any] = {}
     for compression in ("none", "fp16"):
         model = ranks.make_model(world, optimizer=keras.optimizers.SGD(1.0), compression=compression)
-        world.synchronise(model)
+        replicas.synchronise(model, world)
         before = [np.asarray(w).copy() for w in model.trainable_weights]
         x, y = ranks.batch(np.array([world.rank]))
         with tf.GradientTape() as tape:
@@ -91,7 +92,7 @@ def gradients(world: distributed.World, note: Any) -> None:
     note(gradients=found)
 
 
-def graph(world: distributed.World, note: Any) -> None:
+def graph(world: World, note: Any) -> None:
     """The traced step, as the planner sees it."""
     import numpy as np
     import ranks
@@ -108,14 +109,14 @@ def graph(world: distributed.World, note: Any) -> None:
         ops = [op for op in capture(trace_step(model, "train", spec)).ops if "orovod" in op.type]
         found[compression] = [[op.type, op.stateful, op.signature, len(op.outputs)] for op in ops]
     begun = [reduction.begun(model)]
-    world.synchronise(model)
+    replicas.synchronise(model, world)
     for _ in range(2):
         model.train_on_batch(*ranks.batch(np.array([0])))
         begun.append(reduction.begun(model))
     note(ops=found, begun=begun, plain_name=type(model.optimizer).__name__)
 
 
-def overflow(world: distributed.World, note: Any) -> None:
+def overflow(world: World, note: Any) -> None:
     """mixed_float16: the gradients of rank 1 alone are too large for one step."""
     import keras
     import numpy as np
@@ -128,7 +129,7 @@ def overflow(world: distributed.World, note: Any) -> None:
     model = keras.Model(inputs, keras.layers.Dense(1, dtype="mixed_float16")(inputs))
     model.compile(reduction.averaged(keras.optimizers.SGD(0.1), world), "mse", jit_compile=False)
     model.optimizer.build(model.trainable_variables)
-    world.synchronise(model)
+    replicas.synchronise(model, world)
     scales, weights = [float(model.optimizer.dynamic_scale)], [ranks.values(model)[0]]
     for largest in (1.0, 60000.0, 1.0):
         x = np.full((1, 3), largest if world.rank else 1.0, np.float32)
@@ -139,7 +140,7 @@ def overflow(world: distributed.World, note: Any) -> None:
     note(scales=scales, scaled_weights=weights, scaler=type(model.optimizer).__name__)
 
 
-def out_of_memory(world: distributed.World, note: Any) -> None:
+def out_of_memory(world: World, note: Any) -> None:
     """Rank 1 alone runs out of memory: before the exchange it tries again, after it it must not."""
     import numpy as np
     import ranks
@@ -149,7 +150,7 @@ def out_of_memory(world: distributed.World, note: Any) -> None:
     from lms3d.keras_step.step_runner import StepRunner
 
     model, lms = ranks.make_model(world), LMS(**{**ranks.SWAP_ALL, "swapin_ahead": None})
-    world.synchronise(model)
+    replicas.synchronise(model, world)
     execute = StepRunner._execute
     tries: list[str] = []
 
@@ -180,7 +181,7 @@ def out_of_memory(world: distributed.World, note: Any) -> None:
 
 
 def main() -> None:
-    with distributed.joined() as world:
+    with job.joined() as world:
         noted: dict[str, Any] = {}
         speak(world, lambda **found: noted.update(found))
         noted["tensorflow_waited"] = True

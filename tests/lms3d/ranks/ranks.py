@@ -16,6 +16,7 @@ import tensorflow as tf
 from lms3d.ranks import gradients
 from lms3d.ranks.world import World
 from lms3d.training import trainer
+from lms3d.training.run import Data, Job, Schedule
 
 FOLDER = Path(sys.argv[1])
 STEPS = 4
@@ -64,18 +65,28 @@ def dataset(numbers: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
     return numbers.batch(batch_size, drop_remainder=True).map(load)
 
 
-def train(world: World, model: keras.Model, run_dir: Path, *callbacks: Any, batch_size: int = 1, **options: Any) -> Any:
+def train(
+    world: World,
+    model: keras.Model,
+    run_dir: Path,
+    *callbacks: Any,
+    batch_size: int = 1,
+    resume: bool = False,
+    **options: Any,
+) -> Any:
     """`trainer.train` on the endless stream of samples 0, 1, 2, ... dealt out over the ranks; five validation samples."""
     share = world.share(range(900, 905))
 
     def stream(first_sample: int) -> tf.data.Dataset:
         return dataset(tf.data.Dataset.range(first_sample + world.rank, 10**6, world.size), batch_size)
 
-    return trainer.train(
-        model, stream, dataset(tf.data.Dataset.from_tensor_slices(share), 1), run_dir=run_dir, callbacks=callbacks,
-        world=world, batch_size=batch_size, validation_weight=len(share),
-        validation_steps=world.validation_steps(5, 1), **{"steps_per_epoch": STEPS, "epochs": 3, **options},
+    validation = dataset(tf.data.Dataset.from_tensor_slices(share), 1)
+    data = Data(training=stream, validation=validation, validation_weight=len(share))
+    schedule = Schedule(
+        batch_size=batch_size, validation_steps=world.validation_steps(5, 1),
+        **{"steps_per_epoch": STEPS, "epochs": 3, **options},
     )  # fmt: skip
+    return trainer.train(model, data, schedule, Job(run_dir=run_dir, world=world, resume=resume), callbacks)
 
 
 def values(model: keras.Model) -> list[list[float]]:

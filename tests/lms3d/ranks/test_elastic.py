@@ -85,7 +85,10 @@ def test_a_killed_rank_shrinks_the_job(tmp_path, victim):
         check_world(lines, 2)
         last = [line for line in lines if line[3] == str(epochs - 1)]
         assert len(last) == steps_of(2)  # the last epoch is whole
-    assert [line[3] for line in survivors[0]] == [line[3] for line in survivors[1]]
+    first, second = ([line[3] for line in lines if line[2] == "2"] for lines in survivors)
+    assert first == second
+    # The step in which the rank is lost may end on one of the others, and fail on the other.
+    assert abs(len(survivors[0]) - len(survivors[1])) <= 1
 
 
 @with_horovod
@@ -113,18 +116,14 @@ def test_elastic_needs_its_launcher(monkeypatch):
         elastic.run(lambda world, memory: None)
 
 
-def test_a_commit_keeps_what_was(monkeypatch):
-    import numpy as np
-
+def test_a_commit_is_due_after_a_while(monkeypatch):
     memory = elastic.Memory()
     assert not memory.due
-    weights, rows = np.zeros(3), [{"epoch": 1.0}]
-    memory.commit({"weights": weights}, {"rows": rows})
-    weights += 1
-    rows.append({"epoch": 2.0})
-    arrays, state = memory.checkpoint
-    assert arrays["weights"].tolist() == [0, 0, 0]
-    assert state["rows"] == [{"epoch": 1.0}]
     now = elastic.time.monotonic()
     monkeypatch.setattr(elastic.time, "monotonic", lambda: now + elastic.COMMIT_SECONDS + 1)
+    assert memory.due
+    memory.commit("a snapshot")
+    assert memory.committed == "a snapshot"
+    assert not memory.due
+    memory.on_hosts_updated(0, None)
     assert memory.due

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,31 +78,39 @@ def test_code_in_the_store_is_refused_and_not_run(serve, monkeypatch, tmp_path):
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", address)
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", str(port))
     with pytest.raises(InputError, match=r"rank 0 .* somebody else"):
-        World(rank=1, size=2).from_chief(lambda: None)
+        World(rank=1, size=2, link=link()).from_chief(lambda: None)
     assert not (tmp_path / "was here").exists()
+
+
+def link() -> Any:
+    """Of rank 1 of a job of horovodrun."""
+    from lms3d.ranks import horovod
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(horovod.hvd, "init", lambda: None)
+        patch.setattr(horovod.hvd, "rank", lambda: 1)
+        patch.setenv("HOROVOD_CONTROLLER", "gloo")
+        return horovod.Horovod()
 
 
 @with_horovod
 def test_what_only_one_rank_has_read_ends_the_job(serve, monkeypatch):
     """Plain values can be forged, too. As soon as the ranks can speak without the store they compare what they read."""
-    from lms3d.ranks import horovod
-
     address, port = serve(content(messages.packed((7, None))))
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", address)
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", str(port))
-    monkeypatch.setattr(horovod, "_early", hashlib.sha256())
-    monkeypatch.setattr(horovod, "_devices_exist", False)
-    assert World(rank=1, size=2).from_chief(lambda: None) == 7
+    world = World(rank=1, size=2, link=link())
+    assert world.from_chief(lambda: None) == 7
 
     def rank_0_wrote(message: bytes) -> None:
         digest = hashlib.sha256(hashlib.sha256(message).digest()).digest()
-        monkeypatch.setattr(horovod, "gather_bytes", lambda own: [digest, own])
+        monkeypatch.setattr(world.link, "gather_bytes", lambda own: [digest, own])
 
     rank_0_wrote(messages.packed((7, None)))
-    horovod.devices_exist()
+    world.devices_exist()
     rank_0_wrote(messages.packed((8, None)))
     with pytest.raises(InputError, match="have not all read what rank 0 wrote"):
-        horovod.devices_exist()
+        world.devices_exist()
 
 
 def test_a_value_is_waited_for(serve):

@@ -8,7 +8,7 @@ import pytest
 from lms3d import errors
 from lms3d.device import startup
 from lms3d.errors import InputError
-from lms3d.ranks import world as distributed
+from lms3d.ranks import job, replicas
 from lms3d.ranks.world import World
 
 LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "HOROVOD_ELASTIC")
@@ -52,6 +52,11 @@ def test_no_such_rank():
         World(rank=2, size=2)
 
 
+def test_several_ranks_need_a_link():
+    with pytest.raises(ValueError, match=r"rank 1 of 2 has no link .*job\.join"):
+        World(rank=1, size=2).from_chief(lambda: None)
+
+
 def test_alone_every_exchange_is_the_identity():
     world = World()
     assert world.from_chief(lambda: 7) == 7
@@ -60,16 +65,16 @@ def test_alone_every_exchange_is_the_identity():
     assert world.largest([True, 2]) == [1.0, 2.0]
     with pytest.raises(KeyError):
         world.from_chief(lambda: {}["a"])
-    world.synchronise(None)
-    world.average_statistics(None)
+    replicas.synchronise(None, world)
     world.wait()
-    world.close()
+    world.devices_exist()
+    job.leave(world)
 
 
 def test_a_process_alone_imports_neither_horovod_nor_tensorflow():
     program = (
-        "import sys; from lms3d.ranks import world\n"
-        "with world.joined() as alone: assert alone == world.World()\n"
+        "import sys; from lms3d.ranks import job, world\n"
+        "with job.joined() as alone: assert alone == world.World()\n"
         "assert not {'horovod', 'tensorflow'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -81,12 +86,12 @@ def test_ranks_without_horovod_get_advice(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "lms3d.ranks.horovod", None)  # an import of it fails
     monkeypatch.delattr("lms3d.ranks.horovod", raising=False)
     with pytest.raises(InputError, match=r"3 ranks were started, but Horovod cannot be used .*make horovod"):
-        distributed.join()
+        job.join()
 
 
 def test_a_batch_script_of_slurm_is_no_launcher(monkeypatch):
     monkeypatch.setenv("SLURM_NTASKS", "8")
-    assert distributed.join() == World()
+    assert job.join() == World()
 
 
 @pytest.mark.parametrize(

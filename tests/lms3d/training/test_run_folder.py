@@ -16,8 +16,9 @@ from lms3d.errors import InputError
 from lms3d.files import write_json
 from lms3d.ranks import elastic
 from lms3d.ranks.world import World
-from lms3d.training import checkpoint, run_folder
+from lms3d.training import checkpoint, run_folder, session
 from lms3d.training.run_lock import RunLock
+from lms3d.training.session import Session, Training
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +58,9 @@ def test_what_follows_from_the_number_of_ranks_is_not_kept(tmp_path, data):
     given = config.chosen({"data": data and Path(data)})
     run = a_run(given, tmp_path)
     filled = replace(given, epochs=9, steps_per_epoch=13, validation_steps=3)
-    train._describe(run, filled, 2**30, SimpleNamespace(described={"data": {}}))
+    material = SimpleNamespace(described={"data": {}})
+    training = Training(session=run, options=filled, task=None, material=material, world=World(), memory=None)
+    training.describe(2**30)
     stored, _ = config.load(tmp_path)
     found = (stored.epochs, stored.steps_per_epoch, stored.validation_steps)
     assert found == ((9, 13, 3) if data is None else (None, None, None))
@@ -133,7 +136,7 @@ def test_the_command_says_in_one_line_who_has_the_folder(holder, capsys, tmp_pat
 @pytest.mark.parametrize("becomes_rank_0", [False, True], ids=["from the start", "elastic, later"])
 def test_the_command_holds_its_folder_while_it_trains(elastically, monkeypatch, tmp_path, becomes_rank_0):
     run_dir, held = tmp_path / "run", []
-    monkeypatch.setattr(train, "_run", lambda run, *_: held.append(not RunLock().take(run.run_dir)))
+    monkeypatch.setattr(session, "train", lambda run, *_: held.append(not RunLock().take(run.run_dir)))
     assert (elastically(World()) if becomes_rank_0 else train.main(["--output", str(run_dir)])) == 0
     assert held == [True]
     assert not list(run_dir.iterdir())
@@ -143,7 +146,7 @@ def test_the_command_holds_its_folder_while_it_trains(elastically, monkeypatch, 
 def elastically(monkeypatch, tmp_path):
     """Calls the command in a later world of an elastic job: rank 0 of an earlier one had chosen the folder."""
     memory = elastic.Memory()
-    memory.once("run", lambda: a_run(config.chosen({}), tmp_path / "run"))
+    memory.once(lambda: a_run(config.chosen({}), tmp_path / "run"))
 
     def call(*worlds):
         monkeypatch.setattr(elastic, "run", lambda train_once: [train_once(world, memory) for world in worlds])
@@ -157,7 +160,7 @@ def test_an_elastic_job_outlives_the_lock_of_a_lost_machine(holder, elastically,
     assert run_folder.HANDOVER_SECONDS > 90
     monkeypatch.setattr(run_folder, "HANDOVER_SECONDS", 0.1)
     trained = []
-    monkeypatch.setattr(train, "_run", lambda run, *_: trained.append(run.run_dir))
+    monkeypatch.setattr(session, "train", lambda run, *_: trained.append(run.run_dir))
     run_folder.claim(tmp_path / "run", holder)
     assert elastically(World()) == 0
     assert trained == [tmp_path / "run"]
@@ -168,15 +171,15 @@ def test_an_elastic_job_outlives_the_lock_of_a_lost_machine(holder, elastically,
 
 def test_who_is_rank_0_no_more_gives_the_lock_back(elastically, monkeypatch, tmp_path):
     free = []
-    monkeypatch.setattr(train, "_run", lambda run, *_: free.append(RunLock().take(run.run_dir)))
-    monkeypatch.setattr(train.console, "silence", lambda _: None)  # it would last
+    monkeypatch.setattr(session, "train", lambda run, *_: free.append(RunLock().take(run.run_dir)))
+    monkeypatch.setattr(session.console, "silence", lambda _: None)  # it would last
     monkeypatch.setattr(World, "from_chief", lambda world, make: make() if world.is_chief else None)
     assert elastically(World(), World(rank=1, size=2)) == 0
     assert free == [False, True]
 
 
 def a_run(options, run_dir):
-    return train.Run(options=options, run_dir=run_dir, resuming=False, profile=None, arguments=())
+    return Session(options=options, run_dir=run_dir, resuming=False, profile=None, arguments=())
 
 
 def test_what_a_killed_run_left_half_written_is_removed(tmp_path):

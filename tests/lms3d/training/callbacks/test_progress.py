@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms3d import train
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.keras_step.callback import LMS
+from lms3d.ranks.world import World
 from lms3d.training.callbacks.progress import Profile
+from lms3d.training.session import Session, Training
 
 STEPS = 5
 SWAP = {"tier": "disk", "swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": 0}
@@ -82,8 +83,15 @@ def test_the_profile_has_the_steps_that_were_named(trained, where, options, begu
 
 def test_a_range_that_is_never_reached_is_refused():
     options = TrainConfig(epochs=3, steps_per_epoch=STEPS, validation_steps=1)
-    train._profiled(None, options)
-    train._profiled((3, STEPS, STEPS + 1), options)
+
+    def require(where):
+        session = Session(options=options, run_dir=Path("run"), resuming=False, profile=where, arguments=())
+        Training(
+            session=session, options=options, task=None, material=None, world=World(), memory=None
+        ).require_profile()
+
+    require(None)
+    require((3, STEPS, STEPS + 1))
     for where in ((4, 1, 2), (1, STEPS + 1, STEPS + 1)):
         with pytest.raises(InputError, match=r"--profile \d:\d-\d is never reached: the run has 3 epochs of 5 steps"):
-            train._profiled(where, options)
+            require(where)

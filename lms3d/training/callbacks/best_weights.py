@@ -1,0 +1,52 @@
+"""best.keras: the weights of the epoch with the lowest validation loss, and those before them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from lms3d import files
+from lms3d.files import also_as, replacing
+from lms3d.training.callbacks.order import Place, TrainingCallback
+from lms3d.training.run_state import floats
+
+
+class BestWeights(TrainingCallback):
+    """Rank 0 writes the file; all ranks know its digest, which tells a resumed run whether it is the one of its state."""
+
+    place = Place.BEST_WEIGHTS
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        loss = floats(logs).get("val_loss", math.inf)
+        if loss < self.run.state.best_loss:
+            self.run.update(best_loss=loss, best=self.run.world.from_chief(self._write))
+
+    def _write(self) -> str:
+        """Returns the digest."""
+        path = path_in(self.run.dir)
+        with replacing(path) as partial:
+            without_training(self.model).save(partial)
+            digest = files.digest(partial)
+            if path.exists():
+                also_as(path, older_in(self.run.dir))
+        return digest
+
+
+def path_in(run_dir: Path) -> Path:
+    """Where the best weights of a run lie."""
+    return run_dir / "best.keras"
+
+
+def older_in(run_dir: Path) -> Path:
+    """Where those before them lie."""
+    return run_dir / "last" / "best.older.keras"
+
+
+def without_training(model: keras.Model) -> keras.Model:
+    """The same layers and weights without loss, metrics and optimiser, so that loading needs none of their classes."""
+    if not getattr(model, "inputs", None):  # a subclassed model has no graph of layers
+        return model
+    return keras.Model(model.inputs, model.outputs, name=model.name)

@@ -1,0 +1,92 @@
+"""The order of the callbacks of a run, and the registry that they come from.
+
+A new callback is a file like `step_counter.py` and a line in `CALLBACKS`: it states its `place`, is made from the `Run`, and
+names the attributes that must survive a resume, which `checkpointing` saves and restores.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum, auto
+from typing import Any, ClassVar
+
+import keras
+
+from lms3d.registry import Registry
+from lms3d.training.run import Run
+
+
+class Place(IntEnum):
+    """Keras calls each hook of all callbacks in this order; those at one place in the order in which they were given."""
+
+    LMS = auto()  # replaces the function of the step before anybody else looks at the model
+    RANK_MEAN = auto()  # replaces a rank's logs by the mean of all: those below decide the same on every rank
+    TASK = auto()  # adds to the logs what those below show and write down (such as the AUROC of all ranks' images)
+    TIME_GUARD = auto()  # asks for the end of training in the step that the ranks then agree on
+    PROFILE = auto()  # frames the step as closely as the order allows
+    PROGRESS = auto()  # shows the logs as they will be written
+    PLATEAU = auto()  # lowers the learning rate; puts the rate of this epoch into the logs
+    EARLY_STOPPING = auto()  # asks for the end, before ranks agree on it and the state is saved
+    WARM_UP = auto()  # after PLATEAU, whose cut of the rate it takes over; before a step is counted
+    STEP_COUNTER = auto()  # the step is done: what is saved from here on counts it
+    HISTORY = auto()  # before BEST_WEIGHTS: a resume takes back a row or weights later than its checkpoint
+    BEST_WEIGHTS = auto()  # before CHECKPOINT, which knows the best file by its digest
+    RANK_AGREEMENT = auto()  # after all that may ask for the end: the ranks leave together
+    CHECKPOINT = auto()  # last: saves what the others have decided, and restores what they reset
+
+
+class TrainingCallback(keras.callbacks.Callback):
+    """A callback of every run."""
+
+    place: ClassVar[Place] = Place.TASK
+
+    name: ClassVar[str] = ""
+    """Of its state in a checkpoint; needed where `kept` is not empty."""
+
+    kept: ClassVar[Sequence[str]] = ()
+    """Attributes that survive a resume; JSON values. They are saved as the end of an epoch leaves them."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.run = run
+
+
+CALLBACKS: Registry[type[TrainingCallback]] = Registry(
+    "training callback",
+    rank_mean="lms3d.training.callbacks.rank_mean:RankMean",
+    plateau="lms3d.training.callbacks.plateau:Plateau",
+    early_stopping="lms3d.training.callbacks.plateau:EarlyStopping",
+    warm_up="lms3d.training.callbacks.warm_up:WarmUp",
+    step_counter="lms3d.training.callbacks.step_counter:StepCounter",
+    history="lms3d.training.callbacks.history:HistoryFile",
+    best_weights="lms3d.training.callbacks.best_weights:BestWeights",
+    rank_agreement="lms3d.training.callbacks.rank_agreement:RankAgreement",
+    checkpoint="lms3d.training.callbacks.checkpointing:Checkpointing",
+)
+
+
+def at(place: Place, callback: Any) -> Any:
+    """The same callback, of a class that knows nothing of this order, at its place."""
+    callback.place = place
+    return callback
+
+
+def all_of(run: Run, given: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
+    """Those that every run has, and those given for this one (at TASK where they state no place), in order."""
+    registered = [CALLBACKS[name](run) for name in CALLBACKS.names]
+    return sorted([*given, *registered], key=lambda callback: getattr(callback, "place", Place.TASK))
+
+
+def states(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
+    """name -> attribute -> value of those that keep a state."""
+    keeping = [one for one in callbacks if getattr(one, "kept", ())]
+    return {one.name: {name: copy.deepcopy(getattr(one, name)) for name in one.kept} for one in keeping}
+
+
+def restore(callbacks: Iterable[Any], saved: Mapping[str, Mapping[str, Any]]) -> None:
+    """Sets what `states` returned. A callback or an attribute that was not there then stays as it is."""
+    for one in callbacks:
+        for name in getattr(one, "kept", ()):
+            if name in saved.get(one.name, {}):
+                setattr(one, name, copy.deepcopy(saved[one.name][name]))

@@ -1,0 +1,31 @@
+"""What follows when the validation loss stops getting better: a lower learning rate, then the end."""
+
+from __future__ import annotations
+
+import keras
+
+from lms3d.training.callbacks.order import Place, TrainingCallback
+from lms3d.training.run import Run
+
+
+class Plateau(TrainingCallback, keras.callbacks.ReduceLROnPlateau):
+    """Lowers the learning rate."""
+
+    place, name = Place.PLATEAU, "plateau"
+    kept = ("best", "wait", "cooldown_counter")
+
+    def __init__(self, run: Run) -> None:
+        schedule = run.schedule
+        keras.callbacks.ReduceLROnPlateau.__init__(
+            self, "val_loss", schedule.plateau_factor, schedule.plateau_patience, mode="min"
+        )
+
+
+class EarlyStopping(TrainingCallback, keras.callbacks.EarlyStopping):
+    """Ends training."""
+
+    place, name = Place.EARLY_STOPPING, "early_stopping"
+    kept = ("best", "wait", "best_epoch", "stopped_epoch")
+
+    def __init__(self, run: Run) -> None:
+        keras.callbacks.EarlyStopping.__init__(self, "val_loss", patience=run.schedule.patience, mode="min")

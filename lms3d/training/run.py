@@ -1,0 +1,133 @@
+"""A training run under way: what its callbacks share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lms3d.ranks.elastic import Memory
+from lms3d.ranks.variables import Arrays
+from lms3d.ranks.world import World
+from lms3d.training import run_state
+from lms3d.training.interrupt import Interrupt
+from lms3d.training.run_state import Row, RunState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What one rank learns from."""
+
+    training: Callable[[int], Any]
+    """Number of a sample -> endless dataset of this rank's batches, from that sample of the common stream on."""
+
+    validation: Any
+    """Finite dataset: this rank's share."""
+
+    validation_weight: float = 1.0
+    """Samples in that share; 0 if they are borrowed from another rank's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How long to train, and how the learning rate changes meanwhile."""
+
+    epochs: int
+    """At most."""
+
+    steps_per_epoch: int
+
+    validation_steps: int | None = None
+    """Batches of this rank; None: all of its validation data."""
+
+    batch_size: int = 1
+    """Samples of a step on one rank."""
+
+    patience: int = 50
+    """Epochs without a better validation loss after which training ends."""
+
+    plateau_factor: float = 0.5
+    """Of the learning rate after `plateau_patience` epochs without a better validation loss."""
+
+    plateau_patience: int = 10
+
+    warmup_epochs: int = 0
+    """Epochs in which the rate grows from that of one rank to the model's own, which is that of all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Where a run is kept, and who takes part."""
+
+    run_dir: Path
+
+    world: World = field(default_factory=World)
+
+    resume: bool = False
+    """Whether to go on from `last/` in the run folder."""
+
+    memory: Memory | None = None
+    """Of an elastic job (`elastic.run`); its commit is preferred to `last/`."""
+
+    on_interrupt: Callable[[], None] = lambda: None
+    """Called from another thread at the first Ctrl-C, to tell the user that the step is being finished."""
+
+
+class Run:
+    """Its `state`, and what it needs of the machine around it.
+
+    full_rate: learning rate of all ranks together, once warmed up. logs: of this rank and the epoch under way, after its
+    last step. unfinished: sums of the metrics to be put back when an interrupted epoch begins again. callbacks: all, in order.
+    validation_batches: of the rank that has the most. saved: what `last/` holds, for messages.
+    """
+
+    def __init__(self, model: Any, data: Data, schedule: Schedule, job: Job, interrupt: Interrupt) -> None:
+        self.data, self.schedule, self.job, self.interrupt = data, schedule, job, interrupt
+        self.dir, self.world, self.memory = job.run_dir, job.world, job.memory
+        self.full_rate = run_state.learning_rate(model)
+        self.validation_batches = int(self.world.largest([schedule.validation_steps or 0])[0])
+        self.state = RunState(
+            size=self.world.size, steps_per_epoch=schedule.steps_per_epoch,
+            samples_per_step=self.world.size * schedule.batch_size,
+        )  # fmt: skip
+        self.logs: Row = {}
+        self.unfinished: Arrays = {}
+        self.callbacks: Sequence[Any] = ()
+        self.saved = "nothing was saved before"
+        self._begin = 0.0
+
+    def update(self, **changes: Any) -> None:
+        """Replaces fields of the state."""
+        self.state = replace(self.state, **changes)
+
+    def start_clock(self) -> None:
+        """An epoch begins, or goes on."""
+        self._begin = time.monotonic()
+
+    def stop_clock(self) -> None:
+        """Adds the time since `start_clock` to the state."""
+        self.update(seconds=self.state.seconds + time.monotonic() - self._begin)
+        self.start_clock()
+
+    def save(self, model: Any, of_ranks: tuple[Arrays, ...] = ()) -> None:
+        """Rank 0 writes a snapshot to `last/`; all ranks of an elastic job keep it."""
+        if self.world.is_chief:
+            run_state.take(model, self.state, of_ranks).write(self.dir)
+        self.commit(model, of_ranks)
+        self.note_saved()
+
+    def commit(self, model: Any, of_ranks: tuple[Arrays, ...]) -> None:
+        """Keeps a snapshot in the memory of an elastic job."""
+        if self.memory is not None:
+            self.memory.commit(run_state.take(model, self.state, of_ranks).copied())
+
+    def note_saved(self) -> None:
+        """`last/` is of this moment: for messages."""
+        self.saved = f"last/ stays as it was saved {self.state.position}"
+
+    def own_of_ranks(self, model: Any) -> tuple[Arrays, ...]:
+        """What each rank has for itself in the midst of an epoch, for a snapshot."""
+        self.stop_clock()
+        return tuple(self.world.everyone(run_state.own_arrays(model, self.state, self.logs, self.world)))

@@ -1,0 +1,171 @@
+"""Where a run stands, as one frozen value, and all that a checkpoint holds with it.
+
+A `RunState` is replaced, never changed, as training goes on. With the arrays of that moment it becomes a `Snapshot`:
+
+    variables     model and optimiser of rank 0 (learning rate and random states included)
+    of_ranks      in the midst of an epoch, what each rank has for itself: logs/, metrics/ (running sums), and own/ (moving
+                  statistics, random states)
+
+`Snapshot.write` and `read` are the only way to and from `last/`; the file guards all of it with its digest (`checkpoint`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lms3d.errors import InputError
+from lms3d.ranks import replicas, variables
+from lms3d.ranks.messages import sendable
+from lms3d.ranks.variables import Arrays
+from lms3d.ranks.world import World
+from lms3d.training import checkpoint
+
+Row = dict[str, float]
+
+
+@sendable
+@dataclass(frozen=True)
+class Position:
+    """How far a run is: `step` steps of `epoch` are done (from 0). With all steps done, validation is still due."""
+
+    epoch: int = 0
+    step: int = 0
+
+    def __str__(self) -> str:
+        return f"in epoch {self.epoch + 1} after step {self.step}" if self.step else f"after epoch {self.epoch}"
+
+
+@sendable
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """What a run needs to go on as if it had never stopped, but for the arrays; equal on all ranks."""
+
+    size: int
+    """Number of ranks."""
+
+    steps_per_epoch: int
+
+    samples_per_step: int
+    """Of all ranks together."""
+
+    position: Position = Position()
+
+    samples: int = 0
+    """Taken from the stream so far, by all ranks together."""
+
+    rows: tuple[Row, ...] = ()
+    """The finished epochs, one per line of history.csv."""
+
+    seconds: float = 0.0
+    """Time spent on the epoch under way."""
+
+    best_loss: float = math.inf
+
+    best: str = ""
+    """SHA-256 of the best.keras that belongs to `best_loss`; "" for none, or one of an earlier version."""
+
+    callbacks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """name -> attribute -> value of the callbacks that keep a state, at the end of the last epoch."""
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether the validation loss stopped getting better."""
+        return bool(self.callbacks.get("early_stopping", {}).get("stopped_epoch"))
+
+    @property
+    def within_epoch(self) -> bool:
+        """Whether some steps of the epoch are done, and others not: then metrics are sums under way."""
+        return 0 < self.position.step < self.steps_per_epoch
+
+    def on(self, *, size: int, steps_per_epoch: int, samples_per_step: int) -> RunState:
+        """The same state for another number of ranks: the step is the one at the same sample; the last stays the last."""
+        step = self.position.step
+        if samples_per_step != self.samples_per_step:
+            step = round(step * self.samples_per_step / samples_per_step)
+        last = self.position.step == self.steps_per_epoch
+        step = steps_per_epoch if last else min(step, steps_per_epoch)
+        return replace(
+            self, size=size, steps_per_epoch=steps_per_epoch, samples_per_step=samples_per_step,
+            position=Position(self.position.epoch, step),
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a checkpoint."""
+        position = (self.position.epoch, self.position.step)
+        return {**vars(self), "position": position, "stopped_early": self.stopped_early}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], source: object) -> RunState:
+        """The inverse of `to_json`, also of earlier versions. InputError, which names `source`, for the very first ones."""
+        if "samples_per_step" not in content:
+            raise InputError(
+                f"{source} is of a version of lms3d that is too early; start another run, with another --output"
+            )
+        known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
+        return cls(**{**known, "position": Position(*content["position"]), "rows": tuple(content["rows"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A run at one moment: all that it needs to go on."""
+
+    state: RunState
+    variables: Arrays
+    of_ranks: tuple[Arrays, ...] = ()
+    """Of all ranks in their order; () at the end of an epoch."""
+
+    def write(self, run_dir: Path) -> None:
+        """Into `last/`, where the one before is kept. StorageError, and all as it was, if that fails."""
+        arrays = {**self.variables, **replicas.joined(self.of_ranks)}
+        checkpoint.save(checkpoint.path_in(run_dir), arrays, self.state.to_json())
+
+    def copied(self) -> Snapshot:
+        """With arrays of its own: those of a snapshot may share the memory of the variables."""
+        of_ranks = tuple(_copied(arrays) for arrays in self.of_ranks)
+        return replace(self, variables=_copied(self.variables), of_ranks=of_ranks)
+
+
+def read(run_dir: Path) -> tuple[Snapshot, str] | None:
+    """The last snapshot in `last/`, and what was wrong with one after it, if anything; None where there is none."""
+    if not checkpoint.generations(run_dir):
+        return None
+    path = checkpoint.path_in(run_dir)
+    arrays, content, damage = checkpoint.latest(path)
+    kept = {name: array for name, array in arrays.items() if not name.startswith("ranks/")}
+    state = RunState.from_json(content, path)
+    return Snapshot(state=state, variables=kept, of_ranks=replicas.split(arrays)), damage
+
+
+def take(model: Any, state: RunState, of_ranks: tuple[Arrays, ...] = ()) -> Snapshot:
+    """The snapshot of this moment."""
+    return Snapshot(state=state, variables=variables.read(variables.variables(model)), of_ranks=of_ranks)
+
+
+def own_arrays(model: Any, state: RunState, logs: Row, world: World) -> Arrays:
+    """What this rank has for itself in the midst of an epoch. logs: after its last step."""
+    own = {f"logs/{name}": np.asarray(value) for name, value in logs.items()}
+    if state.position.step < state.steps_per_epoch:  # else the sums are complete: `logs` has them
+        own |= variables.read(variables.metric_variables(model))
+    if world.size > 1:
+        own |= variables.read(variables.own_variables(model))
+    return own
+
+
+def floats(logs: Mapping[str, Any] | None) -> Row:
+    """Keras logs, which may hold tensors, as plain numbers."""
+    return {name: float(np.asarray(value)) for name, value in (logs or {}).items()}
+
+
+def learning_rate(model: Any) -> float:
+    """Of the next step."""
+    return float(np.asarray(model.optimizer.learning_rate))
+
+
+def _copied(arrays: Arrays) -> Arrays:
+    return {name: np.array(array) for name, array in arrays.items()}

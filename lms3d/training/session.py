@@ -1,0 +1,254 @@
+"""One call of `lms3d.train`: prepare the data, start TensorFlow, train, draw and summarise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lms3d import console
+from lms3d.config import TrainConfig
+from lms3d.device import memory as device_memory
+from lms3d.device import startup
+from lms3d.errors import InputError, Interrupted
+from lms3d.files import writable_folder
+from lms3d.ranks.elastic import Memory
+from lms3d.ranks.messages import sendable
+from lms3d.ranks.world import World
+from lms3d.training import compilation, demo, needs, out_of_memory, run_folder, summary
+from lms3d.training.run import Data, Job, Schedule
+from lms3d.training.run_lock import RunLock
+from lms3d.training.task import Material, Task
+from lms3d.units import format_seconds, format_size
+
+if TYPE_CHECKING:
+    import keras
+
+    from lms3d.keras_step.callback import LMS
+    from lms3d.training.trainer import History
+
+STATS = "lms_stats.csv"
+WARMUP_EPOCHS = 5  # with several ranks, as in the CheXNet article
+
+
+@sendable
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What one call is to do."""
+
+    options: TrainConfig
+    run_dir: Path
+    resuming: bool
+    profile: tuple[int, int, int] | None
+    arguments: tuple[str, ...]
+
+    @property
+    def demonstrating(self) -> bool:
+        """Whether nobody said how long to train: then it ends in time."""
+        return self.options.data is None and self.options.epochs is None
+
+
+def agree(choose: Callable[[], Session], lock: RunLock, world: World, memory: Memory | None) -> Session:
+    """What rank 0 chooses, on all ranks; in a later world of an elastic job what was chosen in the first.
+
+    lock: of the run folder; whoever is rank 0 holds it.
+    """
+    console.silence(not world.is_chief)
+    if memory is None:
+        return world.from_chief(choose)
+    session = memory.once(lambda: world.from_chief(choose))
+    if not world.is_chief:  # it may have been rank 0 before
+        lock.release()
+    world.from_chief(lambda: run_folder.take_over(session.run_dir, lock))  # its last holder may still be about to end
+    return session
+
+
+def train(session: Session, task: Task, world: World, memory: Memory | None) -> None:
+    """Prepares, trains, draws and summarises."""
+    options = needs.with_demonstration_limit(session.options, task)
+    world.from_chief(lambda: _require_writable(options, session.run_dir))
+    _require_writable(options, session.run_dir)
+    again = memory is not None and memory.resuming
+    going_on = session.resuming or again
+    if going_on:
+        options = replace(options, weights=None)  # a checkpoint has them all
+    with console.progress() as report:
+        material = task.prepare(options, session.run_dir, session.resuming, world, report)
+    limit = _start_tensorflow(options, world, again=again)
+    if world.is_chief and not going_on:  # of a run here that never finished an epoch
+        (session.run_dir / STATS).unlink(missing_ok=True)
+    with _network(options, task, limit, material=material, world=world) as model:
+        # On every rank, since the prediction builds the metrics; rank 0's clock decides.
+        options = world.everyone(needs.with_length(options, task, model, *_whole_epoch(options, material, world)))[0]
+        training = Training(session=session, options=options, task=task, material=material, world=world, memory=memory)
+        world.from_chief(training.require_profile)
+        if world.is_chief:
+            training.describe(limit)
+        training.run(model)
+
+
+def dry_run(options: TrainConfig, task: Task) -> None:
+    """Prints the plan for the training step, and what it is predicted to need. Reads no data, writes nothing.
+
+    DoesNotFit, and no plan, where none fits: one for a larger limit answers no question that was asked.
+    """
+    options = needs.with_demonstration_limit(options, task)
+    limit = _start_tensorflow(options, World())
+    console.say("Tracing and planning the training step")
+    with _network(options, task, limit) as model:
+        report = needs.estimate_step(options, task, model, with_floor=True)
+        needs.require_fit(options, report)
+    console.say(report.to_markdown())
+    peak = report.predicted_peak_bytes if options.lms else report.unedited_peak_bytes
+    console.summary("Dry run: nothing was trained", {
+        "memory limit": format_size(limit),
+        "predicted peak": f"{format_size(peak)} ({format_size(report.unedited_peak_bytes)} without LMS)",
+        "predicted step": format_seconds(needs.step_seconds(options, report)),
+    })  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A session whose data is prepared, and whose `options` say how long it is."""
+
+    session: Session
+    options: TrainConfig
+    task: Task
+    material: Material
+    world: World
+    memory: Memory | None
+
+    def require_profile(self) -> None:
+        """InputError where the profiler would never start."""
+        where, epochs, steps = self.session.profile, self.options.epochs or 0, self.options.steps_per_epoch or 0
+        if where is not None and (where[0] > epochs or where[1] > steps):
+            epoch, first, last = where
+            raise InputError(
+                f"--profile {epoch}:{first}-{last} is never reached: the run has {epochs} epochs of {steps} steps; choose among "
+                "these"
+            )
+
+    def describe(self, limit_bytes: int) -> None:
+        """Writes config.json.
+
+        A run that goes on works out again what follows from the number of ranks, but not how long a demonstration is: that
+        followed from the time that there was.
+        """
+        given = self.session.options
+        lengths = {name: getattr(given, name) for name in ("epochs", "steps_per_epoch", "validation_steps")}
+        kept = replace(self.options, weights=given.weights, **({} if self.session.demonstrating else lengths))
+        run_folder.describe(
+            self.session.run_dir, kept, self.session.arguments, resuming=self.session.resuming,
+            device=device_memory.compute_device(), limit_bytes=limit_bytes, **self.material.described,
+        )  # fmt: skip
+
+    def run(self, model: keras.Model) -> None:
+        """Trains; then rank 0 draws and summarises."""
+        with closing(self._lms()) as lms:
+            history, out_of_time = self._fit(model, lms)
+            report = lms.report
+        if not self.world.is_chief:
+            return
+        if report is None:  # a resumed run may have had nothing left to do
+            report = needs.estimate_step(self.options, self.task, model, with_floor=True)
+        run_dir = self.session.run_dir
+        title = f"{self.options.model} at {self.options.resolution}$^{self.task.axes}$"
+        summary.draw(run_dir / "figures", title=title, report=report, history=history)
+        self.task.finish(run_dir, self.options, model, self.material, report)
+        rows = self.task.results(run_dir, history)
+        summary.summarise(run_dir, report, history, rows, needs.elapsed_seconds(), out_of_time=out_of_time)
+
+    def _lms(self) -> LMS:
+        from lms3d.keras_step.callback import LMS
+
+        stats_file = self.session.run_dir / STATS if self.world.is_chief else None
+        return LMS(enabled=self.options.lms, stats_file=stats_file, **needs.lms_arguments(self.options))
+
+    def _fit(self, model: keras.Model, lms: LMS) -> tuple[History, bool]:
+        """Returns the history, and whether the time guard ended it."""
+        from lms3d.training import trainer
+        from lms3d.training.callbacks import order
+        from lms3d.training.callbacks.progress import Profile, ProgressLines, TimeGuard
+
+        world, run_dir, schedule = self.world, self.session.run_dir, self._schedule()
+        job = Job(
+            run_dir=run_dir, world=world, resume=self.session.resuming, memory=self.memory,
+            on_interrupt=lambda: console.say("Finishing this step, then saving; Ctrl-C again quits at once"),
+        )  # fmt: skip
+        guard = TimeGuard(
+            demo.LAST_SECONDS - needs.elapsed_seconds(), (schedule.validation_steps or 0) * demo.VALIDATION_SHARE
+        )
+        with console.progress(keep=False) as report:
+            callbacks = [order.at(order.Place.LMS, lms), *self.task.callbacks(model, self.material, world)]
+            callbacks += [guard] if self.session.demonstrating else []
+            if self.session.profile and world.is_chief:
+                callbacks.append(Profile(self.session.profile, run_dir / "tensorboard", schedule.steps_per_epoch))
+            callbacks.append(ProgressLines(report, schedule, shown=self.task.shown))
+            try:
+                return trainer.train(model, self._data(), schedule, job, callbacks), guard.reached
+            except Interrupted as stop:
+                raise Interrupted(f"{stop}; all is saved, go on with: {run_folder.resume_command(run_dir)}") from None
+            finally:
+                if lms.report is not None and world.is_chief:
+                    lms.write(run_dir)
+
+    def _schedule(self) -> Schedule:
+        options = self.options
+        assert options.epochs is not None, "needs.with_length fills these in"
+        assert options.steps_per_epoch is not None
+        # A warm-up on one rank changes nothing, but a run that began on several, or goes on there, is still in its own.
+        warmup_epochs = WARMUP_EPOCHS if options.warmup_epochs is None else options.warmup_epochs
+        factor, patience = self.task.plateau
+        return Schedule(
+            epochs=options.epochs, steps_per_epoch=options.steps_per_epoch, validation_steps=options.validation_steps,
+            batch_size=options.batch_size, patience=options.patience, plateau_factor=factor, plateau_patience=patience,
+            warmup_epochs=warmup_epochs,
+        )  # fmt: skip
+
+    def _data(self) -> Data:
+        material, world = self.material, self.world
+        share = len(world.share(range(material.validation_count)))  # without borrowed samples
+        return Data(
+            training=lambda first_sample: material.training(first_sample, world), validation=material.validation(world),
+            validation_weight=min(share, (self.options.validation_steps or 0) * self.options.batch_size),
+        )  # fmt: skip
+
+
+@contextmanager
+def _network(options: TrainConfig, task: Task, limit_bytes: int, **more: Any) -> Iterator[keras.Model]:
+    """The compiled network. Running out of memory in the block becomes DoesNotFit, with the smallest limits."""
+    made: list[keras.Model] = []
+    job = f"{options.model} at {options.resolution}^{task.axes}, batch {options.batch_size},"
+    with out_of_memory.explained(
+        job, limit_bytes, options.lms, lambda: needs.estimate_step(options, task, made[0], with_floor=True)
+    ):
+        made.append(compilation.compiled_model(options, task, **more))
+        yield made[0]
+
+
+def _start_tensorflow(options: TrainConfig, world: World, *, again: bool = False) -> int:
+    """Under the limit (`again`: in a later world of this process); returns the bytes that training can have."""
+    startup.start_tensorflow(
+        memory_limit_bytes=options.memory_limit,
+        seed=options.seed,
+        precision=options.precision,
+        world=world,
+        again=again,
+    )
+    return device_memory.device_memory_bytes()
+
+
+def _whole_epoch(options: TrainConfig, material: Material, world: World) -> tuple[int, int]:
+    """Training and validation steps of a pass over all data."""
+    return (
+        world.training_steps(material.training_count, options.batch_size),
+        world.validation_steps(material.validation_count, options.batch_size),
+    )
+
+
+def _require_writable(options: TrainConfig, run_dir: Path) -> None:
+    writable_folder(run_dir, "--output")
+    if options.swap_dir:
+        writable_folder(options.swap_dir, "--swap-dir")

@@ -1,0 +1,48 @@
+"""The entry point of training: what it makes of options and errors, without a training."""
+
+import pytest
+
+from data.errors import DataError
+from lms3d import train
+from lms3d.errors import InputError
+from lms3d.training import run_folder, session
+
+
+@pytest.fixture
+def ending(monkeypatch, tmp_path):
+    """`ending(error)`: exit code of a training that ends so."""
+
+    def run(error: BaseException) -> int:
+        def fail(*_):
+            raise error
+
+        monkeypatch.setattr(session, "train", fail)
+        return train.main(["--output", str(tmp_path / "run")])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("UNKNOWN: DataError: a.nii.gz: found nothing\n\nTraceback"),  # as tf.data tells it
+        DataError("a.nii.gz: found nothing"),
+        InputError("a.nii.gz: found nothing"),
+    ],
+)
+def test_wrong_input_is_one_line_wherever_it_is_found(ending, capsys, error):
+    assert ending(error) == 2
+    assert capsys.readouterr().err == "lms3d: error: a.nii.gz: found nothing\n"
+
+
+def test_a_defect_keeps_its_traceback(ending):
+    with pytest.raises(RuntimeError, match="a defect"):
+        ending(RuntimeError("a defect"))
+
+
+def test_a_dry_run_chooses_no_folder(monkeypatch):
+    monkeypatch.setattr(run_folder, "choose", None)
+    asked = []
+    monkeypatch.setattr(session, "dry_run", lambda options, task: asked.append((options.resolution, task.axes)))
+    assert train.main(["--dry-run", "--resolution", "64"]) == 0
+    assert asked == [(64, 3)]
