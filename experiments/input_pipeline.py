@@ -28,6 +28,7 @@ from experiments.scalability import launch
 from experiments.scalability.runs import BUSY_SECONDS
 from lms3d import cli, errors
 from lms3d.device import machine
+from lms3d.tasks.chexnet.options import CHOICES
 
 ORDERS = ("old", "new", "best")
 BUSY = 0.15
@@ -194,8 +195,6 @@ def _conditions(options: argparse.Namespace, cores: int | None, command: str) ->
 
 
 def _parser() -> cli.Parser:
-    from lms3d.config import CHOICES
-
     gpu = machine.has_nvidia_driver()
     parser = cli.Parser(prog="python -m experiments.input_pipeline", description=_DESCRIPTION, epilog=_EPILOG)
     add, count = parser.add_argument, cli.whole(1)
@@ -209,7 +208,7 @@ def _parser() -> cli.Parser:
         "--training-resolution", type=count, metavar="N", default=224 if gpu else 64,
         help="side of the images while training (default: 224; without a GPU 64)",
     )  # fmt: skip
-    add("--model", choices=CHOICES["chexnet"]["model"], default="resnet50", help="what is trained (default: resnet50)")
+    add("--model", choices=CHOICES.models, default="resnet50", help="what is trained (default: resnet50)")
     add(
         "--precision", choices=("float32", "mixed_bfloat16", "mixed_float16"), default="float32",
         help="of the training (default: float32)",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d import cli, config, console, errors
+from lms3d import cli, console, errors, tasks
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.files import writable_folder, write_text
@@ -68,7 +68,7 @@ def _plan(given: dict[str, Any]) -> None:
     if saved is not None:
         _refuse_beside_saved_model(given)
     size: int | None = given.get("resolution")
-    options = config.chosen(given)
+    options = tasks.chosen(given)
     title = f"{saved.name}, batch {options.batch_size}" if saved is not None else _title(options)
     if limits is not None and not options.lms:
         raise InputError("--sweep compares plans and --no-lms makes none; give one of the two")
@@ -187,20 +187,20 @@ def _show_peak(report: Report) -> None:
 
 
 def _write(folder: Path, planned: Planned, title: str) -> None:
-    from lms3d.scoring.figures import plots
+    from lms3d.scoring.figures import steps
     from lms3d.swap import edit
     from lms3d.swap.simulate import simulate
 
     report, title = planned.report, title.replace("^3", "$^3$")
     write_text(folder / "lms_plan.json", report.to_json())
     write_text(folder / "lms_report.md", report.to_markdown())
-    plots.memory_timeline(
+    steps.memory_timeline(
         report.timeline_bytes, report.unedited_timeline_bytes, folder / "memory_timeline.png",
         limit_bytes=report.limit_bytes, measured_peak_bytes=None, title=title, planned_label="with this plan (predicted)",
     )  # fmt: skip
     step = simulate(edit.apply(planned.graph, planned.plan), planned.machine)
     unedited = simulate(planned.graph, planned.machine)
-    plots.step_timeline(
+    steps.step_timeline(
         folder / "timeline.png",
         memory=(step.timeline_seconds, step.timeline_bytes),
         unedited_memory=(unedited.timeline_seconds, unedited.timeline_bytes),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d import cli, config, console, errors
+from lms3d import cli, console, errors, tasks
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError, Interrupted
 from lms3d.files import writable_folder
@@ -69,7 +69,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
     lock = RunLock()  # of rank 0, for as long as it lives
 
     def chosen() -> Run:
-        options, run_dir, resuming = run_folder.choose(given, output, resume, lock)
+        options, run_dir, resuming = run_folder.choose(given, output, resume, lock, chosen=tasks.chosen)
         return Run(options=options, run_dir=run_dir, resuming=resuming, profile=profile, arguments=tuple(arguments))
 
     def train_once(world: World, memory: elastic.Memory | None) -> None:
@@ -83,7 +83,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
         _run(run, world, memory)
 
     if dry_run:
-        _dry_run(config.chosen(given))
+        _dry_run(tasks.chosen(given))
         return
     with lock:
         if elastically:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,9 @@ import numpy as np
 from lms3d.config import TrainConfig
 from lms3d.console import Report as Progress
 from lms3d.console import say
-from lms3d.files import write_text
 from lms3d.ranks.world import World
+from lms3d.tasks.chexnet.options import CHOICES
+from lms3d.tasks.task import EvaluateRequest, Evaluation, PredictRequest, Task
 
 if TYPE_CHECKING:
     import keras
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from lms3d.keras_step.report import Report
     from lms3d.scoring.auroc import Scores
     from lms3d.training.trainer import History
-
-TABLE = "auroc.md"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +60,10 @@ class Material:
         return pipeline.validation_dataset(part, batch_size=self.batch_size, rank=world.rank, size=world.size)
 
 
-class ChestXRays:
-    """See `lms3d.training.task.Task`."""
+class ChestXRays(Task):
+    """See `lms3d.tasks.task.Task`."""
 
+    choices = CHOICES
     axes = 2
     target_dtype = "float32"
     shown = ("loss", "auroc")
@@ -130,13 +130,11 @@ class ChestXRays:
         share = world.share(range(material.validation_count))
         return [PooledAuroc(auroc, world.average, validates=bool(share))]
 
-    def demonstration_limit(self, options: TrainConfig) -> int | None:
-        return None
-
     def finish(
         self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, report: Report
     ) -> None:
         """auroc.csv and auroc.md (beside the published areas), figures/roc.png and auroc.png: of the test patients."""
+        from lms3d.tasks.chexnet.evaluate import write_areas
         from lms3d.training.callbacks.checkpointing import without_training
 
         if (run_dir / "best.keras").exists():
@@ -154,28 +152,25 @@ class ChestXRays:
             best = min(history.rows, key=lambda row: row["val_loss"])
             rows["best epoch"] = f"{best['epoch']:.0f} of {len(history.rows)}, validation AUROC {best['val_auroc']:.3f}"
         command = f"{Path(sys.executable).name} -m lms3d.predict {run_dir} --data FOLDER"
-        return {**rows, "AUROC per finding": str(run_dir / TABLE), "next": command}
+        return {**rows, "AUROC per finding": str(run_dir / "auroc.md"), "next": command}
+
+    def predict(self, request: PredictRequest) -> tuple[str, dict[str, str]]:
+        from lms3d.tasks.chexnet import predict
+
+        return predict.predict(request)
+
+    def recognises(self, path: Path) -> bool:
+        from lms3d.tasks.chexnet import evaluate
+
+        return evaluate.table_in(path) is not None
+
+    def evaluate(self, request: EvaluateRequest) -> Evaluation:
+        from lms3d.tasks.chexnet import evaluate
+
+        return evaluate.evaluate(request)
 
 
 TASK = ChestXRays()
-
-
-def write_areas(
-    tables: Path, figures: Path, labels: np.ndarray, probabilities: np.ndarray, patients: Sequence[str], title: str,
-    remark: str = "",
-) -> Scores:  # fmt: skip
-    """auroc.csv and auroc.md in one folder, roc.png and auroc.png in another. labels, probabilities: (images, 14)."""
-    from data.chest_xray.collection import FINDINGS
-    from lms3d.scoring import auroc, auroc_table
-    from lms3d.scoring.figures import roc
-
-    scores = auroc.score(labels, probabilities, FINDINGS, patients=patients)
-    auroc_table.write_csv(scores, tables / "auroc.csv")
-    write_text(tables / TABLE, auroc_table.to_markdown(scores, remark))
-    title = f"{title}, {scores.images} images of {scores.patients} patients"
-    roc.roc_curves(scores, auroc.curves(labels, probabilities, FINDINGS), figures / "roc.png", title=title)
-    roc.areas(scores, figures / "auroc.png", title=title)
-    return scores
 
 
 def _probabilities(model: keras.Model, part: Part, batch_size: int) -> np.ndarray:
@@ -187,12 +182,11 @@ def _probabilities(model: keras.Model, part: Part, batch_size: int) -> np.ndarra
 
 
 def _remark(options: TrainConfig) -> str:
-    return "" if options.data is not None else "Of artificial radiographs: nothing here tells about real patients."
+    return "" if options.data is not None else "Artificial radiographs: this says nothing about real patients."
 
 
 def _sentence(scores: Scores) -> str:
-    left_out: Sequence[str] = scores.left_out
-    missing = f" (without {', '.join(left_out)}: one answer only)" if left_out else ""
+    missing = f" (without {', '.join(scores.left_out)}: one answer only)" if scores.left_out else ""
     about = f"{scores.images} images of {scores.patients} test patients"
     if np.isnan(scores.mean):
         return f"No AUROC: of each finding the {about} show one answer only"

@@ -1,0 +1,123 @@
+"""What a task is: what it declares, what training asks of it (`lms3d.training.task`), how it predicts and scores.
+
+A task subclasses `Task`, whose methods are the plain answers, and stands in `lms3d.tasks.TASKS`. Nothing here, and
+nothing at the head of a task's own module, imports TensorFlow: `--help` reads every task's choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lms3d.config import TrainConfig
+from lms3d.console import Report as Progress
+from lms3d.ranks.world import World
+from lms3d.training import task as training
+
+if TYPE_CHECKING:
+    import keras
+
+    from lms3d.keras_step.report import Report
+    from lms3d.tasks.inference import Predictor
+    from lms3d.training.trainer import History
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What a task leaves to the user of `lms3d.train`."""
+
+    summary: str
+    """For `--help`: "tumours in brain scans"."""
+
+    models: tuple[str, ...]
+    """Networks of `models` that it trains."""
+
+    losses: tuple[str, ...]
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Option -> value, where the default is not that of `TrainConfig`."""
+
+    refused: tuple[str, ...] = ()
+    """Options that mean nothing to it."""
+
+    refusal: str = "means nothing there"
+    """Why, in the words of the error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest:
+    """One call of `lms3d.predict`."""
+
+    run_dir: Path
+    trained: TrainConfig
+    """The options of the run."""
+
+    content: Mapping[str, Any]
+    """All of its config.json."""
+
+    network: Callable[[], AbstractContextManager[Predictor]]
+    """Starts TensorFlow and opens the run's network. To be called once the input has been found in order."""
+
+    data: Path | None
+    """None: what the run validated or tested on."""
+
+    labels: str | None
+    output: Path
+    tta: bool
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRequest:
+    """One call of `lms3d.evaluate`; all PREDICTIONS are of one task."""
+
+    predictions: tuple[Path, ...]
+    output: Path | None
+    """None: beside the predictions."""
+
+    truth: str | None = None
+    labels: str | None = None
+    hd95: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What `lms3d.evaluate` prints."""
+
+    table: str
+    """Markdown."""
+
+    written: Sequence[Path]
+
+
+class Task(training.Task):
+    """Where a method is defined here, a task may leave it out."""
+
+    choices: Choices
+
+    def callbacks(self, model: keras.Model, material: Any, world: World) -> list[Any]:
+        return []
+
+    def demonstration_limit(self, options: TrainConfig) -> int | None:
+        return None
+
+    def finish(self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Any, report: Report) -> None:
+        return None
+
+    def results(self, run_dir: Path, history: History) -> dict[str, str]:
+        return {}
+
+    def predict(self, request: PredictRequest) -> tuple[str, dict[str, str]]:
+        """Writes predictions to `request.output`; returns the title and the rows of the summary."""
+        raise NotImplementedError
+
+    def recognises(self, path: Path) -> bool:
+        """Whether `path`, a PREDICTIONS of `lms3d.evaluate`, holds predictions of this task."""
+        raise NotImplementedError
+
+    def evaluate(self, request: EvaluateRequest) -> Evaluation:
+        """Scores predictions; writes tables and figures."""
+        raise NotImplementedError
