@@ -16,8 +16,9 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from models.registry import IMAGES, register
+
 PATHOLOGIES = 14
-SMALLEST_SIDE = 32  # five halvings
 IMAGENET_CLASSES = 1000
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of 0..1; red, green, blue
 CAFFE_MEAN = (103.939, 116.779, 123.68)  # of 0..255; blue, green, red: what keras.applications' ResNet-50 takes off
@@ -30,6 +31,7 @@ class WeightsError(ValueError):
     exit_code = 2
 
 
+@register("densenet121", takes=IMAGES)
 def build_densenet121(
     input_shape: tuple[int | None, ...], outputs: int = PATHOLOGIES, *, weights: str | Path | None = None
 ) -> keras.Model:
@@ -40,6 +42,7 @@ def build_densenet121(
     return _with_head(keras.applications.DenseNet121, "densenet121", input_shape, outputs, weights)
 
 
+@register("resnet50", takes=IMAGES)
 def build_resnet50(
     input_shape: tuple[int | None, ...], outputs: int = PATHOLOGIES, *, weights: str | Path | None = None
 ) -> keras.Model:

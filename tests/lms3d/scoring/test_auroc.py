@@ -10,8 +10,8 @@ import pytest
 from sklearn.metrics import auc, roc_auc_score
 
 from lms3d.scoring import auroc, tables
-from lms3d.scoring.tables import PUBLISHED
 from lms3d.scoring.figures import roc
+from lms3d.scoring.tables import PUBLISHED
 
 NAMES = ["Atelectasis", "Mass", "Hernia"]
 
