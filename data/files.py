@@ -19,7 +19,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from data.errors import DataError, data_error
+from data.errors import DataError
 
 Progress = Callable[[int, int, str], None]
 """progress(done, total, what): called by long work; entry points draw a bar with it."""
@@ -37,13 +37,11 @@ def readable_directory(path: str | Path) -> Path:
     try:
         os.scandir(path).close()
     except FileNotFoundError:
-        raise data_error(path, found="nothing", expected="a folder", advice="check the path") from None
+        raise DataError(f"{path}: found nothing; expected a folder; check the path") from None
     except NotADirectoryError:
-        raise data_error(path, found="a file", expected="a folder", advice="name the folder that holds it") from None
+        raise DataError(f"{path}: found a file; expected a folder; name the folder that holds it") from None
     except OSError as error:
-        raise data_error(
-            path, found=f"{error.strerror}", expected="a readable folder", advice="check its permissions"
-        ) from None
+        raise DataError(f"{path}: found {error.strerror}; expected a readable folder; check its permissions") from None
     return path
 
 
@@ -56,11 +54,9 @@ def writable_directory(path: str | Path) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise data_error(
-            path,
-            found=f"{error.strerror}",
-            expected="a folder that can be written to",
-            advice="choose another folder, or set LMS3D_CACHE to one",
+        raise DataError(
+            f"{path}: found {error.strerror}; expected a folder that can be written to; choose another folder, or "
+            "set LMS3D_CACHE to one"
         ) from None
     return path
 
@@ -69,11 +65,9 @@ def require_space(directory: Path, needed_bytes: int) -> None:
     """DataError when the disk of `directory` has less than `needed_bytes` free."""
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < needed_bytes:
-        raise data_error(
-            directory,
-            found=f"{free_bytes / 2**30:.2f} GiB free",
-            expected=f"at least {needed_bytes / 2**30:.2f} GiB",
-            advice="free some space, or set LMS3D_CACHE to a folder on another disk",
+        raise DataError(
+            f"{directory}: found {free_bytes / 2**30:.2f} GiB free; expected at least {needed_bytes / 2**30:.2f} "
+            "GiB; free some space, or set LMS3D_CACHE to a folder on another disk"
         )
 
 
@@ -85,11 +79,9 @@ def reported_writes(directory: Path) -> Iterator[None]:
     except DataError:
         raise
     except OSError as error:
-        raise data_error(
-            error.filename or directory,
-            found=f"{error.strerror or error} while writing",
-            expected="room and permission to write",
-            advice="free some space, or set LMS3D_CACHE to a folder on another disk",
+        raise DataError(
+            f"{error.filename or directory}: found {error.strerror or error} while writing; expected room and "
+            "permission to write; free some space, or set LMS3D_CACHE to a folder on another disk"
         ) from None
 
 
@@ -198,6 +190,6 @@ def read_json(path: Path, *, advice: str) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise data_error(path, found=f"{error.strerror}", expected="a readable file", advice=advice) from None
+        raise DataError(f"{path}: found {error.strerror}; expected a readable file; {advice}") from None
     except ValueError:
-        raise data_error(path, found="damaged JSON", expected="a JSON document", advice=advice) from None
+        raise DataError(f"{path}: found damaged JSON; expected a JSON document; {advice}") from None

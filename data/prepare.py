@@ -14,7 +14,7 @@ from data.brats.preprocess import check_resolution
 from data.brats.schema import SCHEMAS
 from data.chest_xray import collection as chest_xray
 from data.chest_xray import shards
-from data.errors import DataError, data_error
+from data.errors import DataError
 from data.files import Progress
 
 _DESCRIPTION = """\
@@ -83,11 +83,9 @@ def _prepare_images(options: argparse.Namespace) -> Path:
             progress=progress,
         )  # fmt: skip
     if built.skipped and not options.skip_bad:
-        raise data_error(
-            built.directory,
-            found=f"{len(built.skipped)} images that an earlier --skip-bad left out",
-            expected="all of them",
-            advice="mend those in its skipped.csv and remove the folder, or say --skip-bad again",
+        raise DataError(
+            f"{built.directory}: found {len(built.skipped)} images that an earlier --skip-bad left out; expected all "
+            "of them; mend those in its skipped.csv and remove the folder, or say --skip-bad again"
         )
     print(", ".join(f"{name}: {len(part)}" for name, part in built.parts.items()))
     if built.skipped:

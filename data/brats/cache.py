@@ -27,8 +27,8 @@ import numpy as np
 from data import files
 from data.brats.case import Case, check_frames, load_images, load_truth
 from data.brats.preprocess import Geometry, check_resolution, to_cube
-from data.brats.schema import SCHEMAS, LabelSchema
-from data.errors import DataError, data_error
+from data.brats.schema import LabelSchema
+from data.errors import DataError
 from data.files import Progress
 from data.workers import run_all
 
@@ -90,20 +90,15 @@ class Cache:
             # Not mapped: a map's faults look like those of lms3d's swap files, which are synced after each step that has any.
             array = np.load(path)
         except (OSError, ValueError, EOFError) as error:
-            raise data_error(
-                path, found=f"a damaged cache entry ({error})", expected="an array", advice=_REPAIR
-            ) from None
+            raise DataError(f"{path}: found a damaged cache entry ({error}); expected an array; {_REPAIR}") from None
         if array.shape != shape or array.dtype != dtype:
-            raise data_error(
-                path,
-                found=f"{array.dtype}{list(array.shape)}",
-                expected=f"{np.dtype(dtype)}{list(shape)}",
-                advice=_REPAIR,
+            raise DataError(
+                f"{path}: found {array.dtype}{list(array.shape)}; expected {np.dtype(dtype)}{list(shape)}; {_REPAIR}"
             )
         if path not in self._verified:  # once per process: it costs a read of the file, which the caller needs anyway
             if zlib.crc32(array.data) != self.entry(case_id)["files"][name]["crc32"]:
-                raise data_error(
-                    path, found="a damaged cache entry (wrong checksum)", expected="what was written", advice=_REPAIR
+                raise DataError(
+                    f"{path}: found a damaged cache entry (wrong checksum); expected what was written; {_REPAIR}"
                 )
             self._verified.add(path)
         return array
@@ -148,20 +143,6 @@ def build(
     return cache
 
 
-def open_cache(directory: str | Path) -> Cache:
-    """The finished cache in `directory` (a folder that `build` made)."""
-    directory = files.readable_directory(directory)
-    index = files.read_json(directory / "index.json", advice="build it with `python -m data.prepare`")
-    return Cache(
-        directory=directory,
-        ids=tuple(index["ids"]),
-        resolution=index["resolution"],
-        fingerprint=index["fingerprint"],
-        schema=SCHEMAS[index["schema"]],
-        n4=index["n4"],
-    )
-
-
 def data_fingerprint(cases: Sequence[Case]) -> str:
     """A name for the content of a data set: hex, the same wherever the set lies and however it was copied.
 
@@ -187,9 +168,7 @@ def _file_sample(path: Path) -> bytes:
         if path.suffix != ".gz":
             pieces.append(str(path.stat().st_mtime_ns).encode())
     except OSError as error:
-        raise data_error(
-            path, found=f"{error.strerror}", expected="a readable file", advice="check the data set"
-        ) from None
+        raise DataError(f"{path}: found {error.strerror}; expected a readable file; check the data set") from None
     return b"\0".join(pieces)
 
 

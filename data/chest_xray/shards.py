@@ -23,7 +23,7 @@ from data.chest_xray import collection as chest_xray
 from data.chest_xray import patient_split, png, tfrecord
 from data.chest_xray.collection import FINDINGS, Collection, Radiograph
 from data.chest_xray.records import REPAIR, Index, open_index, read_contents
-from data.errors import DataError, data_error
+from data.errors import DataError
 from data.files import Progress
 from data.workers import run_all
 
@@ -109,7 +109,7 @@ def _fill(
     problems = sorted({(p.image, p.line) for p in (*collection.problems, *left_out)})
     for part, contents in written.items():
         if not any(shard.names for shard in contents):
-            raise data_error(collection.root, found=f"no sound image for {part}", expected="one", advice="mend some")
+            raise DataError(f"{collection.root}: found no sound image for {part}; expected one; mend some")
     about = {
         "resolution": resolution,
         "fingerprint": hashlib.sha256(repr((fingerprint, problems)).encode()).hexdigest(),
