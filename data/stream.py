@@ -87,9 +87,7 @@ def rank_samples(step: int, batch_size: int, first_sample: int, rank: int, size:
 
 
 def loaded(
-    steps: tf.data.Dataset,
-    load: Callable[[np.ndarray], tuple[np.ndarray, ...]],
-    signature: Sequence[tf.TensorSpec],
+    steps: tf.data.Dataset, load: Callable[[np.ndarray], tuple[np.ndarray, ...]], signature: Sequence[tf.TensorSpec]
 ) -> tf.data.Dataset:
     """Step numbers -> batches as `load` makes them (`aligned_empty` arrays of `signature`), in order, ahead of the training.
 

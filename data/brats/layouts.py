@@ -33,10 +33,7 @@ class Layout(Protocol):
         """The case of a stem. DataError where one of its images is missing."""
 
 
-LAYOUTS: tuple[Layout, ...] = (
-    *naming.PUBLISHED,
-    msd.Task01(),
-)
+LAYOUTS: tuple[Layout, ...] = (*naming.PUBLISHED, msd.Task01())
 
 _LAST: tuple[Layout, ...] = naming.OWN
 

@@ -29,14 +29,7 @@ _TABLE = ((_LEVELS - np.array(IMAGENET_MEAN)) / np.array(IMAGENET_STD)).astype(n
 
 
 def training_dataset(
-    part: Part,
-    *,
-    batch_size: int,
-    seed: int,
-    first_sample: int = 0,
-    rank: int = 0,
-    size: int = 1,
-    augment: bool = True,
+    part: Part, *, batch_size: int, seed: int, first_sample: int = 0, rank: int = 0, size: int = 1, augment: bool = True
 ) -> tf.data.Dataset:
     """The endless stream of `stream.training_stream`. augment: mirror half of the images left to right.
 

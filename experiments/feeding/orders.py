@@ -95,10 +95,7 @@ def _files_of_rank(part: Part, rank: int, size: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(part.files).shard(size, rank)
 
 
-_FEATURES = {
-    "image": tf.io.FixedLenFeature((), tf.string),
-    "labels": tf.io.FixedLenFeature((len(FINDINGS),), tf.int64),
-}
+_FEATURES = {"image": tf.io.FixedLenFeature((), tf.string), "labels": tf.io.FixedLenFeature((len(FINDINGS),), tf.int64)}
 
 
 def _parser(part: Part, seed: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:

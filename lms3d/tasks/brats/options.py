@@ -3,7 +3,5 @@
 from lms3d.tasks.task import Choices
 
 CHOICES = Choices(
-    summary="tumours in brain scans",
-    models=("isensee2017", "unet3d"),
-    losses=("dice", "dice_cross_entropy"),
+    summary="tumours in brain scans", models=("isensee2017", "unet3d"), losses=("dice", "dice_cross_entropy")
 )
