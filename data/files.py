@@ -1,7 +1,6 @@
 """Folders and files: where caches live, atomic writes, and a lock between processes.
 
-A file or folder is written under a temporary name, synced and renamed, so a reader never sees half of it, nor does a power
-cut leave half of it.
+A file or folder is written under a temporary name, synced and renamed: neither a reader nor a power cut finds half of it.
 """
 
 from __future__ import annotations
@@ -89,8 +88,8 @@ def reported_writes(directory: Path) -> Iterator[None]:
 def new_file(path: Path, *, lasting: bool = True) -> Iterator[Path]:
     """A temporary path beside `path` with the same ending; it becomes `path` when the block ends well.
 
-    lasting: whether a power cut right afterwards must not take it away. That costs as much again as to make sure that it
-    never leaves half of it, which always is: among thousands of files that can be made again some may be missing.
+    lasting: also sync its folder, so that a power cut right afterwards does not take it away. Of thousands of files that
+    can be made again, some may be missing.
     """
     temporary = _beside(path)
     try:
@@ -153,8 +152,21 @@ def _sync_folder(folder: Path) -> None:
             raise
 
 
+def build_once(
+    root: Path, is_complete: Callable[[], bool], fill: Callable[[], None], progress: Progress | None, total: int = 0
+) -> None:
+    """Fills the folder unless it is complete. One process does it while others wait, and clears what a killed one left."""
+    if is_complete():
+        return
+    writable_directory(root)
+    with lock(root, progress, total):
+        if not is_complete():  # else another process finished it while this one waited
+            remove_leftovers(root)
+            fill()
+
+
 def remove_leftovers(directory: Path) -> None:
-    """Remove what a killed run left under temporary names. Call it with the lock held."""
+    """Remove what a killed process left under temporary names. Call it with the lock held."""
     for leftover in directory.glob(".part-*"):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
 

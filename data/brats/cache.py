@@ -19,6 +19,7 @@ import hashlib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ class Cache:
     def _load(self, case_id: str, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         path = self.directory / case_id / name
         try:
-            # Not mapped: a map's faults look like those of lms3d's swap files, which are synced after each step that has any.
+            # Not mapped: its page faults would be taken for those of lms3d's swap files, which call for a sync.
             array = np.load(path)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path}: found a damaged cache entry ({error}); expected an array; {_REPAIR}") from None
@@ -135,11 +136,8 @@ def build(
     )
     if _is_complete(cache):
         _check_older(cache, cases)
-        return cache
-    files.writable_directory(cache.directory)
-    with files.lock(cache.directory, progress, len(cases)):
-        if not _is_complete(cache):  # else another process finished it while this one waited
-            _fill(cache, cases, workers, progress)
+    fill = partial(_fill, cache, cases, workers, progress)
+    files.build_once(cache.directory, lambda: _is_complete(cache), fill, progress, len(cases))
     return cache
 
 
@@ -187,7 +185,6 @@ def _is_sound(entry: Path) -> bool:
 
 def _fill(cache: Cache, cases: Sequence[Case], workers: int | None, progress: Progress | None) -> None:
     """Make the missing entries, then the index. The lock is held."""
-    files.remove_leftovers(cache.directory)
     missing = []
     for case in cases:
         if _is_sound(cache.directory / case.id):
@@ -203,7 +200,7 @@ def _fill(cache: Cache, cases: Sequence[Case], workers: int | None, progress: Pr
 
 
 def _check_older(cache: Cache, cases: Sequence[Case]) -> None:
-    """Compares the frames of all files where the cache is of a version that did not do so; once, if it can note that down."""
+    """Compares the frames of all files where an older version made the cache, which did not; once, if it can be noted."""
     if files.read_json(cache.directory / "index.json", advice=_REPAIR_INDEX).get("frames_checked"):
         return
     for case in cases:

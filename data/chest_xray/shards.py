@@ -13,6 +13,7 @@ import csv
 import hashlib
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,10 @@ def build(
     fingerprint = hashlib.sha256(repr((_FORMAT, collection.fingerprint, seed)).encode()).hexdigest()
     root = Path(directory).expanduser() if directory else files.cache_root() / "images"
     target = root / f"{fingerprint[:16]}-{resolution}"
-    if _is_complete(target):
-        return open_index(target)
-    if not skip_bad:
+    if not (skip_bad or _is_complete(target)):
         chest_xray.require_sound(collection.problems)
-    files.writable_directory(target)
-    with files.lock(target, progress):
-        if not _is_complete(target):  # else another process finished it while this one waited
-            _fill(target, collection, resolution, fingerprint, seed, skip_bad, workers, progress)
+    fill = partial(_fill, target, collection, resolution, fingerprint, seed, skip_bad, workers, progress)
+    files.build_once(target, lambda: _is_complete(target), fill, progress)
     return open_index(target)
 
 
@@ -95,7 +92,6 @@ def _fill(
     workers: int | None, progress: Progress | None,
 ) -> None:  # fmt: skip
     """Make the missing shards, then the index. The lock is held."""
-    files.remove_leftovers(target)
     shards = {
         part: _deal(target, part, [collection.images[name] for name in names], seed)
         for part, names in patient_split.parts(collection, seed=seed).items()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lms3d.config import TrainConfig
 from lms3d.console import Report as Progress
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lms3d.keras_step.report import Report
     from lms3d.tasks.inference import Predictor
     from lms3d.training.trainer import History
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,12 @@ class Evaluation:
     """Markdown."""
 
     written: Sequence[Path]
+
+
+def chief_first(world: World, make: Callable[[], T]) -> T:
+    """`make()` on rank 0, then on all: what is wrong is told once, and on a shared disk the others find all made."""
+    world.from_chief(lambda: make() and None)
+    return make()
 
 
 class Task(training.Task):

@@ -16,7 +16,7 @@ from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
 from lms3d.tasks.brats import label_maps
 from lms3d.tasks.brats.options import CHOICES
-from lms3d.tasks.task import EvaluateRequest, Evaluation, PredictRequest, Task
+from lms3d.tasks.task import EvaluateRequest, Evaluation, PredictRequest, Task, chief_first
 from lms3d.training import demo, run_folder
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Material:
     def validation(self, world: World) -> tf.data.Dataset:
         from data.brats import pipeline
 
-        # A rank without a case of its own looks at one that counts nothing. The batch size is that of training: a larger
+        # A rank without a case of its own evaluates one that does not count. The batch size is that of training: a larger
         # one would need more memory for the batches themselves.
         share = world.share(self.split.validation) or self.split.validation[:1]
         return pipeline.validation_dataset(self.cache, share, self.normalisation, batch_size=self.batch_size)
@@ -75,7 +75,7 @@ class BrainTumours(Task):
     axes = 3
     target_dtype = "uint8"
     shown = ("loss", "dice_WT")
-    plateau = (0.5, 10)  # the case study's: half the rate after ten epochs that bring nothing
+    plateau = (0.5, 10)  # the case study's: half the rate after ten epochs without progress
 
     def prepare(
         self, options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
@@ -89,23 +89,20 @@ class BrainTumours(Task):
             say(f"No --data: using the embedded artificial brains in {brains.default_directory()} (made once)")
             folder = world.from_chief(lambda: brains.write(brains.default_directory(), progress=progress))
 
-        def cubes_of(folder: Path) -> Cache:
+        def build() -> Cache:
             cases, schema = layouts.find_cases(folder, labels=options.labels)
             return cache.build(cases, schema, options.resolution, n4=options.n4, progress=progress)
 
         for kind in (split.Split, normalise.Normalisation):
             sendable(kind)
-        # Rank 0 first: what is wrong with the data is told once, and on a shared disk the others find all made.
-        world.from_chief(lambda: cubes_of(folder) and None)
-        cubes = cubes_of(folder)
-        schema = cubes.schema
+        cubes = chief_first(world, build)
         parts = world.from_chief(lambda: _split(options, run_dir, resuming, cubes, folder))
         normalisation = world.from_chief(lambda: normalise.fit(cubes, parts.training))
         return Material(
             cache=cubes, split=parts, normalisation=normalisation, batch_size=options.batch_size, seed=options.seed,
             augment=options.augment,
             described={
-                "data": {"fingerprint": cubes.fingerprint, "schema": schema.name, "cases": len(cubes.ids)},
+                "data": {"fingerprint": cubes.fingerprint, "schema": cubes.schema.name, "cases": len(cubes.ids)},
                 "normalisation": normalisation.to_json(),
             },
         )  # fmt: skip
@@ -136,8 +133,8 @@ class BrainTumours(Task):
     def finish(
         self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, report: Report
     ) -> None:
-        """figures/slice.png: one validation case, segmented by the best weights. Left out, and said, where that does not fit:
-        all else of the run is done by now."""
+        """figures/slice.png: one validation case, segmented by the best weights. Where that does not fit it is left out with
+        a message: the rest of the run is done."""
         import numpy as np
 
         from data.brats.schema import CHANNELS

@@ -15,7 +15,7 @@ from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.ranks.world import World
 from lms3d.tasks.chexnet.options import CHOICES
-from lms3d.tasks.task import EvaluateRequest, Evaluation, PredictRequest, Task
+from lms3d.tasks.task import EvaluateRequest, Evaluation, PredictRequest, Task, chief_first
 
 if TYPE_CHECKING:
     import keras
@@ -67,7 +67,7 @@ class ChestXRays(Task):
     axes = 2
     target_dtype = "float32"
     shown = ("loss", "auroc")
-    plateau = (0.1, 1)  # the scaling study's: a tenth of the rate after an epoch that brings nothing
+    plateau = (0.1, 1)  # the scaling study's: a tenth of the rate after an epoch without progress
 
     def prepare(
         self, options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
@@ -83,13 +83,11 @@ class ChestXRays(Task):
             say(f"No --data: using the embedded artificial radiographs in {chests.default_directory()} (made once)")
             folder = world.from_chief(lambda: chests.write(chests.default_directory(), progress=progress))
 
-        def index_of(folder: Path) -> Index:
+        def build() -> Index:
             collection = chest_xray.find_images(folder)
             return shards.build(collection, options.resolution, seed=options.seed, progress=progress)
 
-        # Rank 0 first: what is wrong with the data is told once, and on a shared disk the others find all made.
-        world.from_chief(lambda: index_of(folder) and None)
-        index = index_of(folder)
+        index = chief_first(world, build)
         if resuming:
             world.from_chief(lambda: run_folder.check_data(run_dir, index.fingerprint))
         if world.is_chief:
