@@ -25,7 +25,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def cache_root() -> Path:
-    """Where things that can be made again are kept: `$LMS3D_CACHE`, else `~/.cache/lms3d`."""
+    """Where caches are kept: `$LMS3D_CACHE`, else `~/.cache/lms3d`."""
     named = os.environ.get("LMS3D_CACHE")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "lms3d"
 
@@ -140,7 +140,7 @@ def _sync(path: Path) -> None:
         os.close(opened)
 
 
-# Not every file system can sync a folder, and not every user may read one that he can write to.
+# Not every file system can sync a folder, nor may every user read a folder that he can write to.
 _NO_FOLDER_SYNC = frozenset({errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
 
 
@@ -173,9 +173,9 @@ def remove_leftovers(directory: Path) -> None:
 
 @contextmanager
 def lock(directory: Path, progress: Progress | None = None, total: int = 0) -> Iterator[None]:
-    """Only one process at a time works in `directory`; the others wait here and say so through `progress`.
+    """One process at a time works in `directory`; the others wait here and say so through `progress`.
 
-    The kernel drops the lock of a process that dies, so nothing stale can block a later run.
+    The kernel drops the lock of a process that dies.
     """
     guard = FileLock(str(directory.with_name(directory.name + ".lock")))
     with reported_writes(directory.parent):

@@ -250,14 +250,10 @@ def _parser() -> cli.Parser:
     add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
     add("--split-seed", type=cli.whole(0), metavar="N", default=0, help="draws the one split (default: 0)")
     add("--output", metavar="DIR", default=None, help="where everything goes (default: compare-LOW-HIGH)")
-    add(
-        "--lms", action=argparse.BooleanOptionalAction, default=True,
-        help="train the high resolution with LMS, as the case study did (default: on); the low one never uses it",
-    )  # fmt: skip
-    add(
-        "--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None,
-        help="hard memory limit for both resolutions, such as 16GiB",
-    )  # fmt: skip
+    lms = "train the high resolution with LMS, as the case study did (default: on); the low one never uses it"
+    add("--lms", action=argparse.BooleanOptionalAction, default=True, help=lms)
+    limit = "hard memory limit for both resolutions, such as 16GiB"
+    add("--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None, help=limit)
     return parser
 
 

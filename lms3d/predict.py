@@ -68,14 +68,10 @@ def _parser() -> cli.Parser:
     add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
     add("--output", metavar="DIR", default=None, help="where to write (default: RUN_DIR/predictions)")
     add("--tta", action="store_true", default=False, help=_TTA)
-    add(
-        "--lms", action=argparse.BooleanOptionalAction, default=None,
-        help="use LMS where the network does not fit (default: as the run was trained)",
-    )  # fmt: skip
-    add(
-        "--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None,
-        help="hard limit on device memory, such as 6GiB (default: as the run was trained)",
-    )  # fmt: skip
+    lms = "use LMS where the network does not fit (default: as the run was trained)"
+    add("--lms", action=argparse.BooleanOptionalAction, default=None, help=lms)
+    limit = "hard limit on device memory, such as 6GiB (default: as the run was trained)"
+    add("--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None, help=limit)
     return parser
 
 

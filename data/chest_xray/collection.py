@@ -9,8 +9,8 @@
 The brackets in the header hold commas and its line ends with one: read as CSV it has twelve columns, as every row has.
 A finding is one of FINDINGS; several are joined by `|`; `No Finding` stands alone.
 
-What is wrong with a data set is collected as problems, one line each, with the image that it takes out. The caller
-decides whether the first one ends the work (as training does) or all are listed and left out (`--skip-bad`).
+What is wrong with a data set is collected as problems, each with the image that it takes out. The caller either stops at
+the first (training) or lists all and leaves them out (`--skip-bad`).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from data.chest_xray.collection import FINDINGS, Problem
 from data.errors import DataError
 
 REPAIR = "delete this file and run again"
-"""Advice for a damaged shard: `data.shards.build` makes it again."""
+"""Advice for a damaged shard: `shards.build` makes it again."""
 
 
 @dataclass(frozen=True, kw_only=True)

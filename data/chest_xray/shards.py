@@ -1,4 +1,4 @@
-"""Write radiographs as TFRecord shards, as `data.records` reads them.
+"""Write radiographs as TFRecord shards, for `records` to read.
 
 Rules:
 1. The name of a folder tells everything that its content depends on, so nothing in it can be stale.

@@ -64,21 +64,11 @@ def column(name: str, **shown: Any) -> Callable[[Measure], Measure]:
     return add
 
 
-@column("dice", title="Dice", box_plot=True)
-def _dice(prediction: np.ndarray, truth: np.ndarray, spacing_mm: Sequence[float]) -> float:
-    return masks.dice(prediction, truth)
-
-
-@column("sensitivity", title="sensitivity")
-def _sensitivity(prediction: np.ndarray, truth: np.ndarray, spacing_mm: Sequence[float]) -> float:
-    return masks.sensitivity(prediction, truth)
-
-
-@column("specificity", title="specificity", decimals=4)
-def _specificity(prediction: np.ndarray, truth: np.ndarray, spacing_mm: Sequence[float]) -> float:
-    return masks.specificity(prediction, truth)
-
-
+column("dice", title="Dice", box_plot=True)(lambda prediction, truth, _: masks.dice(prediction, truth))
+column("sensitivity", title="sensitivity")(lambda prediction, truth, _: masks.sensitivity(prediction, truth))
+column("specificity", title="specificity", decimals=4)(
+    lambda prediction, truth, _: masks.specificity(prediction, truth)
+)
 column(
     "hd95_mm", title="HD95 mm", unit="mm", decimals=1, larger_is_better=False, spaces=("native",), on_request=True
 )(masks.hausdorff95)  # fmt: skip

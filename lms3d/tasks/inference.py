@@ -1,4 +1,4 @@
-"""A trained network applied to whole volumes or images, with or without LMS, once or as a mean over symmetries.
+"""A trained network applied to whole volumes or images, with or without LMS.
 
 Inference holds far less than training, as nothing waits for a backward pass. At a high resolution under a small limit
 the widest layers alone may still not fit: LMS rewrites the inference graph as it does the training graph.
@@ -6,7 +6,7 @@ the widest layers alone may still not fit: LMS rewrites the inference graph as i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,17 +107,3 @@ def predictor(model: Any, resolution: int, *, lms: Any = None) -> Predictor:
         return probabilities.numpy()[0]
 
     return predict
-
-
-def mean_over_symmetries(
-    predict: Predictor, image: np.ndarray, symmetries: Iterable[tuple[Callable[..., Any], Callable[..., Any]]]
-) -> np.ndarray:
-    """Mean of undo(predict(do(image))) over pairs (do, undo) of array functions: (N, N, N, 4) -> (N, N, N, C)."""
-    total, count = None, 0
-    for do, undo in symmetries:
-        probabilities = undo(predict(np.ascontiguousarray(do(image))))
-        total = probabilities.astype(np.float32) if total is None else np.add(total, probabilities, out=total)
-        count += 1
-    if total is None:
-        raise ValueError("symmetries: none given; expected at least the identity")
-    return total / np.float32(count)

@@ -1,7 +1,11 @@
 """What a task is: what it declares, what training asks of it (`lms3d.training.task`), how it predicts and scores.
 
-A task subclasses `Task`, whose methods are the plain answers, and stands in `lms3d.tasks.TASKS`. Nothing here, and
-nothing at the head of a task's own module, imports TensorFlow: `--help` reads every task's choices.
+    tasks/mine/task.py      class Mine(Task) and TASK = Mine(), named in `lms3d.tasks.TASKS`
+               options.py   its `Choices`
+               predict.py   predict(request: PredictRequest)
+               evaluate.py  evaluate(request: EvaluateRequest)
+
+Neither task.py nor options.py imports TensorFlow at its head: `--help` reads every task's choices.
 """
 
 from __future__ import annotations
@@ -9,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lms3d.config import TrainConfig
@@ -102,7 +108,7 @@ def chief_first(world: World, make: Callable[[], T]) -> T:
 
 
 class Task(training.Task):
-    """Where a method is defined here, a task may leave it out."""
+    """A task may leave out what is defined here."""
 
     choices: Choices
 
@@ -120,7 +126,8 @@ class Task(training.Task):
 
     def predict(self, request: PredictRequest) -> tuple[str, dict[str, str]]:
         """Writes predictions to `request.output`; returns the title and the rows of the summary."""
-        raise NotImplementedError
+        summary: tuple[str, dict[str, str]] = self._beside("predict").predict(request)
+        return summary
 
     def recognises(self, path: Path) -> bool:
         """Whether `path`, a PREDICTIONS of `lms3d.evaluate`, holds predictions of this task."""
@@ -128,4 +135,9 @@ class Task(training.Task):
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Scores predictions; writes tables and figures."""
-        raise NotImplementedError
+        evaluation: Evaluation = self._beside("evaluate").evaluate(request)
+        return evaluation
+
+    def _beside(self, name: str) -> ModuleType:
+        """The module in the task's own folder, imported when it is needed: it loads TensorFlow, pandas, nibabel."""
+        return import_module(f"{type(self).__module__.rpartition('.')[0]}.{name}")

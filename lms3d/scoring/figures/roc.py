@@ -17,7 +17,7 @@ Curve = tuple[np.ndarray, np.ndarray]
 
 
 def roc_curves(scores: Scores, curves: Mapping[str, Curve], path: Path, *, title: str) -> Path:
-    """A panel per class, with all other classes pale behind it: 14 curves in one pair of axes cannot be told apart.
+    """A panel per class, with all others pale behind it: 14 curves in one panel cannot be told apart.
 
     curves: class -> false and true positive rates, (K,) each; a class without one gets a panel that says so.
     """

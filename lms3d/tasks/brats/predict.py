@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from lms3d.console import Report as Progress
 from lms3d.errors import InputError
 from lms3d.tasks.brats import label_maps
 from lms3d.tasks.brats.label_maps import INDEX, Predictions
-from lms3d.tasks.inference import Predictor, mean_over_symmetries
+from lms3d.tasks.inference import Predictor
 from lms3d.tasks.task import PredictRequest
 
 
@@ -76,9 +75,10 @@ def probabilities(network: Predictor, image: np.ndarray, tta: bool) -> np.ndarra
     """Normalised image (N, N, N, 4) -> probabilities (N, N, N, 3), with tta the mean over the 48 symmetries."""
     if not tta:
         return network(image)
-    numbers = range(len(augment.SYMMETRIES))
-    pairs = [(partial(augment.apply, k=k), partial(augment.apply, k=augment.inverse(k))) for k in numbers]
-    return mean_over_symmetries(network, image, pairs)
+    total = np.zeros((), np.float32)
+    for k in range(len(augment.SYMMETRIES)):
+        total = total + augment.apply(network(np.ascontiguousarray(augment.apply(image, k))), augment.inverse(k))
+    return total / np.float32(len(augment.SYMMETRIES))
 
 
 def _normalisation(request: PredictRequest) -> Normalisation:

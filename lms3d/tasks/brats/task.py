@@ -16,7 +16,7 @@ from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
 from lms3d.tasks.brats import label_maps
 from lms3d.tasks.brats.options import CHOICES
-from lms3d.tasks.task import EvaluateRequest, Evaluation, PredictRequest, Task, chief_first
+from lms3d.tasks.task import Task, chief_first
 from lms3d.training import demo, run_folder
 
 if TYPE_CHECKING:
@@ -167,18 +167,8 @@ class BrainTumours(Task):
             rows["best epoch"] = f"{best['epoch']:.0f} of {len(history.rows)}, validation Dice {dice}"
         return {**rows, "next": f"{Path(sys.executable).name} -m lms3d.predict {run_dir}"}
 
-    def predict(self, request: PredictRequest) -> tuple[str, dict[str, str]]:
-        from lms3d.tasks.brats import predict
-
-        return predict.predict(request)
-
     def recognises(self, path: Path) -> bool:
         return label_maps.folder_in(path) is not None
-
-    def evaluate(self, request: EvaluateRequest) -> Evaluation:
-        from lms3d.tasks.brats import evaluate
-
-        return evaluate.evaluate(request)
 
 
 TASK = BrainTumours()

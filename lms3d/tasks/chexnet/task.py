@@ -15,7 +15,7 @@ from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.ranks.world import World
 from lms3d.tasks.chexnet.options import CHOICES
-from lms3d.tasks.task import EvaluateRequest, Evaluation, PredictRequest, Task, chief_first
+from lms3d.tasks.task import Task, chief_first
 
 if TYPE_CHECKING:
     import keras
@@ -152,20 +152,10 @@ class ChestXRays(Task):
         command = f"{Path(sys.executable).name} -m lms3d.predict {run_dir} --data FOLDER"
         return {**rows, "AUROC per finding": str(run_dir / "auroc.md"), "next": command}
 
-    def predict(self, request: PredictRequest) -> tuple[str, dict[str, str]]:
-        from lms3d.tasks.chexnet import predict
-
-        return predict.predict(request)
-
     def recognises(self, path: Path) -> bool:
         from lms3d.tasks.chexnet import evaluate
 
         return evaluate.table_in(path) is not None
-
-    def evaluate(self, request: EvaluateRequest) -> Evaluation:
-        from lms3d.tasks.chexnet import evaluate
-
-        return evaluate.evaluate(request)
 
 
 TASK = ChestXRays()
