@@ -1,6 +1,11 @@
 """Folders and files: where caches live, atomic writes, and a lock between processes.
 
 A file or folder is written under a temporary name, synced and renamed: neither a reader nor a power cut finds half of it.
+
+Rules of what is made once:
+CACHE-1 The name of a folder tells everything that its content depends on, so nothing in it can be stale.
+CACHE-2 One process builds, others wait for its lock; entries appear whole; a killed build is continued where it stopped.
+CACHE-3 An entry of the wrong size is made again; a wrong checksum is found when the entry is first read.
 """
 
 from __future__ import annotations
@@ -155,7 +160,7 @@ def _sync_folder(folder: Path) -> None:
 def build_once(
     root: Path, is_complete: Callable[[], bool], fill: Callable[[], None], progress: Progress | None, total: int = 0
 ) -> None:
-    """Fills the folder unless it is complete. One process does it while others wait, and clears what a killed one left."""
+    """Fills the folder unless it is complete (CACHE-2); clears what a killed process left."""
     if is_complete():
         return
     writable_directory(root)

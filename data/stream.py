@@ -21,7 +21,7 @@ from data.errors import DataError
 AHEAD_BYTES = 256 * 2**20
 """Of the host's memory, for batches that are loaded ahead of the training: 13 of 32 radiographs, 2 of one volume at 192^3."""
 LEAST_AHEAD, MOST_AHEAD = 2, 9
-"""One that is ready and one that is being made, whatever their size; more than eight at work wait for Python's lock."""
+"""One ready and one in the making, whatever their size; more than eight at work wait for Python's lock."""
 
 _PASS = 0  # the random stream of permutations; pipelines use others of the same seed
 
@@ -112,9 +112,9 @@ def loaded(
 
 
 def batches_ahead(signature: Sequence[tf.TensorSpec]) -> int:
-    """How many batches of `signature` are loaded or lie ready at once: one for each core and one more, within AHEAD_BYTES.
+    """How many batches of `signature` are ready or in the making at once: one per core and one more, within AHEAD_BYTES.
 
-    At least two, and two of batches of unknown size: so many the plan of a memory limit counts.
+    At least two, and two of batches of unknown size. The plan for a memory limit counts them.
     """
     if not all(spec.shape.is_fully_defined() for spec in signature):
         return LEAST_AHEAD

@@ -6,10 +6,7 @@
         <case id>/truth.npy         (N, N, N) uint8, absent for a case without truth
         <case id>/entry.json        geometry, scale, statistics, size and checksum of both files
 
-Rules:
-1. The name of a folder tells everything that its content depends on, so nothing in it can be stale.
-2. One process builds, others wait for its lock; entries appear whole; a killed build goes on where it stopped.
-3. An entry of the wrong size is made again by `build`; a wrong checksum is found when the entry is first read.
+Rules: CACHE-1, -2 and -3 of `data.files`.
 """
 
 from __future__ import annotations
@@ -125,6 +122,7 @@ def build(
         raise DataError("cases: found none; expected at least one; give the folder of a data set")
     root = Path(directory).expanduser() if directory else files.cache_root() / "cubes"
     fingerprint = data_fingerprint(cases)
+    # CACHE-1
     name = f"{fingerprint[:16]}-{schema.name}-{resolution}{'-n4' if n4 else ''}"
     cache = Cache(
         directory=root / name,
@@ -175,7 +173,7 @@ def _is_complete(cache: Cache) -> bool:
 
 
 def _is_sound(entry: Path) -> bool:
-    """Whether an entry is whole, as far as file sizes tell."""
+    """Whether an entry is whole, as far as file sizes tell (CACHE-3)."""
     try:
         stored = files.read_json(entry / "entry.json", advice=_REPAIR)["files"]
         return all((entry / name).stat().st_size == about["bytes"] for name, about in stored.items())

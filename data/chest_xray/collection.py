@@ -65,7 +65,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """A data set, as far as tables and folders tell."""
+    """A data set by its tables and folders."""
 
     root: Path
     images: Mapping[str, Radiograph]
@@ -75,7 +75,7 @@ class Collection:
     problems: tuple[Problem, ...]
     """What was found wrong, in the order in which it was found."""
     fingerprint: str
-    """Of all that lies there, sound or not: hex, the same wherever the folder lies."""
+    """Of all files, sound or not: hex, independent of where the folder lies."""
 
 
 def is_chest_xray(root: str | Path) -> bool:

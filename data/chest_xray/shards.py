@@ -1,10 +1,6 @@
 """Write radiographs as TFRecord shards, for `records` to read.
 
-Rules:
-1. The name of a folder tells everything that its content depends on, so nothing in it can be stale.
-2. One process builds, others wait for its lock; shards appear whole; a killed build goes on where it stopped.
-3. A shard of the wrong size is made again by `build`; a wrong checksum is found when the shard is first read.
-4. A bad image shortens its own shard and moves no other image.
+Rules: CACHE-1, -2 and -3 of `data.files`. A bad image shortens its own shard and moves no other image.
 """
 
 from __future__ import annotations
@@ -63,7 +59,7 @@ def build(
     check_resolution(resolution)
     fingerprint = hashlib.sha256(repr((_FORMAT, collection.fingerprint, seed)).encode()).hexdigest()
     root = Path(directory).expanduser() if directory else files.cache_root() / "images"
-    target = root / f"{fingerprint[:16]}-{resolution}"
+    target = root / f"{fingerprint[:16]}-{resolution}"  # CACHE-1
     if not (skip_bad or _is_complete(target)):
         chest_xray.require_sound(collection.problems)
     fill = partial(_fill, target, collection, resolution, fingerprint, seed, skip_bad, workers, progress)
@@ -80,7 +76,7 @@ def _is_complete(directory: Path) -> bool:
 
 
 def _is_sound(shard: Path) -> bool:
-    """Whether a shard is whole, as far as its size tells."""
+    """Whether a shard is whole, as far as its size tells (CACHE-3)."""
     try:
         return shard.stat().st_size == read_contents(shard).size_bytes
     except (DataError, OSError, KeyError, TypeError, ValueError):

@@ -5,7 +5,7 @@
 240x240x155 voxels of 1 mm, int16 (labels uint8), skull-stripped, background exactly zero. Case i of seed s is the same
 whatever the number of cases, workers or the machine's speed: everything random in it comes from (s, i).
 
-The same on every x86-64 machine, too: see `data.exact` for how, and keep its rules in `brain_*`.
+The same on every x86-64 machine, too: see `exact` for how, and keep its rules in `brain_*`.
 
 It is made to exercise a pipeline and to be learnt, not to study disease: no claim about real patients follows from it.
 """

@@ -6,7 +6,7 @@ real data.
 PNGs of 8 bits; one in 100 is RGBA, as some are in the real set. What is seen follows from the labels, and what else
 varies (anatomy, age, sex, view, breath, pose, exposure, noise) does not. Visit k of patient p of seed s looks the same
 whatever the number of images or workers: everything random in it comes from (s, p, k). And on every x86-64 machine: see
-`data.exact` for how, and keep its rules in `chest_*`.
+`exact` for how, and keep its rules in `chest_*`.
 
 It is made to exercise a pipeline and to be learnt, not to study disease: no claim about real patients follows from it.
 """

@@ -65,7 +65,7 @@ class WeightedCrossEntropy(keras.losses.Loss):
 
 
 def _log_of_truth(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """(B, C): log of the probability that was given to what is true."""
+    """(B, C): log of the probability of the truth."""
     p = tf.cast(y_pred, tf.float32)
     return tf.math.log(tf.clip_by_value(tf.where(tf.cast(y_true, tf.bool), p, 1 - p), CLIPPING, 1.0))
 

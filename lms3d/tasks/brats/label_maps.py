@@ -2,7 +2,7 @@
 
 native/<case>.nii.gz     label map on the grid of the case's files, with their affine, uint8
 cube/<case>.nii.gz       label map on the cube of the network, uint8; its affine puts it over the same brain
-predictions.json         where these come from; written last, so a folder without it is unfinished
+predictions.json         where they come from; written last: a folder without it is unfinished
 """
 
 from __future__ import annotations
