@@ -138,12 +138,14 @@ def average(runs: Sequence[Run], output: Path) -> pd.DataFrame:
 
 
 def differences(found: pd.DataFrame, low: str, high: str) -> list[tuple[str, str, float, float, int, int]]:
-    """Per space and region: mean Dice of low and of high, cases in which high is better, cases."""
-    rows = []
+    """Per space and region: mean of the headline column for low and for high, cases in which high is better, cases."""
+    from lms3d.scoring.columns import COLUMNS, HEADLINE
+
+    sign, rows = (1 if COLUMNS[HEADLINE].larger_is_better else -1), []
     for (space, region), group in found.groupby(["space", "region"], sort=False):
-        dice = group.pivot(index="case", columns="predictions", values="dice")
-        better = int((dice[high] > dice[low]).sum())
-        rows.append((space, region, float(dice[low].mean()), float(dice[high].mean()), better, len(dice)))
+        values = group.pivot(index="case", columns="predictions", values=HEADLINE)
+        better = int((sign * (values[high] - values[low]) > 0).sum())
+        rows.append((space, region, float(values[low].mean()), float(values[high].mean()), better, len(values)))
     return rows
 
 

@@ -21,7 +21,7 @@ SPACES = ("native", "cube")
 """The grid of the files, and the cube of the network."""
 
 Measure = Callable[[np.ndarray, np.ndarray, Sequence[float]], float]
-"""(prediction, truth, voxel size in mm) -> value."""
+"""(prediction, truth, voxel size of the native grid in mm) -> value."""
 
 
 @dataclass(frozen=True, kw_only=True)
