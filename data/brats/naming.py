@@ -27,19 +27,14 @@ class Named:
 
     schema: str
     """Name of its label schema."""
-
     case: str
     """Regular expression that the name of a case matches from its start."""
-
     images: tuple[str, str, str, str]
     """Suffixes of t1, t1ce, flair, t2 (the order of CHANNELS)."""
-
     truth: tuple[str, ...]
     """Suffixes of the label map, in order of preference."""
-
     odd_truth: tuple[str, ...] = ()
     """File name patterns of label maps whose stem is not that of the images."""
-
     path: str = ""
     """Regular expression that must be found in the folder's path, where names alone do not tell two sets apart."""
 

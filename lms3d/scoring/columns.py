@@ -31,21 +31,16 @@ class Column:
     measure: Measure
     title: str
     """In the Markdown table and on the axis of a box plot."""
-
     unit: str = ""
     """Empty for a share of 1."""
-
     decimals: int = 3
     """In the Markdown table; CSV files have six."""
-
     larger_is_better: bool = True
 
     spaces: tuple[str, ...] = SPACES
     """Where it is measured. A cube's voxels are no millimetres."""
-
     on_request: bool = False
     """Measured only where the caller asks for it by name: it is slow."""
-
     box_plot: bool = False
 
 

@@ -39,18 +39,14 @@ class Choices:
 
     summary: str
     """For `--help`: "tumours in brain scans"."""
-
     models: tuple[str, ...]
     """Networks of `models` that it trains."""
-
     losses: tuple[str, ...]
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Option -> value, where the default is not that of `TrainConfig`."""
-
     refused: tuple[str, ...] = ()
     """Options that mean nothing to it."""
-
     refusal: str = "means nothing there"
     """Why, in the words of the error."""
 
@@ -62,16 +58,12 @@ class PredictRequest:
     run_dir: Path
     trained: TrainConfig
     """The options of the run."""
-
     content: Mapping[str, Any]
     """All of its config.json."""
-
     network: Callable[[], AbstractContextManager[Predictor]]
     """Starts TensorFlow and opens the run's network. To be called once the input has been found in order."""
-
     data: Path | None
     """None: what the run validated or tested on."""
-
     labels: str | None
     output: Path
     tta: bool
@@ -85,7 +77,6 @@ class EvaluateRequest:
     predictions: tuple[Path, ...]
     output: Path | None
     """None: beside the predictions."""
-
     truth: str | None = None
     labels: str | None = None
     hd95: bool = False
@@ -97,7 +88,6 @@ class Evaluation:
 
     table: str
     """Markdown."""
-
     written: Sequence[Path]
 
 
