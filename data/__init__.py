@@ -1,20 +1,18 @@
 """From files on disk to batches: everything about data, and nothing about models or training.
 
-| room                                  | what it holds                                                        |
-|---------------------------------------|----------------------------------------------------------------------|
-| `brats`, `msd`, `case`, `schema`      | which files make a case, what its labels mean, and whether it is sound |
-| `frame`                               | whether two files lie in the head in the same way                     |
-| `preprocess`                          | crop, resize to a cube, and the way back to the original grid         |
-| `cache`                               | cubes on disk, made once per data set and resolution                  |
-| `normalise`, `split`, `augment`       | training statistics, training/validation lists, the 48 cube symmetries |
-| `stream`, `pipeline`                  | an order of samples that is a function; batches of cubes              |
-| `phantom*`                            | an embedded data set in BraTS layout, made from nilearn's ICBM152     |
-| `chest_xray`, `chest_split`, `png`    | ChestX-ray14 on disk: what is there, what is wrong with it, who tests |
-| `tfrecord`, `shards`, `records`       | its images as TFRecord shards: the format, writing, reading           |
-| `pipelines`                           | batches of radiographs, in four ways                                  |
-| `radiograph*`                         | an embedded data set in the layout of ChestX-ray14                    |
-| `exact`                               | arithmetic of `phantom*` and `radiograph*`: the same on every machine |
-| `prepare`                             | `python -m data.prepare`                                              |
+| room                         | what it holds                                                                         |
+|------------------------------|---------------------------------------------------------------------------------------|
+| `brats/`                     | brain scans                                                                           |
+|   `layouts`, `naming`, `msd` | which files make a case: a row or a class for each layout                             |
+|   `schema`, `case`, `frame`  | what its labels mean; whether it is sound; whether its files lie in the head alike    |
+|   `preprocess`, `cache`      | crop, resize to a cube, and back; cubes on disk, made once per data set and resolution |
+|   `normalise`, `augment`, `pipeline` | training statistics, the 48 symmetries of the cube, batches                   |
+| `chest_xray/`                | ChestX-ray14                                                                          |
+|   `collection`, `patient_split`, `png` | what is there and what is wrong with it; who trains and tests; images       |
+|   `tfrecord`, `shards`, `records`, `pipeline` | TFRecord shards: the format, writing, reading; batches               |
+| `phantoms/`                  | embedded data sets in both layouts; `exact`: arithmetic that is the same everywhere   |
+| `split`, `stream`, `workers`, `files`, `errors` | what they share                                                    |
+| `prepare`                    | `python -m data.prepare`                                                              |
 
-Only `stream`, `pipeline` and `pipelines` import TensorFlow.
+Only `stream` and the two `pipeline`s import TensorFlow.
 """

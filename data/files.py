@@ -1,7 +1,11 @@
 """Folders and files: where caches live, atomic writes, and a lock between processes.
 
-A file or folder is written under a temporary name, synced and renamed, so a reader never sees half of it, nor does a power
-cut leave half of it.
+A file or folder is written under a temporary name, synced and renamed: neither a reader nor a power cut finds half of it.
+
+Rules of what is made once:
+CACHE-1 The name of a folder tells everything that its content depends on, so nothing in it can be stale.
+CACHE-2 One process builds, others wait for its lock; entries appear whole; a killed build is continued where it stopped.
+CACHE-3 An entry of the wrong size is made again; a wrong checksum is found when the entry is first read.
 """
 
 from __future__ import annotations
@@ -19,14 +23,14 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from data.errors import DataError, data_error
+from data.errors import DataError
 
 Progress = Callable[[int, int, str], None]
 """progress(done, total, what): called by long work; entry points draw a bar with it."""
 
 
 def cache_root() -> Path:
-    """Where things that can be made again are kept: `$LMS3D_CACHE`, else `~/.cache/lms3d`."""
+    """Where caches are kept: `$LMS3D_CACHE`, else `~/.cache/lms3d`."""
     named = os.environ.get("LMS3D_CACHE")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "lms3d"
 
@@ -37,13 +41,11 @@ def readable_directory(path: str | Path) -> Path:
     try:
         os.scandir(path).close()
     except FileNotFoundError:
-        raise data_error(path, found="nothing", expected="a folder", advice="check the path") from None
+        raise DataError(f"{path}: found nothing; expected a folder; check the path") from None
     except NotADirectoryError:
-        raise data_error(path, found="a file", expected="a folder", advice="name the folder that holds it") from None
+        raise DataError(f"{path}: found a file; expected a folder; name the folder that holds it") from None
     except OSError as error:
-        raise data_error(
-            path, found=f"{error.strerror}", expected="a readable folder", advice="check its permissions"
-        ) from None
+        raise DataError(f"{path}: found {error.strerror}; expected a readable folder; check its permissions") from None
     return path
 
 
@@ -56,11 +58,9 @@ def writable_directory(path: str | Path) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise data_error(
-            path,
-            found=f"{error.strerror}",
-            expected="a folder that can be written to",
-            advice="choose another folder, or set LMS3D_CACHE to one",
+        raise DataError(
+            f"{path}: found {error.strerror}; expected a folder that can be written to; choose another folder, or "
+            "set LMS3D_CACHE to one"
         ) from None
     return path
 
@@ -69,11 +69,9 @@ def require_space(directory: Path, needed_bytes: int) -> None:
     """DataError when the disk of `directory` has less than `needed_bytes` free."""
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < needed_bytes:
-        raise data_error(
-            directory,
-            found=f"{free_bytes / 2**30:.2f} GiB free",
-            expected=f"at least {needed_bytes / 2**30:.2f} GiB",
-            advice="free some space, or set LMS3D_CACHE to a folder on another disk",
+        raise DataError(
+            f"{directory}: found {free_bytes / 2**30:.2f} GiB free; expected at least {needed_bytes / 2**30:.2f} "
+            "GiB; free some space, or set LMS3D_CACHE to a folder on another disk"
         )
 
 
@@ -85,11 +83,9 @@ def reported_writes(directory: Path) -> Iterator[None]:
     except DataError:
         raise
     except OSError as error:
-        raise data_error(
-            error.filename or directory,
-            found=f"{error.strerror or error} while writing",
-            expected="room and permission to write",
-            advice="free some space, or set LMS3D_CACHE to a folder on another disk",
+        raise DataError(
+            f"{error.filename or directory}: found {error.strerror or error} while writing; expected room and "
+            "permission to write; free some space, or set LMS3D_CACHE to a folder on another disk"
         ) from None
 
 
@@ -97,8 +93,8 @@ def reported_writes(directory: Path) -> Iterator[None]:
 def new_file(path: Path, *, lasting: bool = True) -> Iterator[Path]:
     """A temporary path beside `path` with the same ending; it becomes `path` when the block ends well.
 
-    lasting: whether a power cut right afterwards must not take it away. That costs as much again as to make sure that it
-    never leaves half of it, which always is: among thousands of files that can be made again some may be missing.
+    lasting: also sync its folder, so that a power cut right afterwards does not take it away. Of thousands of files that
+    can be made again, some may be missing.
     """
     temporary = _beside(path)
     try:
@@ -149,7 +145,7 @@ def _sync(path: Path) -> None:
         os.close(opened)
 
 
-# Not every file system can sync a folder, and not every user may read one that he can write to.
+# Not every file system can sync a folder, nor may every user read a folder that he can write to.
 _NO_FOLDER_SYNC = frozenset({errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
 
 
@@ -161,17 +157,30 @@ def _sync_folder(folder: Path) -> None:
             raise
 
 
+def build_once(
+    root: Path, is_complete: Callable[[], bool], fill: Callable[[], None], progress: Progress | None, total: int = 0
+) -> None:
+    """Fills the folder unless it is complete (CACHE-2); clears what a killed process left."""
+    if is_complete():
+        return
+    writable_directory(root)
+    with lock(root, progress, total):
+        if not is_complete():  # else another process finished it while this one waited
+            remove_leftovers(root)
+            fill()
+
+
 def remove_leftovers(directory: Path) -> None:
-    """Remove what a killed run left under temporary names. Call it with the lock held."""
+    """Remove what a killed process left under temporary names. Call it with the lock held."""
     for leftover in directory.glob(".part-*"):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
 
 
 @contextmanager
 def lock(directory: Path, progress: Progress | None = None, total: int = 0) -> Iterator[None]:
-    """Only one process at a time works in `directory`; the others wait here and say so through `progress`.
+    """One process at a time works in `directory`; the others wait here and say so through `progress`.
 
-    The kernel drops the lock of a process that dies, so nothing stale can block a later run.
+    The kernel drops the lock of a process that dies.
     """
     guard = FileLock(str(directory.with_name(directory.name + ".lock")))
     with reported_writes(directory.parent):
@@ -198,6 +207,6 @@ def read_json(path: Path, *, advice: str) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise data_error(path, found=f"{error.strerror}", expected="a readable file", advice=advice) from None
+        raise DataError(f"{path}: found {error.strerror}; expected a readable file; {advice}") from None
     except ValueError:
-        raise data_error(path, found="damaged JSON", expected="a JSON document", advice=advice) from None
+        raise DataError(f"{path}: found damaged JSON; expected a JSON document; {advice}") from None

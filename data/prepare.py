@@ -14,12 +14,12 @@ from data.brats.preprocess import check_resolution
 from data.brats.schema import SCHEMAS
 from data.chest_xray import collection as chest_xray
 from data.chest_xray import shards
-from data.errors import DataError, data_error
+from data.errors import DataError
 from data.files import Progress
 
 _DESCRIPTION = """\
-Check a data set and build its training cache. Training does the same by itself; do it ahead to find bad files early or to
-prepare on another machine. DATA is the folder of an unpacked data set:
+Check a data set and build its training cache. Training does the same by itself; do it ahead to find bad files early or
+on another machine. DATA is the folder of an unpacked data set:
 
 BraTS 2017-2021, 2023, 2024, TCIA (Pre-operative TCGA), or Task01_BrainTumour of the Medical Segmentation Decathlon: every
 case is read, cropped to the brain, resized to a cube and stored. Any depth of folders is searched.
@@ -83,11 +83,9 @@ def _prepare_images(options: argparse.Namespace) -> Path:
             progress=progress,
         )  # fmt: skip
     if built.skipped and not options.skip_bad:
-        raise data_error(
-            built.directory,
-            found=f"{len(built.skipped)} images that an earlier --skip-bad left out",
-            expected="all of them",
-            advice="mend those in its skipped.csv and remove the folder, or say --skip-bad again",
+        raise DataError(
+            f"{built.directory}: found {len(built.skipped)} images that an earlier --skip-bad left out; expected all "
+            "of them; mend those in its skipped.csv and remove the folder, or say --skip-bad again"
         )
     print(", ".join(f"{name}: {len(part)}" for name, part in built.parts.items()))
     if built.skipped:
@@ -110,36 +108,20 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m data.prepare",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("data", metavar="DATA", help="folder of the data set")
-    parser.add_argument(
-        "--resolution",
-        type=int,
-        metavar="N",
-        help=f"edge of the cube, a multiple of 16 (default: {_CUBE}), or of the square, 32 to 1024 (default: {_SQUARE})",
-    )
-    parser.add_argument(
-        "--labels",
-        metavar="SCHEMA",
-        help=f"what the labels mean, where the names of the files do not tell: {', '.join(SCHEMAS)}",
-    )
-    parser.add_argument("--n4", action="store_true", help="correct the bias field of t1, t1ce and t2 first (slow)")
-    parser.add_argument(
-        "--skip-bad",
-        action="store_true",
-        help="leave out chest X-rays that are not sound, and list them in skipped.csv",
-    )
-    parser.add_argument(
-        "--cache",
-        metavar="DIR",
-        help="where caches lie (default: cubes/ or images/ under $LMS3D_CACHE or ~/.cache/lms3d)",
-    )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one per core, at most 16)")
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(prog="python -m data.prepare", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=layout)
+    add = parser.add_argument
+    add("data", metavar="DATA", help="folder of the data set")
+    edge = f"edge of the cube, a multiple of 16 (default: {_CUBE}), or of the square, 32 to 1024 (default: {_SQUARE})"
+    add("--resolution", type=int, metavar="N", help=edge)
+    labels = f"what the labels mean, where the names of the files do not tell: {', '.join(SCHEMAS)}"
+    add("--labels", metavar="SCHEMA", help=labels)
+    add("--n4", action="store_true", help="correct the bias field of t1, t1ce and t2 first (slow)")
+    skip = "leave out chest X-rays that are not sound, and list them in skipped.csv"
+    add("--skip-bad", action="store_true", help=skip)
+    folder = "where caches lie (default: cubes/ or images/ under $LMS3D_CACHE or ~/.cache/lms3d)"
+    add("--cache", metavar="DIR", help=folder)
+    add("--workers", type=int, metavar="N", help="processes (default: one per core, at most 16)")
     return parser
 
 

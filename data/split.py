@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.errors import DataError, data_error
+from data.errors import DataError
 from data.files import read_json, reported_writes, write_json
 
 _VISIT = re.compile(r"^(BraTS-[A-Z]+-\d+)-\d+$")  # from 2023 on, the last number of a case id counts visits
@@ -58,19 +58,14 @@ def load(path: str | Path) -> Split:
     path = Path(path)
     value = read_json(path, advice="start a new run, or restore the file")
     if not isinstance(value, dict) or not all(_is_ids(value.get(part)) for part in ("training", "validation")):
-        raise data_error(
-            path,
-            found="no lists of case ids",
-            expected='"training" and "validation"',
-            advice="start a new run, or restore the file",
+        raise DataError(
+            f'{path}: found no lists of case ids; expected "training" and "validation"; start a new run, or '
+            "restore the file"
         )
     both = set(value["training"]) & set(value["validation"])
     if both:
-        raise data_error(
-            path,
-            found=f"{min(both)} in both parts",
-            expected="every case in one part",
-            advice="take it out of one of them",
+        raise DataError(
+            f"{path}: found {min(both)} in both parts; expected every case in one part; take it out of one of them"
         )
     return Split(training=tuple(value["training"]), validation=tuple(value["validation"]))
 

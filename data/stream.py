@@ -1,9 +1,8 @@
-"""What the exact pipelines of both tasks are built from: an order of samples that is a function, and batches that Python
-loads without a copy.
+"""Batches that Python loads without a copy, in an order of samples that is a function: what training on any data reads.
 
-Sample g of the endless training stream is item `g % n` of a permutation drawn from (seed, g // n), changed in a way that is
-drawn from (seed, g). So a run that resumes at sample k needs nothing but k, and ranks that deal out the stream among
-themselves see together what one rank with a larger batch sees.
+Sample g of the endless training stream is item `g % n` of a permutation drawn from (seed, g // n), under a symmetry drawn
+from (seed, g). So a run that resumes at sample k needs nothing but k, and ranks that deal out the stream among themselves
+see together what one rank with a larger batch sees.
 """
 
 from __future__ import annotations
@@ -17,12 +16,63 @@ import numpy as np
 import tensorflow as tf
 from joblib import cpu_count  # type: ignore[import-untyped]
 
+from data.errors import DataError
+
 AHEAD_BYTES = 256 * 2**20
 """Of the host's memory, for batches that are loaded ahead of the training: 13 of 32 radiographs, 2 of one volume at 192^3."""
 LEAST_AHEAD, MOST_AHEAD = 2, 9
-"""One that is ready and one that is being made, whatever their size; more than eight at work wait for Python's lock."""
+"""One ready and one in the making, whatever their size; more than eight at work wait for Python's lock."""
 
 _PASS = 0  # the random stream of permutations; pipelines use others of the same seed
+
+
+Load = Callable[[Sequence[int], Sequence[int]], tuple[np.ndarray, ...]]
+"""(positions of items, number of the symmetry of each) -> a batch, in `aligned_empty` arrays."""
+
+Signature = Callable[[int | None], Sequence[tf.TensorSpec]]
+"""Batch size (None: it varies) -> shape and type of each array of a batch."""
+
+
+def training_stream(
+    count: int, load: Load, signature: Signature, symmetry: Callable[[int, int], int], *, batch_size: int, seed: int,
+    first_sample: int, rank: int, size: int,
+) -> tf.data.Dataset:  # fmt: skip
+    """The endless stream over `count` items. symmetry: (seed, g) -> the number under which sample g is shown.
+
+    first_sample: number of samples to leave out; the rest is exactly what follows them in the stream from 0.
+    rank, size: batch k of a rank holds every `size`-th sample from first_sample + k * B * size + rank on.
+    """
+    if first_sample < 0 or not 0 <= rank < size:
+        raise ValueError(
+            f"first_sample {first_sample}, rank {rank} of {size}; expected first_sample >= 0, 0 <= rank < size"
+        )
+
+    def load_step(step: np.ndarray) -> tuple[np.ndarray, ...]:
+        samples = rank_samples(int(step), batch_size, first_sample, rank, size)
+        return load([sample_position(seed, count, g) for g in samples], [symmetry(seed, g) for g in samples])
+
+    # Counting comes first, so that leaving out samples costs nothing.
+    return loaded(tf.data.Dataset.range(np.iinfo(np.int64).max), load_step, signature(batch_size))
+
+
+def single_pass(positions: Sequence[int], load: Load, signature: Signature, batch_size: int) -> tf.data.Dataset:
+    """The items at `positions`, in that order, once, upright; the last batch may be smaller.
+
+    Where it is, the batch axis of `element_spec` is None; the tensors themselves always have full shapes.
+    """
+
+    def load_step(step: np.ndarray) -> tuple[np.ndarray, ...]:
+        chosen = positions[int(step) * batch_size : (int(step) + 1) * batch_size]
+        return load(chosen, [0] * len(chosen))
+
+    whole, rest = divmod(len(positions), batch_size)
+    return loaded(tf.data.Dataset.range(whole + bool(rest)), load_step, signature(None if rest else batch_size))
+
+
+def require_batch(batch_size: int, usual: str) -> None:
+    """DataError for a batch size below 1."""
+    if batch_size < 1:
+        raise DataError(f"--batch-size: found {batch_size}; expected at least 1; {usual}")
 
 
 def sample_position(seed: int, count: int, g: int) -> int:
@@ -36,22 +86,12 @@ def rank_samples(step: int, batch_size: int, first_sample: int, rank: int, size:
     return range(start, start + batch_size * size, size)
 
 
-def check_place(first_sample: int, rank: int, size: int) -> None:
-    """ValueError unless the place in the stream is one."""
-    if first_sample < 0 or not 0 <= rank < size:
-        raise ValueError(
-            f"first_sample {first_sample}, rank {rank} of {size}; expected first_sample >= 0, 0 <= rank < size"
-        )
-
-
 def loaded(
-    steps: tf.data.Dataset,
-    load: Callable[[np.ndarray], tuple[np.ndarray, ...]],
-    signature: Sequence[tf.TensorSpec],
+    steps: tf.data.Dataset, load: Callable[[np.ndarray], tuple[np.ndarray, ...]], signature: Sequence[tf.TensorSpec]
 ) -> tf.data.Dataset:
     """Step numbers -> batches as `load` makes them (`aligned_empty` arrays of `signature`), in order, ahead of the training.
 
-    Several are loaded at once, each in a thread of its own: `load` must allow that.
+    Several are loaded at once, each in a thread of its own: `load` must be safe to call from several threads.
     """
 
     def load_step(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -60,22 +100,21 @@ def loaded(
 
     ahead = batches_ahead(signature)
     # Whole batches: their arrays go to TensorFlow without a copy. A `batch` stage would copy them, and copies count under a CPU
-    # memory limit. The map keeps what is ready until its turn comes, `ahead` batches with those that are being made; a
-    # `prefetch` stage behind it would add one more.
+    # memory limit. The map itself holds up to `ahead` batches, ready or in the making; a `prefetch` stage would add one more.
     batches = steps.map(load_step, num_parallel_calls=ahead, deterministic=True)
     options = tf.data.Options()
     options.autotune.enabled = False  # would load more ahead
     options.threading.private_threadpool_size = ahead  # else loads would hold the training step's threads
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
-    )  # ranks get own samples
+    )  # each rank has its own
     return batches.with_options(options)
 
 
 def batches_ahead(signature: Sequence[tf.TensorSpec]) -> int:
-    """How many batches of `signature` are loaded or lie ready at once: one for each core and one more, within AHEAD_BYTES.
+    """How many batches of `signature` are ready or in the making at once: one per core and one more, within AHEAD_BYTES.
 
-    At least two, and two of batches of unknown size: so many the plan of a memory limit counts.
+    At least two, and two of batches of unknown size. The plan for a memory limit counts them.
     """
     if not all(spec.shape.is_fully_defined() for spec in signature):
         return LEAST_AHEAD

@@ -1,7 +1,7 @@
 """Run one function over many items in several processes.
 
-Processes are spawned, never forked: the parent may have TensorFlow loaded, whose threads do not survive a fork.
-So the modules that workers import (everything here but `pipeline`) stay free of TensorFlow and start in a second.
+Processes are spawned, never forked: TensorFlow's threads, which the parent may have, do not survive a fork. The modules
+that workers import (all of `data` but `stream` and the pipelines) stay free of TensorFlow, so that they start in a second.
 """
 
 from __future__ import annotations

@@ -148,8 +148,7 @@ def write_csv(found: Sequence[Pair], path: Path) -> None:
 
 def draw(found: Sequence[Pair], labels: Sequence[str], path: Path, title: str) -> Path:
     """A panel for each kind of data: two bars at each number of ranks, std as whiskers, the difference above them."""
-    from lms3d.scoring.figures import plots
-    from lms3d.scoring.figures.plots import BLUE, GREY, ORANGE, plt
+    from lms3d.scoring.figures.style import BLUE, GREY, ORANGE, plain, plt, save
 
     kinds = list(dict.fromkeys(pair.a.data for pair in found))
     figure, axes = plt.subplots(1, len(kinds), figsize=(5.4 * len(kinds), 4.4), layout="constrained", squeeze=False)
@@ -171,11 +170,11 @@ def draw(found: Sequence[Pair], labels: Sequence[str], path: Path, title: str) -
         axis.set_xticks(range(len(these)), [str(pair.a.ranks) for pair in these])
         axis.set(title=f"{kind.capitalize()} data", xlabel="ranks", ylabel="images/s, all ranks together")
         axis.margins(y=0.14)
-        plots._plain(axis)
+        plain(axis)
     handles, names = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
     figure.suptitle(title)
-    return plots._save(figure, path)
+    return save(figure, path)
 
 
 def _speed(point: Point) -> str:

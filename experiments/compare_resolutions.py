@@ -23,11 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.feeding.parts import remember
 from lms3d import cli, errors
+from lms3d.files import writable_folder, write_json
 from lms3d.units import parse_size
 
 if TYPE_CHECKING:
-    from lms3d.scoring.scores import Record
+    import pandas as pd
 
 _DESCRIPTION = """\
 Compare two resolutions as the LMS case study did: train N models at each, all on the same split, score the predictions
@@ -88,7 +90,8 @@ def _compare(options: argparse.Namespace, command: str) -> None:
     if options.low >= options.high:
         raise errors.InputError(f"--low {options.low} --high {options.high}: expected the low one to be smaller")
     output = Path(options.output or f"compare-{options.low}-{options.high}").expanduser()
-    _remember(options, output)
+    settings = {name: value for name, value in sorted(vars(options).items()) if name not in ("output", "models")}
+    remember(settings, writable_folder(output, "--output"))
     data = _data(options)
     _write_split(data, options, output / "split.json")
     runs = plan(options, data, output)
@@ -96,9 +99,9 @@ def _compare(options: argparse.Namespace, command: str) -> None:
         print(f"[{number}/{len(runs)}] {run.directory.name}", flush=True)
         _train(run)
         _predict(run)
-    records = average(runs, output)
+    found = average(runs, output)
     conditions = _conditions(runs, command)
-    print(_report(records, options, conditions, output))
+    print(_report(found, options, conditions, output))
     print(f"written: {output}")
 
 
@@ -121,54 +124,50 @@ def plan(options: argparse.Namespace, data: Path, output: Path) -> list[Run]:
     return runs
 
 
-def average(runs: Sequence[Run], output: Path) -> list[Record]:
+def average(runs: Sequence[Run], output: Path) -> pd.DataFrame:
     """Scores of every run, written as scores_per_model.csv; returns their mean over the models of each resolution."""
     from lms3d.console import progress
-    from lms3d.evaluate import score_all
-    from lms3d.scoring import scores
-    from lms3d.tasks.brats import label_maps
+    from lms3d.scoring import scores, tables
+    from lms3d.tasks.brats import evaluate, label_maps
 
-    folders = label_maps.load_all([str(run.directory) for run in runs])
+    folders = label_maps.load_all([run.directory for run in runs])
     with progress() as report:
-        records = score_all(folders, progress=report)
-    scores.write_csv(records, output / "scores_per_model.csv")
-    group_of = {one.label: run.group for one, run in zip(folders, runs, strict=True)}
-    mean = scores.average_over_models(records, group_of)
-    return sorted(mean, key=lambda record: list(group_of.values()).index(record.predictions))
+        found = evaluate.score_all(folders, progress=report)
+    tables.write_csv(found, output / "scores_per_model.csv")
+    return scores.average_over_models(found, {one.label: run.group for one, run in zip(folders, runs, strict=True)})
 
 
-def differences(records: Sequence[Record], low: str, high: str) -> list[tuple[str, str, float, float, int, int]]:
-    """Per space and region: mean Dice of low and of high, cases in which high is better, cases."""
-    dice = {(r.predictions, r.space, r.region, r.case): r.dice for r in records}
-    rows = []
-    for space, region in dict.fromkeys((r.space, r.region) for r in records):
-        cases = sorted({r.case for r in records})
-        pairs = [(dice[low, space, region, case], dice[high, space, region, case]) for case in cases]
-        means = [sum(values) / len(cases) for values in zip(*pairs, strict=True)]
-        rows.append((space, region, means[0], means[1], sum(b > a for a, b in pairs), len(cases)))
+def differences(found: pd.DataFrame, low: str, high: str) -> list[tuple[str, str, float, float, int, int]]:
+    """Per space and region: mean of the headline column for low and for high, cases in which high is better, cases."""
+    from lms3d.scoring.columns import COLUMNS, HEADLINE
+
+    sign, rows = (1 if COLUMNS[HEADLINE].larger_is_better else -1), []
+    for (space, region), group in found.groupby(["space", "region"], sort=False):
+        values = group.pivot(index="case", columns="predictions", values=HEADLINE)
+        better = int((sign * (values[high] - values[low]) > 0).sum())
+        rows.append((space, region, float(values[low].mean()), float(values[high].mean()), better, len(values)))
     return rows
 
 
-def _report(records: Sequence[Record], options: argparse.Namespace, conditions: list[str], output: Path) -> str:
+def _report(found: pd.DataFrame, options: argparse.Namespace, conditions: list[str], output: Path) -> str:
     """Write tables and box plots; returns the text of report.md."""
-    from lms3d.evaluate import write_report
     from lms3d.files import write_text
-    from lms3d.scoring import scores
+    from lms3d.scoring import scores, tables
+    from lms3d.tasks.brats.evaluate import write_report
 
     low, high = f"{options.low}³", f"{options.high}³"
     models = f"{options.models} model{'s' if options.models > 1 else ''}"
-    write_report(records, output, title=f"Dice per case, {low} and {high}, mean over {models}")
+    write_report(found, output, title=f"Dice per case, {low} and {high}, mean over {models}")
     (output / "summary.md").unlink()  # report.md has the same table
-    lines = [
-        f"# {low} and {high}, {models} each",
-        "",
-        f"| space | region | {low} | {high} | difference | {high} better |",
-    ]
-    lines.append("| --- | --- | --- | --- | --- | --- |")
-    for space, region, a, b, better, cases in differences(records, low, high):
-        lines.append(f"| {space} | {region} | {a:.3f} | {b:.3f} | {b - a:+.3f} | {better} of {cases} cases |")
-    lines += ["", scores.to_markdown(scores.summarise(records)), *conditions]
-    text = "\n".join(lines) + "\n"
+    compared = tables.markdown(
+        ["space", "region", low, high, "difference", f"{high} better"],
+        [
+            [space, region, f"{a:.3f}", f"{b:.3f}", f"{b - a:+.3f}", f"{better} of {cases} cases"]
+            for space, region, a, b, better, cases in differences(found, low, high)
+        ],
+    )
+    summary = scores.to_markdown(scores.summarise(found))
+    text = "\n".join([f"# {low} and {high}, {models} each", "", compared, summary, *conditions]) + "\n"
     write_text(output / "report.md", text)
     return text
 
@@ -177,21 +176,20 @@ def _conditions(runs: Sequence[Run], command: str) -> list[str]:
     """How the numbers were made: command, machine, and the seconds of each run."""
     import platform
 
-    lines = [
+    from lms3d.scoring.tables import markdown
+
+    seconds = [[run.directory.name, f"{json.loads(run.finished.read_text())['seconds']:.0f}"] for run in runs]
+    return [
         f"Dice per case: mean over the models of a resolution. Machine: {os.cpu_count()} cores, {platform.machine()}.",
         "Cube space: the truth at the high resolution; low predictions are resized to it, nearest neighbour.",
         "",
-        "| run | training seconds |",
-        "| --- | --- |",
+        markdown(["run", "training seconds"], seconds),
+        f"Made by `{command}`.",
     ]
-    lines += [f"| {run.directory.name} | {json.loads(run.finished.read_text())['seconds']:.0f} |" for run in runs]
-    return [*lines, "", f"Made by `{command}`."]
 
 
 def _train(run: Run) -> None:
     """Train `run` to its end, from its last checkpoint if it has one. Does nothing for a finished run."""
-    from lms3d.files import write_json
-
     if run.finished.exists():
         return
     _run(run.train)
@@ -219,25 +217,6 @@ def _run(command: Sequence[str]) -> None:
         raise errors.Interrupted("interrupted; run the same command again to go on") from None
     if exit_code:
         raise CommandFailed(command, exit_code)
-
-
-def _remember(options: argparse.Namespace, output: Path) -> None:
-    """Keep the settings with the output; InputError where they differ from those that it was begun with."""
-    from lms3d.files import writable_folder, write_json
-
-    writable_folder(output, "--output")
-    path = output / "settings.json"
-    settings = {name: value for name, value in sorted(vars(options).items()) if name not in ("output", "models")}
-    if not path.exists():
-        write_json(path, settings)
-    before = json.loads(path.read_text())
-    for name, value in settings.items():
-        if before.get(name) != value:
-            option = "--" + name.replace("_", "-")
-            raise errors.InputError(
-                f"{option}: found {value}, but {output} was begun with {before.get(name)}; give the same options, "
-                "or another --output"
-            )
 
 
 def _data(options: argparse.Namespace) -> Path:
@@ -273,14 +252,10 @@ def _parser() -> cli.Parser:
     add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
     add("--split-seed", type=cli.whole(0), metavar="N", default=0, help="draws the one split (default: 0)")
     add("--output", metavar="DIR", default=None, help="where everything goes (default: compare-LOW-HIGH)")
-    add(
-        "--lms", action=argparse.BooleanOptionalAction, default=True,
-        help="train the high resolution with LMS, as the case study did (default: on); the low one never uses it",
-    )  # fmt: skip
-    add(
-        "--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None,
-        help="hard memory limit for both resolutions, such as 16GiB",
-    )  # fmt: skip
+    lms = "train the high resolution with LMS, as the case study did (default: on); the low one never uses it"
+    add("--lms", action=argparse.BooleanOptionalAction, default=True, help=lms)
+    limit = "hard memory limit for both resolutions, such as 16GiB"
+    add("--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None, help=limit)
     return parser
 
 

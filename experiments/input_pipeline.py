@@ -1,6 +1,6 @@
 """`python -m experiments.input_pipeline`: does the input pipeline keep the device busy? The CheXNet study's question.
 
-1. Three orders (`data.pipelines`): the study's old and new one, of the same stages, and the best, which lms3d trains with.
+1. Three orders (`experiments.feeding.orders`): the study's old and new one, and the best, which lms3d trains with.
 2. Alone: every rank takes batches as fast as they come. All orders are in memory at once and run in turns, so that a ratio
    compares seconds that lie beside each other, not minutes. Several runs, each with ranks that were started anew.
 3. Beside a device: the same, but every rank takes batches at the pace of a device of --device-speed, which sleeps for as long
@@ -13,25 +13,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from experiments.feeding import alone, results
-from experiments.feeding.parts import Part, Parts, SomeFailed, remember
+from experiments.feeding.parts import Part
 from experiments.feeding.results import ALONE, DEVICE, TRAINING
-from experiments.scalability import launch
+from experiments.feeding.study import Study, add_options
 from experiments.scalability.launch import BUSY_SECONDS
 from lms3d import cli, errors
 from lms3d.device import machine
+from lms3d.tasks.chexnet.options import CHOICES
 
 ORDERS = ("old", "new", "best")
-BUSY = 0.15
-"""Above this the report says that a measurement was disturbed."""
 
 _DESCRIPTION = """\
 Measure the input pipelines of the CheXNet scaling study, the old, the new and the best order, on 1..N ranks: images/s alone,
@@ -69,98 +67,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _study(options: argparse.Namespace, command: str) -> None:
-    from experiments.feeding.images import shards_of
-    from lms3d.files import writable_folder
-
-    output = writable_folder(Path(options.output).expanduser().resolve(), "--output")
-    ranks = sorted(set(options.ranks))
-    cores = options.cores_per_rank or launch.default_cores_per_rank(max(ranks))
-    launcher = launch.Launcher(template=options.launcher, cores_per_rank=cores)
+    # Others may be added to what one --output holds: more ranks, other kinds.
+    free = ("ranks", "kinds", "minutes", "again", "output", "cores_per_rank")
+    settings = {name: value for name, value in sorted(vars(options).items()) if name not in free}
+    study = Study.begin(options, {**settings, "data": None if options.data is None else str(options.data)})
     if TRAINING in options.kinds:
-        launcher.command(1, [])  # it is there
-    remember(_settings(options, cores), output)
-    parts = Parts(output, minutes=options.minutes, again=options.again)
-    try:
-        for kind in [kind for kind in results.KINDS if kind in options.kinds]:
-            resolution = options.training_resolution if kind == TRAINING else options.resolution
-            shards = shards_of(options.data, resolution, max(ranks)).directory
-            for n in ranks:
-                if kind == TRAINING:
-                    make = partial(_training, shards, options, launcher, n, output)
-                else:
-                    make = partial(_alone, kind, shards, options, cores, n, output)
-                parts.measure(f"{kind}-{n}", make)
-    except KeyboardInterrupt:
-        raise errors.Interrupted("interrupted; run the same command again to go on") from None
-    finally:
-        print(_write(output, parts, options, cores, command))
-        print(f"written: {output}")
-    if parts.failed:
-        raise SomeFailed(f"{len(parts.failed)} of the measurements failed: {parts.failed[0]}")
+        study.launcher.command(1, [])  # it is there
+    kinds = [kind for kind in results.KINDS if kind in options.kinds]
+    study.measure(kinds, partial(_maker, study, options), lambda: _report(study, options, command))
+
+
+def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[..., Part]:
+    """(ranks, seconds left) -> a part of this kind, on shards that are there."""
+    from experiments.feeding.images import shards_of
+
+    resolution = options.training_resolution if kind == TRAINING else options.resolution
+    shards = shards_of(options.data, resolution, max(study.ranks)).directory
+    return partial(_training if kind == TRAINING else _alone, study, options, kind, shards)
 
 
 def _alone(
-    kind: str,
-    shards: Path,
-    options: argparse.Namespace,
-    cores: int | None,
-    ranks: int,
-    output: Path,
-    left: float | None,
-) -> Part:
+    study: Study, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
+) -> Part:  # fmt: skip
+    cores = study.cores_per_rank and study.cores_per_rank * ranks
     return alone.measure(
-        shards, options.orders, output / "logs" / f"{kind}-{ranks}.txt", ranks=ranks, cores=cores and cores * ranks,
+        shards, options.orders, study.output / "logs" / f"{kind}-{ranks}.txt", ranks=ranks, cores=cores,
         batch_size=options.batch_size, runs=options.runs, rounds=options.rounds, window_seconds=options.window,
-        seconds_left=left,
-        device_speed=options.device_speed if kind == DEVICE else None,
+        seconds_left=left, device_speed=options.device_speed if kind == DEVICE else None,
     )  # fmt: skip
 
 
 def _training(
-    shards: Path, options: argparse.Namespace, launcher: launch.Launcher, ranks: int, output: Path, left: float | None
-) -> Part:
-    found = output / "parts" / f".training-{ranks}.found.json"
-    found.parent.mkdir(exist_ok=True)
-    found.unlink(missing_ok=True)
+    study: Study, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
+) -> Part:  # fmt: skip
     asked = {
-        "output": str(found), "shards": str(shards), "orders": options.orders, "rounds": options.training_rounds,
-        "steps": options.steps, "batch_size": options.batch_size, "model": options.model,
-        "resolution": options.training_resolution, "precision": options.precision,
+        "shards": str(shards), "orders": options.orders, "rounds": options.training_rounds, "steps": options.steps,
+        "batch_size": options.batch_size, "model": options.model, "resolution": options.training_resolution,
+        "precision": options.precision,
     }  # fmt: skip
-    program = [sys.executable, "-m", "experiments.feeding.training_rank", json.dumps(asked)]
-    launcher.run(ranks, program, output / "logs" / f"training-{ranks}.txt", patience_seconds=left)
-    part: Part = json.loads(found.read_text())
-    found.unlink()
-    return part
+    return study.launch("training_rank", kind, asked, ranks, left)
 
 
-def _settings(options: argparse.Namespace, cores: int | None) -> dict[str, object]:
-    """What measurements of one --output share; others may be added to it."""
-    free = ("ranks", "kinds", "minutes", "again", "output", "cores_per_rank")
-    kept = {name: value for name, value in sorted(vars(options).items()) if name not in free}
-    return {**kept, "data": None if options.data is None else str(options.data), "cores_per_rank": cores}
-
-
-def _write(output: Path, parts: Parts, options: argparse.Namespace, cores: int | None, command: str) -> str:
-    """CSV, figure and report.md of what there is; returns the report."""
+def _report(study: Study, options: argparse.Namespace, command: str) -> str:
+    """CSV and figure of what there is; returns the text of report.md."""
     from experiments.feeding import figure
-    from lms3d.files import write_text
 
-    found = [part for kind in results.KINDS for part in parts.found(kind)]
-    results.write_csv(found, output / "input_pipeline.csv")
-    figure.draw(found, output / "input_pipeline.png", _titles(options))
+    found = [part for kind in results.KINDS for part in study.parts.found(kind)]
+    results.write_csv(found, study.output / "input_pipeline.csv")
+    figure.draw(found, study.output / "input_pipeline.png", _titles(options))
+    busy = f"The machine was not idle in the {BUSY_SECONDS} s before; trust the ratios more than the times"
     texts = ["# The input pipeline", results.tables(found) or "Nothing was measured.", _NOTES]
-    disturbed = [f"{p['name']}: {p['busy']:.0%} of the cores in use by others" for p in found if p["busy"] > BUSY]
-    lists = {
-        f"The machine was not idle in the {BUSY_SECONDS} s before; trust the ratios more than the times": disturbed,
-        "Skipped": parts.skipped,
-        "Failed": parts.failed,
-    }
-    texts += ["\n".join([f"{title}:", *(f"- {line}" for line in lines)]) for title, lines in lists.items() if lines]
-    texts.append(_conditions(options, cores, command))
-    text = "\n\n".join(texts) + "\n"
-    write_text(output / "report.md", text)
-    return text
+    texts += [*study.notes(found, busy), _conditions(options, study.cores_per_rank, command)]
+    return "\n\n".join(texts) + "\n"
 
 
 def _titles(options: argparse.Namespace) -> dict[str, str]:
@@ -194,52 +152,26 @@ def _conditions(options: argparse.Namespace, cores: int | None, command: str) ->
 
 
 def _parser() -> cli.Parser:
-    from lms3d.config import CHOICES
-
     gpu = machine.has_nvidia_driver()
     parser = cli.Parser(prog="python -m experiments.input_pipeline", description=_DESCRIPTION, epilog=_EPILOG)
+    add_options(parser, "input-pipeline")
     add, count = parser.add_argument, cli.whole(1)
-    add("--ranks", type=count, nargs="+", metavar="N", default=[1, 2], help="numbers of ranks (default: 1 2)")
     add("--kinds", choices=tuple(results.KINDS), nargs="+", default=list(results.KINDS), help="what (default: all)")
     add("--orders", choices=ORDERS, nargs="+", default=list(ORDERS), help="which orders (default: all)")
-    add("--data", type=cli.path, metavar="DIR", default=None, help="ChestX-ray14 folder (default: the embedded data)")
     add("--batch-size", type=count, metavar="N", default=32, help="images a batch and rank (default: 32)")
     add("--resolution", type=count, metavar="N", default=224, help="side of the images alone (default: 224)")
-    add(
-        "--training-resolution", type=count, metavar="N", default=224 if gpu else 64,
-        help="side of the images while training (default: 224; without a GPU 64)",
-    )  # fmt: skip
-    add("--model", choices=CHOICES["chexnet"]["model"], default="resnet50", help="what is trained (default: resnet50)")
-    add(
-        "--precision", choices=("float32", "mixed_bfloat16", "mixed_float16"), default="float32",
-        help="of the training (default: float32)",
-    )  # fmt: skip
+    side = "side of the images while training (default: 224; without a GPU 64)"
+    add("--training-resolution", type=count, metavar="N", default=224 if gpu else 64, help=side)
+    add("--model", choices=CHOICES.models, default="resnet50", help="what is trained (default: resnet50)")
+    add("--precision", choices=cli.PRECISIONS, default="float32", help="of the training (default: float32)")
     add("--runs", type=count, metavar="N", default=3, help="without a network, ranks started anew each (default: 3)")
     add("--rounds", type=count, metavar="N", default=4, help="turns of the orders in each such run (default: 4)")
-    add(
-        "--device-speed", type=cli.number(0), metavar="X", default=600.0,
-        help="images/s of the device of each rank that sleeps (default: 600; ResNet-50 on your GPU: resnet50_benchmark)",
-    )  # fmt: skip
+    speed = "images/s of the device of each rank that sleeps (default: 600; ResNet-50 on your GPU: resnet50_benchmark)"
+    add("--device-speed", type=cli.number(0), metavar="X", default=600.0, help=speed)
     add("--window", type=cli.number(0), metavar="S", default=3.0, help="seconds of each such turn (default: 3)")
     add("--training-rounds", type=count, metavar="N", default=2, help="turns of the orders in training (default: 2)")
-    add(
-        "--steps", type=count, metavar="N", default=100 if gpu else 15,
-        help="steps of each turn in training (default: 100; without a GPU 15)",
-    )  # fmt: skip
-    add(
-        "--launcher", metavar="COMMAND", default=launch.HORVODRUN,
-        help="starts the ranks of training, {ranks} stands for their number (default: %(default)r)",
-    )  # fmt: skip
-    add(
-        "--cores-per-rank", type=count, metavar="N", default=None,
-        help="cores that each rank has, for any number of ranks (default: all shared by the most ranks; with a GPU unbound)",
-    )  # fmt: skip
-    add(
-        "--minutes", type=cli.number(0), metavar="X", default=None,
-        help="time limit: measurements that do not fit into what is left of it are skipped or ended (default: none)",
-    )  # fmt: skip
-    add("--again", action="store_true", default=False, help="measure anew what is there (default: off)")
-    add("--output", metavar="DIR", default="input-pipeline", help="where everything goes (default: input-pipeline)")
+    steps = "steps of each turn in training (default: 100; without a GPU 15)"
+    add("--steps", type=count, metavar="N", default=100 if gpu else 15, help=steps)
     return parser
 
 

@@ -12,14 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lms3d.config import CHOICES
+from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.swap.tiers import tier_choices
 from lms3d.tasks import TASKS
+from lms3d.tasks.brats.options import CHOICES as _BRATS
 from lms3d.units import parse_size
 
-MODELS, LOSSES = (tuple(n for task in TASKS.names for n in CHOICES[task][kind]) for kind in ("model", "loss"))
-VOLUME_MODELS = CHOICES["brats"]["model"]
+VOLUME_MODELS = _BRATS.models
+"""Networks that segment volumes."""
+
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 class Parser(argparse.ArgumentParser):
@@ -115,147 +118,114 @@ def profile_range(text: str) -> tuple[int, int, int]:
     return epoch, first, last
 
 
+def every(kind: str) -> tuple[str, ...]:
+    """All "models" or all "losses" that some task offers."""
+    return tuple(dict.fromkeys(name for task in TASKS.names for name in getattr(TASKS[task].choices, kind)))
+
+
+def _default(option: str) -> str:
+    """ "(default: 128; for chexnet 224)": of each task that departs from `TrainConfig`."""
+    own = {name: TASKS[name].choices.defaults for name in TASKS.names}
+    others = [f"for {name} {_shown(values[option])}" for name, values in own.items() if option in values]
+    return f"(default: {'; '.join([_shown(getattr(TrainConfig, option)), *others])})"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.0e}".replace("e-0", "e-") if isinstance(value, float) else str(value)
+
+
 def add_model_options(parser: argparse.ArgumentParser, *, resolution: Callable[[str], Any] = _RESOLUTION) -> None:
     """--model, --resolution (its values checked in the given way), --batch-size, --precision."""
     group = parser.add_argument_group("network")
-    group.add_argument(
-        "--model", choices=MODELS, help="network to train (default: isensee2017; for chexnet densenet121)"
-    )
-    group.add_argument(
-        "--resolution", type=resolution, metavar="N",
-        help="side of the cube or square that all data is resized to, a multiple of 16 (default: 128; for chexnet 224)",
-    )  # fmt: skip
-    group.add_argument(
-        "--batch-size", type=whole(1), metavar="N", help="samples per step and rank (default: 1; for chexnet 16)"
-    )
-    group.add_argument(
-        "--precision", choices=("float32", "mixed_bfloat16", "mixed_float16"),
-        help="number format of the activations; weights stay float32 (default: float32)",
-    )  # fmt: skip
+    add = group.add_argument
+    add("--model", choices=every("models"), help=f"network to train {_default('model')}")
+    side = f"side of the cube or square that all data is resized to, a multiple of 16 {_default('resolution')}"
+    add("--resolution", type=resolution, metavar="N", help=side)
+    add("--batch-size", type=whole(1), metavar="N", help=f"samples per step and rank {_default('batch_size')}")
+    formats = "number format of the activations; weights stay float32 (default: float32)"
+    add("--precision", choices=PRECISIONS, help=formats)
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """--task, --data, --labels, --n4, --split, --validation-fraction, --augment."""
-    group = parser.add_argument_group("data")
-    group.add_argument(
-        "--task",
-        choices=TASKS.names,
-        help="what to learn: brats, tumours in brain scans, or chexnet, 14 findings in chest X-rays (default: brats)",
-    )
-    group.add_argument(
-        "--data", type=path, metavar="DIR",
-        help="folder of an unpacked BraTS, MSD Task01 or ChestX-ray14 data set (default: an embedded artificial one)",
-    )  # fmt: skip
-    group.add_argument(
-        "--labels", metavar="SCHEMA", help="what label values mean, such as brats2021, where file names do not tell"
-    )
-    group.add_argument(
-        "--n4", action=argparse.BooleanOptionalAction, help="remove bias fields first: slow, done once (default: off)"
-    )
-    group.add_argument(
-        "--split", type=path, metavar="FILE", help="split.json of another run to use (default: a random split by seed)"
-    )
-    group.add_argument(
-        "--validation-fraction", type=number(0, 1), metavar="F", help="share of cases for validation (default: 0.2)"
-    )
-    group.add_argument(
-        "--augment", action=argparse.BooleanOptionalAction, help="turn samples by cube symmetries (default: on)"
-    )
+    add = parser.add_argument_group("data").add_argument
+    tasks = ", or ".join(f"{name}, {TASKS[name].choices.summary}" for name in TASKS.names)
+    add("--task", choices=TASKS.names, help=f"what to learn: {tasks} {_default('task')}")
+    folder = "folder of an unpacked BraTS, MSD Task01 or ChestX-ray14 data set (default: an embedded artificial one)"
+    add("--data", type=path, metavar="DIR", help=folder)
+    schema = "what label values mean, such as brats2021, where file names do not tell"
+    add("--labels", metavar="SCHEMA", help=schema)
+    add("--n4", action=argparse.BooleanOptionalAction, help="remove bias fields first: slow, done once (default: off)")
+    split = "split.json of another run to use (default: a random split by seed)"
+    add("--split", type=path, metavar="FILE", help=split)
+    fraction = "share of cases for validation (default: 0.2)"
+    add("--validation-fraction", type=number(0, 1), metavar="F", help=fraction)
+    turned = "turn samples by cube symmetries (default: on)"
+    add("--augment", action=argparse.BooleanOptionalAction, help=turned)
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
     """How long and how to learn."""
-    group = parser.add_argument_group("training")
-    group.add_argument(
-        "--epochs", type=whole(1), metavar="N", help="at most (default: 500; on the embedded data what 13 min allow)"
+    add = parser.add_argument_group("training").add_argument
+    epochs = "at most (default: 500; on the embedded data what 13 min allow)"
+    add("--epochs", type=whole(1), metavar="N", help=epochs)
+    steps = "training steps per epoch (default: all training cases)"
+    add("--steps-per-epoch", type=whole(1), metavar="N", help=steps)
+    validated = "validation steps per epoch (default: all cases)"
+    add("--validation-steps", type=whole(1), metavar="N", help=validated)
+    add("--loss", choices=every("losses"), help=f"what to minimise {_default('loss')}")
+    rate = f"of Adam and one rank, lowered when validation stalls {_default('learning_rate')}"
+    add("--learning-rate", type=number(0), metavar="X", help=rate)
+    warmup = "with several ranks: epochs in which the rate grows from that of one rank to that of all (default: 5)"
+    add("--warmup-epochs", type=whole(0), metavar="N", help=warmup)
+    compression = "how gradients travel between ranks (default: none)"
+    add("--gradient-compression", choices=("none", "fp16"), help=compression)
+    weights = "weights to start from, such as ImageNet's (default: random ones)"
+    add("--weights", type=path, metavar="FILE", help=weights)
+    add(
+        "--patience",
+        type=whole(1),
+        metavar="N",
+        help=f"stop after N epochs without a better one {_default('patience')}",
     )
-    group.add_argument(
-        "--steps-per-epoch", type=whole(1), metavar="N", help="training steps per epoch (default: all training cases)"
-    )
-    group.add_argument(
-        "--validation-steps", type=whole(1), metavar="N", help="validation steps per epoch (default: all cases)"
-    )
-    group.add_argument(
-        "--loss", choices=LOSSES, help="what to minimise (default: dice; for chexnet binary_cross_entropy)"
-    )
-    group.add_argument(
-        "--learning-rate",
-        type=number(0),
-        metavar="X",
-        help="of Adam and one rank, lowered when validation stalls (default: 5e-4; for chexnet 1e-3)",
-    )
-    group.add_argument(
-        "--warmup-epochs", type=whole(0), metavar="N",
-        help="of several ranks: epochs in which the rate grows from that of one rank to that of all (default: 5)",
-    )  # fmt: skip
-    group.add_argument(
-        "--gradient-compression", choices=("none", "fp16"), help="how gradients travel between ranks (default: none)"
-    )
-    group.add_argument(
-        "--weights", type=path, metavar="FILE", help="weights to start from, such as ImageNet's (default: random ones)"
-    )
-    group.add_argument(
-        "--patience", type=whole(1), metavar="N", help="stop after N epochs without a better one (default: 50)"
-    )
-    group.add_argument("--seed", type=whole(0), metavar="N", help="decides everything that is random (default: 0)")
+    add("--seed", type=whole(0), metavar="N", help="decides everything that is random (default: 0)")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """--output, --resume, --profile, --dry-run."""
-    group = parser.add_argument_group("run")
-    group.add_argument(
-        "--output", type=Path, metavar="RUN_DIR", help="folder for all results (default: a new one under runs/)"
-    )
-    group.add_argument(
-        "--resume", action="store_true", help="go on where the run in RUN_DIR stopped (default: the latest such run)"
-    )
-    group.add_argument(
-        "--profile", type=checked(profile_range, "range"), metavar="EPOCH:FIRST-LAST",
-        help="profile these steps of an epoch, counted from 1, for TensorBoard",
-    )  # fmt: skip
-    group.add_argument(
-        "--elastic", action="store_true",
-        help="go on with fewer or more ranks when some are lost or join (needs horovodrun --min-np)",
-    )  # fmt: skip
-    group.add_argument(
-        "--dry-run", action="store_true", help="print the plan, the predicted peak and step time, and stop"
-    )
+    """--output, --resume, --profile, --elastic, --dry-run."""
+    add = parser.add_argument_group("run").add_argument
+    output = "folder for all results (default: a new one under runs/)"
+    add("--output", type=Path, metavar="RUN_DIR", help=output)
+    resume = "go on where the run in RUN_DIR stopped (default: the latest such run)"
+    add("--resume", action="store_true", help=resume)
+    profile = "profile these steps of an epoch, counted from 1, for TensorBoard"
+    add("--profile", type=checked(profile_range, "range"), metavar="EPOCH:FIRST-LAST", help=profile)
+    elastic = "go on with fewer or more ranks when some are lost or join (needs horovodrun --min-np)"
+    add("--elastic", action="store_true", help=elastic)
+    add("--dry-run", action="store_true", help="print the plan, the predicted peak and step time, and stop")
 
 
 def add_memory_options(parser: argparse.ArgumentParser) -> None:
     """--lms, --memory-limit, where to swap to, and the parameters of TFLMS."""
-    size = checked(parse_size, "size")
-    group = parser.add_argument_group("memory")
-    group.add_argument(
-        "--lms", action=argparse.BooleanOptionalAction,
-        help="move activations out of the device and back, or recompute them, as far as the limit asks (default: on)",
-    )  # fmt: skip
-    group.add_argument(
-        "--memory-limit", type=size, metavar="SIZE",
-        help="hard limit on device memory, such as 6GiB or 900MiB (default: what the device or container has)",
-    )  # fmt: skip
-    group.add_argument(
-        "--swap-tier", choices=tier_choices(),
-        help="where to: host memory, disk, or auto = host for a GPU and disk for a CPU (default: auto)",
-    )  # fmt: skip
-    group.add_argument(
-        "--swap-dir", type=path, metavar="DIR", help="folder for swap files (default: the system's temporary folder)"
-    )
-    group = parser.add_argument_group(
+    add = parser.add_argument_group("memory").add_argument
+    lms = "move activations out of the device and back, or recompute them, as far as the limit asks (default: on)"
+    add("--lms", action=argparse.BooleanOptionalAction, help=lms)
+    limit = "hard limit on device memory, such as 6GiB or 900MiB (default: what the device or container has)"
+    add("--memory-limit", type=checked(parse_size, "size"), metavar="SIZE", help=limit)
+    tier = "where to: host memory, disk, or auto = host for a GPU and disk for a CPU (default: auto)"
+    add("--swap-tier", choices=tier_choices(), help=tier)
+    folder = "folder for swap files (default: the system's temporary folder)"
+    add("--swap-dir", type=path, metavar="DIR", help=folder)
+    add = parser.add_argument_group(
         "manual LMS", "The parameters of TFLMS, in place of the automatic plan. Leave them out unless you compare."
-    )
-    group.add_argument(
-        "--swapout-threshold", type=whole(1), metavar="N", help="swap tensors unused over N levels of the graph"
-    )
-    group.add_argument("--swapin-ahead", type=whole(1), metavar="N", help="swap in N levels before the use")
-    group.add_argument("--swapin-groupby", type=whole(0), metavar="N", help="one swap-in for uses within N levels")
-    group.add_argument(
-        "--sync-mode", type=int, choices=(0, 1, 2, 3), help="0 none; wait for swaps: 1 out, 2 in, 3 both"
-    )
-    group.add_argument(
-        "--serialization", type=checked(levels, "list"), metavar="L,...", help="levels to run one operation at a time"
-    )
-    group.add_argument(
-        "--serialization-by-size", type=number(0), metavar="GIB",
-        help="run levels one operation at a time whose outputs exceed this size",
-    )  # fmt: skip
+    ).add_argument
+    threshold = "swap tensors unused over N levels of the graph"
+    add("--swapout-threshold", type=whole(1), metavar="N", help=threshold)
+    add("--swapin-ahead", type=whole(1), metavar="N", help="swap in N levels before the use")
+    add("--swapin-groupby", type=whole(0), metavar="N", help="one swap-in for uses within N levels")
+    modes = "0 none; wait for swaps: 1 out, 2 in, 3 both"
+    add("--sync-mode", type=int, choices=(0, 1, 2, 3), help=modes)
+    one_by_one = "levels to run one operation at a time"
+    add("--serialization", type=checked(levels, "list"), metavar="L,...", help=one_by_one)
+    large = "run levels one operation at a time whose outputs exceed this size"
+    add("--serialization-by-size", type=number(0), metavar="GIB", help=large)

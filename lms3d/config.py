@@ -11,28 +11,6 @@ from typing import Any
 from lms3d.errors import InputError
 from lms3d.ranks.messages import sendable
 
-TASK_DEFAULTS: dict[str, dict[str, Any]] = {
-    "brats": {},
-    "chexnet": {
-        "model": "densenet121",
-        "resolution": 224,
-        "batch_size": 16,
-        "loss": "binary_cross_entropy",
-        "learning_rate": 1e-3,
-        "patience": 10,
-    },
-}
-"""Where a task departs from the defaults below."""
-
-CHOICES = {
-    "brats": {"model": ("isensee2017", "unet3d"), "loss": ("dice", "dice_cross_entropy")},
-    "chexnet": {"model": ("densenet121", "resnet50"), "loss": ("binary_cross_entropy", "weighted")},
-}
-"""What each task can do."""
-
-FOREIGN = {"brats": (), "chexnet": ("labels", "n4", "split", "validation_fraction")}
-"""Options that mean nothing to a task."""
-
 
 @sendable
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +18,17 @@ class TrainConfig:
     """What `python -m lms3d.train` was asked to do. None: decided from the data or the device at the start."""
 
     task: str = "brats"
-    """What is learned: "brats" segments three tumour regions in four-channel brain scans, "chexnet" finds 14 pathologies in
-    chest X-rays."""
+    """Name of what is learned, in `lms3d.tasks`. The defaults below are those of "brats"; `lms3d.tasks.chosen` puts in those
+    of another task."""
 
     model: str = "isensee2017"
     """Name of the network in `models`."""
 
     data: Path | None = None
-    """Folder with the cases; None uses the embedded phantom data."""
+    """Folder of the data set; None uses the embedded phantom data."""
 
     labels: str | None = None
-    """Name of the label schema; None takes that of the data set that is recognised by its layout."""
+    """Name of the label schema; None takes that of the layout that is recognised."""
 
     resolution: int = 128
     """Side N of the cube (N, N, N, 4) or square (N, N, 3) that every sample is resized to; divisible by 16."""
@@ -62,10 +40,10 @@ class TrainConfig:
     """A split.json to use in place of a new random split."""
 
     validation_fraction: float = 0.2
-    """Share of the cases that is kept for validation."""
+    """Share of the cases kept for validation."""
 
     augment: bool = True
-    """Whether each training sample is turned by one of the 48 symmetries of the cube."""
+    """Whether training samples are turned by the 48 symmetries of the cube; images mirrored left to right."""
 
     batch_size: int = 1
     """Samples per step and rank."""
@@ -80,11 +58,10 @@ class TrainConfig:
     """Validation batches after each epoch; None uses all validation cases."""
 
     loss: str = "dice"
-    """"dice", or "dice_cross_entropy" for the sum of both; for chexnet "binary_cross_entropy", or "weighted" by how rare
-    each class is."""
+    """Name of one of the task's losses."""
 
     learning_rate: float = 5e-4
-    """Adam's step at the start, for one rank; several take a multiple of it."""
+    """Adam's at the start, for one rank; N ranks take N times as much."""
 
     warmup_epochs: int | None = None
     """Epochs over which the rate grows from that of one rank to that of all; None is 5 with several ranks, else 0."""
@@ -150,23 +127,7 @@ class TrainConfig:
         return cls(**{name: _revive(name, value) for name, value in values.items()})
 
 
-def chosen(given: dict[str, Any]) -> TrainConfig:
-    """The options that the user gave, and the task's defaults for all others. InputError where the two do not match."""
-    task = given.get("task") or next((t for t in CHOICES if given.get("model") in CHOICES[t]["model"]), "brats")
-    options = TrainConfig(**{**TASK_DEFAULTS[task], **given, "task": task})
-    for name in FOREIGN[task]:
-        if name in given:
-            option = "--" + name.replace("_", "-")
-            raise InputError(f"{option} is not for --task {task}, whose data says it all; leave {option} out")
-    for name, possible in CHOICES[task].items():
-        if getattr(options, name) not in possible:
-            raise InputError(
-                f"--{name} {getattr(options, name)} is not for --task {task}; expected one of {', '.join(possible)}"
-            )
-    return options
-
-
-# What may differ when a run goes on: how long, and where and how it computes, but nothing that changes what is learned.
+# What may differ when a run is resumed: how long, where and how it computes, nothing that changes what is learned.
 FREE_ON_RESUME = frozenset(
     {"data", "epochs", "lms", "memory_limit", "swap_tier", "swap_dir", "swapout_threshold", "swapin_ahead",
      "swapin_groupby", "sync_mode", "serialization", "serialization_by_size", "gradient_compression", "weights"}

@@ -1,5 +1,5 @@
-"""Files that are whole or absent, after a power cut, too: written under a temporary name, synced, then renamed. And where
-lasting caches lie."""
+"""Files that are whole or absent, even after a power cut: written under a temporary name, synced, renamed. And where caches
+lie."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lms3d.errors import InputError, StorageError
 
 
 def cache_directory() -> Path:
-    """Where what can be made again is kept between runs: `$LMS3D_CACHE`, else `~/.cache/lms3d`."""
+    """Where caches are kept between runs: `$LMS3D_CACHE`, else `~/.cache/lms3d`."""
     named = os.environ.get("LMS3D_CACHE")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "lms3d"
 
@@ -30,8 +30,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path beside `path` (same suffix) that takes its place when the block succeeds.
 
     If the block fails the old file stays and the temporary one is removed. OSError becomes StorageError with the path.
-    A power cut leaves the old file or the new one, whole, and the new one once this has returned: the content goes to the
-    disk before the name does.
+    A power cut leaves the old file or the new one, and the new one once this has returned: content is synced before names.
     """
     partial = path.with_name(f".{path.stem}.{_unique()}.partial{path.suffix}")
     outcome = "the previous version is intact"
@@ -55,9 +54,9 @@ def remove_partials(folder: Path) -> None:
 
 
 def also_as(path: Path, other: Path) -> None:
-    """Gives the file at `path` a second name, in the place of what had it; each may then be replaced without the other.
+    """Gives the file at `path` a second name, replacing what had it; each may then be replaced without the other.
 
-    Both have the time at which the content was written: who looks for the latest must not take the second name for newer.
+    Both keep the time at which the content was written, by which the latest run is found.
     """
     with replacing(other) as partial:
         try:
@@ -70,9 +69,9 @@ def also_as(path: Path, other: Path) -> None:
 
 
 def make_folder(path: Path) -> bool:
-    """Makes the folder and those above it, where they are missing; a power cut does not take them away again.
+    """Makes the folder and missing parents, so that they outlast a power cut.
 
-    Returns whether it was this call that made it: of several processes at once, on any file system, it is so for one.
+    Returns whether this call made it: of several processes, on any file system, that is one.
     """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +125,7 @@ def writable_folder(path: Path, option: str) -> Path:
     return path
 
 
-# Not every file system can sync a folder, and not every user may read one that he can write to.
+# Not every file system can sync a folder, nor may every user read a folder that he can write to.
 _NO_FOLDER_SYNC = frozenset({errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d import cli, config, console, errors
+from lms3d import cli, console, errors, tasks
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.files import writable_folder
@@ -60,7 +60,7 @@ def _run(given: dict[str, Any]) -> None:
     size: int | None = given.get("resolution")
     if saved is not None:
         _refuse_beside_saved_model(given)
-    options = config.chosen(given)
+    options = tasks.chosen(given)
     title = f"{saved.name}, batch {options.batch_size}" if saved is not None else _title(options)
     if limits is not None and not options.lms:
         raise InputError("--sweep compares plans and --no-lms makes none; give one of the two")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from data.errors import unwrap
-from lms3d import cli, config, errors
+from lms3d import cli, errors, tasks
 from lms3d.errors import InputError
 from lms3d.ranks import elastic, job
 from lms3d.ranks.world import World
@@ -50,13 +50,13 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
     dry_run, resume, elastically = (given.pop(name, False) for name in ("dry_run", "resume", "elastic"))
     profile, output = given.pop("profile", None), given.pop("output", None)
     if dry_run:
-        options = config.chosen(given)
+        options = tasks.chosen(given)
         session.dry_run(options, task_of(options))
         return
     lock = RunLock()  # of rank 0, for as long as it lives
 
     def choose() -> Session:
-        options, run_dir, resuming = run_folder.choose(given, output, resume, lock)
+        options, run_dir, resuming = run_folder.choose(given, output, resume, lock, chosen=tasks.chosen)
         return Session(options=options, run_dir=run_dir, resuming=resuming, profile=profile, arguments=tuple(arguments))
 
     def train_once(world: World, memory: elastic.Memory | None = None) -> None:

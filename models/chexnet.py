@@ -16,8 +16,9 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from models.registry import IMAGES, register
+
 PATHOLOGIES = 14
-SMALLEST_SIDE = 32  # five halvings
 IMAGENET_CLASSES = 1000
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of 0..1; red, green, blue
 CAFFE_MEAN = (103.939, 116.779, 123.68)  # of 0..255; blue, green, red: what keras.applications' ResNet-50 takes off
@@ -30,6 +31,7 @@ class WeightsError(ValueError):
     exit_code = 2
 
 
+@register("densenet121", takes=IMAGES)
 def build_densenet121(
     input_shape: tuple[int | None, ...], outputs: int = PATHOLOGIES, *, weights: str | Path | None = None
 ) -> keras.Model:
@@ -40,6 +42,7 @@ def build_densenet121(
     return _with_head(keras.applications.DenseNet121, "densenet121", input_shape, outputs, weights)
 
 
+@register("resnet50", takes=IMAGES)
 def build_resnet50(
     input_shape: tuple[int | None, ...], outputs: int = PATHOLOGIES, *, weights: str | Path | None = None
 ) -> keras.Model:
@@ -69,17 +72,17 @@ def _with_head(
 def load_weights(model: keras.Model, path: str | Path) -> None:
     """Fills `model`, a network of this module, from a file; WeightsError if it is not of the same network.
 
-    1. `.keras` or `.weights.h5` of the same network, such as best.keras of an earlier run: everything.
-    2. `.h5` of keras.applications (ImageNet), with or without its top: all but the head, which stays random.
+    WEIGHTS-1 `.keras` or `.weights.h5` of the same network, such as best.keras of an earlier run: everything.
+    WEIGHTS-2 `.h5` of keras.applications (ImageNet), with or without its top: all but the head, which stays random.
     """
     path = Path(path).expanduser()
     if not path.is_file():
         raise WeightsError(f"weights {path}: found no file; expected weights of {model.name}; check the path")
     if path.suffix != ".keras" and path.suffix != ".h5":
         raise WeightsError(f"weights {path}: found the ending {path.suffix!r}; expected .keras, .weights.h5 or .h5")
-    if path.suffix == ".keras" or path.name.endswith(".weights.h5"):  # rule 1
+    if path.suffix == ".keras" or path.name.endswith(".weights.h5"):  # WEIGHTS-1
         refused = _try_to_load(model, path)
-    else:  # rule 2
+    else:  # WEIGHTS-2
         features = model.get_layer("features").output
         with_top = keras.Model(model.input, keras.layers.Dense(IMAGENET_CLASSES)(features))
         refused = _try_to_load(keras.Model(model.input, features), path) and _try_to_load(with_top, path)
@@ -93,7 +96,7 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
 
 
 def _try_to_load(model: keras.Model, path: Path) -> str:
-    """Loads the file; what Keras has against it, in a line, or nothing."""
+    """Loads the file; returns Keras's objection in a line, or an empty text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # hundreds, before the error that says the same
@@ -106,8 +109,8 @@ def _try_to_load(model: keras.Model, path: Path) -> str:
 def _take_other_input(layer: keras.layers.Conv2D) -> None:
     """ResNet-50's first convolution, made for BGR in 0..255 less CAFFE_MEAN, takes this module's images instead.
 
-    With x' the old input and x the new: x'_c = 255 std_c x_c + (255 mean_c - caffe_c), which is linear, so that kernel and
-    bias take it in. Exact but for the zeros around the image, which stand for values less than half a grey level apart.
+    With x' the old input and x the new: x'_c = 255 std_c x_c + (255 mean_c - caffe_c), which is linear: kernel and bias
+    absorb it. Exact but for the zero padding, which stands for values less than half a grey level apart.
     """
     kernel, bias = layer.get_weights()  # (7, 7, 3, 64), (64,)
     kernel = kernel[:, :, ::-1]  # red, green, blue

@@ -7,8 +7,8 @@
 
 Block(f, k, s) = Conv3D(f, k, stride s, same, bias) -> instance normalisation -> LeakyReLU.
 Encoder level: a = Block (stride 2 below level 0); out = a + Block(dropout(Block(a))).
-What is up-sampled or joined goes straight into a convolution, which reads it unmade (`layers.JoinedConv3D`).
-Source of the sizes: FIELD facts of the reference code; 8,269,561 parameters with 4 inputs and 3 outputs.
+Up-sampled and joined tensors go straight into a convolution that never materialises them (`layers.JoinedConv3D`).
+Sizes are those of the reference code: 8,269,561 parameters with 4 inputs and 3 outputs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from __future__ import annotations
 import keras
 
 from models.layers import ChannelDropout, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
+from models.registry import VOLUMES, register
 
 LEAKY_SLOPE = 0.3  # of the reference code; the paper says 0.01
 HEADS = 3  # deep supervision: the outputs of this many top levels are summed
 
 
+@register("isensee2017", takes=VOLUMES)
 def build(
     input_shape: tuple[int | None, ...],
     outputs: int = 3,

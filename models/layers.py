@@ -25,9 +25,9 @@ class InstanceNormalization(keras.layers.Layer):
 
     Batch normalisation over a batch of one sample *is* instance normalisation, so one fused kernel does it:
 
-    1. batch 1: the fused kernel alone, no other full-size tensor;
-    2. known batch: the fused kernel per sample; on a CPU the split is a view, the concatenation one tensor;
-    3. unknown batch: samples moved into the channel axis, (B, V, C) -> (1, V, B C): two transpositions.
+    NORM-1 batch 1: the fused kernel alone, no other full-size tensor;
+    NORM-2 known batch: the fused kernel per sample; on a CPU the split is a view, the concatenation one tensor;
+    NORM-3 unknown batch: samples moved into the channel axis, (B, V, C) -> (1, V, B C): two transpositions.
 
     Statistics, scale and offset are float32 under every precision policy. The reference adds epsilon to sigma, the
     kernel adds it to the variance: a difference of less than epsilon for channels that vary at all.
@@ -50,12 +50,12 @@ class InstanceNormalization(keras.layers.Layer):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         gamma, beta = tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)
         batch = inputs.shape[0]
-        if batch == 1:  # rule 1
+        if batch == 1:  # NORM-1
             return _normalise_one(inputs, gamma, beta, self.epsilon)
-        if batch is not None:  # rule 2
+        if batch is not None:  # NORM-2
             samples = tf.split(inputs, batch)
             return tf.concat([_normalise_one(x, gamma, beta, self.epsilon) for x in samples], axis=0)
-        return _normalise_unknown_batch(inputs, gamma, beta, self.epsilon)  # rule 3
+        return _normalise_unknown_batch(inputs, gamma, beta, self.epsilon)  # NORM-3
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
@@ -66,7 +66,7 @@ class InstanceNormalization(keras.layers.Layer):
 
 def _normalise_one(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
     """Instance normalisation of one sample, (1, [D,] H, W, C) -> the same shape."""
-    nothing = tf.zeros((0,), tf.float32)  # running statistics: none are wanted
+    nothing = tf.zeros((0,), tf.float32)  # no running statistics
     y = tf.raw_ops.FusedBatchNormV3(
         x=x,
         scale=gamma,
@@ -152,15 +152,15 @@ def _sizes(x: tf.Tensor) -> list[Any]:
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class JoinedConv3D(keras.layers.Layer):
-    """Conv3D 3x3x3 of several tensors side by side, some of them up-sampled, without making what it convolves.
+    """Conv3D 3x3x3 of several tensors side by side, some of them up-sampled, without materialising its input.
 
     inputs: tensors (B, D, H, W, C_i), or (B, D/2, H/2, W/2, C_i) where `raised[i]`; result (B, D, H, W, filters).
     Equal, to rounding, to `Conv3D(filters, 3, padding="same")` of the concatenation of all inputs, the raised ones through
     `NearestUpSampling3D`; the weights are those of that layer, (3, 3, 3, sum of C_i, filters) and (filters,).
 
     A U-Net's largest tensors are these joined inputs. Neither is needed:
-    1. A convolution is linear in its input channels: that of a concatenation is the sum of those of its parts.
-    2. Repeating each voxel and convolving with k is the transposed convolution of stride 2 with k * box(2), 4x4x4: the
+    JOIN-1 A convolution is linear in its input channels: that of a concatenation is the sum of those of its parts.
+    JOIN-2 Repeating each voxel and convolving with k is the transposed convolution of stride 2 with k * box(2), 4x4x4: the
        phases of the sub-pixel convolution (Shi et al., arXiv:1609.07009). 64 products per small voxel instead of
        8 x 27 = 216: faster, too (measured on 2 cores, 48^3 x 32 -> 96^3 x 16, with gradients: 0.13 s instead of 0.6 s).
     """
@@ -184,7 +184,7 @@ class JoinedConv3D(keras.layers.Layer):
         together: tf.Tensor | None = None
         for x, part, raised in zip(keras.tree.flatten(inputs), parts, self.raised, strict=True):
             y = raised_convolution(x, part) if raised else tf.nn.conv3d(x, part, (1,) * 5, "SAME")
-            together = y if together is None else together + y  # rule 1
+            together = y if together is None else together + y  # JOIN-1
         return tf.nn.bias_add(together, self.bias)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
@@ -203,7 +203,7 @@ def _shapes(shapes: Any) -> list[Any]:
 def raised_convolution(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """Convolution 3x3x3 of the nearest neighbour up-sampling of x by 2, without it: (B, D, H, W, I) -> (B, 2D, 2H, 2W, O).
 
-    kernel: (3, 3, 3, I, O). Rule 2 of `JoinedConv3D`.
+    kernel: (3, 3, 3, I, O). JOIN-2 of `JoinedConv3D`.
     """
     wide = tf.reverse(kernel, (0, 1, 2))
     for axis in range(3):  # (.., 3, ..) -> (.., 4, ..): k * box(2) along each axis

@@ -1,7 +1,7 @@
 """A plain 3D U-Net (Cicek et al., MICCAI 2016, arXiv:1606.06650), with instance instead of batch normalisation.
 
 Each level: two times Conv3D 3x3x3 -> norm -> ReLU. Down: max pooling by 2. Up: nearest neighbour by 2, concatenated
-with the skip; the next convolution reads both unmade (`layers.JoinedConv3D`). One 1x1x1 convolution at the end. Batch
+with the skip; the next convolution materialises neither (`layers.JoinedConv3D`). One 1x1x1 convolution at the end. Batch
 statistics mean nothing at batch 1, hence the other norm.
 """
 
@@ -10,8 +10,10 @@ from __future__ import annotations
 import keras
 
 from models.layers import ChannelDropout, InstanceNormalization, JoinedConv3D
+from models.registry import VOLUMES, register
 
 
+@register("unet3d", takes=VOLUMES)
 def build(
     input_shape: tuple[int | None, ...],
     outputs: int = 3,

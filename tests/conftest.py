@@ -64,6 +64,7 @@ SLOW = {
     "lms3d/test_evaluate.py::test_low_resolution": 4,
     "lms3d/training/test_trainer.py": 30,
     "lms3d/tasks/test_chexnet.py::test_a_folder": 4,
+    "lms3d/tasks/test_own_task.py::test_it_trains": 5,
     "lms3d/test_plan.py::test_too_small": 4,
     "data/phantoms/test_same_everywhere.py::test_other_machines": 12,
     "experiments/test_input_pipeline.py::test_speeds": 5,

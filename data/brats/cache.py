@@ -6,10 +6,7 @@
         <case id>/truth.npy         (N, N, N) uint8, absent for a case without truth
         <case id>/entry.json        geometry, scale, statistics, size and checksum of both files
 
-Rules:
-1. The name of a folder tells everything that its content depends on, so nothing in it can be stale.
-2. One process builds, others wait for its lock; entries appear whole; a killed build goes on where it stopped.
-3. An entry of the wrong size is made again by `build`; a wrong checksum is found when the entry is first read.
+Rules: CACHE-1, -2 and -3 of `data.files`.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ import hashlib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +25,8 @@ import numpy as np
 from data import files
 from data.brats.case import Case, check_frames, load_images, load_truth
 from data.brats.preprocess import Geometry, check_resolution, to_cube
-from data.brats.schema import SCHEMAS, LabelSchema
-from data.errors import DataError, data_error
+from data.brats.schema import LabelSchema
+from data.errors import DataError
 from data.files import Progress
 from data.workers import run_all
 
@@ -87,23 +85,18 @@ class Cache:
     def _load(self, case_id: str, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         path = self.directory / case_id / name
         try:
-            # Not mapped: a map's faults look like those of lms3d's swap files, which are synced after each step that has any.
+            # Not mapped: its page faults would be taken for those of lms3d's swap files, which call for a sync.
             array = np.load(path)
         except (OSError, ValueError, EOFError) as error:
-            raise data_error(
-                path, found=f"a damaged cache entry ({error})", expected="an array", advice=_REPAIR
-            ) from None
+            raise DataError(f"{path}: found a damaged cache entry ({error}); expected an array; {_REPAIR}") from None
         if array.shape != shape or array.dtype != dtype:
-            raise data_error(
-                path,
-                found=f"{array.dtype}{list(array.shape)}",
-                expected=f"{np.dtype(dtype)}{list(shape)}",
-                advice=_REPAIR,
+            raise DataError(
+                f"{path}: found {array.dtype}{list(array.shape)}; expected {np.dtype(dtype)}{list(shape)}; {_REPAIR}"
             )
         if path not in self._verified:  # once per process: it costs a read of the file, which the caller needs anyway
             if zlib.crc32(array.data) != self.entry(case_id)["files"][name]["crc32"]:
-                raise data_error(
-                    path, found="a damaged cache entry (wrong checksum)", expected="what was written", advice=_REPAIR
+                raise DataError(
+                    f"{path}: found a damaged cache entry (wrong checksum); expected what was written; {_REPAIR}"
                 )
             self._verified.add(path)
         return array
@@ -129,6 +122,7 @@ def build(
         raise DataError("cases: found none; expected at least one; give the folder of a data set")
     root = Path(directory).expanduser() if directory else files.cache_root() / "cubes"
     fingerprint = data_fingerprint(cases)
+    # CACHE-1
     name = f"{fingerprint[:16]}-{schema.name}-{resolution}{'-n4' if n4 else ''}"
     cache = Cache(
         directory=root / name,
@@ -140,26 +134,9 @@ def build(
     )
     if _is_complete(cache):
         _check_older(cache, cases)
-        return cache
-    files.writable_directory(cache.directory)
-    with files.lock(cache.directory, progress, len(cases)):
-        if not _is_complete(cache):  # else another process finished it while this one waited
-            _fill(cache, cases, workers, progress)
+    fill = partial(_fill, cache, cases, workers, progress)
+    files.build_once(cache.directory, lambda: _is_complete(cache), fill, progress, len(cases))
     return cache
-
-
-def open_cache(directory: str | Path) -> Cache:
-    """The finished cache in `directory` (a folder that `build` made)."""
-    directory = files.readable_directory(directory)
-    index = files.read_json(directory / "index.json", advice="build it with `python -m data.prepare`")
-    return Cache(
-        directory=directory,
-        ids=tuple(index["ids"]),
-        resolution=index["resolution"],
-        fingerprint=index["fingerprint"],
-        schema=SCHEMAS[index["schema"]],
-        n4=index["n4"],
-    )
 
 
 def data_fingerprint(cases: Sequence[Case]) -> str:
@@ -187,9 +164,7 @@ def _file_sample(path: Path) -> bytes:
         if path.suffix != ".gz":
             pieces.append(str(path.stat().st_mtime_ns).encode())
     except OSError as error:
-        raise data_error(
-            path, found=f"{error.strerror}", expected="a readable file", advice="check the data set"
-        ) from None
+        raise DataError(f"{path}: found {error.strerror}; expected a readable file; check the data set") from None
     return b"\0".join(pieces)
 
 
@@ -198,7 +173,7 @@ def _is_complete(cache: Cache) -> bool:
 
 
 def _is_sound(entry: Path) -> bool:
-    """Whether an entry is whole, as far as file sizes tell."""
+    """Whether an entry is whole, as far as file sizes tell (CACHE-3)."""
     try:
         stored = files.read_json(entry / "entry.json", advice=_REPAIR)["files"]
         return all((entry / name).stat().st_size == about["bytes"] for name, about in stored.items())
@@ -208,7 +183,6 @@ def _is_sound(entry: Path) -> bool:
 
 def _fill(cache: Cache, cases: Sequence[Case], workers: int | None, progress: Progress | None) -> None:
     """Make the missing entries, then the index. The lock is held."""
-    files.remove_leftovers(cache.directory)
     missing = []
     for case in cases:
         if _is_sound(cache.directory / case.id):
@@ -224,7 +198,7 @@ def _fill(cache: Cache, cases: Sequence[Case], workers: int | None, progress: Pr
 
 
 def _check_older(cache: Cache, cases: Sequence[Case]) -> None:
-    """Compares the frames of all files where the cache is of a version that did not do so; once, if it can note that down."""
+    """Compares the frames of all files where an older version made the cache, which did not; once, if it can be noted."""
     if files.read_json(cache.directory / "index.json", advice=_REPAIR_INDEX).get("frames_checked"):
         return
     for case in cases:

@@ -18,7 +18,7 @@ from nibabel.spatialimages import HeaderDataError
 
 from data.brats import frame
 from data.brats.schema import CHANNELS, LabelSchema
-from data.errors import data_error
+from data.errors import DataError
 
 _UNREADABLE = (OSError, EOFError, zlib.error, ValueError, ImageFileError, HeaderDataError)
 
@@ -51,7 +51,7 @@ def load_images(case: Case) -> tuple[np.ndarray, np.ndarray]:
         path = case.images[channel]
         array, affine = _read(path, np.float32)
         if array.ndim != 3:
-            raise data_error(path, found=f"{array.ndim} axes", expected="3", advice="give one volume per modality")
+            raise DataError(f"{path}: found {array.ndim} axes; expected 3; give one volume per modality")
         if images is None:
             images = np.empty((*array.shape, len(CHANNELS)), np.float32)
             first_affine = affine
@@ -84,47 +84,32 @@ def load_truth(
     _require_finite(case.truth, array)
     outside = _values_outside(array, schema.values)
     if outside:
-        raise data_error(
-            case.truth,
-            found=f"label {', '.join(f'{value:g}' for value in outside)}",
-            expected=f"only {', '.join(map(str, schema.values))} (labels of {schema.name})",
-            advice="name the set that the labels come from with --labels, or repair the file",
+        raise DataError(
+            f"{case.truth}: found label {', '.join(f'{value:g}' for value in outside)}; expected only "
+            f"{', '.join(map(str, schema.values))} (labels of {schema.name}); name the set that the labels come from "
+            "with --labels, or repair the file"
         )
     return array.astype(np.uint8)
 
 
-def check_case(case: Case, schema: LabelSchema) -> None:
-    """Read every file of `case` and raise DataError for the first that cannot be used."""
-    images, affine = load_images(case)
-    load_truth(case, schema, images.shape[:3], affine)
-
-
 def check_frames(case: Case) -> None:
-    """Compare the frames of all files, as `check_case` does, by their headers alone: no voxel is read. DataError."""
+    """Compare the frames of all files, as reading them does, by their headers alone: no voxel is read. DataError."""
     first_affine: np.ndarray | None = None
     for path in case.files:
-        _, affine = load_header(path)
+        affine = np.asarray(_open(path).affine, np.float64)
         frame.require_usable(path, affine)
         if first_affine is None:
             first_affine = affine
         frame.require_same(path, affine, first_affine, "the images" if path == case.truth else CHANNELS[0])
 
 
-def load_header(path: Path) -> tuple[tuple[int, ...], np.ndarray]:
-    """Shape and affine (4, 4) of a NIfTI file, without reading its voxels."""
-    image = _open(path)
-    return tuple(int(n) for n in image.shape), np.asarray(image.affine, np.float64)
-
-
 def _load_stacked(path: Path, order: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Four modalities that share the file `path`; order: index on its fourth axis for each of CHANNELS."""
     array, affine = _read(path, np.float32)
     if array.ndim != 4 or array.shape[3] != len(order):
-        raise data_error(
-            path,
-            found=f"shape {_text(array.shape)}",
-            expected=f"four axes, {len(order)} modalities on the last",
-            advice="check that the file belongs to Task01_BrainTumour",
+        raise DataError(
+            f"{path}: found shape {_text(array.shape)}; expected four axes, {len(order)} modalities on the last; "
+            "check that the file belongs to Task01_BrainTumour"
         )
     _require_finite(path, array)
     images = np.ascontiguousarray(array[..., order])
@@ -136,7 +121,7 @@ def _open(path: Path) -> Any:
     try:
         return nib.load(path)
     except FileNotFoundError:
-        raise data_error(path, found="nothing", expected="a NIfTI file", advice="check the data set") from None
+        raise DataError(f"{path}: found nothing; expected a NIfTI file; check the data set") from None
     except _UNREADABLE as error:
         raise _unreadable(path, error) from None
 
@@ -154,11 +139,9 @@ def _read(path: Path, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _unreadable(path: Path, error: BaseException) -> Exception:
-    return data_error(
-        path,
-        found=f"a file that cannot be read ({error or type(error).__name__})",
-        expected="a complete NIfTI file (.nii or .nii.gz)",
-        advice="copy or download it again",
+    return DataError(
+        f"{path}: found a file that cannot be read ({error or type(error).__name__}); expected a complete NIfTI file "
+        "(.nii or .nii.gz); copy or download it again"
     )
 
 
@@ -167,19 +150,17 @@ def _require_finite(path: Path, array: np.ndarray) -> None:
         return
     bad = array.size - int(np.count_nonzero(np.isfinite(array)))
     if bad:
-        raise data_error(
-            path, found=f"{bad} voxels that are NaN or infinite", expected="finite numbers", advice="repair the file"
+        raise DataError(
+            f"{path}: found {bad} voxels that are NaN or infinite; expected finite numbers; repair the file"
         )
 
 
 def _require_content(where: Path, images: np.ndarray) -> None:
     for index, channel in enumerate(CHANNELS):
         if not images[..., index].any():
-            raise data_error(
-                where,
-                found=f"modality {channel} with nothing but zeros",
-                expected="an image",
-                advice="replace the file or take the case out",
+            raise DataError(
+                f"{where}: found modality {channel} with nothing but zeros; expected an image; replace the file or "
+                "take the case out"
             )
 
 
@@ -192,11 +173,9 @@ def _values_outside(labels: np.ndarray, allowed: tuple[int, ...]) -> list[float]
 
 
 def _shape_error(path: Path, found: tuple[int, ...], expected: tuple[int, ...], like: str) -> Exception:
-    return data_error(
-        path,
-        found=f"shape {_text(found)}",
-        expected=f"{_text(expected)} as in {like}",
-        advice="register all files of the case to one grid",
+    return DataError(
+        f"{path}: found shape {_text(found)}; expected {_text(expected)} as in {like}; register all files of the "
+        "case to one grid"
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from nibabel.affines import voxel_sizes
 from nibabel.orientations import aff2axcodes
 
-from data.errors import data_error
+from data.errors import DataError
 
 _TOLERANCE = 1e-3  # of a voxel: far above the rounding of headers, far below what a border is drawn to
 
@@ -19,11 +19,9 @@ log = logging.getLogger("data")
 def require_usable(path: Path, affine: np.ndarray) -> None:
     """DataError where affine (4, 4) of `path` does not give every voxel a place of its own."""
     if not (np.isfinite(affine).all() and abs(np.linalg.det(affine[:3, :3])) > 1e-9):
-        raise data_error(
-            path,
-            found="an affine that is not finite or has an axis without length",
-            expected="three directions of some millimetres per voxel",
-            advice="set its sform or qform",
+        raise DataError(
+            f"{path}: found an affine that is not finite or has an axis without length; expected three directions of "
+            "some millimetres per voxel; set its sform or qform"
         )
 
 
@@ -36,11 +34,11 @@ def require_same(path: Path, affine: np.ndarray, expected: np.ndarray, like: str
     between = np.linalg.solve(expected, affine)  # voxel indices of `path` -> those of `like`
     if np.abs(between[:3, :3] - np.eye(3)).max() > _TOLERANCE:
         found, wanted = _axes(affine), _axes(expected)
-        raise data_error(
-            path,
-            found=found if found != wanted else f"{found}, turned by {_degrees(affine, expected):.1f} degrees",
-            expected=f"{wanted} as in {like}",
-            advice="resample it to that grid, or correct its header where the voxels do match",
+        raise DataError(
+            f"{path}: found "
+            f"{found if found != wanted else f'{found}, turned by {_degrees(affine, expected):.1f} degrees'}; "
+            f"expected {wanted} as in {like}; resample it to that grid, or correct its header where the voxels do "
+            "match"
         )
     if np.abs(between[:3, 3]).max() > _TOLERANCE:
         log.warning(

@@ -1,7 +1,12 @@
-"""Find the cases of the Medical Segmentation Decathlon, Task01_BrainTumour: one 4D file per case."""
+"""The layout of the Medical Segmentation Decathlon, Task01_BrainTumour: one 4D file per case.
+
+Task01_BrainTumour/imagesTr/BRATS_001.nii.gz    labelsTr/BRATS_001.nii.gz
+                   imagesTs/BRATS_485.nii.gz    without truth; cases only where there is no imagesTr
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from data.brats.case import Case
@@ -9,42 +14,23 @@ from data.brats.case import Case
 VOLUMES = {"flair": 0, "t1": 1, "t1ce": 2, "t2": 3}
 """Channel -> index on the fourth axis, as dataset.json of Task01 lists them."""
 
-_FOLDERS = {"imagesTr": "labelsTr", "imagesTs": None}
-"""Image folder -> folder of its label maps."""
+_TRAINING, _LABELS, _TEST = "imagesTr", "labelsTr", "imagesTs"
 
 
-def is_task01(root: Path) -> bool:
-    """Whether `root` is Task01_BrainTumour, or the folder around it."""
-    return _home(root) is not None
+class Task01:
+    """A layout (see `data.brats.layouts`)."""
 
+    schema = "msd"
 
-def find(root: Path) -> list[Case]:
-    """The training cases; the test cases, which have no truth, where there are no training cases."""
-    home = _home(root)
-    if home is None:
-        return []
-    for images, labels in _FOLDERS.items():
-        cases = [
-            Case(
-                id=path.name.split(".nii")[0],
-                images=dict.fromkeys(VOLUMES, path),
-                truth=_truth(home, labels, path.name),
-                volumes=VOLUMES,
-            )
-            for path in sorted((home / images).glob("BRATS_*.nii*"))
-        ]
-        if cases:
-            return cases
-    return []
+    def stems(self, folder: Path, files: Sequence[str]) -> list[str]:
+        if folder.name not in (_TRAINING, _TEST):
+            return []
+        if folder.name == _TEST and any((folder.parent / _TRAINING).glob("BRATS_*.nii*")):
+            return []
+        return list(dict.fromkeys(name.split(".nii")[0] for name in files if name.startswith("BRATS_")))
 
-
-def _home(root: Path) -> Path | None:
-    for folder in (root, root / "Task01_BrainTumour"):
-        if any((folder / name).is_dir() for name in _FOLDERS):
-            return folder.absolute()
-    return None
-
-
-def _truth(home: Path, folder: str | None, name: str) -> Path | None:
-    path = home / folder / name if folder else None
-    return path if path and path.is_file() else None
+    def case_of(self, folder: Path, stem: str, files: Sequence[str]) -> Case:
+        name = next(name for name in files if name.split(".nii")[0] == stem)
+        truth = folder.with_name(_LABELS) / name
+        found = truth if folder.name == _TRAINING and truth.is_file() else None
+        return Case(id=stem, images=dict.fromkeys(VOLUMES, folder / name), truth=found, volumes=VOLUMES)

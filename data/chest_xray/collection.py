@@ -9,8 +9,8 @@
 The brackets in the header hold commas and its line ends with one: read as CSV it has twelve columns, as every row has.
 A finding is one of FINDINGS; several are joined by `|`; `No Finding` stands alone.
 
-What is wrong with a data set is collected as problems, one line each, with the image that it takes out. The caller
-decides whether the first one ends the work (as training does) or all are listed and left out (`--skip-bad`).
+What is wrong with a data set is collected as problems, each with the image that it takes out. The caller either stops at
+the first (training) or lists all and leaves them out (`--skip-bad`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.errors import DataError, data_error
+from data.errors import DataError
 from data.files import readable_directory
 
 FINDINGS = (
@@ -65,7 +65,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """A data set, as far as tables and folders tell."""
+    """A data set by its tables and folders."""
 
     root: Path
     images: Mapping[str, Radiograph]
@@ -75,7 +75,7 @@ class Collection:
     problems: tuple[Problem, ...]
     """What was found wrong, in the order in which it was found."""
     fingerprint: str
-    """Of all that lies there, sound or not: hex, the same wherever the folder lies."""
+    """Of all files, sound or not: hex, independent of where the folder lies."""
 
 
 def is_chest_xray(root: str | Path) -> bool:
@@ -93,15 +93,13 @@ def find_images(root: str | Path) -> Collection:
     training, test = (_list(root / name) for name in (TRAINING_LIST, TEST_LIST))
     if (training is None) != (test is None):
         present, absent = (TRAINING_LIST, TEST_LIST) if test is None else (TEST_LIST, TRAINING_LIST)
-        raise data_error(
-            root, found=f"{present} alone", expected=f"{absent} beside it", advice="add it, or remove both"
-        )
+        raise DataError(f"{root}: found {present} alone; expected {absent} beside it; add it, or remove both")
     if training is not None and test is not None:
         _check_lists(root, training, test, images, problems)
     bad = {problem.image for problem in problems}
     images = {name: image for name, image in images.items() if name not in bad}
     if not images and not problems:
-        raise data_error(table, found="no image", expected="a row per image", advice="give the folder of the data set")
+        raise DataError(f"{table}: found no image; expected a row per image; give the folder of the data set")
     return Collection(
         root=root, images=images, test=None if test is None else frozenset(test), problems=tuple(problems),
         fingerprint=_fingerprint(root, table, files),
@@ -119,8 +117,8 @@ def _table(root: Path) -> Path:
     for name in _TABLES:
         if (root / name).is_file():
             return root / name
-    raise data_error(
-        root, found=f"no {TABLE}", expected="the folder of ChestX-ray14", advice="give the folder that holds the table"
+    raise DataError(
+        f"{root}: found no {TABLE}; expected the folder of ChestX-ray14; give the folder that holds the table"
     )
 
 
@@ -170,26 +168,20 @@ def _rows(table: Path) -> Iterator[tuple[int, dict[str, str]]]:
         with table.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream)
             if missing := [column for column in (_NAME, _LABELS, _PATIENT) if column not in (reader.fieldnames or ())]:
-                raise data_error(
-                    table,
-                    found=f"no column {missing[0]!r}",
-                    expected=f"the columns {_NAME}, {_LABELS} and {_PATIENT}",
-                    advice="restore the table",
+                raise DataError(
+                    f"{table}: found no column {missing[0]!r}; expected the columns {_NAME}, {_LABELS} and "
+                    f"{_PATIENT}; restore the table"
                 )
             for row in reader:
                 values = {column: (row[column] or "").strip() for column in (_NAME, _LABELS, _PATIENT)}
                 if not all(values.values()):
-                    raise data_error(
-                        f"{table}, line {reader.line_num}",
-                        found="a row that ends early",
-                        expected="image, labels and patient",
-                        advice="restore the table",
+                    raise DataError(
+                        f"{table}, line {reader.line_num}: found a row that ends early; expected image, labels and "
+                        "patient; restore the table"
                     )
                 yield reader.line_num, values
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise data_error(
-            table, found=f"a table that cannot be read ({error})", expected="CSV", advice="restore it"
-        ) from None
+        raise DataError(f"{table}: found a table that cannot be read ({error}); expected CSV; restore it") from None
 
 
 def parse_findings(text: str) -> tuple[str, ...]:
@@ -211,7 +203,7 @@ def _list(path: Path) -> list[str] | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise data_error(path, found=f"{error}", expected="a list of image names", advice="restore it") from None
+        raise DataError(f"{path}: found {error}; expected a list of image names; restore it") from None
 
 
 def _check_lists(
@@ -241,7 +233,7 @@ def _check_lists(
 
 
 def _problem(image: str, where: str | Path, found: str, expected: str, advice: str) -> Problem:
-    return Problem(image=image, line=str(data_error(where, found=found, expected=expected, advice=advice)))
+    return Problem(image=image, line=str(DataError(f"{where}: found {found}; expected {expected}; {advice}")))
 
 
 def _fingerprint(root: Path, table: Path, files: Mapping[str, Path]) -> str:
@@ -256,7 +248,7 @@ def _fingerprint(root: Path, table: Path, files: Mapping[str, Path]) -> str:
                 stream.seek(max(0, size - _TAIL_BYTES))
                 digest.update(f"{name} {size} ".encode() + stream.read())
         except OSError as error:
-            raise data_error(
-                path, found=f"{error.strerror}", expected="a readable file", advice="check its permissions"
+            raise DataError(
+                f"{path}: found {error.strerror}; expected a readable file; check its permissions"
             ) from None
     return digest.hexdigest()

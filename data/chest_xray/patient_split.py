@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data import split
 from data.chest_xray.collection import TEST_LIST, Collection
-from data.errors import data_error
+from data.errors import DataError
 
 PARTS = ("training", "validation", "test")
 
@@ -26,8 +26,8 @@ def parts(
     else:
         test = {patient[name] for name in patient if name in collection.test}
     if not test:
-        raise data_error(
-            collection.root / TEST_LIST, found="no image that is here", expected="at least one", advice="check the list"
+        raise DataError(
+            f"{collection.root / TEST_LIST}: found no image that is here; expected at least one; check the list"
         )
     others = split.make((p for p in patient.values() if p not in test), seed + 1, validation_fraction)
     members = dict(zip(PARTS, (others.training, others.validation, test), strict=True))
@@ -43,10 +43,8 @@ def require_disjoint(patients: Mapping[str, Sequence[str]], where: Path) -> None
     for part, ids in patients.items():
         for patient in sorted(set(ids)):
             if patient in seen:
-                raise data_error(
-                    where,
-                    found=f"patient {patient} in {seen[patient]} and in {part}",
-                    expected="every patient in one part",
-                    advice="split by patient",
+                raise DataError(
+                    f"{where}: found patient {patient} in {seen[patient]} and in {part}; expected every patient in "
+                    "one part; split by patient"
                 )
             seen[patient] = part

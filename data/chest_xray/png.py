@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from data.errors import data_error
+from data.errors import DataError
 
 _UNREADABLE = (OSError, EOFError, SyntaxError, ValueError, Image.DecompressionBombError)
 _ADVICE = "copy the file again, or leave it out (python -m data.prepare DATA --skip-bad)"
@@ -25,10 +25,10 @@ def read_grey(path: Path, resolution: int | None = None) -> np.ndarray:
         with Image.open(path, formats=("PNG",)) as image:
             grey = _grey(image)
     except FileNotFoundError:
-        raise data_error(path, found="nothing", expected="a PNG image", advice=_ADVICE) from None
+        raise DataError(f"{path}: found nothing; expected a PNG image; {_ADVICE}") from None
     except _UNREADABLE as error:
-        raise data_error(
-            path, found=f"a file that cannot be read ({_reason(error)})", expected="a whole PNG image", advice=_ADVICE
+        raise DataError(
+            f"{path}: found a file that cannot be read ({_reason(error)}); expected a whole PNG image; {_ADVICE}"
         ) from None
     if resolution is not None and grey.size != (resolution, resolution):
         # Pillow's bilinear filter is as wide as the reduction: each new pixel is a weighted mean, without aliasing.

@@ -23,10 +23,10 @@ import numpy as np
 from data import files
 from data.chest_xray import patient_split
 from data.chest_xray.collection import FINDINGS, Problem
-from data.errors import data_error
+from data.errors import DataError
 
 REPAIR = "delete this file and run again"
-"""Advice for a damaged shard: `data.shards.build` makes it again."""
+"""Advice for a damaged shard: `shards.build` makes it again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +50,11 @@ class Shard:
         try:
             content = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
         except (OSError, ValueError) as error:
-            raise data_error(
-                self.path, found=f"a shard that cannot be read ({error})", expected="a TFRecord file", advice=REPAIR
+            raise DataError(
+                f"{self.path}: found a shard that cannot be read ({error}); expected a TFRecord file; {REPAIR}"
             ) from None
         if len(content) != self.size_bytes or zlib.crc32(content.data) != self.crc32:
-            raise data_error(
-                self.path, found="a damaged shard (wrong checksum)", expected="what was written", advice=REPAIR
-            )
+            raise DataError(f"{self.path}: found a damaged shard (wrong checksum); expected what was written; {REPAIR}")
         return content
 
 
@@ -113,14 +111,6 @@ class Index:
     """`training`, `validation`, `test`; no patient is in two of them."""
     skipped: tuple[Problem, ...]
     """Images that were left out."""
-
-    def check(self) -> None:
-        """Compare every shard with its checksum; DataError names the first damaged one."""
-        for part in self.parts.values():
-            for shard in part.shards:
-                if shard.names:  # else all its images were left out
-                    shard.__dict__.pop("content", None)
-                    _ = shard.content
 
 
 def open_index(directory: str | Path) -> Index:

@@ -1,10 +1,6 @@
-"""Write radiographs as TFRecord shards, as `data.records` reads them.
+"""Write radiographs as TFRecord shards, for `records` to read.
 
-Rules:
-1. The name of a folder tells everything that its content depends on, so nothing in it can be stale.
-2. One process builds, others wait for its lock; shards appear whole; a killed build goes on where it stopped.
-3. A shard of the wrong size is made again by `build`; a wrong checksum is found when the shard is first read.
-4. A bad image shortens its own shard and moves no other image.
+Rules: CACHE-1, -2 and -3 of `data.files`. A bad image shortens its own shard and moves no other image.
 """
 
 from __future__ import annotations
@@ -13,6 +9,7 @@ import csv
 import hashlib
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,7 @@ from data.chest_xray import collection as chest_xray
 from data.chest_xray import patient_split, png, tfrecord
 from data.chest_xray.collection import FINDINGS, Collection, Radiograph
 from data.chest_xray.records import REPAIR, Index, open_index, read_contents
-from data.errors import DataError, data_error
+from data.errors import DataError
 from data.files import Progress
 from data.workers import run_all
 
@@ -62,15 +59,11 @@ def build(
     check_resolution(resolution)
     fingerprint = hashlib.sha256(repr((_FORMAT, collection.fingerprint, seed)).encode()).hexdigest()
     root = Path(directory).expanduser() if directory else files.cache_root() / "images"
-    target = root / f"{fingerprint[:16]}-{resolution}"
-    if _is_complete(target):
-        return open_index(target)
-    if not skip_bad:
+    target = root / f"{fingerprint[:16]}-{resolution}"  # CACHE-1
+    if not (skip_bad or _is_complete(target)):
         chest_xray.require_sound(collection.problems)
-    files.writable_directory(target)
-    with files.lock(target, progress):
-        if not _is_complete(target):  # else another process finished it while this one waited
-            _fill(target, collection, resolution, fingerprint, seed, skip_bad, workers, progress)
+    fill = partial(_fill, target, collection, resolution, fingerprint, seed, skip_bad, workers, progress)
+    files.build_once(target, lambda: _is_complete(target), fill, progress)
     return open_index(target)
 
 
@@ -83,7 +76,7 @@ def _is_complete(directory: Path) -> bool:
 
 
 def _is_sound(shard: Path) -> bool:
-    """Whether a shard is whole, as far as its size tells."""
+    """Whether a shard is whole, as far as its size tells (CACHE-3)."""
     try:
         return shard.stat().st_size == read_contents(shard).size_bytes
     except (DataError, OSError, KeyError, TypeError, ValueError):
@@ -95,7 +88,6 @@ def _fill(
     workers: int | None, progress: Progress | None,
 ) -> None:  # fmt: skip
     """Make the missing shards, then the index. The lock is held."""
-    files.remove_leftovers(target)
     shards = {
         part: _deal(target, part, [collection.images[name] for name in names], seed)
         for part, names in patient_split.parts(collection, seed=seed).items()
@@ -109,7 +101,7 @@ def _fill(
     problems = sorted({(p.image, p.line) for p in (*collection.problems, *left_out)})
     for part, contents in written.items():
         if not any(shard.names for shard in contents):
-            raise data_error(collection.root, found=f"no sound image for {part}", expected="one", advice="mend some")
+            raise DataError(f"{collection.root}: found no sound image for {part}; expected one; mend some")
     about = {
         "resolution": resolution,
         "fingerprint": hashlib.sha256(repr((fingerprint, problems)).encode()).hexdigest(),

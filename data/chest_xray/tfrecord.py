@@ -18,8 +18,8 @@ import google_crc32c
 Value = bytes | Sequence[int]
 """What a feature holds: one string of bytes, or numbers of 0 or more."""
 
-HEADER_BYTES, FOOTER_BYTES = 12, 4
-"""Of a record, around its data."""
+FOOTER_BYTES = 4
+"""Of a record, behind its data."""
 
 
 def record(data: bytes) -> bytes:

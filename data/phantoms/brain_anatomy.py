@@ -72,11 +72,7 @@ def template() -> Template:
     """The atlas, cut to the brain. Takes about 3 s, once per process."""
     from nilearn import datasets  # slow to import, needed only here
 
-    loaders = (
-        datasets.load_mni152_wm_template,
-        datasets.load_mni152_gm_template,
-        datasets.load_mni152_brain_mask,
-    )
+    loaders = (datasets.load_mni152_wm_template, datasets.load_mni152_gm_template, datasets.load_mni152_brain_mask)
     # Right to left and front to back: nilearn's axes point right and forward, those of BraTS left and back.
     white, grey, brain = (np.asarray(load(resolution=1).dataobj, np.float32)[::-1, ::-1] for load in loaders)
     used = [np.flatnonzero(brain.any(axis=tuple({0, 1, 2} - {axis}))) for axis in range(3)]

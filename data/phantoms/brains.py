@@ -5,7 +5,7 @@
 240x240x155 voxels of 1 mm, int16 (labels uint8), skull-stripped, background exactly zero. Case i of seed s is the same
 whatever the number of cases, workers or the machine's speed: everything random in it comes from (s, i).
 
-The same on every x86-64 machine, too: see `data.exact` for how, and keep its rules in `phantom_*`.
+The same on every x86-64 machine, too: see `exact` for how, and keep its rules in `brain_*`.
 
 It is made to exercise a pipeline and to be learnt, not to study disease: no claim about real patients follows from it.
 """
@@ -62,20 +62,17 @@ def write(
         )
     name = f"BraTS2020_phantom_v{_VERSION}_seed{seed}_{cases}" + (f"_{spacing_mm:g}mm" if spacing_mm != 1 else "")
     root = Path(directory).expanduser() / name
-    if _is_complete(root, cases):
-        return root
-    files.writable_directory(root)
-    with files.lock(root, progress, cases):
-        if not _is_complete(root, cases):  # else another process made it while this one waited
-            files.remove_leftovers(root)
-            missing = [index for index in range(cases) if not (root / case_id(index)).is_dir()]
-            files.require_space(root, int(len(missing) * _CASE_BYTES / (spacing_mm * spacing_mm * spacing_mm)))
-            items = [(root / case_id(index), seed, index, spacing_mm) for index in missing]
-            run_all(write_case, items, workers=workers, progress=progress, what="phantom brains")
-            with files.reported_writes(root):
-                files.write_json(
-                    root / "phantom.json", {"version": _VERSION, "seed": seed, "cases": cases, "spacing_mm": spacing_mm}
-                )
+
+    def fill() -> None:
+        missing = [index for index in range(cases) if not (root / case_id(index)).is_dir()]
+        files.require_space(root, int(len(missing) * _CASE_BYTES / (spacing_mm * spacing_mm * spacing_mm)))
+        items = [(root / case_id(index), seed, index, spacing_mm) for index in missing]
+        run_all(write_case, items, workers=workers, progress=progress, what="phantom brains")
+        about = {"version": _VERSION, "seed": seed, "cases": cases, "spacing_mm": spacing_mm}
+        with files.reported_writes(root):
+            files.write_json(root / "phantom.json", about)
+
+    files.build_once(root, lambda: _is_complete(root, cases), fill, progress, cases)
     return root
 
 

@@ -6,7 +6,7 @@ real data.
 PNGs of 8 bits; one in 100 is RGBA, as some are in the real set. What is seen follows from the labels, and what else
 varies (anatomy, age, sex, view, breath, pose, exposure, noise) does not. Visit k of patient p of seed s looks the same
 whatever the number of images or workers: everything random in it comes from (s, p, k). And on every x86-64 machine: see
-`data.exact` for how, and keep its rules in `radiograph_*`.
+`exact` for how, and keep its rules in `chest_*`.
 
 It is made to exercise a pipeline and to be learnt, not to study disease: no claim about real patients follows from it.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -72,12 +73,8 @@ def write(
     root = Path(directory).expanduser() / f"ChestX-ray14_phantom_v{_VERSION}_seed{seed}_{images}_{size}"
     visits = draw_visits(seed, images)
     paths = [_path(root, k, images, visit) for k, visit in enumerate(visits)]
-    if _is_complete(root, paths):
-        return root
-    files.writable_directory(root)
-    with files.lock(root, progress):
-        if not _is_complete(root, paths):  # else another process made it while this one waited
-            _fill(root, visits, paths, seed, size, workers, progress)
+    fill = partial(_fill, root, visits, paths, seed, size, workers, progress)
+    files.build_once(root, lambda: _is_complete(root, paths), fill, progress)
     return root
 
 

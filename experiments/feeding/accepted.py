@@ -33,13 +33,10 @@ class Point:
     ranks: int
     speed: Spread
     """Images per second of all ranks together, over laps."""
-
     efficiency: float | None
     """Against the fewest ranks on the same data, per rank; None for those."""
-
     waiting: float
     """Share of time without a batch, mean over ranks and laps."""
-
     cores: float
     busy: float
 

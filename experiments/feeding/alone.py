@@ -4,8 +4,8 @@
     round 2   new | best | old        the ranks of the others are stopped (SIGSTOP), so that they neither compute nor fill
     round 3   best | old | new        their buffers meanwhile
 
-What the machine does beside meets all orders alike, and a ratio is taken within a round. Each run starts its ranks anew: where
-the system has put them and their memory stays the same for all rounds of a run.
+Other load on the machine hits all orders alike, and a ratio is taken within a round. Each run starts new ranks: their
+placement on cores and in memory stays the same for all rounds of a run.
 """
 
 from __future__ import annotations

@@ -28,11 +28,11 @@ def main(arguments: list[str]) -> None:
 
         tf.config.set_visible_devices([], "GPU")  # alone means without a device
         tf.config.list_logical_devices()
-    from data.chest_xray import pipeline
+    from experiments.feeding import orders
     from experiments.feeding.images import training_part
 
     part = training_part(asked["shards"])
-    order = pipeline.ORDERS[asked["order"]]
+    order = orders.ORDERS[asked["order"]]
     batches = iter(order(part, batch_size=asked["batch_size"], seed=0, rank=asked["rank"], size=asked["size"]))
     # A pass: caches are full, files have been read, and tf.data has tuned itself.
     for _ in range(max(1, len(part) // asked["size"] // asked["batch_size"])):

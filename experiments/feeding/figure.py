@@ -7,8 +7,7 @@ from pathlib import Path
 
 from experiments.feeding.parts import Part
 from experiments.feeding.results import ALONE, DEVICE, KINDS, MOST_WAITING, TRAINING, middle, orders_of, values
-from lms3d.scoring.figures import plots
-from lms3d.scoring.figures.plots import BLUE, GREEN, GREY, ORANGE, plt
+from lms3d.scoring.figures.style import BLUE, GREEN, GREY, ORANGE, plain, plt, save
 
 COLOURS = {"old": ORANGE, "new": BLUE, "best": GREEN}
 WIDTH = 0.8
@@ -38,13 +37,13 @@ def draw(parts: Sequence[Part], path: Path, titles: Mapping[str, str]) -> Path |
         if share:
             axis.axhline(100 * MOST_WAITING, color=GREY, linestyle=":", label=f"{MOST_WAITING:.0%}")
             axis.set_ylim(0, max(1.1 * axis.get_ylim()[1], 200 * MOST_WAITING))
-        plots._plain(axis)
+        plain(axis)
     named = {
         label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=len(named), frameon=False)
     figure.suptitle(titles[""])
-    return plots._save(figure, path)
+    return save(figure, path)
 
 
 def _bars(axis: plt.Axes, parts: Sequence[Part], name: str, share: bool) -> None:

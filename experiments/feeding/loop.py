@@ -29,10 +29,8 @@ class Lap:
     steps: int
     seconds: float
     """From end to end."""
-
     waited_seconds: float
     """In next(iterator)."""
-
     cpu_seconds: float
     """Of all threads of this process."""
 

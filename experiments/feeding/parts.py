@@ -93,7 +93,7 @@ def remember(settings: Mapping[str, Any], output: Path) -> None:
     for name, value in wanted.items():
         if before.get(name) != value:
             raise InputError(
-                f"{name}: found {value}, but {output} was begun with {before.get(name)}; give the same options, or another "
-                "--output"
+                f"--{name.replace('_', '-')}: found {value}, but {output} was begun with {before.get(name)}; give the same "
+                "options, or another --output"
             )
     write_json(path, wanted)

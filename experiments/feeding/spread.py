@@ -15,7 +15,6 @@ class Spread:
     mean: float
     std: float | None
     """Of a single value (divided by count - 1)."""
-
     low: float | None
     high: float | None
     """95 % interval of the mean, by Student's t: few values, whose spread is known by themselves alone."""

@@ -67,13 +67,11 @@ def together(found: list[tuple[Any, float | None]], batch_size: int) -> dict[str
 
 
 def _dataset(order: str, asked: dict[str, Any], world: World) -> Any:
-    from data.chest_xray import pipeline
+    from experiments.feeding import orders
     from experiments.feeding.images import training_part
 
     part = training_part(asked["shards"])
-    return pipeline.ORDERS[order](
-        part, batch_size=asked["batch_size"], seed=0, rank=world.rank, size=world.size
-    )  # fmt: skip
+    return orders.ORDERS[order](part, batch_size=asked["batch_size"], seed=0, rank=world.rank, size=world.size)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from pathlib import Path
 from experiments.overhead import parts
 from experiments.overhead.parts import Result
 from experiments.overhead.results import Comparison, memory_bytes
-from lms3d.scoring.figures import plots
-from lms3d.scoring.figures.plots import BLUE, GREEN, GREY, ORANGE, VERMILION, plt
+from lms3d.scoring.figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, plain, plt, save
 
 GIB = 1 << 30
 PINK, SKY, YELLOW = "#CC79A7", "#56B4E9", "#B8A900"
@@ -44,13 +43,13 @@ def draw(results: Sequence[Result], model: str, resolutions: Iterable[int], path
         _tensors(left, here)
         _process(right, here)
     for axis in grid.flat:
-        plots._plain(axis)
+        plain(axis)
         axis.set_xlim(left=0)
     handles = {
         label: handle for axis in grid.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
-    return plots._save(figure, path)
+    return save(figure, path)
 
 
 def _tensors(axis: plt.Axes, here: Comparison) -> None:

@@ -12,8 +12,7 @@ from experiments.scalability.case_study import INDEPENDENT, JOB
 from experiments.scalability.communication import Link
 from experiments.scalability.measured import Measurement
 from experiments.scalability.model import STRONG, WEAK, predict
-from lms3d.scoring.figures import plots
-from lms3d.scoring.figures.plots import BLUE, GREEN, GREY, ORANGE, VERMILION, plt
+from lms3d.scoring.figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, plain, plt, save
 
 MOST_RANKS = 1024
 TITLES = {STRONG: "Strong scaling: the same data for all ranks", WEAK: "Weak scaling: the same work for each rank"}
@@ -32,13 +31,13 @@ def draw_model(path: Path) -> Path:
         axis.set_xscale("log", base=2)
         axis.set_xticks([2**k for k in range(0, 11, 2)], [str(2**k) for k in range(0, 11, 2)])
         axis.set(title=TITLES[scaling], xlabel="GPUs, 4 a node", ylim=(70, 101))
-        plots._plain(axis)
+        plain(axis)
     axes[0].set_ylabel("efficiency (%)")
     axes[0].axvline(JOB.samples, color=GREY, linewidth=1, linestyle="--")
     axes[0].annotate("228: a subject\nfor each GPU", (1.55 * JOB.samples, 90), color=GREY, fontsize=9)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.suptitle("isensee2017 at 192$^3$, 228 subjects, a V100 for each rank, 100 Gb/s between nodes")
-    return plots._save(figure, path)
+    return save(figure, path)
 
 
 def _table_7(axis: plt.Axes) -> None:
@@ -87,5 +86,5 @@ def draw_measured(found: Sequence[Measurement], link: Link | None, path: Path) -
     for axis in (left, right):
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.legend(frameon=False)
-        plots._plain(axis)
-    return plots._save(figure, path)
+        plain(axis)
+    return save(figure, path)

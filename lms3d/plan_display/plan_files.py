@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lms3d.files import write_text
 from lms3d.keras_step import report
-from lms3d.scoring.figures import plots
+from lms3d.scoring.figures import steps
 from lms3d.swap import edit
 from lms3d.swap.plan import Plan
 from lms3d.swap.prediction import Prediction
@@ -19,7 +19,7 @@ def write(folder: Path, request: StepRequest, plan: Plan, prediction: Prediction
     made, title = report.of(prediction), title.replace("^3", "$^3$")
     write_text(folder / "lms_plan.json", made.to_json())
     write_text(folder / "lms_report.md", made.to_markdown())
-    plots.memory_timeline(
+    steps.memory_timeline(
         made.timeline_bytes, made.unedited_timeline_bytes, folder / "memory_timeline.png",
         limit_bytes=made.limit_bytes, measured_peak_bytes=None, title=title, planned_label="with this plan (predicted)",
     )  # fmt: skip
@@ -27,7 +27,7 @@ def write(folder: Path, request: StepRequest, plan: Plan, prediction: Prediction
         simulate(edit.apply(request.graph, plan), request.machine),
         simulate(request.graph, request.machine),
     )
-    plots.step_timeline(
+    steps.step_timeline(
         folder / "timeline.png",
         memory=(step.timeline_seconds, step.timeline_bytes),
         unedited_memory=(unedited.timeline_seconds, unedited.timeline_bytes),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lms3d import console
 from lms3d.files import write_text
-from lms3d.scoring.figures import plots
+from lms3d.scoring.figures import steps
 from lms3d.swap.sweep import LMS, RECOMPUTE_ALL, SWAP_ALL, Point, Sweep
 from lms3d.units import format_size
 
@@ -47,7 +47,7 @@ def write(found: Sweep, folder: Path, what: str) -> None:
     write_text(folder / "sweep.csv", text.getvalue())
     spots = {name: [(p.limit_bytes, p.step_seconds) for p in found.of(name) if p.step_seconds is not None]
              for name in (LMS, found.tflms, SWAP_ALL, RECOMPUTE_ALL)}  # fmt: skip
-    plots.pareto(
+    steps.pareto(
         folder / "sweep.png", curves={name: spots[name] for name in (LMS, found.tflms)},
         points={name: spots[name][0] for name in (SWAP_ALL, RECOMPUTE_ALL)}, floor_bytes=found.floor_bytes,
         fit_bytes=found.fit_bytes, unedited_seconds=found.unedited_seconds,

@@ -1,8 +1,8 @@
-"""How well pathologies are told apart: area under the ROC curve (AUROC) per class and its mean, with intervals.
+"""Area under the ROC curve (AUROC) per class and its mean, with intervals.
 
-Areas are scikit-learn's. Intervals are percentiles of the bootstrap (Efron and Tibshirani, 1993), which draws whole
-patients: images of one patient resemble each other, so intervals over images alone would be too narrow. The mean's
-interval comes from the same draws, and so knows how the classes of one image hang together.
+Areas are scikit-learn's. Intervals are percentiles of the bootstrap (Efron and Tibshirani, 1993) over patients: images of
+one patient resemble each other, so intervals over images would be too narrow. The mean's interval comes from the same
+draws, which keeps the correlation between classes.
 Everywhere: truth (N, C) 0 or 1, probabilities (N, C), names of the C classes.
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 CONFIDENCE = 0.95
-FEWEST = 2  # patients with either answer below which an interval would say nothing
+FEWEST = 2  # patients with each answer that an interval needs
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassScore:
-    """The area of one class; NaN where it, or its interval, cannot be known."""
+    """The area of one class; NaN where it, or its interval, is undefined."""
 
     name: str
     positives: int
@@ -61,7 +61,7 @@ def score(
     draws: int = 1000,
     seed: int = 0,
 ) -> Scores:
-    """Areas and 95 % intervals. patients: whose each of the N images is; None takes each image for a patient's only one."""
+    """Areas and 95 % intervals. patients: of each of the N images; None: every image is of another patient."""
     from sklearn.metrics import roc_auc_score
 
     truth = _checked(truth, probabilities, names)
@@ -75,10 +75,10 @@ def score(
     drawn = _bootstrap(truth, probabilities, owners, np.flatnonzero(has_both), draws, seed)
     drawn[:, _too_few(truth, owners)] = np.nan
     low, high = _interval(drawn)
-    # The mean over the classes of a draw, as a departure: a rare class that a draw misses must not shift it.
-    departures = drawn[:, has_both] - areas[has_both]
+    # Means over the deviations of a draw: a rare class that the draw misses must not shift the mean.
+    deviations = drawn[:, has_both] - areas[has_both]
     mean = float(areas[has_both].mean()) if has_both.any() else float("nan")
-    mean_low, mean_high = _interval((mean + _nan_mean(departures))[:, None])
+    mean_low, mean_high = _interval((mean + _nan_mean(deviations))[:, None])
     counts = truth.sum(axis=0)
     return Scores(
         classes=tuple(
@@ -98,16 +98,12 @@ def curves(
     from sklearn.metrics import roc_curve
 
     truth = _checked(truth, probabilities, names)
-    found = {}
-    for k, name in enumerate(names):
-        if truth[:, k].any() and not truth[:, k].all():
-            false_rate, true_rate, _ = roc_curve(truth[:, k], probabilities[:, k])
-            found[name] = (false_rate, true_rate)
-    return found
+    both = np.flatnonzero(truth.any(axis=0) & ~truth.all(axis=0)).tolist()
+    return {names[k]: roc_curve(truth[:, k], probabilities[:, k])[:2] for k in both}
 
 
 def _checked(truth: np.ndarray, probabilities: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """The truth as booleans; ValueError where the arguments do not belong together."""
+    """The truth as booleans; ValueError where shapes or values are wrong."""
     truth = np.asarray(truth)
     if truth.ndim != 2 or truth.shape != np.shape(probabilities) or truth.shape[1] != len(names) or not len(truth):
         raise ValueError(
@@ -123,7 +119,7 @@ def _checked(truth: np.ndarray, probabilities: np.ndarray, names: Sequence[str])
 def _bootstrap(
     truth: np.ndarray, probabilities: np.ndarray, owners: np.ndarray, chosen: np.ndarray, draws: int, seed: int
 ) -> np.ndarray:
-    """(draws, C): the areas of data sets drawn from the patients, with replacement; NaN for classes that are not chosen."""
+    """(draws, C): areas of resampled patients; NaN for classes that are not chosen."""
     random, patients = np.random.default_rng(seed), int(owners.max()) + 1
     ranks = {k: np.unique(probabilities[:, k], return_inverse=True)[1] for k in chosen}
     drawn = np.full((draws, truth.shape[1]), np.nan)
@@ -144,7 +140,7 @@ def weighted_area(truth: np.ndarray, ranks: np.ndarray, times: np.ndarray) -> fl
 
 
 def _too_few(truth: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """(C,): whether so few patients have one of the answers that drawing them again tells nothing."""
+    """(C,): whether fewer than FEWEST patients have one of the answers."""
     return np.array([
         min(len(np.unique(owners[column])), len(np.unique(owners[~column]))) < FEWEST for column in truth.T
     ])  # fmt: skip
@@ -160,7 +156,7 @@ def _interval(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _nan_mean(values: np.ndarray) -> np.ndarray:
-    """Mean of each row (draws, C) -> (draws,) over what is not NaN; NaN for a row of nothing."""
+    """Mean of each row (draws, C) -> (draws,), NaN left out; NaN for a row that has nothing else."""
     known = np.isfinite(values)
     total = known.sum(axis=1)
     return np.where(total > 0, np.where(known, values, 0).sum(axis=1) / np.maximum(total, 1), np.nan)

@@ -1,4 +1,4 @@
-"""Several yes-or-no answers per image: cross-entropy, plain or weighted by class, and AUROC while training.
+"""Multi-label classification while training: cross-entropy, plain or weighted by class, and AUROC.
 
 Everywhere: truth (B, C), 0 or 1 in any dtype; probabilities (B, C) in 0..1.
 """
@@ -26,9 +26,9 @@ def binary_cross_entropy(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
 def class_weights(positives: Sequence[int], samples: int) -> tuple[list[float], list[float]]:
     """w+ = |N| / (|P| + |N|) and w- = |P| / (|P| + |N|) per class, from the counts of the training images.
 
-    CheXNet (arXiv:1711.05225), section 2.1. ChestX-ray8's (arXiv:1705.02315) 1 / w- and 1 / w+ weigh the two answers of a
-    class alike, but every class as much as any other: one hernia in 500 images would then outweigh all that is common.
-    A class of which the images show one answer only teaches nothing, and weighs nothing.
+    CheXNet (arXiv:1711.05225), section 2.1. ChestX-ray8's (arXiv:1705.02315) 1 / w- and 1 / w+ also balance the two answers
+    of a class, but give every class the same weight: one hernia in 500 images would outweigh all common findings.
+    A class of which all images have the same answer weighs nothing.
     """
     share = [count / samples for count in positives]
     return [1 - s for s in share], share
@@ -65,7 +65,7 @@ class WeightedCrossEntropy(keras.losses.Loss):
 
 
 def _log_of_truth(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """(B, C): log of the probability that was given to what is true."""
+    """(B, C): log of the probability of the truth."""
     p = tf.cast(y_pred, tf.float32)
     return tf.math.log(tf.clip_by_value(tf.where(tf.cast(y_true, tf.bool), p, 1 - p), CLIPPING, 1.0))
 
@@ -122,9 +122,9 @@ def mean_area(counts: tf.Tensor) -> tf.Tensor:
 class PooledAuroc(keras.callbacks.Callback):
     """Puts the AUROC of all ranks' images into the logs of an epoch, in place of that of this rank's images.
 
-    The mean over ranks of their areas is another number: it never compares a positive on one rank with a negative on
-    another, and a rank without a single hernia has no area for it. So ranks add up their counts instead. What this writes
-    is the same on each rank, hence unharmed by a later average over ranks; it must stand before one in the list.
+    The mean over the ranks' areas is another number: it never compares a positive on one rank with a negative on another,
+    and a rank without a hernia has no area for it. So ranks add up their counts. What this writes is the same on each
+    rank: it must stand before a callback that averages logs over ranks.
     """
 
     def __init__(self, metric: Auroc, total: Callable[[np.ndarray], np.ndarray], *, validates: bool = True) -> None:
@@ -140,20 +140,18 @@ class PooledAuroc(keras.callbacks.Callback):
         self._training = float("nan")
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
-        """In the logs of the last step, too: a run that is interrupted during validation goes on with these."""
+        """Also in the logs of the last step: a run that is interrupted during validation resumes from these."""
         if batch + 1 == (self.params or {}).get("steps"):
             self._training = logs[self.metric.name] = self._pooled(1.0)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Before validation resets them, the counts are those of training, of which a callback has cut the epoch short."""
+        """The last chance to read the training counts, where a callback has cut the epoch short: validation resets them."""
         if np.isnan(self._training):
             self._training = self._pooled(1.0)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         name = self.metric.name
-        if np.isfinite(
-            self._training
-        ):  # else nothing was trained here: the last step of the epoch was an earlier run's
+        if np.isfinite(self._training):  # else nothing was trained here: an earlier run took the epoch's last step
             logs[name] = self._training
         logs[f"val_{name}"] = self._pooled(float(self.validates))
 

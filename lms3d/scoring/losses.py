@@ -35,7 +35,7 @@ def dice_cross_entropy(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
 
 @tf.custom_gradient
 def _soft_dice(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """(B, ..., C), (B, ..., C) -> (B, C). The gradient is written out: it keeps y as it came, no float copy of it."""
+    """(B, ..., C), (B, ..., C) -> (B, C). The gradient is written out: it keeps y in its own type, not a float copy."""
     voxels = list(range(1, y.shape.rank - 1))
     overlap = 2 * tf.reduce_sum(tf.cast(y, p.dtype) * p, voxels, keepdims=True) + SMOOTHING
     total = tf.reduce_sum(tf.cast(y, p.dtype), voxels, keepdims=True) + tf.reduce_sum(p, voxels, keepdims=True)
@@ -51,7 +51,7 @@ def _soft_dice(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, Any]:
 
 @tf.custom_gradient
 def _cross_entropy(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """(B, ..., C), (B, ..., C) -> scalar. For y in {0, 1} the entropy is -log of the probability of what is true."""
+    """(B, ..., C), (B, ..., C) -> scalar. For y in {0, 1} the entropy is -log of the probability of the truth."""
 
     def probability_of_truth() -> tf.Tensor:
         return tf.clip_by_value(tf.where(tf.cast(y, tf.bool), p, 1 - p), CLIPPING, 1.0)

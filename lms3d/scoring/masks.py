@@ -1,17 +1,10 @@
-"""How good a segmentation is: region Dice during training (Keras), and Dice, HD95, sensitivity, specificity (NumPy).
-
-Definitions are those of the BraTS challenge. This module imports TensorFlow only when the Keras metric is asked for.
-"""
+"""Dice, sensitivity, specificity and HD95 of two masks (X, Y, Z) bool, as the BraTS challenge defines them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from lms3d.scoring.keras_dice import RegionDice as RegionDice
 
 HD95_ONE_EMPTY_MM = 373.13
 """The diagonal of the 240x240x155 mm grid: what BraTS gives when one of the two masks is empty."""
@@ -20,14 +13,6 @@ HD95_ONE_EMPTY_MM = 373.13
 def region_masks(labels: np.ndarray, regions: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
     """Label map (X, Y, Z) -> one boolean mask (X, Y, Z) per region; a region is a union of label values."""
     return {name: np.isin(labels, values) for name, values in regions.items()}
-
-
-def region_dice(prediction: np.ndarray, truth: np.ndarray, regions: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """Dice of two label maps (X, Y, Z) per region. ValueError when their shapes differ."""
-    if prediction.shape != truth.shape:
-        raise ValueError(f"prediction has shape {prediction.shape}, truth {truth.shape}; expected the same")
-    predicted, true = region_masks(prediction, regions), region_masks(truth, regions)
-    return {name: dice(predicted[name], true[name]) for name in regions}
 
 
 def dice(prediction: np.ndarray, truth: np.ndarray) -> float:
@@ -43,7 +28,7 @@ def sensitivity(prediction: np.ndarray, truth: np.ndarray) -> float:
 
 
 def specificity(prediction: np.ndarray, truth: np.ndarray) -> float:
-    """Share of the rest that was left alone, |not P and not T| / |not T|; 1 where truth is everywhere."""
+    """Share of the rest that was not marked, |not P and not T| / |not T|; 1 where truth is everywhere."""
     negatives = truth.size - np.count_nonzero(truth)
     return np.count_nonzero(~(prediction | truth)) / negatives if negatives else 1.0
 
@@ -72,11 +57,3 @@ def _box_around(mask: np.ndarray) -> tuple[slice, ...]:
         hit = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
         spans.append(slice(int(hit[0]), int(hit[-1]) + 1))
     return tuple(spans)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "RegionDice":
-        from lms3d.scoring.keras_dice import RegionDice
-
-        return RegionDice
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

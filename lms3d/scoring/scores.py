@@ -1,62 +1,24 @@
-"""Scores of predictions: one record per (predictions, case, space, region), and tables of them.
+"""Scores of segmentations: a row for each (predictions, case, space, region), a column for each of `columns.COLUMNS`.
 
-Records are plain values. `summarise` gives the numbers of a box plot, `average_over_models` the case study's mean over
-the models of one resolution. Tables are written as CSV for programs and as Markdown for people.
+Rows lie in a pandas DataFrame, NaN where a column was not measured. `summarise` gives the numbers of a box plot,
+`average_over_models` the LMS case study's mean over the models of one resolution.
 """
 
 from __future__ import annotations
 
-import csv
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from lms3d.files import replacing
-from lms3d.scoring import masks
+from lms3d.scoring import tables
+from lms3d.scoring.columns import COLUMNS, HEADLINE
 
-SPACES = ("native", "cube")
-"""The grid of the files, and the cube of the network."""
+KEYS = ["predictions", "case", "space", "region"]
+"""predictions: label of the predictions folder, or of a group of models. space: one of `columns.SPACES`."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """How well one region of one case was found."""
-
-    predictions: str
-    """Label of the predictions folder, or of the group of models."""
-    case: str
-    space: str
-    """One of SPACES."""
-    region: str
-    dice: float
-    sensitivity: float
-    specificity: float
-    hd95_mm: float | None = None
-    """95th percentile of the surface distance; None where it was not asked for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """Dice of one region over all cases."""
-
-    predictions: str
-    space: str
-    region: str
-    cases: int
-    mean: float
-    std: float
-    minimum: float
-    lower_quartile: float
-    median: float
-    upper_quartile: float
-    maximum: float
-    mean_sensitivity: float
-    mean_specificity: float
-    mean_hd95_mm: float | None = None
+_GROUP = ["predictions", "space", "region"]
 
 
 def score(
@@ -66,103 +28,73 @@ def score(
     predictions: str,
     case: str,
     space: str,
-    spacing_mm: Sequence[float] | None = None,
-) -> list[Record]:
-    """One record per region; both arguments map a region to its boolean mask (X, Y, Z).
+    spacing_mm: Sequence[float],
+    requested: Collection[str] = (),
+) -> list[dict[str, Any]]:
+    """A row for each region; `prediction` and `truth` map a region to its boolean mask (X, Y, Z).
 
-    spacing_mm: voxel size for HD95; None leaves it out, which is much faster.
+    spacing_mm: voxel size. requested: columns to measure beside those that always are.
     """
+    measured = {
+        name: COLUMNS[name]
+        for name in COLUMNS.names
+        if space in COLUMNS[name].spaces and (name in requested or not COLUMNS[name].on_request)
+    }
     return [
-        Record(
-            predictions=predictions,
-            case=case,
-            space=space,
-            region=region,
-            dice=masks.dice(prediction[region], mask),
-            sensitivity=masks.sensitivity(prediction[region], mask),
-            specificity=masks.specificity(prediction[region], mask),
-            hd95_mm=None if spacing_mm is None else masks.hausdorff95(prediction[region], mask, spacing_mm),
-        )
+        {"predictions": predictions, "case": case, "space": space, "region": region}
+        | {name: one.measure(prediction[region], mask, spacing_mm) for name, one in measured.items()}
         for region, mask in truth.items()
     ]
 
 
-def summarise(records: Iterable[Record]) -> list[Summary]:
-    """One summary per (predictions, space, region), in the order in which they first occur."""
-    groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
-    for record in records:
-        groups[record.predictions, record.space, record.region].append(record)
-    return [_summary(group) for group in groups.values()]
+def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """The rows of `score`, with every column."""
+    return pd.DataFrame(list(rows), columns=[*KEYS, *COLUMNS.names]).astype(dict.fromkeys(COLUMNS.names, float))
 
 
-def _summary(group: list[Record]) -> Summary:
-    dice = np.array([record.dice for record in group])
-    low, lower, median, upper, high = (float(value) for value in np.percentile(dice, (0, 25, 50, 75, 100)))
-    distances = [record.hd95_mm for record in group if record.hd95_mm is not None]
-    return Summary(
-        predictions=group[0].predictions,
-        space=group[0].space,
-        region=group[0].region,
-        cases=len(group),
-        mean=float(dice.mean()),
-        std=float(dice.std()),
-        minimum=low,
-        lower_quartile=lower,
-        median=median,
-        upper_quartile=upper,
-        maximum=high,
-        mean_sensitivity=float(np.mean([record.sensitivity for record in group])),
-        mean_specificity=float(np.mean([record.specificity for record in group])),
-        mean_hd95_mm=float(np.mean(distances)) if distances else None,
-    )
+def summarise(scores: pd.DataFrame) -> pd.DataFrame:
+    """A row for each (predictions, space, region), in the order in which they first occur: spread of the headline
+    column over the cases (standard deviation of the population), mean of all others."""
+    groups = scores.groupby(_GROUP, sort=False)
+    values = groups[HEADLINE]
+    summary = {
+        "cases": groups.size(),
+        "mean": values.mean(),
+        "std": values.std(ddof=0),
+        "minimum": values.min(),
+        "lower_quartile": values.quantile(0.25),
+        "median": values.median(),
+        "upper_quartile": values.quantile(0.75),
+        "maximum": values.max(),
+        **{f"mean_{name}": groups[name].mean() for name in COLUMNS.names if name != HEADLINE},
+    }
+    return pd.DataFrame(summary).reset_index()
 
 
-def average_over_models(records: Iterable[Record], group_of: Mapping[str, str]) -> list[Record]:
-    """The mean over the models of a group, per case, space and region.
+def average_over_models(scores: pd.DataFrame, group_of: Mapping[str, str]) -> pd.DataFrame:
+    """The mean over the models of a group, for each case, space and region; groups in the order of `group_of`.
 
-    group_of: label of predictions -> label of their group, which becomes the record's `predictions`.
+    group_of: label of predictions -> label of their group, which stands in its place.
     """
-    groups: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)
-    for record in records:
-        groups[group_of[record.predictions], record.case, record.space, record.region].append(record)
-    return [replace(_mean(members), predictions=key[0]) for key, members in groups.items()]
-
-
-def _mean(records: list[Record]) -> Record:
-    distances = [record.hd95_mm for record in records if record.hd95_mm is not None]
-    return replace(
-        records[0],
-        dice=float(np.mean([record.dice for record in records])),
-        sensitivity=float(np.mean([record.sensitivity for record in records])),
-        specificity=float(np.mean([record.specificity for record in records])),
-        hd95_mm=float(np.mean(distances)) if distances else None,
+    order = list(dict.fromkeys(group_of.values()))
+    grouped = scores.assign(predictions=scores["predictions"].map(group_of))
+    means = grouped.groupby(KEYS, sort=False).mean().reset_index()
+    return means.sort_values(
+        "predictions", key=lambda labels: labels.map(order.index), kind="stable", ignore_index=True
     )
 
 
-def write_csv(rows: Sequence[Record] | Sequence[Summary], path: Path) -> None:
-    """One line per row, columns named as the fields; figures with six decimals."""
-    names = [field.name for field in fields(rows[0])]
-    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({name: _csv_text(value) for name, value in asdict(row).items()})
-
-
-def to_markdown(summaries: Sequence[Summary]) -> str:
-    """A table of Dice per predictions, space and region."""
-    with_hd95 = any(summary.mean_hd95_mm is not None for summary in summaries)
-    head = ["predictions", "space", "region", "cases", "mean ± std", "median (quartiles)", "sensitivity", "specificity"]
-    lines = [head + ["HD95 mm"] * with_hd95, ["---"] * (len(head) + with_hd95)]
-    for row in summaries:
-        cells = [row.predictions, row.space, row.region, str(row.cases), f"{row.mean:.3f} ± {row.std:.3f}"]
-        cells.append(f"{row.median:.3f} ({row.lower_quartile:.3f}-{row.upper_quartile:.3f})")
-        cells += [f"{row.mean_sensitivity:.3f}", f"{row.mean_specificity:.4f}"]
-        lines.append(cells + [f"{row.mean_hd95_mm:.1f}" if row.mean_hd95_mm is not None else ""] * with_hd95)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
-
-
-def _csv_text(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6f}" if isinstance(value, float) else str(value)
+def to_markdown(summary: pd.DataFrame) -> str:
+    """The table of a summary, without the columns that were not measured."""
+    others = {name: COLUMNS[name] for name in COLUMNS.names if name != HEADLINE}
+    others = {name: one for name, one in others.items() if summary[f"mean_{name}"].notna().any()}
+    head = [*_GROUP, "cases", "mean ± std", "median (quartiles)", *(one.title for one in others.values())]
+    rows = []
+    for row in summary.to_dict("records"):
+        quartiles = f"{row['median']:.3f} ({row['lower_quartile']:.3f}-{row['upper_quartile']:.3f})"
+        means = ((row[f"mean_{name}"], one.decimals) for name, one in others.items())
+        rows.append([
+            *(row[key] for key in _GROUP), str(row["cases"]), f"{row['mean']:.3f} ± {row['std']:.3f}", quartiles,
+            *("" if np.isnan(mean) else f"{mean:.{decimals}f}" for mean, decimals in means),
+        ])  # fmt: skip
+    return tables.markdown(head, rows)

@@ -1,26 +1,88 @@
-"""A trained network applied to whole volumes or images, with or without LMS, alone or as a mean over symmetries.
+"""A trained network applied to whole volumes or images, with or without LMS.
 
-Inference holds far less than training (nothing waits for a backward pass), but at a high resolution under a small limit
-the widest layers alone may not fit; LMS rewrites the inference graph as it does the training graph.
+Inference holds far less than training, as nothing waits for a backward pass. At a high resolution under a small limit
+the widest layers alone may still not fit: LMS rewrites the inference graph as it does the training graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lms3d.errors import DoesNotFit
+from lms3d.config import TrainConfig
+from lms3d.errors import DoesNotFit, InputError
+
+if TYPE_CHECKING:
+    from lms3d.keras_step.callback import LMS
 
 Predictor = Callable[[np.ndarray], np.ndarray]
 """Normalised volume (N, N, N, 4) -> probabilities (N, N, N, C), or image (N, N, 3) -> probabilities (C,); all float32."""
 
 
+@contextmanager
+def network(run_dir: Path, trained: TrainConfig, *, lms: bool | None, limit: int | None) -> Iterator[Predictor]:
+    """Starts TensorFlow; yields the best network of a run as a function of one sample.
+
+    lms, limit (bytes): None takes those that the run was trained with.
+    """
+    from lms3d.device import startup
+
+    limit = trained.memory_limit if limit is None else limit
+    startup.start_tensorflow(memory_limit_bytes=limit, precision=trained.precision)
+    model = load_model(run_dir / "best.keras")
+    with rewriter(trained, wanted=lms, limit=limit) as used:
+        yield predictor(model, trained.resolution, lms=used)
+
+
+@contextmanager
+def rewriter(trained: TrainConfig, *, wanted: bool | None, limit: int | None) -> Iterator[LMS | None]:
+    """LMS for the inference graph, or None. The tier is the run's; TFLMS parameters belong to the training step."""
+    if not (trained.lms if wanted is None else wanted):
+        yield None
+        return
+    from lms3d.keras_step.callback import LMS
+
+    lms = LMS(memory_limit=limit, tier=trained.swap_tier, swap_dir=trained.swap_dir)
+    try:
+        yield lms
+    finally:
+        lms.close()  # removes its swap files
+
+
+def require_weights(run_dir: Path) -> None:
+    """InputError for a run without its best weights."""
+    if not (run_dir / "best.keras").is_file():
+        raise InputError(
+            f"{run_dir / 'best.keras'}: found nothing; expected the best weights of a run; train at least one epoch "
+            f"with `python -m lms3d.train --output {run_dir}`"
+        )
+
+
+def load_model(path: Path) -> Any:
+    """The model in a .keras file that training saved. Raises DoesNotFit, or InputError for any other file."""
+    import keras
+    import tensorflow as tf
+
+    import models  # noqa: F401  (registers its layers)
+
+    try:
+        return keras.models.load_model(path, compile=False)
+    except tf.errors.ResourceExhaustedError:
+        raise DoesNotFit(f"{path}: the weights alone need more memory than there is; raise --memory-limit") from None
+    except Exception as error:
+        raise InputError(
+            f"{path}: found a model that cannot be loaded ({error}); expected what lms3d.train saves; train again"
+        ) from None
+
+
 def predictor(model: Any, resolution: int, *, lms: Any = None) -> Predictor:
     """`model` as a function of one volume or image, traced once for batch 1 and the given resolution.
 
-    lms: an `lms3d.LMS` that rewrites the traced function; None runs it as it is.
+    lms: an `lms3d.LMS` that rewrites the traced function; None runs it unchanged.
     The function raises DoesNotFit when memory runs out.
     """
     import tensorflow as tf
@@ -40,23 +102,8 @@ def predictor(model: Any, resolution: int, *, lms: Any = None) -> Predictor:
                 raise lms.storage_error from None
             if not isinstance(error, tf.errors.ResourceExhaustedError):
                 raise
-            advice = ("" if lms is not None else "try --lms, or ") + "give more with --memory-limit"
-            work = "segmenting" if axes == 3 else "looking"
-            raise DoesNotFit(f"{work} at {resolution}^{axes} needs more memory than there is; {advice}") from None
+            advice = ("" if lms is not None else "try --lms, or ") + "raise --memory-limit"
+            raise DoesNotFit(f"inference at {resolution}^{axes} needs more memory than there is; {advice}") from None
         return probabilities.numpy()[0]
 
     return predict
-
-
-def mean_over_symmetries(
-    predict: Predictor, image: np.ndarray, symmetries: Iterable[tuple[Callable[..., Any], Callable[..., Any]]]
-) -> np.ndarray:
-    """Mean of undo(predict(do(image))) over pairs (do, undo) of array functions: (N, N, N, 4) -> (N, N, N, C)."""
-    total, count = None, 0
-    for do, undo in symmetries:
-        probabilities = undo(predict(np.ascontiguousarray(do(image))))
-        total = probabilities.astype(np.float32) if total is None else np.add(total, probabilities, out=total)
-        count += 1
-    if total is None:
-        raise ValueError("symmetries: none given; expected at least the identity")
-    return total / np.float32(count)

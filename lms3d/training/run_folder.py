@@ -6,7 +6,7 @@ import contextlib
 import platform
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, count
 from pathlib import Path
@@ -26,14 +26,17 @@ _LIBRARIES = ("tensorflow", "keras", "numpy", "nibabel", "SimpleITK", "nilearn",
 _DECISIVE = ("lms3d", "tensorflow", "keras", "numpy")
 
 
-def choose(given: dict[str, Any], output: Path | None, resume: bool, lock: RunLock) -> tuple[TrainConfig, Path, bool]:
+def choose(
+    given: dict[str, Any], output: Path | None, resume: bool, lock: RunLock, *, chosen: Callable[..., TrainConfig]
+) -> tuple[TrainConfig, Path, bool]:
     """The options of the run, its folder, of which `lock` is taken, and whether there is a checkpoint to go on from.
 
-    given: the options that the user wrote. A resumed run takes all others from its config.json. Without `output` a new
-    run gets a new folder under runs/, and a resumed one is the latest there (of the network and resolution, if given).
+    given: the options that the user wrote. chosen: fills in the others (`lms3d.tasks.chosen`); a resumed run takes them
+    from its config.json. Without `output` a new run gets a new folder under runs/, and a resumed one is the latest there
+    (of the network and resolution, if given).
     """
     if resume:
-        run_dir = output or _latest(given)
+        run_dir = output or _latest(given, chosen)
         if run_dir is not None:
             claim(run_dir, lock)
             if (run_dir / "config.json").exists():
@@ -41,7 +44,7 @@ def choose(given: dict[str, Any], output: Path | None, resume: bool, lock: RunLo
                 _tell_of_other_versions(run_dir, content)
                 return config.resumed(stored, given, run_dir), run_dir, bool(checkpoint.generations(run_dir))
         console.say(f"--resume: there is no run in {run_dir or DEFAULT_PARENT} to go on with; starting a new one")
-    new = config.chosen(given)
+    new = chosen(given)
     if output is None:
         return new, _unused(new, lock), False
     if not resume and holds_results(output):
@@ -177,8 +180,8 @@ def _ours(run_dir: Path, lock: RunLock) -> bool:
     return _taken(run_dir, lock) and (made or lock.locked) and not holds_results(run_dir)
 
 
-def _latest(given: dict[str, Any]) -> Path | None:
-    name = re.escape(_name(config.chosen(given))) if {"task", "model", "resolution"} & given.keys() else ".*"
+def _latest(given: dict[str, Any], chosen: Callable[..., TrainConfig]) -> Path | None:
+    name = re.escape(_name(chosen(given))) if {"task", "model", "resolution"} & given.keys() else ".*"
     saved = {
         path: max(one.stat().st_mtime for one in generations)
         for path in DEFAULT_PARENT.glob("*")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lms3d import console
-from lms3d.scoring.figures import plots
+from lms3d.scoring.figures import curves, steps
 from lms3d.units import format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def draw(folder: Path, *, title: str, report: Report, history: History) -> None:
     """training.png and memory.png in `folder`: what every run has."""
     if history.rows:
-        plots.training_curves(history.rows, folder / "training.png")
-    plots.memory_timeline(
+        curves.training_curves(history.rows, folder / "training.png")
+    steps.memory_timeline(
         report.timeline_bytes if report.rewritten else (), report.unedited_timeline_bytes, folder / "memory.png",
         limit_bytes=report.limit_bytes, measured_peak_bytes=report.measured_peak_bytes,
         title=f"Memory over one training step of {title}",

@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 class Material(Protocol):
     """What is learned from. It knows no rank: datasets are made for a world, which may shrink while a job runs."""
 
-    training_count: int
-    """Samples of a pass over the training data, of all ranks together."""
+    @property
+    def training_count(self) -> int:
+        """Samples of a pass over the training data, of all ranks together."""
 
-    validation_count: int
+    @property
+    def validation_count(self) -> int:
+        """Samples of a pass over the validation data."""
 
-    described: Mapping[str, Any]
-    """For config.json: "data" with the fingerprint of the data, and whatever prediction needs."""
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """For config.json: "data" with the fingerprint of the data, and whatever prediction needs."""
 
     def training(self, first_sample: int, world: World) -> tf.data.Dataset:
         """This rank's batches of the endless stream of samples, from number `first_sample` on."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 
-from data.brats.schema import CHANNELS
+from data.brats.cache import Cache
+from data.brats.case import Case, load_images, load_truth
+from data.brats.schema import CHANNELS, LabelSchema
 
 SHAPE = (20, 24, 18)
 AFFINE = np.array([[-1.0, 0, 0, 0], [0, -1, 0, 239], [0, 0, 1, 0], [0, 0, 0, 1]])
@@ -39,3 +42,14 @@ def write_case(folder: Path, arrays: dict, names: dict = EARLY, *, stem: str = "
     for name, array in arrays.items():
         save(array, folder / f"{stem or folder.name}{names[name]}{ending}")
     return folder
+
+
+def check_case(case: Case, schema: LabelSchema) -> None:
+    """Reads every file of a case; DataError for the first that cannot be used."""
+    images, affine = load_images(case)
+    load_truth(case, schema, images.shape[:3], affine)
+
+
+def reopened(cache: Cache) -> Cache:
+    """The same cache, of which nothing was read yet."""
+    return replace(cache, _entries={}, _verified=set())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import DataError, data_error, unwrap
+from data.errors import DataError, unwrap
 from data.workers import run_all, worker_count
 
 
@@ -15,7 +15,7 @@ def touch(folder: Path, number: int) -> None:
 
 def fail_on_two(number: int) -> None:
     if number == 2:
-        raise data_error("two.nii.gz", found="2", expected="any other\nnumber", advice="leave it out")
+        raise DataError("two.nii.gz: found 2; expected any other\nnumber; leave it out")
 
 
 def end_at_once() -> None:

@@ -7,15 +7,13 @@ import json
 import pytest
 
 from experiments import compare_resolutions as compare
-from lms3d import evaluate
-from lms3d.scoring.scores import Record
-from lms3d.tasks.brats import label_maps
+from lms3d.scoring import scores
+from lms3d.tasks.brats import evaluate, label_maps
 
 
-def record(label: str, case: str, dice: float, region: str = "WT", space: str = "cube") -> Record:
-    return Record(
-        predictions=label, case=case, space=space, region=region, dice=dice, sensitivity=dice, specificity=1.0
-    )  # fmt: skip
+def row(label: str, case: str, dice: float, region: str = "WT", space: str = "cube") -> dict:
+    return {"predictions": label, "case": case, "space": space, "region": region, "dice": dice, "sensitivity": dice,
+            "specificity": 1.0}  # fmt: skip
 
 
 @pytest.fixture
@@ -47,12 +45,12 @@ def commands(monkeypatch):
     monkeypatch.setattr(label_maps, "load_all", lambda _: folders)
     places = [(region, space) for region in ("WT", "ET") for space in ("native", "cube")]
     scored = [
-        record(label, case, dice[label] + 0.1 * (case == "b"), *place)
+        row(label, case, dice[label] + 0.1 * (case == "b"), *place)
         for label in labels
         for case in "ab"
         for place in places
     ]
-    monkeypatch.setattr(evaluate, "score_all", lambda *_, **__: scored)
+    monkeypatch.setattr(evaluate, "score_all", lambda *_, **__: scores.frame(scored))
     return made
 
 
@@ -108,5 +106,5 @@ def test_low_must_be_lower(tmp_path, capsys):
 
 
 def test_differences_are_paired():
-    records = [record("32³", "a", 0.2), record("32³", "b", 0.6), record("48³", "a", 0.5), record("48³", "b", 0.5)]
-    assert compare.differences(records, "32³", "48³") == [("cube", "WT", 0.4, 0.5, 1, 2)]
+    found = scores.frame([row("32³", "a", 0.2), row("32³", "b", 0.6), row("48³", "a", 0.5), row("48³", "b", 0.5)])
+    assert compare.differences(found, "32³", "48³") == [("cube", "WT", 0.4, 0.5, 1, 2)]

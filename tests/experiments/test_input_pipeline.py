@@ -122,7 +122,7 @@ def _cores(tmp_path: Path) -> str:
 def test_other_settings_do_not_mix_with_what_is_there(fakes, tmp_path, capsys):
     assert run(tmp_path, "--ranks", "1", "--kinds", "training") == 0
     assert run(tmp_path, "--ranks", "1", "--kinds", "training", "--batch-size", "64") == 2
-    assert "batch_size: found 64" in capsys.readouterr().err
+    assert "--batch-size: found 64" in capsys.readouterr().err
 
 
 def test_a_broken_rank_fails_its_part_and_leaves_the_others(fakes, tmp_path, capsys):

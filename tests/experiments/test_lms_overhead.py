@@ -11,7 +11,7 @@ import pytest
 from experiments import lms_overhead
 from experiments.overhead import bench, figure, parts, process, results, schedule
 from experiments.overhead.parts import MIB, Part, Result
-from lms3d.scoring.figures import plots
+from lms3d.scoring.figures.style import plt
 
 WITHOUT, WITH = 1000, 290  # MiB: the smallest limits of the imitated machine
 PEAK = 900 * MIB
@@ -247,7 +247,7 @@ def test_no_figure_without_data(tmp_path):
 
 
 def test_a_step_that_is_too_slow_for_the_figure_has_its_ratio_beside_it():
-    axis = plots.plt.subplots()[1]
+    axis = plt.subplots()[1]
     figure._points(axis, [(40.0, 10.48), (50.0, 1.1)], parts.RECOMPUTE_ALL, "red", ">")
     assert axis.lines[0].get_ydata().tolist() == [figure.MOST, 1.1]
     assert [text.get_text() for text in axis.texts] == ["10.5 x \N{UPWARDS ARROW}"]

@@ -19,6 +19,7 @@ from lms3d import evaluate, predict
 from lms3d.config import TrainConfig
 from lms3d.device import startup
 from lms3d.tasks import inference
+from lms3d.tasks.brats import predict as segmentation
 
 VALIDATION = ("BraTS20_Training_002", "BraTS20_Training_004")
 RESOLUTION = 16
@@ -104,9 +105,9 @@ def test_tta_is_the_mean_over_all_symmetries():
     model = network()
     run = inference.predictor(model, 16)
     turned = [augment.apply(model(augment.apply(image, k)[None]).numpy()[0], augment.inverse(k)) for k in range(48)]
-    found = predict._probabilities(run, image, tta=True)
+    found = segmentation.probabilities(run, image, tta=True)
     np.testing.assert_allclose(found, np.mean(turned, axis=0), atol=1e-5)
-    again = predict._probabilities(run, augment.apply(image, 7), tta=True)
+    again = segmentation.probabilities(run, augment.apply(image, 7), tta=True)
     np.testing.assert_allclose(again, augment.apply(found, 7), atol=1e-5)  # a symmetric answer, by construction
 
 

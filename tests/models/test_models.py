@@ -11,6 +11,8 @@ import pytest
 import tensorflow as tf
 
 import models
+from lms3d.tasks import TASKS
+from models import registry
 
 SMALL = {"filters": (2, 4, 4, 4, 4)}
 
@@ -24,7 +26,7 @@ def test_parameters_do_not_depend_on_the_resolution():
     assert sizes == {5_888_307}
 
 
-@pytest.mark.parametrize("name", sorted(models.VOLUMES))
+@pytest.mark.parametrize("name", models.names(models.VOLUMES))
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_output_is_a_float32_probability_per_voxel_and_channel(name, outputs):
     model = models.build(name, input_shape=(16, 32, 16, 4), outputs=outputs, **SMALL)
@@ -35,7 +37,7 @@ def test_output_is_a_float32_probability_per_voxel_and_channel(name, outputs):
     assert (y < 1).all()
 
 
-@pytest.mark.parametrize("name", sorted(models.VOLUMES))
+@pytest.mark.parametrize("name", models.names(models.VOLUMES))
 def test_every_weight_gets_a_finite_gradient(name):
     model = models.build(name, input_shape=(16, 16, 16, 4), **SMALL)
     x = tf.random.stateless_normal((1, 16, 16, 16, 4), (0, 1))
@@ -69,7 +71,7 @@ def test_a_wrong_name_or_shape_is_told(name, shape, says):
         models.build(name, input_shape=shape)
 
 
-@pytest.mark.parametrize("name", sorted(models.VOLUMES))
+@pytest.mark.parametrize("name", models.names(models.VOLUMES))
 def test_a_saved_model_loads_in_a_new_process_after_import_models(name, tmp_path):
     path = tmp_path / "model.keras"
     model = models.build(name, input_shape=(16, 16, 16, 4), **SMALL)
@@ -83,6 +85,28 @@ def test_a_saved_model_loads_in_a_new_process_after_import_models(name, tmp_path
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True)
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), model(x))
+
+
+def test_the_tasks_offer_every_network_and_no_other():
+    offered = {name: TASKS[name].choices.models for name in TASKS.names}
+    assert sorted(offered["brats"]) == models.names(models.VOLUMES)
+    assert sorted(offered["chexnet"]) == models.names(models.IMAGES)
+
+
+def test_a_network_that_somebody_adds(monkeypatch):
+    monkeypatch.setattr(registry, "NETWORKS", dict(registry.NETWORKS))
+
+    @models.register("mine", takes=models.VOLUMES)
+    def build(input_shape, outputs=2):
+        inputs = keras.Input(input_shape)
+        return keras.Model(inputs, keras.layers.Conv3D(outputs, 1, activation="sigmoid")(inputs))
+
+    assert models.build("mine", input_shape=(16, 16, 16, 4)).output_shape == (None, 16, 16, 16, 2)
+    assert "mine" in models.names(models.VOLUMES)
+    with pytest.raises(ValueError, match="mine: each axis of the volume must be a multiple of 16"):
+        models.build("mine", input_shape=(16, 16, 17, 4))
+    with pytest.raises(ValueError, match="the name is taken"):
+        models.register("unet3d", takes=models.VOLUMES)
 
 
 def test_training_lowers_the_loss():

@@ -1,7 +1,7 @@
-"""The Dice box plot: one panel per region, one box per predictions, one dot per case.
+"""The box plot of a metric column: one panel per region, one box per predictions, one dot per case.
 
 As in the LMS case study: the box spans the quartiles, the line is the median, the diamond the mean, whiskers reach the
-last case within 1.5 times the box's height. Colours are those of Okabe and Ito, which colour-blind readers can tell.
+last case within 1.5 times the box's height.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from lms3d.files import replacing
-from lms3d.scoring.scores import Record
+from lms3d.scoring.columns import COLUMNS, HEADLINE
+from lms3d.scoring.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 LONGEST_TICK = 9  # characters; longer names go to a legend
 REGION_TITLES = {"WT": "Whole tumour", "TC": "Tumour core", "ET": "Enhancing tumour"}
 _PAPER = {
@@ -32,27 +34,29 @@ _PAPER = {
 }
 
 
-def draw(records: Sequence[Record], space: str, path: Path, *, title: str = "") -> list[Path]:
-    """Draw the records of one space; writes `path` (.png, 300 dpi) and the same as .pdf, and returns both."""
+def draw(scores: pd.DataFrame, space: str, path: Path, *, column: str = HEADLINE, title: str = "") -> list[Path]:
+    """Draws a column of the scores of one space; writes `path` (.png, 300 dpi) and the same as .pdf, and returns both."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    chosen = [record for record in records if record.space == space]
-    regions = list(dict.fromkeys(record.region for record in chosen))
-    labels = list(dict.fromkeys(record.predictions for record in chosen))
+    shown, values = COLUMNS[column], scores[scores["space"] == space].rename(columns={column: "value"})
+    regions, labels = values["region"].unique(), list(values["predictions"].unique())
     with rc_context(_PAPER):
         width = max(1.7, 0.55 * len(labels) + 0.9)
         figure = Figure(figsize=(0.6 + width * len(regions), 3.4), layout="constrained")
         panels = figure.subplots(1, len(regions), sharey=True, squeeze=False)[0]
         for panel, region in zip(panels, regions, strict=True):
-            _panel(panel, chosen, region, labels)
-        panels[0].set_ylabel("Dice")
-        lowest = min(record.dice for record in chosen)
-        panels[0].set_ylim(min(0.8, np.floor(10 * lowest) / 10) - 0.015, 1.015)
+            of_region = values[values["region"] == region]
+            groups = [of_region.loc[of_region["predictions"] == label, "value"].dropna() for label in labels]
+            _panel(panel, groups, labels, f"{REGION_TITLES.get(region, region)} ({region})")
+        panels[0].set_ylabel(shown.title)
+        if not shown.unit:
+            panels[0].set_ylim(min(0.8, np.floor(10 * values["value"].min()) / 10) - 0.015, 1.015)
         if max(map(len, labels)) > LONGEST_TICK:
             _name_below(figure, panels, labels)
-        cases = len({record.case for record in chosen})
-        figure.suptitle(title or f"Dice per case, {space} space, {cases} case{'s' if cases > 1 else ''}", fontsize=10)
+        cases = values["case"].nunique()
+        default = f"{shown.title} per case, {space} space, {cases} case{'s' if cases > 1 else ''}"
+        figure.suptitle(title or default, fontsize=10)
         paths = [path.with_suffix(".png"), path.with_suffix(".pdf")]
         for one in paths:
             with replacing(one) as partial:
@@ -60,9 +64,8 @@ def draw(records: Sequence[Record], space: str, path: Path, *, title: str = "") 
     return paths
 
 
-def _panel(panel: Any, records: Sequence[Record], region: str, labels: Sequence[str]) -> None:
+def _panel(panel: Any, groups: Sequence[Sequence[float]], labels: Sequence[str], title: str) -> None:
     """One region: a box for each of `labels`, and every case as a dot."""
-    groups = [[r.dice for r in records if r.region == region and r.predictions == label] for label in labels]
     boxes = panel.boxplot(
         groups,
         widths=0.55,
@@ -80,7 +83,7 @@ def _panel(panel: Any, records: Sequence[Record], region: str, labels: Sequence[
         box.set(facecolor=colour, alpha=0.45, linewidth=0.9)
         places = number + 1 + jitter.uniform(-0.13, 0.13, len(group))
         panel.scatter(places, group, s=9, color=colour, edgecolor="0.15", linewidth=0.4, zorder=3)
-    panel.set_title(f"{REGION_TITLES.get(region, region)} ({region})", fontsize=9)
+    panel.set_title(title, fontsize=9)
     panel.set_xticks(range(1, len(labels) + 1), labels)
 
 

@@ -5,34 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
 from lms3d.scoring.auroc import ClassScore, Scores
-from lms3d.scoring.auroc_table import PUBLISHED
-from lms3d.scoring.figures import plots
-from lms3d.scoring.figures.plots import BLUE, GREEN, GREY, ORANGE
+from lms3d.scoring.figures.style import BLUE, GREEN, GREY, ORANGE, plain, plt, save
+from lms3d.scoring.tables import PUBLISHED
 
 COLUMNS = 5
 Curve = tuple[np.ndarray, np.ndarray]
 
 
 def roc_curves(scores: Scores, curves: Mapping[str, Curve], path: Path, *, title: str) -> Path:
-    """A panel per class, with all other classes pale behind it: 14 curves in one pair of axes cannot be told apart.
+    """A panel per class, with all others pale behind it: 14 curves in one panel cannot be told apart.
 
     curves: class -> false and true positive rates, (K,) each; a class without one gets a panel that says so.
     """
     rows = -(-len(scores.classes) // COLUMNS)
     figure, axes = plt.subplots(
-        rows,
-        COLUMNS,
-        figsize=(2.3 * COLUMNS, 2.45 * rows),
-        sharex=True,
-        sharey=True,
-        layout="constrained",
+        rows, COLUMNS, figsize=(2.3 * COLUMNS, 2.45 * rows), sharex=True, sharey=True, layout="constrained",
         squeeze=False,
-    )
+    )  # fmt: skip
     for axis, one in zip(axes.flat, scores.classes, strict=False):
         _panel(axis, one, curves)
     for axis in axes.flat[len(scores.classes) :]:
@@ -47,7 +40,7 @@ def roc_curves(scores: Scores, curves: Mapping[str, Curve], path: Path, *, title
     ends = "" if np.isnan(scores.low) else f" ({scores.low:.3f}-{scores.high:.3f})"
     figure.suptitle(f"{title}: mean AUROC {scores.mean:.3f}{ends}")
     figure.supxlabel("blue: the pathology named above; grey: all others; dotted: chance", fontsize=8, color=GREY)
-    return plots._save(figure, path)
+    return save(figure, path)
 
 
 def _panel(axis: Axes, one: ClassScore, curves: Mapping[str, Curve]) -> None:
@@ -64,7 +57,7 @@ def _panel(axis: Axes, one: ClassScore, curves: Mapping[str, Curve]) -> None:
     axis.text(0.97, 0.05, text, ha="right", va="bottom", fontsize=8, transform=axis.transAxes)
     axis.set_title(one.name.replace("_", " "), fontsize=9)
     axis.set(xlim=(0, 1), ylim=(0, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1), aspect="equal")
-    plots._plain(axis)
+    plain(axis)
 
 
 def areas(scores: Scores, path: Path, *, title: str) -> Path:
@@ -86,5 +79,5 @@ def areas(scores: Scores, path: Path, *, title: str) -> Path:
     axis.set(xlabel="AUROC (0.5: chance)", title=title, ylim=(len(names) - 0.5, -0.5))
     axis.set_xlim(min(0.48, float(np.nanmin(values, initial=0.5)) - 0.02), 1.005)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    plots._plain(axis)
-    return plots._save(figure, path)
+    plain(axis)
+    return save(figure, path)

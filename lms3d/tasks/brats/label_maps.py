@@ -2,14 +2,14 @@
 
 native/<case>.nii.gz     label map on the grid of the case's files, with their affine, uint8
 cube/<case>.nii.gz       label map on the cube of the network, uint8; its affine puts it over the same brain
-predictions.json         where these come from; written last, so a folder without it is unfinished
+predictions.json         where they come from; written last: a folder without it is unfinished
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,15 +56,19 @@ class Predictions:
         write_json(self.directory / INDEX, values)
 
 
-def load(path: str | Path) -> Predictions:
+def folder_in(path: Path) -> Path | None:
+    """The finished predictions folder that `path` is, or has in it as a run directory does."""
+    return next((place for place in (path, path / "predictions") if (place / INDEX).is_file()), None)
+
+
+def load(path: Path) -> Predictions:
     """The predictions in `path`: a predictions folder, or a run directory that has one. InputError otherwise."""
-    path = Path(path).expanduser()
     if not path.is_dir():
         raise InputError(
             f"{path}: found {'a file' if path.exists() else 'nothing'}; expected a folder that lms3d.predict made, "
             "or a run directory; check the path"
         )
-    directory = next((place for place in (path, path / "predictions") if (place / INDEX).is_file()), None)
+    directory = folder_in(path)
     if directory is None:
         is_run = (path / "config.json").is_file()
         raise InputError(
@@ -74,12 +78,12 @@ def load(path: str | Path) -> Predictions:
     return _read(directory)
 
 
-def load_all(paths: list[str]) -> list[Predictions]:
+def load_all(paths: Sequence[Path]) -> list[Predictions]:
     """Several predictions folders, with labels that tell them apart."""
     found = [load(path) for path in paths]
     labels = [one.label for one in found]
     if len(set(labels)) < len(labels):  # the same run twice, with and without --tta for example: use the folders
-        labels = [str(path).rstrip("/") for path in paths]
+        labels = [str(path) for path in paths]
     if len(set(labels)) < len(labels):
         raise InputError(f"PREDICTIONS: found {paths[0]} twice; expected different folders; name each once")
     return [replace(one, label=label) for one, label in zip(found, labels, strict=True)]

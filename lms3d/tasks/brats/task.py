@@ -14,6 +14,9 @@ from lms3d.console import say
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
+from lms3d.tasks.brats import label_maps
+from lms3d.tasks.brats.options import CHOICES
+from lms3d.tasks.task import Task, chief_first
 from lms3d.training import demo, run_folder
 
 if TYPE_CHECKING:
@@ -59,19 +62,20 @@ class Material:
     def validation(self, world: World) -> tf.data.Dataset:
         from data.brats import pipeline
 
-        # A rank without a case of its own looks at one that counts nothing. The batch size is that of training: a larger
+        # A rank without a case of its own evaluates one that does not count. The batch size is that of training: a larger
         # one would need more memory for the batches themselves.
         share = world.share(self.split.validation) or self.split.validation[:1]
         return pipeline.validation_dataset(self.cache, share, self.normalisation, batch_size=self.batch_size)
 
 
-class BrainTumours:
-    """See `lms3d.training.task.Task`."""
+class BrainTumours(Task):
+    """See `lms3d.tasks.task.Task`."""
 
+    choices = CHOICES
     axes = 3
     target_dtype = "uint8"
     shown = ("loss", "dice_WT")
-    plateau = (0.5, 10)  # the case study's: half the rate after ten epochs that bring nothing
+    plateau = (0.5, 10)  # the case study's: half the rate after ten epochs without progress
 
     def prepare(
         self, options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
@@ -85,23 +89,20 @@ class BrainTumours:
             say(f"No --data: using the embedded artificial brains in {brains.default_directory()} (made once)")
             folder = world.from_chief(lambda: brains.write(brains.default_directory(), progress=progress))
 
-        def cubes_of(folder: Path) -> Cache:
+        def build() -> Cache:
             cases, schema = layouts.find_cases(folder, labels=options.labels)
             return cache.build(cases, schema, options.resolution, n4=options.n4, progress=progress)
 
         for kind in (split.Split, normalise.Normalisation):
             sendable(kind)
-        # Rank 0 first: what is wrong with the data is told once, and on a shared disk the others find all made.
-        world.from_chief(lambda: cubes_of(folder) and None)
-        cubes = cubes_of(folder)
-        schema = cubes.schema
+        cubes = chief_first(world, build)
         parts = world.from_chief(lambda: _split(options, run_dir, resuming, cubes, folder))
         normalisation = world.from_chief(lambda: normalise.fit(cubes, parts.training))
         return Material(
             cache=cubes, split=parts, normalisation=normalisation, batch_size=options.batch_size, seed=options.seed,
             augment=options.augment,
             described={
-                "data": {"fingerprint": cubes.fingerprint, "schema": schema.name, "cases": len(cubes.ids)},
+                "data": {"fingerprint": cubes.fingerprint, "schema": cubes.schema.name, "cases": len(cubes.ids)},
                 "normalisation": normalisation.to_json(),
             },
         )  # fmt: skip
@@ -126,21 +127,18 @@ class BrainTumours:
         schema = material.cache.schema if material is not None else next(iter(SCHEMAS.values()))
         return [RegionDice(channels, name=f"dice_{region}") for region, channels in schema.region_channels.items()]
 
-    def callbacks(self, model: keras.Model, material: Material, world: World) -> list[Any]:
-        return []
-
     def demonstration_limit(self, options: TrainConfig) -> int | None:
         return demo.memory_limit(options.resolution)
 
     def finish(
         self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, report: Report
     ) -> None:
-        """figures/slice.png: one validation case, segmented by the best weights. Left out, and said, where that does not fit:
-        all else of the run is done by now."""
+        """figures/slice.png: one validation case, segmented by the best weights. Where that does not fit it is left out with
+        a message: the rest of the run is done."""
         import numpy as np
 
         from data.brats.schema import CHANNELS
-        from lms3d.scoring.figures import plots
+        from lms3d.scoring.figures import slices
 
         cache, case_id = material.cache, material.split.validation[0]
         image, truth = cache.image(case_id), cache.truth(case_id)
@@ -151,7 +149,7 @@ class BrainTumours:
             say(f"figures/slice.png is left out: {error}")
             return
         regions = cache.schema.regions
-        plots.slice_with_outlines(
+        slices.slice_with_outlines(
             image[..., CHANNELS.index("flair")],
             {region: np.isin(truth, values) for region, values in regions.items()},
             {region: np.isin(labels, values) for region, values in regions.items()},
@@ -159,15 +157,18 @@ class BrainTumours:
         )  # fmt: skip
 
     def results(self, run_dir: Path, history: History) -> dict[str, str]:
-        from lms3d.scoring.figures import plots
+        from data.brats.schema import REGIONS
 
         rows = {}
         if history.rows:
             best = min(history.rows, key=lambda row: row["val_loss"])
-            names = [name for name in plots.REGION_COLOURS if f"val_dice_{name}" in best]
-            dice = "  ".join(f"{name} {best[f'val_dice_{name}']:.3f}" for name in names)
+            shown = [region for region in REGIONS if f"val_dice_{region}" in best]
+            dice = "  ".join(f"{region} {best[f'val_dice_{region}']:.3f}" for region in shown)
             rows["best epoch"] = f"{best['epoch']:.0f} of {len(history.rows)}, validation Dice {dice}"
         return {**rows, "next": f"{Path(sys.executable).name} -m lms3d.predict {run_dir}"}
+
+    def recognises(self, path: Path) -> bool:
+        return label_maps.folder_in(path) is not None
 
 
 TASK = BrainTumours()
@@ -205,15 +206,11 @@ def _segment(
     run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, image: np.ndarray
 ) -> np.ndarray:
     """Labels (N, N, N) of a case (N, N, N, 4) by the best weights."""
-    from lms3d.keras_step.callback import LMS
     from lms3d.tasks import inference
     from lms3d.training.callbacks.best_weights import without_training
 
     if (run_dir / "best.keras").exists():
         without_training(model).load_weights(run_dir / "best.keras")
-    lms = LMS(memory_limit=options.memory_limit, tier=options.swap_tier, swap_dir=options.swap_dir)
-    try:
-        predict = inference.predictor(model, options.resolution, lms=lms if options.lms else None)
+    with inference.rewriter(options, wanted=None, limit=options.memory_limit) as lms:
+        predict = inference.predictor(model, options.resolution, lms=lms)
         return material.cache.schema.from_channels(predict(material.normalisation.apply(image)))
-    finally:
-        lms.close()

@@ -1,18 +1,25 @@
-"""AUROC of a predictions.csv: `python -m lms3d.evaluate` for chest X-rays."""
+"""`python -m lms3d.evaluate` for radiographs: AUROC of each finding, with intervals, as tables and figures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from data.chest_xray import collection
 from data.chest_xray.collection import FINDINGS
 from lms3d.errors import InputError, say
-from lms3d.tasks.chexnet import predict, task
+from lms3d.files import writable_folder, write_text
+from lms3d.scoring import auroc, tables
+from lms3d.scoring.auroc import Scores
+from lms3d.scoring.figures import roc
+from lms3d.tasks.chexnet import predict
 from lms3d.tasks.chexnet.predict import FILE, Image
+from lms3d.tasks.task import EvaluateRequest, Evaluation
 
-WRITTEN = ("auroc.csv", task.TABLE, "roc.png", "auroc.png")
+TABLE = "auroc.md"
 
 
 def table_in(path: Path) -> Path | None:
@@ -22,13 +29,17 @@ def table_in(path: Path) -> Path | None:
     return next((place / FILE for place in (path, path / "predictions") if (place / FILE).is_file()), None)
 
 
-def evaluate(table: Path, output: Path, *, truth: str | None = None) -> str:
-    """Write auroc.csv, auroc.md, roc.png and auroc.png to `output`; returns the table in Markdown.
-
-    truth: a ChestX-ray14 folder that knows the findings; None takes those that the table has.
-    """
+def evaluate(request: EvaluateRequest) -> Evaluation:
+    """Scores the one table in `request.predictions` against its own findings, or those of `request.truth`."""
+    table = next(table for path in request.predictions if (table := table_in(path)))
+    if (count := len(request.predictions)) > 1:
+        raise InputError(f"{table}: found {count} PREDICTIONS; chest X-rays are scored one at a time")
+    for option, given in (("--hd95", request.hd95), ("--labels", request.labels)):
+        if given:
+            raise InputError(f"{option} is for label maps, and {table} holds probabilities of findings; leave it out")
+    output = writable_folder(request.output or table.parent / "evaluation", "--output")
     images = predict.read(table)
-    known = [one for one in _with_truth(images, truth) if one.findings is not None]
+    known = [one for one in _with_truth(images, request.truth) if one.findings is not None]
     if not known:
         raise InputError(
             f"{table}: found no true findings of its {len(images)} images; expected those of some; name a ChestX-ray14 "
@@ -40,20 +51,32 @@ def evaluate(table: Path, output: Path, *, truth: str | None = None) -> str:
     probabilities = np.array([one.probabilities for one in known])
     # Without a patient an image stands for itself, as someone's only one.
     patients = [one.patient or f"image {one.name}" for one in known]
-    task.write_areas(output, output, labels, probabilities, patients, f"{table.parent.resolve().name}/{table.name}")
-    return (output / task.TABLE).read_text()
+    title = f"{table.parent.resolve().name}/{table.name}"
+    write_areas(output, output, labels, probabilities, patients, title)
+    names = ("auroc.csv", TABLE, "roc.png", "auroc.png")
+    return Evaluation(table=(output / TABLE).read_text(), written=[output / name for name in names])
 
 
 def _with_truth(images: Sequence[Image], truth: str | None) -> list[Image]:
     if truth is None:
         return list(images)
-    from data.chest_xray import collection
-
     known = collection.find_images(truth).images
     return [
-        Image(
-            name=one.name, patient=known[one.name].patient if one.name in known else one.patient,
-            findings=known[one.name].findings if one.name in known else None, probabilities=one.probabilities,
-        )
+        replace(one, patient=known[one.name].patient, findings=known[one.name].findings)
+        if one.name in known else replace(one, findings=None)
         for one in images
     ]  # fmt: skip
+
+
+def write_areas(
+    folder: Path, figures: Path, labels: np.ndarray, probabilities: np.ndarray, patients: Sequence[str], title: str,
+    remark: str = "",
+) -> Scores:  # fmt: skip
+    """auroc.csv and auroc.md in one folder, roc.png and auroc.png in another. labels, probabilities: (images, 14)."""
+    scores = auroc.score(labels, probabilities, FINDINGS, patients=patients)
+    tables.write_csv(tables.auroc_table(scores), folder / "auroc.csv")
+    write_text(folder / TABLE, tables.auroc_markdown(scores, remark))
+    title = f"{title}, {scores.images} images of {scores.patients} patients"
+    roc.roc_curves(scores, auroc.curves(labels, probabilities, FINDINGS), figures / "roc.png", title=title)
+    roc.areas(scores, figures / "auroc.png", title=title)
+    return scores

@@ -1,25 +1,26 @@
-"""The probabilities of 14 findings for radiographs, and the table that they are kept in.
+"""`python -m lms3d.predict` for radiographs: the probabilities of 14 findings, and the table that they are kept in.
 
     predictions.csv     image,patient,findings,Atelectasis,...,Hernia
 
-`findings` is the truth as ChestX-ray14 writes it (`Effusion|Mass`, `No Finding`), or empty where nobody knows it, as is
+`findings` is the truth as ChestX-ray14 writes it (`Effusion|Mass`, `No Finding`), empty where it is not known; so is
 `patient`. Probabilities have six decimals.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from data.chest_xray.collection import FINDINGS, NO_FINDING
-from lms3d.config import TrainConfig
+from lms3d.console import Report as Progress
 from lms3d.errors import InputError, say
 from lms3d.files import replacing
+from lms3d.tasks.inference import Predictor
+from lms3d.tasks.task import PredictRequest
 
 FILE = "predictions.csv"
 COLUMNS = ("image", "patient", "findings", *FINDINGS)
@@ -27,7 +28,7 @@ COLUMNS = ("image", "patient", "findings", *FINDINGS)
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """A radiograph to look at, or one that was looked at."""
+    """A radiograph, before or after prediction."""
 
     name: str
     patient: str
@@ -38,17 +39,33 @@ class Image:
     probabilities: tuple[float, ...] = ()
 
 
-def of_run(trained: TrainConfig, content: Mapping[str, Any], run_dir: Path, progress: Any) -> list[Image]:
-    """The test images of the run, at its resolution. InputError where the data is another by now."""
+def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
+    """Writes the table of the run's test images, or of all images in `request.data`."""
+    if request.labels is not None:
+        raise InputError(f"--labels is for brain scans, and {request.run_dir} has learned chest X-rays; leave it out")
+    images = _of_folder(request.data, request.trained.resolution) if request.data else _of_run(request)
+    table = request.output / FILE
+    with request.network() as network:
+        write(_predicted(images, network, request.tta, request.progress), table)
+    known = any(one.findings is not None for one in images)
+    truth = "" if known else " --truth FOLDER_WITH_TABLE"
+    return f"{len(images)} images predicted", {
+        "probabilities": str(table), "to score them": f"python -m lms3d.evaluate {request.output}{truth}",
+    }  # fmt: skip
+
+
+def _of_run(request: PredictRequest) -> list[Image]:
+    """The test images of the run, at its resolution. InputError where the data has changed since."""
     from data.chest_xray import collection, shards
     from data.phantoms import chests
 
+    trained, progress = request.trained, request.progress
     folder = trained.data or chests.write(chests.default_directory(), progress=progress)
     index = shards.build(collection.find_images(folder), trained.resolution, seed=trained.seed, progress=progress)
-    if index.fingerprint != content["data"]["fingerprint"]:
+    if index.fingerprint != request.content["data"]["fingerprint"]:
         raise InputError(
-            f"{folder}: found other data than {run_dir} was trained on; expected the same images, labels and lists; "
-            "restore them, or name the images with --data"
+            f"{folder}: found other data than {request.run_dir} was trained on; expected the same images, labels and "
+            "lists; restore them, or name the images with --data"
         )
     part = index.parts["test"]
     return [
@@ -60,7 +77,7 @@ def of_run(trained: TrainConfig, content: Mapping[str, Any], run_dir: Path, prog
     ]  # fmt: skip
 
 
-def of_folder(folder: Path, resolution: int) -> list[Image]:
+def _of_folder(folder: Path, resolution: int) -> list[Image]:
     """All images of a ChestX-ray14 data set, or of a folder of PNGs, whose names are then their paths in it."""
     from data import files
     from data.chest_xray import collection, png
@@ -85,22 +102,18 @@ def of_folder(folder: Path, resolution: int) -> list[Image]:
     ]
 
 
-def looked_at(
-    images: Sequence[Image], predict: Callable[[np.ndarray], np.ndarray], tta: bool, progress: Any
-) -> Iterator[Image]:
+def _predicted(images: Sequence[Image], network: Predictor, tta: bool, progress: Progress) -> Iterator[Image]:
     """The same images with their probabilities; with tta the mean of those of the image and of its mirror image."""
     from data.chest_xray.pipeline import normalised
 
     for done, one in enumerate(images):
-        progress(done, len(images), "looking at images")
+        progress(done, len(images), "predicting")
         assert one.grey is not None
         grey = one.grey()
         views = [grey, grey[:, ::-1]] if tta else [grey]
-        probabilities = np.mean([predict(normalised(view)) for view in views], axis=0)
-        yield Image(
-            name=one.name, patient=one.patient, findings=one.findings, probabilities=tuple(map(float, probabilities))
-        )
-    progress(len(images), len(images), "looking at images")
+        probabilities = np.mean([network(normalised(view)) for view in views], axis=0)
+        yield replace(one, grey=None, probabilities=tuple(map(float, probabilities)))
+    progress(len(images), len(images), "predicting")
 
 
 def write(images: Iterator[Image], path: Path) -> None:

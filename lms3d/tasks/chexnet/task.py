@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,9 @@ import numpy as np
 from lms3d.config import TrainConfig
 from lms3d.console import Report as Progress
 from lms3d.console import say
-from lms3d.files import write_text
 from lms3d.ranks.world import World
+from lms3d.tasks.chexnet.options import CHOICES
+from lms3d.tasks.task import Task, chief_first
 
 if TYPE_CHECKING:
     import keras
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from lms3d.keras_step.report import Report
     from lms3d.scoring.auroc import Scores
     from lms3d.training.trainer import History
-
-TABLE = "auroc.md"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +60,14 @@ class Material:
         return pipeline.validation_dataset(part, batch_size=self.batch_size, rank=world.rank, size=world.size)
 
 
-class ChestXRays:
-    """See `lms3d.training.task.Task`."""
+class ChestXRays(Task):
+    """See `lms3d.tasks.task.Task`."""
 
+    choices = CHOICES
     axes = 2
     target_dtype = "float32"
     shown = ("loss", "auroc")
-    plateau = (0.1, 1)  # the scaling study's: a tenth of the rate after an epoch that brings nothing
+    plateau = (0.1, 1)  # the scaling study's: a tenth of the rate after an epoch without progress
 
     def prepare(
         self, options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
@@ -83,13 +83,11 @@ class ChestXRays:
             say(f"No --data: using the embedded artificial radiographs in {chests.default_directory()} (made once)")
             folder = world.from_chief(lambda: chests.write(chests.default_directory(), progress=progress))
 
-        def index_of(folder: Path) -> Index:
+        def build() -> Index:
             collection = chest_xray.find_images(folder)
             return shards.build(collection, options.resolution, seed=options.seed, progress=progress)
 
-        # Rank 0 first: what is wrong with the data is told once, and on a shared disk the others find all made.
-        world.from_chief(lambda: index_of(folder) and None)
-        index = index_of(folder)
+        index = chief_first(world, build)
         if resuming:
             world.from_chief(lambda: run_folder.check_data(run_dir, index.fingerprint))
         if world.is_chief:
@@ -130,13 +128,11 @@ class ChestXRays:
         share = world.share(range(material.validation_count))
         return [PooledAuroc(auroc, world.average, validates=bool(share))]
 
-    def demonstration_limit(self, options: TrainConfig) -> int | None:
-        return None
-
     def finish(
         self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, report: Report
     ) -> None:
         """auroc.csv and auroc.md (beside the published areas), figures/roc.png and auroc.png: of the test patients."""
+        from lms3d.tasks.chexnet.evaluate import write_areas
         from lms3d.training.callbacks.best_weights import without_training
 
         if (run_dir / "best.keras").exists():
@@ -154,28 +150,15 @@ class ChestXRays:
             best = min(history.rows, key=lambda row: row["val_loss"])
             rows["best epoch"] = f"{best['epoch']:.0f} of {len(history.rows)}, validation AUROC {best['val_auroc']:.3f}"
         command = f"{Path(sys.executable).name} -m lms3d.predict {run_dir} --data FOLDER"
-        return {**rows, "AUROC per finding": str(run_dir / TABLE), "next": command}
+        return {**rows, "AUROC per finding": str(run_dir / "auroc.md"), "next": command}
+
+    def recognises(self, path: Path) -> bool:
+        from lms3d.tasks.chexnet import evaluate
+
+        return evaluate.table_in(path) is not None
 
 
 TASK = ChestXRays()
-
-
-def write_areas(
-    tables: Path, figures: Path, labels: np.ndarray, probabilities: np.ndarray, patients: Sequence[str], title: str,
-    remark: str = "",
-) -> Scores:  # fmt: skip
-    """auroc.csv and auroc.md in one folder, roc.png and auroc.png in another. labels, probabilities: (images, 14)."""
-    from data.chest_xray.collection import FINDINGS
-    from lms3d.scoring import auroc, auroc_table
-    from lms3d.scoring.figures import roc
-
-    scores = auroc.score(labels, probabilities, FINDINGS, patients=patients)
-    auroc_table.write_csv(scores, tables / "auroc.csv")
-    write_text(tables / TABLE, auroc_table.to_markdown(scores, remark))
-    title = f"{title}, {scores.images} images of {scores.patients} patients"
-    roc.roc_curves(scores, auroc.curves(labels, probabilities, FINDINGS), figures / "roc.png", title=title)
-    roc.areas(scores, figures / "auroc.png", title=title)
-    return scores
 
 
 def _probabilities(model: keras.Model, part: Part, batch_size: int) -> np.ndarray:
@@ -187,12 +170,11 @@ def _probabilities(model: keras.Model, part: Part, batch_size: int) -> np.ndarra
 
 
 def _remark(options: TrainConfig) -> str:
-    return "" if options.data is not None else "Of artificial radiographs: nothing here tells about real patients."
+    return "" if options.data is not None else "Artificial radiographs: this says nothing about real patients."
 
 
 def _sentence(scores: Scores) -> str:
-    left_out: Sequence[str] = scores.left_out
-    missing = f" (without {', '.join(left_out)}: one answer only)" if left_out else ""
+    missing = f" (without {', '.join(scores.left_out)}: one answer only)" if scores.left_out else ""
     about = f"{scores.images} images of {scores.patients} test patients"
     if np.isnan(scores.mean):
         return f"No AUROC: of each finding the {about} show one answer only"

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from data.brats import layouts
+from data.brats.case import Case
 from data.brats.layouts import find_cases
 from data.errors import DataError
-from tests.data.small_data import EARLY, LATE, random_case, save, write_case
+from tests.data.small_data import EARLY, LATE, check_case, random_case, save, write_case
 
 TCIA = {"t1": "_t1", "t1ce": "_t1Gd", "flair": "_flair", "t2": "_t2", "truth": "_GlistrBoost_ManuallyCorrected"}
 
@@ -115,3 +117,26 @@ def test_folders_that_hold_nothing(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="found a file; expected a folder"):
         find_cases(tmp_path / "file")
+
+
+def test_a_layout_that_somebody_adds(tmp_path, monkeypatch):
+    class OneFolderPerSequence:
+        schema = "brats2023"
+
+        def stems(self, folder, files):
+            return [name.removesuffix(".nii.gz") for name in files] if folder.name == "t1" else []
+
+        def case_of(self, folder, stem, files):
+            images = {
+                channel: folder.with_name(channel) / f"{stem}.nii.gz" for channel in ("t1", "t1ce", "flair", "t2")
+            }
+            return Case(id=stem, images=images, truth=folder.with_name("truth") / f"{stem}.nii.gz")
+
+    for name, array in random_case(0, (1, 2, 3)).items():
+        save(array, tmp_path / name / "anna.nii.gz")
+    with pytest.raises(DataError, match="found no case"):
+        find_cases(tmp_path)
+    monkeypatch.setattr(layouts, "LAYOUTS", (*layouts.LAYOUTS, OneFolderPerSequence()))
+    (case,), schema = find_cases(tmp_path)
+    assert (case.id, schema.name) == ("anna", "brats2023")
+    check_case(case, schema)

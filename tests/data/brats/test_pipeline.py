@@ -8,9 +8,11 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.brats import cache, normalise, pipeline
+from data.brats import normalise, pipeline
 from data.brats.augment import apply
 from data.errors import DataError, unwrap
+from data.stream import sample_position
+from tests.data.small_data import reopened
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def test_a_batch_holds_what_the_functions_say(small_cache, fitted):
     for step, (images, targets) in enumerate(first(dataset, 5)):
         for j in range(2):
             g = 2 * step + j
-            case_id = ids[pipeline.sample_position(7, len(ids), g)]
+            case_id = ids[sample_position(7, len(ids), g)]
             k = pipeline.sample_symmetry(7, g)
             expected = apply(fitted.apply(small_cache.image(case_id)), k)
             np.testing.assert_allclose(images[j], expected, rtol=1e-4, atol=1e-5)
@@ -70,12 +72,12 @@ def test_ranks_together_see_what_one_sees(small_cache, fitted, size, batch_size,
 @given(st.integers(-3, 2**40), st.integers(1, 30), st.integers(0, 20))
 @settings(max_examples=40, deadline=None)
 def test_every_pass_shows_every_case_once(seed, count, number):
-    positions = [pipeline.sample_position(seed, count, g) for g in range(number * count, (number + 1) * count)]
+    positions = [sample_position(seed, count, g) for g in range(number * count, (number + 1) * count)]
     assert sorted(positions) == list(range(count))
 
 
 def test_passes_and_seeds_differ_and_all_symmetries_come():
-    order = [[pipeline.sample_position(seed, 20, g) for g in range(40)] for seed in (0, 1)]
+    order = [[sample_position(seed, 20, g) for g in range(40)] for seed in (0, 1)]
     assert order[0][:20] != order[0][20:]
     assert order[0] != order[1]
     assert {pipeline.sample_symmetry(0, g) for g in range(600)} == set(range(48))
@@ -84,7 +86,7 @@ def test_passes_and_seeds_differ_and_all_symmetries_come():
 def test_without_augmentation_cubes_stay_upright(small_cache, fitted):
     dataset = pipeline.training_dataset(small_cache, small_cache.ids, fitted, batch_size=1, seed=0, augment=False)
     ((images, _),) = first(dataset, 1)
-    case_id = small_cache.ids[pipeline.sample_position(0, 5, 0)]
+    case_id = small_cache.ids[sample_position(0, 5, 0)]
     np.testing.assert_allclose(images[0], fitted.apply(small_cache.image(case_id)), rtol=1e-4, atol=1e-5)
 
 
@@ -114,7 +116,7 @@ def test_batches_take_no_memory_of_the_device(small_cache, fitted):
 
 
 def test_a_damaged_entry_is_named_through_tensorflow(small_cache, fitted):
-    fresh = cache.open_cache(small_cache.directory)
+    fresh = reopened(small_cache)
     for path in fresh.directory.glob("*/image.npy"):
         content = bytearray(path.read_bytes())
         content[-1] ^= 1

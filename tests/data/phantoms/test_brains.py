@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from data.brats import layouts
+from data.brats.schema import CHANNELS
 from data.errors import DataError
 from data.phantoms import brain_tumour, brains
+from tests.data.small_data import check_case
 
 
 def dice(a: np.ndarray, b: np.ndarray) -> float:
@@ -18,7 +20,7 @@ def dice(a: np.ndarray, b: np.ndarray) -> float:
 def test_one_case_on_the_full_grid(tmp_path):
     root = brains.write(tmp_path, cases=1, seed=3, workers=1)
     (case,), schema = layouts.find_cases(root)
-    layouts.check_case(case, schema)
+    check_case(case, schema)
     assert (case.id, schema.name) == ("BraTS20_Training_001", "brats2020")
     arrays = {}
     for name, path in {**case.images, "seg": case.truth}.items():
@@ -31,7 +33,7 @@ def test_one_case_on_the_full_grid(tmp_path):
         np.testing.assert_array_equal(image.affine, [[-1, 0, 0, 0], [0, -1, 0, 239], [0, 0, 1, 0], [0, 0, 0, 1]])
         arrays[name] = np.asarray(image.dataobj)
     brain = arrays["t1"] > 0
-    for channel in layouts.CHANNELS:
+    for channel in CHANNELS:
         np.testing.assert_array_equal(arrays[channel] > 0, brain)  # zero outside, positive inside, in all four
     assert 1.0e6 < np.count_nonzero(brain) < 2.2e6  # mm^3
     assert not arrays["seg"][~brain].any()

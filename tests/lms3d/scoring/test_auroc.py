@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import auc, roc_auc_score
 
-from lms3d.scoring import auroc, auroc_table
-from lms3d.scoring.auroc_table import PUBLISHED
+from lms3d.scoring import auroc, tables
 from lms3d.scoring.figures import roc
+from lms3d.scoring.tables import PUBLISHED
 
 NAMES = ["Atelectasis", "Mass", "Hernia"]
 
@@ -93,7 +93,7 @@ def test_one_positive_patient_gives_an_area_but_no_interval():
     found = auroc.score(truth, np.linspace(1, 0, 40)[:, None], ["Hernia"], patients=np.arange(40) // 2, draws=50)
     assert found.classes[0].auroc == 1
     assert np.isnan([found.classes[0].low, found.classes[0].high]).all()
-    assert "1.000 (unknown)" in auroc_table.to_markdown(found)
+    assert "1.000 (unknown)" in tables.auroc_markdown(found)
 
 
 def test_the_same_seed_draws_the_same():
@@ -123,7 +123,7 @@ def test_published_means_are_those_of_the_papers():
 
 def test_tables_stand_beside_the_published(tmp_path):
     found = auroc.score(*images(), NAMES, patients=np.arange(300) // 2, draws=100)
-    text = auroc_table.to_markdown(found, remark="Artificial images.")
+    text = tables.auroc_markdown(found, remark="Artificial images.")
     lines = text.splitlines()
     mass = found.classes[1]
     assert (
@@ -134,7 +134,7 @@ def test_tables_stand_beside_the_published(tmp_path):
     assert "100 bootstrap draws of 150 patients" in text
     assert "Left out of the mean, because all images have the same answer: Hernia." in text
     assert lines[-1] == "Artificial images."
-    auroc_table.write_csv(found, tmp_path / "new/auroc.csv")
+    tables.write_csv(tables.auroc_table(found), tmp_path / "new/auroc.csv")
     with open(tmp_path / "new/auroc.csv", newline="") as file:
         rows = {row["name"]: row for row in csv.DictReader(file)}
     assert list(rows) == [*NAMES, "mean"]

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from lms3d.scoring.figures import plots
+from lms3d.scoring.figures import curves, slices, steps
 
 ROWS = [
     {"epoch": e, "loss": -e / 9, "val_loss": -e / 10, "learning_rate": 5e-4, "val_dice_WT": e / 9, "dice_WT": e / 8}
@@ -22,7 +22,7 @@ def drawn(monkeypatch):
 
 
 def test_training_curves(tmp_path, drawn):
-    path = plots.training_curves(ROWS, tmp_path / "a/training.png")
+    path = curves.training_curves(ROWS, tmp_path / "a/training.png")
     assert path.stat().st_size > 10_000
     loss, dice, rate = drawn[0].axes
     assert [line.get_label() for line in loss.lines] == ["training", "validation"]
@@ -32,13 +32,13 @@ def test_training_curves(tmp_path, drawn):
 
 
 def test_curves_without_regions(tmp_path, drawn):
-    plots.training_curves([{"epoch": 1, "loss": 1, "val_loss": 2, "learning_rate": 1}], tmp_path / "training.png")
+    curves.training_curves([{"epoch": 1, "loss": 1, "val_loss": 2, "learning_rate": 1}], tmp_path / "training.png")
     assert len(drawn[0].axes) == 2
 
 
 def test_memory_timeline(tmp_path, drawn):
     gib = 2**30
-    plots.memory_timeline(
+    steps.memory_timeline(
         [gib, 2 * gib, gib], [gib, 5 * gib], tmp_path / "m.png",
         limit_bytes=3 * gib, measured_peak_bytes=None, title="t",
     )  # fmt: skip
@@ -49,13 +49,13 @@ def test_memory_timeline(tmp_path, drawn):
 
 
 def test_a_distant_limit_does_not_flatten_the_curves(tmp_path, drawn):
-    plots.memory_timeline([1e9], [], tmp_path / "m.png", limit_bytes=10**12, measured_peak_bytes=10**9, title="t")
+    steps.memory_timeline([1e9], [], tmp_path / "m.png", limit_bytes=10**12, measured_peak_bytes=10**9, title="t")
     assert drawn[0].axes[0].get_ylim()[1] < 2
 
 
 def test_step_timeline(tmp_path, drawn):
     gib = 2**30
-    plots.step_timeline(
+    steps.step_timeline(
         tmp_path / "t.png", memory=([0, 1], [gib, 2 * gib]), unedited_memory=([0, 1], [gib, 4 * gib]),
         lanes={"compute": [(0, 1), (1.5, 2)], "swap out": [(1, 1.5)], "waiting": []}, limit_bytes=3 * gib, title="t",
     )  # fmt: skip
@@ -68,7 +68,7 @@ def test_step_timeline(tmp_path, drawn):
 
 def test_pareto(tmp_path, drawn):
     gib = 2**30
-    plots.pareto(
+    steps.pareto(
         tmp_path / "p.png", curves={"a": [(gib, 1.2), (2 * gib, 1.0)], "b": []},
         points={"near": (gib, 1.1), "slow": (gib, 9.0)}, floor_bytes=gib, fit_bytes=2 * gib, unedited_seconds=1.0, title="t",
     )  # fmt: skip
@@ -84,13 +84,13 @@ def test_pareto(tmp_path, drawn):
 def test_slice_with_most_tumour(tmp_path, drawn):
     masks = {"WT": np.zeros((8, 9, 10), bool), "ET": np.zeros((8, 9, 10), bool)}
     masks["WT"][2:5, 3:6, 7] = True
-    assert plots.best_slice(masks) == 7
+    assert slices.best_slice(masks) == 7
     image = np.random.default_rng(0).random((8, 9, 10))
-    plots.slice_with_outlines(image, masks, masks, tmp_path / "s.png", title="t")
+    slices.slice_with_outlines(image, masks, masks, tmp_path / "s.png", title="t")
     assert [axis.get_title() for axis in drawn[0].axes] == ["FLAIR", "truth", "prediction"]
     assert [len(axis.collections) for axis in drawn[0].axes] == [0, 1, 1]
     assert "slice 8 of 10" in drawn[0].get_suptitle()
 
 
 def test_no_tumour():
-    assert plots.best_slice({"WT": np.zeros((4, 4, 6), bool)}) == 3
+    assert slices.best_slice({"WT": np.zeros((4, 4, 6), bool)}) == 3

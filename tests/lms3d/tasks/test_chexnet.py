@@ -14,8 +14,8 @@ from data.chest_xray.collection import FINDINGS
 from data.chest_xray.pipeline import IMAGENET_MEAN, IMAGENET_STD
 from data.phantoms import chests as radiograph
 from lms3d import evaluate, predict
-from lms3d.config import chosen
 from lms3d.device import startup
+from lms3d.tasks import chosen
 from lms3d.tasks.chexnet import predict as predict_images
 
 SIDE = 32

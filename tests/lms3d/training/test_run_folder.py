@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 from types import SimpleNamespace
@@ -16,9 +17,12 @@ from lms3d.errors import InputError
 from lms3d.files import write_json
 from lms3d.ranks import elastic
 from lms3d.ranks.world import World
+from lms3d.tasks import chosen
 from lms3d.training import checkpoint, run_folder, session
 from lms3d.training.run_lock import RunLock
 from lms3d.training.session import Session, Training
+
+choose = partial(run_folder.choose, chosen=chosen)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +32,7 @@ def _here(tmp_path, monkeypatch):
 
 def finished(name: str, **given):
     folder = run_folder.DEFAULT_PARENT / name
-    write_json(folder / "config.json", {"options": config.chosen(given).to_json()})
+    write_json(folder / "config.json", {"options": chosen(given).to_json()})
     checkpoint.save(checkpoint.path_in(folder), {}, {})
     return folder
 
@@ -36,18 +40,18 @@ def finished(name: str, **given):
 def test_a_bare_resume_takes_the_latest_run_whatever_it_is():
     finished("isensee2017-128")
     latest = finished("unet3d-64", model="unet3d", resolution=64)
-    options, run_dir, resuming = run_folder.choose({}, None, True, RunLock())
+    options, run_dir, resuming = choose({}, None, True, RunLock())
     assert (run_dir, options.model, options.resolution, resuming) == (latest, "unet3d", 64, True)
 
 
 def test_a_resolution_is_not_the_beginning_of_another():
     wanted = finished("isensee2017-64-2", resolution=64)
     finished("isensee2017-640", resolution=640)
-    assert run_folder.choose({"resolution": 64}, None, True, RunLock())[1] == wanted
+    assert choose({"resolution": 64}, None, True, RunLock())[1] == wanted
 
 
 def test_a_resume_of_nothing_says_that_it_starts_anew(capsys):
-    _, _, resuming = run_folder.choose({"resolution": 64}, None, True, RunLock())
+    _, _, resuming = choose({"resolution": 64}, None, True, RunLock())
     assert not resuming
     assert "there is no run in runs to go on with" in capsys.readouterr().out
 
@@ -55,7 +59,7 @@ def test_a_resume_of_nothing_says_that_it_starts_anew(capsys):
 @pytest.mark.parametrize("data", ["/data", None])
 def test_what_follows_from_the_number_of_ranks_is_not_kept(tmp_path, data):
     """A run of four ranks that goes on alone must pass over all its data. How long a demonstration is, is kept."""
-    given = config.chosen({"data": data and Path(data)})
+    given = chosen({"data": data and Path(data)})
     run = a_run(given, tmp_path)
     filled = replace(given, epochs=9, steps_per_epoch=13, validation_steps=3)
     material = SimpleNamespace(described={"data": {}})
@@ -77,8 +81,8 @@ def holder():
 
 
 def test_two_trainings_without_output_get_folders_of_their_own(holder):
-    _, first, _ = run_folder.choose({"resolution": 64}, None, False, holder)
-    _, second, _ = run_folder.choose({"resolution": 64}, None, False, RunLock())
+    _, first, _ = choose({"resolution": 64}, None, False, holder)
+    _, second, _ = choose({"resolution": 64}, None, False, RunLock())
     assert (first.name, second.name) == ("isensee2017-64", "isensee2017-64-2")
 
 
@@ -90,14 +94,14 @@ def test_where_there_are_no_locks_two_get_folders_of_their_own_too(monkeypatch, 
 
     monkeypatch.setattr(fcntl, "flock", flock)
     (run_folder.DEFAULT_PARENT / "isensee2017-64").mkdir(parents=True)  # of one that has just begun
-    names = [run_folder.choose({"resolution": 64}, None, False, RunLock())[1].name for _ in range(2)]
+    names = [choose({"resolution": 64}, None, False, RunLock())[1].name for _ in range(2)]
     assert names == ["isensee2017-64-2", "isensee2017-64-3"]
 
 
 def test_a_folder_without_results_is_used_again_when_its_run_has_ended(holder):
-    _, first, _ = run_folder.choose({"resolution": 64}, None, False, holder)
+    _, first, _ = choose({"resolution": 64}, None, False, holder)
     holder.release()
-    assert run_folder.choose({"resolution": 64}, None, False, RunLock())[1] == first
+    assert choose({"resolution": 64}, None, False, RunLock())[1] == first
 
 
 def test_what_finishes_while_its_folder_is_looked_at_is_not_overwritten(monkeypatch):
@@ -109,25 +113,25 @@ def test_what_finishes_while_its_folder_is_looked_at_is_not_overwritten(monkeypa
         return take(lock, run_dir, *wait)
 
     monkeypatch.setattr(RunLock, "take", finish_first)
-    assert run_folder.choose({"resolution": 64}, None, False, RunLock())[1].name == "isensee2017-64-2"
+    assert choose({"resolution": 64}, None, False, RunLock())[1].name == "isensee2017-64-2"
 
 
 @pytest.mark.parametrize(("resume", "named"), [(True, True), (True, False), (False, True)])
 def test_no_second_training_in_the_folder_of_one_that_lives(holder, resume, named):
     """Without --output a resumed run is the latest: it must not be another because that one is in use."""
     other, folder = finished("isensee2017-64-2", resolution=64), run_folder.DEFAULT_PARENT / "isensee2017-64"
-    run_folder.choose({"resolution": 64}, folder, False, holder)
+    choose({"resolution": 64}, folder, False, holder)
     if resume:
         finished(folder.name, resolution=64)
         os.utime(checkpoint.path_in(other), (1, 1))
     with pytest.raises(InputError, match=rf"--output {folder} is in use by process {os.getpid()} on {gethostname()}, "):
-        run_folder.choose({"resolution": 64}, folder if named else None, resume, RunLock())
+        choose({"resolution": 64}, folder if named else None, resume, RunLock())
     holder.release()
-    assert run_folder.choose({"resolution": 64}, folder if named else None, resume, RunLock())[1:] == (folder, resume)
+    assert choose({"resolution": 64}, folder if named else None, resume, RunLock())[1:] == (folder, resume)
 
 
 def test_the_command_says_in_one_line_who_has_the_folder(holder, capsys, tmp_path):
-    run_folder.choose({}, tmp_path / "run", False, holder)
+    choose({}, tmp_path / "run", False, holder)
     assert train.main(["--output", str(tmp_path / "run"), "--resume"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"process {os.getpid()} on {gethostname()}" in line
@@ -146,7 +150,7 @@ def test_the_command_holds_its_folder_while_it_trains(elastically, monkeypatch, 
 def elastically(monkeypatch, tmp_path):
     """Calls the command in a later world of an elastic job: rank 0 of an earlier one had chosen the folder."""
     memory = elastic.Memory()
-    memory.once(lambda: a_run(config.chosen({}), tmp_path / "run"))
+    memory.once(lambda: a_run(chosen({}), tmp_path / "run"))
 
     def call(*worlds):
         monkeypatch.setattr(elastic, "run", lambda train_once: [train_once(world, memory) for world in worlds])
@@ -186,7 +190,7 @@ def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
     run_dir = finished("isensee2017-64", resolution=64)
     for leftover in (run_dir / ".best.host-1-00.partial.keras", run_dir / "last" / ".checkpoint.host-1-00.partial.npz"):
         leftover.touch()
-    run_folder.choose({}, run_dir, True, RunLock())
+    choose({}, run_dir, True, RunLock())
     assert not list(run_dir.rglob("*.partial*"))
 
 
@@ -194,9 +198,7 @@ def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
 
 
 def describe(run_dir, *, resuming, **more):
-    run_folder.describe(
-        run_dir, config.chosen({}), ["--x"], resuming=resuming, limit_bytes=1, **{"device": "CPU:0", **more}
-    )
+    run_folder.describe(run_dir, chosen({}), ["--x"], resuming=resuming, limit_bytes=1, **{"device": "CPU:0", **more})
 
 
 def test_a_resume_under_other_libraries_says_so_in_one_line(holder, monkeypatch, capsys):
@@ -205,11 +207,11 @@ def test_a_resume_under_other_libraries_says_so_in_one_line(holder, monkeypatch,
     monkeypatch.setattr(run_folder, "versions", lambda: {**now, "tensorflow": "2.16.1", "platform": "elsewhere"})
     describe(run_dir, resuming=False)
     monkeypatch.setattr(run_folder, "versions", lambda: now)
-    run_folder.choose({}, run_dir, True, holder)
+    choose({}, run_dir, True, holder)
     (line,) = capsys.readouterr().out.splitlines()
     assert "trained with tensorflow 2.16.1; now it goes on with tensorflow " + now["tensorflow"] in line
     describe(run_dir, resuming=True)
-    run_folder.choose({}, run_dir, True, holder)
+    choose({}, run_dir, True, holder)
     assert capsys.readouterr().out == ""
 
 

@@ -1,61 +1,17 @@
-"""Figures: training curves, memory over a step, limit against time, a slice with its prediction. Arrays in, PNG out."""
+"""A training step: memory over its operations and over its seconds, and its time under each memory limit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from lms3d.files import replacing
+from lms3d.scoring.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, plain, plt, save
 from lms3d.units import format_seconds
 
-# Okabe and Ito's palette, told apart by all kinds of colour vision (https://jfly.uni-koeln.de/color/).
-BLUE, ORANGE, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#6b6b6b"
-REGION_COLOURS = {"WT": BLUE, "TC": ORANGE, "ET": GREEN}
-REGION_NAMES = {"WT": "whole tumour", "TC": "tumour core", "ET": "enhancing tumour"}
-LANE_COLOURS = {"compute": BLUE, "recompute": GREEN, "swap out": ORANGE, "swap in": "#CC79A7", "waiting": VERMILION}
+LANE_COLOURS = {"compute": BLUE, "recompute": GREEN, "swap out": ORANGE, "swap in": PURPLE, "waiting": VERMILION}
 GIB = 2**30
-
-
-def training_curves(rows: Sequence[Mapping[str, float]], path: Path) -> Path:
-    """Loss, Dice per region or AUROC, and learning rate over the epochs of history.csv; training dashed, validation solid."""
-    regions = [name for name in REGION_COLOURS if rows and f"val_dice_{name}" in rows[0]]
-    areas = bool(rows) and "val_auroc" in rows[0]
-    panels = 3 if regions or areas else 2
-    figure, axes = plt.subplots(1, panels, figsize=(12.5 if panels == 3 else 8.5, 3.6), layout="constrained")
-    epochs = [row["epoch"] for row in rows]
-    marker = "o" if len(rows) < 30 else ""
-    _curve(axes[0], epochs, rows, "loss", GREY, marker, "training", dashed=True)
-    _curve(axes[0], epochs, rows, "val_loss", GREY, marker, "validation")
-    axes[0].set(title="Loss", xlabel="epoch", ylabel="loss (no unit)")
-    axes[0].legend(frameon=False)
-    for region in regions:
-        _curve(axes[1], epochs, rows, f"dice_{region}", REGION_COLOURS[region], marker, None, dashed=True)
-        _curve(axes[1], epochs, rows, f"val_dice_{region}", REGION_COLOURS[region], marker, REGION_NAMES[region])
-    if regions:
-        axes[1].set(title="Dice (solid: validation, dashed: training)", xlabel="epoch", ylabel="Dice", ylim=(0, 1))
-        axes[1].legend(frameon=False, loc="best")
-    if areas:
-        _curve(axes[1], epochs, rows, "auroc", BLUE, marker, None, dashed=True)
-        _curve(axes[1], epochs, rows, "val_auroc", BLUE, marker, None)
-        axes[1].set(
-            title="Mean AUROC (solid: validation, dashed: training)", xlabel="epoch", ylabel="AUROC", ylim=(0.4, 1)
-        )
-    _curve(axes[-1], epochs, rows, "learning_rate", VERMILION, marker, None)
-    axes[-1].set(title="Learning rate", xlabel="epoch", ylabel="step of Adam", yscale="log")
-    for axis in axes:
-        _plain(axis)
-        axis.xaxis.get_major_locator().set_params(integer=True)
-    return _save(figure, path)
 
 
 def memory_timeline(
@@ -91,8 +47,8 @@ def memory_timeline(
     axis.set(title=title, xlabel="operations of the step that are done (%)", ylabel="memory in use (GiB)")
     axis.set(xlim=(0, 100), ylim=(0, 1.08 * max(shown, largest) / GIB))
     axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    _plain(axis)
-    return _save(figure, path)
+    plain(axis)
+    return save(figure, path)
 
 
 def step_timeline(
@@ -131,9 +87,9 @@ def step_timeline(
     below.set(xlabel="time since the start of the step (s)", ylim=(len(lanes) - 0.5, -0.5))
     below.tick_params(axis="y", length=0)
     for axis in (above, below):
-        _plain(axis)
+        plain(axis)
     above.set_xlim(0, max(*memory[0], *unedited_memory[0], *(end for pieces in lanes.values() for _, end in pieces)))
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def pareto(
@@ -181,67 +137,5 @@ def pareto(
     ratio = axis.secondary_yaxis("right", functions=(lambda s: s / unedited_seconds, lambda r: r * unedited_seconds))
     ratio.set_ylabel("relative to no LMS")
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    _plain(axis)
-    return _save(figure, path)
-
-
-def slice_with_outlines(
-    background: np.ndarray,
-    truth: Mapping[str, np.ndarray],
-    prediction: Mapping[str, np.ndarray],
-    path: Path,
-    *,
-    title: str,
-) -> Path:
-    """The axial slice with most tumour of one volume: image alone, truth outlined, prediction outlined.
-
-    background: (X, Y, Z) image; truth, prediction: per region a mask (X, Y, Z).
-    """
-    index = best_slice(truth)
-    figure, axes = plt.subplots(1, 3, figsize=(10.5, 4.1), layout="constrained", facecolor="white")
-    image = background[:, :, index].T
-    low, high = np.percentile(image, (1, 99.5))
-    for axis, name, masks in zip(axes, ("FLAIR", "truth", "prediction"), ({}, truth, prediction), strict=True):
-        axis.imshow(image, cmap="gray", vmin=low, vmax=high, origin="lower", interpolation="nearest")
-        for region, mask in masks.items():
-            if mask[:, :, index].any():
-                axis.contour(mask[:, :, index].T, levels=[0.5], colors=[REGION_COLOURS[region]], linewidths=1.6)
-        axis.set(title=name, xticks=[], yticks=[])
-    handles = [Line2D([], [], color=REGION_COLOURS[region], label=REGION_NAMES[region]) for region in truth]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
-    figure.suptitle(f"{title}, axial slice {index + 1} of {background.shape[2]}")
-    return _save(figure, path)
-
-
-def best_slice(masks: Mapping[str, np.ndarray]) -> int:
-    """Index along Z with the largest area of any mask, of the union; the middle if all are empty."""
-    areas = np.sum(np.any(np.stack(list(masks.values())), axis=0), axis=(0, 1))
-    return int(areas.argmax()) if areas.any() else len(areas) // 2
-
-
-def _curve(
-    axis: Axes,
-    epochs: Sequence[float],
-    rows: Sequence[Mapping[str, float]],
-    name: str,
-    colour: str,
-    marker: str,
-    label: str | None,
-    *,
-    dashed: bool = False,
-) -> None:
-    style = {"linestyle": "--", "alpha": 0.7} if dashed else {"linestyle": "-"}
-    values = [row.get(name, np.nan) for row in rows]
-    axis.plot(epochs, values, color=colour, marker=marker, markersize=4, label=label, **style)
-
-
-def _plain(axis: Axes) -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.25, linewidth=0.6)
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=150)
-    plt.close(figure)
-    return path
+    plain(axis)
+    return save(figure, path)

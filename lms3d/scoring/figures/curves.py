@@ -1,0 +1,49 @@
+"""Training curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from lms3d.scoring.figures.style import BLUE, GREY, REGION_COLOURS, REGION_NAMES, VERMILION, plain, plt, save
+
+Rows = Sequence[Mapping[str, float]]
+"""Of history.csv."""
+
+
+def training_curves(rows: Rows, path: Path) -> Path:
+    """Loss, Dice per region or AUROC, and learning rate over the epochs; training dashed, validation solid."""
+    regions = [name for name in REGION_COLOURS if rows and f"val_dice_{name}" in rows[0]]
+    areas = bool(rows) and "val_auroc" in rows[0]
+    panels = 3 if regions or areas else 2
+    figure, axes = plt.subplots(1, panels, figsize=(12.5 if panels == 3 else 8.5, 3.6), layout="constrained")
+    _curve(axes[0], rows, "loss", GREY, "training", dashed=True)
+    _curve(axes[0], rows, "val_loss", GREY, "validation")
+    axes[0].set(title="Loss", xlabel="epoch", ylabel="loss (no unit)")
+    axes[0].legend(frameon=False)
+    for region in regions:
+        _curve(axes[1], rows, f"dice_{region}", REGION_COLOURS[region], dashed=True)
+        _curve(axes[1], rows, f"val_dice_{region}", REGION_COLOURS[region], REGION_NAMES[region])
+    if regions:
+        axes[1].set(title="Dice (solid: validation, dashed: training)", xlabel="epoch", ylabel="Dice", ylim=(0, 1))
+        axes[1].legend(frameon=False, loc="best")
+    if areas:
+        _curve(axes[1], rows, "auroc", BLUE, dashed=True)
+        _curve(axes[1], rows, "val_auroc", BLUE)
+        title = "Mean AUROC (solid: validation, dashed: training)"
+        axes[1].set(title=title, xlabel="epoch", ylabel="AUROC", ylim=(0.4, 1))
+    _curve(axes[-1], rows, "learning_rate", VERMILION)
+    axes[-1].set(title="Learning rate", xlabel="epoch", ylabel="step of Adam", yscale="log")
+    for axis in axes:
+        plain(axis)
+        axis.xaxis.get_major_locator().set_params(integer=True)
+    return save(figure, path)
+
+
+def _curve(axis: Axes, rows: Rows, name: str, colour: str, label: str | None = None, *, dashed: bool = False) -> None:
+    style = {"linestyle": "--", "alpha": 0.7} if dashed else {"linestyle": "-"}
+    epochs, values = [row["epoch"] for row in rows], [row.get(name, np.nan) for row in rows]
+    axis.plot(epochs, values, color=colour, marker="o" if len(rows) < 30 else "", markersize=4, label=label, **style)

@@ -1,0 +1,45 @@
+"""One slice of a volume with the outlines of true and predicted regions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib.lines import Line2D
+
+from lms3d.scoring.figures.style import REGION_COLOURS, REGION_NAMES, plt, save
+
+
+def slice_with_outlines(
+    background: np.ndarray,
+    truth: Mapping[str, np.ndarray],
+    prediction: Mapping[str, np.ndarray],
+    path: Path,
+    *,
+    title: str,
+) -> Path:
+    """The axial slice with most tumour of one volume: image alone, truth outlined, prediction outlined.
+
+    background: (X, Y, Z) image; truth, prediction: per region a mask (X, Y, Z).
+    """
+    index = best_slice(truth)
+    figure, axes = plt.subplots(1, 3, figsize=(10.5, 4.1), layout="constrained", facecolor="white")
+    image = background[:, :, index].T
+    low, high = np.percentile(image, (1, 99.5))
+    for axis, name, masks in zip(axes, ("FLAIR", "truth", "prediction"), ({}, truth, prediction), strict=True):
+        axis.imshow(image, cmap="gray", vmin=low, vmax=high, origin="lower", interpolation="nearest")
+        for region, mask in masks.items():
+            if mask[:, :, index].any():
+                axis.contour(mask[:, :, index].T, levels=[0.5], colors=[REGION_COLOURS[region]], linewidths=1.6)
+        axis.set(title=name, xticks=[], yticks=[])
+    handles = [Line2D([], [], color=REGION_COLOURS[region], label=REGION_NAMES[region]) for region in truth]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    figure.suptitle(f"{title}, axial slice {index + 1} of {background.shape[2]}")
+    return save(figure, path)
+
+
+def best_slice(masks: Mapping[str, np.ndarray]) -> int:
+    """Index along Z with the largest area of any mask, of the union; the middle if all are empty."""
+    areas = np.sum(np.any(np.stack(list(masks.values())), axis=0), axis=(0, 1))
+    return int(areas.argmax()) if areas.any() else len(areas) // 2

@@ -1,0 +1,35 @@
+"""What the figures share: colours, plain axes, and writing whole files. Arrays in, PNG out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lms3d.files import replacing
+
+# Okabe and Ito's palette, told apart by all kinds of colour vision (https://jfly.uni-koeln.de/color/).
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
+GREY = "#6b6b6b"
+REGION_COLOURS = {"WT": BLUE, "TC": ORANGE, "ET": GREEN}
+REGION_NAMES = {"WT": "whole tumour", "TC": "tumour core", "ET": "enhancing tumour"}
+
+
+def plain(axis: Axes) -> None:
+    """Without a frame, with a pale grid."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25, linewidth=0.6)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Writes the figure, whole or not at all, and forgets it."""
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=150)
+    plt.close(figure)
+    return path

@@ -1,0 +1,84 @@
+"""Tables as CSV for programs and as Markdown for people; that of AUROCs stands beside the published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lms3d.files import replacing
+from lms3d.scoring.auroc import Scores
+
+SOURCES = ("CheXNet paper", "Dell")
+"""arXiv:1711.05225, table 2, and the CheXNet scaling study's DenseNet-121; both on ChestX-ray14."""
+
+AREAS = {
+    "Atelectasis": (0.8094, 0.816),
+    "Cardiomegaly": (0.9248, 0.876),
+    "Effusion": (0.8638, 0.890),
+    "Infiltration": (0.7345, 0.673),
+    "Mass": (0.8676, 0.823),
+    "Nodule": (0.7802, 0.716),
+    "Pneumonia": (0.7680, 0.833),
+    "Pneumothorax": (0.8887, 0.695),
+    "Consolidation": (0.7901, 0.799),
+    "Edema": (0.8878, 0.871),
+    "Emphysema": (0.9371, 0.893),
+    "Fibrosis": (0.8047, 0.785),
+    "Pleural_Thickening": (0.8062, 0.751),
+    "Hernia": (0.9164, 0.833),
+}
+"""Of each source, by class, in the classes' usual order."""
+
+PUBLISHED = {
+    source: {name: areas[i] for name, areas in AREAS.items()} | {"mean": sum(a[i] for a in AREAS.values()) / len(AREAS)}
+    for i, source in enumerate(SOURCES)
+}
+"""By source: the area of each class, and their mean."""
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """One line per row, figures with six decimals, empty where there is none; whole or not at all."""
+    with replacing(path) as partial:
+        table.to_csv(partial, index=False, float_format="%.6f", lineterminator="\r\n")
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, figures: str = "---") -> str:
+    """A table of texts. figures: the rule below every column but the first; "---:" aligns them to the right."""
+    lines = [head, ["---", *[figures] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
+
+def auroc_table(scores: Scores) -> pd.DataFrame:
+    """A row for each class, then the mean, with the published areas beside them."""
+    mean = {
+        "name": "mean",
+        "positives": "",
+        "negatives": "",
+        "auroc": scores.mean,
+        "low": scores.low,
+        "high": scores.high,
+    }
+    table = pd.DataFrame([*(asdict(one) for one in scores.classes), mean])
+    for source, areas in PUBLISHED.items():
+        table[source] = table["name"].map(areas).astype(float)
+    return table
+
+
+def auroc_markdown(scores: Scores, remark: str = "") -> str:
+    """`auroc_table`, and below it what the intervals are and which classes are left out."""
+    rows = []
+    for one in auroc_table(scores).to_dict("records"):
+        ends = "unknown" if np.isnan(one["low"]) else f"{one['low']:.3f}-{one['high']:.3f}"
+        area = "-" if np.isnan(one["auroc"]) else f"{one['auroc']:.3f} ({ends})"
+        published = ("" if np.isnan(one[source]) else f"{one[source]:.3f}" for source in PUBLISHED)
+        rows.append([one["name"].replace("_", " "), str(one["positives"]), area, *published])
+    table = markdown(["pathology", "positives", "AUROC (95 % interval)", *PUBLISHED], rows, figures="---:")
+    drawn = f"{scores.patients} patients" if scores.patients is not None else "single images"
+    notes = [f"{scores.images} images; intervals: percentiles of {scores.draws} bootstrap draws of {drawn}."]
+    if scores.left_out:
+        notes.append(f"Left out of the mean, because all images have the same answer: {', '.join(scores.left_out)}.")
+    return "\n\n".join([table.rstrip("\n"), *notes, *([remark] if remark else [])]) + "\n"

@@ -1,0 +1,19 @@
+"""What `lms3d.train --task chexnet` leaves to the user, and its defaults: those of the CheXNet scaling study."""
+
+from lms3d.tasks.task import Choices
+
+CHOICES = Choices(
+    summary="14 findings in chest X-rays",
+    models=("densenet121", "resnet50"),
+    losses=("binary_cross_entropy", "weighted"),
+    defaults={
+        "model": "densenet121",
+        "resolution": 224,
+        "batch_size": 16,
+        "loss": "binary_cross_entropy",
+        "learning_rate": 1e-3,
+        "patience": 10,
+    },
+    refused=("labels", "n4", "split", "validation_fraction"),
+    refusal="whose data says it all",
+)
