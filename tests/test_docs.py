@@ -5,11 +5,13 @@ import argparse
 import re
 import shlex
 from functools import cache
+from graphlib import CycleError
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from docs import draw_architecture, rooms
 from lms3d.keras_step.step_log import COLUMNS
 from lms3d.swap.planners.tflms import Parameters
 
@@ -54,7 +56,8 @@ def commands(text: str) -> list[list[str]]:
 
 def missing(document: str, text: str) -> list[str]:
     """Files and folders that are named in code style, from the root or from the document's folder, and are not there."""
-    names = {word.rstrip(".") for piece in code(text) for word in re.findall(r"[\w.][\w./-]*", piece)}
+    pieces = code(text) if document.endswith(".md") else [text]
+    names = {word.rstrip(".") for piece in pieces for word in re.findall(r"[\w.][\w./-]*", piece)}
     starts = [ROOT, (ROOT / document).parent]
     named = {name for name in names for start in starts if "/" in name and (start / name.split("/")[0]).is_dir()}
     return sorted(
@@ -118,7 +121,7 @@ def test_every_page_is_reached_from_the_readme():
     assert reached >= set(DOCUMENTS)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", [*DOCUMENTS, "NOTICE"])
 def test_every_file_that_is_named_is_there(document):
     assert not missing(document, (ROOT / document).read_text())
 
@@ -147,6 +150,18 @@ def test_every_option_is_there_and_no_other(command):
 def test_every_target_of_make_is_there():
     targets = set(re.findall(r"^# make (\w+)", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert targets <= set(re.findall(r"`make (\w+)", SECTIONS["make"]))
+
+
+def test_the_drawing_of_the_architecture_is_that_of_the_code():
+    """python -m docs.draw_architecture draws it anew."""
+    assert draw_architecture.drawn_arrows() == rooms.essential(rooms.arrows())
+
+
+def test_the_drawing_leaves_out_what_follows_from_other_arrows():
+    arrows = [("a", "b"), ("a", "c"), ("b", "c"), ("c", "d"), ("a", "d"), ("b", "e")]
+    assert rooms.essential(arrows) == [("a", "b"), ("b", "c"), ("b", "e"), ("c", "d")]
+    with pytest.raises(CycleError):
+        rooms.essential([*arrows, ("d", "a")])
 
 
 def test_every_parameter_and_figure_is_on_the_page_for_those_who_come_from_tflms():
