@@ -1,10 +1,10 @@
-# make venv    the environment alone: .venv, built once and re-used while pyproject.toml and constraints.txt are unchanged
-# make train   the main job: an Isensee U-Net at 192^3 with LMS on the embedded data; ARGS="..." replaces the options
+# make venv    the environment alone: .venv, built again only when pyproject.toml or constraints.txt change
+# make train   train a 3D U-Net at 192^3 with LMS on the embedded data; ARGS="..." replaces the options
 # make horovod Horovod for training on several devices: compiled once per machine (about 2 minutes on 2 cores), kept in ~/.cache/lms3d
-# make quick   linter and the fast tests: all day long while you work; needs no Horovod
-# make test    linter, type checker and all tests, two files at a time; PYTEST_ARGS="-n 0 -k name" narrows the tests (of quick, too)
+# make quick   linter and the fast tests, without Horovod
+# make test    linter, type checker and all tests, two files at a time; PYTEST_ARGS="-n 0 -k name" narrows them (those of quick, too)
 # make lint    linter and type checker alone
-# make torture kills one of two ranks at a moment by chance, ten times, and resumes: some ten minutes
+# make torture kill one of two ranks at a random moment, ten times, and resume: some ten minutes
 #
 # Needs Python 3.11 or newer, make and gcc; Horovod, and so `make test`, cmake and g++ too.
 # Another interpreter: make PYTHON=/path/to/python3.
@@ -16,11 +16,10 @@ comma := ,
 EXTRAS ?= dev$(if $(shell command -v nvidia-smi),$(comma)gpu)
 VENV := .venv
 RUN := $(VENV)/bin/python
-# The stamp's name holds a checksum of what the environment is made from, so that it does not depend on file times,
-# which a fresh clone or a change of branch sets anew.
+# The stamp's name holds a checksum of what the environment is made from: file times change with every clone and checkout.
 STAMP := $(VENV)/stamp-$(shell (cat pyproject.toml constraints.txt; echo '$(EXTRAS)') | cksum | tr -dc '0-9')
 ARGS ?= --resolution 192 --lms
-# A file of tests stays in one process, so that what its tests share is made once; the slowest files come first (tests/conftest.py).
+# A file of tests stays in one process, so that its fixtures are made once; the slowest files come first (tests/conftest.py).
 PYTEST := '$(RUN)' -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help venv train quick test lint horovod torture

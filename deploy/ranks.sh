@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# What rank.sh and stop.sh share: the folder $LMS3D_RANKS, in which ranks of this machine note themselves, and what a note says.
+# What rank.sh and stop.sh share: the folder $LMS3D_RANKS, in which ranks of this machine register, one file each.
 #
-#   RANK.pid    "PID START": the process, and when it started, in ticks since this machine did. Numbers of processes are
-#               used again; with the time no other process is taken for the rank.
+#   RANK.pid    "PID START": the process, and when it started, in ticks since boot. Process numbers are reused; the start
+#               time keeps another process from being taken for the rank.
 #
-# Others may write to the folder's parent (/tmp), so that they may have put something there: a link, a folder of theirs.
+# Other users may write to the folder's parent (/tmp) and may have planted something there: a link, a folder of their own.
 
-: "${LMS3D_RANKS:?LMS3D_RANKS is not set; expected a folder of this machine, alone for this job (mktemp -d)}"
+: "${LMS3D_RANKS:?LMS3D_RANKS is not set; expected a folder on this machine, for this job alone (mktemp -d)}"
 
 private() { # 0 if the folder is this user's, and closed to others; else 2, and one line
     if [[ ! -L $LMS3D_RANKS && -d $LMS3D_RANKS && -O $LMS3D_RANKS && $(stat -c %a -- "$LMS3D_RANKS") == *700 ]]; then
@@ -24,7 +24,7 @@ started() { # PID -> when it started; nothing if there is no such process
     echo "${stat[19]}"
 }
 
-alive() { # the processes that are noted in the folder and still run
+alive() { # the registered processes that still run
     local file pid start
     for file in "$LMS3D_RANKS"/*.pid; do
         [[ -f $file && ! -L $file && -O $file ]] || continue

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# stop.sh [SECONDS]: asks the run whose ranks are on this machine to save and stop; waits for that at most so long
+# stop.sh [SECONDS]: asks the run whose ranks are on this machine to save and stop, and waits for at most SECONDS
 # (default: 0).
 #
-# It signals one rank only: ranks compare notes after every step, so that all stop behind the same one. It does so once:
-# a second signal would mean "quit without saving".
+# It signals one rank only: ranks agree after every step, so that all stop after the same one. It signals once: a second
+# signal would mean "quit without saving".
 set -euo pipefail
 
 # shellcheck source=deploy/ranks.sh

@@ -1,29 +1,141 @@
-"""The pages in docs/ name every command, option and parameter, and none that does not exist."""
+"""What the documents name exists: links, files, modules, commands and options; and the other way round, every command, option and
+parameter is on its page. The README stays short."""
 
 import argparse
 import re
+import shlex
+from functools import cache
+from graphlib import CycleError
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from docs import draw_architecture, rooms
 from lms3d.keras_step.step_log import COLUMNS
 from lms3d.swap.planners.tflms import Parameters
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "commands.md").read_text()
-SECTIONS = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+ROOMS = ("lms3d", "data", "experiments", "deploy")
 COMMANDS = sorted(
     f"{path.parent.name}.{path.stem}"
-    for room in ("lms3d", "data", "experiments", "deploy")
+    for room in ROOMS
     for path in (ROOT / room).glob("*.py")
     if '__name__ == "__main__"' in path.read_text()
 )
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT))
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")]
+)
+SECTIONS = dict(
+    re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", (ROOT / "docs/commands.md").read_text(), re.DOTALL | re.MULTILINE)
+)
 
 
+@cache
 def options(command: str) -> set[str]:
-    parser: argparse.ArgumentParser = import_module(command)._parser()
+    """Of a command that takes any; ModuleNotFoundError where there is no such command."""
+    if not hasattr(module := import_module(command), "_parser"):
+        return set()
+    parser: argparse.ArgumentParser = module._parser()
     return {option for action in parser._actions for option in action.option_strings} - {"-h", "--help"}
+
+
+def code(text: str) -> list[str]:
+    """What stands between backticks, in a line or as a block."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [*blocks, *re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))]
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of all calls `python -m MODULE ...` of this project's modules, comments and `make` left out."""
+    lines = "\n".join(code(text)).replace("\\\n", " ").splitlines()
+    found = [re.search(rf"\bpython3? -m ((?:{'|'.join(ROOMS)}|docs)\..*)", line) for line in lines]
+    return [shlex.split(match[1].split("&&")[0], comments=True) for match in found if match]
+
+
+def missing(document: str, text: str) -> list[str]:
+    """Files and folders that are named in code style, from the root or from the document's folder, and are not there."""
+    pieces = code(text) if document.endswith(".md") else [text]
+    names = {word.rstrip(".") for piece in pieces for word in re.findall(r"[\w.][\w./-]*", piece)}
+    starts = [ROOT, (ROOT / document).parent]
+    named = {name for name in names for start in starts if "/" in name and (start / name.split("/")[0]).is_dir()}
+    return sorted(
+        name for name in named if not name.startswith("runs/") and not any((start / name).exists() for start in starts)
+    )
+
+
+def anchors(text: str) -> set[str]:
+    """Of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {
+        "".join(
+            letter for letter in heading.lower() if letter.isalpha() or letter.isdecimal() or letter in "-_ "
+        ).replace(" ", "-")
+        for heading in headings
+    }
+
+
+def links(text: str) -> list[str]:
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith(("http://", "https://"))]
+
+
+def broken(document: str, text: str) -> list[str]:
+    """Links to a file or heading that is not there."""
+    wrong = []
+    for link in links(text):
+        name, _, anchor = link.partition("#")
+        target = (ROOT / document).parent / name if name else ROOT / document
+        there = target.exists() and (not anchor or anchor in anchors(text if not name else target.read_text()))
+        if not there:
+            wrong.append(link)
+    return wrong
+
+
+def unknown_options(words: list[str]) -> set[str]:
+    """Options of a call that its parser has not. What stands after `--` is another program's."""
+    command, *rest = words
+    own = rest[: rest.index("--")] if "--" in rest else rest
+    return {word.split("=")[0] for word in own if word.startswith("--")} - options(command) - {"--help"}
+
+
+def test_the_readme_is_read_in_five_minutes():
+    assert len((ROOT / "README.md").read_text().split()) <= 1500
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_leads_somewhere(document):
+    assert not broken(document, (ROOT / document).read_text())
+
+
+def test_every_page_is_reached_from_the_readme():
+    reached, new = set(), {"README.md"}
+    while new:
+        reached |= new
+        new = {
+            str((ROOT / document).parent.joinpath(link.partition("#")[0]).resolve().relative_to(ROOT.resolve()))
+            for document in new
+            for link in links((ROOT / document).read_text())
+            if link.partition("#")[0].endswith(".md")
+        } - reached
+    assert reached >= set(DOCUMENTS)
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "NOTICE"])
+def test_every_file_that_is_named_is_there(document):
+    assert not missing(document, (ROOT / document).read_text())
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_command_that_is_named_has_these_options(document):
+    assert not [words for words in commands((ROOT / document).read_text()) if unknown_options(words)]
+
+
+def test_what_is_missing_is_found():
+    text = "# A heading\n[x](docs/none.md) [y](#a-heading) [z](#none) `lms3d/none.py` `python -m lms3d.plan --lms --none`\n"
+    assert broken("README.md", text) == ["docs/none.md", "#none"]
+    assert missing("README.md", text) == ["lms3d/none.py"]
+    assert [unknown_options(words) for words in commands(text)] == [{"--none"}]
 
 
 def test_every_command_has_its_section():
@@ -38,6 +150,18 @@ def test_every_option_is_there_and_no_other(command):
 def test_every_target_of_make_is_there():
     targets = set(re.findall(r"^# make (\w+)", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert targets <= set(re.findall(r"`make (\w+)", SECTIONS["make"]))
+
+
+def test_the_drawing_of_the_architecture_is_that_of_the_code():
+    """python -m docs.draw_architecture draws it anew."""
+    assert draw_architecture.drawn_arrows() == rooms.essential(rooms.arrows())
+
+
+def test_the_drawing_leaves_out_what_follows_from_other_arrows():
+    arrows = [("a", "b"), ("a", "c"), ("b", "c"), ("c", "d"), ("a", "d"), ("b", "e")]
+    assert rooms.essential(arrows) == [("a", "b"), ("b", "c"), ("b", "e"), ("c", "d")]
+    with pytest.raises(CycleError):
+        rooms.essential([*arrows, ("d", "a")])
 
 
 def test_every_parameter_and_figure_is_on_the_page_for_those_who_come_from_tflms():

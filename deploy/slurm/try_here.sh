@@ -2,17 +2,17 @@
 # try_here.sh [COMMAND...]: a real Slurm on this machine alone, for as long as COMMAND runs in it (for example
 # srun --mpi=pmix -n 2 python -m lms3d.doctor). Nothing of it outlives the script, and no other Slurm is touched.
 #
-# Without COMMAND it shows what the batch scripts promise (some minutes). Two ranks train a toy, under each launcher:
-#   mpirun.sbatch   is told that its time is over: saves, queues itself again, goes on
-#   srun.sbatch     its ranks are killed: the job fails; submitted again, it goes on
-#   node.sbatch     is requeued by the administrator, who kills it where it is: goes on from the last checkpoint
-# and the three runs must end with the same weights, to the bit.
+# Without COMMAND it tries the batch scripts (some minutes). Two ranks train a toy under each launcher:
+#   mpirun.sbatch   is told that its time is up: saves, requeues itself, continues
+#   srun.sbatch     its ranks are killed: the job fails; submitted again, it continues
+#   node.sbatch     is requeued by the administrator, which kills it in mid-step: continues from the last checkpoint
+# The three runs must end with the same weights, to the bit.
 #
 # Needs munge, slurm-wlm, openmpi-bin (Debian's names), two cores, and a Horovod with MPI. PYTHON: as in job.sh.
 set -euo pipefail
 cd "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 
-export PATH=$PATH:/usr/sbin:/sbin # where Debian has the daemons, which not every user's PATH names
+export PATH=$PATH:/usr/sbin:/sbin # where Debian has the daemons; not on every user's PATH
 PYTHON=$(command -v "${PYTHON:-.venv/bin/python}") || { echo "try_here.sh: PYTHON: no Python; make horovod" >&2; exit 2; }
 export PYTHON
 for program in munged slurmctld slurmd sbatch srun scontrol; do
@@ -20,7 +20,7 @@ for program in munged slurmctld slurmd sbatch srun scontrol; do
 done
 
 BOX=$(mktemp -d)
-export SLURM_CONF=$BOX/slurm.conf TMPDIR=$BOX/tmp OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # it may be root's
+export SLURM_CONF=$BOX/slurm.conf TMPDIR=$BOX/tmp OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # root may run this
 
 say() { echo "try_here.sh: $*" >&2; }
 
@@ -35,10 +35,10 @@ sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
 print(*(one.getsockname()[1] for one in sockets))')
     mkdir "$BOX/state" "$BOX/spool" "$TMPDIR"
     head -c 128 /dev/urandom >"$BOX/key" && chmod 400 "$BOX/key"
-    # --force: munge wants a folder that all users can look into, and has one user here.
+    # --force: munge insists on a folder that all users can read; this one is private.
     munged --force --key-file="$BOX/key" --socket="$BOX/munge" --pid-file="$BOX/munged.pid" --log-file="$BOX/munged.log" \
         --seed-file="$BOX/seed" 2>/dev/null
-    # cred_expire: a job that is queued again waits for so long (120 s otherwise). gpu: two that anybody has.
+    # cred_expire: how long a requeued job waits (default 120 s). gpu: two devices that every machine has.
     cat >"$SLURM_CONF" <<CONF
 ClusterName=here
 SlurmctldHost=$host(127.0.0.1)
@@ -86,7 +86,7 @@ take_down() {
     rm -rf -- "$BOX"
 }
 
-until_is() { # WANTED SECONDS COMMAND...: waits until the command says so
+until_is() { # WANTED SECONDS COMMAND...: waits until the command prints WANTED
     local wanted=$1 end=$((SECONDS + $2)) found
     shift 2
     until found=$("$@" 2>&1) && [[ $found == "$wanted" ]]; do
@@ -99,7 +99,7 @@ until_is() { # WANTED SECONDS COMMAND...: waits until the command says so
     done
 }
 
-# -- what is shown -----------------------------------------------------------------------------------------------------
+# -- the batch scripts -------------------------------------------------------------------------------------------------
 
 TOY=(--model unet3d --resolution 32 --no-lms --seed 3 --epochs 6 --steps-per-epoch 8 --warmup-epochs 1)
 
@@ -108,7 +108,7 @@ submit() { # NAME: a batch script, made small; prints the job's number
         --time=20 --output="$BOX/$1.out" "deploy/slurm/$1.sbatch" --data "$DATA" "${TOY[@]}"
 }
 
-epochs() { # NAME: how many the run has behind it
+epochs() { # NAME: how many the run has done
     [[ ! -f $BOX/$1/history.csv ]] || "$PYTHON" -c 'import sys; print(sum(1 for _ in open(sys.argv[1])) - 1)' "$BOX/$1/history.csv"
 }
 
@@ -118,10 +118,10 @@ restarts() { timeout 20 scontrol --oneliner show job "$1" | grep -o 'Restarts=[0
 
 began() { # NAME JOB: waits until it trains
     until_is yes 600 has_begun "$1" "$2"
-    say "$1.sbatch: job $2 has $(epochs "$1") epochs behind it"
+    say "$1.sbatch: job $2 has done $(epochs "$1") epochs"
 }
 
-ended() { # NAME JOB: waits for its good end
+ended() { # NAME JOB: waits until it ends well
     until_is JobState=COMPLETED 600 state "$2"
     [[ $(epochs "$1") == 6 ]] || { say "$1.sbatch: $(epochs "$1") epochs, expected 6"; return 1; }
     say "$1.sbatch: job $2 ended, $(restarts "$2"), $(epochs "$1") epochs"
@@ -129,15 +129,15 @@ ended() { # NAME JOB: waits for its good end
 
 show() {
     local job
-    DATA=$("$PYTHON" -c 'import sys; from data import phantom
-print(phantom.write(sys.argv[1], cases=5, spacing_mm=8, workers=1))' "$BOX/data")
+    DATA=$("$PYTHON" -c 'import sys; from data.phantoms import brains
+print(brains.write(sys.argv[1], cases=5, spacing_mm=8, workers=1))' "$BOX/data")
     export LMS3D_CACHE=$BOX/cache TF_CPP_MIN_LOG_LEVEL=3
 
     job=$(submit mpirun)
     began mpirun "$job"
     timeout 30 scancel --batch --signal=USR1 "$job"
     until_is Restarts=1 600 restarts "$job"
-    say "mpirun.sbatch: job $job has saved, and is queued again"
+    say "mpirun.sbatch: job $job has saved and is requeued"
     ended mpirun "$job"
 
     job=$(submit srun)
@@ -151,7 +151,7 @@ print(phantom.write(sys.argv[1], cases=5, spacing_mm=8, workers=1))' "$BOX/data"
     job=$(submit node)
     began node "$job"
     timeout 30 scontrol requeue "$job"
-    say "node.sbatch: job $job is killed, and queued again"
+    say "node.sbatch: job $job is killed and requeued"
     ended node "$job"
 
     "$PYTHON" - "$BOX"/{mpirun,srun,node}/last/checkpoint.npz <<'PYTHON'

@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,12 @@ SLURM = {
     "SLURM_JOB_ID": "17", "SLURM_CPUS_PER_TASK": "2", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3",
 }  # fmt: skip
 Submit = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_what_a_script_imports_is_there(path: Path) -> None:
+    for module, name in re.findall(r"\bfrom ((?:data|lms3d|models)[\w.]*) import (\w+)", path.read_text()):
+        assert find_spec(f"{module}.{name}") or hasattr(import_module(module), name), f"{module} has no {name}"
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
