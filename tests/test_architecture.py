@@ -1,71 +1,234 @@
-"""The rules of import that keep the rooms of the house apart."""
+"""The house: which room may import which, that nothing goes round in circles, and where TensorFlow and Keras may be touched.
+
+Every module is discovered, and has to stand in a room that `ROOMS` names: a new or renamed one cannot drop out in silence.
+"""
+
+from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("lms3d", "models", "data", "experiments")
-ENTRY_POINTS = {f"lms3d/{name}.py" for name in ("train", "predict", "evaluate", "plan", "doctor")}
-TASKS = "lms3d/tasks/"  # what an entry point would say about its task
-THINKING = ("lms3d/swap/", "lms3d/keras_step/adaptation.py", "lms3d/keras_step/report.py")
-TOUCHING = ("lms3d/swap/tensorflow/", "lms3d/swap/tiers/", "lms3d/swap/engine.py")
-PURE = {
-    str(path.relative_to(ROOT))
-    for path in (ROOT / "lms3d").rglob("*.py")
-    if str(path.relative_to(ROOT)).startswith(THINKING) and not str(path.relative_to(ROOT)).startswith(TOUCHING)
-}
+
+ROOMS = (
+    # What everything may use, then each room on top of those above it. The longest name that fits counts.
+    "lms3d.errors lms3d.units lms3d.registry lms3d.console lms3d.files",
+    "lms3d.ranks",
+    "lms3d.device",
+    "lms3d.swap",
+    "lms3d.swap.planners",
+    "lms3d.swap.planning lms3d.swap.plan_cache lms3d.swap.sweep",
+    "lms3d.swap.tensorflow lms3d.swap.tiers",
+    "lms3d.swap.engine",
+    "lms3d.keras_step",
+    "lms3d.scoring",
+    "lms3d.config",
+    "lms3d.training",
+    "lms3d.tasks",
+    "lms3d.cli",
+    "lms3d.plan_display",
+    "lms3d lms3d.train lms3d.predict lms3d.evaluate lms3d.plan lms3d.doctor",
+)
+APART = ("models", "data", "experiments", "deploy")
+DOORS = ("lms3d.tasks", "lms3d.plan_display", "lms3d.train", "lms3d.predict", "lms3d.evaluate", "lms3d.plan")
+"""Which may enter `models` and `data`."""
+TOUCHING = ("lms3d.swap.tensorflow", "lms3d.swap.tiers", "lms3d.swap.engine")
+THINKING = ("lms3d.swap", "lms3d.keras_step.adaptation", "lms3d.keras_step.report")
+PRIVATE_NAMES = {"lms3d.swap.tensorflow.surgery", "lms3d.keras_step.attachment", "lms3d.ranks.horovod"}
+"""The only homes of names that TensorFlow, Keras and Horovod keep to themselves."""
 
 
-def sources(room: str) -> list[str]:
-    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / room).rglob("*.py"))
+@dataclass(frozen=True)
+class Module:
+    """A source file, and what it imports: dotted names, of modules where there are such, else of what is in them."""
+
+    name: str
+    tree: ast.Module = field(repr=False)
+    imports: frozenset[str]
+    typing_imports: frozenset[str]
 
 
-def imported(code: str) -> set[str]:
-    """Top-level packages that `code` imports anywhere in it, apart from imports for type checkers alone."""
-    tree = ast.parse(code)
+def imports_of(tree: ast.Module, package: str = "") -> tuple[frozenset[str], frozenset[str]]:
+    """What a module imports anywhere in it, and what for type checkers alone. package: that it lies in."""
     typing_only = {
         id(node)
         for block in ast.walk(tree)
-        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        if isinstance(block, ast.If) and ast.unparse(block.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
         for node in ast.walk(block)
     }
-    found: set[str] = set()
+    found: tuple[set[str], set[str]] = set(), set()
     for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
+        names: list[str] = []
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:  # a relative one stays in its room
-            found.add(node.module.split(".")[0])
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            names = [f"{source}.{alias.name}" for alias in node.names]
+        found[id(node) in typing_only].update(names)
+    return frozenset(found[0]), frozenset(found[1])
+
+
+@cache
+def modules() -> dict[str, Module]:
+    """Every module of the house by its dotted name."""
+    found = {}
+    for room in ("lms3d", *APART):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            tree = ast.parse(path.read_text())
+            package = name if path.stem == "__init__" else name.rpartition(".")[0]
+            found[name] = Module(name, tree, *imports_of(tree, package))
     return found
 
 
-def allowed(source: str) -> set[str]:
-    room, entry = source.split("/")[0], source in ENTRY_POINTS or source.startswith(TASKS)
-    if room in ("models", "data"):
-        return {room}
-    return (
-        set(ROOMS)
-        - ({"experiments"} if room == "lms3d" else set())
-        - ({"models", "data"} if room == "lms3d" and not entry else set())
-    )
+def module_of(dotted: str) -> str | None:
+    """The module of the house that a dotted name is or lies in; None for a foreign one."""
+    parts = dotted.split(".")
+    while parts and ".".join(parts) not in modules():
+        parts.pop()
+    return ".".join(parts) or None
 
 
-@pytest.mark.parametrize("source", [source for room in ROOMS for source in sources(room)])
-def test_rooms_are_entered_through_their_doors(source):
-    assert imported((ROOT / source).read_text()) & set(ROOMS) <= allowed(source)
+def own(imported: frozenset[str], importer: str) -> Iterator[str]:
+    for dotted in sorted(imported):
+        module = module_of(dotted)
+        if module is not None and module != importer:
+            yield module
 
 
-@pytest.mark.parametrize("source", sorted(PURE & set(sources("lms3d"))))
-def test_the_thinking_half_of_the_engine_knows_no_tensorflow(source):
-    assert not imported((ROOT / source).read_text()) & {"tensorflow", "keras"}
+def within(module: str, rooms: tuple[str, ...]) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
+def floor_of(module: str) -> int | None:
+    """The place of a module's room in `ROOMS`; None where no room is its own."""
+    rooms = {room: height for height, names in enumerate(ROOMS) for room in names.split()}
+    parts = module.split(".")
+    while len(parts) > 1:
+        if ".".join(parts) in rooms:
+            return rooms[".".join(parts)]
+        parts.pop()
+    return rooms["lms3d"] if module == "lms3d" else None
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name.startswith("lms3d")])
+def test_imports_run_one_way(name):
+    height = floor_of(name)
+    assert height is not None, f"{name} stands in no room that ROOMS names"
+    module = modules()[name]
+    for imported in own(module.imports | module.typing_imports, name):
+        if imported == "lms3d":
+            continue  # the package itself loads its names when they are asked for
+        if imported.startswith("lms3d"):
+            below = floor_of(imported)
+            assert below is not None, imported
+            assert below <= height, f"{name} imports {imported}, which stands above it"
+        else:
+            assert imported.split(".")[0] in ("models", "data"), f"nobody imports {imported}"
+            assert within(name, DOORS), f"{name} imports {imported}"
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name.split(".")[0] in ("models", "data", "deploy")])
+def test_models_data_and_deploy_stand_alone(name):
+    module = modules()[name]
+    room = name.split(".")[0]
+    assert {imported.split(".")[0] for imported in own(module.imports | module.typing_imports, name)} <= {room}
+
+
+def test_nothing_imports_in_circles():
+    graph = {name: set(own(module.imports, name)) for name, module in modules().items()}
+    assert circles(graph) == []
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of two or more names that reach each other (Tarjan 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in sorted(graph[name]):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            group, stack[at:] = stack[at:], []
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if within(name, THINKING) and not within(name, TOUCHING)])
+def test_the_thinking_half_of_the_engine_knows_no_tensorflow(name):
+    """Neither itself nor through what it imports."""
+    seen, waiting = set(), [name]
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        imported = modules()[module].imports
+        assert not {dotted.split(".")[0] for dotted in imported} & {"tensorflow", "keras"}, module
+        waiting += own(imported, module)
+
+
+@cache
+def own_private_names() -> frozenset[str]:
+    """Names with an underscore that the house itself defines: functions, classes, variables, attributes, fields."""
+    found: set[str] = set()
+    for module in modules().values():
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                    found.add(name)
+                case ast.Attribute(attr=name, ctx=ast.Store()):
+                    found.add(name)
+    return frozenset(found)
+
+
+def foreign(attribute: str) -> bool:
+    """Whether an attribute is private, and neither the house's nor Python's own."""
+    private = attribute.startswith("_") and not attribute.startswith("__")
+    return private and attribute not in own_private_names() | PYTHONS_OWN
+
+
+PYTHONS_OWN = {"_CData", "_Pointer", "_SimpleCData", "_asdict", "_exit", "_fields", "_replace"}
+
+
+@pytest.mark.parametrize("name", sorted(set(modules()) - PRIVATE_NAMES))
+def test_private_names_of_libraries_have_one_home_each(name):
+    module = modules()[name]
+    private = sorted(d for d in module.imports if d.startswith(("tensorflow.python", "tensorflow.core", "keras.src")))
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and foreign(node.attr):
+            private.append(ast.unparse(node))
+    assert private == []
+
+
+def test_the_homes_of_private_names_are_where_they_are_said_to_be():
+    for name in PRIVATE_NAMES:
+        assert name in modules()
 
 
 def test_imports_are_found_wherever_they_hide():
     code = "if TYPE_CHECKING:\n    import data\ndef f():\n    from models.layers import x\n    import lms3d.units\n"
-    assert imported(code) == {"models", "lms3d"}
-    assert not imported(code) <= allowed("models/net.py")
-    assert not imported(code) <= allowed("lms3d/training/trainer.py")
-    assert imported(code) <= allowed("lms3d/train.py")
+    assert imports_of(ast.parse(code)) == ({"models.layers.x", "lms3d.units"}, {"data"})
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+    assert floor_of("lms3d.swap.planners.hybrid.search") == floor_of("lms3d.swap.planners")
+    assert floor_of("lms3d.nowhere") is None

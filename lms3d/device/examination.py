@@ -69,11 +69,9 @@ def mpi_library() -> str:
     features = horovod_features()
     if isinstance(features, str) or not features["mpi"]:
         return ""
-    import horovod.tensorflow as hvd
+    from lms3d.ranks import horovod, mpi
 
-    from lms3d.ranks import mpi
-
-    return mpi.version(hvd.mpi_ops._basics.MPI_LIB_CTYPES)
+    return mpi.version(horovod.mpi_library())
 
 
 def horovod_version() -> str | None:

@@ -7,6 +7,7 @@ takes tensors, and so needs TensorFlow's devices, whose limits the ranks may sti
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import itertools
 import os
@@ -26,7 +27,7 @@ class Horovod:
 
     def __init__(self) -> None:
         by_mpi = hvd.mpi_built() and os.environ.get("HOROVOD_CONTROLLER") != "gloo"
-        self._mpi = Mpi(hvd.mpi_ops._basics.MPI_LIB_CTYPES) if by_mpi else None
+        self._mpi = Mpi(mpi_library()) if by_mpi else None
         hvd.init()
         self._is_chief = hvd.rank() == 0
         self._keys = itertools.count()  # of messages in the store
@@ -121,3 +122,9 @@ class Horovod:
                 ignore_name_scope=True,
             )
         )  # fmt: skip
+
+
+def mpi_library() -> ctypes.CDLL:
+    """The library that Horovod was built with; only where `hvd.mpi_built()`."""
+    library: ctypes.CDLL = hvd.mpi_ops._basics.MPI_LIB_CTYPES
+    return library
