@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).with_name("keras_own_tests.py")
 def test_keras_own_tests_pass_with_lms(tmp_path):
     """A chosen part, with `LMS()` and with every tensor swapped; the script takes `--all`."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {
-        "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(SCRIPT.parents[2]),
+        "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(SCRIPT.parents[3]),
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, SCRIPT, tmp_path / "results.json", "--basetemp", tmp_path / "temporary"],
