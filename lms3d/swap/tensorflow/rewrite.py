@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from lms3d.swap import edit
 from lms3d.swap.ir import StepGraph, without_dead
-from lms3d.swap.plan import SCOPE, Plan
+from lms3d.swap.plan import Plan
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import capture, wanted
 from lms3d.swap.tiers.base import Tier, gate, gate_name
@@ -43,11 +43,6 @@ class Change:
             f"{self.ops_before:,} ops -> {self.ops_after:,}: {self.swap_outs} swap-outs, {self.swap_ins} swap-ins, "
             f"{self.recomputes} recomputed ops, {self.redirected} inputs redirected, {self.control_edges} control edges"
         )
-
-
-def already_rewritten(graph: StepGraph) -> bool:
-    """True where an earlier rewrite left its nodes."""
-    return any(op.name.startswith((f"{SCOPE}swap_", f"{SCOPE}recompute", f"{SCOPE}guard")) for op in graph.ops)
 
 
 def rewrite(

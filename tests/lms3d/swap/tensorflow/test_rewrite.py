@@ -11,7 +11,7 @@ from lms3d.swap.plan import Plan, Recompute, SwapIn, SwapOut
 from lms3d.swap.planners import tflms
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import capture
-from lms3d.swap.tensorflow.rewrite import already_rewritten, rewrite
+from lms3d.swap.tensorflow.rewrite import rewrite
 from lms3d.swap.tiers import base
 from lms3d.swap.tiers.host import HostTier
 from tests.lms3d.swap.traced import PARAMETERS, SPEC, batch, by_tflms, chain, fork, same_bits, u_net
@@ -159,12 +159,6 @@ def test_a_plan_that_makes_a_cycle_touches_nothing():
     with pytest.raises(ValueError, match="cycle"):
         rewrite(function, before, plan, HostTier())
     assert capture(function) == before
-
-
-def test_a_rewritten_function_is_known():
-    made = by_tflms(chain, HostTier())
-    assert already_rewritten(capture(made.function))
-    assert not already_rewritten(made.before)
 
 
 def test_several_outputs_and_types(tier):
