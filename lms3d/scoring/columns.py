@@ -38,7 +38,7 @@ class Column:
     larger_is_better: bool = True
 
     spaces: tuple[str, ...] = SPACES
-    """Where it is measured. A cube's voxels are no millimetres."""
+    """Where it is measured. A column with a unit only in native space: a cube's voxels are no millimetres."""
     on_request: bool = False
     """Measured only where the caller asks for it by name: it is slow."""
     box_plot: bool = False
@@ -50,7 +50,16 @@ HEADLINE = "dice"
 
 
 def column(name: str, **shown: Any) -> Callable[[Measure], Measure]:
-    """Decorator: registers a measure as the column `name`; `shown`: fields of `Column`."""
+    """Decorator: registers a measure as the column `name`; `shown`: fields of `Column`.
+
+    ValueError where the name is taken, or a column with a unit asks for cube space.
+    """
+    native = ("native",)
+    shown = {"spaces": native if shown.get("unit") else SPACES, **shown}
+    if shown.get("unit") and tuple(shown["spaces"]) != native:
+        raise ValueError(
+            f"metric column {name!r}: measured in {shown['unit']}, so only in native space; leave `spaces` out"
+        )
 
     def add(measure: Measure) -> Measure:
         COLUMNS.register(name)(Column(measure=measure, **shown))
@@ -65,5 +74,5 @@ column("specificity", title="specificity", decimals=4)(
     lambda prediction, truth, _: masks.specificity(prediction, truth)
 )
 column(
-    "hd95_mm", title="HD95 mm", unit="mm", decimals=1, larger_is_better=False, spaces=("native",), on_request=True
+    "hd95_mm", title="HD95 mm", unit="mm", decimals=1, larger_is_better=False, on_request=True
 )(masks.hausdorff95)  # fmt: skip

@@ -47,6 +47,11 @@ class TrainingCallback(keras.callbacks.Callback):
     kept: ClassVar[Sequence[str]] = ()
     """Attributes that survive a resume; JSON values. They are saved as the end of an epoch leaves them."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.kept and not cls.name:
+            raise TypeError(f"{cls.__name__} keeps {', '.join(cls.kept)} over a resume; give it a `name` for them")
+
     def __init__(self, run: Run) -> None:
         super().__init__()
         self.run = run

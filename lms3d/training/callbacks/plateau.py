@@ -1,4 +1,4 @@
-"""What follows when the validation loss stops getting better: a lower learning rate, then the end."""
+"""Keras's ReduceLROnPlateau and EarlyStopping on the validation loss, with a state that survives a resume."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Plateau(TrainingCallback, keras.callbacks.ReduceLROnPlateau):
     kept = ("best", "wait", "cooldown_counter")
 
     def __init__(self, run: Run) -> None:
-        schedule = run.schedule
+        self.run, schedule = run, run.schedule
         keras.callbacks.ReduceLROnPlateau.__init__(
             self, "val_loss", schedule.plateau_factor, schedule.plateau_patience, mode="min"
         )
@@ -28,4 +28,5 @@ class EarlyStopping(TrainingCallback, keras.callbacks.EarlyStopping):
     kept = ("best", "wait", "best_epoch", "stopped_epoch")
 
     def __init__(self, run: Run) -> None:
+        self.run = run
         keras.callbacks.EarlyStopping.__init__(self, "val_loss", patience=run.schedule.patience, mode="min")

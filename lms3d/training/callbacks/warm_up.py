@@ -17,7 +17,7 @@ from lms3d.training.run_state import learning_rate
 class WarmUp(TrainingCallback):
     """Sets the rate before each step: a function of the position, so that a resumed run takes the same rates.
 
-    cut: the factor by which others have lowered the rate since.
+    cut: what other callbacks (a plateau, a schedule) have multiplied the rate by; the warm-up goes on from theirs.
     """
 
     place, name = Place.WARM_UP, "warm_up"
@@ -27,25 +27,35 @@ class WarmUp(TrainingCallback):
         super().__init__(run)
         self.steps = run.schedule.warmup_epochs * run.schedule.steps_per_epoch
         self.cut = 1.0
-        self._set: float | None = None
+        self._set: float | None = None  # the rate as it was last seen: who finds another one, finds the work of others
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if self.run.state.position.step:  # of an epoch taken up, the rate is that of the last step done
-            self._note_rate(self._done - 1)
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._set = learning_rate(self.model)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self._done <= self.steps and self.steps:
-            wanted = self.cut * self.rate_at(self._done)
-            # Alone the rate does not grow: setting it anew would only round what others have set.
-            if self.run.world.size > 1 or not np.isclose(learning_rate(self.model), wanted, rtol=1e-5, atol=0):
-                self.model.optimizer.learning_rate = wanted
-        self._note_rate(self._done)
+        if not self._warming_up:
+            return
+        self._take_over()
+        wanted = self.cut * self.rate_at(self._done)
+        # Alone the rate does not grow: setting it anew would only round what others have set.
+        if self.run.world.size > 1 or not np.isclose(learning_rate(self.model), wanted, rtol=1e-5, atol=0):
+            self.model.optimizer.learning_rate = wanted
+        self._set = learning_rate(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._warming_up:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """What others have done to the rate since."""
         now = learning_rate(self.model)
         if self._set is not None and now != self._set:
             self.cut *= now / self._set
-        self._set = None
+        self._set = now
+
+    @property
+    def _warming_up(self) -> bool:
+        return 0 < self.steps >= self._done
 
     def rate_at(self, step: int) -> float:
         """Learning rate of a step, counted from 0 over all epochs."""
@@ -57,8 +67,3 @@ class WarmUp(TrainingCallback):
     def _done(self) -> int:
         position = self.run.state.position
         return position.epoch * self.run.schedule.steps_per_epoch + position.step
-
-    def _note_rate(self, step: int) -> None:
-        """Within the warm-up: what others do to the rate after this step is a cut."""
-        if step <= self.steps and self.steps:
-            self._set = learning_rate(self.model)

@@ -69,6 +69,12 @@ def test_tables(tmp_path):
     assert "HD95" not in scores.to_markdown(scores.summarise(scores.frame([row("p", "x", 0.5)])))
 
 
+def test_a_column_with_a_unit_is_not_measured_in_the_cube():
+    with pytest.raises(ValueError, match="only in native space"):
+        columns.column("depth_mm", title="depth", unit="mm", spaces=columns.SPACES)(lambda *_: 0.0)
+    assert "depth_mm" not in columns.COLUMNS
+
+
 def test_a_column_that_somebody_adds_is_in_every_table_and_has_its_box_plot(tmp_path):
     @columns.column("volume_error_ml", title="volume error ml", unit="ml", larger_is_better=False, box_plot=True)
     def volume_error(prediction, truth, spacing_mm):
@@ -79,10 +85,12 @@ def test_a_column_that_somebody_adds_is_in_every_table_and_has_its_box_plot(tmp_
         evaluate.write_report(found, tmp_path)
     finally:
         columns.COLUMNS.remove("volume_error_ml")
-    assert found["volume_error_ml"].tolist() == [0.002, 0, 0.002, 0]
+    # A cube's voxels are no millimetres.
+    np.testing.assert_equal(found["volume_error_ml"].to_numpy(), [0.002, 0, np.nan, np.nan])
     with open(tmp_path / "scores.csv", newline="") as file:
         assert next(csv.DictReader(file))["volume_error_ml"] == "0.002000"
     assert "mean_volume_error_ml" in (tmp_path / "summary.csv").read_text().splitlines()[0]
     assert "| volume error ml |" in (tmp_path / "summary.md").read_text()
     names = {path.name for path in tmp_path.iterdir()}
-    assert {"dice_native.png", "volume_error_ml_native.png", "volume_error_ml_cube.pdf"} <= names
+    assert {"dice_native.png", "dice_cube.png", "volume_error_ml_native.png", "volume_error_ml_native.pdf"} <= names
+    assert "volume_error_ml_cube.pdf" not in names

@@ -88,3 +88,10 @@ def test_every_place_of_a_run_is_taken_once():
     named = [CALLBACKS[name].name for name in CALLBACKS.names if CALLBACKS[name].kept]
     assert all(named)
     assert len(set(named)) == len(named)
+
+
+def test_what_is_kept_has_a_name():
+    with pytest.raises(TypeError, match="Nameless keeps losses over a resume"):
+
+        class Nameless(TrainingCallback):
+            kept = ("losses",)

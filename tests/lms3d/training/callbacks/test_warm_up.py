@@ -80,7 +80,26 @@ def test_an_epoch_whose_end_alone_is_due_keeps_what_the_plateau_takes_away():
     run = Steps()
     run.at(0, 5)
     run.model.optimizer.learning_rate = run.callback.rate_at(4)
-    run.callback.on_epoch_begin(0)
+    run.callback.on_train_begin()
     run.model.optimizer.learning_rate = 0.5 * run.callback.rate_at(4)
     run.callback.on_epoch_end(0)
     assert run.rate(1, 0) == pytest.approx(0.5 * run.callback.rate_at(5))
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_schedule_sets_the_rate_that_is_warmed_up(size):
+    """It halves the rate when an epoch begins, before the first step of the warm-up and in the midst of it."""
+    run = Steps(size=size)
+    run.at(0, 0)
+    run.callback.on_train_begin()
+    for epoch in range(3):
+        run.at(epoch, 0)
+        run.model.optimizer.learning_rate = 0.5 * np.asarray(run.model.optimizer.learning_rate)
+        rates = [run.rate(epoch, step) for step in range(5)]
+        if epoch < 2:  # then the warm-up is over
+            np.testing.assert_allclose(
+                rates, [0.5 ** (epoch + 1) * run.callback.rate_at(5 * epoch + k) for k in range(5)]
+            )
+        else:
+            np.testing.assert_allclose(rates[1:], rates[:-1])
+        run.callback.on_epoch_end(epoch)
