@@ -116,7 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--resolution", type=int, metavar="N", help=edge)
     labels = f"what the labels mean, where the names of the files do not tell: {', '.join(SCHEMAS)}"
     add("--labels", metavar="SCHEMA", help=labels)
-    add("--n4", action="store_true", help="correct the bias field of t1, t1ce and t2 first (slow)")
+    add(
+        "--n4", action="store_true", help="correct the bias field of t1, t1ce and t2, once cropped (slow; default: off)"
+    )
     skip = "leave out chest X-rays that are not sound, and list them in skipped.csv"
     add("--skip-bad", action="store_true", help=skip)
     folder = "where caches lie (default: cubes/ or images/ under $LMS3D_CACHE or ~/.cache/lms3d)"

@@ -123,25 +123,41 @@ def every(kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for task in TASKS.names for name in getattr(TASKS[task].choices, kind)))
 
 
-def _default(option: str) -> str:
-    """ "(default: 128; for chexnet 224)": of each task that departs from `TrainConfig`."""
-    own = {name: TASKS[name].choices.defaults for name in TASKS.names}
-    others = [f"for {name} {_shown(values[option])}" for name, values in own.items() if option in values]
+def _default(option: str, *, by_model: bool = False) -> str:
+    """ "(default: 128; for chexnet 224)": of each task that departs from `TrainConfig`. by_model: named by its networks."""
+    own = {name: TASKS[name].choices for name in TASKS.names}
+    others = [
+        f"for {' or '.join(choices.models) if by_model else name} {_shown(choices.defaults[option])}"
+        for name, choices in own.items()
+        if option in choices.defaults
+    ]
     return f"(default: {'; '.join([_shown(getattr(TrainConfig, option)), *others])})"
+
+
+def _by_task(kind: str) -> str:
+    """ "for brats isensee2017 or unet3d; for chexnet ...": all "models" or "losses" of each task."""
+    return "; ".join(f"for {name} {' or '.join(getattr(TASKS[name].choices, kind))}" for name in TASKS.names)
 
 
 def _shown(value: Any) -> str:
     return f"{value:.0e}".replace("e-0", "e-") if isinstance(value, float) else str(value)
 
 
-def add_model_options(parser: argparse.ArgumentParser, *, resolution: Callable[[str], Any] = _RESOLUTION) -> None:
-    """--model, --resolution (its values checked in the given way), --batch-size, --precision."""
+def add_model_options(
+    parser: argparse.ArgumentParser, *, resolution: Callable[[str], Any] = _RESOLUTION, with_task: bool = True
+) -> None:
+    """--model, --resolution (its values checked in the given way), --batch-size, --precision.
+
+    with_task: the command has --task, else the network tells the task.
+    """
     group = parser.add_argument_group("network")
     add = group.add_argument
-    add("--model", choices=every("models"), help=f"network to train {_default('model')}")
-    side = f"side of the cube or square that all data is resized to, a multiple of 16 {_default('resolution')}"
+    default = _default("model") if with_task else f"(default: {TrainConfig.model})"
+    add("--model", choices=every("models"), help=f"network: {_by_task('models')} {default}")
+    sides, samples = (_default(option, by_model=not with_task) for option in ("resolution", "batch_size"))
+    side = f"side of the cube or square that all data is resized to, a multiple of 16 {sides}"
     add("--resolution", type=resolution, metavar="N", help=side)
-    add("--batch-size", type=whole(1), metavar="N", help=f"samples per step and rank {_default('batch_size')}")
+    add("--batch-size", type=whole(1), metavar="N", help=f"samples per step and rank {samples}")
     formats = "number format of the activations; weights stay float32 (default: float32)"
     add("--precision", choices=PRECISIONS, help=formats)
 
@@ -155,26 +171,31 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     add("--data", type=path, metavar="DIR", help=folder)
     schema = "what label values mean, such as brats2021, where file names do not tell"
     add("--labels", metavar="SCHEMA", help=schema)
-    add("--n4", action=argparse.BooleanOptionalAction, help="remove bias fields first: slow, done once (default: off)")
+    corrected = "remove bias fields (N4) of t1, t1ce and t2, once cropped: slow, done once per case (default: off)"
+    add("--n4", action=argparse.BooleanOptionalAction, help=corrected)
     split = "split.json of another run to use (default: a random split by seed)"
     add("--split", type=path, metavar="FILE", help=split)
     fraction = "share of cases for validation (default: 0.2)"
     add("--validation-fraction", type=number(0, 1), metavar="F", help=fraction)
-    turned = "turn samples by cube symmetries (default: on)"
+    turned = (
+        "show training samples under random symmetries: of the cube, or an image and its mirror image (default: on)"
+    )
     add("--augment", action=argparse.BooleanOptionalAction, help=turned)
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
     """How long and how to learn."""
     add = parser.add_argument_group("training").add_argument
-    epochs = "at most (default: 500; on the embedded data what 13 min allow)"
+    epochs = "passes over the training cases, at most (default: 500; on the embedded data as many as 13 minutes allow)"
     add("--epochs", type=whole(1), metavar="N", help=epochs)
     steps = "training steps per epoch (default: all training cases)"
     add("--steps-per-epoch", type=whole(1), metavar="N", help=steps)
     validated = "validation steps per epoch (default: all cases)"
     add("--validation-steps", type=whole(1), metavar="N", help=validated)
-    add("--loss", choices=every("losses"), help=f"what to minimise {_default('loss')}")
-    rate = f"of Adam and one rank, lowered when validation stalls {_default('learning_rate')}"
+    add("--loss", choices=every("losses"), help=f"what to minimise: {_by_task('losses')} {_default('loss')}")
+    rate = (
+        f"Adam's on one rank; N ranks take N times as much; lowered when validation stalls {_default('learning_rate')}"
+    )
     add("--learning-rate", type=number(0), metavar="X", help=rate)
     warmup = "with several ranks: epochs in which the rate grows from that of one rank to that of all (default: 5)"
     add("--warmup-epochs", type=whole(0), metavar="N", help=warmup)
@@ -186,7 +207,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         "--patience",
         type=whole(1),
         metavar="N",
-        help=f"stop after N epochs without a better one {_default('patience')}",
+        help=f"end training after N epochs without a better validation loss {_default('patience')}",
     )
     add("--seed", type=whole(0), metavar="N", help="decides everything that is random (default: 0)")
 
@@ -196,7 +217,10 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("run").add_argument
     output = "folder for all results (default: a new one under runs/)"
     add("--output", type=Path, metavar="RUN_DIR", help=output)
-    resume = "go on where the run in RUN_DIR stopped (default: the latest such run)"
+    resume = (
+        "go on where the run in RUN_DIR stopped; without --output the latest under runs/ (of the network and resolution, if "
+        "given); a new run where there is none"
+    )
     add("--resume", action="store_true", help=resume)
     profile = "profile these steps of an epoch, counted from 1, for TensorBoard"
     add("--profile", type=checked(profile_range, "range"), metavar="EPOCH:FIRST-LAST", help=profile)
@@ -212,7 +236,7 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
     add("--lms", action=argparse.BooleanOptionalAction, help=lms)
     limit = "hard limit on device memory, such as 6GiB or 900MiB (default: what the device or container has)"
     add("--memory-limit", type=checked(parse_size, "size"), metavar="SIZE", help=limit)
-    tier = "where to: host memory, disk, or auto = host for a GPU and disk for a CPU (default: auto)"
+    tier = "where to swap to: host (memory), disk, or auto, which is host for a GPU and disk for a CPU (default: auto)"
     add("--swap-tier", choices=tier_choices(), help=tier)
     folder = "folder for swap files (default: the system's temporary folder)"
     add("--swap-dir", type=path, metavar="DIR", help=folder)

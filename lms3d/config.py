@@ -34,7 +34,7 @@ class TrainConfig:
     """Side N of the cube (N, N, N, 4) or square (N, N, 3) that every sample is resized to; divisible by 16."""
 
     n4: bool = False
-    """Whether bias fields are removed (N4) before anything else; slow, done once."""
+    """Whether bias fields of t1, t1ce and t2 are removed (N4) after the crop, before the resize; slow, done once."""
 
     split: Path | None = None
     """A split.json to use in place of a new random split."""
@@ -64,7 +64,7 @@ class TrainConfig:
     """Adam's at the start, for one rank; N ranks take N times as much."""
 
     warmup_epochs: int | None = None
-    """Epochs over which the rate grows from that of one rank to that of all; None is 5 with several ranks, else 0."""
+    """Epochs over which the rate grows from that of one rank to that of all; None is 5. On one rank it does not grow."""
 
     gradient_compression: str = "none"
     """How gradients travel between ranks: "none", or "fp16" for half the bytes."""

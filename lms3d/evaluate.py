@@ -15,7 +15,7 @@ tumour (ET) for every case, as CSV, as a summary table and as box plots.
 
 PREDICTIONS is a run directory (runs/192) after `python -m lms3d.predict runs/192`, or any folder that predict wrote.
 Give several to see them side by side. Everything is scored twice:
-  native  on the grid of the original files, against the original truth (what counts for a patient)
+  native  on the grid of the original files, against the original truth: the score to report
   cube    on the largest cube of those given: predictions at a lower resolution are first resized to it, as in the
           LMS case study
 
@@ -65,7 +65,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--truth", metavar="DIR", default=None, help="data set with the truth (default: the one predicted from)")
     meaning = "what the truth's label values mean, such as brats2021, where its file names do not tell"
     add("--labels", metavar="SCHEMA", default=None, help=meaning)
-    where = "where tables and figures go (default: PREDICTIONS/evaluation; for several, ./evaluation)"
+    where = (
+        "where tables and figures go (default: evaluation/ beside the predictions, that is RUN_DIR/predictions/evaluation of a "
+        "run; ./evaluation for several)"
+    )
     add("--output", metavar="DIR", default=None, help=where)
     add("--hd95", action="store_true", default=False, help="add the 95%% surface distance in mm, native space (slow)")
     return parser

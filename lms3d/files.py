@@ -53,7 +53,7 @@ def remove_partials(folder: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def also_as(path: Path, other: Path) -> None:
+def link_or_copy(path: Path, other: Path) -> None:
     """Gives the file at `path` a second name, replacing what had it; each may then be replaced without the other.
 
     Both keep the time at which the content was written, by which the latest run is found.

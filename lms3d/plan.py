@@ -145,7 +145,7 @@ def _sweep(planned: Planned, limits: int, title: str, folder: Path | None) -> No
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.plan", description=_DESCRIPTION, epilog=_EPILOG)
-    cli.add_model_options(parser, resolution=cli.whole(1))
+    cli.add_model_options(parser, resolution=cli.whole(1), with_task=False)
     cli.add_memory_options(parser)
     parser.add_argument(
         "--keras-model", type=cli.path, metavar="FILE",

@@ -1,4 +1,4 @@
-"""Cubes on disk, made once per (data, labels, resolution, N4), and read through a memory map.
+"""Cubes on disk, made once per (data, labels, resolution, N4), and read whole.
 
     <cache root>/cubes/<fingerprint>-<schema>-<N>[-n4]/
         index.json                  written last: every entry is there

@@ -1,6 +1,6 @@
 """From the scanner's grid to a cube and back.
 
-    images (X, Y, Z, 4) --[N4]--> crop to the foreground + 1 voxel --resize each axis--> cube (N, N, N, 4)
+    images (X, Y, Z, 4) --crop to the foreground + 1 voxel--> box --[N4]--> box --resize each axis--> cube (N, N, N, 4)
     cube (N, N, N, ...) --resize each axis--> box --place--> native (X, Y, Z, ...)
 
 The crop looks at the images only: a case without truth is cropped as one with truth, and the truth cannot leak into it.

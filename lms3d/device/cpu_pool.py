@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _MIB = 2**20
-_crumb_holes: list[tf.Tensor] = []  # keep everybody out until `open_crumb_holes`
-_crumb_fences: list[tf.Tensor] = []
+_crumb_holes: list[tf.Tensor] = []  # blocks for small allocations, held until `open_crumb_holes` frees them
+_crumb_fences: list[tf.Tensor] = []  # one-byte spacers between these blocks, held for good: freed blocks cannot merge
 _regions: list[tuple[int, int]] = []  # (first address, end), the large region last
 _in_pieces = False  # no free piece has half of the free bytes
 
@@ -21,8 +21,8 @@ def claim(limit_bytes: int) -> None:
 
     Left alone, the pool grows by regions of doubled size, and no tensor can span two of them: half of the limit may be out
     of reach for a large tensor. With these regions best fit keeps weights and other small tensors in the second, and the last
-    stays in one piece for activations. The first is for crumbs (`pool_layout`); it stays closed until `open_crumb_holes`, or
-    the variables of a model would fill it.
+    stays in one piece for activations. The first is for crumbs, small tensors that no plan places (`pool_layout`): blocks with
+    spacers between them. It stays closed until `open_crumb_holes`, or the variables of a model would fill it.
     """
     import tensorflow as tf
 
@@ -57,10 +57,10 @@ def _address(tensor: tf.Tensor) -> int:
 
 
 def _make_crumb_holes(end: int) -> None:
-    """Fill the region that ends at this address, and what is free of a smaller one, with pieces of `CRUMB_BYTES`.
+    """Fill the region that ends at this address, and what is free of a smaller one, with blocks of `CRUMB_BYTES`.
 
-    One byte between two pieces stays for good, and so does the last piece of a region, which the allocator enlarges by what is
-    left over: nothing but crumbs may fit.
+    The spacer of one byte between two blocks stays for good, and so does the last block of a region, which the allocator
+    enlarges by what is left over: nothing but crumbs may fit.
     """
     here = 0
     while not end - 2 * CRUMB_BYTES - ALIGNMENT < here < end:
@@ -71,7 +71,7 @@ def _make_crumb_holes(end: int) -> None:
 
 
 def _fenced(address: int) -> bool:
-    """Put one byte at this address, and fill the smaller gaps that the allocator prefers; False where it cannot be had."""
+    """Put a spacer of one byte at this address, and fill the smaller gaps that are preferred; False where it cannot be had."""
     for _ in range(CRUMB_BYTES // ALIGNMENT):
         _crumb_fences.append(_empty(1))
         if _address(_crumb_fences[-1]) == address:
@@ -80,7 +80,7 @@ def _fenced(address: int) -> bool:
 
 
 def open_crumb_holes() -> None:
-    """Let small tensors into the crumbs' region. Call it once the variables exist."""
+    """Frees the blocks: from now on small tensors go there. Call it once the variables exist."""
     _crumb_holes.clear()
 
 

@@ -19,16 +19,16 @@ def start_tensorflow(
     seed: int | None = None,
     precision: str = "float32",
     world: World | None = None,
-    again: bool = False,
+    elastic_restart: bool = False,
 ) -> None:
     """Imports TensorFlow and creates its devices. TensorFlow's own remarks are hidden unless TF_CPP_MIN_LOG_LEVEL is set.
 
     seed: of all random numbers of Python, NumPy and Keras. precision: a Keras policy such as "mixed_bfloat16".
     world: its ranks share the machine. Each has a GPU to itself, or its part of the cores and of the memory.
-    again: in a later world of an elastic job, where the devices stay as they are.
+    elastic_restart: in a later world of an elastic job, where the devices stay as they are.
     """
     world = world or World()
-    if not again:
+    if not elastic_restart:
         _make_devices(world, memory_limit_bytes)
     world.devices_exist()
     import keras

@@ -1,7 +1,7 @@
-"""A step of a Keras model: traced, and that of LMS in its place for one `fit`, `evaluate` or `predict`.
+"""The step of a Keras model: LMS's function in its place, for one `fit`, `evaluate` or `predict`; and how it is traced.
 
-    model.train_function         the step of LMS
-    model.make_train_function    on this instance alone: puts the step away, then makes the model's own
+    model.train_function         LMS's: looks up or makes the rewritten step for the batch's shape, and runs it
+    model.make_train_function    on this instance alone: removes that function, then makes the model's own
 
 Keras calls no callback after an error. But each `fit`, `evaluate`, `predict` and `..._on_batch` begins with
 `make_..._function`, which keeps a function that is there: so whatever ended the last one, the next runs Keras's own function,
@@ -27,7 +27,8 @@ _KERAS_TRAINER = next(one for one in keras.Model.__mro__ if "make_train_function
 class Attachment:
     """`run` in the place of the model's `kind` function ("train", "test", "predict"), from now until `remove`.
 
-    forced: the user has asked for a new function (`force=True`), because what was traced is no longer true.
+    run: Keras calls it with an iterator over batches (to predict, a list of them). forced: the user has asked for a new function
+    (`make_..._function(force=True)`), because what was traced is no longer true.
     """
 
     def __init__(self, model: keras.Model, kind: str, run: Callable[[Any], Any]) -> None:

@@ -112,8 +112,8 @@ class StepRunner:
             try:
                 return self._execute(prepared, batch), prepared
             except tf.errors.ResourceExhaustedError as error:
-                if self.engine.fixed:
-                    raise self._one_plan(step.kind, self.engine.fixed) from error
+                if self.engine.no_other_plan:
+                    raise self._one_plan(step.kind, self.engine.no_other_plan) from error
                 if saved is None or attempt == tuning.TRIES - 1:
                     raise
                 if gradients.begun(model) != averagings:
@@ -197,7 +197,7 @@ class StepRunner:
 
     def _new_feedback(self, kind: str) -> Feedback:
         """Only training runs long enough for a second plan."""
-        free = self.adapt and kind == "train" and self.engine.fixed is None
+        free = self.adapt and kind == "train" and self.engine.no_other_plan is None
         changes = tuning.MOST_CHANGES if free else 0
         return Feedback(self.engine.settings.limit_bytes, changes, self.steps_left, self._account)
 
@@ -205,7 +205,7 @@ class StepRunner:
 
     def _one_plan(self, kind: str, why: str) -> DoesNotFit:
         limit = format_size(self.engine.settings.limit_bytes)
-        return DoesNotFit(f"the {kind} step ran out of memory in {limit} {why}, or raise --memory-limit")
+        return DoesNotFit(f"the {kind} step ran out of memory in {limit}; {why}, or raise --memory-limit")
 
     def _too_late_to_repeat(self) -> DoesNotFit:
         """The other ranks have this step's gradients, or wait for them: tried again, it would meet their next step."""
@@ -217,7 +217,7 @@ class StepRunner:
     def _save(self, step: _Step, prepared: Prepared) -> Snapshot | None:
         """Copies of the variables; None where no other plan could follow, and no disk can fail."""
         settings, empty = self.engine.settings, prepared.plan.empty
-        final = self.engine.fixed is not None or (empty and settings.pool == "none")
+        final = self.engine.no_other_plan is not None or (empty and settings.pool == "none")
         if final and (empty or not TIERS[settings.tier].may_fail):
             return None
         variables = prepared.function.graph.variables

@@ -107,7 +107,7 @@ def run(train_once: Callable[[World, Memory], T]) -> T:
     while True:
         with _world(memory) as world:
             try:
-                with job.told_once(world):
+                with job.reported_once(world):
                     memory.share(world)
                     if ended:
                         console.silence(not world.is_chief)  # rank 0 of the world before may be lost

@@ -62,7 +62,7 @@ def joined() -> Iterator[World]:
     world = join()
     together = True
     try:
-        with lost_rank.watched(world), told_once(world):
+        with lost_rank.watched(world), reported_once(world):
             yield world
     except BaseException as error:
         together = errors.is_of_all_ranks(error)
@@ -72,7 +72,7 @@ def joined() -> Iterator[World]:
 
 
 @contextmanager
-def told_once(world: World) -> Iterator[None]:
+def reported_once(world: World) -> Iterator[None]:
     """Lets rank 0 alone report an error that all ranks have."""
     try:
         yield

@@ -24,21 +24,21 @@ class Account:
     schedules: int = 0
     replays: int = 0
 
-    def read(self, ops: int) -> None:
+    def charge_graph(self, ops: int) -> None:
         """A step was reduced to a problem."""
         self.seconds += tuning.OP_SECONDS * ops
 
-    def built(self, anchors: int, copies: int) -> None:
+    def charge_schedule(self, anchors: int, copies: int) -> None:
         """A schedule. copies: those that come back, of all buffers."""
         self.schedules += 1
         self.seconds += tuning.ANCHOR_SECONDS * anchors + tuning.COPY_SECONDS * copies
 
-    def replayed(self, anchors: int, copies: int, times: int) -> None:
+    def charge_replay(self, anchors: int, copies: int, times: int) -> None:
         """A schedule's allocations, in a pool."""
         self.replays += times
         self.seconds += tuning.REPLAYED_SECONDS * (anchors + copies) * times
 
-    def solved(self, anchors: int) -> None:
+    def charge_program(self, anchors: int) -> None:
         """The mixed-integer program."""
         self.seconds += exact_seconds(anchors)
 

@@ -72,9 +72,9 @@ class Engine:
         return self._machine
 
     @property
-    def fixed(self) -> str | None:
-        """See `Planner.fixed`: None where there may be a second plan."""
-        return PLANNERS[self.settings.planner]().fixed(self.settings.parameters)
+    def no_other_plan(self) -> str | None:
+        """See `Planner.no_other_plan`: None where there may be a second plan."""
+        return PLANNERS[self.settings.planner]().no_other_plan(self.settings.parameters)
 
     # -- planning ------------------------------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class Engine:
         settings, machine = settings or self.settings, machine or self.machine
         graph = self._captured(function, on_device)
         request = settings.request(graph, machine, step=step)
-        if lazy and planning.leaves_alone(request):
+        if lazy and planning.is_noop(request):
             return request
         graph, machine = self._with_ops(graph, machine, function)
         return replace(request, graph=graph, machine=machine)

@@ -1,13 +1,13 @@
 """`planning.make_plan` with a memory: one file per plan in the cache folder. No TensorFlow here.
 
 A plan takes seconds to make, and the same step comes again: in the next run, after `--resume`. Rules:
-- CACHE-1: the key hashes all that the outcome depends on: each op of the step, the settings, the speeds of the machine (of
+- PLAN-CACHE-1: the key hashes all that the outcome depends on: each op of the step, the settings, the speeds of the machine (of
   measured ops those that the step has), and the planner itself: the sources of the engine, of a planner that is registered
   from elsewhere, and the versions of the libraries. A planner whose source cannot be found is not cached.
-- CACHE-2: what comes back equals what was stored, to the last bit. A value that JSON does not keep is not stored; a file
+- PLAN-CACHE-2: what comes back equals what was stored, to the last bit. A value that JSON does not keep is not stored; a file
   that cannot be read, or whose plan cannot be applied to the step, counts as absent.
-- CACHE-3: that no plan fits is an outcome too. It is stored, and raised again.
-- CACHE-4: the folder holds `tuning.MOST_PLANS` plans; the least recently used go first. A folder that cannot be written
+- PLAN-CACHE-3: that no plan fits is an outcome too. It is stored, and raised again.
+- PLAN-CACHE-4: the folder holds `tuning.MOST_PLANS` plans; the least recently used go first. A folder that cannot be written
   costs the time to plan again and nothing else.
 """
 
@@ -60,7 +60,7 @@ def directory() -> Path:
 
 
 def key(request: StepRequest) -> str | None:
-    """The name of an outcome (CACHE-1). Dataclasses print all their fields, so a new field counts at once."""
+    """The name of an outcome (PLAN-CACHE-1). Dataclasses print all their fields, so a new field counts at once."""
     source = _planner_source(PLANNERS[request.settings.planner])
     if source is None:
         return None
@@ -98,7 +98,7 @@ def _planner_source(planner: type) -> bytes | None:
 
 
 def _load(path: Path, graph: StepGraph) -> Outcome | None:
-    """The stored outcome (CACHE-2), or None."""
+    """The stored outcome (PLAN-CACHE-2), or None."""
     try:
         outcome = _from_json(path.read_text())
         if not isinstance(outcome, DoesNotFit):
@@ -107,14 +107,14 @@ def _load(path: Path, graph: StepGraph) -> Outcome | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     with contextlib.suppress(OSError):
-        os.utime(path)  # CACHE-4
+        os.utime(path)  # PLAN-CACHE-4
     return outcome
 
 
 def _save(path: Path, outcome: Outcome) -> None:
-    with contextlib.suppress(StorageError, OSError, TypeError, ValueError):  # CACHE-4
+    with contextlib.suppress(StorageError, OSError, TypeError, ValueError):  # PLAN-CACHE-4
         text = _to_json(outcome)
-        if not _same(_from_json(text), outcome):  # CACHE-2
+        if not _same(_from_json(text), outcome):  # PLAN-CACHE-2
             return
         files.write_text(path, text)
         kept = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)

@@ -27,9 +27,9 @@ def make_plan(request: StepRequest) -> tuple[Plan, Prediction]:
     return outcome.plan, _prediction(study, outcome, floor_bytes, started)
 
 
-def leaves_alone(request: StepRequest) -> bool:
+def is_noop(request: StepRequest) -> bool:
     """True where `make_plan` will give an empty plan, which needs no costs of single ops."""
-    return PLANNERS[request.settings.planner]().leaves_alone(Study(request))
+    return PLANNERS[request.settings.planner]().is_noop(Study(request))
 
 
 def _floor_bytes(study: Study, outcome: Outcome) -> int:

@@ -24,7 +24,7 @@ class OnDevice:
 class Settings:
     """What holds for all steps of a run.
 
-    limit_bytes: device memory that a step may use. tier: "host" or "disk". pool: how the device hands out its memory, one
+    limit_bytes: device memory that a step may use. tier: a name in `tiers.TIERS`. pool: how the device hands out its memory, one
     of `allocator.POOLS`. planner: a name in `planners.PLANNERS`; parameters: its own, None where it has none.
     """
 

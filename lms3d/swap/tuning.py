@@ -30,7 +30,7 @@ TRIGGER_LEVELS = 10
 TFLMS_SAFETY = 0.94
 """Share of the limit that TFLMS's auto-tuning may use: a pool cannot be filled to the last byte. A margin, not measured."""
 
-# -- planners: hybrid/planner --------------------------------------------------------------------------------------
+# -- planners: hybrid/local_search --------------------------------------------------------------------------------
 
 HYBRID_SECONDS = 10.0
 """Most effort, in seconds by price list, for a step of up to HYBRID_ANCHORS anchors; in proportion for larger ones.

@@ -23,7 +23,7 @@ import numpy as np
 
 from lms3d import console
 from lms3d.errors import InputError
-from lms3d.files import also_as, replacing
+from lms3d.files import link_or_copy, replacing
 
 _STATE = "state.json"
 _DIGEST_BYTES = 64
@@ -62,7 +62,7 @@ def save(path: Path, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any])
             np.savez(stream, **content)
         _seal(partial)
         if path.exists():
-            also_as(path, older(path))
+            link_or_copy(path, older(path))
 
 
 def load(path: Path) -> Content:
@@ -94,7 +94,7 @@ def latest(path: Path) -> tuple[*Content, str]:
         arrays, state = load(older(path))
     except Damaged as damage:
         raise InputError(f"{told}; {damage}; start another run, with another --output") from None
-    also_as(older(path), path)
+    link_or_copy(older(path), path)
     return arrays, state, told
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lms3d import console, files
-from lms3d.files import also_as, write_text
+from lms3d.files import link_or_copy, write_text
 from lms3d.ranks import replicas, variables
 from lms3d.ranks.variables import Arrays
 from lms3d.training import checkpoint, run_state
@@ -55,7 +55,7 @@ def _load(model: Any, run: Run) -> tuple[RunState, tuple[Arrays, ...]] | None:
         console.say(f"{damage}: going on from the one before it, saved {before.position}")
     if now.size != before.size:
         model.optimizer.learning_rate = run_state.learning_rate(model) * now.size / before.size
-    state = before.on(size=now.size, steps_per_epoch=now.steps_per_epoch, samples_per_step=now.samples_per_step)
+    state = before.rescaled(size=now.size, steps_per_epoch=now.steps_per_epoch, samples_per_step=now.samples_per_step)
     return _with_its_files(run, state), snapshot.of_ranks
 
 
@@ -70,7 +70,7 @@ def _with_its_files(run: Run, state: RunState) -> RunState:
     if not state.best or _has_digest(path, state.best):
         return state
     if _has_digest(older, state.best):
-        also_as(older, path)
+        link_or_copy(older, path)
         return state
     console.say(f"{path} is not what this run wrote: the weights after the next epoch take its place")
     return replace(state, best_loss=math.inf, best="")

@@ -78,9 +78,10 @@ class Job:
 class Run:
     """Its `state`, and what it needs of the machine around it.
 
-    full_rate: learning rate of all ranks together, once warmed up. logs: of this rank and the epoch under way, after its
-    last step. unfinished: sums of the metrics to be put back when an interrupted epoch begins again. callbacks: all, in order.
-    validation_batches: of the rank that has the most. saved: what `last/` holds, for messages.
+    full_rate: learning rate with all ranks taken together, once warmed up. logs: this rank's metrics in the epoch under way,
+    as its last step left them. unfinished: running sums of the metrics, to be put back when an interrupted epoch begins again.
+    callbacks: all of this run, in order. validation_batches: of the rank that has the most. saved: what `last/` holds, in
+    words, for messages.
     """
 
     def __init__(self, model: Any, data: Data, schedule: Schedule, job: Job, interrupt: Interrupt) -> None:

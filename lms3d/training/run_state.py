@@ -83,8 +83,8 @@ class RunState:
         """Whether some steps of the epoch are done, and others not: then metrics are sums under way."""
         return 0 < self.position.step < self.steps_per_epoch
 
-    def on(self, *, size: int, steps_per_epoch: int, samples_per_step: int) -> RunState:
-        """The same state for another number of ranks: the step is the one at the same sample; the last stays the last."""
+    def rescaled(self, *, size: int, steps_per_epoch: int, samples_per_step: int) -> RunState:
+        """For another number of ranks: maps the step to the same sample count; a finished epoch stays finished."""
         step = self.position.step
         if samples_per_step != self.samples_per_step:
             step = round(step * self.samples_per_step / samples_per_step)

@@ -70,14 +70,14 @@ def train(session: Session, task: Task, world: World, memory: Memory | None) -> 
     options = needs.with_demonstration_limit(session.options, task)
     world.from_chief(lambda: _require_writable(options, session.run_dir))
     _require_writable(options, session.run_dir)
-    again = memory is not None and memory.resuming
-    going_on = session.resuming or again
-    if going_on:
+    elastic_restart = memory is not None and memory.resuming
+    continuing = session.resuming or elastic_restart
+    if continuing:
         options = replace(options, weights=None)  # a checkpoint has them all
     with console.progress() as report:
         material = task.prepare(options, session.run_dir, session.resuming, world, report)
-    limit = _start_tensorflow(options, world, again=again)
-    if world.is_chief and not going_on:  # of a run here that never finished an epoch
+    limit = _start_tensorflow(options, world, elastic_restart=elastic_restart)
+    if world.is_chief and not continuing:  # of a run here that never finished an epoch
         (session.run_dir / STATS).unlink(missing_ok=True)
     with _network(options, task, limit, material=material, world=world) as model:
         # On every rank, since the prediction builds the metrics; rank 0's clock decides.
@@ -181,7 +181,7 @@ class Training:
             demo.LAST_SECONDS - needs.elapsed_seconds(), (schedule.validation_steps or 0) * demo.VALIDATION_SHARE
         )
         with console.progress(keep=False) as report:
-            callbacks = [order.at(order.Place.LMS, lms), *self.task.callbacks(model, self.material, world)]
+            callbacks = [order.with_place(order.Place.LMS, lms), *self.task.callbacks(model, self.material, world)]
             callbacks += [guard] if self.session.demonstrating else []
             if self.session.profile and world.is_chief:
                 callbacks.append(Profile(self.session.profile, run_dir / "tensorboard", schedule.steps_per_epoch))
@@ -228,14 +228,14 @@ def _network(options: TrainConfig, task: Task, limit_bytes: int, **more: Any) ->
         yield made[0]
 
 
-def _start_tensorflow(options: TrainConfig, world: World, *, again: bool = False) -> int:
-    """Under the limit (`again`: in a later world of this process); returns the bytes that training can have."""
+def _start_tensorflow(options: TrainConfig, world: World, *, elastic_restart: bool = False) -> int:
+    """Under the limit (`elastic_restart`: in a later world of this process); returns the bytes that training can have."""
     startup.start_tensorflow(
         memory_limit_bytes=options.memory_limit,
         seed=options.seed,
         precision=options.precision,
         world=world,
-        again=again,
+        elastic_restart=elastic_restart,
     )
     return device_memory.device_memory_bytes()
 

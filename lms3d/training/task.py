@@ -33,10 +33,14 @@ class Material(Protocol):
         """For config.json: "data" with the fingerprint of the data, and whatever prediction needs."""
 
     def training(self, first_sample: int, world: World) -> tf.data.Dataset:
-        """This rank's batches of the endless stream of samples, from number `first_sample` on."""
+        """This rank's batches (x, y) of the endless stream of samples, from number `first_sample` on; static shapes.
+
+        x: (B, ...) float32, the input of `Task.network` with the batch in front: (B, N, N, N, C) or (B, N, N, C).
+        y: (B, ...) of `Task.target_dtype`, in the shape of the network's output, such as (B, N, N, N, regions) of 0 and 1.
+        """
 
     def validation(self, world: World) -> tf.data.Dataset:
-        """This rank's share of the validation samples, once."""
+        """This rank's share of the validation samples, once, as batches like those of `training`; the last may be smaller."""
 
 
 class Task(Protocol):
@@ -46,13 +50,13 @@ class Task(Protocol):
     """Spatial axes of a sample: 2 or 3."""
 
     target_dtype: str
-    """Of the targets in a training batch."""
+    """Of the targets y in a training batch, such as "uint8": a step is planned without data."""
 
     shown: Sequence[str]
-    """Metrics for the progress bar."""
+    """Metrics for the progress bar, by their names in the logs, such as "loss"."""
 
     plateau: tuple[float, int]
-    """Factor of the learning rate after so many epochs without a better validation loss."""
+    """(0.5, 10): half the learning rate after ten epochs without a better validation loss."""
 
     def prepare(
         self, options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
@@ -60,13 +64,16 @@ class Task(Protocol):
         """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
 
     def network(self, options: TrainConfig) -> keras.Model:
-        """Freshly initialised, not compiled."""
+        """Freshly initialised, not compiled: x of a batch -> (B, ...) of probabilities, both float32 unless the policy differs."""
 
     def loss(self, options: TrainConfig, material: Any) -> Any:
-        """For `compile`. `material` is None where only the step's cost matters."""
+        """For `compile`: a function (y, prediction) -> float32, one number or one per sample, or a `keras.losses.Loss`.
+
+        material: what `prepare` returned; None where only the cost of a step matters.
+        """
 
     def metrics(self, options: TrainConfig, material: Any) -> list[Any]:
-        """For `compile`."""
+        """For `compile`: Keras metrics of (y, prediction). material: as of `loss`."""
 
     def callbacks(self, model: keras.Model, material: Any, world: World) -> list[Any]:
         """Of this task alone. They stand at `Place.TASK`: in the logs of an epoch they find means over the ranks."""

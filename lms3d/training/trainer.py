@@ -50,7 +50,7 @@ def train(
     with Interrupt(job.on_interrupt) as interrupt:
         run = Run(model, data, schedule, job, interrupt)
         resumed_at = resume.start(model, run)
-        run.callbacks = order.all_of(run, callbacks)
+        run.callbacks = order.build(run, callbacks)
         with _ended_on_error(run.callbacks):
             _fit_what_is_left(model, run)
     return History(rows=run.state.rows, stopped_early=run.state.stopped_early, resumed_at=resumed_at)

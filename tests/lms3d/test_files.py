@@ -60,7 +60,7 @@ def test_a_second_name_keeps_the_file_when_the_first_is_replaced(tmp_path, monke
     for text in ("one", "two"):
         files.write_text(tmp_path / "x", text)
         os.utime(tmp_path / "x", (1, 1))
-        files.also_as(tmp_path / "x", tmp_path / "older")
+        files.link_or_copy(tmp_path / "x", tmp_path / "older")
         assert (tmp_path / "older").stat().st_mtime == 1
     files.write_text(tmp_path / "x", "three")
     assert [(tmp_path / name).read_text() for name in ("x", "older")] == ["three", "two"]

@@ -34,15 +34,15 @@ class Planner:
         """The plan for `study.request`. Raises DoesNotFit, with the smallest limit if it is known, where there is none."""
         raise NotImplementedError
 
-    def leaves_alone(self, study: Study) -> bool:
+    def is_noop(self, study: Study) -> bool:
         """True where the plan is known to be empty without the cost of single ops, which take seconds to measure."""
         return False
 
-    def fixed(self, parameters: Any) -> str | None:
-        """None where another limit may give another plan.
+    def no_other_plan(self, parameters: Any) -> str | None:
+        """None where another limit may give another plan, which is tried when a step runs out of memory.
 
-        Else there is no second plan to try: what to say, after "the step ran out of memory in N", about the cause and a
-        way out; empty where there is nothing to say.
+        Else a clause that says why there is no other, and a way out. It stands between "the step ran out of memory in N; " and
+        ", or raise --memory-limit". Empty: there is nothing to say, and TensorFlow's own error goes on.
         """
         return None
 

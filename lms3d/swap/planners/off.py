@@ -15,8 +15,8 @@ class Off(Planner):
     def plan(self, study: Study) -> Outcome:
         return Outcome(plan=Plan(), called="off")
 
-    def leaves_alone(self, study: Study) -> bool:
+    def is_noop(self, study: Study) -> bool:
         return True
 
-    def fixed(self, parameters: Any) -> str:
+    def no_other_plan(self, parameters: Any) -> str:
         return ""

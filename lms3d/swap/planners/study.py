@@ -17,11 +17,14 @@ _MIB = 1 << 20
 
 
 class Study:
-    """account: what planning for this request has cost so far."""
+    """account: what planning for this request has cost so far.
+
+    The rest is worked out when it is first asked for: milliseconds, but `lowest`. Sizes are in bytes, times in seconds.
+    """
 
     def __init__(self, request: StepRequest) -> None:
         self.request, self.account = request, Account()
-        self.account.read(2 * len(request.graph.ops))
+        self.account.charge_graph(2 * len(request.graph.ops))
 
     @cached_property
     def traced(self) -> Problem:
@@ -42,6 +45,7 @@ class Study:
 
     @cached_property
     def unedited(self) -> Schedule:
+        """The step as it is: its events in order, the bytes that are live at each, and the seconds of the whole."""
         return build(self.traced, {}, self.request.machine)
 
     @cached_property
@@ -52,6 +56,7 @@ class Study:
 
     @cached_property
     def unedited_figures(self) -> Figures:
+        """Of the step as it is: peak and timeline in bytes, seconds of a step."""
         seconds = step_seconds(self.request.graph, self.request.machine)
         return figures.unedited(self.traced, self.unedited, seconds)
 

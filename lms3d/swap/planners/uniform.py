@@ -38,8 +38,8 @@ class _Uniform(Planner):
         plan = replace(emit.emit(solution), planner=self.name)
         return Outcome(plan=plan, figures=figures.planned(solution, plan, request.machine))
 
-    def fixed(self, parameters: Any) -> str:
-        return f"with the planner {self.name}, which has one plan for all limits; choose another"
+    def no_other_plan(self, parameters: Any) -> str:
+        return f"the planner {self.name} has one plan for all limits: choose another planner"
 
 
 class SwapEverything(_Uniform):

@@ -57,8 +57,8 @@ def rewrite(
     redirected = _redirect(function.graph, plan, made)
     edges = edit.control_edges(plan)
     _add_control_edges(function.graph, plan, made)
-    if tier.takes_turns:
-        _take_turns(function.graph, plan, made)
+    if tier.memory_in_plan_order:
+        _order_memory(function.graph, plan, made)
     _verify(function, expected, plan)
     change = Change(
         changed=True,
@@ -118,7 +118,7 @@ def _add_control_edges(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation
         surgery.add_control_inputs(op, [o for o in ops if o not in op.control_inputs])
 
 
-def _take_turns(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation]) -> None:
+def _order_memory(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation]) -> None:
     """Followers wait for a swap-in's memory, and originals are held until their time is over."""
     for back in plan.swap_ins:
         taken = gate(graph, made[back.name])

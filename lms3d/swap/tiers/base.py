@@ -1,9 +1,13 @@
 """What a swap tier is: it makes the ops of a swap-out and of a swap-in. Each tier draws its own.
 
 A new tier subclasses `Tier` in a module of its own, and gets a line in `lms3d.swap.tiers`. It must define `swap_out` and
-`swap_in`; all else has a default. Ops are made within `surgery.insertion` and kept by `surgery.keep`. A tier that moves
-data where TensorFlow cannot see it calls `surgery.needs`: rewritten functions then hold it, ask it to `begin` and `check`
-around each call, and refuse what cannot work (gradient tapes, calls from other functions).
+`swap_in`; all else has a default. `host` is the plainest example. From `lms3d.swap.tensorflow.surgery` it uses
+
+    insertion   the context in which ops are added to a graph that is traced already, after given ops
+    keep        marks an op that nothing reads, or TensorFlow would prune it
+    needs       for a tier that moves data where TensorFlow cannot see it, as `disk` does: rewritten functions then hold the
+                tier, ask it to `begin` and `check` around each call, and refuse what cannot work (gradient tapes, calls from
+                other functions)
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ _GATE = "/buffer"
 
 @dataclass(frozen=True, kw_only=True)
 class TierSpeed:
-    """A tier's part of `cost.Machine`."""
+    """A tier's part of `cost.Machine`, in whose words: bytes per second each way, and what a transfer takes from the step."""
 
     swap_out_bytes_per_second: float = Machine.swap_out_bytes_per_second
     swap_in_bytes_per_second: float = Machine.swap_in_bytes_per_second
@@ -34,11 +38,16 @@ class TierSpeed:
 
 
 class Tier:
-    """A place for swapped tensors. `directory`: the folder that the user gave, for tiers with files."""
+    """A place for swapped tensors. One is made for each engine, when it first needs it.
+
+    directory: the folder that the user gave (`--swap-dir`), for tiers with files.
+    """
 
     name: ClassVar[str]
-    takes_turns: ClassVar[bool] = False
-    """Whether a plan decides when swapped memory changes hands, by control edges to the gates of swap-ins."""
+    """As in `TIERS`."""
+    memory_in_plan_order: ClassVar[bool] = False
+    """Whether swapped memory is to change hands in the order of the plan: the rewrite then adds control edges to the gates of
+    swap-ins (`gate_name`)."""
     measures_transfers: ClassVar[bool] = False
     """Whether `take_counters` tells anything."""
     pins_host_memory: ClassVar[bool] = False

@@ -49,7 +49,7 @@ class DiskTier(Tier):
     """
 
     name = "disk"
-    takes_turns = True
+    memory_in_plan_order = True
     measures_transfers = True
     may_fail = True
 

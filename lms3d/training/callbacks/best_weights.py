@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from lms3d import files
-from lms3d.files import also_as, replacing
+from lms3d.files import link_or_copy, replacing
 from lms3d.training.callbacks.order import Place, TrainingCallback
 from lms3d.training.run_state import floats
 
@@ -31,7 +31,7 @@ class BestWeights(TrainingCallback):
             without_training(self.model).save(partial)
             digest = files.digest(partial)
             if path.exists():
-                also_as(path, older_in(self.run.dir))
+                link_or_copy(path, older_in(self.run.dir))
         return digest
 
 

@@ -71,13 +71,13 @@ CALLBACKS: Registry[type[TrainingCallback]] = Registry(
 )
 
 
-def at(place: Place, callback: Any) -> Any:
+def with_place(place: Place, callback: Any) -> Any:
     """The same callback, of a class that knows nothing of this order, at its place."""
     callback.place = place
     return callback
 
 
-def all_of(run: Run, given: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
+def build(run: Run, given: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
     """Those that every run has, and those given for this one (at TASK where they state no place), in order."""
     registered = [CALLBACKS[name](run) for name in CALLBACKS.names]
     return sorted([*given, *registered], key=lambda callback: getattr(callback, "place", Place.TASK))

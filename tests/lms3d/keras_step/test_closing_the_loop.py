@@ -198,7 +198,7 @@ def test_parameters_that_are_all_fixed_fail_at_once(trainer, monkeypatch):
 
     monkeypatch.setattr(StepRunner, "_execute", fails)
     lms = LMS(memory_limit="1GiB", tier="host", swapout_threshold=1, swapin_ahead=1, swapin_groupby=0, sync_mode=0)
-    with pytest.raises(DoesNotFit, match="with the TFLMS parameters that were given"):
+    with pytest.raises(DoesNotFit, match="TFLMS parameters that were given"):
         trainer.train(lms, predict=False)
     assert len(tries) == 1
     assert trainer.model.train_function is None  # Keras did not call `on_train_end`

@@ -28,7 +28,7 @@ def train_once(world: World, memory: elastic.Memory) -> None:
     from lms3d.training import trainer
     from lms3d.training.run import Data, Job, Schedule
 
-    startup.start_tensorflow(seed=1, world=world, again=memory.resuming)
+    startup.start_tensorflow(seed=1, world=world, elastic_restart=memory.resuming)
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dropout(0.1)(inputs)))
     adam = keras.optimizers.Adam(world.learning_rate(1e-3))

@@ -78,7 +78,7 @@ def test_it_can_be_sent_to_other_ranks():
 )
 def test_the_step_on_another_number_of_ranks(step, samples_per_step, steps_per_epoch, expected):
     before = run_state.replace(STATE, position=Position(1, step))
-    after = before.on(size=9, steps_per_epoch=steps_per_epoch, samples_per_step=samples_per_step)
+    after = before.rescaled(size=9, steps_per_epoch=steps_per_epoch, samples_per_step=samples_per_step)
     assert after.position == Position(1, expected)
     assert (after.size, after.samples) == (9, 14)
 

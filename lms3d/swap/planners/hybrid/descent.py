@@ -78,7 +78,7 @@ class Descent:
     def build(self, choices: dict[int, Choice]) -> Candidate:
         self.evaluations += 1
         schedule = build(self.problem, choices, self.machine)
-        self.account.built(len(self.problem.anchors), len(schedule.copies) - len(self.problem.buffers))
+        self.account.charge_schedule(len(self.problem.anchors), len(schedule.copies) - len(self.problem.buffers))
         return Candidate(choices, schedule)
 
     def allowed(self, choices: dict[int, Choice]) -> bool:

@@ -62,7 +62,7 @@ def check(
     else:
         fit = allocator.fit(problem, schedule, usable, pool)
     if account is not None:
-        account.replayed(len(problem.anchors), len(schedule.copies), fit.replays)
+        account.charge_replay(len(problem.anchors), len(schedule.copies), fit.replays)
     return Solution(problem, choices, schedule, limit_bytes, max(fit.peak_bytes, schedule.peak_bytes), fit.fits)
 
 

@@ -6,7 +6,7 @@ from lms3d.errors import DoesNotFit
 from lms3d.swap import edit, tuning
 from lms3d.swap.plan import Plan
 from lms3d.swap.planners import PLANNERS, Outcome, Planner
-from lms3d.swap.planners.hybrid import emit, figures, planner, search
+from lms3d.swap.planners.hybrid import emit, figures, local_search, search
 from lms3d.swap.planners.study import Study
 from lms3d.swap.prediction import does_not_fit
 from lms3d.swap.simulate import simulate
@@ -17,11 +17,11 @@ RIVAL = "tflms"
 class Hybrid(Planner):
     """The cheapest plan found, or the rival's where that moves fewer bytes or ours does not fit."""
 
-    def leaves_alone(self, study: Study) -> bool:
+    def is_noop(self, study: Study) -> bool:
         return study.unedited_limit_bytes <= study.request.limit_bytes
 
     def plan(self, study: Study) -> Outcome:
-        if self.leaves_alone(study) or not study.problem.anchors:
+        if self.is_noop(study) or not study.problem.anchors:
             return Outcome(plan=Plan())
         rival, solution = _rival(study), _solve(study)
         if rival is not None:
@@ -59,7 +59,7 @@ def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> search.Sol
     if search.usable_bytes(problem, limit, pool) < search.working_set_bytes(problem):
         return None
     for seconds in (None,) if effort is None else (effort - study.account.seconds, None):
-        solution = planner.solve(
+        solution = local_search.solve(
             problem,
             limit,
             request.machine,

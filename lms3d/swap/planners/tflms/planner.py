@@ -26,10 +26,10 @@ class TFLMS(Planner):
             return Outcome(plan=build(request.graph, parameters, mapped=request.machine.mapped))
         return Outcome(plan=autotune(request.graph, parameters, request.limit_bytes, request.machine))
 
-    def fixed(self, parameters: Parameters | None) -> str | None:
+    def no_other_plan(self, parameters: Parameters | None) -> str | None:
         if parameters is None or not parameters.fixed:
             return None
-        return "with the TFLMS parameters that were given; leave one or all of them out to have them tuned"
+        return "the TFLMS parameters that were given leave one plan: leave some or all of them out to have them tuned"
 
 
 def autotune(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine: Machine) -> Plan:

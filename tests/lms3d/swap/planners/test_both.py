@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from lms3d.swap import edit
 from lms3d.swap.cost import Machine
-from lms3d.swap.planners.hybrid import emit, planner, search
+from lms3d.swap.planners.hybrid import emit, local_search, search
 from lms3d.swap.planners.hybrid.problem import Problem, reduce
 from lms3d.swap.planners.hybrid.schedule import Choice, Mode, Schedule, build
 from lms3d.swap.planning import make_plan
@@ -108,7 +108,7 @@ def test_the_planner_does_both_where_that_is_the_cheapest():
     graph = two_gaps(first=4)
     problem = reduce(graph, SECONDS)
     budget = 6 * MIB
-    solution = planner.solve(problem, int(budget / (1 - search.RESERVE)) + 1, SECONDS)
+    solution = local_search.solve(problem, int(budget / (1 - search.RESERVE)) + 1, SECONDS)
     a, r = index(problem, "a:0"), problem.anchors.index("r")
     assert solution.fits
     assert (solution.choices[a].mode, solution.choices[a].again) == (Mode.SWAP, (r,))

@@ -14,7 +14,7 @@ from lms3d import LMS
 from lms3d.swap import plan_cache, planning, tuning
 from lms3d.swap.cost import Machine
 from lms3d.swap.effort import Run
-from lms3d.swap.planners.hybrid import planner, search
+from lms3d.swap.planners.hybrid import local_search, search
 from lms3d.swap.planners.hybrid.allocator import POOLS
 from lms3d.swap.planners.hybrid.problem import reduce
 from lms3d.swap.planning import make_plan
@@ -103,13 +103,13 @@ def test_the_least_effort_finds_a_plan_wherever_there_is_one(pool):
 
 
 def test_what_little_effort_does_not_find_all_does(monkeypatch):
-    graph, solve, asked = training(5, mib=4, resident_mib=3), planner.solve, []
+    graph, solve, asked = training(5, mib=4, resident_mib=3), local_search.solve, []
 
     def unlucky(*given, seconds, **options):
         asked.append(seconds)
         return replace(solve(*given, seconds=seconds, **options), fits=seconds is None)
 
-    monkeypatch.setattr(planner, "solve", unlucky)
+    monkeypatch.setattr(local_search, "solve", unlucky)
     assert not make_plan(half(graph).request(graph, MACHINE, effort_seconds=0.375, with_floor=False))[0].empty
     assert asked[-1] is None
     assert asked[0] < 0.375

@@ -16,7 +16,7 @@ from lms3d.swap import edit
 from lms3d.swap.cost import Machine
 from lms3d.swap.ir import METADATA_TYPES, StepGraph
 from lms3d.swap.plan import Plan
-from lms3d.swap.planners.hybrid import emit, planner, strategy
+from lms3d.swap.planners.hybrid import emit, local_search, strategy
 from lms3d.swap.planners.hybrid.problem import reduce
 from lms3d.swap.planning import make_plan
 from lms3d.swap.request import Settings
@@ -100,7 +100,7 @@ def test_what_is_cheaper_to_swap_gives_way_to_what_is_smaller():
         returned=["z"],
     )
     problem = reduce(graph, SECONDS)
-    assert emit.emit(planner.solve(problem, 27 * MIB, SECONDS)).swapped_out_bytes == 8 * MIB
+    assert emit.emit(local_search.solve(problem, 27 * MIB, SECONDS)).swapped_out_bytes == 8 * MIB
     pair = compare(graph, 27 * MIB / simulate(graph, SECONDS).peak_bytes, SECONDS)
     assert [plan.swapped_out_bytes for plan in pair] == [4 * MIB, 4 * MIB]
 

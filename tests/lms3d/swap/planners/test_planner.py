@@ -14,12 +14,12 @@ from lms3d.swap import edit, tuning
 from lms3d.swap.cost import Machine
 from lms3d.swap.order import branch_ends_first
 from lms3d.swap.plan import Plan
-from lms3d.swap.planners.hybrid import emit, floor, planner, search
+from lms3d.swap.planners.hybrid import emit, floor, local_search, search
 from lms3d.swap.planners.hybrid.allocator import POOLS
 from lms3d.swap.planners.hybrid.problem import reduce
 from lms3d.swap.planners.hybrid.schedule import Choice, Mode, build
 from lms3d.swap.planners.study import Study
-from lms3d.swap.planning import leaves_alone, make_plan
+from lms3d.swap.planning import is_noop, make_plan
 from lms3d.swap.request import Settings
 from lms3d.swap.simulate import simulate
 from lms3d.units import format_size
@@ -118,7 +118,7 @@ def test_what_fits_as_bytes_alone_is_taken_over_as_far_as_its_pieces_fit(monkeyp
     """Here pieces fit where one more buffer is moved than bytes ask for."""
     problem = reduce(GRAPH, MACHINE)
     limit, check = int(UNEDITED * 0.6), search.check
-    free = planner.solve(problem, limit, MACHINE)
+    free = local_search.solve(problem, limit, MACHINE)
     held = next(b for b in sorted(moves_all(problem)) if b not in free.choices)
 
     def pieces(problem, choices, schedule, limit_bytes, pool, account=None):
@@ -126,7 +126,7 @@ def test_what_fits_as_bytes_alone_is_taken_over_as_far_as_its_pieces_fit(monkeyp
         return replace(found, fits=found.fits and held in choices)
 
     monkeypatch.setattr(search, "check", pieces)
-    solution = planner.solve(problem, limit, MACHINE)
+    solution = local_search.solve(problem, limit, MACHINE)
     assert solution.fits
     assert held in solution.choices
     assert len(solution.choices) <= len(free.choices) + 1 < len(moves_all(problem))
@@ -155,7 +155,7 @@ def test_the_plan_of_the_floor_is_made_cheaper(monkeypatch, known):
     monkeypatch.setattr(search.Search, "everything_moved", lambda _: iter([]))
     monkeypatch.setattr(floor, "lowest", lambda *_, **__: asked.append(True) or lowest)
     options = {"lowest": lambda: lowest} if known else {}
-    light = planner.solve(problem, lowest.limit_bytes, MACHINE, pool="split", **options)
+    light = local_search.solve(problem, lowest.limit_bytes, MACHINE, pool="split", **options)
     assert bool(asked) is not known
     assert light.fits
     assert light.schedule.cost_seconds < build(problem, lowest.choices, MACHINE).cost_seconds
@@ -165,7 +165,7 @@ def test_nothing_is_refused_because_what_moves_most_does_not_fit(monkeypatch):
     """Which pieces fit is luck: a plan may, though that of the floor does not."""
     problem, check = reduce(GRAPH, MACHINE), search.check
     limit = int(UNEDITED * 0.7)
-    most = len(planner.solve(problem, limit, MACHINE).choices)
+    most = len(local_search.solve(problem, limit, MACHINE).choices)
 
     def few(problem, choices, schedule, limit_bytes, pool, account=None):
         found = check(problem, choices, schedule, limit_bytes, pool)
@@ -174,14 +174,14 @@ def test_nothing_is_refused_because_what_moves_most_does_not_fit(monkeypatch):
     lowest = floor.lowest(problem, MACHINE)
     assert len(lowest.choices) > most
     monkeypatch.setattr(search, "check", few)
-    assert planner.solve(problem, limit, MACHINE, lowest=lambda: lowest).fits
+    assert local_search.solve(problem, limit, MACHINE, lowest=lambda: lowest).fits
 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_without_time_there_is_a_plan_all_the_same(pool):
     problem = reduce(GRAPH, MACHINE)
     limit = floor.lowest(problem, MACHINE, pool=pool).limit_bytes * 5 // 4
-    assert planner.solve(problem, limit, MACHINE, pool=pool, seconds=0.0).fits
+    assert local_search.solve(problem, limit, MACHINE, pool=pool, seconds=0.0).fits
 
 
 def test_a_limit_that_has_a_plan_is_not_below_the_floor_that_is_named(monkeypatch):
@@ -214,8 +214,10 @@ def test_an_op_that_does_not_fit_alone_is_told_at_once(monkeypatch):
     """Nothing is searched for at this limit; only the floor is found, for the message."""
     graph = step(*GRAPH.ops, op("huge", "x", mib=200), op("end", "huge", mib=0.1), returned=["end"])
     solved = []
-    solve = planner.solve
-    monkeypatch.setattr(planner, "solve", lambda *args, **options: solved.append(args[1]) or solve(*args, **options))
+    solve = local_search.solve
+    monkeypatch.setattr(
+        local_search, "solve", lambda *args, **options: solved.append(args[1]) or solve(*args, **options)
+    )
     with pytest.raises(DoesNotFit, match=r"largest at its peak: huge:0 \(200 MiB\)") as caught:
         make_plan(Settings(limit_bytes=150 * MIB).request(graph, MACHINE))
     assert not solved
@@ -229,7 +231,7 @@ def test_what_fits_is_left_alone_and_the_report_says_so():
     plan, report = make_plan(Settings(limit_bytes=edited.unedited_limit_bytes).request(GRAPH, MACHINE))
     assert plan == Plan()
     assert edit.apply(GRAPH, plan).ops == GRAPH.ops
-    assert leaves_alone(Settings(limit_bytes=edited.unedited_limit_bytes).request(GRAPH, MACHINE))
+    assert is_noop(Settings(limit_bytes=edited.unedited_limit_bytes).request(GRAPH, MACHINE))
     assert not report.rewritten
     assert report.planner == "none"
     assert report.predicted_peak_bytes == report.unedited_peak_bytes
@@ -238,7 +240,7 @@ def test_what_fits_is_left_alone_and_the_report_says_so():
     assert {d.action for d in report.decisions} == {"keep"}
     assert report.headline().startswith("LMS changes nothing in the train step")
     below = Settings(limit_bytes=edited.unedited_limit_bytes - 1)
-    assert not leaves_alone(below.request(GRAPH, MACHINE))
+    assert not is_noop(below.request(GRAPH, MACHINE))
     assert make_plan(below.request(GRAPH, MACHINE))[1].rewritten
 
 
@@ -292,7 +294,7 @@ def test_loops_and_returned_tensors_are_never_moved():
 def test_large_ops_run_in_the_planned_order():
     """Every two neighbours of the schedule are ordered by a control edge, a trigger or data."""
     problem = reduce(GRAPH, MACHINE)
-    solution = planner.solve(problem, int(UNEDITED * 0.5), MACHINE)
+    solution = local_search.solve(problem, int(UNEDITED * 0.5), MACHINE)
     edited = edit.apply(GRAPH, emit.emit(solution))
     after: dict[str, set[str]] = {}
     for o in edited.ops:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lms3d.swap.cost import Machine
-from lms3d.swap.planners.hybrid import planner, relaxation, search
+from lms3d.swap.planners.hybrid import local_search, relaxation, search
 from lms3d.swap.planners.hybrid.problem import Problem, reduce
 from lms3d.swap.planners.hybrid.schedule import KEEP, Choice, Mode, build
 from tests.lms3d.swap.planners.test_random_step_graphs import steps
@@ -50,9 +50,9 @@ def test_bound_best_and_plan_of_a_tiny_step(machine, share):
     best = best_of_all(problem, budget, machine)
     relaxed = relaxation.solve(problem, budget, machine)
     if best is None:
-        assert not planner.solve(problem, int(budget / (1 - search.RESERVE)) + 1, machine).fits
+        assert not local_search.solve(problem, int(budget / (1 - search.RESERVE)) + 1, machine).fits
         return
-    solution = planner.solve(problem, int(budget / (1 - search.RESERVE)) + 1, machine)
+    solution = local_search.solve(problem, int(budget / (1 - search.RESERVE)) + 1, machine)
     assert unplanned.seconds + relaxed.bound_seconds <= best + 1e-9
     assert solution.fits
     assert solution.schedule.cost_seconds <= 1.7 * best  # a local search: measured up to 1.16, once 1.65
@@ -93,7 +93,7 @@ def test_the_plan_is_near_the_bound(share):
     """Swaps hide behind convolutions here, so that what is left is the choice of what to move."""
     problem = reduce(training(10, mib=4, resident_mib=3), FAST)
     unplanned = build(problem, {}, FAST)
-    solution = planner.solve(problem, int(unplanned.peak_bytes * share), FAST)
+    solution = local_search.solve(problem, int(unplanned.peak_bytes * share), FAST)
     assert solution.fits
     assert 0 < solution.bound_seconds <= solution.schedule.cost_seconds
     assert solution.schedule.cost_seconds <= 1.12 * solution.bound_seconds

@@ -14,7 +14,7 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.liveness import lasting
 from lms3d.swap.plan import Plan, SwapIn, SwapOut
 from lms3d.swap.planners import tflms
-from lms3d.swap.planners.hybrid import emit, floor, planner, relaxation
+from lms3d.swap.planners.hybrid import emit, floor, local_search, relaxation
 from lms3d.swap.planners.hybrid.problem import reduce
 from lms3d.swap.planners.hybrid.schedule import Choice, Mode, build
 from lms3d.swap.simulate import simulate
@@ -144,7 +144,7 @@ def test_what_is_read_at_the_peak_can_leave():
     assert floors[0] > 8 * MIB
     assert floors[1] < 6 * MIB
     problem = reduce(two_passes(), MAPPED)
-    solution = planner.solve(problem, floors[1], MAPPED)
+    solution = local_search.solve(problem, floors[1], MAPPED)
     assert solution.fits
     plan = emit.emit(solution)
     assert [back.mapped for back in plan.swap_ins] == [True]
@@ -156,7 +156,7 @@ def test_the_simulator_agrees(machine):
     graph = training(8, mib=4, resident_mib=3)
     problem = reduce(graph, machine)
     limit = int(simulate(graph, machine).peak_bytes * 0.6)
-    solution = planner.solve(problem, limit, machine)
+    solution = local_search.solve(problem, limit, machine)
     assert solution.fits
     run = simulate(edit.apply(graph, emit.emit(solution)), machine)
     assert run.peak_bytes <= limit

@@ -75,7 +75,7 @@ def test_given_callbacks_stand_where_they_say(tmp_path):
             seen.append(self.name)
 
     plain, second = Watch("plain"), Watch("second")
-    last, first = order.at(Place.PROGRESS, Watch("progress")), order.at(Place.LMS, Watch("lms"))
+    last, first = order.with_place(Place.PROGRESS, Watch("progress")), order.with_place(Place.LMS, Watch("lms"))
     train(tmp_path, last, plain, second, first, epochs=1)
     assert seen == ["lms", "plain", "second", "progress"]
 

@@ -85,7 +85,7 @@ def solve(
     affordable = not hasty or exact_seconds(len(problem.anchors)) <= tuning.EXACT_SHARE * any_time.seconds_left
     if affordable and unplanned.schedule.peak_bytes > budget >= search.working_set_bytes(problem):
         relaxed = relaxation.solve(problem, budget, machine)
-        account.solved(len(problem.anchors))
+        account.charge_program(len(problem.anchors))
         any_time.extend(0.0 if hasty else exact_seconds(len(problem.anchors)))
         bound = unplanned.schedule.seconds + relaxed.bound_seconds
         if relaxed.choices is not None and any_time.allowed(relaxed.choices):
