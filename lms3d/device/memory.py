@@ -50,7 +50,7 @@ def limit_memory(limit: str | int) -> int:
 
 
 def share_host(processes: int) -> None:
-    """Shares the host's memory among so many processes like this one."""
+    """Divides the host's memory by the number of processes of this job on the machine."""
     global _processes
     _processes = processes
 
@@ -112,7 +112,7 @@ def _gpu_memory_bytes() -> int:
     """Size of TensorFlow's pool on the first GPU: less than the board has, since the driver takes its part."""
     import tensorflow as tf
 
-    with tf.compat.v1.Session(graph=tf.Graph()) as session:  # the one public call that tells it
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:  # no other public call gives the size of the pool
         return next(int(d.memory_limit_bytes) for d in session.list_devices() if d.device_type == "GPU")
 
 

@@ -58,7 +58,7 @@ def _make_devices(world: World, memory_limit_bytes: int | None) -> None:
 
 
 def cores(processes: int, *, allowed: int | None = None, all_cores: int | None = None) -> int:
-    """Cores for each of so many processes on this machine.
+    """Cores for each of `processes` processes on this machine.
 
     A launcher that binds processes has divided the cores already: then `allowed` of all of them fit into the machine.
     """

@@ -1,6 +1,6 @@
 """Closing the loop: what the first steps of a plan say about the next plan for the same step. No TensorFlow here.
 
-A plan is made from speeds that were measured on an idle machine, and with margins for what nobody can foresee. Of the steps
+A plan is made from speeds that were measured on an idle machine, and with margins for what cannot be predicted. Of the steps
 of a plan the first `tuning.COLD` are left out and `tuning.WARM` are counted. Then ADAPT-1 to ADAPT-3 are tried in this order,
 and the first that applies asks for another plan; at most `tuning.MOST_CHANGES` times in all. A rule that did not help is
 not tried again.

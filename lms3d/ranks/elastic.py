@@ -5,7 +5,7 @@
      |          +-- a rank is lost: its step is discarded; back to the last commit
      +----------+-- the launcher has found more hosts, or fewer: after a commit
 
-Each rank keeps the last commit (what a checkpoint holds) in its own memory, and whoever is rank 0 next gives it to all:
+Each rank keeps the last commit (what a checkpoint holds) in its own memory, and the next rank 0 sends it to all:
 horovodrun numbers the ranks by age, so that rank 0 is never a new one. Steps of an epoch and learning rate then follow from
 the new number of ranks, as when a run is resumed on another number of them. Lost are the steps since the last commit, and
 the random states of lost ranks: the bits of an elastic run cannot be reproduced.
@@ -42,7 +42,7 @@ class HostsChanged(Exception):
 class Memory:
     """What a run keeps in this process from one world to the next.
 
-    committed: the last commit, a value that nobody changes; None before the first.
+    committed: the last commit, an immutable value; None before the first.
     worlds: how many this process has been in; in the second TensorFlow runs already.
     """
 

@@ -1,4 +1,4 @@
-"""What ranks send to each other: values as JSON. Nothing in a message is code, whoever wrote it.
+"""What ranks send to each other: values as JSON. A message is never executed, whatever is in it.
 
     None, True, 1, 0.5, "text", [...]   themselves
     anything else                       {kind: content}, of a kind below

@@ -4,7 +4,7 @@
   server. A busy machine takes longer and finds the same.
 - EFFORT-2: a run grants the larger of `LEAST_SECONDS` and `RUN_SHARE` of its steps' time, whatever their plans. The grant is
   rounded down to a class, so that runs of nearly the same length ask the same question and meet the cache.
-- EFFORT-3: where nobody knows the length, or the run is long, the planner takes what it can use (None).
+- EFFORT-3: where the length of the run is unknown, or large, effort is not limited (None).
 - EFFORT-4: there must be a plan: a step that nothing quick fits is searched to the end, whatever that costs.
 """
 
@@ -56,7 +56,7 @@ class Run:
     spent_seconds: float = 0.0
 
     def left(self, step_seconds: float) -> float:
-        """Seconds that the run still grants (EFFORT-2); infinite where nobody knows."""
+        """Seconds that the run still grants (EFFORT-2); infinite where the length is unknown."""
         if self.steps is None:
             return math.inf
         return max(tuning.LEAST_SECONDS, tuning.RUN_SHARE * self.steps * step_seconds) - self.spent_seconds

@@ -172,7 +172,7 @@ class Engine:
         return self.settings.pool != "none" and self.compute_device.startswith("CPU") and near
 
     def _check_host_memory(self, plan: Plan) -> None:
-        """Pinned host memory has a limit of its own: say so before the first step, not in the middle of it."""
+        """Pinned host memory has its own limit: checked before the first step rather than failing in it."""
         if not TIERS[self.settings.tier].pins_host_memory or self.compute_device.startswith("CPU"):
             return
         limit = memory.pinned_limit_bytes()

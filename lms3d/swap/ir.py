@@ -31,7 +31,7 @@ FORWARDING_TYPES = _types("""
     RsqrtGrad Select SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Softmax Softplus Softsign Sqrt SqrtGrad Square
     SquaredDifference Sub Tanh TanhGrad Xdivy Xlogy
 """)
-"""Kernels that write into the buffer of an input that nobody else needs (`forward_input_or_allocate_output`). Measured one by
+"""Kernels that write into the buffer of an input without other readers (`forward_input_or_allocate_output`). Measured one by
 one on a CPU; FusedBatchNorm asks for it too, but holds a reference of its own and never gets it."""
 
 PAIRED_TYPES = {"MaxPool": "MaxPoolGrad", "MaxPool3D": "MaxPool3DGrad", "LRN": "LRNGrad"}

@@ -107,7 +107,7 @@ def lasting(graph: StepGraph) -> frozenset[str]:
     return frozenset(root_of.get(name, name) for name in lasts)
 
 
-# Ops that run whole functions, and those that write into an input whoever else owns it.
+# Ops that run whole functions, and those that write into an input even if it has other readers.
 _UNKNOWN = frozenset(
     {"Case", "If", "PartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile", "While"}
     | {"PyFuncStateless", "InplaceAdd", "InplaceSub", "InplaceUpdate"}
@@ -125,7 +125,7 @@ def _may_pass_on(graph: StepGraph, op: Op, name: str, output: Tensor) -> bool:
 
 
 class Touched(NamedTuple):
-    """Storages (by root) that a running op reads, and those that it makes for nobody; whether it allocates or frees any."""
+    """Storages (by root) that a running op reads, and those that it makes and no op reads; whether it allocates or frees any."""
 
     read: list[str]
     unread: list[str]
@@ -164,7 +164,7 @@ class LiveStorages:
         return Touched(read, unread, bool(made or dying))
 
     def finish(self, touched: Touched) -> None:
-        """Free what nobody reads any more (LIVE-5)."""
+        """Free the storages without remaining readers (LIVE-5)."""
         for root in touched.read:
             self._pending[root] -= 1
         ended = [root for root in touched.read if self._pending[root] == 0 and root not in self._stay]

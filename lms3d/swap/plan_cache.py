@@ -83,7 +83,7 @@ def _speeds(request: StepRequest) -> list[tuple[str, Any]]:
 
 @cache
 def _engine() -> str:
-    """A hash of the engine's sources, so that nobody has to raise a version number, and of its libraries' versions."""
+    """A hash of the engine's sources, in place of a version number, and of its libraries' versions."""
     digest = hashlib.sha256(f"numpy {version('numpy')} scipy {version('scipy')}".encode())
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())

@@ -47,7 +47,7 @@ class Prediction:
 
     rewritten: False where the plan leaves the step alone. limit_bytes: the limit that the plan was made for.
     unedited_...: the step without LMS; unedited_limit_bytes: the smallest limit that it runs in.
-    floor_bytes: the smallest limit that any plan found fits in; None where nobody asked.
+    floor_bytes: the smallest limit that any plan found fits in; None where it was not asked for (`with_floor`).
     decisions: of each large tensor. timeline_..., peak_...: see `Figures`.
     planning_seconds: what making the plan took; from_cache: it was made earlier, for the same request.
     evaluations, effort_seconds: schedules and replays that it was chosen from, and their price (`effort`).

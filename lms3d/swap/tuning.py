@@ -142,7 +142,7 @@ SPLIT = 3
 measured; moves lower it to 1 for single buffers."""
 
 LEAD = 4
-"""Events by which a mapped swap-in is called early, so that nobody waits for the call. It takes no memory: early costs nothing.
+"""Events by which a mapped swap-in is called early, so that no reader waits for the call. It takes no memory: early costs nothing.
 A margin, not measured."""
 
 # -- planners: hybrid/moves (only the order in which moves are tried) ----------------------------------------------
@@ -167,7 +167,7 @@ LOWER_SHARE = 0.97
 """Of the peak: what a round without a budget works towards. Lower: it pays for bytes that others save. Not measured."""
 
 PEAK_EVENTS = 50
-"""A byte of the peak counts like a byte above the budget at so many events. Not measured."""
+"""A byte of the peak counts like a byte above the budget at this many events. Not measured."""
 
 WORTHLESS_SHARE = 3e-4
 """Of the step's seconds: cheaper moves are compared by bytes alone. Not measured."""
@@ -194,13 +194,13 @@ TIMELESS_SECONDS = 0.01
 """Of every op while the floor is sought: nearly all transfers hide, and measured speeds do not move the floor."""
 
 NEAR, NEAREST = 1.06, 12
-"""Plans with a peak up to this factor above the smallest are replayed in a pool, and so many at most. Not measured."""
+"""Plans with a peak up to this factor above the smallest are replayed in a pool, and at most this many. Not measured."""
 
 STEADY_PLANS, STEADY_TRIED = 4, 16
 """Plans that must show a steady limit, and limits tried for each. More: a lower floor, later. Not measured."""
 
 STEADY_STEPS, STEADY_STEP_BYTES = 4, 2 << 20
-"""A limit is steady where so many larger ones, in such steps, fit too: gaps between weights of 0.3 to 6 MiB were seen
+"""A limit is steady where this many larger ones, in steps of this size, fit too: gaps between weights of 0.3 to 6 MiB were seen
 (`device.cpu_pool.gap_bytes`)."""
 
 DRAWS, DRAWN = 300, (1, 2, 4, 8, 16, 32, 64)
@@ -234,14 +234,14 @@ WORTH_SECONDS, REST = 1e-3, 0.01
 """Seconds per step of all ops of a kind, and share of the step, that may stay unmeasured: precision for time. Not measured."""
 
 RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 64 << 20, "GPU": 1 << 30}, 4
-"""A run takes at most so many roofline seconds, bytes, and one in so many bytes of the free memory, since kernels take workspace;
+"""A run takes at most this many roofline seconds and bytes, and one in this many free bytes, since kernels take workspace;
 else it is cut. Margins, not measured."""
 
 RUNS, ENOUGH_SECONDS = 8, 0.1
 """Runs of one op, at least two, and seconds after which there are no more: noise for time."""
 
 SHORT_SECONDS, MOST_TIMES = 1e-3, 200
-"""Shorter ops run several times in one call, at most so many: a call alone takes 0.1 ms (`op_costs._call_seconds`)."""
+"""Shorter ops run several times in one call, at most this often: a call alone takes 0.1 ms (`op_costs._call_seconds`)."""
 
 CORES = os.cpu_count() or 1
 LEAST_SHARE = 0.9 / CORES
@@ -260,7 +260,7 @@ PROBE_BYTES, PROBE_FILES = 16 << 20, 8
 """Of one file, and how many: together more than a processor's caches, in less than a second."""
 
 PART_BYTES, MOST_PARTS, LEAST_MAPPED_BYTES = 2 << 20, 4, 1 << 20
-"""A copy is divided into parts of at least so many bytes and among so many cores, since they all compute meanwhile; smaller ones
+"""A copy is divided into parts of at least this many bytes, among this many cores, since they all compute meanwhile; smaller ones
 than the last use a system call. Margins, not measured."""
 
 # -- tensorflow/guard ----------------------------------------------------------------------------------------------

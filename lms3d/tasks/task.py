@@ -12,43 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lms3d.config import TrainConfig
-from lms3d.console import Report as Progress
-from lms3d.ranks.world import World
+from lms3d.tasks.choices import Choices
 from lms3d.training import task as training
 
 if TYPE_CHECKING:
     import keras
 
+    from lms3d.config import TrainConfig
+    from lms3d.console import Report as Progress
     from lms3d.keras_step.report import Report
+    from lms3d.ranks.world import World
     from lms3d.tasks.inference import Predictor
     from lms3d.training.trainer import History
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choices:
-    """What a task leaves to the user of `lms3d.train`."""
-
-    summary: str
-    """For `--help`: "tumours in brain scans"."""
-    models: tuple[str, ...]
-    """Networks of `models` that it trains."""
-    losses: tuple[str, ...]
-
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Option -> value, where the default is not that of `TrainConfig`."""
-    refused: tuple[str, ...] = ()
-    """Options that mean nothing to it."""
-    refusal: str = "means nothing there"
-    """Why, in the words of the error."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,7 +163,7 @@ def _other_run(run_dir: Path) -> InputError:
 
 
 def _unused(options: TrainConfig, lock: RunLock) -> Path:
-    """The first empty folder under runs/ that nobody else has. Of two processes that want it, one gets the lock."""
+    """The first empty folder under runs/ that is free. Of two processes that try the same one, one gets the lock."""
     first = DEFAULT_PARENT / _name(options)
     numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return next(path for path in chain([first], numbered) if _ours(path, lock))

@@ -36,7 +36,7 @@ class RunLock:
     def take(self, folder: Path, seconds: float = 0.0) -> bool:
         """Takes the lock of this folder and releases any other; waits for at most `seconds`. False where another has it.
 
-        Where the file system has no locks it says so, and keeps nobody out. InputError where locking fails.
+        Where the file system has no locks it says so, and does not lock. InputError where locking fails.
         """
         if folder == self.folder:
             return True

@@ -46,14 +46,14 @@ class Session:
 
     @property
     def demonstrating(self) -> bool:
-        """Whether nobody said how long to train: then it ends in time."""
+        """True where the user gave neither data nor epochs: a demonstration, which ends within minutes."""
         return self.options.data is None and self.options.epochs is None
 
 
 def agree(choose: Callable[[], Session], lock: RunLock, world: World, memory: Memory | None) -> Session:
     """What rank 0 chooses, on all ranks; in a later world of an elastic job what was chosen in the first.
 
-    lock: of the run folder; whoever is rank 0 holds it.
+    lock: of the run folder; rank 0 holds it.
     """
     console.silence(not world.is_chief)
     if memory is None:

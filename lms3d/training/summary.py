@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lms3d import console
-from lms3d.scoring.figures import curves, steps
 from lms3d.units import format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
 
 def draw(folder: Path, *, title: str, report: Report, history: History) -> None:
     """training.png and memory.png in `folder`: what every run has."""
+    from lms3d.scoring.figures import curves, steps  # matplotlib takes half a second, which `--help` need not wait for
+
     if history.rows:
         curves.training_curves(history.rows, folder / "training.png")
     steps.memory_timeline(

@@ -70,7 +70,7 @@ def _fit_what_is_left(model: keras.Model, run: Run) -> None:
 
 
 def _fit(model: keras.Model, run: Run, epochs: int) -> None:
-    """From where the run is to the end of so many epochs."""
+    """From where the run stands to the end of epoch `epochs`."""
     data, schedule, position = run.data, run.schedule, run.state.position
     model.fit(
         data.training(run.state.samples), validation_data=data.validation, validation_steps=schedule.validation_steps,

@@ -64,7 +64,7 @@ def with_ops(
 ) -> tuple[StepGraph, Machine]:
     """`graph` with the workspace, and `machine` with the seconds, of the ops that matter in the step behind `function`.
 
-    free_bytes: memory of the device that nobody uses now.
+    free_bytes: unused memory of the device.
     """
     store = cache_directory() / "ops.json"
     key = _key(device)
@@ -141,7 +141,7 @@ def _parts(seconds: float, moved_bytes: int, most_bytes: int) -> int:
 def probe(
     op: tf.Operation, parts: int = 1, times: int = 1, *, device: str = "CPU:0", call_seconds: float = 0.0
 ) -> Cost | None:
-    """The cost of `op` alone, run at 1/parts of its size, so many times in a row; None where that cannot be run.
+    """The cost of `op` alone, run at 1/parts of its size, `times` times in a row; None where that cannot be run.
 
     call_seconds: the cost of calling a function that does nothing.
     """

@@ -126,7 +126,7 @@ def copy_op(op: tf.Operation, name: str, before: Sequence[tf.Operation]) -> tf.O
 
 
 def alone(op: tf.Operation, inputs: Sequence[tf.TensorSpec | np.ndarray], times: int = 1) -> RewrittenFunction:
-    """A function that runs so many copies of `op` in sequence and returns the last one's outputs.
+    """A function that runs `times` copies of `op` in sequence and returns the last one's outputs.
 
     inputs: for each input of `op` a TensorSpec (an argument), or its constant value. ValueError where the op refuses them.
     """
@@ -248,7 +248,7 @@ def trace(function: Trace, *specs: Any) -> tf.types.experimental.ConcreteFunctio
 def _sums_in_order() -> Iterator[None]:
     """Sums of three gradients or more are traced as additions of two, from the first to the last.
 
-    The kernel of AddN begins with an input that nobody else needs at that moment, and writes into it: the last bits of its sum
+    The kernel of AddN begins with an input that has no other reader left, and writes into it: the last bits of its sum
     depend on the order in which other ops happened to run. Additions of two give its result where that input is the first.
     """
     global _tracing

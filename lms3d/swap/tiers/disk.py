@@ -95,7 +95,7 @@ class DiskTier(Tier):
         tier = weakref.proxy(self)
 
         def read(array: np.ndarray, number: np.int64) -> np.int64:
-            # The array is a view of the empty tensor's own buffer, which nobody else can see yet.
+            # The array is a view of the empty tensor's own buffer, which no op can see yet.
             tier._transfer(tier._swap_files[int(number)].read, array, "swapped_in_bytes", "swap_in_seconds")
             return number
 

@@ -14,10 +14,9 @@ from lms3d.console import say
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
-from lms3d.tasks.brats import label_maps
 from lms3d.tasks.brats.options import CHOICES
 from lms3d.tasks.task import Task, chief_first
-from lms3d.training import demo, run_folder
+from lms3d.training import demo
 
 if TYPE_CHECKING:
     import keras
@@ -168,6 +167,8 @@ class BrainTumours(Task):
         return {**rows, "next": f"{Path(sys.executable).name} -m lms3d.predict {run_dir}"}
 
     def recognises(self, path: Path) -> bool:
+        from lms3d.tasks.brats import label_maps
+
         return label_maps.folder_in(path) is not None
 
 
@@ -188,6 +189,7 @@ def _load_weights(model: keras.Model, path: Path) -> None:
 def _split(options: TrainConfig, run_dir: Path, resuming: bool, cubes: Cache, folder: Path) -> Split:
     """The run's own split, the one that was given, or a new one; kept with the run."""
     from data import split
+    from lms3d.training import run_folder
 
     if resuming:
         run_folder.check_data(run_dir, cubes.fingerprint)

@@ -46,10 +46,10 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
             "folder that has them with --truth"
         )
     if len(known) < len(images):
-        say(f"note: {len(images) - len(known)} images are left out: nobody knows their findings")
+        say(f"note: {len(images) - len(known)} images are left out: their true findings are not known")
     labels = np.array([[finding in (one.findings or ()) for finding in FINDINGS] for one in known], np.uint8)
     probabilities = np.array([one.probabilities for one in known])
-    # Without a patient an image stands for itself, as someone's only one.
+    # An image without a patient id counts as the only image of its patient.
     patients = [one.patient or f"image {one.name}" for one in known]
     title = f"{table.parent.resolve().name}/{table.name}"
     write_areas(output, output, labels, probabilities, patients, title)

@@ -1,6 +1,6 @@
 """What `lms3d.train --task chexnet` leaves to the user, and its defaults: those of the CheXNet scaling study."""
 
-from lms3d.tasks.task import Choices
+from lms3d.tasks.choices import Choices
 
 CHOICES = Choices(
     summary="14 findings in chest X-rays",
@@ -15,5 +15,5 @@ CHOICES = Choices(
         "patience": 10,
     },
     refused=("labels", "n4", "split", "validation_fraction"),
-    refusal="whose data says it all",
+    refusal="whose data set fixes it",
 )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from lms3d.config import TrainConfig
 from lms3d.console import Report as Progress
@@ -19,6 +18,7 @@ from lms3d.tasks.task import Task, chief_first
 
 if TYPE_CHECKING:
     import keras
+    import numpy as np
     import tensorflow as tf
 
     from data.chest_xray.records import Index, Part
@@ -163,6 +163,8 @@ TASK = ChestXRays()
 
 def _probabilities(model: keras.Model, part: Part, batch_size: int) -> np.ndarray:
     """(images, 14), in the order of the part."""
+    import numpy as np
+
     from data.chest_xray import pipeline
 
     batches = pipeline.validation_dataset(part, batch_size=batch_size)
@@ -176,7 +178,7 @@ def _remark(options: TrainConfig) -> str:
 def _sentence(scores: Scores) -> str:
     missing = f" (without {', '.join(scores.left_out)}: one answer only)" if scores.left_out else ""
     about = f"{scores.images} images of {scores.patients} test patients"
-    if np.isnan(scores.mean):
+    if math.isnan(scores.mean):
         return f"No AUROC: of each finding the {about} show one answer only"
-    interval = "" if np.isnan(scores.low) else f" (95 % interval {scores.low:.3f} to {scores.high:.3f})"
+    interval = "" if math.isnan(scores.low) else f" (95 % interval {scores.low:.3f} to {scores.high:.3f})"
     return f"Mean AUROC {scores.mean:.3f}{interval} on {about}{missing}"

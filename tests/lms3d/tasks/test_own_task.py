@@ -11,7 +11,8 @@ import models
 from lms3d import evaluate, predict, train
 from lms3d.device import startup
 from lms3d.tasks import TASKS
-from lms3d.tasks.task import Choices, Evaluation, Task
+from lms3d.tasks.choices import Choices
+from lms3d.tasks.task import Evaluation, Task
 from models import registry
 
 RANDOM = np.random.default_rng(0)

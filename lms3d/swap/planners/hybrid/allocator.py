@@ -134,7 +134,7 @@ def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, 
 
 
 class _Held(NamedTuple):
-    """Lives with a place in the order, and by event the indices of those that start, in turn, and that end."""
+    """The lives that the order fixes, and per event the indices of those that start (in allocation order) and that end."""
 
     lives: list[_Life]
     starts: list[list[int]]

@@ -36,7 +36,7 @@ def anything(_: Candidate) -> bool:
 
 
 class Descent:
-    """Evaluates plans and descends among them, until so many seconds, by price list, are on an account (`effort`).
+    """Evaluates plans and descends among them, until `seconds` of effort have been charged to the account (`effort`).
 
     least_bytes: no plan's peak is below this. most_swapped_bytes: per step, to the tier; None: any number.
     """
@@ -68,11 +68,11 @@ class Descent:
         return self._deadline - self.account.seconds
 
     def extend(self, seconds: float) -> None:
-        """Grants so many seconds more."""
+        """Grants `seconds` more of effort."""
         self._deadline += seconds
 
     def leave_at_least(self, seconds: float) -> None:
-        """Grants what is missing to so many seconds from now on."""
+        """Makes sure that at least `seconds` of effort are left."""
         self._deadline = max(self._deadline, self.account.seconds + seconds)
 
     def build(self, choices: dict[int, Choice]) -> Candidate:

@@ -55,7 +55,7 @@ class _Emitter:
             self.swap_outs.append(SwapOut(tensor=moved.root, bytes=moved.bytes, waiters=waiters, until=until))
         swapped = {s.tensor for s in self.swap_outs}
         for back in self.swap_ins:
-            if back.tensor not in swapped:  # written until the very end: nobody waits
+            if back.tensor not in swapped:  # still being written at the end of the step: no op waits for it
                 swapped.add(back.tensor)
                 self.swap_outs.append(SwapOut(tensor=back.tensor, bytes=self.graph.tensors[back.tensor].bytes or 0))
         self._let_follow()

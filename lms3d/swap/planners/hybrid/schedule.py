@@ -184,7 +184,7 @@ def _copies(
 ) -> list[Copy]:
     copies = []
     for b, defined, first_read, last, whole, size in problem.kept_lives:
-        if b not in segments:  # kept, and nobody but the anchors reads it
+        if b not in segments:  # kept, and read by anchors only
             end = at[last]
             copies.append(Copy(b, 0, Mode.KEEP, at[defined], end, whole, at[first_read], end, size))
             continue

@@ -11,7 +11,7 @@ of version 2. Rules, in the order in which they apply:
 - TFLMS-5: The first of a group (`dest`) times the swap-in: the trigger is an op at a level from L(dest) - ahead - 1 down to
     max(L(dest) - ahead - 10, L(source) + 1) that reaches dest through data edges. None: as sync mode 2.
 - TFLMS-6: sync_mode 1: near consumers wait for the swap-out. 2: a swap-in waits for the other inputs of dest. 3: both.
-- TFLMS-7: serialization: the ops of the named levels are chained; by size: those of levels that move more than so many GiB.
+- TFLMS-7: serialization: the ops of the named levels are chained; by size: those of levels that move more than the given GiB.
 """
 
 from __future__ import annotations
