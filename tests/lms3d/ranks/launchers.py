@@ -45,9 +45,9 @@ def _missing(launcher: str) -> str:
 
 
 def _horovod_has_mpi() -> bool:
-    from lms3d import doctor
+    from lms3d.device import examination
 
-    features = doctor.horovod_features()
+    features = examination.horovod_features()
     return not isinstance(features, str) and features["mpi"]
 
 

@@ -16,14 +16,14 @@ def as_on_a_gpu() -> None:
     import tensorflow as tf
 
     from lms3d.device import memory
-    from lms3d.keras_step import callback
+    from lms3d.keras_step import settings
     from lms3d.swap.cost import Machine
     from lms3d.swap.engine import Engine
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     memory.compute_device = lambda: "CPU:1"
-    callback.pool_of = lambda device, limited: "single"
+    settings.pool_of = lambda device, limited: "single"
     link = LINK_BYTES_PER_SECOND
     machine = Machine(swap_out_bytes_per_second=link, swap_in_bytes_per_second=link)
     Engine.machine = property(lambda self: machine)
