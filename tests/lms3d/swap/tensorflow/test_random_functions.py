@@ -101,7 +101,7 @@ def test_tflms(network, threshold, ahead, groupby, mode, tier):
 def test_hybrid(network, share, link, tier):
     machine = Machine(swap_out_bytes_per_second=link, swap_in_bytes_per_second=link, mapped=tier == "mapped")
 
-    def make_plan(graph):
+    def by_hybrid(graph):
         _, report = make_plan(Settings(limit_bytes=1 << 40).request(graph, machine))
         limit = int(report.floor_bytes + share * (report.unedited_limit_bytes - report.floor_bytes))
         try:
@@ -109,7 +109,7 @@ def test_hybrid(network, share, link, tier):
         except DoesNotFit as error:
             return make_plan(Settings(limit_bytes=error.smallest_limit_bytes).request(graph, machine))[0]
 
-    check(network, make_plan, tier != "host")
+    check(network, by_hybrid, tier != "host")
 
 
 def test_these_networks_give_the_planner_something_to_do():
