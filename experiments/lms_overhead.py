@@ -1,7 +1,8 @@
 """`python -m experiments.lms_overhead`: what does training in less memory cost, with LMS and with the others?
 
 1. Every part is a process of its own, since a hard memory limit is fixed when TensorFlow starts.
-2. A ratio of step times is measured side by side: a process without LMS takes a step before each step of the part.
+2. A ratio of step times is measured side by side: a process without LMS takes a step before each step of the part. Where that
+   process would take the memory that the swap files need (`bench.CROWDED_SHARE`), it runs before the part and again after it.
 3. Smallest limits are found by bisection with real runs, not predicted.
 4. The same network, data, loss and optimiser for all; PyTorch's own copy of the network has the same sizes.
 """
@@ -37,18 +38,20 @@ examples:
   python -m experiments.lms_overhead --resolutions 96 --only limits sweep
   python -m experiments.lms_overhead --resolutions 144 192 --limits 16GiB      (a GPU)
 
-groups of --only: limits (the smallest ones; not timed, so that the machine may have other work), times (LMS at 50 % and
-35 % of the smallest limit without it), others (what else TensorFlow has), torch (needs the extra `compare`), sweep (12
-limits x 3 models at a small size; not timed), curve (LMS at more limits)
+groups of --only: limits (the smallest ones, on a CPU also with swapped tensors copied back; not timed, so that the machine may
+have other work), times (LMS at 50 % and 35 % of the smallest limit without it), others (what else TensorFlow has), torch (needs
+the extra `compare`), sweep (12 limits x 3 models at a small size; not timed), curve (LMS at more limits)
 writes into --output: parts/<part>.json, logs/, overhead.csv, report.md, overhead.png
 exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 _NOTES = """\
 Step: median. x no LMS: median over the steps of (seconds / seconds of a step without LMS, taken just before in another
-process). Peak: most bytes that TensorFlow's allocator had handed out, weights included. Resident: most anonymous memory of
-the process during a step above what it had after importing the framework; all that Python holds of the traced graph is in it.
+process; where that process would hold more than a third of the machine's memory: before and after). Peak: most bytes that
+TensorFlow's allocator had handed out, weights included. Resident: most anonymous memory of the process during a step above what
+it had after importing the framework; all that Python holds of the traced graph is in it.
 PyTorch has no hard limit on a CPU and counts no bytes there, so that it is compared by resident memory alone; on a CPU
 save_on_cpu copies tensors within the same memory and cannot save any. Predicted: what the planner said / measured - 1.
+Swapped out: also the size of the swap files, since each tensor has one of its own.
 LMS and TFLMS keep their first plan (`adapt=False`) unless it runs out of memory: a recovery.
 `no LMS` runs the same traced step, unedited; `Keras fit as it is` is Keras's own way to trace and run it."""
 

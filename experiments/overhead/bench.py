@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
+
+import psutil
 
 from experiments.overhead import parts
 from experiments.overhead.parts import Part, Result
@@ -33,6 +36,9 @@ STEP_FACTOR = {
 USUAL_STEP_FACTOR = 1.4
 VOXEL_SECONDS = 3.5e-6
 LEAST_PATIENCE_SECONDS = 300.0
+CROWDED_SHARE = 1 / 3
+"""Of the machine's memory. A neighbour that holds more leaves none to the system for the swap files of a step as large as its own:
+it runs before and after the part then, not beside it."""
 
 
 class Trainer(Protocol):
@@ -65,6 +71,8 @@ class Bench:
         self.skipped: list[str] = []
         self._deadline = None if minutes is None else time.monotonic() + 60 * minutes
         self._neighbour: tuple[Part, Trainer] | None = None
+        self._crowded: dict[Part, bool] = {}  # neighbour -> whether it takes too much memory to stay
+        self._alone: dict[Part, tuple[float, ...]] = {}  # neighbour -> seconds of its last steps while nothing else ran
         self._drift = [1.0]
 
     def measure(self, part: Part) -> Result | None:
@@ -131,14 +139,47 @@ class Bench:
 
     def _run(self, part: Part) -> Result:
         started, guess = time.monotonic(), self._guess(part)
-        neighbour = self._neighbour_of(part) if part.timed else None
-        result = run(part, lambda: self._child(part), neighbour)
-        if neighbour is not None and result.trained and not result.baseline_seconds:
-            self.close()
+        alone = part.timed and self._is_crowded(part)
+        neighbour = self._neighbour_of(part) if part.timed and not alone else None
+        if alone:
+            result = self._between(part)
+        else:
+            result = run(part, lambda: self._child(part), neighbour)
+            if neighbour is not None and result.trained and not result.baseline_seconds:
+                self.close()
         result = replace(result, wall_seconds=time.monotonic() - started, code=parts.code_digest())
         if result.trained:
             self._drift.append(result.wall_seconds / guess)
         return result
+
+    def _is_crowded(self, part: Part) -> bool:
+        """Whether the neighbour holds too much memory to stay; it is started to find out."""
+        if _neighbour_part(part) not in self._crowded:
+            self._neighbour_of(part)
+        return self._crowded.get(_neighbour_part(part), False)
+
+    def _between(self, part: Part) -> Result:
+        """A part that runs alone: its neighbour takes its steps before and after."""
+        before = self._steps_alone(part, self._alone.pop(_neighbour_part(part), ()))
+        result = run(part, lambda: self._child(part), None)
+        if not result.trained:
+            self._alone[_neighbour_part(part)] = before
+            return result
+        after = self._alone[_neighbour_part(part)] = self._steps_alone(part, ())
+        both = tuple((a + b) / 2 for a, b in zip(before, after, strict=False))
+        return replace(result, baseline_seconds=both[: part.steps]) if len(both) >= part.steps else result
+
+    def _steps_alone(self, part: Part, known: tuple[float, ...]) -> tuple[float, ...]:
+        """Seconds of as many steps of the neighbour as the part takes; `known`, where they are enough."""
+        if len(known) >= part.steps:
+            return known
+        neighbour = self._neighbour_of(part)
+        seconds: list[float] = []
+        with contextlib.suppress(ChildFailed):
+            while neighbour is not None and len(seconds) < part.steps:
+                seconds.append(float(neighbour.step()["seconds"]))
+        self.close()
+        return tuple(seconds)
 
     def _child(self, part: Part, role: str = "") -> Trainer:
         log = self.folder / "logs" / f"{role.replace(' ', '_')}{part.name}.txt"
@@ -149,20 +190,24 @@ class Bench:
 
     def _neighbour_of(self, part: Part) -> Trainer | None:
         """The process that takes steps without LMS; None where it cannot."""
-        wanted = part.baseline()
-        wanted = replace(wanted, warm_up=0, steps=0)
+        wanted = _neighbour_part(part)
         if self._neighbour is not None and self._neighbour[0] == wanted:
             return self._neighbour[1]
         self.close()
         try:
             child = self._child(wanted, "neighbour of ")
             child.step()
-            child.step()
+            resident_bytes = child.step()["resident_bytes"]
         except ChildFailed as failure:
             self._say(f"no neighbour to compare with at {part.resolution}³: {failure}")
             return None
         self._neighbour = (wanted, child)
+        self._crowded[wanted] = resident_bytes > CROWDED_SHARE * psutil.virtual_memory().total
         return child
+
+
+def _neighbour_part(part: Part) -> Part:
+    return replace(part.baseline(), warm_up=0, steps=0)
 
 
 def run(part: Part, start: Callable[[], Trainer], neighbour: Trainer | None) -> Result:

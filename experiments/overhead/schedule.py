@@ -92,11 +92,23 @@ class Place:
         floor = _mib(self.prediction["floor_bytes"])
         return smallest(lambda limit: self._trains(parts.LMS, limit, steps=4), floor, int(floor / 1.3))
 
+    @cached_property
+    def copied_mib(self) -> int | None:
+        """The smallest limit that trains with LMS that copies back."""
+        if self.with_mib is None:
+            return None
+        return smallest(
+            lambda limit: self._trains(parts.COPIED, limit, steps=4), int(1.4 * self.with_mib), self.with_mib
+        )
+
     def limits(self) -> None:
         """The smallest limits. Nothing of this is timed, so that the machine may have other work."""
-        for found, what in ((self.without_mib, "without"), (self.with_mib, "with")):
-            if found is None:
-                self.bench.skip(f"{self.wanted.model} {self.resolution}³: no limit was found to train {what} LMS")
+        found = [(self.without_mib, "without LMS"), (self.with_mib, "with LMS")]
+        if self.wanted.copied:
+            found.append((self.copied_mib, "with LMS that copies back"))
+        for limit, what in found:
+            if limit is None:
+                self.bench.skip(f"{self.wanted.model} {self.resolution}³: no limit was found to train {what}")
 
     def times(self) -> None:
         """Step times at the shares of the promise, and at the limits that were asked for."""

@@ -10,6 +10,7 @@ import pytest
 
 from experiments import lms_overhead
 from experiments.overhead import bench, figure, parts, process, results, schedule
+from experiments.overhead.bench import Trainer
 from experiments.overhead.parts import MIB, Part, Result
 from lms3d.scoring.figures.style import plt
 
@@ -113,6 +114,34 @@ def test_each_measured_step_has_a_neighbour(tmp_path, child):
     assert (
         sum(part.steps == 0 and part.method == parts.NONE for part in child.made) == 1
     )  # one neighbour serves them all
+
+
+def test_a_neighbour_that_fills_the_machine_runs_before_and_after(tmp_path, child, monkeypatch):
+    alive: list[Trainer] = []
+
+    class Lonely(child):
+        def __init__(self, part, log, patience_seconds):
+            super().__init__(part, log, patience_seconds)
+            alive.append(self)
+            assert not part.timed or len(alive) == 1, "something runs beside a part that is timed"
+
+        def finish(self):
+            alive.remove(self)
+            return super().finish()
+
+        def kill(self):
+            if self in alive:
+                alive.remove(self)
+
+    monkeypatch.setattr(bench, "CROWDED_SHARE", 0.0)
+    monkeypatch.setattr(bench, "Child", Lonely)
+    assert run(tmp_path, "--only", "times", "--limits", "600MiB", "--steps", "4") == 0
+    timed = [Result.load(path) for path in (tmp_path / "out/parts").glob("*.json")]
+    timed = [r for r in timed if r.part.timed]
+    assert {r.ratio for r in timed if r.part.method == parts.LMS} == {1.05}
+    assert {len(r.baseline_seconds) for r in timed} == {4}
+    neighbours = sum(part.steps == 0 and part.method == parts.NONE for part in child.made)
+    assert neighbours == len(timed) + 1  # what ran after one part ran before the next
 
 
 def test_it_goes_on_where_it_stopped(tmp_path, child):
