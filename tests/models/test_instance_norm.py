@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,6 +136,16 @@ def test_a_slab_of_planes_has_the_partial_sums_of_the_whole(dtype):
 
 
 def test_peak_is_that_of_input_and_output():
+    """In a process of its own: in a pool with holes the allocator hands out, and counts, pieces larger than asked for."""
+    command = "from tests.models.test_instance_norm import peaks_in_tensors; print(*peaks_in_tensors())"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=300)
+    forward, backward = map(float, done.stdout.split())
+    assert forward < 1.2  # besides x: y
+    assert backward < 3.2  # y, dy and dx
+
+
+def peaks_in_tensors() -> tuple[float, ...]:
+    """The peak of the forward pass, and of both, as a multiple of the input's bytes."""
     x = tf.constant(volumes(1, 32, 32, 32, 16))  # powers of two: the allocator counts rounded sizes
     layer = InstanceNormalization()
 
@@ -144,19 +156,20 @@ def test_peak_is_that_of_input_and_output():
             y = layer(x)
         return tape.gradient(y, x, tf.sin(y))
 
-    for function, tensors in ((tf.function(layer), 1), (backward, 3)):  # besides x: y; y, dy and dx
-        function(x)
-        # The least of some: a thread of the executor that is late, on a busy machine, holds what it reads for longer.
-        assert min(peak_bytes(function, x) for _ in range(5)) < (tensors + 0.2) * x.shape.num_elements() * 4
+    return tuple(peak_bytes(function, x) / (4 * x.shape.num_elements()) for function in (tf.function(layer), backward))
 
 
 def peak_bytes(function, x: tf.Tensor) -> int:
-    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    result = function(x)
-    peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
-    del result
-    return peak
+    """The least of five: a thread of the executor that is late, on a busy machine, holds what it reads for longer."""
+    function(x)
+    peaks = []
+    for _ in range(5):
+        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        result = function(x)
+        peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - before)
+        del result
+    return min(peaks)
 
 
 def test_on_a_gpu_the_fused_kernel_does_all(monkeypatch):
