@@ -23,7 +23,7 @@ SWEEP_MODELS = {"isensee2017": 1.0, "unet3d": 1.0, "resnet50": 2.5}
 """Models of the sweep, and the side of their input as a multiple of the sweep's resolution."""
 SWEEP_STEPS = 3
 
-GROUPS = ("limits", "times", "others", "torch", "sweep", "curve")
+GROUPS = ("limits", "times", "tries", "others", "torch", "sweep", "curve")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,8 @@ def everything(bench: Bench, wanted: Wanted) -> None:
     """All parts, by importance."""
     first, *others = [Place(bench, wanted, resolution) for resolution in wanted.resolutions]
     rounds: list[tuple[str, Callable[[], None]]] = [
-        *((group, getattr(first, group)) for group in ("limits", "times", "others", "torch")),
-        *((group, getattr(place, group)) for place in others for group in ("limits", "times")),
+        *((group, getattr(first, group)) for group in ("limits", "times", "tries", "others", "torch")),
+        *((group, getattr(place, group)) for place in others for group in ("limits", "times", "tries")),
         ("sweep", lambda: sweep(bench, wanted.sweep_resolution)),
         ("curve", first.curve),
         *((group, getattr(place, group)) for place in others for group in ("others", "torch", "curve")),
@@ -117,6 +117,12 @@ class Place:
             self._trains(parts.NONE, limit, steps=2)
             self.bench.measure(self.part(parts.LMS, limit))
         self._at_shares(parts.LMS, SHARES)
+
+    def tries(self) -> None:
+        """Whether the limits that were asked for are enough. Not timed."""
+        for limit in self.wanted.limits_mib:
+            for method in (parts.LMS, *([parts.COPIED] if self.wanted.copied else [])):
+                self._trains(method, limit, steps=3)
 
     def others(self) -> None:
         """What else saves memory in TensorFlow, at the same limits or with the memory that it takes."""

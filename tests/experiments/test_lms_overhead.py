@@ -144,6 +144,14 @@ def test_a_neighbour_that_fills_the_machine_runs_before_and_after(tmp_path, chil
     assert neighbours == len(timed) + 1  # what ran after one part ran before the next
 
 
+def test_single_limits_are_tried_with_and_without_copying_back(tmp_path, child):
+    assert run(tmp_path, "--only", "tries", "--limits", "280MiB", "600MiB") == 0
+    tried = {(part.method, part.limit_mib, part.timed) for part in child.made}
+    assert tried == {(method, limit, False) for method in (parts.LMS, parts.COPIED) for limit in (280, 600)}
+    outcomes = {r.part.limit_mib: r.outcome for r in map(Result.load, (tmp_path / "out/parts").glob("*-LMS-*"))}
+    assert outcomes == {280: "out of memory", 600: "trained"}
+
+
 def test_it_goes_on_where_it_stopped(tmp_path, child):
     assert run(tmp_path, "--only", "limits", "times") == 0
     first = len(child.made)

@@ -95,9 +95,8 @@ def _with_slabs(
     request = replace(ask() if changed else whole, effort_seconds=effort_seconds, with_floor=with_floor)
     try:
         plan, prediction = plan_cache.make_plan(request)
-        if (
-            plan.empty and changed and prediction.unedited_limit_bytes > whole.limit_bytes
-        ):  # nothing is left that could move
+        too_large = prediction.unedited_limit_bytes > whole.limit_bytes
+        if plan.empty and changed and too_large:  # nothing is left that could move
             raise does_not_fit(whole.limit_bytes, prediction.unedited_limit_bytes)
     except DoesNotFit as error:
         if sliced is not None:

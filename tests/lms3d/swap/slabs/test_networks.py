@@ -86,9 +86,8 @@ def test_densenet121():
     batch = batch_for(model)
     whole, cut = run(model, batch, {}), run(model, batch, {0: 4, 1: 4, 2: 2})
     assert not cut.joined
-    same(
-        whole, cut, 1e-8
-    )  # 121 normalisations over few pixels, and Adam, make more of a rounding than other networks do
+    # 121 normalisations over few pixels, and Adam, make more of a rounding than other networks do.
+    same(whole, cut, 1e-8)
 
 
 def _stack_is_exact(stack: Stack) -> None:
