@@ -4,7 +4,8 @@
 # make quick   linter and the fast tests, without Horovod
 # make test    linter, type checker and all tests, two files at a time; PYTEST_ARGS="-n 0 -k name" narrows them (those of quick, too)
 # make lint    linter and type checker alone
-# make torture kill one of two ranks at a random moment, ten times, and resume: some ten minutes
+# make report  what was published beside what this machine measures, on one page: at most an hour; goes on where it was stopped
+# make torture kill ranks, break every file operation, damage every input, random graphs, long runs: hours; goes on where it was stopped
 #
 # Needs Python 3.11 or newer, make and gcc; Horovod, and so `make test`, cmake and g++ too.
 # Another interpreter: make PYTHON=/path/to/python3.
@@ -22,7 +23,7 @@ ARGS ?= --resolution 192 --lms
 # A file of tests stays in one process, so that its fixtures are made once; the slowest files come first (tests/conftest.py).
 PYTEST := '$(RUN)' -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv train quick test lint horovod torture
+.PHONY: help venv train quick test lint horovod report torture
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -52,7 +53,15 @@ quick: venv
 	@$(PYTEST) -m 'not slow' --durations 20 --durations-min 3 $(PYTEST_ARGS)
 
 test: lint horovod
-	@$(PYTEST) $(PYTEST_ARGS)
+	@$(PYTEST) --durations 40 --durations-min 10 $(PYTEST_ARGS)
+
+report: horovod
+	@'$(RUN)' -m experiments.report $(REPORT_ARGS)
 
 torture: horovod
-	@'$(RUN)' -m experiments.torture --output runs/torture-$$(date +%s) $(TORTURE_ARGS)
+	@'$(RUN)' -m experiments.torture $(TORTURE_ARGS)
+	@'$(RUN)' -m experiments.torture_inputs --output runs/torture-inputs
+	@'$(RUN)' -m experiments.torture_inputs --networks --output runs/torture-inputs
+	@'$(RUN)' -m experiments.torture_soak
+	@'$(RUN)' -m experiments.torture_engine $(TORTURE_ENGINE_ARGS)
+	@'$(RUN)' -m tests.faults --output runs/faults $(FAULTS_ARGS)

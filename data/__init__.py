@@ -3,8 +3,11 @@
 | room                         | what it holds                                                                         |
 |------------------------------|---------------------------------------------------------------------------------------|
 | `brats/`                     | brain scans                                                                           |
-|   `layouts`, `naming`, `msd` | which files make a case: a row or a class for each layout                             |
-|   `schema`, `case`, `frame`  | what its labels mean; whether it is sound; whether its files lie in the head alike    |
+|   `layouts`, `folders`       | which cases a folder holds                                                            |
+|   `naming`, `published`, `msd`, `manifest` | which files make a case: a row or a class for each layout; a table of one's own |
+|   `schema`, `definition`     | what its labels mean; a schema of one's own                                           |
+|   `case`, `header`, `volume`, `frame` | whether it is sound; whether its files lie in the head alike                 |
+|   `patients`                 | whose brain it is, in whatever year                                                   |
 |   `preprocess`, `cache`      | crop, resize to a cube, and back; cubes on disk, made once per data set and resolution |
 |   `normalise`, `augment`, `pipeline` | training statistics, the 48 symmetries of the cube, batches                   |
 | `chest_xray/`                | ChestX-ray14                                                                          |

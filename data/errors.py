@@ -1,8 +1,22 @@
-"""The one exception of this package: wrong input, told in one line."""
+"""The one exception of this package: wrong input, told in one line; and what to do about the system's own errors."""
 
 from __future__ import annotations
 
+import errno
 import re
+
+LONGEST = 1000
+"""Characters of a line."""
+
+ADVICE = {
+    **dict.fromkeys(
+        (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE), "free some space there, or mend the disk"
+    ),
+    errno.EFBIG: "raise the limit of this shell (`ulimit -f unlimited`), or choose another disk",
+    errno.EMFILE: "raise the limit of this shell (`ulimit -n 1024`)",
+    errno.ENFILE: "raise the limit of this machine (`sysctl fs.file-max`), or end other programs",
+}
+"""What to do about an OSError of a disk, or of a limit of files, by its number."""
 
 
 class DataError(ValueError):
@@ -14,7 +28,10 @@ class DataError(ValueError):
     exit_code = 2
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        line = " ".join(message.split())
+        if len(line) > LONGEST:  # a file may hold a value of any length
+            line = f"{line[: LONGEST // 2]} [...] {line[-LONGEST // 4 :]}"
+        super().__init__(line)
 
 
 def unwrap(error: BaseException) -> DataError | None:

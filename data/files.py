@@ -11,19 +11,25 @@ CACHE-3 An entry of the wrong size is made again; a wrong checksum is found when
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 from filelock import FileLock, Timeout
 
-from data.errors import DataError
+from data.errors import ADVICE, DataError
+
+DEEPEST_JSON = 100
 
 Progress = Callable[[int, int, str], None]
 """progress(done, total, what): called by long work; entry points draw a bar with it."""
@@ -55,8 +61,11 @@ def writable_directory(path: str | Path) -> Path:
     probe = path / f".write-test-{_unique()}"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        sweep(path)
+        try:
+            probe.touch()
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
         raise DataError(
             f"{path}: found {error.strerror}; expected a folder that can be written to; choose another folder, or "
@@ -70,9 +79,13 @@ def require_space(directory: Path, needed_bytes: int) -> None:
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < needed_bytes:
         raise DataError(
-            f"{directory}: found {free_bytes / 2**30:.2f} GiB free; expected at least {needed_bytes / 2**30:.2f} "
-            "GiB; free some space, or set LMS3D_CACHE to a folder on another disk"
+            f"{directory}: found {_size(free_bytes)} free; expected at least {_size(needed_bytes)}; free some space, or "
+            "set LMS3D_CACHE to a folder on another disk"
         )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
 
 
 @contextmanager
@@ -83,9 +96,11 @@ def reported_writes(directory: Path) -> Iterator[None]:
     except DataError:
         raise
     except OSError as error:
+        # Without a number: numpy, where the disk took less than it was given.
+        advice = ADVICE.get(error.errno or errno.ENOSPC, "check its permissions")
         raise DataError(
             f"{error.filename or directory}: found {error.strerror or error} while writing; expected room and "
-            "permission to write; free some space, or set LMS3D_CACHE to a folder on another disk"
+            f"permission to write; {advice}, or set LMS3D_CACHE to a folder on another disk"
         ) from None
 
 
@@ -104,7 +119,8 @@ def new_file(path: Path, *, lasting: bool = True) -> Iterator[Path]:
         if lasting:
             _sync_folder(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the error that counts is on its way; the next process sweeps
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -127,13 +143,42 @@ def new_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@cache  # once per folder
+def sweep(folder: Path) -> None:
+    """Remove what killed processes of this machine left in a folder under temporary names, while others write there."""
+    for path in folder.glob(".*"):
+        if (owner := _TEMPORARY.match(path.name)) and not psutil.pid_exists(int(owner[1])):
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
 def _beside(path: Path) -> Path:
+    sweep(path.parent)
     return path.with_name(f".part-{_unique()}-{path.name}")
+
+
+def _here() -> str:
+    """Machine, boot and container: within them alone a process's number says whether it lives."""
+    try:
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        kernel = secrets.token_hex()
+    return f"{socket.gethostname()[:40]}-{hashlib.sha256(kernel.encode()).hexdigest()[:8]}"
+
+
+_HERE = _here()
+_TEMPORARY = re.compile(rf"\.(?:part|write-test)-{re.escape(_HERE)}-(\d+)-[0-9a-f]{{8}}(?:-|$)")
 
 
 def _unique() -> str:
     """For temporary names. Processes on several machines, or in several containers, may have equal numbers."""
-    return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{_HERE}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _sync(path: Path) -> None:
@@ -144,6 +189,8 @@ def _sync(path: Path) -> None:
     finally:
         os.close(opened)
 
+
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
 
 # Not every file system can sync a folder, nor may every user read a folder that he can write to.
 _NO_FOLDER_SYNC = frozenset({errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
@@ -173,16 +220,17 @@ def build_once(
 def remove_leftovers(directory: Path) -> None:
     """Remove what a killed process left under temporary names. Call it with the lock held."""
     for leftover in directory.glob(".part-*"):
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+        _remove(leftover)
 
 
 @contextmanager
 def lock(directory: Path, progress: Progress | None = None, total: int = 0) -> Iterator[None]:
     """One process at a time works in `directory`; the others wait here and say so through `progress`.
 
-    The kernel drops the lock of a process that dies.
+    The kernel drops the lock of a process that dies. DataError where the file system has no such locks: a mere file in their
+    place would outlive a killed process, and everybody would wait for it.
     """
-    guard = FileLock(str(directory.with_name(directory.name + ".lock")))
+    guard = FileLock(str(directory.with_name(directory.name + ".lock")), fallback_to_soft=False)
     with reported_writes(directory.parent):
         try:
             guard.acquire(timeout=0)
@@ -190,6 +238,13 @@ def lock(directory: Path, progress: Progress | None = None, total: int = 0) -> I
             if progress:
                 progress(0, total, f"waiting for another process that works in {directory}")
             guard.acquire()
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise DataError(
+                f"{directory.parent}: found a file system without locks ({error.strerror}); expected one where flock works; "
+                "set LMS3D_CACHE to a folder on another disk"
+            ) from None
     try:
         yield
     finally:
@@ -202,11 +257,28 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path, *, advice: str) -> Any:
-    """The JSON value in `path`; DataError with `advice` when it is missing or damaged."""
+def read_json(path: Path, *, advice: str, keys: Iterable[str] = ()) -> Any:
+    """The JSON value in `path`; DataError with `advice` when it is missing or damaged, or is no object with these keys."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path}: found {error.strerror}; expected a readable file; {advice}") from None
     except ValueError:
         raise DataError(f"{path}: found damaged JSON; expected a JSON document; {advice}") from None
+    if keys and not (isinstance(value, dict) and set(keys) <= value.keys()):
+        raise DataError(f"{path}: found JSON of another kind; expected an object with {', '.join(keys)}; {advice}")
+    return value
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The JSON value of somebody else's text. ValueError for what is no JSON, or nested deeper than anything of ours.
+
+    Python's parser recurses in C: where a library has raised the limit of recursion, a text of brackets ends the process.
+    """
+    content = text.decode("utf-8") if isinstance(text, bytes) else text
+    depth = 0
+    for bracket in re.findall(r"[\[\]{}]", content):
+        depth += 1 if bracket in "[{" else -1
+        if depth > DEEPEST_JSON:
+            raise ValueError(f"nested deeper than {DEEPEST_JSON} levels")
+    return json.loads(content)

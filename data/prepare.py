@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from data.brats import cache, layouts
-from data.brats.preprocess import check_resolution
+from data import files, pseudonyms
+from data.brats import cache, fingerprint, layouts
+from data.brats.preprocess import Preprocessing, cube
 from data.brats.schema import SCHEMAS
 from data.chest_xray import collection as chest_xray
 from data.chest_xray import shards
-from data.errors import DataError
+from data.errors import ADVICE, DataError
 from data.files import Progress
 
 _DESCRIPTION = """\
 Check a data set and build its training cache. Training does the same by itself; do it ahead to find bad files early or
 on another machine. DATA is the folder of an unpacked data set:
 
-BraTS 2017-2021, 2023, 2024, TCIA (Pre-operative TCGA), or Task01_BrainTumour of the Medical Segmentation Decathlon: every
-case is read, cropped to the brain, resized to a cube and stored. Any depth of folders is searched.
+BraTS 2017 to 2025, TCIA (Pre-operative TCGA), Task01_BrainTumour of the Medical Segmentation Decathlon, or a manifest: every
+case is examined first: the size of its brain, voxels, intensities, labels, and modalities that may be exchanged. Then it is
+cropped to the brain, resized to a cube (or cut to a box of 1 mm, which resizes nothing) and stored. Any depth of folders is
+searched.
 
 ChestX-ray14, known by its Data_Entry_2017.csv: every image is read, made grey and square, and stored in TFRecord shards
 of 256, split by patient into training, validation and test (the official lists are kept where they are there)."""
@@ -30,6 +34,8 @@ of 256, split by patient into training, validation and test (the official lists 
 _EPILOG = """\
 examples:
   python -m data.prepare ~/MICCAI_BraTS2020_TrainingData --resolution 144
+  python -m data.prepare ~/MICCAI_BraTS2020_TrainingData --examine
+  python -m data.prepare ~/MICCAI_BraTS2020_TrainingData --box 160x192x160 --skip-bad
   python -m data.prepare ~/my_cases --labels brats2023 --resolution 96 --cache /fast/disk
   python -m data.prepare ~/ChestX-ray14 --resolution 224 --skip-bad
 
@@ -40,39 +46,91 @@ _CUBE, _SQUARE = 192, 224
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, check, build, summarise. Returns the exit code."""
+    umask = os.umask(0o077)  # what is made of patients' data is nobody else's to read
     try:
         options = _parser().parse_args(arguments)
-        prepare = _prepare_images if chest_xray.is_chest_xray(options.data) else _prepare_cubes
+        pseudonyms.start(options.anonymous and not options.pseudonyms)
+        if options.pseudonyms:
+            return _list_pseudonyms(options)
+        prepare = _prepare_images if chest_xray.is_chest_xray(options.data) else _prepare_volumes
         directory = prepare(options)
     except DataError as error:
         print(f"data.prepare: error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if error.errno not in ADVICE:  # those may come from any call on a file, such as the one that closes a lock
+            raise
+        what = f"{error.filename or 'a file'}: found {error.strerror}; expected a disk that works"
+        print(f"data.prepare: error: {what}; {ADVICE[error.errno]}", file=sys.stderr)
+        return DataError.exit_code
     except KeyboardInterrupt:
         print("data.prepare: interrupted; what is done stays, run again to go on", file=sys.stderr)
         return 130
+    finally:
+        os.umask(umask)
     print(f"cache: {directory}")
     return 0
 
 
-def _prepare_cubes(options: argparse.Namespace) -> Path:
-    """Make the cubes of a brain tumour data set; returns their folder."""
-    _refuse(options, "skip_bad", "brain scans", "ChestX-ray14")
-    resolution = _CUBE if options.resolution is None else options.resolution
-    check_resolution(resolution)
-    cases, schema = layouts.find_cases(options.data, labels=options.labels, require_truth=False)
-    print(f"{len(cases)} cases, labels of {schema.name}, {sum(c.truth is None for c in cases)} without truth")
+def _list_pseudonyms(options: argparse.Namespace) -> int:
+    """Who is who, for those who have the data."""
+    if chest_xray.is_chest_xray(options.data):
+        found = [("image", Path(name).stem) for name in chest_xray.find_images(options.data).images]
+    else:
+        found = [
+            ("case", case.id)
+            for case in layouts.find_cases(options.data, labels=options.labels, require_truth=False).cases
+        ]
+    for kind, name in found:
+        print(f"{pseudonyms.made(name, kind)}  {name}")
+    return 0
+
+
+def _prepare_volumes(options: argparse.Namespace) -> Path:
+    """Examine a brain tumour data set, then make its volumes; returns their folder."""
+    how = _preprocessing(options)
+    found = layouts.find_cases(options.data, labels=options.labels, require_truth=False)
+    cases, schema = found
+    without = sum(case.truth is None for case in cases)
+    print(f"{len(cases)} cases of {found.layout}, labels of {schema.name}, {without} without truth")
+    with _bar() as progress:
+        table = fingerprint.examine(cases, schema, directory=options.cache, workers=options.workers, progress=progress)
+    print(fingerprint.told(table))
+    problems = [problem for problem in table["problem"] if problem]
+    if problems and not options.skip_bad:
+        more = f" ({len(problems)} cases cannot be used; --skip-bad leaves them out)"
+        raise DataError(problems[0] + more)
+    if options.examine:
+        return Path(options.cache).expanduser() if options.cache else files.cache_root()
     with _bar() as progress:
         built = cache.build(
-            cases, schema, resolution, directory=options.cache, n4=options.n4, workers=options.workers,
-            progress=progress,
+            cases, schema, how, directory=Path(options.cache).expanduser() if options.cache else None,
+            skip_bad=options.skip_bad, workers=options.workers, progress=progress,
         )  # fmt: skip
+    if built.skipped:
+        print(f"skipped: {len(built.skipped)} cases, listed in {built.directory / 'skipped.csv'}")
     return built.directory
+
+
+def _preprocessing(options: argparse.Namespace) -> Preprocessing:
+    if options.box is not None and options.resolution is not None:
+        raise DataError("--box: found --resolution, too; expected one of them; leave one out")
+    if options.box is None:
+        resolution = _CUBE if options.resolution is None else options.resolution
+        return cube(resolution, n4=options.n4, anti_alias=options.anti_alias)
+    sides = [int(side) for side in options.box.lower().split("x") if side.isdecimal()]
+    if len(sides) != 3 or options.box.count("x") + options.box.count("X") != 2:
+        raise DataError(f"--box: found {options.box!r}; expected three sides; write 160x192x160")
+    a, b, c = sides
+    return Preprocessing(shape=(a, b, c), stretched=False, n4=options.n4, anti_alias=options.anti_alias)
 
 
 def _prepare_images(options: argparse.Namespace) -> Path:
     """Make the shards of ChestX-ray14; returns their folder."""
     _refuse(options, "labels", "chest X-rays", "brain scans")
     _refuse(options, "n4", "chest X-rays", "brain scans")
+    _refuse(options, "box", "chest X-rays", "brain scans")
+    _refuse(options, "examine", "chest X-rays", "brain scans")
     resolution = _SQUARE if options.resolution is None else options.resolution
     shards.check_resolution(resolution)
     collection = chest_xray.find_images(options.data)
@@ -111,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
     parser = _Parser(prog="python -m data.prepare", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=layout)
     add = parser.add_argument
-    add("data", metavar="DATA", help="folder of the data set")
+    add("data", metavar="DATA", help="folder of the data set, or a manifest of scans (.csv, .json)")
     edge = f"edge of the cube, a multiple of 16 (default: {_CUBE}), or of the square, 32 to 1024 (default: {_SQUARE})"
     add("--resolution", type=int, metavar="N", help=edge)
     labels = f"what the labels mean, where the names of the files do not tell: {', '.join(SCHEMAS)}"
@@ -119,8 +177,20 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--n4", action="store_true", help="correct the bias field of t1, t1ce and t2, once cropped (slow; default: off)"
     )
-    skip = "leave out chest X-rays that are not sound, and list them in skipped.csv"
+    add("--box", metavar="XxYxZ", help="voxels of 1 mm around the brain, such as 160x192x160, in place of a cube")
+    smooth = "before volumes are made smaller, remove detail that they cannot hold (default: on)"
+    add("--anti-alias", action=argparse.BooleanOptionalAction, default=True, help=smooth)
+    add(
+        "--examine",
+        action="store_true",
+        help="only say what brain scans are like: sizes, spacings, labels, intensities",
+    )
+    skip = "leave out what cannot be used, and list it in skipped.csv"
     add("--skip-bad", action="store_true", help=skip)
+    hidden = "pseudonyms in the place of the names of cases, patients and images in all messages (default: off)"
+    add("--anonymous", action="store_true", help=hidden)
+    whose = "only list the pseudonyms of --anonymous on this machine and whose they are: not for others"
+    add("--pseudonyms", action="store_true", help=whose)
     folder = "where caches lie (default: cubes/ or images/ under $LMS3D_CACHE or ~/.cache/lms3d)"
     add("--cache", metavar="DIR", help=folder)
     add("--workers", type=int, metavar="N", help="processes (default: one per core, at most 16)")

@@ -1,12 +1,14 @@
 """`python -m experiments.compare_resolutions`: does a higher resolution segment better? The LMS case study's method.
 
-1. One training/validation split serves every model.
+1. One training/validation split serves every model: that of the best of `--split-models` models of the low resolution, each with a
+   split of its own, as the case study chose it; with one, a split drawn by a seed before anything is trained.
 2. N models per resolution, which differ in their seed: initial weights, order and symmetries of the samples.
 3. Predictions of the low resolution are resized to the high one by the function that resized the data, and both are
    scored against the truth at the high resolution; and, beyond the case study, against the original truth.
 4. For each validation case and region, Dice is averaged over the models of a resolution; box plots compare them.
 
-The case study took the best of six splits; here the split is drawn by a seed, before anything is trained.
+Intensities and resizing are the case study's, too (`--normalisation global --no-anti-alias`). Every score stands beside the
+ceiling of its resolution: what the truth itself scores there and back.
 """
 
 from __future__ import annotations
@@ -16,16 +18,18 @@ import csv
 import json
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data import pseudonyms
 from experiments.feeding.parts import remember
+from experiments.training_runs import data_folder, training_seconds
+from experiments.training_runs import run as run_command
 from lms3d import cli, errors
-from lms3d.files import writable_folder, write_json
+from lms3d.files import writable_folder, write_json, write_text
 from lms3d.units import parse_size
 
 if TYPE_CHECKING:
@@ -43,9 +47,12 @@ examples:
   python -m experiments.compare_resolutions --low 48 --high 64 --models 2 --epochs 30
   python -m experiments.compare_resolutions --low 144 --high 192 --models 4 --memory-limit 16GiB --data ~/BraTS2020
 
-writes into --output: runs/<resolution>-seed<k>/ (every run), scores.csv (mean over models), scores_per_model.csv,
-summary.csv, report.md, dice_native.png/.pdf, dice_cube.png/.pdf
+writes into --output: runs/<resolution>-seed<k>/ (every run), splits/ (runs that choose the split), scores.csv (mean over
+models), scores_per_model.csv, summary.csv, report.md, dice_native.png/.pdf, dice_cube.png/.pdf
 exit codes: 0 done, 2 wrong option or input, 3 a model does not fit into memory, 130 interrupted (run again to go on)"""
+
+
+AS_IN_THE_CASE_STUDY = ("--normalisation", "global", "--no-anti-alias")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,17 +75,6 @@ class Run:
         return self.directory / "finished.json"
 
 
-class CommandFailed(RuntimeError):
-    """A command ended with an error, which it has told on stderr itself."""
-
-    def __init__(self, command: Sequence[str], exit_code: int) -> None:
-        super().__init__(
-            f"exit code {exit_code} of `{shlex.join(command)}`; see its message above; what is finished is kept, run "
-            "the same command again to go on"
-        )
-        self.exit_code = exit_code if exit_code in (2, 3, 130) else 1
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train what is missing, predict, score, report. Returns the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
@@ -87,13 +83,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _compare(options: argparse.Namespace, command: str) -> None:
+    pseudonyms.start(options.anonymous)
     if options.low >= options.high:
         raise errors.InputError(f"--low {options.low} --high {options.high}: expected the low one to be smaller")
     output = Path(options.output or f"compare-{options.low}-{options.high}").expanduser()
-    settings = {name: value for name, value in sorted(vars(options).items()) if name not in ("output", "models")}
+    settings = {
+        name: value for name, value in sorted(vars(options).items()) if name not in ("output", "anonymous", "models")
+    }
     remember(settings, writable_folder(output, "--output"))
-    data = _data(options)
-    _write_split(data, options, output / "split.json")
+    data = data_folder(options.data)
+    _choose_split(data, options, output)
     runs = plan(options, data, output)
     for number, run in enumerate(runs, start=1):
         print(f"[{number}/{len(runs)}] {run.directory.name}", flush=True)
@@ -111,17 +110,44 @@ def plan(options: argparse.Namespace, data: Path, output: Path) -> list[Run]:
     for seed in range(1, options.models + 1):
         for resolution in (options.low, options.high):
             directory = output / "runs" / f"{resolution}-seed{seed}"
-            lms = options.lms and resolution == options.high
-            command = [sys.executable, "-m", "lms3d.train", "--data", str(data), "--split", str(output / "split.json")]
-            command += ["--resolution", str(resolution), "--seed", str(seed), "--model", options.model]
-            command += ["--epochs", str(options.epochs), "--lms" if lms else "--no-lms"]
-            command += ["--output", str(directory), "--resume"]
-            if options.labels:
-                command += ["--labels", options.labels]
-            if options.memory_limit:
-                command += ["--memory-limit", str(options.memory_limit)]
-            runs.append(Run(resolution=resolution, seed=seed, directory=directory, train=tuple(command)))
+            runs.append(_run_of(options, data, resolution, seed, directory, output / "split.json"))
     return runs
+
+
+def _run_of(
+    options: argparse.Namespace, data: Path, resolution: int, seed: int, directory: Path, split: Path | None
+) -> Run:
+    """split: None draws one by the run's own seed."""
+    lms = options.lms and resolution == options.high
+    command = [sys.executable, "-m", "lms3d.train", "--data", str(data), "--resolution", str(resolution)]
+    command += ["--seed", str(seed), "--model", options.model, *AS_IN_THE_CASE_STUDY]
+    command += ["--epochs", str(options.epochs), "--lms" if lms else "--no-lms", "--output", str(directory), "--resume"]
+    command += ["--split", str(split)] if split else []
+    command += ["--labels", options.labels] if options.labels else []
+    command += ["--memory-limit", str(options.memory_limit)] if options.memory_limit else []
+    return Run(resolution=resolution, seed=seed, directory=directory, train=tuple(command))
+
+
+def _choose_split(data: Path, options: argparse.Namespace, output: Path) -> None:
+    """Writes split.json, once: that of the model with the lowest validation loss, or one drawn by --split-seed."""
+    if (output / "split.json").exists():
+        return
+    if options.split_models == 1:
+        _write_split(data, options, output / "split.json")
+        return
+    seeds = range(options.split_seed, options.split_seed + options.split_models)
+    runs = [_run_of(options, data, options.low, seed, output / "splits" / f"seed{seed}", None) for seed in seeds]
+    for number, run in enumerate(runs, start=1):
+        print(f"[split {number}/{len(runs)}] {run.directory.name}", flush=True)
+        _train(run)
+    best = min(runs, key=lambda run: _best_loss(run.directory / "history.csv"))
+    print(f"split of {best.directory.name}: the lowest validation loss of {len(runs)}", flush=True)
+    write_text(output / "split.json", (best.directory / "split.json").read_text(encoding="utf-8"))
+
+
+def _best_loss(history: Path) -> float:
+    with open(history, newline="", encoding="utf-8") as file:
+        return min(float(row["val_loss"]) for row in csv.DictReader(file))
 
 
 def average(runs: Sequence[Run], output: Path) -> pd.DataFrame:
@@ -192,42 +218,13 @@ def _train(run: Run) -> None:
     """Train `run` to its end, from its last checkpoint if it has one. Does nothing for a finished run."""
     if run.finished.exists():
         return
-    _run(run.train)
-    write_json(run.finished, {"seconds": _training_seconds(run.directory / "history.csv")})
-
-
-def _training_seconds(history: Path) -> float:
-    """Sum over the epochs: right for an interrupted run too."""
-    with open(history, newline="", encoding="utf-8") as file:
-        return sum(float(row["seconds"]) for row in csv.DictReader(file))
+    run_command(run.train)
+    write_json(run.finished, {"seconds": training_seconds(run.directory / "history.csv")})
 
 
 def _predict(run: Run) -> None:
     if not (run.directory / "predictions" / "predictions.json").exists():
-        _run([sys.executable, "-m", "lms3d.predict", str(run.directory)])
-
-
-def _run(command: Sequence[str]) -> None:
-    print("  $", shlex.join(("python", *command[1:])), flush=True)
-    process = subprocess.Popen(command)
-    try:
-        exit_code = process.wait()
-    except KeyboardInterrupt:  # the terminal has sent Ctrl-C to the command too: let it save its checkpoint
-        process.wait()
-        raise errors.Interrupted("interrupted; run the same command again to go on") from None
-    if exit_code:
-        raise CommandFailed(command, exit_code)
-
-
-def _data(options: argparse.Namespace) -> Path:
-    """The data set's folder; without --data, the embedded one."""
-    if options.data:
-        return Path(options.data).expanduser().resolve()
-    from data.phantoms import brains
-    from lms3d.console import progress
-
-    with progress() as report:
-        return brains.write(brains.default_directory(), progress=report)
+        run_command([sys.executable, "-m", "lms3d.predict", str(run.directory)])
 
 
 def _write_split(data: Path, options: argparse.Namespace, path: Path) -> None:
@@ -235,8 +232,8 @@ def _write_split(data: Path, options: argparse.Namespace, path: Path) -> None:
     from data.brats import layouts
 
     if not path.exists():
-        cases, _ = layouts.find_cases(data, labels=options.labels)
-        split.save(split.make([case.id for case in cases], options.split_seed), path)
+        patients = layouts.find_cases(data, labels=options.labels).patients
+        split.save(split.make(patients, options.split_seed, patients=patients), path)
 
 
 def _parser() -> cli.Parser:
@@ -250,12 +247,24 @@ def _parser() -> cli.Parser:
     add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
     add("--data", metavar="DIR", default=None, help="BraTS or MSD folder (default: the embedded phantom data)")
     add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
-    add("--split-seed", type=cli.whole(0), metavar="N", default=0, help="draws the one split (default: 0)")
+    add(
+        "--split-seed",
+        type=cli.whole(0),
+        metavar="N",
+        default=0,
+        help="draws the split, or the first of several (default: 0)",
+    )
+    splits = (
+        "choose the split of the best of N low models, each with its own; the case study took 6 (default: 1, drawn)"
+    )
+    add("--split-models", type=count, metavar="N", default=1, help=splits)
     add("--output", metavar="DIR", default=None, help="where everything goes (default: compare-LOW-HIGH)")
     lms = "train the high resolution with LMS, as the case study did (default: on); the low one never uses it"
     add("--lms", action=argparse.BooleanOptionalAction, default=True, help=lms)
     limit = "hard memory limit for both resolutions, such as 16GiB"
     add("--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None, help=limit)
+    cli.add_anonymous_option(parser)
+    parser.set_defaults(anonymous=False)
     return parser
 
 

@@ -15,18 +15,21 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from experiments.feeding import alone, results
+from experiments.feeding import alone, results, timeline
 from experiments.feeding.parts import Part
 from experiments.feeding.results import ALONE, DEVICE, TRAINING
 from experiments.feeding.study import Study, add_options
+from experiments.profiling.lanes import Trace
 from experiments.scalability.launch import BUSY_SECONDS
 from lms3d import cli, errors
 from lms3d.device import machine
+from lms3d.files import write_text
 from lms3d.tasks.chexnet.options import CHOICES
 
 ORDERS = ("old", "new", "best")
@@ -41,10 +44,11 @@ _EPILOG = """\
 examples:
   python -m experiments.input_pipeline
   python -m experiments.input_pipeline --ranks 2 --kinds alone                 # what is promised; 5 minutes
+  python -m experiments.input_pipeline --timelines --ranks 2                   # when the device waits, and for what
   python -m experiments.input_pipeline --ranks 1 2 4 8 --data ~/ChestX-ray14 --training-resolution 224 --batch-size 64
   python -m experiments.input_pipeline --ranks 1 4 8 --launcher "srun -n {ranks}" --data ~/ChestX-ray14
 
-writes into --output: input_pipeline.csv, input_pipeline.png, report.md; logs/, parts/
+writes into --output: input_pipeline.csv, input_pipeline.png, report.md; logs/, parts/; timelines.md, .csv and .png, timelines/
 exit codes: 0 done, 1 a measurement failed, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 _NOTES = """\
@@ -68,13 +72,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _study(options: argparse.Namespace, command: str) -> None:
     # Others may be added to what one --output holds: more ranks, other kinds.
-    free = ("ranks", "kinds", "minutes", "again", "output", "cores_per_rank")
+    free = ("ranks", "kinds", "minutes", "again", "output", "cores_per_rank", "timelines")
     settings = {name: value for name, value in sorted(vars(options).items()) if name not in free}
     study = Study.begin(options, {**settings, "data": None if options.data is None else str(options.data)})
+    if options.timelines:
+        _timelines(study, options, command)
+        return
     if TRAINING in options.kinds:
         study.launcher.command(1, [])  # it is there
     kinds = [kind for kind in results.KINDS if kind in options.kinds]
     study.measure(kinds, partial(_maker, study, options), lambda: _report(study, options, command))
+
+
+def _timelines(study: Study, options: argparse.Namespace, command: str) -> None:
+    """Profiles of some steps with each order; timelines.md, .csv and .png."""
+    from experiments.feeding.images import shards_of
+
+    found: dict[tuple[str, str], Trace] = {}
+    if options.again:
+        shutil.rmtree(study.output / "timelines", ignore_errors=True)
+    for kind in [kind for kind in timeline.TIMED if kind in options.kinds]:
+        resolution = options.training_resolution if kind == TRAINING else options.resolution
+        asked = {
+            "shards": str(shards_of(options.data, resolution, max(study.ranks)).directory), "ranks": max(study.ranks),
+            "batch_size": options.batch_size, "steps": options.steps, "model": options.model, "resolution": resolution,
+            "precision": options.precision, "device_speed": options.device_speed if kind == DEVICE else None,
+            "cores": study.cores_per_rank,
+        }  # fmt: skip
+        traces = timeline.profiles(kind, asked, options.orders, study.output / "timelines")
+        found |= {(kind, order): trace for order, trace in traces.items()}
+    timeline.write(found, options.batch_size, study.output)
+    parts = ["# Timelines of the input pipeline", timeline.table(found, options.batch_size), timeline.NOTES]
+    text = "\n\n".join([*parts, _conditions(options, study.cores_per_rank, command)]) + "\n"
+    write_text(study.output / "timelines.md", text)
+    print(text)
+    print(f"written: {study.output}")
 
 
 def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[..., Part]:
@@ -134,21 +166,28 @@ def _titles(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _conditions(options: argparse.Namespace, cores: int | None, command: str) -> str:
+    done = (
+        f"Without a network: {options.runs} runs of {options.rounds} rounds, windows of {options.window:g} s, a device of "
+        f"{options.device_speed:g} images/s a rank; training: {options.training_rounds} rounds of {options.steps} steps."
+    )
+    if options.timelines:
+        ranks = max(options.ranks)
+        done = f"Rank 0 of {ranks}, {options.steps} steps each; a device of {options.device_speed:g} images/s."
+    bound = f"{cores} for each rank" if cores else "not bound to ranks"
+    data = "embedded radiographs" if options.data is None else "of --data"
+    return (
+        f"Images: {data}, {options.resolution}^2, while training {options.model} ({options.precision}) "
+        f"{options.training_resolution}^2, batches of {options.batch_size} a rank. {done} {_machine(bound)} Made by `{command}`."
+    )
+
+
+def _machine(bound: str) -> str:
     import platform
     from importlib.metadata import version
 
     from experiments.feeding.accepted import processor
 
-    bound = f"{cores} for each rank" if cores else "not bound to ranks"
-    data = "embedded radiographs" if options.data is None else "of --data"
-    return (
-        f"Images: {data}, {options.resolution}^2, while training {options.model} ({options.precision}) "
-        f"{options.training_resolution}^2, batches of {options.batch_size} a rank. Without a network: {options.runs} runs of "
-        f"{options.rounds} rounds, "
-        f"windows of {options.window:g} s, a device of {options.device_speed:g} images/s a rank; training: "
-        f"{options.training_rounds} rounds of {options.steps} steps. Machine: {processor()}, {os.cpu_count()} cores ({bound}), "
-        f"{platform.machine()}, TensorFlow {version('tensorflow')}. Made by `{command}`."
-    )
+    return f"Machine: {processor()}, {os.cpu_count()} cores ({bound}), {platform.machine()}, TensorFlow {version('tensorflow')}."
 
 
 def _parser() -> cli.Parser:
@@ -172,6 +211,8 @@ def _parser() -> cli.Parser:
     add("--training-rounds", type=count, metavar="N", default=2, help="turns of the orders in training (default: 2)")
     steps = "steps of each turn in training (default: 100; without a GPU 15)"
     add("--steps", type=count, metavar="N", default=100 if gpu else 15, help=steps)
+    drawn = "instead of this, profile --steps steps with each order (kinds device and training) and draw timelines"
+    add("--timelines", action="store_true", default=False, help=drawn)
     return parser
 
 

@@ -19,11 +19,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from experiments.overhead import parts, results, schedule
+from experiments.overhead import over_resolution, parts, results, schedule
 from experiments.overhead.bench import Bench
 from experiments.overhead.parts import MIB, Result
 from lms3d import cli, errors
 from lms3d.units import format_size, parse_size
+
+RESOLUTIONS, RISING_RESOLUTIONS, GPU_RESOLUTIONS = (96, 128), (64, 80, 96, 112, 128), (144, 160, 176, 192)
 
 _DESCRIPTION = """\
 Measure what LMS costs: the smallest memory limits with and without it, step times under smaller and smaller limits, and
@@ -37,12 +39,13 @@ examples:
   python -m experiments.lms_overhead --minutes 25
   python -m experiments.lms_overhead --resolutions 96 --only limits sweep
   python -m experiments.lms_overhead --resolutions 144 192 --limits 16GiB      (a GPU)
+  python -m experiments.lms_overhead --over-resolution         # one limit, rising resolutions: the case study's figure
 
 groups of --only: limits (the smallest ones, on a CPU also with swapped tensors copied back; not timed, so that the machine may
 have other work), times (LMS at 50 % and 35 % of the smallest limit without it), tries (whether LMS trains at --limits; not timed),
 others (what else TensorFlow has), torch (needs the extra `compare`), sweep (12 limits x 3 models at a small size; not timed), curve
 (LMS at more limits)
-writes into --output: parts/<part>.json, logs/, overhead.csv, report.md, overhead.png
+writes into --output: parts/<part>.json, logs/, overhead.csv, report.md, overhead.png; over_resolution.csv, .md and .png
 exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 _NOTES = """\
@@ -68,22 +71,48 @@ def _measure(options: argparse.Namespace, command: str) -> None:
     output = Path(options.output or f"overhead-{options.model}").expanduser()
     _remember(options, output)
     on_gpu = shutil.which("nvidia-smi") is not None
+    rising = options.over_resolution
+    usual = GPU_RESOLUTIONS if on_gpu else RISING_RESOLUTIONS if rising else RESOLUTIONS
     wanted = schedule.Wanted(
         model=options.model,
-        resolutions=options.resolutions or ((144, 160, 176, 192) if on_gpu else (96, 128)),
+        resolutions=options.resolutions or usual,
         sweep_resolution=options.sweep_resolution,
-        limits_mib=[size // MIB for size in options.limits or ([16 << 30] if on_gpu else [])],
+        limits_mib=[size // MIB for size in options.limits or ([16 << 30] if on_gpu else [1 << 30] if rising else [])],
         steps=options.steps,
         copied=not on_gpu,
         groups=options.only,
     )
+    if rising and len(wanted.limits_mib) != 1:
+        raise errors.InputError(
+            f"--limits: found {len(wanted.limits_mib)}; expected one, which --over-resolution keeps fixed"
+        )
     bench = Bench(output, minutes=options.minutes, again=options.again)
     try:
-        schedule.everything(bench, wanted)
+        if rising:
+            over_resolution.measure(bench, wanted, wanted.limits_mib[0])
+        else:
+            schedule.everything(bench, wanted)
     finally:
         bench.close()
-        print(write(output, wanted, bench, command))
+        print((write_over_resolution if rising else write)(output, wanted, bench, command))
     print(f"written: {output}")
+
+
+def write_over_resolution(output: Path, wanted: schedule.Wanted, bench: Bench, command: str) -> str:
+    """CSV, figure and over_resolution.md of what there is; returns the text."""
+    from lms3d.files import write_text
+
+    limit_mib = wanted.limits_mib[0]
+    found = over_resolution.points(bench, wanted, limit_mib)
+    over_resolution.write_points(found, output / "over_resolution.csv")
+    over_resolution.draw(found, output / "over_resolution.png")
+    title = f"# The cost of a hard limit of {format_size(limit_mib * MIB)} over the resolution: {wanted.model}"
+    lines = [title, "", over_resolution.table(found), "", over_resolution.NOTES, ""]
+    lines += [_conditions([point.result for point in found]), f"Made by `{command}`."]
+    lines += ["", "Skipped:", *(f"- {one}" for one in bench.skipped)] if bench.skipped else []
+    text = "\n".join(lines) + "\n"
+    write_text(output / "over_resolution.md", text)
+    return text
 
 
 def write(output: Path, wanted: schedule.Wanted, bench: Bench, command: str) -> str:
@@ -152,12 +181,14 @@ def _parser() -> cli.Parser:
     add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
     add(
         "--resolutions", type=resolution, nargs="+", metavar="N", default=None,
-        help="sides of the cubes (default: 96 128; with a GPU 144 160 176 192)",
+        help="sides of the cubes (default: 96 128, with --over-resolution 64 80 96 112 128; with a GPU 144 160 176 192)",
     )  # fmt: skip
     add(
         "--limits", type=cli.checked(parse_size, "size"), nargs="+", metavar="SIZE", default=None,
         help="hard limits to compare besides those that follow (default: none; with a GPU 16GiB)",
     )  # fmt: skip
+    rising = "instead of all this, what one hard limit (of --limits; 1GiB, with a GPU 16GiB) costs at each resolution"
+    add("--over-resolution", action="store_true", default=False, help=rising)
     add("--steps", type=cli.whole(1), metavar="N", default=5, help="measured steps of a part (default: 5)")
     add("--only", choices=schedule.GROUPS, nargs="+", default=schedule.GROUPS, help="groups of parts (default: all)")
     add(

@@ -1,35 +1,44 @@
-"""`python -m experiments.torture`: kills ranks at random; does each job end soon and cleanly, and resume to the same bits?
+"""`python -m experiments.torture`: one of two ranks gets a signal; does its job end soon and cleanly, and resume to the same bits?
 
-1. A job of two ranks trains undisturbed: its weights are the reference, its duration the time in which ranks are killed.
-2. The same job is started many times, and one of its ranks, chosen at random, gets SIGKILL at a random moment.
-3. The job must end within 60 s with an exit code other than 0, at most one line of lms3d, and no process or swap file left.
-4. The same command with --resume must end with the weights of the undisturbed run, bit for bit.
+1. A job of two ranks trains undisturbed: its weights are the reference, its duration the time in which ranks are struck.
+2. The same job is started many times, with swapped tensors and without in turn, and one of its ranks, chosen at random, gets
+   SIGKILL, SIGTERM or SIGINT at a random moment.
+3. The job must end within 60 s, after SIGKILL with an exit code other than 0, with at most one line of lms3d, and with no process
+   or swap file left.
+4. The same command with --resume must end with the weights of the undisturbed run, bit for bit: swapping changes none.
+
+Results are added to results.jsonl; what stands there is not tried again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
+import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import psutil
 
 from lms3d import cli, errors
+from lms3d.files import writable_folder, write_json
 from lms3d.training import checkpoint
 
 MOST_SECONDS = 60.0
 RANKS = 2
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _COMMAND = [sys.executable, "-m", "lms3d.train"]
-# Small, and with a limit that makes it swap.
-_TRAINING = [
-    "--resolution", "16", "--epochs", "6", "--steps-per-epoch", "6", "--seed", "5", "--swap-tier", "disk", "--sync-mode", "0",
-    "--swapout-threshold", "30", "--swapin-ahead", "3", "--swapin-groupby", "0",
+_TRAINING = ["--resolution", "16", "--epochs", "6", "--steps-per-epoch", "6", "--seed", "5"]  # small
+_SWAPPING = [
+    "--swap-tier", "disk", "--sync-mode", "0", "--swapout-threshold", "30", "--swapin-ahead", "3", "--swapin-groupby", "0"
 ]  # fmt: skip
 
 
@@ -39,26 +48,49 @@ class Failed(RuntimeError):
     exit_code = 1
 
 
-@dataclass
-class Outcome:
-    """How one job that lost a rank ended."""
+@dataclass(frozen=True, kw_only=True)
+class Strike:
+    """What befalls one job. at_seconds: after its start."""
 
-    victim: int
+    number: int
+    signal: str
+    rank: int
+    swaps: bool
     at_seconds: float
+
+    @property
+    def training(self) -> list[str]:
+        """Options of the job."""
+        return [*_TRAINING, *(_SWAPPING if self.swaps else ["--no-lms"])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a job that was struck ended. same: resumed, it ended with the weights of the undisturbed run."""
+
+    number: int
+    signal: str
+    rank: int
+    swaps: bool
+    struck_after: float
     ended_after: float
     code: int
     lines: int
     left: str
+    same: bool = False
 
     def __str__(self) -> str:
         return (
-            f"rank {self.victim} killed after {self.at_seconds:5.1f} s: job ended {self.ended_after:4.1f} s later, code "
-            f"{self.code}, {self.lines} line(s) of lms3d, left behind: {self.left or 'nothing'}"
+            f"{self.number + 1}: rank {self.rank}, {'swapping' if self.swaps else 'without LMS'}, {self.signal} after "
+            f"{self.struck_after:5.1f} s: job ended {self.ended_after:4.1f} s later, code {self.code}, {self.lines} line(s) of "
+            f"lms3d, left behind: {self.left or 'nothing'}; resumed: {'same' if self.same else 'OTHER'} weights"
         )
 
     @property
     def good(self) -> bool:
-        return self.ended_after < MOST_SECONDS and self.code != 0 and self.lines <= 1 and not self.left
+        # A rank that was asked to end may just have finished.
+        ended = self.code != 0 or self.signal != "SIGKILL"
+        return self.ended_after < MOST_SECONDS and ended and self.lines <= 1 and not self.left and self.same
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,56 +99,113 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _torture(options: argparse.Namespace) -> None:
-    folder, chance = Path(options.output).absolute(), random.Random(options.seed)
-    started = time.monotonic()
-    _finish(folder, "undisturbed", options.data)
-    length = time.monotonic() - started
-    print(f"undisturbed: {length:.0f} s", flush=True)
-    bad, name = 0, ""
-    for number in range(options.kills):
-        outcome, tries = None, 0
+    folder = writable_folder(Path(options.output).expanduser(), "--output").absolute()
+    length, results = _undisturbed(folder, options.data), folder / "results.jsonl"
+    known = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+    found = [Outcome(**json.loads(line)) for line in known]
+    while len(found) < options.kills:
+        chance = random.Random(f"{options.seed} {len(found)}")
+        outcome = None
         while outcome is None:  # the job had ended before: draw again
-            name, tries = f"killed-{number}-{tries}", tries + 1
-            outcome = _kill(folder, name, options.data, chance.randrange(RANKS), chance.uniform(1, length))
-        resumed = _finish(folder, name, options.data, "--resume")
+            outcome = _struck(folder, _drawn(len(found), length, chance), options.data)
+        print(outcome, flush=True)
+        with results.open("a", encoding="utf-8") as stream:
+            print(json.dumps(asdict(outcome)), file=stream)
+        found.append(outcome)
+    print(table(found))
+    if bad := [one.number + 1 for one in found if not one.good]:
+        raise Failed(f"jobs {', '.join(map(str, bad))} of {len(found)} failed; their logs are in {folder}")
+
+
+def table(found: Sequence[Outcome]) -> str:
+    """Markdown: what was tried and what went wrong, by signal, with swapped tensors and without."""
+    tried = Counter((one.signal, one.swaps) for one in found)
+    wrong = Counter((one.signal, one.swaps) for one in found if not one.good)
+    rows = [
+        f"| {name} | {'yes' if swaps else 'no'} | {count} | {wrong[name, swaps]} |"
+        for (name, swaps), count in sorted(tried.items())
+    ]
+    return "\n".join(
+        ["| signal to one of two ranks | swapping | tried | wrong |", "| --- | --- | ---: | ---: |", *rows]
+    )
+
+
+def _drawn(number: int, length: float, chance: random.Random) -> Strike:
+    return Strike(
+        number=number,
+        signal=SIGNALS[number % len(SIGNALS)].name,
+        rank=chance.randrange(RANKS),
+        swaps=number // len(SIGNALS) % 2 == 0,
+        at_seconds=chance.uniform(1, length),
+    )
+
+
+def _undisturbed(folder: Path, data: str | None) -> float:
+    """Seconds of the job that nothing befalls; its weights are the reference."""
+    note = folder / "undisturbed.json"
+    if not note.exists():
+        shutil.rmtree(folder / "undisturbed", ignore_errors=True)
+        _finish(folder, "undisturbed", data, _TRAINING)  # the first makes caches and measures the machine
+        shutil.rmtree(folder / "undisturbed")
+        seconds = _finish(folder, "undisturbed", data, [*_TRAINING, *_SWAPPING])
+        write_json(note, {"seconds": seconds})
+    seconds = float(json.loads(note.read_text(encoding="utf-8"))["seconds"])
+    print(f"undisturbed: {seconds:.0f} s", flush=True)
+    return seconds
+
+
+def _struck(folder: Path, strike: Strike, data: str | None) -> Outcome | None:
+    """What became of one job, and of its continuation. None where the rank had ended before."""
+    name = f"struck-{strike.number + 1}"
+    shutil.rmtree(folder / name, ignore_errors=True)
+    outcome = _strike(folder, name, data, strike)
+    if outcome is None:
+        return None
+    try:
+        _finish(folder, name, data, [*strike.training, "--resume"])
         same = _same(folder / "undisturbed", folder / name)
-        print(f"{number + 1}: {outcome}; resumed in {resumed:.0f} s, {'same' if same else 'OTHER'} weights", flush=True)
-        bad += not (outcome.good and same)
-    if bad:
-        raise Failed(f"{bad} of {options.kills} jobs failed; their logs are in {folder}")
+    except Failed:
+        same = False
+    if same:
+        shutil.rmtree(folder / name)
+    return replace(outcome, same=same)
 
 
-def _start(folder: Path, name: str, data: str | None, *more: str) -> subprocess.Popen[bytes]:
+def _start(folder: Path, name: str, data: str | None, training: Sequence[str]) -> subprocess.Popen[bytes]:
     launcher = [str(Path(sys.executable).with_name("horovodrun")), "-np", str(RANKS), "--gloo"]
     swap = folder / "swap"
     swap.mkdir(parents=True, exist_ok=True)
     where = ["--output", str(folder / name), "--swap-dir", str(swap), *(["--data", data] if data else [])]
-    with (folder / f"{name}{''.join(more)}.log").open("w") as log:
-        command = [*launcher, *_COMMAND, *_TRAINING, *where, *more]
+    with _log(folder, name, training).open("w") as log:
+        command = [*launcher, *_COMMAND, *training, *where]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
 
-def _finish(folder: Path, name: str, data: str | None, *more: str) -> float:
+def _log(folder: Path, name: str, training: Sequence[str]) -> Path:
+    return folder / f"{name}{'-resumed' if '--resume' in training else ''}.log"
+
+
+def _finish(folder: Path, name: str, data: str | None, training: Sequence[str]) -> float:
     """Duration of an undisturbed run in seconds."""
     started = time.monotonic()
-    if code := _start(folder, name, data, *more).wait():
-        raise Failed(f"the run {name} {' '.join(more)} ended with code {code}; its log is in {folder}")
+    if code := _start(folder, name, data, training).wait():
+        raise Failed(f"the job of {_log(folder, name, training)} ended with code {code}; see there")
     return time.monotonic() - started
 
 
-def _kill(folder: Path, name: str, data: str | None, victim: int, at_seconds: float) -> Outcome | None:
-    """Starts a job and kills one of its ranks at the given time, or as soon as that rank has started; None if the rank has
+def _strike(folder: Path, name: str, data: str | None, strike: Strike) -> Outcome | None:
+    """Starts a job and strikes one of its ranks at the given time, or as soon as that rank has started; None if the rank has
     ended before."""
     started = time.monotonic()
-    job, seen = _start(folder, name, data), set[psutil.Process]()
-    while time.monotonic() - started < at_seconds or (job.poll() is None and victim not in _ranks(job.pid)):
+    job, seen = _start(folder, name, data, strike.training), set[psutil.Process]()
+    while time.monotonic() - started < strike.at_seconds or (job.poll() is None and strike.rank not in _ranks(job.pid)):
         seen |= set(_family(job.pid))
         time.sleep(0.1)
     seen |= set(_family(job.pid))
-    if (rank := _ranks(job.pid).get(victim)) is None:
+    if (rank := _ranks(job.pid).get(strike.rank)) is None:
         job.wait()
         return None
-    rank.kill()
+    rank.send_signal(signal.Signals[strike.signal])
     struck = time.monotonic()
     try:
         code = job.wait(2 * MOST_SECONDS)
@@ -128,8 +217,17 @@ def _kill(folder: Path, name: str, data: str | None, victim: int, at_seconds: fl
     time.sleep(3.0)  # the process that cleans up after a killed rank takes a moment
     processes = [one for one in seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     left = [f"process {one.pid}" for one in processes] + [path.name for path in (folder / "swap").iterdir()]
-    lines = (folder / f"{name}.log").read_text(errors="replace").count("lms3d: ")
-    return Outcome(victim, struck - started, ended - struck, code, lines, ", ".join(left))
+    return Outcome(
+        number=strike.number,
+        signal=strike.signal,
+        rank=strike.rank,
+        swaps=strike.swaps,
+        struck_after=struck - started,
+        ended_after=ended - struck,
+        code=code,
+        lines=_log(folder, name, strike.training).read_text(errors="replace").count("lms3d: "),
+        left=", ".join(left),
+    )
 
 
 def _family(pid: int) -> list[psutil.Process]:
@@ -160,11 +258,11 @@ def _same(one: Path, other: Path) -> bool:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.torture", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--kills", type=cli.whole(1), default=10, help="jobs to start and to kill (default: 10)")
-    parser.add_argument("--seed", type=int, default=None, help="of victims and moments (default: others each time)")
+    parser.add_argument("--kills", type=cli.whole(1), default=30, help="jobs to start and to strike (default: 30)")
+    parser.add_argument("--seed", type=int, default=0, help="of ranks and moments (default: 0)")
     parser.add_argument("--data", default=None, help="data set to train on (default: the embedded one)")
     parser.add_argument(
-        "--output", default="runs/torture", help="a new folder for runs and logs (default: runs/torture)"
+        "--output", default="runs/torture", help="folder of runs and logs, new or to go on in (default: runs/torture)"
     )
     return parser
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lms3d.config import TrainConfig
+from lms3d.config import PRECISIONS, TrainConfig
 from lms3d.errors import InputError
 from lms3d.swap.tiers import tier_choices
 from lms3d.tasks import TASKS
@@ -21,8 +21,6 @@ from lms3d.units import parse_size
 
 VOLUME_MODELS = _BRATS.models
 """Networks that segment volumes."""
-
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 class Parser(argparse.ArgumentParser):
@@ -106,12 +104,48 @@ def resolution(text: str) -> int:
     return value
 
 
+def box(text: str) -> tuple[int, int, int]:
+    """The text "160x192x160": three sides, each a multiple of 16."""
+    sides = text.lower().split("x")
+    if len(sides) != 3:
+        raise InputError(f"{text!r} is not three sides such as 160x192x160")
+    a, b, c = map(resolution, sides)
+    return a, b, c
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The text "elastic,noise" -> ("elastic", "noise"); "all" stays ("all",)."""
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def stages(text: str) -> tuple[tuple[int, int], ...]:
+    """The text "64:20,96:10" -> ((64, 20), (96, 10)): resolutions and epochs."""
+    found = []
+    for part in text.split(","):
+        side, _, epochs = part.strip().partition(":")
+        if not epochs.isdecimal() or int(epochs) < 1:
+            raise InputError(f"{text!r} is not a list of RESOLUTION:EPOCHS such as 64:20,96:10")
+        found.append((resolution(side), int(epochs)))
+    if sorted({side for side, _ in found}) != [side for side, _ in found]:
+        raise InputError(f"{text!r}: resolutions must rise")
+    return tuple(found)
+
+
 def slabs(text: str) -> str:
     """The one way to write the same slabs: "16" and "16/8" are "16/8"."""
     from lms3d.swap.slabs import choice  # NumPy, which `--help` need not wait for
 
     wanted = choice.parse(text)
     return wanted if isinstance(wanted, str) else choice.text(wanted)
+
+
+def add_anonymous_option(parser: Any) -> None:
+    """--anonymous, of a command or a group of its options."""
+    hidden = (
+        "pseudonyms in the place of the names of cases, patients and images, in all messages, tables, figures and pages; what "
+        "programs read again (split.json, predictions) keeps names (default: off)"
+    )
+    parser.add_argument("--anonymous", action="store_true", help=hidden)
 
 
 def add_slabs_option(parser: Any) -> None:
@@ -173,31 +207,52 @@ def add_model_options(
     add("--model", choices=every("models"), help=f"network: {_by_task('models')} {default}")
     sides, samples = (_default(option, by_model=not with_task) for option in ("resolution", "batch_size"))
     side = f"side of the cube or square that all data is resized to, a multiple of 16 {sides}"
-    add("--resolution", type=resolution, metavar="N", help=side)
+    grid = group.add_mutually_exclusive_group()
+    grid.add_argument("--resolution", type=resolution, metavar="N", help=side)
+    if with_task:
+        around = "voxels of 1 mm around the brain, such as 160x192x160, in place of a cube: nothing is resized"
+        grid.add_argument("--box", type=checked(box, "box"), metavar="XxYxZ", help=around)
+        part = "train on cubes of side N cut from the volume, predict with a sliding window (default: the whole volume)"
+        add("--patch", type=_RESOLUTION, metavar="N", help=part)
     add("--batch-size", type=whole(1), metavar="N", help=f"samples per step and rank {samples}")
     formats = "number format of the activations; weights stay float32 (default: float32)"
     add("--precision", choices=PRECISIONS, help=formats)
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
-    """--task, --data, --labels, --n4, --split, --validation-fraction, --augment."""
+    """What to learn from, how it is prepared, split and shown."""
     add = parser.add_argument_group("data").add_argument
     tasks = ", or ".join(f"{name}, {TASKS[name].choices.summary}" for name in TASKS.names)
     add("--task", choices=TASKS.names, help=f"what to learn: {tasks} {_default('task')}")
-    folder = "folder of an unpacked BraTS, MSD Task01 or ChestX-ray14 data set (default: an embedded artificial one)"
+    folder = "folder of an unpacked BraTS, MSD Task01 or ChestX-ray14 data set, or a manifest (default: an embedded artificial set)"
     add("--data", type=path, metavar="DIR", help=folder)
     schema = "what label values mean, such as brats2021, where file names do not tell"
     add("--labels", metavar="SCHEMA", help=schema)
+    learnt = "what the network learns: disjoint labels, or the nested regions that are scored (default: labels)"
+    add("--targets", choices=("labels", "regions"), help=learnt)
     corrected = "remove bias fields (N4) of t1, t1ce and t2, once cropped: slow, done once per case (default: off)"
     add("--n4", action=argparse.BooleanOptionalAction, help=corrected)
+    smooth = "before volumes are made smaller, remove detail that they cannot hold (default: on)"
+    add("--anti-alias", action=argparse.BooleanOptionalAction, help=smooth)
+    scores = (
+        "intensities: z-scores inside each brain, or one mean and deviation for all, as the case study (default: case)"
+    )
+    add("--normalisation", choices=("case", "global"), help=scores)
     split = "split.json of another run to use (default: a random split by seed)"
     add("--split", type=path, metavar="FILE", help=split)
+    parts = "divide the cases into K parts (patients together, grades spread evenly), of which --fold validates"
+    add("--folds", type=whole(2), metavar="K", help=parts)
+    add("--fold", type=whole(0), metavar="I", help="the part that validates, 0 to K - 1 (default: 0)")
     fraction = "share of cases for validation (default: 0.2)"
     add("--validation-fraction", type=number(0, 1), metavar="F", help=fraction)
     turned = (
         "show training samples under random symmetries: of the cube, or an image and its mirror image (default: on)"
     )
     add("--augment", action=argparse.BooleanOptionalAction, help=turned)
+    which = "which of a volume's: all that keep its shape, flips, or left and right alone (default: all)"
+    add("--symmetries", choices=("all", "flips", "mirror"), help=which)
+    more = "besides, at random: elastic, scale, intensity, gamma, noise, bias-field; a list of these, or all (default: none)"
+    add("--distort", type=checked(names, "list"), metavar="NAME,..", help=more)
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
@@ -209,7 +264,11 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--steps-per-epoch", type=whole(1), metavar="N", help=steps)
     validated = "validation steps per epoch (default: all cases)"
     add("--validation-steps", type=whole(1), metavar="N", help=validated)
+    wide = "samples per validation step (default: the training batch)"
+    add("--validation-batch-size", type=whole(1), metavar="N", help=wide)
     add("--loss", choices=every("losses"), help=f"what to minimise: {_by_task('losses')} {_default('loss')}")
+    deep = "a loss for each deeper head of isensee2017, beside that of their sum (default: off)"
+    add("--deep-supervision", action=argparse.BooleanOptionalAction, help=deep)
     rate = (
         f"Adam's on one rank; N ranks take N times as much; lowered when validation stalls {_default('learning_rate')}"
     )
@@ -218,6 +277,16 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--warmup-epochs", type=whole(0), metavar="N", help=warmup)
     compression = "how gradients travel between ranks (default: none)"
     add("--gradient-compression", choices=("none", "fp16"), help=compression)
+    falls = "learning rate: lowered when validation stalls, or along a cosine to a hundredth (default: plateau)"
+    add("--schedule", choices=("plateau", "cosine"), help=falls)
+    together = "change the weights once in N steps, by the mean of their gradients (default: 1)"
+    add("--accumulate", type=whole(1), metavar="N", help=together)
+    mean = "validate and keep a moving average of the weights with this decay, such as 0.999 (default: the weights themselves)"
+    add("--ema", type=number(0, 1), metavar="DECAY", help=mean)
+    start = "start from the best weights of another run, of any resolution (default: random weights)"
+    add("--start-from", type=path, metavar="RUN_DIR", help=start)
+    before = "train at lower resolutions first, each stage starting from the one before: RESOLUTION:EPOCHS,.. such as 64:20,96:10"
+    add("--stages", type=checked(stages, "stages"), metavar="N:E,..", help=before)
     weights = "weights to start from, such as ImageNet's (default: random ones)"
     add("--weights", type=path, metavar="FILE", help=weights)
     add(
@@ -230,8 +299,9 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """--output, --resume, --profile, --elastic, --dry-run."""
-    add = parser.add_argument_group("run").add_argument
+    """--output, --resume, --profile, --stats-average, --elastic, --anonymous, --dry-run."""
+    group = parser.add_argument_group("run")
+    add = group.add_argument
     output = "folder for all results (default: a new one under runs/)"
     add("--output", type=Path, metavar="RUN_DIR", help=output)
     resume = (
@@ -241,8 +311,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true", help=resume)
     profile = "profile these steps of an epoch, counted from 1, for TensorBoard"
     add("--profile", type=checked(profile_range, "range"), metavar="EPOCH:FIRST-LAST", help=profile)
+    average = (
+        "write lms_stats_average.csv, too: means over all steps but the first N of each plan (default: not written)"
+    )
+    add("--stats-average", type=whole(0), metavar="N", help=average)
     elastic = "go on with fewer or more ranks when some are lost or join (needs horovodrun --min-np)"
     add("--elastic", action="store_true", help=elastic)
+    add_anonymous_option(group)
     add("--dry-run", action="store_true", help="print the plan, the predicted peak and step time, and stop")
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lms3d import json_values
 from lms3d.errors import InputError
 from lms3d.ranks.messages import sendable
+
+LONGEST_SIDE = 4096
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 @sendable
@@ -30,8 +33,23 @@ class TrainConfig:
     labels: str | None = None
     """Name of the label schema; None takes that of the layout that is recognised."""
 
+    targets: str = "labels"
+    """What the output channels are: "labels" (disjoint) or "regions" (nested), see `data.brats.targets`."""
+
     resolution: int = 128
     """Side N of the cube (N, N, N, 4) or square (N, N, 3) that every sample is resized to; divisible by 16."""
+
+    box: tuple[int, int, int] | None = None
+    """Voxels of 1 mm around the brain's centre, in place of the cube: nothing is resized. Divisible by 16."""
+
+    patch: int | None = None
+    """Side of the cubes that are cut from the volume for training and, overlapping, for prediction; None takes it whole."""
+
+    anti_alias: bool = True
+    """Whether detail that the resolution cannot hold is removed before images are resized."""
+
+    normalisation: str = "case"
+    """Of intensities: "case" (z-scores inside each brain) or "global" (the case study's), see `data.brats.normalise`."""
 
     n4: bool = False
     """Whether bias fields of t1, t1ce and t2 are removed (N4) after the crop, before the resize; slow, done once."""
@@ -42,11 +60,26 @@ class TrainConfig:
     validation_fraction: float = 0.2
     """Share of the cases kept for validation."""
 
+    folds: int | None = None
+    """Parts of equal size that the cases are divided into, of which one validates; None draws a share of them."""
+
+    fold: int = 0
+    """Which: 0 to `folds` - 1."""
+
     augment: bool = True
-    """Whether training samples are turned by the 48 symmetries of the cube; images mirrored left to right."""
+    """Whether training samples are turned by symmetries of the volume; images mirrored left to right."""
+
+    symmetries: str = "all"
+    """Which: "all" that keep the shape (48 of a cube), "flips" or "mirror", see `data.brats.symmetries`."""
+
+    distort: tuple[str, ...] = ()
+    """Names of what else is done to training samples, see `data.brats.distortions`."""
 
     batch_size: int = 1
     """Samples per step and rank."""
+
+    validation_batch_size: int | None = None
+    """Samples per validation step; None is `batch_size`. A larger one needs memory for the batches themselves."""
 
     epochs: int | None = None
     """Largest number of passes; None is 500, or what fits into a demonstration on the embedded data."""
@@ -60,6 +93,9 @@ class TrainConfig:
     loss: str = "dice"
     """Name of one of the task's losses."""
 
+    deep_supervision: bool = False
+    """Whether each deeper head of isensee2017 has a loss of its own, beside that of their sum."""
+
     learning_rate: float = 5e-4
     """Adam's at the start, for one rank; N ranks take N times as much."""
 
@@ -68,6 +104,21 @@ class TrainConfig:
 
     gradient_compression: str = "none"
     """How gradients travel between ranks: "none", or "fp16" for half the bytes."""
+
+    schedule: str = "plateau"
+    """Of the learning rate: "plateau" lowers it when validation stalls, "cosine" lowers it to a hundredth over all epochs."""
+
+    accumulate: int = 1
+    """Steps whose gradients are averaged before the weights change once."""
+
+    ema: float | None = None
+    """Decay of an exponential moving average of the weights, which is validated and kept as the best; None keeps the weights."""
+
+    start_from: Path | None = None
+    """A run of the same network and targets, of any resolution, whose best weights to start from."""
+
+    stages: tuple[tuple[int, int | None], ...] = ()
+    """(resolution, epochs) of runs before this one, each of which starts the next; see `lms3d.training.stages`."""
 
     weights: Path | None = None
     """A file of weights to start from; None starts from random ones."""
@@ -115,6 +166,19 @@ class TrainConfig:
     seed: int = 0
     """Decides the split, the initial weights, dropout, the order of cases and their augmentation."""
 
+    def volume_shape(self, axes: int = 3) -> tuple[int, ...]:
+        """Of every case, without channels: the box, or the cube or square."""
+        return self.box or (self.resolution,) * axes
+
+    def sample_shape(self, axes: int = 3) -> tuple[int, ...]:
+        """Of what the network takes at once: a patch, or all."""
+        return (self.patch,) * axes if self.patch else self.volume_shape(axes)
+
+    def size_text(self, axes: int = 3) -> str:
+        """ "192^3", "160x192x160" or "128^3 of 192^3": what a step works on."""
+        whole = "x".join(map(str, self.box)) if self.box else f"{self.resolution}^{axes}"
+        return f"{self.patch}^{axes} of {whole}" if self.patch else whole
+
     def to_json(self) -> dict[str, Any]:
         """All fields as JSON values; paths as text."""
         return {
@@ -124,20 +188,27 @@ class TrainConfig:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> TrainConfig:
-        """The inverse of `to_json`, also of earlier versions; unknown names raise InputError."""
+        """The inverse of `to_json`, also of earlier versions; InputError for unknown names, ValueError for impossible values."""
         names = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(set(values) - names):
             raise InputError(f"unknown options {', '.join(unknown)}; was the run made by another version of lms3d?")
-        return cls(**{name: _revive(name, value) for name, value in (_BEFORE | values).items()})
+        revived = {name: _revive(name, value) for name, value in (_BEFORE | values).items()}
+        json_values.require_types(revived, cls)
+        options = cls(**revived)
+        if not all(
+            1 <= side <= LONGEST_SIDE for side in (options.resolution, options.patch or 1, *(options.box or (1,)))
+        ):
+            raise ValueError(f"found {options.size_text()}; expected sides from 1 to {LONGEST_SIDE}")
+        return options
 
 
 # Options that earlier versions had not, as those versions acted.
-_BEFORE = {"slabs": "off"}
+_BEFORE = {"slabs": "off", "normalisation": "global", "anti_alias": False}
 
 # What may differ when a run is resumed: how long, where and how it computes, nothing that changes what is learned.
 FREE_ON_RESUME = frozenset(
     {"data", "epochs", "lms", "memory_limit", "swap_tier", "swap_dir", "swapout_threshold", "swapin_ahead",
-     "swapin_groupby", "sync_mode", "serialization", "serialization_by_size", "gradient_compression", "weights"}
+     "swapin_groupby", "sync_mode", "serialization", "serialization_by_size", "gradient_compression", "weights", "start_from"}
 )  # fmt: skip
 
 
@@ -158,17 +229,21 @@ def load(run_dir: Path) -> tuple[TrainConfig, dict[str, Any]]:
     """The options of a run, and the whole content of its config.json."""
     path = run_dir / "config.json"
     try:
-        content = json.loads(path.read_text())
+        content = json_values.parse(path.read_text(encoding="utf-8"))
         return TrainConfig.from_json(content["options"]), content
     except FileNotFoundError:
         raise InputError(f"{run_dir} is not a run folder: it has no config.json") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; give the folder of a run") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it or start another run") from None
 
 
 def _revive(name: str, value: Any) -> Any:
-    if name in ("data", "split", "swap_dir", "weights") and value is not None:
+    if name in ("data", "split", "swap_dir", "weights", "start_from") and value is not None:
         return Path(value)
-    return tuple(value) if name == "serialization" else value
+    if name == "stages":
+        return tuple((resolution, epochs) for resolution, epochs in value)
+    return tuple(value) if name in ("serialization", "box", "distort") and value is not None else value

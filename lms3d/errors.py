@@ -10,19 +10,24 @@
 | Interrupted          | 130       | Ctrl-C; the message says how to go on                            |
 
 Any other exception that has an integer attribute `exit_code` is treated the same way (`data` and `models` cannot import
-this module). Everything else is a defect of lms3d and keeps its traceback.
+this module), and an OSError of a disk that nobody has put into words. Everything else is a defect of lms3d and keeps its
+traceback.
 
 With several ranks, rank 0 reports an error that all of them have, and each rank an error of its own.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 E = TypeVar("E", bound=BaseException)
+LONGEST = 1500
+"""Characters of a line on stderr."""
 
 
 class InputError(ValueError):
@@ -66,14 +71,19 @@ class Interrupted(KeyboardInterrupt):
 
 
 def run(main: Callable[[], int | None]) -> int:
-    """Calls `main` and returns the exit code of the process (see the table above)."""
+    """Calls `main` and returns the exit code of the process (see the table above).
+
+    What it writes is for the user alone (0600 in 0700): it is made of patients' data. A folder's default ACL counts for more.
+    """
+    umask = os.umask(0o077)
     try:
         return main() or 0
     except KeyboardInterrupt as stop:
         if not _is_told(stop):
             say(str(stop) or "interrupted")
         return Interrupted.exit_code
-    except Exception as error:
+    except Exception as raised:
+        error = _in_words(raised)
         code = getattr(error, "exit_code", None)
         if _is_told(error):
             return code if isinstance(code, int) else 1
@@ -82,6 +92,26 @@ def run(main: Callable[[], int | None]) -> int:
         if not isinstance(error, RankLost):
             say(f"error: {error}")
         return code
+    finally:
+        os.umask(umask)
+
+
+_ADVICE = {
+    **dict.fromkeys(
+        (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE), "free some space there, or mend the disk"
+    ),
+    errno.EFBIG: "raise the limit of this shell (`ulimit -f unlimited`), or choose another disk",
+    errno.EMFILE: "raise the limit of this shell (`ulimit -n 1024`)",
+    errno.ENFILE: "raise the limit of this machine (`sysctl fs.file-max`), or end other programs",
+}
+"""As in `data.errors`, which this module may not import."""
+
+
+def _in_words(error: Exception) -> Exception:
+    """An error of a disk, or a limit of files, as a StorageError; others as they are."""
+    if isinstance(error, OSError) and error.errno in _ADVICE:
+        return StorageError(f"{error.filename or 'a file'}: {error.strerror}; {_ADVICE[error.errno]}")
+    return error
 
 
 def of_all_ranks(error: E) -> E:
@@ -124,4 +154,10 @@ def _story(error: BaseException) -> Iterator[BaseException]:
 
 def say(message: str) -> None:
     """One line on stderr."""
-    print("lms3d:", " ".join(message.split()), file=sys.stderr, flush=True)
+    print("lms3d:", line(message), file=sys.stderr, flush=True)
+
+
+def line(message: str) -> str:
+    """A message as one line that can be read: a file may hold a value of any length."""
+    text = " ".join(message.split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 4 :]}"

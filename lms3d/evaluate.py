@@ -10,11 +10,13 @@ from pathlib import Path
 from lms3d import cli, errors
 
 _DESCRIPTION = """\
-Score predictions against the true label maps: Dice of the whole tumour (WT), the tumour core (TC) and the enhancing
-tumour (ET) for every case, as CSV, as a summary table and as box plots.
+Score predictions against the true label maps by the rules of a BraTS challenge: Dice, HD95, NSD, volumes and lesion-wise
+scores of the whole tumour (WT), the tumour core (TC), the enhancing tumour (ET) and what else it scores, for every case, as CSV,
+as a summary table, as box plots and as one page, report.html.
 
-PREDICTIONS is a run directory (runs/192) after `python -m lms3d.predict runs/192`, or any folder that predict wrote.
-Give several to see them side by side. Everything is scored twice:
+PREDICTIONS is a run directory (runs/192) after `python -m lms3d.predict runs/192`, any folder that predict wrote, or a folder of
+label maps that another program wrote, with the case's name in each file's. Give several to compare them. The first two are
+scored twice:
   native  on the grid of the original files, against the original truth: the score to report
   cube    on the largest cube of those given: predictions at a lower resolution are first resized to it, as in the
           LMS case study
@@ -26,11 +28,14 @@ _EPILOG = """\
 examples:
   python -m lms3d.evaluate runs/192
   python -m lms3d.evaluate runs/144 runs/192 --output comparison
-  python -m lms3d.evaluate runs/192/predictions --truth ~/MICCAI_BraTS2020_TrainingData --hd95
+  python -m lms3d.evaluate runs/192/predictions --truth ~/MICCAI_BraTS2020_TrainingData --scoring brats2023
+  python -m lms3d.evaluate nnunet_output --truth ~/BraTS2021_TrainingData --prediction-labels nnunet
+  python -m lms3d.evaluate --group 144=runs/144-seed1,runs/144-seed2 --group 192=runs/192-seed1,runs/192-seed2
+  python -m lms3d.evaluate runs/192 --submission to_upload
   python -m lms3d.evaluate radiographs/predictions.csv --truth ~/ChestX-ray14
 
-writes into --output: scores.csv, summary.csv, summary.md, dice_native.png/.pdf, dice_cube.png/.pdf; of chest X-rays
-auroc.csv, auroc.md, roc.png, auroc.png
+writes into --output: report.html, scores.csv, summary.csv, summary.md, metrics.csv, dice_native.png/.pdf, dice_cube.png/.pdf; of
+several predictions comparison.csv and paired.png/.pdf; of chest X-rays auroc.csv, auroc.md, roc.png, auroc.png
 exit codes: 0 done, 2 wrong option or wrong input (one line says what), 130 interrupted"""
 
 
@@ -40,37 +45,72 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
+    from data import pseudonyms
     from lms3d.config import TrainConfig
     from lms3d.tasks import TASKS
     from lms3d.tasks.task import EvaluateRequest
 
+    pseudonyms.start(options.anonymous)
     paths = tuple(Path(path).expanduser() for path in options.predictions)
+    if not paths and not options.group:
+        raise errors.InputError(
+            "PREDICTIONS: found none; expected run directories or folders of label maps; name at least one, or a --group"
+        )
     tasks = [TASKS[name] for name in TASKS.names]
     # Where no task recognises anything, the default one says what it was looking for.
     task = next((task for task in tasks if any(map(task.recognises, paths))), TASKS[TrainConfig.task])
     found = task.evaluate(EvaluateRequest(
         predictions=paths, output=Path(options.output).expanduser() if options.output else None, truth=options.truth,
-        labels=options.labels, hd95=options.hd95,
+        labels=options.labels, scoring=options.scoring, prediction_labels=options.prediction_labels,
+        groups=tuple(options.group), margin=options.margin, worst=options.worst,
+        submission=Path(options.submission).expanduser() if options.submission else None,
     ))  # fmt: skip
     print(found.table)
     print("written:", *(f"  {path}" for path in found.written), sep="\n")
 
 
+def group(text: str) -> tuple[str, tuple[Path, ...]]:
+    """The text "192=runs/a,runs/b" -> the name and the folders of a group."""
+    name, _, folders = text.partition("=")
+    paths = tuple(Path(one).expanduser() for one in folders.split(",") if one)
+    if not name or not paths:
+        raise errors.InputError(f"{text!r} is not NAME=RUN,RUN,.. such as 192=runs/192-seed1,runs/192-seed2")
+    return name, paths
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = cli.Parser(prog="python -m lms3d.evaluate", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument(
-        "predictions", nargs="+", metavar="PREDICTIONS", help="run directory, predictions folder or table"
-    )
+        "predictions", nargs="*", default=[], metavar="PREDICTIONS",
+        help="run directory, predictions folder, folder of label maps or table",
+    )  # fmt: skip
     add = parser.add_argument
     add("--truth", metavar="DIR", default=None, help="data set with the truth (default: the one predicted from)")
     meaning = "what the truth's label values mean, such as brats2021, where its file names do not tell"
     add("--labels", metavar="SCHEMA", default=None, help=meaning)
+    rules = (
+        "rules of a challenge: brats2017, or brats2023, brats2024, brats2026, with or without a set, such as brats2024-ped "
+        "(default: by the labels; the tables name it)"
+    )
+    add("--scoring", metavar="RULES", default=None, help=rules)
+    coding = "what the values of another program's label maps mean: a SCHEMA, or nnunet (default: as in the truth)"
+    add("--prediction-labels", metavar="SCHEMA", default=None, help=coding)
+    members = "predictions of models that differ in their seed, taken together; may be given several times"
+    add("--group", metavar="NAME=RUN,..", type=cli.checked(group, "group"), action="append", default=[], help=members)
+    equal = "difference in Dice within which two predictions count as equal (default: 0.01)"
+    add("--margin", metavar="X", type=cli.number(0), default=0.01, help=equal)
+    flat = (
+        "only write the predictions of one run to DIR as a challenge wants them: <case>.nii.gz with the input's header"
+    )
+    add("--submission", metavar="DIR", default=None, help=flat)
+    add("--worst", metavar="N", type=cli.whole(0), default=6, help="cases on the page of the worst (default: 6)")
+    cli.add_anonymous_option(parser)
+    parser.set_defaults(anonymous=False)
     where = (
         "where tables and figures go (default: evaluation/ beside the predictions, that is RUN_DIR/predictions/evaluation of a "
         "run; ./evaluation for several)"
     )
     add("--output", metavar="DIR", default=None, help=where)
-    add("--hd95", action="store_true", default=False, help="add the 95%% surface distance in mm, native space (slow)")
     return parser
 
 

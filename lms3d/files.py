@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -15,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from lms3d.errors import InputError, StorageError
 
@@ -36,6 +40,7 @@ def replacing(path: Path) -> Iterator[Path]:
     outcome = "the previous version is intact"
     try:
         make_folder(path.parent)
+        sweep(path.parent)
         yield partial
         sync(partial)
         os.replace(partial, path)
@@ -44,13 +49,27 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}; {outcome}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the error that counts is on its way; the next process sweeps
+            partial.unlink(missing_ok=True)
 
 
 def remove_partials(folder: Path) -> None:
     """Removes what killed processes left in a folder under temporary names. No other process may be writing there."""
     for partial in folder.glob(".*.partial*"):
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+@functools.cache  # once per folder
+def sweep(folder: Path) -> None:
+    """Removes what killed processes of this machine left in a folder under temporary names, while others write there.
+
+    The names tell machine and process; what others left stays, for `remove_partials`.
+    """
+    for path in folder.glob(".*"):
+        if (owner := _TEMPORARY.search(path.name)) and not psutil.pid_exists(int(owner[1])):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def link_or_copy(path: Path, other: Path) -> None:
@@ -118,8 +137,11 @@ def writable_folder(path: Path, option: str) -> Path:
     probe = path / f".probe.{_unique()}"
     try:
         make_folder(path)
-        probe.touch()
-        probe.unlink()
+        sweep(path)
+        try:
+            probe.touch()
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{option} {path}: {error.strerror}; give a folder that you can write to") from None
     return path
@@ -137,6 +159,19 @@ def _sync_folder(folder: Path) -> None:
             raise
 
 
+def _here() -> str:
+    """Machine, boot and container: within them alone a process's number says whether it lives."""
+    try:
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        kernel = secrets.token_hex()
+    return f"{socket.gethostname()[:40]}-{hashlib.sha256(kernel.encode()).hexdigest()[:8]}"
+
+
+_HERE = _here()
+_TEMPORARY = re.compile(rf"[.-]{re.escape(_HERE)}-(\d+)-[0-9a-f]{{8}}(\.partial|$)")
+
+
 def _unique() -> str:
     """For temporary names. Processes on several machines, or in several containers, may have equal numbers."""
-    return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{_HERE}-{os.getpid()}-{secrets.token_hex(4)}"

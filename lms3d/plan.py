@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from lms3d.swap.request import StepRequest
 
 LIMITS = 12  # of a sweep
+ELSEWHERE_REFUSED = (
+    "keras_model", "output", "sweep", "lms", "swap_tier", "swap_dir", "swapout_threshold", "swapin_ahead", "swapin_groupby",
+    "sync_mode", "serialization", "serialization_by_size",
+)  # fmt: skip
+"""Options that do not go with --machine, which compares methods."""
 
 _DESCRIPTION = """\
 Show what LMS would do: trace the training step, plan it for the memory limit, and print the decision for each tensor.
@@ -30,7 +35,9 @@ Nothing is trained and no data is read. The limit need not exist on this machine
 
   python -m lms3d.plan --resolution 192 --memory-limit 8GiB
   python -m lms3d.plan --resolution 192 --sweep --output plans     # which limit costs how much time?
-  python -m lms3d.plan --keras-model my.keras --batch-size 16      # will my own model fit?"""
+  python -m lms3d.plan --keras-model my.keras --batch-size 16      # will my own model fit?
+  python -m lms3d.plan --machine ac922 --resolution 192            # what would I get there?
+  python -m lms3d.plan --machine ac922 --largest                   # and up to which cube?"""
 
 _EPILOG = """\
 writes into --output, where it is given: lms_plan.json, lms_report.md, memory_timeline.png (over the operations) and
@@ -41,7 +48,7 @@ exit codes: 0 the plan fits, 2 wrong option, 3 no plan fits (the smallest limit 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, trace, plan, print. Returns the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    return errors.run(lambda: _run(_parsed(arguments)))
+    return errors.run(lambda: _choose(_parsed(arguments)))
 
 
 def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
@@ -54,6 +61,48 @@ def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
         except InputError as error:
             parser.error(f"argument --resolution: {error}")
     return given
+
+
+def _choose(given: dict[str, Any]) -> None:
+    """About the machine that this runs on, or about one that is named."""
+    if given.pop("list_machines", False):
+        _list_machines()
+    elif "machine" in given:
+        _on_machine(given)
+    elif "largest" in given:
+        raise InputError("--largest asks about a machine; name one with --machine, such as here")
+    else:
+        _run(given)
+
+
+def _list_machines() -> None:
+    from lms3d.machines import files
+
+    rows = [(files.HERE, "this machine, measured"), *((name, files.load(name).title) for name in files.names())]
+    console.table("Machines", ("--machine", ""), rows, left=2)
+
+
+def _on_machine(given: dict[str, Any]) -> None:
+    from lms3d.machines import files
+
+    name, largest = given.pop("machine"), given.pop("largest", False)
+    refused = (*ELSEWHERE_REFUSED, *(("resolution",) if largest else ()))
+    for option in refused:
+        if option in given:
+            raise InputError(
+                f"--{option.replace('_', '-')} is not for --machine{' --largest' if largest else ''}; leave it out"
+            )
+    machine = None if name == files.HERE else files.load(name)
+    options = tasks.chosen(given)
+    if machine is not None and options.precision != "float32":
+        raise InputError(f"--precision {options.precision}: the rates of --machine are those of float32; leave it out")
+    from lms3d.plan_display import on_machine
+
+    where = on_machine.place(machine, options)
+    if largest:
+        on_machine.show_largest(options, where)
+    else:
+        on_machine.show(options, where, _title(options))
 
 
 def _run(given: dict[str, Any]) -> None:
@@ -99,7 +148,7 @@ def _show(planned: Planned, options: TrainConfig, output: Path | None, title: st
 
 
 def _title(options: TrainConfig) -> str:
-    return f"{options.model} at {options.resolution}^{TASKS[options.task].axes}, batch {options.batch_size}"
+    return f"{options.model} at {options.size_text(TASKS[options.task].axes)}, batch {options.batch_size}"
 
 
 def _refuse_beside_saved_model(given: dict[str, Any]) -> None:
@@ -182,6 +231,12 @@ def _parser() -> cli.Parser:
         "--keras-model", type=cli.path, metavar="FILE",
         help="a compiled model of your own, in place of --model; --resolution, any N, stands for each size that it leaves open",
     )  # fmt: skip
+    parser.add_argument(
+        "--machine", metavar="NAME",
+        help="what a step would come to there: without LMS, with our plan, with TFLMS's; one of --list-machines, or a .json file",
+    )  # fmt: skip
+    parser.add_argument("--largest", action="store_true", help="with --machine: the largest cube there, each way")
+    parser.add_argument("--list-machines", action="store_true", help="name the machines, and stop")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the plan and figures (default: none)")
     parser.add_argument(
         "--sweep", type=cli.whole(2), nargs="?", const=LIMITS, metavar="N",

@@ -12,7 +12,8 @@ from lms3d import cli, errors
 from lms3d.units import parse_size
 
 _DESCRIPTION = """\
-Apply a trained run. RUN_DIR is what `python -m lms3d.train --output RUN_DIR` made.
+Apply a trained run. RUN_DIR is what `python -m lms3d.train --output RUN_DIR` made, or the file that
+`python -m lms3d.package RUN_DIR` made of it, which has no validation cases and therefore needs --data.
 
 Brain scans: every case becomes two label maps: one on the grid of its original files, with their orientation and
 position, which any viewer lays over them; and one in the cube of the network. Without --data the validation cases of
@@ -25,13 +26,15 @@ _EPILOG = """\
 examples:
   python -m lms3d.predict runs/192
   python -m lms3d.predict runs/192 --data ~/new_patients --output ~/segmented --tta
+  python -m lms3d.predict runs/fold0 runs/fold1 runs/fold2 --data ~/new_patients --output ~/segmented
   python -m lms3d.predict runs/densenet121-224 --data ~/radiographs
+  python -m lms3d.predict tumours.lms3d --data ~/new_patients        # a package; writes tumours-predictions beside it
 
 writes into --output: native/<case>.nii.gz, cube/<case>.nii.gz, predictions.json, or predictions.csv; score them with
 lms3d.evaluate
 exit codes: 0 done, 2 wrong option or wrong input, 3 does not fit into the memory limit, 130 interrupted"""
 
-_TTA = "mean over the cube's 48 symmetries, or an image and its mirror image: better, as many times slower"
+_TTA = "mean over symmetries: of a volume those of --symmetries, of an image itself and its mirror image; as many times slower"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,22 +43,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _predict(options: argparse.Namespace) -> None:
+    from data import pseudonyms
     from lms3d import config, console, files
+    from lms3d.errors import InputError
     from lms3d.tasks import inference, task_of
-    from lms3d.tasks.task import PredictRequest
+    from lms3d.tasks.packages import package as packages
+    from lms3d.tasks.task import PredictRequest, TrainedRun
 
-    run_dir = Path(options.run_dir).expanduser()
-    trained, content = config.load(run_dir)
-    inference.require_weights(run_dir)
-    output = Path(options.output).expanduser() if options.output else run_dir / "predictions"
+    pseudonyms.start(options.anonymous)
+
+    def opened(path: Path, number: int) -> TrainedRun:
+        if path.is_file():
+            package = packages.open_package(path)
+            trained, content, load = package.trained, package.content, package.load
+        elif not path.exists():
+            raise InputError(f"{path}: found nothing; expected a run directory or a package; check the path")
+        else:
+            trained, content = config.load(path)
+            inference.require_weights(path)
+            load = partial(inference.load_model, path / "best.keras")
+        asked = {"lms": options.lms, "limit": options.memory_limit, "slabs": options.slabs}
+        network = partial(inference.network, load, trained, first=number == 0, **asked)
+        return TrainedRun(run_dir=path, trained=trained, content=content, network=network)
+
+    paths = [Path(run_dir).expanduser() for run_dir in options.run_dir]
+    runs = tuple(opened(path, number) for number, path in enumerate(paths))
+    if not options.data and (package := next((path for path in paths if path.is_file()), None)):
+        raise InputError(f"{package} is a package, which has no validation cases; name cases or images with --data")
+    if len(runs) > 1 and not options.output:
+        raise InputError("--output: an ensemble belongs to none of its runs; name a folder")
+    output = Path(options.output).expanduser() if options.output else runs[0].default_output
     files.writable_folder(output, "--output")
     with console.progress() as progress:
-        title, rows = task_of(trained).predict(PredictRequest(
-            run_dir=run_dir, trained=trained, content=content,
-            network=partial(inference.network, run_dir, trained, lms=options.lms, limit=options.memory_limit,
-                            slabs=options.slabs),
+        title, rows = task_of(runs[0].trained).predict(PredictRequest(
+            runs=runs, remove_below_ml=options.remove_below, cases=options.cases,
             data=Path(options.data).expanduser() if options.data else None, labels=options.labels, output=output,
-            tta=options.tta, progress=progress,
+            tta=options.symmetries if options.tta else None, progress=progress,
         ))  # fmt: skip
     console.summary(title, rows)
 
@@ -63,17 +86,29 @@ def _predict(options: argparse.Namespace) -> None:
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.predict", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
-    add("run_dir", metavar="RUN_DIR", help="folder of a trained run")
-    what = "cases or images (default: the run's validation cases or test images)"
+    several = "folder of a trained run, or a package; of several, probabilities are averaged"
+    add("run_dir", metavar="RUN_DIR", nargs="+", help=several)
+    what = "cases or images (default: the run's validation cases or test images; a package needs it)"
     add("--data", metavar="DIR", default=None, help=what)
+    some = "only these cases of --data: a text file with a name on each line (default: all)"
+    add("--cases", type=cli.path, metavar="FILE", default=None, help=some)
     add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
-    add("--output", metavar="DIR", default=None, help="where to write (default: RUN_DIR/predictions)")
+    where = "where to write (default: RUN_DIR/predictions; of a package NAME.lms3d, NAME-predictions beside it)"
+    add("--output", metavar="DIR", default=None, help=where)
     add("--tta", action="store_true", default=False, help=_TTA)
-    lms = "use LMS where the network does not fit (default: as the run was trained)"
+    which = (
+        "with --tta, of a volume: all that keep its shape (48 of a cube), the 8 flips, or left and right (default: all)"
+    )
+    add("--symmetries", choices=("all", "flips", "mirror"), default="all", help=which)
+    least = "remove connected parts of a tumour below this volume, from the label maps on the files' grid (default: 0)"
+    add("--remove-below", type=cli.number(0), metavar="ML", default=0.0, help=least)
+    lms = "use LMS where the network does not fit (default: as the run was trained; of a package, yes)"
     add("--lms", action=argparse.BooleanOptionalAction, default=None, help=lms)
-    limit = "hard limit on device memory, such as 6GiB (default: as the run was trained)"
+    limit = "hard limit on device memory, such as 6GiB (default: as the run was trained; of a package, none)"
     add("--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None, help=limit)
     cli.add_slabs_option(parser)
+    cli.add_anonymous_option(parser)
+    parser.set_defaults(anonymous=False)
     parser.set_defaults(slabs="auto")
     return parser
 

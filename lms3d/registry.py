@@ -39,9 +39,18 @@ class Registry(Generic[T]):
 
         return add
 
+    def place(self, name: str, place: str) -> None:
+        """Adds what is imported from "module:attribute" when it is first asked for. ValueError where the name is taken."""
+        if name in self:
+            raise ValueError(f"{self.kind} {name!r}: the name is taken; choose another")
+        self._places[name] = place
+
     def remove(self, name: str) -> None:
-        """Takes back what was registered."""
-        del self._found[name]
+        """Takes back what was registered or placed."""
+        if name not in self:
+            raise KeyError(name)
+        self._found.pop(name, None)
+        self._places.pop(name, None)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from data import pseudonyms
 from data.errors import unwrap
 from lms3d import cli, errors, tasks
 from lms3d.errors import InputError
 from lms3d.ranks import elastic, job
 from lms3d.ranks.world import World
 from lms3d.tasks import task_of
-from lms3d.training import run_folder, session
+from lms3d.training import run_folder, session, stages
 from lms3d.training.run_lock import RunLock
 from lms3d.training.session import Session
 
@@ -47,8 +48,10 @@ def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
+    pseudonyms.start(given.pop("anonymous", False))
     dry_run, resume, elastically = (given.pop(name, False) for name in ("dry_run", "resume", "elastic"))
     profile, output = given.pop("profile", None), given.pop("output", None)
+    average = given.pop("stats_average", None)
     if dry_run:
         options = tasks.chosen(given)
         session.dry_run(options, task_of(options))
@@ -57,12 +60,15 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
 
     def choose() -> Session:
         options, run_dir, resuming = run_folder.choose(given, output, resume, lock, chosen=tasks.chosen)
-        return Session(options=options, run_dir=run_dir, resuming=resuming, profile=profile, arguments=tuple(arguments))
+        return Session(
+            options=options, run_dir=run_dir, resuming=resuming, profile=profile, arguments=tuple(arguments),
+            stats_average=average,
+        )  # fmt: skip
 
     def train_once(world: World, memory: elastic.Memory | None = None) -> None:
         chosen = session.agree(choose, lock, world, memory)
         with _wrong_input_unwrapped():
-            session.train(chosen, task_of(chosen.options), world, memory)
+            stages.train_all(chosen, task_of(chosen.options), world, memory)
 
     with lock:
         if elastically:

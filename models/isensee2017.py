@@ -29,8 +29,13 @@ def build(
     *,
     filters: tuple[int, ...] = (16, 32, 64, 128, 256),
     dropout: float = 0.3,
+    separate_heads: bool = False,
 ) -> keras.Model:
-    """(B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32; axes divisible by 16."""
+    """(B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32; axes divisible by 16.
+
+    separate_heads: the channels of the sum are followed by those of each deeper head alone, raised to full resolution, so that each
+    can have a loss of its own: (B, D, H, W, outputs * HEADS).
+    """
     inputs = keras.Input(input_shape, name="image")
     x, skips = inputs, []
     for level, count in enumerate(filters):
@@ -45,9 +50,19 @@ def build(
     for level, head in zip(reversed(range(len(heads) - 1)), heads[1:], strict=True):
         raised = NearestUpSampling3D(name=f"head{level}_up")(logits)
         logits = keras.layers.Add(name=f"head{level}_add")([raised, head])
+    if separate_heads:
+        raised_alone = [_raised(head, level) for level, head in zip(range(1, len(heads)), heads[-2::-1], strict=True)]
+        logits = keras.layers.Concatenate(name="heads")([logits, *raised_alone])
     # float32 whatever the policy: half-precision probabilities near 0 and 1 would spoil the loss
     probabilities = keras.layers.Activation("sigmoid", dtype="float32", name="probabilities")(logits)
     return keras.Model(inputs, probabilities, name="isensee2017")
+
+
+def _raised(head: keras.KerasTensor, level: int) -> keras.KerasTensor:
+    """The output of one head at full resolution."""
+    for step in range(level):
+        head = NearestUpSampling3D(name=f"head{level}_alone_up{step}")(head)
+    return head
 
 
 def _block(x: keras.KerasTensor, filters: int, name: str, *, kernel: int = 3, stride: int = 1) -> keras.KerasTensor:

@@ -8,6 +8,9 @@ All of them take channels last: (B, H, W, C) or (B, D, H, W, C).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -17,6 +20,22 @@ from models import instance_norm
 from models.instance_norm import sizes
 
 PACKAGE = "lms3d"
+_TRACED_FOR_GPU: ContextVar[bool] = ContextVar("traced_for_gpu", default=False)
+
+
+@contextmanager
+def traced_for_gpu() -> Iterator[None]:
+    """Within: layers build the ops that they use on a GPU, even where there is none. For tracing; nothing should be run."""
+    before = _TRACED_FOR_GPU.set(True)
+    try:
+        yield
+    finally:
+        _TRACED_FOR_GPU.reset(before)
+
+
+def on_gpu() -> bool:
+    """Whether layers should build the ops that suit a GPU."""
+    return _TRACED_FOR_GPU.get() or bool(tf.config.list_physical_devices("GPU"))
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -56,7 +75,7 @@ class InstanceNormalization(keras.layers.Layer):
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         gamma, beta = tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)
-        if inputs.dtype == tf.float64 or not tf.config.list_physical_devices("GPU"):
+        if inputs.dtype == tf.float64 or not on_gpu():
             return instance_norm.normalise(inputs, gamma, beta, self.epsilon)
         batch = inputs.shape[0]
         if batch == 1:  # NORM-1
@@ -132,7 +151,7 @@ def upsample(x: tf.Tensor) -> tuple[tf.Tensor, Any]:
     # Batch and depth share an axis: Tile stops at seven.
     y = tf.tile(tf.reshape(x, (batch * depth, 1, height, 1, width, 1, channels)), (1, 2, 1, 2, 1, 2, 1))
     y = tf.reshape(y, (batch, 2 * depth, 2 * height, 2 * width, channels))
-    pooling_serves = x.dtype in (tf.float32, tf.bfloat16) and not tf.config.list_physical_devices("GPU")
+    pooling_serves = x.dtype in (tf.float32, tf.bfloat16) and not on_gpu()
     return y, block_sums_by_pooling if pooling_serves else block_sums_by_axis
 
 

@@ -4,6 +4,7 @@ are slow, and that they come first; and the user's caches are left alone; and a 
 import multiprocessing
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from data import pseudonyms
+from tests.browser import found as found_browser
+
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
 SLOW = {
     "integration/": 15,  # whole commands
+    "faults/test_faults.py": 40,
     "lms3d/ranks/test_launchers.py": 60,
     "lms3d/ranks/test_store.py": 30,
     "lms3d/ranks/test_ranks_networks.py": 60,
@@ -42,6 +47,7 @@ SLOW = {
     "lms3d/device/test_memory.py::test_the_pool": 7,
     "lms3d/device/test_memory.py::test_too_late": 5,
     "lms3d/test_predict.py::test_the_command_works": 10,
+    "lms3d/test_package.py": 50,
     "models/test_models.py::test_a_saved_model_loads": 12,
     "models/test_chexnet.py::test_imagenet_weights": 20,
     "models/test_chexnet.py::test_weights_of_an_earlier_run": 10,
@@ -60,6 +66,8 @@ SLOW = {
     "lms3d/keras_step/test_attachment.py::test_neither_a_failed": 11,
     "lms3d/swap/tiers/test_tiers.py::test_a_killed_process": 8,
     "lms3d/swap/tensorflow/test_random_functions.py": 12,
+    "lms3d/swap/tensorflow/test_fuzzed_functions.py": 25,
+    "lms3d/swap/planners/test_fuzzed_steps.py": 15,
     "lms3d/swap/planners/test_never_worse_than_tflms.py": 8,
     "models/test_layers.py::test_up_sampling": 7,
     "models/test_models.py::test_training": 5,
@@ -67,12 +75,19 @@ SLOW = {
     "lms3d/test_evaluate.py::test_low_resolution": 4,
     "lms3d/training/test_trainer.py": 30,
     "lms3d/tasks/test_chexnet.py::test_a_folder": 4,
+    "lms3d/tasks/test_chexnet.py::test_a_package": 9,
     "lms3d/tasks/test_own_task.py::test_it_trains": 5,
     "lms3d/test_plan.py::test_too_small": 4,
     "data/phantoms/test_same_everywhere.py::test_other_machines": 12,
     "experiments/test_input_pipeline.py::test_speeds": 5,
     "experiments/test_resnet50_benchmark.py::test_a_real_rank": 8,
     "experiments/test_scaling.py": 15,
+    "experiments/test_links.py": 12,
+    "experiments/test_emulated_links.py": 20,
+    "experiments/test_torture_soak.py": 40,
+    "experiments/test_torture_inputs.py": 25,
+    "experiments/test_torture_engine.py": 30,
+    "lms3d/keras_step/test_long_runs.py": 25,
 }
 """What takes more than three seconds, in seconds of a core, about: folders, files and single tests, as the begin of their names
 within tests/. The marker `slow` says it of others."""
@@ -119,3 +134,23 @@ def in_fresh_process() -> Iterator[Callable[..., Any]]:
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         yield lambda function, *arguments, **named: process.submit(function, *arguments, **named).result(timeout=500)
+
+
+@pytest.fixture
+def names_hidden_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """`--anonymous` in this process ends with the test; its key is of this test. To be asked for behind capsys."""
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
+    for variable in ("LMS3D_ANONYMOUS", "TF_CPP_MIN_LOG_LEVEL"):
+        monkeypatch.setenv(variable, "")  # so that what the command sets is taken back
+        monkeypatch.delenv(variable)
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, stream, getattr(sys, stream))
+    pseudonyms.forget()
+    yield
+    pseudonyms.forget()
+
+
+@pytest.fixture
+def browser() -> str:
+    """The path of a Chromium."""
+    return found_browser()

@@ -6,6 +6,7 @@ Every module is discovered, and has to stand in a room that `ROOMS` names: a new
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 ROOMS = (
     # What everything may use, then each room on top of those above it. The longest name that fits counts.
-    "lms3d.errors lms3d.units lms3d.registry lms3d.console lms3d.files",
+    "lms3d.errors lms3d.units lms3d.registry lms3d.console lms3d.files lms3d.json_values",
     "lms3d.ranks",
     "lms3d.device",
     "lms3d.swap",
@@ -27,15 +28,23 @@ ROOMS = (
     "lms3d.swap.engine",
     "lms3d.keras_step",
     "lms3d.scoring",
-    "lms3d.config",
+    "lms3d.config lms3d.machines",
     "lms3d.training",
     "lms3d.tasks",
     "lms3d.cli",
     "lms3d.plan_display",
-    "lms3d lms3d.train lms3d.predict lms3d.evaluate lms3d.plan lms3d.doctor",
+    "lms3d lms3d.train lms3d.predict lms3d.package lms3d.evaluate lms3d.plan lms3d.doctor",
 )
 APART = ("models", "data", "experiments", "deploy")
-DOORS = ("lms3d.tasks", "lms3d.plan_display", "lms3d.train", "lms3d.predict", "lms3d.evaluate", "lms3d.plan")
+DOORS = (
+    "lms3d.tasks",
+    "lms3d.plan_display",
+    "lms3d.train",
+    "lms3d.predict",
+    "lms3d.package",
+    "lms3d.evaluate",
+    "lms3d.plan",
+)
 """Which may enter `models` and `data`."""
 TOUCHING = ("lms3d.swap.tensorflow", "lms3d.swap.tiers", "lms3d.swap.engine")
 THINKING = ("lms3d.swap", "lms3d.keras_step.adaptation", "lms3d.keras_step.report")
@@ -232,3 +241,14 @@ def test_imports_are_found_wherever_they_hide():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
     assert floor_of("lms3d.swap.planners.hybrid.search") == floor_of("lms3d.swap.planners")
     assert floor_of("lms3d.nowhere") is None
+
+
+def test_an_installation_has_every_package():
+    """Without an editable install only what pyproject.toml lists is there."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    there = {
+        str(path.parent.relative_to(ROOT)).replace("/", ".")
+        for room in ("lms3d", "models", "data", "experiments")
+        for path in (ROOT / room).rglob("*.py")
+    }
+    assert set(listed) == there

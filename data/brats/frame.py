@@ -7,18 +7,23 @@ from pathlib import Path
 
 import numpy as np
 from nibabel.affines import voxel_sizes
-from nibabel.orientations import aff2axcodes
+from nibabel.orientations import aff2axcodes, apply_orientation, inv_ornt_aff, io_orientation
 
 from data.errors import DataError
 
 _TOLERANCE = 1e-3  # of a voxel: far above the rounding of headers, far below what a border is drawn to
+_SIZES = (1e-6, 1e6)  # of a voxel, whatever the unit
+_FAR = 1e6  # of the origin
+_FLAT = 1e-6  # volume of a voxel over the product of its edges
 
 log = logging.getLogger("data")
 
 
 def require_usable(path: Path, affine: np.ndarray) -> None:
     """DataError where affine (4, 4) of `path` does not give every voxel a place of its own."""
-    if not (np.isfinite(affine).all() and abs(np.linalg.det(affine[:3, :3])) > 1e-9):
+    sizes = voxel_sizes(affine) if np.isfinite(affine).all() else np.zeros(3)
+    usable = (sizes > _SIZES[0]).all() and (sizes < _SIZES[1]).all() and np.abs(affine[:3, 3]).max() < _FAR
+    if not (usable and abs(np.linalg.det(affine[:3, :3] / sizes)) > _FLAT):
         raise DataError(
             f"{path}: found an affine that is not finite or has an axis without length; expected three directions of "
             "some millimetres per voxel; set its sform or qform"
@@ -31,8 +36,8 @@ def require_same(path: Path, affine: np.ndarray, expected: np.ndarray, like: str
     affine, expected: (4, 4), voxel indices -> millimetres, of `path` and of `like`, which has the same shape.
     Files whose origins alone differ are in use (TCIA has such label maps); their voxels match one to one.
     """
-    between = np.linalg.solve(expected, affine)  # voxel indices of `path` -> those of `like`
-    if np.abs(between[:3, :3] - np.eye(3)).max() > _TOLERANCE:
+    between = _between(affine, expected)
+    if not _near(between[:3, :3], np.eye(3)):
         found, wanted = _axes(affine), _axes(expected)
         raise DataError(
             f"{path}: found "
@@ -40,11 +45,42 @@ def require_same(path: Path, affine: np.ndarray, expected: np.ndarray, like: str
             f"expected {wanted} as in {like}; resample it to that grid, or correct its header where the voxels do "
             "match"
         )
-    if np.abs(between[:3, 3]).max() > _TOLERANCE:
+    if not _near(between[:3, 3], np.zeros(3)):
         log.warning(
             f"{path}: found origin {_point(affine)} mm; expected {_point(expected)} mm as in {like}; voxels are taken to "
             "match one to one; correct the header if they do, shift the file if not"
         )
+
+
+def turn(
+    affine: np.ndarray, shape: tuple[int, ...], expected: np.ndarray, wanted: tuple[int, ...]
+) -> np.ndarray | None:
+    """How to exchange and reverse the axes of a file so that its voxels stand in the order of another file: an orientation
+    (3, 2) as in nibabel. None where nothing need be done, or where that would not do.
+
+    affine, shape: of the file; expected, wanted: of the other. The grids must be the same in the head, to the last voxel.
+    """
+    orientation = io_orientation(_between(affine, expected))
+    if np.isnan(orientation).any() or (orientation == [[0, 1], [1, 1], [2, 1]]).all():
+        return None
+    turned = affine @ inv_ornt_aff(orientation, shape)
+    order = np.argsort(orientation[:, 0]).astype(int)
+    same_grid = tuple(shape[axis] for axis in order) == tuple(wanted) and _near(_between(turned, expected), np.eye(4))
+    return orientation if same_grid else None
+
+
+def turned(array: np.ndarray, orientation: np.ndarray | None) -> np.ndarray:
+    """`array` (X, Y, Z) after a `turn`: the same voxels in another order."""
+    return array if orientation is None else apply_orientation(array, orientation)
+
+
+def _between(affine: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Voxel indices of one file -> those of the other (4, 4)."""
+    return np.linalg.solve(expected, affine)
+
+
+def _near(found: np.ndarray, wanted: np.ndarray) -> bool:
+    return bool(np.abs(found - wanted).max() <= _TOLERANCE)
 
 
 def _axes(affine: np.ndarray) -> str:

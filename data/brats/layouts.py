@@ -1,26 +1,55 @@
 """Find the cases of a data set of brain tumours, whatever its layout. A new layout is a module and a line in LAYOUTS.
 
 Any folder depth is searched, because grade folders (HGG, LGG), nested archives and mirrors all add levels of their own.
+A data set of another layout is described by a manifest.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from data.brats import msd, naming
+from data import pseudonyms
+from data.brats import folders, manifest, msd, patients, published
 from data.brats.case import Case
-from data.brats.naming import ENDINGS
 from data.brats.schema import SCHEMAS, LabelSchema, schema_named
 from data.errors import DataError
 from data.files import readable_directory
 
 
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """What was found. It unpacks into cases and schema."""
+
+    cases: list[Case]
+    """Sorted by id."""
+    schema: LabelSchema
+    layout: str
+    """What was recognised, for people: "BraTS 2021 (mirrored, folders ending in .nii)"."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.cases, self.schema))
+
+    @property
+    def patients(self) -> dict[str, str]:
+        """Case id -> patient, for `data.split`."""
+        return {case.id: case.patient for case in self.cases}
+
+    @property
+    def grades(self) -> dict[str, str | None]:
+        """Case id -> "HGG", "LGG" or None: strata for `data.split.folds`."""
+        return {case.id: case.grade for case in self.cases}
+
+
 class Layout(Protocol):
     """How a data set lays out its files. `files`: names of the NIfTI files of `folder`, sorted."""
+
+    @property
+    def title(self) -> str:
+        """As people call it; where `schema` is empty, with the schemas that it may have."""
 
     @property
     def schema(self) -> str:
@@ -33,70 +62,87 @@ class Layout(Protocol):
         """The case of a stem. DataError where one of its images is missing."""
 
 
-LAYOUTS: tuple[Layout, ...] = (*naming.PUBLISHED, msd.Task01())
+LAYOUTS: tuple[Layout, ...] = (*published.PUBLISHED, msd.Task01())
 
-_LAST: tuple[Layout, ...] = naming.OWN
+_LAST: tuple[Layout, ...] = published.OWN
+_UNKNOWN = "names of no known data set"
 
 
-def find_cases(
-    root: str | Path, *, labels: str | None = None, require_truth: bool = True
-) -> tuple[list[Case], LabelSchema]:
+def find_cases(root: str | Path, *, labels: str | None = None, require_truth: bool = True) -> DataSet:
     """The cases below `root`, sorted by id, and what their labels mean. Reads no voxels.
 
-    labels: name of a schema in SCHEMAS; needed only where the data set is not recognised by its names.
+    root: a folder, or a manifest (see `data.brats.manifest`).
+    labels: name of a schema in SCHEMAS; needed only where the data set is not recognised by its names and path.
     require_truth: a case without a label map is an error. Otherwise its `truth` is None.
     Raises DataError for a missing or empty folder, an incomplete case, or labels that nobody has named.
     """
-    root = readable_directory(root)
+    root = Path(root).expanduser()
+    found = _of_manifest(root, labels) if manifest.is_manifest(root) else _of_folder(readable_directory(root), labels)
+    for case in found.cases:  # as the tables of patients name them, too
+        pseudonyms.know_case(case, root)
+    _require_different_ids(found.cases)
+    if require_truth:
+        _require_truth(found.cases)
+    return found
+
+
+def _of_manifest(path: Path, labels: str | None) -> DataSet:
+    cases, own_schema = manifest.read(path)
+    schema = schema_named(labels) if labels else own_schema
+    if schema is None:
+        raise DataError(
+            f'{path}: found no "labels"; expected to be told what the labels mean; add --labels with one of '
+            f"{', '.join(SCHEMAS)}"
+        )
+    cases = patients.joined(cases, path, several_sets=False)
+    return DataSet(cases=sorted(cases, key=_id), schema=schema, layout=f"manifest {path.name}")
+
+
+def _of_folder(root: Path, labels: str | None) -> DataSet:
     named = schema_named(labels) if labels else None
     found = list(_search(root))
-    cases = sorted((case for case, _ in found), key=lambda case: case.id)
-    if not cases:
+    if not found:
         raise DataError(
             f"{root}: found no case; expected folders with <case>_t1, _t1ce, _flair and _t2 as .nii.gz (BraTS), or "
-            "imagesTr (MSD Task01); give the folder of the unpacked data set"
+            "imagesTr (MSD Task01); give the folder of the unpacked data set, or a manifest (.csv, .json) of your own"
         )
+    layouts = list(dict.fromkeys(layout for _, layout in found))
+    schema = named or _only_schema(root, layouts)
+    unwrapped = [(case, folders.unwrapped(case)) for case, _ in found]
+    mirrored = " (mirrored, folders ending in .nii)" if any(case != inner for case, inner in unwrapped) else ""
+    cases = sorted((inner for _, inner in unwrapped), key=_id)
+    for case in cases:
+        pseudonyms.know_case(case, root)
     _require_different_ids(cases)
-    if require_truth:
-        _require_truth(cases)
-    return cases, named or _only_schema(root, {layout.schema for _, layout in found})
+    return DataSet(
+        cases=patients.joined(cases, root, several_sets=len(layouts) > 1),
+        schema=schema,
+        layout=" and ".join(layout.title for layout in layouts) + mirrored,
+    )
 
 
 def _search(root: Path) -> Iterator[tuple[Case, Layout]]:
     """All cases below `root`, each with the first layout that knows it."""
-    for folder, files in _folders(root):
+    for folder, files in folders.walk(root):
         layout_of: dict[str, Layout] = {}
         for layout in (*LAYOUTS, *_LAST):
             for stem in layout.stems(folder, files):
                 layout_of.setdefault(stem, layout)
+        pseudonyms.know(layout_of)
         for stem, layout in sorted(layout_of.items(), key=lambda item: item[0]):
             yield layout.case_of(folder, stem, files), layout
 
 
-def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Folders below `root` that hold NIfTI files, with the names of those files. Links are followed once."""
-    seen: set[str] = set()
-    for folder, below, names in os.walk(root, followlinks=True, onerror=_unreadable):
-        real = os.path.realpath(folder)
-        if real in seen:
-            below.clear()
-            continue
-        seen.add(real)
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        nifti = sorted(name for name in names if name.endswith(ENDINGS) and not name.startswith("."))
-        if nifti:
-            yield Path(os.path.abspath(folder)), nifti
-
-
-def _only_schema(root: Path, schemas: set[str]) -> LabelSchema:
-    if len(schemas) == 1 and "" not in schemas:
-        return SCHEMAS[next(iter(schemas))]
-    known = ", ".join(sorted(schemas - {""}))
-    found = f"cases of several sets ({known})" if len(schemas - {""}) > 1 else "names of no known data set"
-    raise DataError(
-        f"{root}: found {found}; expected a single known set, or to be told what the labels mean; add --labels with "
-        f"one of {', '.join(SCHEMAS)}"
-    )
+def _only_schema(root: Path, layouts: Sequence[Layout]) -> LabelSchema:
+    """The schema of all layouts; the last where several years have the same labels. DataError where they differ."""
+    unknown = [layout for layout in layouts if not layout.schema]
+    schemas = [schema for schema in SCHEMAS.values() if schema.name in {layout.schema for layout in layouts}]
+    if schemas and not unknown and all(replace(schema, name="") == replace(schemas[0], name="") for schema in schemas):
+        return schemas[-1]
+    several = f"cases of several sets ({', '.join(sorted(schema.name for schema in schemas))})"
+    found = several if len(schemas) > 1 else next((layout.title for layout in unknown if layout not in _LAST), _UNKNOWN)
+    advice = f"add --labels with one of {', '.join(SCHEMAS)}"
+    raise DataError(f"{root}: found {found}; expected a single known set, or to be told what the labels mean; {advice}")
 
 
 def _require_different_ids(cases: list[Case]) -> None:
@@ -117,5 +163,5 @@ def _require_truth(cases: list[Case]) -> None:
         )
 
 
-def _unreadable(error: OSError) -> None:
-    raise DataError(f"{error.filename}: found {error.strerror}; expected a readable folder; check its permissions")
+def _id(case: Case) -> str:
+    return case.id

@@ -1,4 +1,4 @@
-"""How BraTS and data sets like it name their files: one row per data set, and no branch for its oddities."""
+"""Layouts whose files of a case differ in a suffix only. The data sets that are laid out so: `published`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,32 @@ from functools import lru_cache
 from pathlib import Path
 
 from data.brats.case import Case
+from data.brats.header import ENDINGS
+from data.brats.patients import grade_of
 from data.brats.schema import CHANNELS
 from data.errors import DataError
 
-ENDINGS = (".nii.gz", ".nii")
-"""In order of preference: mirrors unpack, and some keep both."""
-
-_EARLY = ("_t1", "_t1ce", "_flair", "_t2")
-_LATE = ("-t1n", "-t1c", "-t2f", "-t2w")
+_CHALLENGE = re.compile(r"brats|miccai", re.IGNORECASE)
+_YEARS = (  # in the name of a folder of the challenge: BraTS2023, BraTS-PEDs2024_Training, MICCAI2024-BraTS-GoAT, BraTS24_MET
+    (re.compile(r"(?<!\d)(20[12]\d)(?!\d)"), 0),
+    (re.compile(r"brats[-_ ]?([12]\d)(?!\d)", re.IGNORECASE), 2000),
+)
+_MARKS = {  # folders that a set has, whatever they lie in
+    "training_data1": 2024,
+    "training_data1_v2": 2024,
+    "training_data_additional": 2024,
+}
+_CASE = re.compile(r"BraTS-[A-Za-z]+-\d{5}")  # its numbers are no years
 
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
     """A layout (see `data.brats.layouts`): `<stem><suffix>.nii[.gz]`, with the same stem for all files of a case."""
 
+    title: str
+    """As people call the data set; where `schema` is empty, with the schemas that it may have."""
     schema: str
-    """Name of its label schema."""
+    """Name of its label schema; "" where that cannot be known from names and path."""
     case: str
     """Regular expression that the name of a case matches from its start."""
     images: tuple[str, str, str, str]
@@ -35,11 +45,11 @@ class Named:
     """Suffixes of the label map, in order of preference."""
     odd_truth: tuple[str, ...] = ()
     """File name patterns of label maps whose stem is not that of the images."""
-    path: str = ""
-    """Regular expression that must be found in the folder's path, where names alone do not tell two sets apart."""
+    years: tuple[int | None, ...] = ()
+    """Years that the path may tell, where names alone do not tell two sets apart; None: no year. Empty: whatever it tells."""
 
     def stems(self, folder: Path, files: Sequence[str]) -> list[str]:
-        if not re.search(self.path, str(folder), re.IGNORECASE):
+        if self.years and year_of(folder) not in self.years:
             return []
         return [stem for stem, found in _by_stem(self, tuple(files)).items() if set(self.images) & found.keys()]
 
@@ -51,17 +61,32 @@ class Named:
                     f"{folder}: found no {channel} image; expected {stem}{suffix}.nii.gz; add the file, or take the case "
                     "out of the folder"
                 )
+        alone = len(self.stems(folder, files)) == 1
         truths = [found[suffix] for suffix in self.truth if suffix in found]
-        if self.odd_truth and len(self.stems(folder, files)) == 1:  # else nobody knows whose it is
+        if self.odd_truth and alone:  # else nobody knows whose it is
             truths += [name for pattern in self.odd_truth for name in fnmatch.filter(files, pattern)]
         return Case(
-            id=folder.name if stem.startswith(folder.name) else stem,
+            id=folder.name if alone and stem.startswith(folder.name) else stem,
             images={channel: folder / found[suffix] for channel, suffix in zip(CHANNELS, self.images, strict=True)},
             truth=folder / truths[0] if truths else None,
+            grade=grade_of(folder),
         )
 
 
-@lru_cache(maxsize=16)  # a flat folder is asked for once per case
+def year_of(folder: Path) -> int | None:
+    """The year of the challenge that the path tells, the nearest folder first. None where none does, or one tells two."""
+    for part in reversed(folder.parts):
+        if part in _MARKS:
+            return _MARKS[part]
+        if _CASE.match(part) or not _CHALLENGE.search(part):
+            continue
+        for pattern, century in _YEARS:
+            if years := {century + int(year) for year in pattern.findall(part)}:
+                return years.pop() if len(years) == 1 else None
+    return None
+
+
+@lru_cache(maxsize=64)  # a flat folder is asked for once per case, by every layout
 def _by_stem(layout: Named, files: tuple[str, ...]) -> dict[str, dict[str, str]]:
     """Stem -> {suffix: file}."""
     groups: dict[str, dict[str, str]] = defaultdict(dict)
@@ -72,38 +97,3 @@ def _by_stem(layout: Named, files: tuple[str, ...]) -> dict[str, dict[str, str]]
                 if stem != name and re.match(layout.case, stem):
                     groups[stem][suffix] = name
     return groups
-
-
-PUBLISHED = (
-    Named(
-        schema="tcia",
-        case=r"TCGA-",
-        images=("_t1", "_t1Gd", "_flair", "_t2"),
-        truth=("_GlistrBoost_ManuallyCorrected", "_GlistrBoost"),
-    ),
-    Named(schema="brats2017", case=r"Brats17_", images=_EARLY, truth=("_seg",)),
-    Named(schema="brats2018", case=r"Brats18_", images=_EARLY, truth=("_seg",)),
-    Named(schema="brats2019", case=r"BraTS19_", images=_EARLY, truth=("_seg",)),
-    Named(
-        schema="brats2020",
-        case=r"BraTS20_",
-        images=_EARLY,
-        truth=("_seg",),
-        odd_truth=("*_Segm.nii*",),  # training case 355 ships W39_1998.09.19_Segm.nii
-    ),
-    Named(schema="brats2021", case=r"BraTS2021_", images=_EARLY, truth=("_seg",)),
-    Named(
-        schema="brats2024",
-        case=r"BraTS-GLI-",
-        images=_LATE,
-        truth=("-seg",),
-        path=r"BraTS-?2024|training_data1|training_data_additional",
-    ),
-    Named(schema="brats2023", case=r"BraTS-(GLI|SSA|MEN|MET|PED)-", images=_LATE, truth=("-seg",)),
-)
-
-OWN = (
-    Named(schema="", case=r"", images=_EARLY, truth=("_seg",)),
-    Named(schema="", case=r"", images=_LATE, truth=("-seg",)),
-)
-"""Own data with the file names of BraTS: the labels could mean anything, so --labels must say."""

@@ -1,10 +1,14 @@
-"""One mean and one standard deviation per channel, from training subjects only, stored with the run."""
+"""How intensities become comparable between scanners, which give them no unit.
+
+case     each case and channel by itself: z-scores inside the brain, 0 outside. The field's usual way, and the default.
+global   one mean and one standard deviation per channel for all, from the training cases: the case study's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -12,37 +16,95 @@ from data.brats.cache import Cache
 from data.brats.schema import CHANNELS
 from data.errors import DataError
 
+KINDS = ("case", "global")
 
-@dataclass(frozen=True, kw_only=True)
-class Normalisation:
+
+class Normalisation(Protocol):
     """image -> (image - mean) / std, per channel."""
 
+    def figures(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (4,) and std (4,), float32, for the case with this entry of a cache."""
+
+    @property
+    def inside_brain(self) -> bool:
+        """Whether voxels where all channels are 0 stay 0."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerCase:
+    """Mean and standard deviation of the brain's voxels, of each case."""
+
+    kind: ClassVar[str] = "case"
+    inside_brain: ClassVar[bool] = True
+
+    def figures(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(entry["brain_mean"], np.float32), np.asarray(entry["brain_std"], np.float32)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "channels": list(CHANNELS)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Global:
+    """The same figures for every case."""
+
+    kind: ClassVar[str] = "global"
+    inside_brain: ClassVar[bool] = False
+
     mean: tuple[float, ...]
-    """(4,), mean of the subjects' means."""
+    """(4,), mean of the subjects' means over whole volumes, background included."""
     std: tuple[float, ...]
     """(4,), mean of the subjects' standard deviations."""
 
-    def apply(self, image: np.ndarray) -> np.ndarray:
-        """Images (..., 4) -> normalised float32 of the same shape."""
-        mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
-        return (image.astype(np.float32, copy=False) - mean) / std
+    def figures(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
 
     def to_json(self) -> dict[str, Any]:
-        return {"channels": list(CHANNELS), "mean": list(self.mean), "std": list(self.std)}
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> Normalisation:
-        return Normalisation(mean=tuple(map(float, value["mean"])), std=tuple(map(float, value["std"])))
+        return {"kind": self.kind, "channels": list(CHANNELS), "mean": list(self.mean), "std": list(self.std)}
 
 
-def fit(cache: Cache, training_ids: Iterable[str]) -> Normalisation:
-    """Mean of subject means and mean of subject standard deviations over whole cubes, as the case study took them.
+def from_json(value: Mapping[str, Any]) -> Normalisation:
+    """The inverse of `to_json`; a run from before there were kinds has the global figures."""
+    if value.get("kind", Global.kind) == PerCase.kind:
+        return PerCase()
+    return Global(mean=tuple(map(float, value["mean"])), std=tuple(map(float, value["std"])))
+
+
+def fit(kind: str, cache: Cache, training_ids: Iterable[str]) -> Normalisation:
+    """The normalisation of a kind, one of KINDS. DataError for any other.
 
     training_ids: never the validation cases, whose statistics would leak into the training.
     """
+    if kind == PerCase.kind:
+        return PerCase()
+    if kind != Global.kind:
+        raise DataError(f"--normalisation: found {kind!r}; expected {' or '.join(KINDS)}; choose one of them")
     entries = [cache.entry(case_id) for case_id in sorted(training_ids)]
     if not entries:
         raise DataError("training cases: found none; expected at least one; check the split")
     mean = np.mean([entry["mean"] for entry in entries], axis=0)
     std = np.mean([entry["std"] for entry in entries], axis=0)
-    return Normalisation(mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+    return Global(mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+
+
+def apply(
+    normalisation: Normalisation, stored: np.ndarray, scale: np.ndarray, entry: Mapping[str, Any], out: np.ndarray
+) -> np.ndarray:
+    """Writes the normalised image (A, B, C, 4) float32 to `out` and returns it.
+
+    stored, scale: as `Cache.stored_image` gives them, or a view of it that has been turned. One strided read, no copies.
+    """
+    mean, std = normalisation.figures(entry)
+    np.multiply(stored, scale / std, out=out)
+    out -= mean / std
+    if normalisation.inside_brain:
+        out *= stored.any(axis=-1, keepdims=True)
+    return out
+
+
+def image(normalisation: Normalisation, cache: Cache, case_id: str) -> np.ndarray:
+    """The image (A, B, C, 4) float32 of a case, as a network takes it."""
+    stored, scale = cache.stored_image(case_id)
+    return apply(normalisation, stored, scale, cache.entry(case_id), np.empty(stored.shape, np.float32))

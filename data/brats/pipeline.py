@@ -1,4 +1,4 @@
-"""Batches of cubes for Keras, from a cache: plain `tf.data.Dataset`s with static shapes, in the order of `data.stream`."""
+"""Batches of volumes for Keras, from a cache: plain `tf.data.Dataset`s with static shapes, in the order of `data.stream`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ import numpy as np
 import tensorflow as tf
 
 from data import stream
-from data.brats import augment as symmetries
+from data.brats import normalise, patches, symmetries
 from data.brats.cache import Cache
+from data.brats.distortions import Sample, distort
+from data.brats.geometry import Box, Shape
 from data.brats.normalise import Normalisation
+from data.brats.presentation import Presentation
+from data.brats.targets import Targets
 from data.errors import DataError
 
-_SYMMETRY = 1  # random stream of a seed; see `data.stream`
+_SYMMETRY, _PATCH = 1, 2  # random streams of a seed; see `data.stream`
 
 
 def training_dataset(
     cache: Cache,
+    targets: Targets,
     ids: Sequence[str],
     normalisation: Normalisation,
     *,
@@ -26,33 +31,41 @@ def training_dataset(
     first_sample: int = 0,
     rank: int = 0,
     size: int = 1,
-    augment: bool = True,
+    shown: Presentation | None = None,
 ) -> tf.data.Dataset:
-    """An endless stream of (image (B, N, N, N, 4) float32, target (B, N, N, N, 3) uint8), see `stream.training_stream`."""
-    batches = _Batches(cache, ids, normalisation, batch_size)
+    """An endless stream of (image (B, A, B, C, 4) float32, target (B, A, B, C, channels) uint8), see `stream.training_stream`."""
+    batches = _Batches(cache, targets, ids, normalisation, batch_size, shown or Presentation(), seed)
     return stream.training_stream(
-        len(ids), batches.load, batches.signature, sample_symmetry if augment else lambda seed, g: 0,
+        len(ids), batches.load, batches.signature, lambda _, g: g + 1,
         batch_size=batch_size, seed=seed, first_sample=first_sample, rank=rank, size=size,
     )  # fmt: skip
 
 
 def validation_dataset(
-    cache: Cache, ids: Sequence[str], normalisation: Normalisation, *, batch_size: int
-) -> tf.data.Dataset:
-    """The cases in the order of `ids`, once, as (image, target) batches, see `stream.single_pass`."""
-    batches = _Batches(cache, ids, normalisation, batch_size)
+    cache: Cache, targets: Targets, ids: Sequence[str], normalisation: Normalisation, *, batch_size: int,
+    patch: Shape | None = None,
+) -> tf.data.Dataset:  # fmt: skip
+    """The cases in the order of `ids`, once, as (image, target) batches, see `stream.single_pass`.
+
+    patch: show only the patch around the tumour's centre.
+    """
+    batches = _Batches(cache, targets, ids, normalisation, batch_size, Presentation(patch=patch), 0)
     return stream.single_pass(range(len(ids)), batches.load, batches.signature, batch_size)
 
 
-def sample_symmetry(seed: int, g: int) -> int:
+def sample_symmetry(seed: int, g: int, shape: Shape, which: str = "all") -> int:
     """Number of the symmetry under which sample g of the stream is shown."""
-    return int(np.random.default_rng([abs(seed), _SYMMETRY, g]).integers(len(symmetries.SYMMETRIES)))
+    choices = symmetries.allowed(shape, which)
+    return choices[int(np.random.default_rng([abs(seed), _SYMMETRY, g]).integers(len(choices)))]
 
 
 class _Batches:
     """Batches of some cases of a cache. DataError where a case has no truth."""
 
-    def __init__(self, cache: Cache, ids: Sequence[str], normalisation: Normalisation, batch_size: int) -> None:
+    def __init__(
+        self, cache: Cache, targets: Targets, ids: Sequence[str], normalisation: Normalisation, batch_size: int,
+        shown: Presentation, seed: int,
+    ) -> None:  # fmt: skip
         stream.require_batch(batch_size, "1 is usual for whole volumes")
         if not ids:
             raise DataError(f"{cache.directory}: found no case to load; expected at least one; check the split")
@@ -62,24 +75,55 @@ class _Batches:
                     f"case {case_id}: found no label map; expected one for training and validation; give the folder of "
                     "the training set"
                 )
-        self.cache, self.ids = cache, list(ids)
-        self.mean, self.std = (np.asarray(v, np.float32) for v in (normalisation.mean, normalisation.std))
+        if shown.patch:
+            patches.check_patch(shown.patch, cache.shape)
+        self.cache, self.targets, self.ids, self.normalisation = cache, targets, list(ids), normalisation
+        self.shown, self.seed = shown, seed
+        self.shape = shown.patch or cache.shape
 
     def signature(self, batch_size: int | None) -> tuple[tf.TensorSpec, tf.TensorSpec]:
-        cube = (batch_size,) + (self.cache.resolution,) * 3
-        return tf.TensorSpec((*cube, 4), tf.float32), tf.TensorSpec((*cube, 3), tf.uint8)
+        channels = len(self.targets.names)
+        return (
+            tf.TensorSpec((batch_size, *self.shape, 4), tf.float32),
+            tf.TensorSpec((batch_size, *self.shape, channels), tf.uint8),
+        )
 
     def load(self, positions: Sequence[int], numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Images (B, N, N, N, 4) float32, normalised, and targets (B, N, N, N, 3) uint8, each under its symmetry."""
-        cube = (len(positions),) + (self.cache.resolution,) * 3
-        images, targets = stream.aligned_empty((*cube, 4), np.float32), stream.aligned_empty((*cube, 3), np.uint8)
-        for image, target, position, k in zip(images, targets, positions, numbers, strict=True):
-            case_id = self.ids[position]
-            stored, scale = self.cache.stored_image(case_id)
-            # The symmetry comes first, as a view of the stored half floats: its strided read is the only copy.
-            np.multiply(symmetries.apply(stored, k), scale / self.std, out=image)
-            image -= self.mean / self.std
-            truth = self.cache.truth(case_id)
-            assert truth is not None  # __init__ has seen to it
-            target[:] = self.cache.schema.to_channels(symmetries.apply(truth, k))
+        """Images (B, *shape, 4) float32, normalised, and targets (B, *shape, C) uint8.
+
+        numbers: g + 1 for sample g of the training stream, 0 for a case as it is.
+        """
+        count = len(positions)
+        images = stream.aligned_empty((count, *self.shape, 4), np.float32)
+        targets = stream.aligned_empty((count, *self.shape, len(self.targets.names)), np.uint8)
+        for image, target, position, number in zip(images, targets, positions, numbers, strict=True):
+            truth = self._show(self.ids[position], number, image)
+            target[:] = self.targets.to_channels(truth)
         return images, targets
+
+    def _show(self, case_id: str, number: int, image: np.ndarray) -> np.ndarray:
+        """Writes the image of a case to `image`; returns its truth."""
+        truth = self.cache.truth(case_id)
+        assert truth is not None  # __init__ has seen to it
+        stored, scale = self.cache.stored_image(case_id)
+        if self.shown.patch:
+            box = self._patch(truth, number, self.shown.patch)
+            stored, truth = box.crop(stored), box.crop(truth)
+        k = sample_symmetry(self.seed, number - 1, self.shape, self.shown.symmetries) if number else 0
+        # The symmetry comes first, as a view of the stored half floats: its strided read is the only copy.
+        stored, truth = symmetries.apply(stored, k), symmetries.apply(truth, k)
+        entry = self.cache.entry(case_id)
+        normalise.apply(self.normalisation, stored, scale, entry, image)
+        if number and self.shown.distortions:
+            mean, std = self.normalisation.figures(entry)
+            zero = mean / std
+            background = np.zeros_like(zero) if self.normalisation.inside_brain else -zero
+            sample = Sample(image=image, truth=truth, zero=zero, background=background)
+            sample = distort(sample, self.shown.distortions, self.seed, number - 1)
+            image[...], truth = sample.image, sample.truth
+        return truth
+
+    def _patch(self, truth: np.ndarray, number: int, patch: Shape) -> Box:
+        if not number:
+            return patches.central_patch(truth, patch)
+        return patches.random_patch(truth, patch, np.random.default_rng([abs(self.seed), _PATCH, number - 1]))

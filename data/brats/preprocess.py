@@ -1,179 +1,101 @@
-"""From the scanner's grid to a cube and back.
+"""From the scanner's grid to that of the network, and back.
 
-    images (X, Y, Z, 4) --crop to the foreground + 1 voxel--> box --[N4]--> box --resize each axis--> cube (N, N, N, 4)
-    cube (N, N, N, ...) --resize each axis--> box --place--> native (X, Y, Z, ...)
+    a cube     images (X, Y, Z, 4) --crop to the foreground + 1 voxel--> --[N4]--> --resize each axis--> (N, N, N, 4)
+    a box      images (X, Y, Z, 4) --crop or pad around the brain's centre--> --[N4]--> (A, B, C, 4), at 1 mm
+    and back   (A, B, C, ...) --resize each axis, where it was resized--> --place--> native (X, Y, Z, ...)
 
 The crop looks at the images only: a case without truth is cropped as one with truth, and the truth cannot leak into it.
-`resize` is the only function of this project that resamples: data, predictions and comparisons all go through it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import SimpleITK as sitk
+from nibabel.affines import voxel_sizes
 
-from data.brats.schema import CHANNELS
+from data.brats.bias_field import correct_bias
+from data.brats.geometry import Box, Geometry, Shape, centred_box, foreground_box
+from data.brats.resample import resize
 from data.errors import DataError
 
-N4_CHANNELS = ("t1", "t1ce", "t2")
-"""FLAIR is left as it is: N4 would take part of the oedema for a bias field."""
+DIVISOR = 16
+"""Of each axis: the networks halve it four times."""
 
-_INTERPOLATORS = {"linear": sitk.sitkLinear, "nearest": sitk.sitkNearestNeighbor}
-_N4_SHRINK = 4  # the field is smooth: found on every fourth voxel, applied to all
-
-
-@dataclass(frozen=True, kw_only=True)
-class Box:
-    """A part of a grid: lower <= index < upper on each of three axes."""
-
-    lower: tuple[int, int, int]
-    upper: tuple[int, int, int]
-
-    @property
-    def slices(self) -> tuple[slice, slice, slice]:
-        a, b, c = (slice(low, high) for low, high in zip(self.lower, self.upper, strict=True))
-        return a, b, c
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        a, b, c = (high - low for low, high in zip(self.lower, self.upper, strict=True))
-        return a, b, c
+BOX_SPACING_MM = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Geometry:
-    """What it takes to bring a cube back to the grid of the files."""
+class Preprocessing:
+    """What is done to every case before a network sees it."""
 
-    shape: tuple[int, int, int]
-    """Native grid, voxels."""
-    affine: tuple[tuple[float, ...], ...]
-    """Native voxel indices -> millimetres, 4 x 4, as in the first image."""
-    box: Box
-    """The part of the native grid that the cube covers."""
+    shape: Shape
+    """Of the network's grid, voxels."""
+    stretched: bool = True
+    """Whether the brain fills the grid, each axis stretched on its own (a cube, as the case study); else voxels are 1 mm and
+    the brain lies in the middle."""
+    n4: bool = False
+    """Whether the bias fields of t1, t1ce and t2 are removed."""
+    anti_alias: bool = False
+    """Whether detail that the grid cannot hold is removed before the images are resized."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "shape": list(self.shape),
-            "affine": [list(row) for row in self.affine],
-            "box": [list(self.box.lower), list(self.box.upper)],
-        }
+    def __post_init__(self) -> None:
+        check_shape(self.shape, "--resolution" if self.stretched else "--box")
 
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> Geometry:
-        lower, upper = (tuple(corner) for corner in value["box"])
-        affine = tuple(tuple(float(number) for number in row) for row in value["affine"])
-        return Geometry(shape=tuple(value["shape"]), affine=affine, box=Box(lower=lower, upper=upper))
+    @property
+    def name(self) -> str:
+        """All of it in a word, for a folder: "192", "160x192x160-1mm", "144-n4-smooth"."""
+        side = self.shape[0]
+        grid = str(side) if self.stretched and self.shape == (side,) * 3 else "x".join(map(str, self.shape))
+        parts = [grid, *(["1mm"] * (not self.stretched)), *(["n4"] * self.n4), *(["smooth"] * self.anti_alias)]
+        return "-".join(parts)
 
-
-def check_resolution(resolution: int) -> int:
-    """`resolution` if a network with four halvings can take it; DataError otherwise."""
-    if resolution < 16 or resolution % 16:
-        nearest = max(16, 16 * round(resolution / 16))
-        raise DataError(
-            f"--resolution: found {resolution}; expected a multiple of 16, at least 16 "
-            f"(the network halves the cube four times); use {nearest}"
-        )
-    return resolution
+    def box(self, images: np.ndarray, affine: np.ndarray) -> Box:
+        """The part of the native grid of images (X, Y, Z, C) that the network's grid covers."""
+        brain = foreground_box(images)
+        if self.stretched:
+            return brain
+        sizes = voxel_sizes(affine)
+        return centred_box(brain, [round(n * BOX_SPACING_MM / mm) for n, mm in zip(self.shape, sizes, strict=True)])
 
 
-def resize(array: np.ndarray, shape: Sequence[int], interpolation: str = "linear") -> np.ndarray:
-    """`array` (X, Y, Z) or (X, Y, Z, C) with its first three axes resampled to `shape`, each axis on its own.
-
-    Both grids cover the same extent, edge to edge, so resizing there and back does not shift anything.
-    interpolation: "linear" returns float32; "nearest" keeps the type (bool and integers up to 32 bits, floats).
-    """
-    if interpolation not in _INTERPOLATORS:
-        raise ValueError(f"interpolation: {interpolation!r}; expected one of {', '.join(_INTERPOLATORS)}")
-    target = tuple(int(size) for size in shape)
-    values = array.astype(np.float32, copy=False) if interpolation == "linear" else array
-    if values.shape[:3] == target:
-        return values.copy()
-    if values.ndim == 4:
-        channels = [resize(values[..., index], target, interpolation) for index in range(values.shape[3])]
-        return np.stack(channels, axis=-1)
-    as_bool = values.dtype == bool
-    image = sitk.GetImageFromArray(np.ascontiguousarray(values.view(np.uint8) if as_bool else values))
-    resampled = sitk.GetArrayFromImage(_resampler(values.shape, target, interpolation).Execute(image))
-    return resampled.astype(values.dtype, copy=False)
+def cube(resolution: int, **more: bool) -> Preprocessing:
+    """The case study's: the brain stretched to (N, N, N). DataError for a side that is no multiple of 16."""
+    return Preprocessing(shape=(resolution,) * 3, **more)
 
 
-def _resampler(source: tuple[int, ...], target: tuple[int, ...], interpolation: str) -> Any:
-    """ITK names axes in the opposite order to NumPy, hence the reversals."""
-    spacing = [old / new for old, new in zip(source[::-1], target[::-1], strict=True)]
-    resampler = sitk.ResampleImageFilter()
-    resampler.SetSize(list(target[::-1]))
-    resampler.SetOutputSpacing(spacing)
-    resampler.SetOutputOrigin([(step - 1) / 2 for step in spacing])  # centre of the first new voxel, edges aligned
-    resampler.SetInterpolator(_INTERPOLATORS[interpolation])
-    resampler.UseNearestNeighborExtrapolatorOn()  # rounding may put a centre a hair outside; never fill with zeros
-    return resampler
+def check_shape(shape: Sequence[int], option: str) -> None:
+    """DataError where a network with four halvings cannot take `shape`."""
+    for size in shape:
+        if size < DIVISOR or size % DIVISOR:
+            nearest = max(DIVISOR, DIVISOR * round(size / DIVISOR))
+            raise DataError(
+                f"{option}: found {size}; expected a multiple of {DIVISOR}, at least {DIVISOR} "
+                f"(the network halves each axis four times); use {nearest}"
+            )
 
 
-def foreground_box(images: np.ndarray) -> Box:
-    """The voxels of images (X, Y, Z, C) where any channel differs from zero (|v| > 1e-5), plus one on each side."""
-    foreground = np.zeros(images.shape[:3], bool)
-    for index in range(images.shape[3]):  # one channel at a time: no temporary of the whole array
-        foreground |= np.abs(images[..., index]) > 1e-5
-    if not foreground.any():
-        raise DataError("images: found nothing but zeros; expected a brain; replace the files")
-    lower: list[int] = []
-    upper: list[int] = []
-    for axis in range(3):
-        others = tuple(other for other in range(3) if other != axis)
-        used = np.flatnonzero(foreground.any(axis=others))
-        lower.append(max(0, int(used[0]) - 1))
-        upper.append(min(foreground.shape[axis], int(used[-1]) + 2))
-    return Box(lower=(lower[0], lower[1], lower[2]), upper=(upper[0], upper[1], upper[2]))
-
-
-def to_cube(
-    images: np.ndarray, truth: np.ndarray | None, affine: np.ndarray, resolution: int, *, n4: bool = False
+def to_grid(
+    images: np.ndarray, truth: np.ndarray | None, affine: np.ndarray, how: Preprocessing
 ) -> tuple[np.ndarray, np.ndarray | None, Geometry]:
-    """Images (X, Y, Z, 4) -> (N, N, N, 4) float32 linear; truth (X, Y, Z) -> (N, N, N) nearest; and the way back."""
-    box = foreground_box(images)
-    cube = (check_resolution(resolution),) * 3
-    cropped = images[box.slices]
-    if n4:
+    """Images (X, Y, Z, 4) -> (*how.shape, 4) float32 linear; truth (X, Y, Z) -> how.shape nearest; and the way back."""
+    box = how.box(images, affine)
+    cropped = box.crop(images)
+    if how.n4:
         cropped = correct_bias(cropped)
     rows = tuple(tuple(float(number) for number in row) for row in np.asarray(affine))
     shape = (images.shape[0], images.shape[1], images.shape[2])
     geometry = Geometry(shape=shape, affine=rows, box=box)
-    small_truth = None if truth is None else resize(truth[box.slices], cube, "nearest")
-    return resize(cropped, cube), small_truth, geometry
+    small_truth = None if truth is None else resize(box.crop(truth), how.shape, "nearest")
+    return resize(cropped, how.shape, anti_alias=how.anti_alias), small_truth, geometry
 
 
-def to_native(cube: np.ndarray, geometry: Geometry) -> np.ndarray:
-    """A cube back on the grid of the files; zero outside the box.
+def to_native(grid: np.ndarray, geometry: Geometry) -> np.ndarray:
+    """What lies on a network's grid, back on the grid of the files; zero outside the box.
 
-    cube: label map (N, N, N) of integers, nearest, type kept; or probabilities (N, N, N, C), linear, float32.
+    grid: label map (A, B, C) of integers, nearest, type kept; or probabilities (A, B, C, channels), linear, float32.
     """
-    labels = cube.ndim == 3 and cube.dtype.kind in "iub"
-    inside = resize(cube, geometry.box.shape, "nearest" if labels else "linear")
-    native = np.zeros((*geometry.shape, *cube.shape[3:]), inside.dtype)
-    native[geometry.box.slices] = inside
-    return native
-
-
-def correct_bias(images: np.ndarray) -> np.ndarray:
-    """N4 bias field correction (Tustison et al., IEEE TMI 2010) of N4_CHANNELS of images (X, Y, Z, 4)."""
-    corrected = images.astype(np.float32)  # a copy: the caller's images stay
-    for index, channel in enumerate(CHANNELS):
-        if channel in N4_CHANNELS:
-            corrected[..., index] = _without_bias(corrected[..., index])
-    return corrected
-
-
-def _without_bias(array: np.ndarray) -> np.ndarray:
-    """One channel (X, Y, Z) divided by its bias field. Zeros stay exact zeros."""
-    mask = array > 1e-5
-    image = sitk.GetImageFromArray(np.ascontiguousarray(array))
-    n4 = sitk.N4BiasFieldCorrectionImageFilter()
-    n4.SetMaximumNumberOfIterations([50, 50, 30, 20])
-    small = [sitk.Shrink(one, [_N4_SHRINK] * 3) for one in (image, sitk.GetImageFromArray(mask.astype(np.uint8)))]
-    n4.Execute(*small)
-    field = np.exp(sitk.GetArrayFromImage(n4.GetLogBiasFieldAsImage(image)))
-    return np.where(mask, array / field, array)
+    labels = grid.ndim == 3 and grid.dtype.kind in "iub"
+    inside = resize(grid, geometry.box.shape, "nearest" if labels else "linear")
+    return geometry.box.place(inside, geometry.shape)

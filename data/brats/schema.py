@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass
 
 from data.errors import DataError
 
@@ -13,73 +11,108 @@ CHANNELS = ("t1", "t1ce", "flair", "t2")
 """The four modalities, in the order of the image channels."""
 
 REGIONS = ("WT", "TC", "ET")
-"""Whole tumour, tumour core, enhancing tumour."""
+"""Whole tumour, tumour core, enhancing tumour: in every schema."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSchema:
-    """The labels of one data set.
-
-    `labels` is ordered necrosis, oedema, enhancing tumour in every schema, so the output channels of a model mean the
-    same for every data set. Regions are unions of labels.
-    """
+    """The labels of one data set, and the regions that are scored: unions of labels."""
 
     name: str
-    labels: tuple[int, int, int]
-    """Label values of the three output channels."""
+    labels: Mapping[str, int]
+    """Name -> value in the file, for every label but background (0). The names are those of the data set's own description:
+    NCR or NETC is necrosis and what else does not enhance, ED or SNFH oedema, ET enhancing tumour, CC cysts, RC the cavity of a
+    resection."""
+    learnt: tuple[str, ...]
+    """Labels that a network learns, in the order of its output channels: necrosis, oedema, enhancing tumour, then others. The rest
+    counts as background."""
     regions: Mapping[str, tuple[int, ...]]
-    """Label values that make up each of REGIONS."""
-    ignored: tuple[int, ...] = field(default=())
-    """Labels that may occur in a file and count as background here."""
+    """Region -> label values, sorted: REGIONS, then what else its challenge scores."""
+    nested: tuple[tuple[str, int], ...]
+    """(region, label value) from the outside in: painted one over the other, the regions give the label map again."""
 
     @property
     def values(self) -> tuple[int, ...]:
-        """Every value that a label map may hold."""
-        return tuple(sorted((0, *self.labels, *self.ignored)))
+        """Every value that a label map may hold, sorted."""
+        return (0, *sorted(self.labels.values()))
 
     @property
-    def region_channels(self) -> dict[str, tuple[int, ...]]:
-        """Indices of the output channels that make up each region."""
-        return {name: tuple(sorted(self.labels.index(v) for v in values)) for name, values in self.regions.items()}
+    def learnt_values(self) -> tuple[int, ...]:
+        """Label values of `learnt`."""
+        return tuple(self.labels[name] for name in self.learnt)
 
-    def to_channels(self, labels: np.ndarray) -> np.ndarray:
-        """Label map (X, Y, Z) -> disjoint channels (X, Y, Z, 3), uint8 0 or 1. Ignored labels become background."""
-        channels = np.empty((*labels.shape, len(self.labels)), np.uint8)
-        for index, value in enumerate(self.labels):
-            np.equal(labels, value, out=channels[..., index], casting="unsafe")
-        return channels
-
-    def from_channels(self, probabilities: np.ndarray) -> np.ndarray:
-        """Probabilities (X, Y, Z, 3) -> label map (X, Y, Z) uint8: the largest channel where it is >= 0.5, else 0."""
-        winners = np.asarray(self.labels, np.uint8)[np.argmax(probabilities, axis=-1)]
-        return np.where(np.max(probabilities, axis=-1) >= 0.5, winners, np.uint8(0)).astype(np.uint8)
+    def values_of(self, name: str) -> tuple[int, ...]:
+        """Label values of a region, or of a single label, by its name. KeyError where there is no such thing."""
+        return self.regions[name] if name in self.regions else (self.labels[name],)
 
 
-def _schema(name: str, necrosis: int, oedema: int, enhancing: int, ignored: tuple[int, ...] = ()) -> LabelSchema:
-    regions = {"WT": tuple(sorted((necrosis, oedema, enhancing))), "TC": tuple(sorted((necrosis, enhancing)))}
-    regions["ET"] = (enhancing,)
-    return LabelSchema(name=name, labels=(necrosis, oedema, enhancing), regions=regions, ignored=ignored)
+def _adult(name: str, necrosis: str, oedema: str, labels: Mapping[str, int], *, cavity: bool = False) -> LabelSchema:
+    """Necrosis, oedema and enhancing tumour; core = all but oedema. cavity: of a resection, outside the whole tumour."""
+    inner, rim, enhancing = labels[necrosis], labels[oedema], labels["ET"]
+    cavities = ("RC",) if cavity else ()
+    return LabelSchema(
+        name=name,
+        labels=labels,
+        learnt=(necrosis, oedema, "ET", *cavities),
+        regions={
+            "WT": tuple(sorted((inner, rim, enhancing))),
+            "TC": tuple(sorted((inner, enhancing))),
+            "ET": (enhancing,),
+            **{other: (labels[other],) for other in cavities},
+        },
+        nested=(
+            ("WT", rim),
+            ("TC", inner),
+            ("ET", enhancing),
+            *((other, labels[other]) for other in cavities),
+        ),
+    )
 
+
+_TO_2021 = {"NCR": 1, "ED": 2, "ET": 4}
+_FROM_2023 = {"NETC": 1, "SNFH": 2, "ET": 3}
+_WITH_CAVITY = _FROM_2023 | {"RC": 4}
+
+_PEDIATRIC = LabelSchema(
+    name="brats2024-ped",
+    labels={"ET": 1, "NETC": 2, "CC": 3, "ED": 4},
+    learnt=("NETC", "ED", "ET", "CC"),
+    regions={"WT": (1, 2, 3, 4), "TC": (1, 2, 3), "ET": (1,), "NETC": (2,), "CC": (3,), "ED": (4,)},
+    nested=(("WT", 4), ("TC", 2), ("CC", 3), ("ET", 1)),
+)
+"""Of 2024 and 2025; the set of 2023 has the labels of "brats2023"."""
 
 SCHEMAS: dict[str, LabelSchema] = {
     schema.name: schema
     for schema in (
-        _schema("tcia", 1, 2, 4),
-        _schema("brats2017", 1, 2, 4),
-        _schema("brats2018", 1, 2, 4),
-        _schema("brats2019", 1, 2, 4),
-        _schema("brats2020", 1, 2, 4),
-        _schema("brats2021", 1, 2, 4),
-        _schema("brats2023", 1, 2, 3),
-        _schema("brats2024", 1, 2, 3, ignored=(4,)),  # 4 is the resection cavity, no part of any region
-        _schema("msd", 2, 1, 3),  # the Medical Segmentation Decathlon counts oedema first
+        *(
+            _adult(name, "NCR", "ED", _TO_2021)
+            for name in ("tcia", "brats2017", "brats2018", "brats2019", "brats2020", "brats2021")
+        ),
+        _adult("brats2023", "NETC", "SNFH", _FROM_2023),
+        _adult("brats2024", "NETC", "SNFH", _WITH_CAVITY, cavity=True),
+        _PEDIATRIC,
+        _adult(
+            "msd", "NET", "ED", {"ED": 1, "NET": 2, "ET": 3}
+        ),  # the Medical Segmentation Decathlon counts oedema first
     )
 }
+"""By name. "brats2023": also SSA, MEN, MET and GoAT of all years but MET 2025, which has a cavity as GLI 2024 ("brats2024")."""
 
 
-def schema_named(name: str) -> LabelSchema:
-    """The schema called `name`; DataError lists the known ones."""
-    if name not in SCHEMAS:
-        known = ", ".join(SCHEMAS)
-        raise DataError(f"--labels: found {name!r}; expected one of {known}; choose the set that your labels come from")
-    return SCHEMAS[name]
+_OWN: dict[str, LabelSchema] = {}
+
+
+def remember(schema: LabelSchema) -> LabelSchema:
+    """`schema`, which `schema_named` knows from now on in this process."""
+    _OWN[schema.name] = schema
+    return schema
+
+
+def schema_named(name: str, where: str = "--labels") -> LabelSchema:
+    """The schema called `name`; DataError lists the known ones. where: who said so."""
+    schema = SCHEMAS.get(name) or _OWN.get(name)
+    if schema is None:
+        known = ", ".join((*SCHEMAS, *_OWN))
+        raise DataError(f"{where}: found {name!r}; expected one of {known}; choose the set that your labels come from")
+    return schema

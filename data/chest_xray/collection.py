@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data import pseudonyms
 from data.errors import DataError
 from data.files import readable_directory
 
@@ -131,6 +132,7 @@ def _image_files(root: Path, problems: list[Problem]) -> dict[str, Path]:
             if not name.lower().endswith(".png") or name.startswith("."):
                 continue
             path = Path(folder, name)
+            pseudonyms.know([path.stem], "image")
             if name in found:
                 expected = f"it once, and it is also in {found[name].parent}"
                 problems.append(_problem(name, path, f"a second file of the name {name}", expected, "remove one copy"))
@@ -143,6 +145,8 @@ def _radiographs(table: Path, files: Mapping[str, Path], problems: list[Problem]
     seen: set[str] = set()
     for line, row in _rows(table):
         name, where = row[_NAME], f"{table}, line {line}"
+        pseudonyms.know([Path(name).stem], "image")
+        pseudonyms.know([row[_PATIENT]], "patient")
         if name in seen:
             problems.append(_problem(name, where, f"{name} a second time", "a row per image", "remove one row"))
             continue
@@ -214,6 +218,7 @@ def _check_lists(
     listed: dict[str, str] = {}
     for file, names in ((TRAINING_LIST, training), (TEST_LIST, test)):
         for name in names:
+            pseudonyms.know([Path(name).stem], "image")
             if name in listed:
                 expected = f"it in one list, once, and it is already in {listed[name]}"
                 problems.append(_problem(name, root / file, f"{name}", expected, _LEAVE_OUT))

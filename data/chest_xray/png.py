@@ -10,6 +10,7 @@ from PIL import Image
 from data.errors import DataError
 
 _UNREADABLE = (OSError, EOFError, SyntaxError, ValueError, Image.DecompressionBombError)
+_MOST_PIXELS = 1 << 25  # twice what detectors have
 _ADVICE = "copy the file again, or leave it out (python -m data.prepare DATA --skip-bad)"
 
 
@@ -21,6 +22,7 @@ def read_grey(path: Path, resolution: int | None = None) -> np.ndarray:
     """
     try:
         with Image.open(path, formats=("PNG",)) as image:
+            _require_size(image)
             image.verify()  # the checksums of all chunks, which decoding does not look at; needs a fresh start after
         with Image.open(path, formats=("PNG",)) as image:
             grey = _grey(image)
@@ -34,6 +36,13 @@ def read_grey(path: Path, resolution: int | None = None) -> np.ndarray:
         # Pillow's bilinear filter is as wide as the reduction: each new pixel is a weighted mean, without aliasing.
         grey = grey.resize((resolution, resolution), Image.Resampling.BILINEAR)
     return np.asarray(grey)
+
+
+def _require_size(image: Image.Image) -> None:
+    """ValueError before anything is unpacked: some bytes may hold gigabytes."""
+    width, height = image.size
+    if width * height > _MOST_PIXELS:
+        raise ValueError(f"{width}x{height} pixels, where {_MOST_PIXELS:,} are the most")
 
 
 def write(image: np.ndarray, path: Path) -> None:

@@ -13,14 +13,16 @@ and 1-2 ms a read at 224^2; raw bytes are read at the speed of memory, by offset
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from data import files
+from data import files, pseudonyms
 from data.chest_xray import patient_split
 from data.chest_xray.collection import FINDINGS, Problem
 from data.errors import DataError
@@ -91,7 +93,10 @@ class Part:
         """Image `number` (N, N) uint8, a view of the shard. Raises DataError for a damaged shard."""
         shard, offset = self._places[number]
         size = self.resolution
-        return shard.content[offset : offset + size * size].reshape(size, size)
+        pixels = shard.content[offset : offset + size * size]
+        if len(pixels) < size * size:
+            raise DataError(f"{shard.path}: found {len(pixels)} bytes of an image; expected {size}x{size}; {REPAIR}")
+        return pixels.reshape(size, size)
 
     @property
     def files(self) -> list[str]:
@@ -116,23 +121,67 @@ class Index:
 def open_index(directory: str | Path) -> Index:
     """The finished shards in `directory` (a folder that `build` made)."""
     directory = files.readable_directory(directory)
-    about = files.read_json(directory / "index.json", advice="build it with `python -m data.prepare`")
-    parts = {
-        name: Part.of([read_contents(directory / file) for file in shards], about["resolution"])
-        for name, shards in about["parts"].items()
-    }
+    index = directory / "index.json"
+    about = files.read_json(index, advice="build it with `python -m data.prepare`", keys=_INDEX)
+    with _told(index):
+        skipped = _problems(about["skipped"])
+        resolution, fingerprint = int(about["resolution"]), str(about["fingerprint"])
+        listed = {part: [_own_name(file) for file in about["parts"][part]] for part in patient_split.PARTS}
+    shards = {part: [read_contents(directory / file) for file in names] for part, names in listed.items()}
+    parts = {part: Part.of(found, resolution) for part, found in shards.items()}
     patient_split.require_disjoint({name: part.patients for name, part in parts.items()}, directory)
     return Index(
-        directory=directory, resolution=about["resolution"], fingerprint=about["fingerprint"], parts=parts,
-        skipped=tuple(Problem(image=image, line=line) for image, line in about["skipped"]),
+        directory=directory, resolution=resolution, fingerprint=fingerprint, parts=parts, skipped=skipped,
     )  # fmt: skip
 
 
 def read_contents(shard: Path) -> Shard:
     """What the file beside a shard says about it."""
-    about = files.read_json(shard.with_suffix(".json"), advice=REPAIR)
-    return Shard(
-        path=shard, size_bytes=about["bytes"], crc32=about["crc32"], names=tuple(about["names"]),
-        patients=tuple(about["patients"]), labels=tuple(map(tuple, about["labels"])), offsets=tuple(about["offsets"]),
-        skipped=tuple(Problem(image=image, line=line) for image, line in about["skipped"]),
+    path = shard.with_suffix(".json")
+    about = files.read_json(path, advice=REPAIR, keys=_CONTENTS)
+    with _told(path):
+        found = _shard(shard, about)
+    pseudonyms.know([Path(name).stem for name in found.names], "image")
+    pseudonyms.know(found.patients, "patient")
+    return found
+
+
+_INDEX = ("resolution", "fingerprint", "parts", "skipped")
+_CONTENTS = ("bytes", "crc32", "names", "patients", "labels", "offsets", "skipped")
+
+
+def _shard(path: Path, about: Mapping[str, Any]) -> Shard:
+    found = Shard(
+        path=path, size_bytes=int(about["bytes"]), crc32=int(about["crc32"]), names=tuple(map(str, about["names"])),
+        patients=tuple(map(str, about["patients"])), labels=tuple(map(tuple, about["labels"])),
+        offsets=tuple(map(int, about["offsets"])), skipped=_problems(about["skipped"]),
     )  # fmt: skip
+    if not len(found.names) == len(found.patients) == len(found.labels) == len(found.offsets):
+        raise ValueError("lists of different lengths")
+    if not all(label in range(len(FINDINGS)) for labels in found.labels for label in labels):
+        raise ValueError("an unknown finding")
+    if not all(0 <= offset < found.size_bytes for offset in found.offsets):
+        raise ValueError("an image beyond the end")
+    return found
+
+
+def _problems(value: Sequence[Sequence[str]]) -> tuple[Problem, ...]:
+    return tuple(Problem(image=str(image), line=str(line)) for image, line in value)
+
+
+def _own_name(name: str) -> str:
+    """Of a file in the same folder."""
+    if Path(name).name != name or name == "..":
+        raise ValueError(f"file {name!r}")
+    return name
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What is wrong with the values in a file, as a DataError."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise DataError(
+            f"{path}: found values that cannot be used ({error}); expected what was written; {REPAIR}"
+        ) from None

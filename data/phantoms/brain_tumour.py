@@ -2,6 +2,9 @@
 
 Each part is the set of voxels with the smallest values of a field "distance from the centre, bent by noise", just so
 many that the volume is the one that was drawn. So volumes follow their distribution exactly whatever the shape.
+
+Some tumours have satellites, small enhancing nodules of their own in the white matter around: what a low resolution loses
+first, and what lesion-wise scores count.
 """
 
 from __future__ import annotations
@@ -31,6 +34,17 @@ WITHOUT_ENHANCEMENT = 0.1
 _MOST_CM3 = 240.0
 _CORRELATION = 0.35  # large tumours have large parts
 _SECOND_FOCUS = 0.15  # share of cases
+
+SATELLITES = 0.25
+"""Share of enhancing cases with satellites. Of glioblastomas, 13 % (Patil et al. 2012, J. Neurosurg. 117:705) to 35 % (Kyritsis
+et al. 1993, Neurosurgery 32:60) are multifocal."""
+
+SATELLITE_MM3 = (60.0, 900.0)
+"""Volumes, spread evenly over their logarithm: balls of 5 to 12 mm. The challenge drops lesions of up to 50 mm^3."""
+
+_MOST_SATELLITES = 4
+_LOG_RANGE = 2.708  # of the volumes: log(900 / 60)
+_HALO_MM = 6.0  # oedema around a satellite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,17 +98,49 @@ def grow(rng: np.random.Generator, plan: Plan, brain: Brain, spacing_mm: float) 
         label: round(volume / (spacing_mm * spacing_mm * spacing_mm)) for label, volume in plan.volumes_mm3.items()
     }
     labels = np.zeros(shape, np.uint8)
-    core = _smallest(core_field, brain.mask, max(2, voxels[NECROSIS] + voxels[ENHANCING]))
+    satellites, around = _satellites(rng, plan, brain, distance, spacing_mm)
+    rest = brain.mask & ~satellites
+    in_core = voxels[NECROSIS] + voxels[ENHANCING] - int(np.count_nonzero(satellites))
+    core = _smallest(core_field, rest, max(2, in_core))
     # Oedema creeps along white matter and stops at the ventricles and the cortex.
     fingers = 5.5 * smooth_field(rng, shape, 16 / spacing_mm) + 2.5 * smooth_field(rng, shape, 6 / spacing_mm)
-    oedema_field = distance + 0.6 * rough + fingers - 16 * brain.white + 22 * brain.fluid
-    labels.flat[_smallest(oedema_field, brain.mask & ~_marked(core, shape), voxels[OEDEMA])] = OEDEMA
+    nearer = np.minimum(distance, around + max(0.0, 1.4 * radius - _HALO_MM))
+    oedema_field = nearer + 0.6 * rough + fingers - 16 * brain.white + 22 * brain.fluid
+    labels.flat[_smallest(oedema_field, rest & ~_marked(core, shape), voxels[OEDEMA])] = OEDEMA
     labels.flat[core] = ENHANCING if voxels[ENHANCING] else NECROSIS
     if voxels[ENHANCING] and voxels[NECROSIS]:
         # The rim is thick here and thin there, and open in places.
         inner = core_field + 0.28 * radius * smooth_field(rng, shape, max(2.0, 0.7 * radius / spacing_mm))
         labels.flat[_smallest(inner, labels == ENHANCING, voxels[NECROSIS])] = NECROSIS
+    labels[satellites] = ENHANCING
     return labels
+
+
+def _satellites(
+    rng: np.random.Generator, plan: Plan, brain: Brain, distance_mm: np.ndarray, spacing_mm: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where they are (X, Y, Z), nowhere in most cases, and the distance (X, Y, Z) in mm from the surface of the nearest.
+
+    They are part of the planned enhancing volume, at most a third of it.
+    """
+    marked, around = np.zeros(brain.mask.shape, bool), np.full_like(distance_mm, 1e6)
+    if not plan.volumes_mm3[ENHANCING] or rng.random() >= SATELLITES:
+        return marked, around
+    left = plan.volumes_mm3[ENHANCING] / 3
+    near, beyond = plan.core_radius_mm + 8, plan.core_radius_mm + 40
+    place = np.flatnonzero((brain.white > 0.5) & brain.mask & (distance_mm > near) & (distance_mm < beyond))
+    for _ in range(int(rng.integers(1, _MOST_SATELLITES + 1))):
+        volume = SATELLITE_MM3[0] * exp(rng.uniform(0, _LOG_RANGE))
+        if volume > left or not place.size:
+            continue
+        index = np.array(np.unravel_index(rng.choice(place), marked.shape))
+        centre = (index - (np.array(marked.shape) - 1) / 2) * spacing_mm
+        stretch = 0.15 * normals(rng, (3,))
+        apart = _ellipsoid(centre, exp(stretch - mean(stretch)), marked.shape, spacing_mm)
+        marked.flat[_smallest(apart, brain.mask, round(volume / (spacing_mm * spacing_mm * spacing_mm)))] = True
+        around = np.minimum(around, apart - np.float32(_radius_mm(volume)))
+        left -= volume
+    return marked, around
 
 
 def _distance_mm(rng: np.random.Generator, plan: Plan, shape: tuple[int, ...], spacing_mm: float) -> np.ndarray:

@@ -35,7 +35,7 @@ STEP_FACTOR = {
 }
 USUAL_STEP_FACTOR = 1.4
 VOXEL_SECONDS = 3.5e-6
-LEAST_PATIENCE_SECONDS = 300.0
+LEAST_PATIENCE_SECONDS = 900.0  # a plan that runs out of memory is made again, up to five times
 CROWDED_SHARE = 1 / 3
 """Of the machine's memory. A neighbour that holds more leaves none to the system for the swap files of a step as large as its own:
 it runs before and after the part then, not beside it."""
@@ -185,7 +185,7 @@ class Bench:
         log = self.folder / "logs" / f"{role.replace(' ', '_')}{part.name}.txt"
         patience = max(LEAST_PATIENCE_SECONDS, 4 * self.expected_seconds(part))
         if self._deadline is not None:  # a child that hangs must not hold up the end for long
-            patience = min(patience, max(LEAST_PATIENCE_SECONDS / 5, self._deadline - time.monotonic()))
+            patience = min(patience, max(LEAST_PATIENCE_SECONDS / 15, self._deadline - time.monotonic()))
         return self._start(part, log, patience)
 
     def _neighbour_of(self, part: Part) -> Trainer | None:
@@ -219,8 +219,8 @@ def run(part: Part, start: Callable[[], Trainer], neighbour: Trainer | None) -> 
     try:
         child = start()
         ready = child.ready
-        warm = [child.step() for _ in range(part.warm_up)] if part.method != parts.PREDICTION else []
-        for _ in range(part.steps if part.method != parts.PREDICTION else 0):
+        warm = [child.step() for _ in range(part.warm_up)] if part.trains else []
+        for _ in range(part.steps if part.trains else 0):
             if neighbour is not None:
                 try:
                     others.append(float(neighbour.step()["seconds"]))
@@ -236,7 +236,7 @@ def run(part: Part, start: Callable[[], Trainer], neighbour: Trainer | None) -> 
     peaks = [int(step["peak_bytes"]) for step in every if "peak_bytes" in step]
     return Result(
         part=part,
-        outcome="predicted" if part.method == parts.PREDICTION else "trained",
+        outcome="trained" if part.trains else "predicted",
         seconds=tuple(float(step["seconds"]) for step in own),
         baseline_seconds=tuple(others),
         peaks_bytes=tuple(peaks[len(warm) :]),
@@ -245,10 +245,15 @@ def run(part: Part, start: Callable[[], Trainer], neighbour: Trainer | None) -> 
         loss=own[-1]["loss"] if own else None,
         recoveries=last.get("recoveries", 0),
         digest=last.get("digest", ""),
+        traffic=_means([step["traffic"] for step in own if step.get("traffic")]),
         report=last.get("report", {}),
         device=ready.get("device", ""),
         parameters=ready.get("parameters"),
     )
+
+
+def _means(steps: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.mean(step[name] for step in steps) for name in steps[0]} if steps else {}
 
 
 def describe(result: Result) -> str:

@@ -46,6 +46,8 @@ class Part:
 
     timed: before each of its `steps` one step without LMS runs in another process, so that a ratio is against a neighbour
     in time. A part that is not timed only tells whether it trains, and what it needs.
+    link: the word of an emulated link (`experiments.links.link`) that LMS swaps through; empty: the machine's own swap tier.
+    planned: nothing is trained; the result is what the planner says of such a step, with copies that cost the processor nothing.
     """
 
     method: str
@@ -55,24 +57,38 @@ class Part:
     warm_up: int = 1
     steps: int = 4
     timed: bool = True
+    link: str = ""
+    planned: bool = False
+    baseline_limit_mib: int | None = None
+    """A large hard limit for the neighbour, so that both take memory from the same allocator; None: no limit."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether steps are run."""
+        return self.method != PREDICTION and not self.planned
 
     @property
     def name(self) -> str:
         """Short and unique; also the name of its file."""
         limit = "" if self.limit_mib is None else f"-{self.limit_mib}MiB"
         tried = "" if self.timed else f"-{self.warm_up + self.steps}steps"
+        against = "" if self.baseline_limit_mib is None else f"-against-{self.baseline_limit_mib}MiB"
         method = self.method.replace(" ", "_")
-        return f"{self.model}-{self.resolution}-{method}{limit}{tried}"
+        link = f"-{self.link.replace('/', '')}" if self.link else ""
+        return f"{self.model}-{self.resolution}-{method}{limit}{link}{'-planned' if self.planned else tried}{against}"
 
     @property
     def title(self) -> str:
         """For the terminal."""
         limit = "" if self.limit_mib is None else f" in {self.limit_mib:,} MiB"
-        return f"{self.model} at {self.resolution}, {self.method}{limit}"
+        link = f" over {self.link}" if self.link else ""
+        return f"{self.model} at {self.resolution}, {self.method}{limit}{link}{' (plan only)' if self.planned else ''}"
 
     def baseline(self) -> Part:
         """The neighbour that it is compared with."""
-        return replace(self, method=NONE, limit_mib=None)
+        return replace(
+            self, method=NONE, limit_mib=self.baseline_limit_mib, baseline_limit_mib=None, link="", planned=False
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +99,7 @@ class Result:
     peak_bytes: the allocator's largest, warm-up included (TensorFlow only). resident_bytes: most anonymous memory of the
     process in a step, less what it had once the framework was imported. recoveries: steps that ran out of memory and were
     planned and run again. digest: of all weights after three steps. report: figures of `lms3d.keras_step.report.Report`.
+    traffic: of an emulated link, means over the timed steps: `tiers.base.COUNTERS` and processor seconds (`links.tier`).
     """
 
     part: Part
@@ -98,6 +115,7 @@ class Result:
     loss: float | None = None
     device: str = ""
     parameters: int | None = None
+    traffic: dict[str, float] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=dict)
     wall_seconds: float = 0.0
     code: str = ""

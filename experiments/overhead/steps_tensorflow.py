@@ -6,20 +6,26 @@ import contextlib
 import hashlib
 import logging
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from data import stream
+from experiments.links.counters import STEP_SECONDS
+from experiments.links.link import Link
 from experiments.overhead import data, parts, variants
 from experiments.overhead.child import Resident, Talk, part_from_command_line
 from experiments.overhead.parts import MIB, Part
 from lms3d import LMS
 from lms3d.device import memory, startup
-from lms3d.keras_step.estimate import estimate
+from lms3d.keras_step.estimate import plan_step
 from lms3d.scoring import losses
+from lms3d.swap.prediction import does_not_fit
+
+if TYPE_CHECKING:
+    from experiments.links.tier import LinkTier
 
 DIGEST_STEP = 3
 REPORTED = (
@@ -32,6 +38,7 @@ REPORTED = (
     "predicted_step_seconds",
     "predicted_stall_seconds",
     "swapped_out_bytes",
+    "swapped_in_bytes",
     "recomputed_ops",
     "planning_seconds",
     "planner",
@@ -46,9 +53,9 @@ class _Finished(Exception):
 class _Lockstep(keras.callbacks.Callback):
     """Lets `fit` take a step when the parent asks for one, and tells what it took."""
 
-    def __init__(self, talk: Talk, resident: Resident, lms: LMS | None) -> None:
+    def __init__(self, talk: Talk, resident: Resident, lms: LMS | None, tier: type[LinkTier] | None) -> None:
         super().__init__()
-        self.talk, self.resident, self.lms = talk, resident, lms
+        self.talk, self.resident, self.lms, self.tier = talk, resident, lms, tier
         self.device = memory.compute_device()
         self.steps, self.digest, self.started = 0, "", 0.0
 
@@ -57,7 +64,8 @@ class _Lockstep(keras.callbacks.Callback):
             raise _Finished
         tf.config.experimental.reset_memory_stats(self.device)
         self.resident.take_peak()
-        self.started = time.perf_counter()
+        self.traffic = {} if self.tier is None else dict(self.tier.total)
+        self.started, self.processor = time.perf_counter(), time.process_time()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.model.trainable_variables[-1].numpy()  # a GPU runs behind: wait for it
@@ -70,7 +78,15 @@ class _Lockstep(keras.callbacks.Callback):
             peak_bytes=int(tf.config.experimental.get_memory_info(self.device)["peak"]),
             resident_bytes=self.resident.take_peak(),
             loss=float((logs or {})["loss"]),
+            traffic=self._traffic(),
         )
+
+    def _traffic(self) -> dict[str, float]:
+        """What the emulated link moved in the step, if there is one, and the processor seconds of the step."""
+        if self.tier is None:
+            return {}
+        moved = {name: value - self.traffic.get(name, 0.0) for name, value in self.tier.total.items()}
+        return {**moved, STEP_SECONDS: time.process_time() - self.processor}
 
 
 class _Recoveries(logging.Handler):
@@ -92,7 +108,7 @@ def main() -> None:
         tf.constant(0.0) + 1.0
         resident = Resident()
         model = build(part)
-        if part.method == parts.PREDICTION:
+        if not part.trains:
             talk.say(ready=True)
             talk.asked()
             talk.say(finished=True, report=_predict(model, part))
@@ -115,8 +131,9 @@ def build(part: Part) -> keras.Model:
 
 
 def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> None:
-    lms, recoveries = _callback(part.method), _Recoveries()
-    lockstep = _Lockstep(talk, resident, lms)
+    tier = _tier(part)
+    lms, recoveries = _callback(part.method, tier), _Recoveries()
+    lockstep = _Lockstep(talk, resident, lms, tier)
     logging.getLogger("lms3d").addHandler(recoveries)
     logging.getLogger("lms3d").setLevel(logging.INFO)
     talk.say(ready=True, device=_device_name(), parameters=model.count_params())
@@ -137,23 +154,48 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
         lms.close()
 
 
-def _callback(method: str) -> LMS | None:
-    arguments: dict[str, dict[str, Any]] = {
-        parts.NONE: {"enabled": False, "adapt": False},
-        parts.LMS: {"planner": "hybrid", "adapt": False},  # one plan: what is measured is what the report describes
-        parts.COPIED: {"planner": "hybrid", "adapt": False, "mapped": False},
-        parts.TFLMS: {"planner": "tflms", "adapt": False},
-        **{name: {"planner": planner, "adapt": False} for name, planner in parts.UNIFORM.items()},
+def _tier(part: Part) -> type[LinkTier] | None:
+    """Of the part's emulated link."""
+    if not part.link:
+        return None
+    from experiments.links.tier import register
+
+    return register(Link.parse(part.link), costs_nothing=part.planned)
+
+
+def _callback(method: str, tier: type[LinkTier] | None = None) -> LMS | None:
+    """It keeps its first plan: what is measured is what the report describes."""
+    arguments = _arguments(method)
+    if arguments is None:
+        return None
+    return LMS(adapt=False, tier="auto" if tier is None else tier.name, **arguments)
+
+
+def _arguments(method: str) -> dict[str, Any] | None:
+    """Of `LMS`; None for a method that does without."""
+    known: dict[str, dict[str, Any]] = {
+        parts.NONE: {"enabled": False},
+        parts.LMS: {"planner": "hybrid"},
+        parts.COPIED: {"planner": "hybrid", "mapped": False},
+        parts.TFLMS: {"planner": "tflms"},
+        **{name: {"planner": planner} for name, planner in parts.UNIFORM.items()},
     }
-    return LMS(**arguments[method]) if method in arguments else None
+    return known.get(method)
 
 
 def _predict(model: keras.Model, part: Part) -> dict[str, Any]:
-    """Peak, smallest limits and seconds, as LMS names them before anything is run."""
+    """Peak, smallest limits, seconds and floating-point operations, as LMS names them before anything is run."""
     spec = tuple(tf.TensorSpec(array.shape, array.dtype) for array in _batch(part))
-    # Far above what it needs: the plan is empty, and both smallest limits are those of a pool with a hard limit.
-    report = estimate(model, spec, memory_limit=1 << 40, with_floor=True).to_dict()
-    return {name: report[name] for name in REPORTED if report.get(name) is not None}
+    tier, asked = _tier(part), dict(_arguments(part.method) or {})
+    if tier is not None:
+        asked["tier"] = tier.name
+    # Without one: far above what it needs. The plan is empty, and both smallest limits are those of a pool with a hard limit.
+    limit = part.limit_mib * MIB if part.limit_mib else 1 << 40
+    planned = plan_step(model, spec, memory_limit=limit, with_floor=True, **asked)
+    if planned.report.predicted_peak_bytes > limit:
+        raise does_not_fit(limit, planned.report.smallest_limit_bytes, planned.report.unedited_limit_bytes)
+    report = planned.report.to_dict() | {"step_flops": sum(op.flops for op in planned.graph.ops)}
+    return {name: report[name] for name in (*REPORTED, "step_flops") if report.get(name) is not None}
 
 
 def _batch(part: Part) -> tuple[np.ndarray, np.ndarray]:

@@ -105,7 +105,7 @@ def read(run_dir: Path, *, scaling: str, ranks: int) -> Measurement:
     return Measurement(
         scaling=scaling, ranks=ranks, batch=int(options.get("batch_size") or 1), steps=int(per_epoch),
         epoch_seconds=tuple(epochs[WARM_UP_EPOCHS:]), step_seconds=tuple(steps[WARM_UP_EPOCHS * int(per_epoch) :]),
-        model=str(options.get("model") or ""), parameters=_parameters(run_dir / "best.keras"),
+        model=str(options.get("model") or ""), parameters=weight_count(run_dir / "best.keras"),
     )  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def _options(run_dir: Path) -> dict[str, Any]:
     return found
 
 
-def _parameters(path: Path) -> int | None:
+def weight_count(path: Path) -> int | None:
     """Size of the weights in best.keras: the trained ones, and a few that are not."""
     import io
     import zipfile

@@ -20,16 +20,18 @@ def start_tensorflow(
     precision: str = "float32",
     world: World | None = None,
     elastic_restart: bool = False,
+    without_gpu: bool = False,
 ) -> None:
     """Imports TensorFlow and creates its devices. TensorFlow's own remarks are hidden unless TF_CPP_MIN_LOG_LEVEL is set.
 
     seed: of all random numbers of Python, NumPy and Keras. precision: a Keras policy such as "mixed_bfloat16".
     world: its ranks share the machine. Each has a GPU to itself, or its part of the cores and of the memory.
     elastic_restart: in a later world of an elastic job, where the devices stay as they are.
+    without_gpu: leaves GPUs to others.
     """
     world = world or World()
     if not elastic_restart:
-        _make_devices(world, memory_limit_bytes)
+        _make_devices(world, memory_limit_bytes, without_gpu)
     world.devices_exist()
     import keras
 
@@ -38,7 +40,7 @@ def start_tensorflow(
     keras.mixed_precision.set_dtype_policy(precision)
 
 
-def _make_devices(world: World, memory_limit_bytes: int | None) -> None:
+def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: bool) -> None:
     """Imports TensorFlow, configures it, and lets it create its devices."""
     with quiet_native_log():
         import tensorflow as tf
@@ -49,6 +51,8 @@ def _make_devices(world: World, memory_limit_bytes: int | None) -> None:
             tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
             if world.local_size > 1:
                 tf.config.threading.set_intra_op_parallelism_threads(cores(world.local_size))
+            if without_gpu:
+                tf.config.set_visible_devices([], "GPU")
         if world.size > 1:
             share_host(world.local_size)
             _pin_gpu(tf, world)

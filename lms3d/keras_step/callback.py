@@ -25,7 +25,7 @@ import tensorflow as tf
 from lms3d.device import memory
 from lms3d.errors import InputError, StorageError
 from lms3d.files import write_text
-from lms3d.keras_step import report, settings
+from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import Attachment, attached, compilation, require_graph_step
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.step_log import StepStatistics
@@ -185,6 +185,7 @@ class LMS(keras.callbacks.Callback):
         self._rewritten = engine.prepare(
             function,
             "function",
+            on_device=on_device.observed(function, (), engine.settings.pool),
             limit_bytes=int(engine.settings.limit_bytes * tuning.TIGHTER**failed),
             slabs=before.slabs if failed and before else None,
         )
@@ -194,10 +195,11 @@ class LMS(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._attach("train")
-        self._training = True
+        self._training, self.statistics.epoch = True, None
         self._get_runner().begin_run()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.statistics.epoch = epoch + 1
         epochs = (self.params or {}).get("epochs")
         self._tell_length(epochs - epoch if epochs else None)
 
@@ -205,7 +207,7 @@ class LMS(keras.callbacks.Callback):
         self._attach_again("train")
 
     def on_train_end(self, logs: Any = None) -> None:
-        self._training = False
+        self._training, self.statistics.epoch = False, None
         self._detach("train")
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -241,7 +243,7 @@ class LMS(keras.callbacks.Callback):
         """Forget the rewritten steps and remove the swap files."""
         self._rewritten, self._compiled = None, None
         if self._runner is not None:
-            self._runner.engine.close()
+            self._runner.close()
             self._runner = None
 
     # -- the model's functions -------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from lms3d.swap.request import Settings, StepRequest
 from lms3d.swap.slabs import choice
 
 STEPS = ("train", "test", "predict")
+_ELSEWHERE = "GPU:0"  # the compute device of a machine that is not here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,7 @@ def plan_step(
     mapped: bool = True,
     with_floor: bool = True,
     effort_seconds: float | None = None,
+    machine: Machine | None = None,
     **tflms_parameters: Any,
 ) -> Planned:
     """What LMS would do to a step of `model`, without running it: does it fit, and at what cost?
@@ -86,6 +88,8 @@ def plan_step(
     effort_seconds: what the search may cost, by the price list of `swap.effort`; None: as much as it can use. A run is granted
         what its length is worth, and may make another plan.
 
+    machine: the GPU to plan for, as speeds, in place of what is here; `memory_limit` must say what it has. Nothing is measured.
+
     Of the report: `unedited_limit_bytes` and `floor_bytes`, the smallest limits without and with LMS; `predicted_peak_bytes` and
     `predicted_step_seconds` under the plan, `unedited_peak_bytes` and `unedited_step_seconds` without. A limit below the floor
     is no error here: the plan is then the one with the smallest peak, and `floor_bytes` is above `limit_bytes`.
@@ -99,10 +103,12 @@ def plan_step(
     _require_step(model, step)
     input_spec = batch_spec(input_spec)
     parameters = parameters_of(tflms_parameters)
+    device = memory.compute_device() if machine is None else _ELSEWHERE
     asked = settings.of(
-        memory_limit, tier, planner_of(planner, parameters), parameters, slabs=choice.parse(slabs), hypothetical=True
-    )
-    engine = Engine(asked, compute_device=memory.compute_device(), swap_dir=swap_dir, mapped=mapped)
+        memory_limit, tier, planner_of(planner, parameters), parameters, slabs=choice.parse(slabs), hypothetical=True,
+        device=device,
+    )  # fmt: skip
+    engine = Engine(asked, compute_device=device, swap_dir=swap_dir, mapped=mapped, machine=machine)
     function = trace_step(model, step, input_spec)
     ask = partial(
         engine.choose, function, step, on_device.supposed(function, input_spec, asked.pool), with_floor=with_floor,

@@ -55,7 +55,8 @@ class Report(Prediction):
     """A prediction and what was measured under the plan, of one traced step.
 
     limit_bytes: the limit in force, whatever the plan was made for. change: what the rewrite inserted.
-    measured_peak_bytes: the largest of all steps; measured_step_seconds: the median after the first. None: nothing ran.
+    measured_peak_bytes: the largest of all steps; measured_step_seconds: the median after the first. None: nothing ran, or, of
+    the peak, so little that the process has not grown.
     plan: number of the plan in lms_stats.csv; rounds: every plan that was made for this step (see `adaptation`).
     """
 
@@ -165,9 +166,9 @@ def of(
     return Report(
         **{field.name: getattr(prediction, field.name) for field in fields(Prediction)},
         change=change,
-        measured_peak_bytes=statistics.peak_bytes(plan) if statistics else None,
+        measured_peak_bytes=statistics.peak_bytes(plan) or None if statistics else None,
         measured_step_seconds=statistics.median_seconds(plan) if statistics else None,
-        steps_measured=len(statistics.of_plan(plan)) if statistics else 0,
+        steps_measured=statistics.steps_of(plan) if statistics else 0,
         plan=plan,
         rounds=tuple(rounds),
     )

@@ -25,13 +25,15 @@ def of(
     *,
     slabs: Wanted = choice.AUTO,
     hypothetical: bool = False,
+    device: str | None = None,
 ) -> Settings:
     """memory_limit: None is the limit that was set, else what the device has. planner: a name in `PLANNERS`.
 
     hypothetical: nothing will run, so the limit may be above the one that was set, and counts as one that is in force.
+    device: the compute device, such as "GPU:0"; None: that of this machine.
     InputError for names that are unknown, and for a limit above the hard limit.
     """
-    device, hard = memory.compute_device(), memory.current_limit()
+    device, hard = device or memory.compute_device(), memory.current_limit()
     limit = memory.device_memory_bytes() if memory_limit is None else parse_size(memory_limit)
     if not hypothetical and hard is not None and limit > hard:
         raise InputError(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import os
 import statistics
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +29,49 @@ COLUMNS = (
     "swap_ins",
     "recomputed_ops",
     "voxels_per_second",
+    "epoch",
+    "host_bytes_in_use",
+    "host_peak_bytes",
 )
+"""Empty where nobody tells: seconds of transfers of a tier that does not measure them, the epoch outside of `fit`, host bytes but
+on Linux."""
+
+
+KEPT_SECONDS = 1000
+"""Step times of a plan that its median is taken of: its latest. A run may have millions of steps."""
+
+
+@dataclass
+class PlanFigures:
+    """What is kept of the steps of one plan. seconds: the latest, without the first ones if there are more."""
+
+    steps: int = 0
+    peak_bytes: int = 0
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_SECONDS))
+
+    def add(self, row: Mapping[str, float | int | str], warm_up: int) -> None:
+        if self.steps == warm_up:
+            self.seconds.clear()
+        self.steps += 1
+        self.peak_bytes = max(self.peak_bytes, int(row["peak_bytes"]))
+        self.seconds.append(float(row["seconds"]))
 
 
 class StepStatistics:
-    """One row per step. The first `warm_up` steps of each plan (tracing, caches) are left out of the averages.
+    """One row per step in a file, and the figures of each plan. The first `warm_up` steps of each plan (tracing, caches) are left
+    out of the median.
 
     A resumed run appends to the file: numbers of steps and plans continue, and the file keeps its columns. A file that cannot
-    be written is reported once and not tried again; training goes on. rows: the steps of this process.
+    be written is reported once and not tried again; training goes on. steps: that this process has added. epoch: of the rows to
+    come, from 1; None outside of `fit`.
     """
 
     def __init__(self, file: str | Path | None = None, *, warm_up: int = 1) -> None:
         self.file = None if file is None else Path(file)
         self.warm_up = warm_up
-        self.rows: list[dict[str, float | int | str]] = []
+        self.steps = 0
+        self.epoch: int | None = None
+        self._figures: dict[int, PlanFigures] = {}
         self._columns: Sequence[str] = COLUMNS
         self._steps, self._plans = -1, 0  # last numbers given
         if self.file is not None and self.file.exists():
@@ -51,11 +82,18 @@ class StepStatistics:
         self._plans += 1
         return self._plans
 
+    @property
+    def next_step(self) -> int:
+        """The number of the row that comes next."""
+        return self._steps + 1
+
     def add(self, row: Mapping[str, float | int | str]) -> None:
-        """Number a row, keep it and append it to the file."""
+        """Number a row, count it and append it to the file."""
         self._steps += 1
-        full = {name: row.get(name, "") for name in COLUMNS} | {"step": self._steps}
-        self.rows.append(full)
+        self.steps += 1
+        known = dict(row) if self.epoch is None else {**row, "epoch": self.epoch}
+        full = {name: known.get(name, "") for name in COLUMNS} | {"step": self._steps}
+        self._figures.setdefault(int(row["plan"]), PlanFigures()).add(full, self.warm_up)
         if self.file is not None:
             self._try(self._append, self.file, full)
 
@@ -83,18 +121,21 @@ class StepStatistics:
                 self._plans = max(self._plans, _whole(row.get("plan")))
         _end_line(path)
 
-    def of_plan(self, plan: int) -> list[dict[str, float | int | str]]:
-        """The steps that ran under a plan."""
-        return [row for row in self.rows if row["plan"] == plan]
+    def forget(self, plan: int) -> None:
+        """The figures of a plan that will not run again."""
+        self._figures.pop(plan, None)
+
+    def steps_of(self, plan: int) -> int:
+        """How many steps ran under a plan."""
+        return self._figures[plan].steps if plan in self._figures else 0
 
     def peak_bytes(self, plan: int) -> int | None:
         """The largest peak of a plan's steps, the first ones included."""
-        return max((int(r["peak_bytes"]) for r in self.of_plan(plan)), default=None)
+        return self._figures[plan].peak_bytes if plan in self._figures else None
 
     def median_seconds(self, plan: int) -> float | None:
-        """The median step time after the warm-up; with fewer steps, of all of them."""
-        seconds = [float(r["seconds"]) for r in self.of_plan(plan)]
-        return statistics.median(seconds[self.warm_up :] or seconds) if seconds else None
+        """The median of the latest step times after the warm-up; with fewer steps, of all of them."""
+        return statistics.median(self._figures[plan].seconds) if plan in self._figures else None
 
 
 def _end_line(path: Path) -> None:

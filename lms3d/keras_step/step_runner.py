@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from lms3d.device import memory
+from lms3d.device import host_memory, memory
 from lms3d.errors import DoesNotFit, StorageError
 from lms3d.keras_step import on_device, report
 from lms3d.keras_step.adaptation import Feedback
@@ -35,6 +35,7 @@ from lms3d.swap.engine import Engine, Prepared
 from lms3d.swap.plan import Plan
 from lms3d.swap.prediction import does_not_fit
 from lms3d.swap.slabs.choice import Slabs
+from lms3d.swap.tensorflow import marks, surgery
 from lms3d.swap.tiers import TIERS
 from lms3d.units import format_size
 
@@ -54,7 +55,6 @@ class _Step:
     name: str
     prepared: Prepared | None = None
     earlier: Prepared | None = None
-    snapshot: Snapshot | None = None
 
 
 class StepRunner:
@@ -68,7 +68,9 @@ class StepRunner:
     def __init__(self, engine: Engine, statistics: StepStatistics, *, adapt: bool = True) -> None:
         self.engine, self.statistics, self.adapt = engine, statistics, adapt
         self.steps_left: int | None = None
-        self.steps: dict[tuple[str, str], _Step] = {}
+        self.steps: dict[tuple[str, str], _Step] = {}  # the one that ran last is last
+        self._snapshots: dict[str, Snapshot] = {}  # by kind: its steps have the same variables
+        self._largest: dict[str, tuple[Report, Plan]] = {}  # by kind, of the steps that were forgotten
         self.slabs: dict[str, Slabs] = {}
         self._account = Account()  # what planning has cost the run, for all its steps
         self._told_unknown_sizes = False
@@ -77,28 +79,32 @@ class StepRunner:
         """A `fit`, or an `evaluate` or `predict` outside of one, grants its own time for planning."""
         self._account.seconds = 0.0
 
+    def close(self) -> None:
+        """Forgets all steps and removes the swap files."""
+        while self.steps:
+            self._forget(self.steps.popitem()[1])
+        self.engine.close()
+
     def reports(self) -> list[tuple[Report, Plan]]:
-        """Of all kinds of steps and batch shapes."""
-        return [
-            (
-                report.of(
-                    step.prepared.prediction,
-                    change=step.prepared.change,
-                    plan=step.prepared.number,
-                    statistics=self.statistics,
-                    rounds=step.feedback.rounds,
-                ),
-                step.prepared.plan,
-            )
-            for step in self.steps.values()
-            if step.prepared is not None
-        ]
+        """Of all kinds of steps and batch shapes; of those that were forgotten, the largest of each kind."""
+        kept = [self._report(step, step.prepared) for step in self.steps.values() if step.prepared is not None]
+        return [*self._largest.values(), *kept]
+
+    def _report(self, step: _Step, prepared: Prepared) -> tuple[Report, Plan]:
+        told = report.of(
+            prepared.prediction,
+            change=prepared.change,
+            plan=prepared.number,
+            statistics=self.statistics,
+            rounds=step.feedback.rounds,
+        )
+        return told, prepared.plan
 
     def run(self, model: keras.Model, kind: str, batch: Any) -> Any:
         """One step ("train", "test", "predict") on a batch: nested tensors or arrays."""
         batch = tf.nest.map_structure(_as_tensor, batch)
         spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
-        step = self.steps.setdefault((kind, repr(spec)), _Step(kind, spec, self._new_feedback(kind), _name(kind, spec)))
+        step = self._step(kind, spec)
         started = time.perf_counter()
         if step.feedback.due:
             self._adapt(model, step, batch)
@@ -108,6 +114,28 @@ class StepRunner:
             self.steps_left -= 1
         return outputs
 
+    def _step(self, kind: str, spec: Any) -> _Step:
+        """The step for these shapes, known or new. Beyond `MOST_STEPS` the least recently used goes."""
+        key = (kind, repr(spec))
+        known = self.steps.pop(key, None)
+        self.steps[key] = step = known or _Step(kind, spec, self._new_feedback(kind), _name(kind, spec))
+        while len(self.steps) > tuning.MOST_STEPS:
+            self._forget(self.steps.pop(next(iter(self.steps))))
+        return step
+
+    def _forget(self, step: _Step) -> None:
+        if step.prepared is not None:
+            told, plan = self._report(step, step.prepared)
+            largest = self._largest.get(step.kind)
+            if largest is None or told.predicted_peak_bytes > largest[0].predicted_peak_bytes:
+                self._largest[step.kind] = told, plan
+        for prepared in (step.prepared, step.earlier):
+            if prepared is not None:
+                self.engine.discard(prepared)
+        for one in step.feedback.rounds:
+            if one.plan is not None:
+                self.statistics.forget(one.plan)
+
     def _run(self, model: keras.Model, step: _Step, batch: Any) -> tuple[Any, Prepared]:
         """The outputs, and what made them: out of memory, the step is planned again, `TRIES` times at most."""
         for attempt in range(tuning.TRIES):
@@ -115,7 +143,8 @@ class StepRunner:
             saved = self._save(step, prepared)
             averagings = gradients.begun(model)
             try:
-                return self._execute(prepared, batch), prepared
+                with marks.step(step.kind, self.statistics.next_step):
+                    return self._execute(prepared, batch), prepared
             except tf.errors.ResourceExhaustedError as error:
                 if self.engine.no_other_plan:
                     raise self._one_plan(step.kind, self.engine.no_other_plan) from error
@@ -174,6 +203,9 @@ class StepRunner:
     def _adapt(self, model: keras.Model, step: _Step, batch: Any) -> None:
         """The plan in use has been measured: keep it or go back, and try another one where a rule asks for it."""
         feedback = step.feedback
+        if feedback.changes_left and step.prepared and surgery.draws_by_itself(step.prepared.function.graph):
+            log.info("lms: the %s step draws random numbers of its own, which another plan would begin anew", step.kind)
+            feedback.changes_left = 0
         if feedback.judge():
             if step.earlier is not None:
                 self.engine.discard(step.earlier)
@@ -228,10 +260,10 @@ class StepRunner:
         final = self.engine.no_other_plan is not None or (empty and settings.pool == "none")
         if final and (empty or not TIERS[settings.tier].may_fail):
             return None
-        variables = prepared.function.graph.variables
-        if step.snapshot is None or not step.snapshot.is_of(variables):
-            step.snapshot = Snapshot(variables)
-        return step.snapshot.take()
+        variables, saved = prepared.function.graph.variables, self._snapshots.get(step.kind)
+        if saved is None or not saved.is_of(variables):
+            saved = self._snapshots[step.kind] = Snapshot(variables)
+        return saved.take()
 
     def _undo(self, step: _Step, saved: Snapshot) -> None:
         saved.restore()
@@ -240,6 +272,11 @@ class StepRunner:
             self._go_back(step)
             return
         assert step.prepared is not None, "it ran"
+        if self.statistics.steps_of(step.prepared.number) and surgery.draws_by_itself(step.prepared.function.graph):
+            log.warning(
+                "lms: the %s step draws random numbers of its own (tf.random), which begin anew now: results are not those of a "
+                "larger limit; keras.random with a SeedGenerator goes on where it was", step.kind,
+            )  # fmt: skip
         self.engine.discard(step.prepared)
         step.prepared = None
         budget = format_size(step.feedback.budget_bytes)
@@ -281,6 +318,7 @@ class StepRunner:
             "voxels_per_second": voxels / seconds,
         }
         row |= self.engine.take_counters()
+        row |= host_memory.resident_bytes()
         self.statistics.add(row)
         return row
 

@@ -65,6 +65,7 @@ class Averaging:
         self._link, self._compression = link, compression
         with tf.device("CPU:0"):
             self.count = tf.Variable(0, dtype=tf.int64, trainable=False, name="averagings")
+        link.count(lambda: int(self.count.numpy()))
 
     def __call__(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
         """Means over the ranks, None where there is no gradient. All ranks must pass the same shapes."""

@@ -1,9 +1,9 @@
-"""Notices at once that another rank has died, and within `SILENT_SECONDS` that one hangs; then ends this process.
+"""Notices at once that another rank has died, and within `SILENT_SECONDS` that one is stopped; then ends this process.
 
 Horovod reports a loss only at the next reduction, and the step before that may take minutes. So a thread of each rank keeps a
 TCP connection to rank 0, over which both ends send a line a second:
 
-    beat                    all is well
+    beat N                  all is well; this rank has begun N exchanges with the others (see `lateness`)
     bye                     leaves regularly, or with an error that all ranks share
     failed                  leaves with an error of its own, which it has reported
     lost RANK REASON        rank 0 to all: another rank is gone
@@ -27,12 +27,14 @@ from dataclasses import dataclass
 
 import psutil
 
+from lms3d.ranks.lateness import Late, Lateness
 from lms3d.ranks.world import World
 
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 35.0
 CONNECT_SECONDS = 5.0
 GRACE_SECONDS = 2.0  # for the main thread to end as it should; launchers kill the other ranks after 5 s
+FLUSH_SECONDS = 2.0
 GRACE_AFTER_ERROR_SECONDS = 30.0  # all ranks may be ending with the same error, and rank 0 saving
 
 
@@ -47,14 +49,26 @@ class Loss:
 
 
 class Watchdog:
-    """The thread of one rank; `close` it before the process leaves. on_loss: called at once, from the thread.
+    """The thread of one rank; `close` it before the process leaves.
+
+    on_loss: called at once, from the thread. begun: how many exchanges this rank has begun. on_late: called from the thread of
+    rank 0 when a rank keeps the others waiting; the job goes on.
 
     If the main thread does not close it soon after a loss, it ends the process with `exit_code`. Ranks that cannot be
     reached over TCP are left to Horovod's own, slower checks.
     """
 
-    def __init__(self, world: World, on_loss: Callable[[Loss], None], exit_code: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        on_loss: Callable[[Loss], None],
+        exit_code: int,
+        *,
+        begun: Callable[[], int] = lambda: 0,
+        on_late: Callable[[Late], None] = lambda late: None,
+    ) -> None:
         self.world, self._on_loss, self._exit_code = world, on_loss, exit_code
+        self._begun, self._on_late, self._lateness = begun, on_late, Lateness()
         self.loss: Loss | None = None
         self._found, self._ending = threading.Event(), threading.Event()
         self._selector = selectors.DefaultSelector()
@@ -122,7 +136,8 @@ class Watchdog:
                     self._accept(key.fileobj)  # type: ignore[arg-type]
                 else:
                     self._hear(key.data)
-            self._tell("beat")
+            self._tell(f"beat {self._exchanges()}")
+            self._look_for_late_ones()
             for peer in list(self._peers.values()):
                 if peer.silent_seconds > SILENT_SECONDS:
                     self._lose(Loss(peer.rank, f"it has not answered for {peer.silent_seconds:.0f} s"))
@@ -131,10 +146,24 @@ class Watchdog:
             if not self._ending.wait(GRACE_AFTER_ERROR_SECONDS if self.loss.told else GRACE_SECONDS):
                 _leave_now(self._exit_code)
 
+    def _exchanges(self) -> int:
+        """None of the errors of a process that ends may end this thread before it."""
+        with contextlib.suppress(Exception):
+            return self._begun()
+        return 0
+
+    def _look_for_late_ones(self) -> None:
+        if self.world.is_chief:
+            self._lateness.note(0, self._exchanges(), time.monotonic())
+            if (late := self._lateness.late(time.monotonic())) is not None:
+                self._on_late(late)
+
     def _hear(self, peer: _Peer) -> None:
         for line in peer.lines():
             word, *rest = line.split(" ", 3)
-            if word == "bye":
+            if word == "beat" and len(rest) == 1 and rest[0].isdecimal():
+                self._lateness.note(peer.rank, int(rest[0]), time.monotonic())
+            elif word == "bye":
                 self._forget(peer)
             elif word == "failed":
                 self._lose(Loss(peer.rank, "it ended with an error", told=True))
@@ -150,6 +179,7 @@ class Watchdog:
             self._found.set()
 
     def _forget(self, peer: _Peer) -> None:
+        self._lateness.forget(peer.rank)
         self._selector.unregister(peer.socket)
         self._peers.pop(peer.rank, None)
         peer.socket.close()
@@ -207,7 +237,14 @@ def _first_that_answers(addresses: list[str], port: int, greeting: bytes) -> soc
 
 
 def _leave_now(code: int) -> None:
-    """Ends the process without waiting for a step under way or for another rank."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """Ends the process without waiting for a step under way, for another rank, or for long for a terminal that takes no more."""
+    flushing = threading.Thread(target=_flush, daemon=True)
+    flushing.start()
+    flushing.join(FLUSH_SECONDS)
     os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()

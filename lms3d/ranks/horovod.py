@@ -11,7 +11,7 @@ import ctypes
 import hashlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import horovod.tensorflow as hvd
 import numpy as np
@@ -33,6 +33,8 @@ class Horovod:
         self._keys = itertools.count()  # of messages in the store
         self._heard = hashlib.sha256()  # all messages so far that did not go through Horovod
         self._devices_exist = False
+        self._exchanges = 0
+        self._counts: list[Callable[[], int]] = []
 
     def place(self) -> dict[str, int]:
         """rank, size, local_rank and local_size of this process."""
@@ -65,10 +67,21 @@ class Horovod:
                 "launcher (a firewall), and start again"
             )
 
+    # -- exchanges -----------------------------------------------------------------------------------------------------
+
+    def begun(self) -> int:
+        """How many exchanges this rank has begun: those below, and those of the steps. For any thread."""
+        return self._exchanges + sum(count() for count in self._counts)
+
+    def count(self, begun: Callable[[], int]) -> None:
+        """`begun` tells how many exchanges the steps of a model have begun."""
+        self._counts.append(begun)
+
     # -- values --------------------------------------------------------------------------------------------------------
 
     def gather(self, values: Sequence[float]) -> np.ndarray:
         """(ranks, values) float64, the same bits on every rank."""
+        self._exchanges += 1
         with tf.device("CPU:0"):
             row = tf.constant(np.asarray(values, np.float64)[None])
             return np.array(hvd.allgather(row, name="numbers"))
@@ -83,6 +96,7 @@ class Horovod:
 
     def mean(self, values: np.ndarray) -> np.ndarray:
         """Mean over the ranks of a float array of the same shape on each."""
+        self._exchanges += 1
         with tf.device("CPU:0"):
             return np.array(hvd.allreduce(tf.constant(values), op=hvd.Average, name="mean"))
 
@@ -95,6 +109,7 @@ class Horovod:
         return message
 
     def _through_tensorflow(self, message: bytes) -> bytes:
+        self._exchanges += 1
         with tf.device("CPU:0"):
             length = int(hvd.broadcast(tf.constant([len(message)], tf.int64), 0, name="length")[0])
             content = np.frombuffer(message, np.uint8) if self._is_chief else np.zeros(length, np.uint8)

@@ -5,12 +5,14 @@
 | a rank died, however                | all: the watchdog at once, Horovod at the next reduction, the launcher        |
 | a rank is stopped, a machine is gone | all: watchdog and Horovod after `WAIT_SECONDS`                                |
 | a rank fails with an error          | it reports the error before it leaves; the others end with it                |
-| a rank is only slow                 | nobody: ranks may plan, trace or read for as long as they need               |
+| a rank's main thread hangs          | rank 0, after two minutes or twenty times the usual: it names the rank        |
+| a rank is only slow                 | nobody else: ranks may plan, trace or read for as long as they need          |
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 from collections.abc import Iterator, MutableMapping
@@ -18,6 +20,7 @@ from collections.abc import Iterator, MutableMapping
 from lms3d import errors
 from lms3d.errors import RankLost
 from lms3d.ranks.heartbeat import SILENT_SECONDS, Loss, Watchdog
+from lms3d.ranks.lateness import Late
 from lms3d.ranks.world import World
 
 WAIT_SECONDS = round(SILENT_SECONDS)
@@ -65,7 +68,13 @@ def watched(world: World) -> Iterator[None]:
     if world.size == 1:
         yield
         return
-    watchdog = Watchdog(world, lambda loss: _tell(world, loss), RankLost.exit_code)
+    watchdog = Watchdog(
+        world,
+        lambda loss: _tell(world, loss),
+        RankLost.exit_code,
+        begun=lambda: 0 if world.link is None else world.link.begun(),
+        on_late=lambda late: _tell_late(world, late),
+    )
     farewell = "bye"
     try:
         yield
@@ -91,8 +100,10 @@ def _lost(world: World, watchdog: Watchdog) -> RankLost:
 
 
 def _bound_closing() -> None:
-    """Closing must not wait for a rank that is gone: after `LAST_SECONDS` the kernel ends this process."""
-    signal.alarm(LAST_SECONDS)
+    """Closing must not wait for a rank that is gone: after `LAST_SECONDS` this process ends with exit code 1, by a thread that
+    needs no Python lock; should that be gone already, the kernel ends it."""
+    faulthandler.dump_traceback_later(LAST_SECONDS, exit=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    signal.alarm(LAST_SECONDS + 5)
 
 
 def _tell(world: World, loss: Loss) -> None:
@@ -100,6 +111,14 @@ def _tell(world: World, loss: Loss) -> None:
     speaker = 1 if loss.rank == 0 else 0
     if world.rank == speaker and not loss.told:
         errors.say(f"error: {_message(world, loss)}")
+
+
+def _tell_late(world: World, late: Late) -> None:
+    errors.say(
+        f"rank {late.rank} of {world.size} keeps the others waiting: for {late.waited_seconds:.0f} s now, where exchange "
+        f"{late.exchange} was due after about {late.usual_seconds:.1f} s; the job waits. If that rank hangs, end its process: "
+        "the job then ends, and goes on from the last checkpoint with the same command and --resume"
+    )
 
 
 def _message(world: World, loss: Loss) -> str:

@@ -1,27 +1,25 @@
 """The columns of a segmentation score, by name: how they are measured, and how tables and box plots show them.
 
-    @column("volume_error_ml", title="volume error ml", unit="ml", larger_is_better=False)
-    def volume_error(prediction, truth, spacing_mm): ...
+    @column("surplus_ml", title="surplus ml", unit="ml", larger_is_better=False)
+    def surplus(pair): return (pair.counts[1] - pair.counts[0]) * pair.voxel_ml
 
-A column that is registered is measured, stored, summarised and tabulated with all others. Masks are (X, Y, Z) bool.
+A column that is registered is measured, stored, summarised and tabulated with all others. `pair` is a `pair.RegionPair`: masks,
+rules, and what several columns share (voxels in common, distances between surfaces, lesions), worked out once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from lms3d.registry import Registry
-from lms3d.scoring import masks
+from lms3d.scoring.pair import NAN, RegionPair
 
 SPACES = ("native", "cube")
 """The grid of the files, and the cube of the network."""
 
-Measure = Callable[[np.ndarray, np.ndarray, Sequence[float]], float]
-"""(prediction, truth, voxel size of the native grid in mm) -> value."""
+Measure = Callable[[RegionPair], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +34,13 @@ class Column:
     decimals: int = 3
     """In the Markdown table; CSV files have six."""
     larger_is_better: bool = True
+    perfect: float = NAN
+    """Its value where both masks are empty and that is counted; NaN where it is what was measured."""
 
     spaces: tuple[str, ...] = SPACES
     """Where it is measured. A column with a unit only in native space: a cube's voxels are no millimetres."""
-    on_request: bool = False
-    """Measured only where the caller asks for it by name: it is slow."""
+    in_table: bool = True
+    """Whether the Markdown table has its mean; CSV files and the report have all."""
     box_plot: bool = False
 
 
@@ -68,11 +68,104 @@ def column(name: str, **shown: Any) -> Callable[[Measure], Measure]:
     return add
 
 
-column("dice", title="Dice", box_plot=True)(lambda prediction, truth, _: masks.dice(prediction, truth))
-column("sensitivity", title="sensitivity")(lambda prediction, truth, _: masks.sensitivity(prediction, truth))
-column("specificity", title="specificity", decimals=4)(
-    lambda prediction, truth, _: masks.specificity(prediction, truth)
+@column("dice", title="Dice", box_plot=True, perfect=1.0)
+def dice(pair: RegionPair) -> float:
+    """2 |P and T| / (|P| + |T|); one empty 0, both empty as the rules say."""
+    common, predicted, true = pair.counts
+    return pair.nothing(1.0) if pair.both_empty else 2 * common / (predicted + true)
+
+
+@column("sensitivity", title="sensitivity", perfect=1.0)
+def sensitivity(pair: RegionPair) -> float:
+    """Share of the truth that was found, |P and T| / |T|."""
+    common, _, true = pair.counts
+    if pair.both_empty:
+        return pair.nothing(1.0)
+    return common / true if true else pair.rules.nothing_to_find
+
+
+@column("specificity", title="specificity", decimals=4)
+def specificity(pair: RegionPair) -> float:
+    """Share of the rest that was not marked, |not P and not T| / |not T|, of the whole grid; 1 where truth is everywhere."""
+    common, predicted, _ = pair.counts
+    others = pair.other_voxels
+    return (others - (predicted - common)) / others if others else 1.0
+
+
+@column("precision", title="precision", perfect=1.0)
+def precision(pair: RegionPair) -> float:
+    """Share of the prediction that is right, |P and T| / |P|; 0 where nothing was marked that should be."""
+    common, predicted, _ = pair.counts
+    if pair.both_empty:
+        return pair.nothing(1.0)
+    return common / predicted if predicted else 0.0
+
+
+_MM = {"unit": "mm", "decimals": 1, "larger_is_better": False, "perfect": 0.0}
+
+column("hd95_directed_mm", title="HD95 directed mm", **_MM)(lambda pair: pair.hd95("directed"))
+column("hd95_pooled_mm", title="HD95 pooled mm", **_MM)(lambda pair: pair.hd95("pooled"))
+column("hd95_area_mm", title="HD95 area mm", **_MM)(lambda pair: pair.hd95("area"))
+
+# Without `unit`, which is that of the value: a share. It needs millimetres all the same.
+column("nsd_half_mm", title="NSD 0.5 mm", spaces=("native",), perfect=1.0)(
+    lambda pair: pair.nsd(pair.rules.tolerances_mm[0])
 )
-column(
-    "hd95_mm", title="HD95 mm", unit="mm", decimals=1, larger_is_better=False, on_request=True
-)(masks.hausdorff95)  # fmt: skip
+column("nsd_one_mm", title="NSD 1 mm", spaces=("native",), perfect=1.0)(
+    lambda pair: pair.nsd(pair.rules.tolerances_mm[1])
+)
+
+_ML = {"unit": "ml", "decimals": 2, "in_table": False}
+
+column("truth_ml", title="truth ml", **_ML)(lambda pair: pair.counts[2] * pair.voxel_ml)
+column("prediction_ml", title="prediction ml", **_ML)(lambda pair: pair.counts[1] * pair.voxel_ml)
+
+
+@column("volume_difference_ml", title="volume difference ml", larger_is_better=False, **_ML)
+def volume_difference(pair: RegionPair) -> float:
+    """|volume of P - volume of T|."""
+    return abs(pair.counts[1] - pair.counts[2]) * pair.voxel_ml
+
+
+@column("volume_difference", title="volume difference / truth", larger_is_better=False, in_table=False, perfect=0.0)
+def relative_volume_difference(pair: RegionPair) -> float:
+    """(P - T) / T in volume, with its sign; NaN where truth is empty and the prediction is not."""
+    _, predicted, true = pair.counts
+    if pair.both_empty:
+        return pair.nothing(0.0)
+    return (predicted - true) / true if true else NAN
+
+
+@column("lesion_dice", title="lesion-wise Dice", spaces=("native",), perfect=1.0)
+def lesion_dice(pair: RegionPair) -> float:
+    """See `lesions`."""
+    return NAN if pair.lesions is None else pair.lesions.dice
+
+
+@column("lesion_hd95_mm", title="lesion-wise HD95 mm", **_MM)
+def lesion_hd95(pair: RegionPair) -> float:
+    """Of the kind that the rules name."""
+    return NAN if pair.lesions is None else pair.lesions.hd95_mm
+
+
+@column("lesion_f1", title="lesion F1", spaces=("native",), perfect=1.0)
+def lesion_f1(pair: RegionPair) -> float:
+    """2 TP / (2 TP + FP + FN)."""
+    if pair.lesions is None:
+        return NAN
+    counted = pair.lesions.found + pair.lesions.missed + pair.lesions.false
+    return pair.lesions.f1 if counted else pair.nothing(1.0)
+
+
+_COUNT = {"spaces": ("native",), "decimals": 2, "in_table": False}
+
+column("lesions_found", title="lesions found", **_COUNT)(
+    lambda pair: NAN if pair.lesions is None else pair.lesions.found
+)
+column("lesions_missed", title="lesions missed", larger_is_better=False, **_COUNT)(
+    lambda pair: NAN if pair.lesions is None else pair.lesions.missed
+)
+column("lesions_false", title="false lesions", larger_is_better=False, **_COUNT)(
+    lambda pair: NAN if pair.lesions is None else pair.lesions.false
+)
+column("both_empty", title="both empty", decimals=2, in_table=False)(lambda pair: float(pair.both_empty))

@@ -14,13 +14,22 @@ import tensorflow as tf
 class RegionDice(keras.metrics.Metric):
     """Mean over samples of 2 |P and T| / (|P| + |T|) for one region; both empty 1, one empty 0.
 
-    region_channels: the disjoint output channels whose union is the region. A voxel is predicted to be of the
-    channel with the largest probability, where that is at least 0.5. Temporaries are one channel large.
+    region_channels: the output channels whose union is the region. disjoint: they exclude each other, so a voxel is predicted to
+    be of the channel with the largest probability, where that is at least 0.5; else each counts where it is at least 0.5.
+    channels: how many of the prediction's are looked at; None: all. Temporaries are one channel large.
     """
 
-    def __init__(self, region_channels: Sequence[int], name: str = "region_dice", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        region_channels: Sequence[int],
+        *,
+        channels: int | None = None,
+        disjoint: bool = True,
+        name: str = "region_dice",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(name=name, **kwargs)
-        self.region_channels = tuple(region_channels)
+        self.region_channels, self.channels, self.disjoint = tuple(region_channels), channels, disjoint
         self.total = self.add_variable((), initializer="zeros", name="total")
         self.count = self.add_variable((), initializer="zeros", name="count")
 
@@ -31,10 +40,14 @@ class RegionDice(keras.metrics.Metric):
         self.count.assign_add(tf.cast(tf.size(scores), self.count.dtype))
 
     def _score(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """(B, ..., C), (B, ..., C) -> Dice (B,)."""
-        winner = tf.argmax(y_pred, axis=-1, output_type=tf.int32)
-        chosen = _any(tf.equal(winner, channel) for channel in self.region_channels)
-        predicted = chosen & (tf.reduce_max(y_pred, axis=-1) >= 0.5)
+        """(B, ..., C), (B, ..., C or more) -> Dice (B,)."""
+        y_pred = y_pred[..., : self.channels]
+        if self.disjoint:
+            winner = tf.argmax(y_pred, axis=-1, output_type=tf.int32)
+            chosen = _any(tf.equal(winner, channel) for channel in self.region_channels)
+            predicted = chosen & (tf.reduce_max(y_pred, axis=-1) >= 0.5)
+        else:
+            predicted = _any(y_pred[..., channel] >= 0.5 for channel in self.region_channels)
         true = _any(y_true[..., channel] > 0 for channel in self.region_channels)
         sizes = _volume(predicted) + _volume(true)
         return tf.where(sizes == 0, 1.0, tf.math.divide_no_nan(2 * _volume(predicted & true), sizes))
@@ -43,7 +56,12 @@ class RegionDice(keras.metrics.Metric):
         return tf.math.divide_no_nan(tf.convert_to_tensor(self.total), tf.convert_to_tensor(self.count))
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "region_channels": list(self.region_channels)}
+        return {
+            **super().get_config(),
+            "region_channels": list(self.region_channels),
+            "channels": self.channels,
+            "disjoint": self.disjoint,
+        }
 
 
 def _any(masks: Iterable[tf.Tensor]) -> tf.Tensor:

@@ -5,6 +5,7 @@ Both are (B, ..., C): truth 0 or 1 in any dtype, probabilities in 0..1. Both los
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -31,6 +32,26 @@ def dice_cross_entropy(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     The sum that nnU-Net uses (Isensee et al., arXiv:1809.10486), with sigmoids in place of its softmax.
     """
     return dice_loss(y_true, y_pred) + _cross_entropy(tf.convert_to_tensor(y_true), tf.cast(y_pred, tf.float32))
+
+
+HEAD_WEIGHTS = (1.0, 0.5, 0.25)
+"""Of the summed output and of the deeper heads, each of half the resolution of the one before: nnU-Net's halving weights."""
+
+
+def of_each_head(
+    loss: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], channels: int
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Deep supervision: the mean of `loss` over the heads, by HEAD_WEIGHTS.
+
+    The result takes truth (B, ..., channels) and the probabilities of all heads, (B, ..., channels * heads).
+    """
+
+    def mean(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        heads = tf.split(y_pred, y_pred.shape[-1] // channels, axis=-1)
+        weights = HEAD_WEIGHTS[: len(heads)]
+        return tf.add_n([w * loss(y_true, head) for w, head in zip(weights, heads, strict=True)]) / sum(weights)
+
+    return mean
 
 
 @tf.custom_gradient

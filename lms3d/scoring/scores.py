@@ -2,73 +2,124 @@
 
 Rows lie in a pandas DataFrame, NaN where a column was not measured. `summarise` gives the numbers of a box plot,
 `average_over_models` the LMS case study's mean over the models of one resolution.
+
+Where a region is empty in truth and prediction, programs differ: BraTS counts Dice 1, nnU-Net leaves the case out. Scores hold what
+the rules say; `counted` and `left_out` give them either way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lms3d.scoring import tables
+from lms3d.scoring import statistics, tables
 from lms3d.scoring.columns import COLUMNS, HEADLINE
+from lms3d.scoring.pair import CasePair
 
 KEYS = ["predictions", "case", "space", "region"]
 """predictions: label of the predictions folder, or of a group of models. space: one of `columns.SPACES`."""
 
-_GROUP = ["predictions", "space", "region"]
+CEILING = "ceiling_dice"
+"""Dice of the truth itself, resized to the cube of the predictions and back: what a perfect network would have. NaN where
+predictions come from no cube."""
+
+GROUP = ["predictions", "space", "region"]
 
 
-def score(
-    prediction: Mapping[str, np.ndarray],
-    truth: Mapping[str, np.ndarray],
-    *,
-    predictions: str,
-    case: str,
-    space: str,
-    spacing_mm: Sequence[float],
-    requested: Collection[str] = (),
-) -> list[dict[str, Any]]:
-    """A row for each region; `prediction` and `truth` map a region to its boolean mask (X, Y, Z).
-
-    spacing_mm: voxel size. requested: columns to measure beside those that always are.
-    """
-    measured = {
-        name: COLUMNS[name]
-        for name in COLUMNS.names
-        if space in COLUMNS[name].spaces and (name in requested or not COLUMNS[name].on_request)
-    }
+def score(pair: CasePair, *, predictions: str, case: str, space: str) -> list[dict[str, Any]]:
+    """A row for each region that the rules of `pair` score."""
+    measured = {name: COLUMNS[name] for name in COLUMNS.names if space in COLUMNS[name].spaces}
     return [
         {"predictions": predictions, "case": case, "space": space, "region": region}
-        | {name: one.measure(prediction[region], mask, spacing_mm) for name, one in measured.items()}
-        for region, mask in truth.items()
+        | {name: one.measure(of_region) for name, one in measured.items()}
+        for region, of_region in pair.regions.items()
     ]
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """The rows of `score`, with every column."""
-    return pd.DataFrame(list(rows), columns=[*KEYS, *COLUMNS.names]).astype(dict.fromkeys(COLUMNS.names, float))
+    """The rows of `score`, with every column, and `CEILING` where a row has it."""
+    rows = list(rows)
+    values = [*COLUMNS.names, *([CEILING] if any(CEILING in row for row in rows) else [])]
+    return pd.DataFrame(rows, columns=[*KEYS, *values]).astype(dict.fromkeys(values, float))
+
+
+def counted(scores: pd.DataFrame) -> pd.DataFrame:
+    """Both masks empty: a perfect score, whatever the rules say."""
+    empty = scores["both_empty"] == 1
+    perfect = {name: COLUMNS[name].perfect for name in COLUMNS.names if not np.isnan(COLUMNS[name].perfect)}
+    unmeasured = {name: scores[name].notna().any() for name in perfect}
+    return scores.assign(**{
+        name: scores[name].mask(empty & native_or_everywhere(scores, name), value)
+        for name, value in perfect.items()
+        if unmeasured[name] or name == HEADLINE
+    })  # fmt: skip
+
+
+def native_or_everywhere(scores: pd.DataFrame, name: str) -> pd.Series:
+    """Rows of a space in which the column is measured."""
+    return scores["space"].isin(COLUMNS[name].spaces)
+
+
+def left_out(scores: pd.DataFrame) -> pd.DataFrame:
+    """Without the rows in which both masks are empty."""
+    return scores[scores["both_empty"] != 1]
 
 
 def summarise(scores: pd.DataFrame) -> pd.DataFrame:
-    """A row for each (predictions, space, region), in the order in which they first occur: spread of the headline
-    column over the cases (standard deviation of the population), mean of all others."""
-    groups = scores.groupby(_GROUP, sort=False)
+    """A row for each (predictions, space, region), in the order in which they first occur: of the headline column the spread
+    over the cases (standard deviation of the population), the 95 % interval of the mean, and the mean with empty regions
+    counted and left out; of all others the mean."""
+    groups = scores.groupby(GROUP, sort=False)
     values = groups[HEADLINE]
+    both_ways = {
+        f"mean_{name}": way(scores).groupby(GROUP, sort=False)[HEADLINE].mean()
+        for name, way in (("empty_counted", counted), ("empty_left_out", left_out))
+    }
     summary = {
         "cases": groups.size(),
+        "n": values.count(),
+        "both_empty": groups["both_empty"].sum(min_count=1),
         "mean": values.mean(),
+        "low": values.apply(lambda one: statistics.interval_of_mean(one.to_numpy())[0]),
+        "high": values.apply(lambda one: statistics.interval_of_mean(one.to_numpy())[1]),
+        **({f"mean_{CEILING}": groups[CEILING].mean()} if CEILING in scores else {}),
         "std": values.std(ddof=0),
         "minimum": values.min(),
         "lower_quartile": values.quantile(0.25),
         "median": values.median(),
         "upper_quartile": values.quantile(0.75),
         "maximum": values.max(),
-        **{f"mean_{name}": groups[name].mean() for name in COLUMNS.names if name != HEADLINE},
+        **both_ways,
+        **{f"mean_{name}": groups[name].mean() for name in COLUMNS.names if name not in (HEADLINE, "both_empty")},
     }
-    return pd.DataFrame(summary).reset_index()
+    order = scores[GROUP].drop_duplicates()
+    return order.merge(pd.DataFrame(summary).reset_index(), on=GROUP, how="left")
+
+
+def spread_of_all(scores: pd.DataFrame) -> pd.DataFrame:
+    """A row for each (predictions, space, region, metric, empty): mean with its 95 % interval, median, quartiles.
+
+    empty: "rules", "counted" or "left out", for regions that are empty in truth and prediction.
+    """
+    rows = []
+    for way, table in (("rules", scores), ("counted", counted(scores)), ("left out", left_out(scores))):
+        for keys, group in table.groupby(GROUP, sort=False):
+            for name in COLUMNS.names:
+                values = group[name].dropna().to_numpy()
+                if name == "both_empty" or not len(values):
+                    continue
+                low, high = statistics.interval_of_mean(values)
+                quartiles = np.quantile(values, (0.25, 0.5, 0.75))
+                rows.append([
+                    *keys, name, way, len(values), int((group["both_empty"] == 1).sum()), values.mean(), low, high,
+                    values.std(), values.min(), *quartiles, values.max(),
+                ])  # fmt: skip
+    head = [*GROUP, "metric", "empty", "n", "both_empty", "mean", "low", "high", "std", "minimum", "lower_quartile", "median",
+            "upper_quartile", "maximum"]  # fmt: skip
+    return pd.DataFrame(rows, columns=head)
 
 
 def average_over_models(scores: pd.DataFrame, group_of: Mapping[str, str]) -> pd.DataFrame:
@@ -84,17 +135,25 @@ def average_over_models(scores: pd.DataFrame, group_of: Mapping[str, str]) -> pd
     )
 
 
-def to_markdown(summary: pd.DataFrame) -> str:
-    """The table of a summary, without the columns that were not measured."""
-    others = {name: COLUMNS[name] for name in COLUMNS.names if name != HEADLINE}
+def to_markdown(summary: pd.DataFrame, note: str = "") -> str:
+    """The table of a summary, without the columns that were not measured. note: the rules, below it."""
+    others = {name: COLUMNS[name] for name in COLUMNS.names if name != HEADLINE and COLUMNS[name].in_table}
     others = {name: one for name, one in others.items() if summary[f"mean_{name}"].notna().any()}
-    head = [*_GROUP, "cases", "mean ± std", "median (quartiles)", *(one.title for one in others.values())]
+    ceiling = f"mean_{CEILING}" in summary and summary[f"mean_{CEILING}"].notna().any()
+    head = [*GROUP, "cases", "both empty", "mean ± std", "95 %", "median (quartiles)", "empty left out"]
+    head += [*(["ceiling"] if ceiling else []), *(one.title for one in others.values())]
     rows = []
     for row in summary.to_dict("records"):
-        quartiles = f"{row['median']:.3f} ({row['lower_quartile']:.3f}-{row['upper_quartile']:.3f})"
+        quartiles = f"{_figure(row['median'])} ({_figure(row['lower_quartile'])}-{_figure(row['upper_quartile'])})"
         means = ((row[f"mean_{name}"], one.decimals) for name, one in others.items())
         rows.append([
-            *(row[key] for key in _GROUP), str(row["cases"]), f"{row['mean']:.3f} ± {row['std']:.3f}", quartiles,
-            *("" if np.isnan(mean) else f"{mean:.{decimals}f}" for mean, decimals in means),
+            *(row[key] for key in GROUP), str(row["cases"]), _figure(row["both_empty"], 0),
+            f"{_figure(row['mean'])} ± {_figure(row['std'])}", f"{_figure(row['low'])}-{_figure(row['high'])}", quartiles,
+            _figure(row["mean_empty_left_out"]), *([_figure(row[f"mean_{CEILING}"])] if ceiling else []),
+            *(_figure(mean, decimals) for mean, decimals in means),
         ])  # fmt: skip
-    return tables.markdown(head, rows)
+    return tables.markdown(head, rows) + (f"\n{note}\n" if note else "")
+
+
+def _figure(value: float, decimals: int = 3) -> str:
+    return "" if np.isnan(value) else f"{value:.{decimals}f}"

@@ -29,6 +29,7 @@ class Machine:
     swap_share: seconds that a step loses for each second of a transfer that hides behind compute. Where the processor both
     computes and copies to the page cache, the step loses cores and memory bandwidth (`tuning.COPYING_SHARE`).
     op_table: measured costs by `Op.signature`; other ops are estimated.
+    rates: (op type, FLOP/s) of the types that do not run at `flops_per_second`.
     node_seconds: that a step loses for each swap-out and swap-in, whatever its size.
     mapped: the step may read swapped tensors where they lie (`Tier.can_map`), without memory of the device.
     """
@@ -41,12 +42,17 @@ class Machine:
     swap_share: float = 0.0
     node_seconds: float = 0.0
     mapped: bool = False
+    rates: tuple[tuple[str, float], ...] = ()
     op_table: Mapping[str, OpCost] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def transfer_price(self) -> float:
         """Seconds that a step takes longer for each second of transfer that hides behind compute."""
         return max(TRANSFER_PRICE, self.swap_share)
+
+    def rate(self, op_type: str) -> float:
+        """FLOP/s of ops of this type."""
+        return next((rate for kind, rate in self.rates if kind == op_type), self.flops_per_second)
 
 
 def op_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:
@@ -56,7 +62,7 @@ def op_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:
     if op.signature in machine.op_table:
         return machine.op_table[op.signature].seconds
     traffic_seconds = moved_bytes(graph, op) / machine.bytes_per_second
-    return machine.op_seconds + max(op.flops / machine.flops_per_second, traffic_seconds)
+    return machine.op_seconds + max(op.flops / machine.rate(op.type), traffic_seconds)
 
 
 def moved_bytes(graph: StepGraph, op: Op) -> int:

@@ -51,15 +51,24 @@ class Prepared:
 
 
 class Engine:
-    """Prepares functions for one compute device under one limit. `close` removes the swap files. mapped: see `LMS`."""
+    """Prepares functions for one compute device under one limit. `close` removes the swap files. mapped: see `LMS`.
+
+    machine: plan for this one, which need not be here: nothing is measured.
+    """
 
     def __init__(
-        self, settings: Settings, *, compute_device: str, swap_dir: str | Path | None = None, mapped: bool = True
+        self,
+        settings: Settings,
+        *,
+        compute_device: str,
+        swap_dir: str | Path | None = None,
+        mapped: bool = True,
+        machine: Machine | None = None,
     ) -> None:
         self.settings, self.compute_device, self.mapped = settings, compute_device, mapped
         self.swap_dir = None if swap_dir is None else Path(swap_dir)
         self._tier: Tier | None = None
-        self._machine: Machine | None = None
+        self._machine, self._elsewhere = machine, machine is not None
         TIERS[settings.tier].prepare(self.swap_dir)
 
     @property
@@ -138,7 +147,9 @@ class Engine:
         )
 
     def _with_ops(self, graph: StepGraph, machine: Machine, function: Function) -> tuple[StepGraph, Machine]:
-        """With the costs of single ops, measured where they are not known yet."""
+        """With the costs of single ops, measured where they are not known yet; as they are for a machine that is not here."""
+        if self._elsewhere:
+            return graph, machine
         in_use = tf.config.experimental.get_memory_info(self.compute_device)["current"]
         free = memory.device_memory_bytes() - in_use
         return op_costs.with_ops(graph, machine, function, device=self.compute_device, free_bytes=free)
@@ -237,7 +248,8 @@ class Engine:
         return {} if self._tier is None else self._tier.take_counters()
 
     def discard(self, prepared: Prepared) -> None:
-        """Give back the space that a function which will not run again has on the tier."""
+        """Give back the space that a function which will not run again has on the tier, and the memory of its graph."""
+        surgery.forget(prepared.function.graph)
         if self._tier is not None:
             self._tier.discard(prepared.function.graph)
 

@@ -144,17 +144,19 @@ class LiveStorages:
         self._pending = {root: len(store.readers) for root, store in self.stores.items()}
         # LIVE-5: what stays, and what an op took over, is not freed.
         self._stay = {root for root, store in self.stores.items() if store.resident or store.returned}
+        self._made: set[str] = set()  # a loop reads what comes round before it is made
 
     def begin(self, op: Op) -> Touched:
         """Allocate what `op` makes (LIVE-1); returns what `finish` needs."""
         inputs = () if op.type in METADATA_TYPES else op.inputs  # LIVE-4
         read = sorted({self.root_of[t] for t in inputs if self.root_of.get(t) in self.stores})
-        dying = [root for root in read if self._pending[root] == 1 and root not in self._stay]
+        dying = [root for root in read if self._pending[root] == 1 and root in self._made and root not in self._stay]
         reused = None
-        if dying and op.type in FORWARDING_TYPES:
+        if dying and op.type in FORWARDING_TYPES and op.on_device:
             whole = read_whole(self.graph, op, self.root_of)
             reused = forwarded(op, [(root, self.stores[root].bytes) for root in dying if root in whole])
         made = [t.name for t in op.outputs if t.name in self.stores and not self.stores[t.name].resident]
+        self._made.update(made)
         self.live_bytes += self._bytes(made)
         if reused is not None:  # LIVE-3
             self._stay.add(reused)
@@ -167,7 +169,9 @@ class LiveStorages:
         """Free the storages without remaining readers (LIVE-5)."""
         for root in touched.read:
             self._pending[root] -= 1
-        ended = [root for root in touched.read if self._pending[root] == 0 and root not in self._stay]
+        ended = [
+            root for root in touched.read if self._pending[root] == 0 and root in self._made and root not in self._stay
+        ]
         self.live_bytes -= self._bytes(ended) + self._bytes(touched.unread)
 
     def _bytes(self, found: list[str]) -> int:

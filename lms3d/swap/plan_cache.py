@@ -24,7 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lms3d import files
+from lms3d import files, json_values
 from lms3d.errors import DoesNotFit, StorageError
 from lms3d.swap import edit, planning, tuning
 from lms3d.swap.ir import StepGraph
@@ -104,7 +104,7 @@ def _load(path: Path, graph: StepGraph) -> Outcome | None:
         if not isinstance(outcome, DoesNotFit):
             edit.apply(graph, outcome[0])
             outcome = (outcome[0], replace(outcome[1], from_cache=True))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
         return None
     with contextlib.suppress(OSError):
         os.utime(path)  # PLAN-CACHE-4
@@ -130,7 +130,7 @@ def _to_json(outcome: Outcome) -> str:
 
 
 def _from_json(text: str) -> Outcome:
-    values = json.loads(text)
+    values = json_values.parse(text)
     if "does not fit" in values:
         return DoesNotFit(values["does not fit"], values["smallest_limit_bytes"])
     return Plan.from_dict(values["plan"]), Prediction.from_dict(values["prediction"])

@@ -7,6 +7,7 @@ SIM-2  Ops that move no data (identities, shapes, constants) take no time and ru
 SIM-3  Swap-outs and swap-ins run on one serial link each, as soon as they are ready, and overlap with compute.
 SIM-4  A swap-out holds its input until it is complete. A swap-in takes its memory when it starts.
 SIM-5  Buffers come and go by the rules of `liveness`.
+SIM-6  A loop runs once: its ops wait for what stands before them, not for what comes round.
 
 The real executor may run small ops side by side and picks among ready ops in its own order, so without a planned order
 the true peak may differ by some per cent.
@@ -67,11 +68,9 @@ class _Executor:
         after: list[list[int]] = [[] for _ in self.graph.ops]
         waits = []
         for i, op in enumerate(self.graph.ops):
-            sources = (
-                set()
-                if op.in_loop
-                else {index[producer_name(t)] for t in op.inputs} | {index[c] for c in op.control_inputs}
-            )
+            sources = {index[producer_name(t)] for t in op.inputs} | {index[c] for c in op.control_inputs}
+            if op.in_loop:  # SIM-6
+                sources = {source for source in sources if source < i}
             for source in sources:
                 after[source].append(i)
             waits.append(len(sources))

@@ -48,6 +48,10 @@ EXACT_SHARE = 0.25
 DESCENT_SHARE = 0.6
 """Share of what is left for the descents (PLAN-1, PLAN-2); the rest improves what they found. A margin, not measured."""
 
+FEWER_BYTES = (0.95, 0.85)
+"""Of the peak of a plan that has few enough bytes but whose pieces do not fit the pool: what is tried then. More: planning time
+for step time; `python -m experiments.torture_engine --kind limits`."""
+
 # -- effort --------------------------------------------------------------------------------------------------------
 
 LEAST_SECONDS = 3.0
@@ -128,6 +132,9 @@ MATTERS = 0.02
 
 TRIES = 5
 """Runs of one batch, each after out of memory with a tighter plan (TIGHTER ** 4 = 0.72 of the limit). Not measured."""
+
+MOST_STEPS = 32
+"""Prepared steps that are kept, one per kind and batch shapes: each holds a graph and files of its own. Not measured."""
 
 BATCHES_AHEAD = 2
 """Batches on the device beside the step's own: one ready, one being made; tests/data/test_stream.py."""
@@ -276,6 +283,10 @@ cores (`experiments.lms_overhead`): 0.16 s a step for 1.25 GB that takes 0.08 s 
 NODE_SECONDS = 5e-5
 """Of a call into the disk tier, whatever the bytes: 45 us of processor time for a swap-out, 10 us for a mapped read; 500 pairs of
 50 KB in a chain, on two cores with other work."""
+
+SMALL_COPIES = 100
+"""Copies of one number each way, one after the other, by which the host tier measures what a copy costs whatever its bytes: enough
+that the call of the function (0.1 ms) is small beside them. Two logical devices of one processor: 4 us a copy."""
 
 PROBE_BYTES, PROBE_FILES = 16 << 20, 8
 """Of one file, and how many: together more than a processor's caches, in less than a second."""

@@ -34,9 +34,40 @@ def chosen(given: dict[str, Any]) -> TrainConfig:
         if refused in given:
             option = "--" + refused.replace("_", "-")
             raise InputError(f"{option} is not for --task {name}, {choices.refusal}; leave {option} out")
+    _require_sense(options, given)
     for option, value, possible in (
         ("model", options.model, choices.models), ("loss", options.loss, choices.losses),
     ):  # fmt: skip
         if value not in possible:
             raise InputError(f"--{option} {value} is not for --task {name}; expected one of {', '.join(possible)}")
     return options
+
+
+def _require_sense(options: TrainConfig, given: dict[str, Any]) -> None:
+    """InputError where one option takes the sense from another."""
+    for option, needed, why in (
+        ("fold", options.folds, "without --folds there are none"),
+        ("symmetries", options.augment, "--no-augment shows samples as they are"),
+    ):
+        if option in given and not needed:
+            raise InputError(f"--{option} {given[option]}: {why}; leave one of them out")
+    if options.folds and options.fold >= options.folds:
+        last = options.folds - 1
+        raise InputError(f"--fold {options.fold} of --folds {options.folds}: expected 0 to {last}; choose one of these")
+    ways = [name for name in ("split", "folds", "validation_fraction") if given.get(name) is not None]
+    if len(ways) > 1:
+        first, second = (f"--{name.replace('_', '-')}" for name in ways[:2])
+        raise InputError(f"{first} and {second}: each says who validates; leave one of them out")
+    smallest = min(options.volume_shape())
+    if options.patch and options.patch > smallest:
+        whole = options.size_text().split(" of ")[-1]
+        raise InputError(f"--patch {options.patch}: expected at most the volume, {whole}; choose a smaller one")
+    if options.stages and options.patch:
+        raise InputError("--stages trains whole volumes and --patch parts of them; leave one of them out")
+    if options.stages and options.stages[-1][0] >= smallest:
+        last, own = options.stages[-1][0], options.size_text()
+        raise InputError(f"--stages: the last is {last}^3, and the run itself {own}; expected lower ones")
+    if options.start_from and not (options.start_from / "best.keras").is_file():
+        raise InputError(
+            f"--start-from {options.start_from}: found no best.keras there; expected the folder of a run that has finished an epoch"
+        )

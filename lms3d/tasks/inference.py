@@ -6,7 +6,7 @@ the widest layers alone may still not fit: LMS rewrites the inference graph as i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,25 +22,27 @@ if TYPE_CHECKING:
     from lms3d.keras_step.callback import LMS
 
 Predictor = Callable[[np.ndarray], np.ndarray]
-"""Normalised volume (N, N, N, 4) -> probabilities (N, N, N, C), or image (N, N, 3) -> probabilities (C,); all float32."""
+"""Normalised volume (A, B, C, 4) -> probabilities (A, B, C, outputs), or image (N, N, 3) -> (outputs,); all float32."""
 
 
 @contextmanager
 def network(
-    run_dir: Path, trained: TrainConfig, *, lms: bool | None, limit: int | None, slabs: str = "auto"
-) -> Iterator[Predictor]:
-    """Starts TensorFlow; yields the best network of a run as a function of one sample.
+    load: Callable[[], Any], trained: TrainConfig, *, lms: bool | None, limit: int | None, slabs: str = "auto",
+    first: bool = True,
+) -> Iterator[Predictor]:  # fmt: skip
+    """Starts TensorFlow; yields a trained network as a function of one sample.
 
-    lms, limit (bytes): None takes those that the run was trained with. slabs: see `LMS`; those of the training step are not
-    those that inference needs.
+    load: makes it, as `load_model` does, once TensorFlow runs. lms, limit (bytes): None takes those that the run was trained
+    with. slabs: see `LMS`; those of the training step are not those that inference needs. first: TensorFlow is not running yet.
     """
     from lms3d.device import startup
 
     limit = trained.memory_limit if limit is None else limit
-    startup.start_tensorflow(memory_limit_bytes=limit, precision=trained.precision)
-    model = load_model(run_dir / "best.keras")
+    if first:
+        startup.start_tensorflow(memory_limit_bytes=limit, precision=trained.precision)
+    model = load()
     with rewriter(trained, wanted=lms, limit=limit, slabs=slabs) as used:
-        predict = predictor(model, trained.resolution, lms=used)
+        predict = predictor(model, trained.sample_shape(len(model.input_shape) - 2), lms=used)
         if used is not None and used.report is not None and used.report.slabs:
             console.say(used.report.slabs_told())
         yield predict
@@ -82,23 +84,32 @@ def load_model(path: Path) -> Any:
     try:
         return keras.models.load_model(path, compile=False)
     except tf.errors.ResourceExhaustedError:
-        raise DoesNotFit(f"{path}: the weights alone need more memory than there is; raise --memory-limit") from None
+        raise weights_do_not_fit(path) from None
     except Exception as error:
         raise InputError(
-            f"{path}: found a model that cannot be loaded ({error}); expected what lms3d.train saves; train again"
+            f"{path}: found a model that cannot be loaded ({_first_line(error)}); expected what lms3d.train saves; train again"
         ) from None
 
 
-def predictor(model: Any, resolution: int, *, lms: Any = None) -> Predictor:
-    """`model` as a function of one volume or image, traced for batch 1 and the given resolution.
+def _first_line(error: Exception) -> str:
+    """Keras tells the whole configuration."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+
+
+def weights_do_not_fit(path: Path) -> DoesNotFit:
+    """path: of the file that they come from."""
+    return DoesNotFit(f"{path}: the weights alone need more memory than there is; raise --memory-limit")
+
+
+def predictor(model: Any, shape: Sequence[int], *, lms: Any = None) -> Predictor:
+    """`model` as a function of one volume or image, traced for batch 1 and a sample of `shape`, without channels.
 
     lms: an `lms3d.LMS` that rewrites the traced function, for less where it runs out of memory; None runs it unchanged.
     The function raises DoesNotFit when memory runs out.
     """
     import tensorflow as tf
 
-    axes = len(model.input_shape) - 2
-    spec = tf.TensorSpec((1, *(resolution,) * axes, model.input_shape[-1]), tf.float32)
+    spec = tf.TensorSpec((1, *shape, model.input_shape[-1]), tf.float32)
 
     def traced(failed: int = 0) -> Any:
         forward = tf.function(lambda image: model(image, training=False), autograph=False, jit_compile=False)
@@ -123,6 +134,8 @@ def predictor(model: Any, resolution: int, *, lms: Any = None) -> Predictor:
             raise error
         if last:
             advice = ("" if lms is not None else "try --lms, or ") + "raise --memory-limit"
-            raise DoesNotFit(f"inference at {resolution}^{axes} needs more memory than there is; {advice}") from None
+            raise DoesNotFit(
+                f"inference at {'x'.join(map(str, shape))} needs more memory than there is; {advice}"
+            ) from None
 
     return predict

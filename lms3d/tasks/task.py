@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lms3d.errors import InputError
 from lms3d.tasks.choices import Choices
 from lms3d.training import task as training
 
@@ -35,22 +36,59 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictRequest:
-    """One call of `lms3d.predict`."""
+class TrainedRun:
+    """A run whose network is applied, or a package made of one."""
 
     run_dir: Path
+    """Its folder, or the package's file."""
     trained: TrainConfig
     """The options of the run."""
     content: Mapping[str, Any]
-    """All of its config.json."""
+    """All of its config.json; of a package what its task has put there."""
     network: Callable[[], AbstractContextManager[Predictor]]
-    """Starts TensorFlow and opens the run's network. To be called once the input has been found in order."""
+    """Opens the run's network; of the first run of a request it starts TensorFlow. To be called once the input has been found in
+    order."""
+
+    @property
+    def name(self) -> str:
+        """For tables and figures."""
+        return self.run_dir.resolve().name.removesuffix(".lms3d")
+
+    @property
+    def default_output(self) -> Path:
+        """Where its predictions go. Beside a package there may be other packages, and the predictions of its run."""
+        if self.run_dir.is_dir():
+            return self.run_dir / "predictions"
+        return self.run_dir.with_name(f"{self.run_dir.name.removesuffix('.lms3d')}-predictions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest:
+    """One call of `lms3d.predict`."""
+
+    runs: tuple[TrainedRun, ...]
+    """One, or an ensemble whose probabilities are averaged."""
     data: Path | None
     """None: what the run validated or tested on."""
     labels: str | None
     output: Path
-    tta: bool
+    tta: str | None
+    """Symmetries over which predictions are averaged, one of `data.brats.symmetries.SETS`; "all" of an image are two."""
     progress: Progress
+    cases: Path | None = None
+    """A text file with the names of the cases to predict, one a line; None: all."""
+    remove_below_ml: float = 0.0
+    """Volume below which a connected component of the whole tumour is removed."""
+
+    @property
+    def run_dir(self) -> Path:
+        """Of the first run."""
+        return self.runs[0].run_dir
+
+    @property
+    def trained(self) -> TrainConfig:
+        """Options of the first run."""
+        return self.runs[0].trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +100,18 @@ class EvaluateRequest:
     """None: beside the predictions."""
     truth: str | None = None
     labels: str | None = None
-    hd95: bool = False
+    scoring: str | None = None
+    """Rules by name; None: those of the labels."""
+    prediction_labels: str | None = None
+    """Coding of the predictions; None: that of the truth."""
+    groups: tuple[tuple[str, tuple[Path, ...]], ...] = ()
+    """(name, predictions of its models, which differ in their seed), beside `predictions`."""
+    margin: float = 0.01
+    """Of Dice, within which two predictions count as equal."""
+    submission: Path | None = None
+    """Where to write the predictions as the challenge wants them, in place of scoring."""
+    worst: int = 6
+    """Cases on the page of the worst."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +134,10 @@ class Task(training.Task):
 
     choices: Choices
 
+    def target_shape(self, options: TrainConfig, model: keras.Model) -> Sequence[int]:
+        shape: Sequence[int] = model.output_shape[1:]
+        return shape
+
     def callbacks(self, model: keras.Model, material: Any, world: World) -> list[Any]:
         return []
 
@@ -101,6 +154,17 @@ class Task(training.Task):
         """Writes predictions to `request.output`; returns the title and the rows of the summary."""
         summary: tuple[str, dict[str, str]] = self._beside("predict").predict(request)
         return summary
+
+    def packaged(self, run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) -> dict[str, Any]:
+        """What a package says besides the options in `lms3d.tasks.packages.description`, as JSON values: "outputs",
+        which has their names, "channels" of the input, and how samples are prepared. content: of config.json. InputError where
+        the run cannot be packaged."""
+        raise InputError(f"{run_dir}: task {options.task} cannot be packaged; predict from the run itself")
+
+    def unpacked(self, said: Mapping[str, Any], options: TrainConfig, where: str) -> dict[str, Any]:
+        """What `predict` takes as the `content` of the run, from what `packaged` said. ValueError where it cannot be used.
+        where: the file, for messages."""
+        raise InputError(f"{where}: task {options.task} cannot be packaged; predict from the run itself")
 
     def recognises(self, path: Path) -> bool:
         """Whether `path`, a PREDICTIONS of `lms3d.evaluate`, holds predictions of this task."""

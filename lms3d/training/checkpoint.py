@@ -15,13 +15,13 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from lms3d import console
+from lms3d import console, json_values
 from lms3d.errors import InputError
 from lms3d.files import link_or_copy, replacing
 
@@ -101,8 +101,19 @@ def latest(path: Path) -> tuple[*Content, str]:
 def _content(stream: BinaryIO) -> Content:
     stream.seek(0)
     with np.load(stream, allow_pickle=False) as content:
+        _require_stored(content.zip.infolist(), stream)
         arrays = {name: content[name] for name in content.files}
-    return arrays, json.loads(arrays.pop(_STATE).tobytes())
+    state = json_values.parse(arrays.pop(_STATE).tobytes())
+    if not isinstance(state, dict):
+        raise Damaged(f"a checkpoint whose state is {str(state)[:60]}")
+    return arrays, state
+
+
+def _require_stored(members: Sequence[zipfile.ZipInfo], stream: BinaryIO) -> None:
+    """Damaged where members unfold to more than the file has: none that is written here is compressed."""
+    claimed, size = sum(one.file_size for one in members), stream.seek(0, os.SEEK_END)
+    if claimed > size:
+        raise Damaged(f"a checkpoint whose parts claim {claimed:,} bytes in {size:,}")
 
 
 def _content_of_members(stream: BinaryIO, path: Path) -> Content:

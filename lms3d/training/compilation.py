@@ -23,8 +23,12 @@ def compiled_model(
     import keras
 
     world = world or World()
-    model = task.network(options)
-    adam = keras.optimizers.Adam(world.learning_rate(options.learning_rate))
+    model = task.network(options, material)
+    adam = keras.optimizers.Adam(
+        world.learning_rate(options.learning_rate),
+        gradient_accumulation_steps=options.accumulate if options.accumulate > 1 else None,
+        use_ema=options.ema is not None, ema_momentum=_momentum(options),
+    )  # fmt: skip
     model.compile(
         optimizer=gradients.averaged(adam, world, options.gradient_compression),
         loss=task.loss(options, material),
@@ -33,3 +37,8 @@ def compiled_model(
     )
     model.optimizer.build(model.trainable_variables)
     return model
+
+
+def _momentum(options: TrainConfig) -> float:
+    """Of the moving average, for each step: Keras averages in every one, and --ema is told for each change of the weights."""
+    return options.ema ** (1 / options.accumulate) if options.ema is not None else 0.0

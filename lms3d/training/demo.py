@@ -7,6 +7,9 @@ from dataclasses import dataclass
 MIB, GIB = 2**20, 2**30
 TARGET_SECONDS = 13 * 60.0  # of the whole command, data and figures included
 LAST_SECONDS = 18 * 60.0  # after which it ends in any case
+STAGES = {64: 0.5, 96: 0.75}
+"""Resolution -> share of the time after which its stage ends, where the demonstration has a higher one: 64^3 learns in minutes what
+192^3 learns in hours."""
 VALIDATION_SHARE = 0.4  # seconds of a validation step / seconds of a training step
 FIRST_STEP_SECONDS = 40.0  # tracing and planning, for training and for validation
 MOST_EPOCHS = 500
@@ -24,19 +27,20 @@ class Length:
     """Predicted time for all of it."""
 
 
-def memory_limit(resolution: int) -> int:
-    """A limit in bytes that these networks do not fit into without LMS from 96^3 on: 8 GiB at 192^3, less below."""
-    return max(700 * MIB, round(8 * GIB * (resolution / 192) ** 3 / MIB) * MIB)
+def memory_limit(voxels: int) -> int:
+    """A limit in bytes that these networks do not fit into without LMS from 96^3 voxels on: 8 GiB at 192^3, less below."""
+    return max(700 * MIB, round(8 * GIB * voxels / 192**3 / MIB) * MIB)
 
 
 def length(
-    step_seconds: float, training_steps: int, validation_steps: int, elapsed_seconds: float, epochs: int | None = None
-) -> Length:
+    step_seconds: float, training_steps: int, validation_steps: int, elapsed_seconds: float, epochs: int | None = None,
+    target_seconds: float = TARGET_SECONDS,
+) -> Length:  # fmt: skip
     """As many whole epochs as fit into the target; if none does, two short ones (one if a step is very slow).
 
     training_steps, validation_steps: of a whole epoch. epochs: asked for by the user; then nothing is cut.
     """
-    left = max(TARGET_SECONDS - elapsed_seconds - FIRST_STEP_SECONDS, 0.0)
+    left = max(target_seconds - elapsed_seconds - FIRST_STEP_SECONDS, 0.0)
     whole_epoch = step_seconds * (training_steps + VALIDATION_SHARE * validation_steps)
     if epochs is not None or left >= whole_epoch:
         count = epochs if epochs is not None else min(MOST_EPOCHS, int(left // whole_epoch))

@@ -42,8 +42,9 @@ def plan_step(
     *,
     with_floor: bool = False,
     effort_seconds: float | None = None,
+    **further: Any,
 ) -> Planned:
-    """What LMS would do to the training step with the options as they are; nothing is run."""
+    """What LMS would do to the training step with the options as they are; nothing is run. further: of `estimate.plan_step`."""
     import tensorflow as tf
 
     from lms3d.keras_step import estimate
@@ -51,10 +52,10 @@ def plan_step(
     batch = options.batch_size
     spec = (
         tf.TensorSpec((batch, *model.input_shape[1:]), tf.float32),
-        tf.TensorSpec((batch, *model.output_shape[1:]), task.target_dtype),
+        tf.TensorSpec((batch, *task.target_shape(options, model)), task.target_dtype),
     )
     asked = lms_arguments(options)
-    return estimate.plan_step(model, spec, with_floor=with_floor, effort_seconds=effort_seconds, **asked)
+    return estimate.plan_step(model, spec, with_floor=with_floor, effort_seconds=effort_seconds, **asked, **further)
 
 
 def estimate_step(options: TrainConfig, task: Task, model: keras.Model, *, with_floor: bool = False) -> Report:
@@ -98,11 +99,12 @@ def with_demonstration_limit(options: TrainConfig, task: Task) -> TrainConfig:
 
 
 def with_length(
-    options: TrainConfig, task: Task, model: keras.Model, training_steps: int, validation_steps: int
-) -> TrainConfig:
+    options: TrainConfig, task: Task, model: keras.Model, training_steps: int, validation_steps: int,
+    target_seconds: float = demo.TARGET_SECONDS,
+) -> TrainConfig:  # fmt: skip
     """Fills in epochs and steps. On the embedded data they are a demonstration's, whose duration is printed.
 
-    training_steps, validation_steps: of a pass over all cases.
+    training_steps, validation_steps: of a pass over all cases. target_seconds: since the process started, of a demonstration.
     """
     training = options.steps_per_epoch or training_steps
     validation = min(options.validation_steps or validation_steps, validation_steps)
@@ -110,7 +112,7 @@ def with_length(
     if options.data is None:
         planned = plan_step(options, task, model, effort_seconds=tuning.LEAST_SECONDS)
         seconds = demo.CAUTION * step_seconds(options, planned.prediction)
-        plan = demo.length(seconds, training, validation, elapsed_seconds(), options.epochs)
+        plan = demo.length(seconds, training, validation, elapsed_seconds(), options.epochs, target_seconds)
         epochs, training, validation = plan.epochs, plan.steps_per_epoch, plan.validation_steps
         say(
             f"Training {epochs} epochs of {training} steps takes about {format_seconds(plan.seconds)} "

@@ -53,6 +53,9 @@ class Schedule:
 
     plateau_patience: int = 10
 
+    decay: str = "plateau"
+    """"plateau", or "cosine" over all epochs."""
+
     warmup_epochs: int = 0
     """Epochs in which the rate grows from that of one rank to the model's own, which is that of all."""
 
@@ -81,7 +84,7 @@ class Run:
     full_rate: learning rate with all ranks taken together, once warmed up. logs: this rank's metrics in the epoch under way,
     as its last step left them. unfinished: running sums of the metrics, to be put back when an interrupted epoch begins again.
     callbacks: all of this run, in order. validation_batches: of the rank that has the most. saved: what `last/` holds, in
-    words, for messages.
+    words, for messages. before_saving: puts the weights in the model that belong into a snapshot.
     """
 
     def __init__(self, model: Any, data: Data, schedule: Schedule, job: Job, interrupt: Interrupt) -> None:
@@ -97,6 +100,7 @@ class Run:
         self.unfinished: Arrays = {}
         self.callbacks: Sequence[Any] = ()
         self.saved = "nothing was saved before"
+        self.before_saving: Callable[[], None] = lambda: None
         self._begin = 0.0
 
     def update(self, **changes: Any) -> None:
@@ -114,6 +118,7 @@ class Run:
 
     def save(self, model: Any, of_ranks: tuple[Arrays, ...] = ()) -> None:
         """Rank 0 writes a snapshot to `last/`; all ranks of an elastic job keep it."""
+        self.before_saving()
         if self.world.is_chief:
             run_state.take(model, self.state, of_ranks).write(self.dir)
         self.commit(model, of_ranks)

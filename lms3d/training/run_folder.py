@@ -78,14 +78,15 @@ def _taken(run_dir: Path, lock: RunLock, seconds: float = 0.0) -> bool:
     if not lock.take(writable_folder(run_dir, "--output"), seconds):
         return False
     if lock.locked:
-        for folder in (run_dir, checkpoint.path_in(run_dir).parent):
+        for folder in (run_dir, checkpoint.path_in(run_dir).parent, run_dir / "figures"):
             remove_partials(folder)
     return True
 
 
 def holds_results(run_dir: Path) -> bool:
     """Whether another run would overwrite results; a run that never finished an epoch has none."""
-    return bool(checkpoint.generations(run_dir)) or (run_dir / "best.keras").exists()
+    stages = run_dir.glob("stages/*/best.keras")
+    return bool(checkpoint.generations(run_dir)) or (run_dir / "best.keras").exists() or any(stages)
 
 
 def describe(
@@ -106,6 +107,17 @@ def describe(
     earlier = _sessions_before(run_dir, session) if resuming else []
     content = {**session, **more, **({"earlier_sessions": earlier} if earlier else {})}
     write_json(writable_folder(run_dir, "--output") / "config.json", content)
+
+
+def announce(run_dir: Path, options: TrainConfig, arguments: Sequence[str]) -> None:
+    """Writes config.json before there is anything to describe: a run that is stopped in a stage goes on with these options."""
+    if not (run_dir / "config.json").exists():
+        content = {
+            "options": options.to_json(),
+            "command": ["python", "-m", "lms3d.train", *arguments],
+            "versions": versions(),
+        }
+        write_json(writable_folder(run_dir, "--output") / "config.json", content)
 
 
 def _sessions_before(run_dir: Path, session: dict[str, Any]) -> list[dict[str, Any]]:
@@ -155,7 +167,8 @@ def _own_version() -> str:
 
 
 def _name(options: TrainConfig) -> str:
-    return f"{options.model}-{options.resolution}"
+    whole = "x".join(map(str, options.box)) if options.box else str(options.resolution)
+    return f"{options.model}-{whole}" + (f"-patch{options.patch}" if options.patch else "")
 
 
 def _other_run(run_dir: Path) -> InputError:
@@ -181,10 +194,16 @@ def _ours(run_dir: Path, lock: RunLock) -> bool:
 
 
 def _latest(given: dict[str, Any], chosen: Callable[..., TrainConfig]) -> Path | None:
-    name = re.escape(_name(chosen(given))) if {"task", "model", "resolution"} & given.keys() else ".*"
+    name = re.escape(_name(chosen(given))) if {"task", "model", "resolution", "box", "patch"} & given.keys() else ".*"
     saved = {
         path: max(one.stat().st_mtime for one in generations)
         for path in DEFAULT_PARENT.glob("*")
-        if re.fullmatch(rf"{name}(-\d+)?", path.name) and (generations := checkpoint.generations(path))
+        if re.fullmatch(rf"{name}(-\d+)?", path.name) and (generations := _generations(path))
     }
     return max(saved, key=saved.__getitem__, default=None)
+
+
+def _generations(run_dir: Path) -> list[Path]:
+    """The checkpoints of a run and of its stages."""
+    stages = [one for stage in run_dir.glob("stages/*") for one in checkpoint.generations(stage)]
+    return checkpoint.generations(run_dir) + stages

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from lms3d import json_values
 from lms3d.errors import InputError
 from lms3d.ranks import replicas, variables
 from lms3d.ranks.messages import sendable
@@ -106,13 +107,37 @@ class RunState:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], source: object) -> RunState:
-        """The inverse of `to_json`, also of earlier versions. InputError, which names `source`, for the very first ones."""
+        """The inverse of `to_json`, also of earlier versions. InputError, which names `source`, for the very first ones, and for
+        what none of them has written."""
+        try:
+            return cls._from_json(content, source)
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"{source} holds a state that this version of lms3d cannot use ({type(error).__name__}: {error}); resume with the "
+                "version that wrote it, or start another run, with another --output"
+            ) from None
+
+    @classmethod
+    def _from_json(cls, content: Mapping[str, Any], source: object) -> RunState:
         if "samples_per_step" not in content:
             raise InputError(
                 f"{source} is of a version of lms3d that is too early; start another run, with another --output"
             )
         known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
-        return cls(**{**known, "position": Position(*content["position"]), "rows": tuple(content["rows"])})
+        values = {**known, "position": Position(*content["position"]), "rows": tuple(content["rows"])}
+        json_values.require_types(values, cls)
+        json_values.require_types(vars(values["position"]), Position)
+        state = cls(**values)
+        if min(state.size, state.steps_per_epoch, state.samples_per_step) < 1 or state.position.step < 0:
+            raise ValueError("counts below 1")
+        floats_of_rows = [value for row in state.rows for value in row.values()]
+        if not all(isinstance(value, int | float) for value in floats_of_rows):
+            raise TypeError("rows without numbers")
+        if not all(isinstance(one, dict) for one in state.callbacks.values()):
+            raise TypeError("callbacks without names")
+        return state
 
 
 @dataclass(frozen=True, kw_only=True)

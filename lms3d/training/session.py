@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lms3d.keras_step.callback import LMS
     from lms3d.training.trainer import History
 
-STATS = "lms_stats.csv"
+STATS, AVERAGES = "lms_stats.csv", "lms_stats_average.csv"
 WARMUP_EPOCHS = 5  # with several ranks, as in the CheXNet article
 
 
@@ -43,6 +43,17 @@ class Session:
     resuming: bool
     profile: tuple[int, int, int] | None
     arguments: tuple[str, ...]
+    whole: Path | None = None
+    """The folder of the run that this is a stage of."""
+    time_share: float = 1.0
+    """Of a demonstration's time, after which this ends."""
+    stats_average: int | None = None
+    """Write averages of the steps' figures, too, without so many first steps of each plan."""
+
+    @property
+    def command_dir(self) -> Path:
+        """The folder that `--output` names."""
+        return self.whole or self.run_dir
 
     @property
     def demonstrating(self) -> bool:
@@ -65,23 +76,28 @@ def agree(choose: Callable[[], Session], lock: RunLock, world: World, memory: Me
     return session
 
 
-def train(session: Session, task: Task, world: World, memory: Memory | None) -> None:
-    """Prepares, trains, draws and summarises."""
-    options = needs.with_demonstration_limit(session.options, task)
+def train(session: Session, task: Task, world: World, memory: Memory | None, *, again: bool = False) -> None:
+    """Prepares, trains, draws and summarises. again: TensorFlow runs already, and its devices stay as they are."""
+    options = session.options
     world.from_chief(lambda: _require_writable(options, session.run_dir))
     _require_writable(options, session.run_dir)
     elastic_restart = memory is not None and memory.resuming
     continuing = session.resuming or elastic_restart
     if continuing:
-        options = replace(options, weights=None)  # a checkpoint has them all
+        options = replace(options, weights=None, start_from=None)  # a checkpoint has them all
     with console.progress() as report:
         material = task.prepare(options, session.run_dir, session.resuming, world, report)
-    limit = _start_tensorflow(options, world, elastic_restart=elastic_restart)
+    if not world.is_chief:
+        options = replace(options, weights=None, start_from=None)  # they come from rank 0
+    limit = _start_tensorflow(options, world, elastic_restart=elastic_restart or again)
     if world.is_chief and not continuing:  # of a run here that never finished an epoch
-        (session.run_dir / STATS).unlink(missing_ok=True)
+        for name in (STATS, AVERAGES):
+            (session.run_dir / name).unlink(missing_ok=True)
     with _network(options, task, limit, material=material, world=world) as model:
         # On every rank, since the prediction builds the metrics; rank 0's clock decides.
-        options = world.everyone(needs.with_length(options, task, model, *_whole_epoch(options, material, world)))[0]
+        options = world.everyone(needs.with_length(
+            options, task, model, *_whole_epoch(options, material, world), session.time_share * demo.TARGET_SECONDS
+        ))[0]  # fmt: skip
         training = Training(session=session, options=options, task=task, material=material, world=world, memory=memory)
         world.from_chief(training.require_profile)
         if world.is_chief:
@@ -138,7 +154,12 @@ class Training:
         """
         given = self.session.options
         lengths = {name: getattr(given, name) for name in ("epochs", "steps_per_epoch", "validation_steps")}
-        kept = replace(self.options, weights=given.weights, **({} if self.session.demonstrating else lengths))
+        kept = replace(
+            self.options,
+            weights=given.weights,
+            start_from=given.start_from,
+            **({} if self.session.demonstrating else lengths),
+        )
         run_folder.describe(
             self.session.run_dir, kept, self.session.arguments, resuming=self.session.resuming,
             device=device_memory.compute_device(), limit_bytes=limit_bytes, **self.material.described,
@@ -154,7 +175,7 @@ class Training:
         if report is None:  # a resumed run may have had nothing left to do
             report = needs.estimate_step(self.options, self.task, model, with_floor=True)
         run_dir = self.session.run_dir
-        title = f"{self.options.model} at {self.options.resolution}$^{self.task.axes}$"
+        title = f"{self.options.model} at {self.options.size_text(self.task.axes)}"
         summary.draw(run_dir / "figures", title=title, report=report, history=history)
         self.task.finish(run_dir, self.options, model, self.material, report)
         rows = self.task.results(run_dir, history)
@@ -178,7 +199,8 @@ class Training:
             on_interrupt=lambda: console.say("Finishing this step, then saving; Ctrl-C again quits at once"),
         )  # fmt: skip
         guard = TimeGuard(
-            demo.LAST_SECONDS - needs.elapsed_seconds(), (schedule.validation_steps or 0) * demo.VALIDATION_SHARE
+            self.session.time_share * demo.LAST_SECONDS - needs.elapsed_seconds(),
+            (schedule.validation_steps or 0) * demo.VALIDATION_SHARE,
         )
         with console.progress(keep=False) as report:
             callbacks = [order.with_place(order.Place.LMS, lms), *self.task.callbacks(model, self.material, world)]
@@ -189,10 +211,20 @@ class Training:
             try:
                 return trainer.train(model, self._data(), schedule, job, callbacks), guard.reached
             except Interrupted as stop:
-                raise Interrupted(f"{stop}; all is saved, go on with: {run_folder.resume_command(run_dir)}") from None
+                raise Interrupted(
+                    f"{stop}; all is saved, go on with: {run_folder.resume_command(self.session.command_dir)}"
+                ) from None
             finally:
                 if lms.report is not None and world.is_chief:
                     lms.write(run_dir)
+                    self._write_averages()
+
+    def _write_averages(self) -> None:
+        from lms3d.keras_step import step_averages
+
+        run_dir, warm_up = self.session.run_dir, self.session.stats_average
+        if warm_up is not None:
+            step_averages.write(run_dir / STATS, run_dir / AVERAGES, warm_up=warm_up)
 
     def _schedule(self) -> Schedule:
         options = self.options
@@ -204,7 +236,7 @@ class Training:
         return Schedule(
             epochs=options.epochs, steps_per_epoch=options.steps_per_epoch, validation_steps=options.validation_steps,
             batch_size=options.batch_size, patience=options.patience, plateau_factor=factor, plateau_patience=patience,
-            warmup_epochs=warmup_epochs,
+            warmup_epochs=warmup_epochs, decay=options.schedule,
         )  # fmt: skip
 
     def _data(self) -> Data:
@@ -212,7 +244,7 @@ class Training:
         share = len(world.share(range(material.validation_count)))  # without borrowed samples
         return Data(
             training=lambda first_sample: material.training(first_sample, world), validation=material.validation(world),
-            validation_weight=min(share, (self.options.validation_steps or 0) * self.options.batch_size),
+            validation_weight=min(share, (self.options.validation_steps or 0) * validation_batch(self.options)),
         )  # fmt: skip
 
 
@@ -220,7 +252,7 @@ class Training:
 def _network(options: TrainConfig, task: Task, limit_bytes: int, **more: Any) -> Iterator[keras.Model]:
     """The compiled network. Running out of memory in the block becomes DoesNotFit, with the smallest limits."""
     made: list[keras.Model] = []
-    job = f"{options.model} at {options.resolution}^{task.axes}, batch {options.batch_size},"
+    job = f"{options.model} at {options.size_text(task.axes)}, batch {options.batch_size},"
     with out_of_memory.explained(
         job, limit_bytes, options.lms, lambda: needs.estimate_step(options, task, made[0], with_floor=True)
     ):
@@ -244,8 +276,13 @@ def _whole_epoch(options: TrainConfig, material: Material, world: World) -> tupl
     """Training and validation steps of a pass over all data."""
     return (
         world.training_steps(material.training_count, options.batch_size),
-        world.validation_steps(material.validation_count, options.batch_size),
+        world.validation_steps(material.validation_count, validation_batch(options)),
     )
+
+
+def validation_batch(options: TrainConfig) -> int:
+    """Samples of a validation step."""
+    return options.validation_batch_size or options.batch_size
 
 
 def _require_writable(options: TrainConfig, run_dir: Path) -> None:

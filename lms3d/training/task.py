@@ -63,17 +63,23 @@ class Task(Protocol):
     ) -> Material:
         """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
 
-    def network(self, options: TrainConfig) -> keras.Model:
-        """Freshly initialised, not compiled: x of a batch -> (B, ...) of probabilities, both float32 unless the policy differs."""
-
-    def loss(self, options: TrainConfig, material: Any) -> Any:
-        """For `compile`: a function (y, prediction) -> float32, one number or one per sample, or a `keras.losses.Loss`.
+    def network(self, options: TrainConfig, material: Any) -> keras.Model:
+        """Freshly initialised, not compiled: x of a batch -> (B, ...) of probabilities, both float32 unless the policy differs.
 
         material: what `prepare` returned; None where only the cost of a step matters.
         """
 
+    def target_shape(self, options: TrainConfig, model: keras.Model) -> Sequence[int]:
+        """Of y in a batch, without the batch."""
+
+    def loss(self, options: TrainConfig, material: Any) -> Any:
+        """For `compile`: a function (y, prediction) -> float32, one number or one per sample, or a `keras.losses.Loss`.
+
+        material: as of `network`.
+        """
+
     def metrics(self, options: TrainConfig, material: Any) -> list[Any]:
-        """For `compile`: Keras metrics of (y, prediction). material: as of `loss`."""
+        """For `compile`: Keras metrics of (y, prediction). material: as of `network`."""
 
     def callbacks(self, model: keras.Model, material: Any, world: World) -> list[Any]:
         """Of this task alone. They stand at `Place.TASK`: in the logs of an epoch they find means over the ranks."""

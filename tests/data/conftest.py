@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from data.brats import cache, layouts
+from data.brats.preprocess import cube
 from data.phantoms import brains
 from tests.data.small_data import random_case, write_case
 
@@ -24,7 +25,7 @@ def data_set(tmp_path: Path) -> Path:
 def small_cache(data_set: Path, tmp_path: Path) -> cache.Cache:
     """The random cases as cubes of 16^3."""
     cases, schema = layouts.find_cases(data_set)
-    return cache.build(cases, schema, 16, directory=tmp_path / "cache", workers=1)
+    return cache.build(cases, schema, cube(16), directory=tmp_path / "cache", workers=1)
 
 
 @pytest.fixture(scope="session")

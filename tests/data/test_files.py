@@ -1,7 +1,13 @@
 """Atomic writes, locks and folders that cannot be used."""
 
+import errno
+import fcntl
 import multiprocessing
 import os
+import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -159,8 +165,56 @@ def test_a_killed_holder_blocks_nobody(tmp_path):
         pass
 
 
+def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path, monkeypatch):
+    """What a library would put in the place of a lock stays when a process is killed, and blocks everybody for ever."""
+
+    def no_flock(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", no_flock)
+    with pytest.raises(DataError, match="found a file system without locks") as caught, files.lock(tmp_path / "x"):
+        pass
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_cache_root_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
     assert files.cache_root() == tmp_path
     monkeypatch.delenv("LMS3D_CACHE")
     assert files.cache_root() == Path.home() / ".cache" / "lms3d"
+
+
+def test_json_of_somebody_else_may_not_be_deep():
+    """Whatever the limit of recursion: a deeper text would end the process."""
+    assert files.parse_json(b'{"a": [1, {"b": []}]}') == {"a": [1, {"b": []}]}
+    for text in ("[" * 100_000, '{"a":' * 100_000):
+        with pytest.raises(ValueError, match="nested deeper than 100 levels"):
+            files.parse_json(text)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from data import files
+end = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "probe":
+    Path.unlink = end
+    files.writable_directory(sys.argv[1])
+make = files.new_directory if sys.argv[2] == "folder" else files.new_file
+with make(Path(sys.argv[1]) / "case") as temporary:
+    temporary.touch()
+    end()
+"""
+
+
+@pytest.mark.parametrize("at", ["probe", "file", "folder"])
+def test_the_next_process_sweeps_what_a_killed_one_left_and_nothing_else(tmp_path, at):
+    """Also where no lock is held, as beside a run's split.json."""
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path, at], check=False)
+    (left,) = tmp_path.iterdir()
+    living = tmp_path / left.name.replace(re.search(r"-(\d+)-", left.name)[0], f"-{os.getpid()}-")
+    elsewhere = tmp_path / left.name.replace(socket.gethostname()[:40], "elsewhere")
+    for path in (living, elsewhere):
+        path.touch()
+    files.write_json(tmp_path / "case.json", 1)
+    assert sorted(tmp_path.iterdir()) == sorted([living, elsewhere, tmp_path / "case.json"])

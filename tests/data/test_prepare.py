@@ -1,5 +1,6 @@
 """`python -m data.prepare`: what a newcomer sees."""
 
+import errno
 import json
 import os
 import subprocess
@@ -27,7 +28,7 @@ def test_from_the_command_line(data_set, tmp_path):
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
     assert done.returncode == 0, done.stderr
-    assert "5 cases, labels of brats2020, 0 without truth" in done.stdout
+    assert "5 cases of BraTS 2020, labels of brats2020, 0 without truth" in done.stdout
     built = Path(done.stdout.split("cache: ")[1].strip())
     assert len(json.loads((built / "index.json").read_text())["ids"]) == 5
 
@@ -71,6 +72,15 @@ def test_interrupted(data_set, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cache, "build", interrupt)
     assert main([str(data_set), "--resolution", "16"]) == 130
     assert "run again to go on" in capsys.readouterr().err
+
+
+def test_a_disk_that_fails_where_nobody_looks_is_one_line(data_set, capsys, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.EIO, "Input/output error", "/disk/cubes.lock")
+
+    monkeypatch.setattr("data.prepare.cache.build", fail)
+    assert main([str(data_set), "--workers", "1"]) == 2
+    assert "error: /disk/cubes.lock: found Input/output error; expected a disk that works" in capsys.readouterr().err
 
 
 def test_help(capsys):

@@ -76,3 +76,63 @@ def test_damaged_files(tmp_path, content, pattern):
 def test_fraction(fraction):
     with pytest.raises(DataError, match="between 0 and 1"):
         split.make(["a", "b"], 0, fraction)
+
+
+@given(id_sets, st.integers(0, 5), st.integers(0, 100))
+def test_a_patient_is_never_divided(ids, sharing, seed):
+    patients = {case_id: f"patient {int(case_id[-3:]) % (sharing + 2)}" for case_id in ids}
+    if len(set(patients.values())) < 2:
+        return
+    made = split.make(ids, seed, patients=patients)
+    split.require_undivided(made, patients, "here")
+    assert {*made.training, *made.validation} == ids
+
+
+def test_names_of_patients_do_not_matter():
+    ids = [f"case{number:02d}" for number in range(30)]
+    one = {case_id: f"a{number // 2}" for number, case_id in enumerate(ids)}
+    other = {case_id: f"{99 - number // 2}" for number, case_id in enumerate(ids)}
+    assert split.make(ids, 3, patients=one) == split.make(reversed(ids), 3, patients=other)
+    assert split.folds(one, {}, 4, 3) == split.folds(dict(reversed(other.items())), {}, 4, 3)
+
+
+def test_a_split_that_divides_a_patient_is_refused():
+    parts = split.Split(training=("a-1", "b"), validation=("a-2",))
+    split.require_undivided(parts, {}, "split.json")
+    with pytest.raises(DataError, match=r"split.json: found patient a in both parts \(a-1 trains, a-2 validates\)"):
+        split.require_undivided(parts, {"a-1": "a", "a-2": "a"}, "split.json")
+
+
+@given(id_sets, st.integers(1, 8), st.integers(2, 8), st.integers(0, 100), st.randoms())
+def test_folds(ids, sharing, count, seed, shuffler):
+    patients = {case_id: f"{int(case_id[-3:]) // sharing}" for case_id in ids}
+    strata = {case_id: "HGG" if int(case_id[-3:]) % 3 else "LGG" for case_id in ids}
+    if len(set(patients.values())) < count:
+        with pytest.raises(DataError, match="folds: found"):
+            split.folds(patients, strata, count, seed)
+        return
+    made = split.folds(patients, strata, count, seed)
+    assert sorted(case_id for one in made for case_id in one.validation) == sorted(ids)
+    for one in made:
+        assert sorted((*one.training, *one.validation)) == sorted(ids)
+        assert one.training
+        assert one.validation
+        split.require_undivided(one, patients, "fold")
+    shuffled = list(ids)
+    shuffler.shuffle(shuffled)
+    assert split.folds({case_id: patients[case_id] for case_id in shuffled}, strata, count, seed) == made
+
+
+@given(st.integers(10, 60), st.integers(2, 5), st.integers(0, 50))
+def test_folds_have_their_share_of_every_stratum(number, count, seed):
+    ids = [f"case{index}" for index in range(number)]
+    strata = {case_id: index % 3 for index, case_id in enumerate(ids)}
+    made = split.folds({case_id: case_id for case_id in ids}, strata, count, seed)
+    for label in range(3):
+        shares = [sum(strata[case_id] == label for case_id in one.validation) for one in made]
+        assert max(shares) - min(shares) <= 1
+
+
+def test_seeds_give_other_folds():
+    ids = {f"case{number}": f"case{number}" for number in range(25)}
+    assert len({split.folds(ids, {}, 5, seed)[0] for seed in range(10)}) > 5

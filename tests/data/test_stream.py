@@ -109,4 +109,17 @@ def test_the_order_of_samples_is_that_of_earlier_versions():
     """Their checkpoints say only how many samples were seen."""
     assert "".join(str(stream.sample_position(7, 10, g)) for g in range(20)) == "80713624598241379065"
     assert [pipelines.sample_flip(7, g) for g in range(12)] == [0, 0, 1, 0, 0, 1, 1, 1, 1, 1, 0, 0]
-    assert [pipeline.sample_symmetry(7, g) for g in range(12)] == [41, 2, 33, 28, 41, 7, 9, 15, 33, 43, 31, 38]
+    assert [pipeline.sample_symmetry(7, g, (16, 16, 16)) for g in range(12)] == [
+        41,
+        2,
+        33,
+        28,
+        41,
+        7,
+        9,
+        15,
+        33,
+        43,
+        31,
+        38,
+    ]

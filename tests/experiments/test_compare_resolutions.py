@@ -7,6 +7,7 @@ import json
 import pytest
 
 from experiments import compare_resolutions as compare
+from experiments import training_runs
 from lms3d.scoring import scores
 from lms3d.tasks.brats import evaluate, label_maps
 
@@ -14,6 +15,11 @@ from lms3d.tasks.brats import evaluate, label_maps
 def row(label: str, case: str, dice: float, region: str = "WT", space: str = "cube") -> dict:
     return {"predictions": label, "case": case, "space": space, "region": region, "dice": dice, "sensitivity": dice,
             "specificity": 1.0}  # fmt: skip
+
+
+def loss(command) -> float:
+    """The model of seed 4 is the best."""
+    return -0.9 if command[command.index("--seed") + 1] == "4" else -0.5
 
 
 @pytest.fixture
@@ -26,18 +32,19 @@ def commands(monkeypatch):
         def run(self, command):
             self.append(command)
             if len(self) == self.fail:
-                raise compare.CommandFailed(command, 3)
+                raise training_runs.CommandFailed(command, 3)
             if "lms3d.train" in command:
                 directory = compare.Path(command[command.index("--output") + 1])
                 directory.mkdir(parents=True)
-                (directory / "history.csv").write_text("epoch,seconds\n1,2.5\n2,3.5\n")
+                (directory / "split.json").write_text(directory.name)
+                (directory / "history.csv").write_text(f"epoch,seconds,val_loss\n1,2.5,-0.1\n2,3.5,{loss(command)}\n")
             else:
                 directory = compare.Path(command[-1])
                 (directory / "predictions").mkdir()
                 (directory / "predictions" / "predictions.json").write_text("{}")
 
     made = Commands()
-    monkeypatch.setattr(compare, "_run", made.run)
+    monkeypatch.setattr(compare, "run_command", made.run)
     monkeypatch.setattr(compare, "_write_split", lambda *_: None)
     labels = ["32-seed1", "48-seed1", "32-seed2", "48-seed2"]
     dice = dict(zip(labels, (0.5, 0.6, 0.7, 0.8), strict=True))
@@ -108,3 +115,20 @@ def test_low_must_be_lower(tmp_path, capsys):
 def test_differences_are_paired():
     found = scores.frame([row("32³", "a", 0.2), row("32³", "b", 0.6), row("48³", "a", 0.5), row("48³", "b", 0.5)])
     assert compare.differences(found, "32³", "48³") == [("cube", "WT", 0.4, 0.5, 1, 2)]
+
+
+def test_the_split_may_be_that_of_the_best_of_several_models(tmp_path, commands):
+    assert compare.main(arguments(tmp_path, "--split-models", "3", "--split-seed", "3")) == 0
+    searched = [command for command in commands if "--split" not in command and "lms3d.train" in command]
+    assert [command[command.index("--seed") + 1] for command in searched] == ["3", "4", "5"]
+    assert {command[command.index("--resolution") + 1] for command in searched} == {"32"}
+    assert (tmp_path / "out/split.json").read_text() == "seed4"
+    assert len([command for command in commands if "lms3d.train" in command]) == 3 + 4
+
+
+def test_data_are_prepared_as_the_case_study_did(tmp_path, commands):
+    assert compare.main(arguments(tmp_path)) == 0
+    for command in commands:
+        if "lms3d.train" in command:
+            assert command[command.index("--normalisation") + 1] == "global"
+            assert "--no-anti-alias" in command

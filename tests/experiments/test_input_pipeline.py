@@ -313,3 +313,54 @@ def test_a_real_rank_trains_and_waits(tmp_path, monkeypatch, capsys):
         assert 0 < float(row["waiting"]) < 1
         assert 0 < float(row["waiting_by_tf_data"]) < 1
         assert float(row["images_per_second"]) > 1
+
+
+def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
+    """A device that sleeps, and a network of one layer; in this process."""
+    import keras
+
+    import models
+    from experiments import training_runs
+    from experiments.feeding import orders, timeline, timeline_rank
+    from experiments.profiling import lanes, xplane
+
+    calls = []
+
+    def run(words):
+        calls.append(words[:3])
+        assert timeline_rank.main([words[-1]]) == 0
+
+    layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(14, activation="sigmoid")]
+    monkeypatch.setattr(models, "build", lambda _, input_shape: keras.Sequential([keras.Input(input_shape), *layers]))
+    monkeypatch.setattr(training_runs, "run", run)
+    monkeypatch.setattr(orders, "SHUFFLED", 4)  # or one filling would be enough for all steps
+    monkeypatch.setattr(shards, "SHARD_IMAGES", 40)
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
+    data = chests.write(tmp_path / "films", images=60, size=32, workers=1)
+    out = tmp_path / "out"
+    words = ["--timelines", "--kinds", "device", "training", "--orders", "old", "new", "--ranks", "1", "--steps", "6"]
+    words += ["--data", str(data), "--resolution", "32", "--training-resolution", "32", "--batch-size", "8"]
+    words += ["--output", str(out)]
+    assert input_pipeline.main(words) == 0, capsys.readouterr().err
+    with (out / "timelines.csv").open(newline="") as file:
+        found = {(row["kind"], row["order"]): row for row in csv.DictReader(file)}
+    assert set(found) == {(kind, order) for kind in timeline.TIMED for order in ("old", "new")}
+    for row in found.values():
+        assert 0 < float(row["busy_share"]) <= 1 - float(row["waiting_share"])
+    assert float(found["device", "old"]["data_share"]) > 0
+    trace = lanes.read(xplane.newest(out / "timelines" / "device-old"))
+    assert [step.number for step in trace.steps] == [timeline_rank.LEAD_STEPS + n for n in range(6)]
+    assert {span.name for span in trace.lanes[lanes.COMPUTE]} == {"device:Sleep"}
+    assert any(span.name.endswith(":ParseExampleV2") for span in trace.lanes[lanes.DATA])
+    trained = {span.name for span in lanes.read(xplane.newest(out / "timelines" / "training-old")).lanes[lanes.COMPUTE]}
+    assert any(name.endswith("MatMul") for name in trained)
+    assert not any(name.endswith(":ParseExampleV2") for name in trained)
+    text = (out / "timelines.md").read_text()
+    assert "| While training | new |" in text
+    assert "Rank 0 of 1, 6 steps each" in text
+    assert (out / "timelines.png").read_bytes()[:4] == b"\x89PNG"
+    assert (out / "timelines" / "device-new.trace.json").exists()
+    assert input_pipeline.main(words) == 0
+    assert (
+        calls == [[sys.executable, "-m", "experiments.feeding.timeline_rank"]] * 2
+    )  # one of each kind; the second call reads

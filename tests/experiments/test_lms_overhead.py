@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from experiments import lms_overhead
-from experiments.overhead import bench, figure, parts, process, results, schedule
+from experiments.overhead import bench, figure, over_resolution, parts, process, results, schedule
 from experiments.overhead.bench import Trainer
 from experiments.overhead.parts import MIB, Part, Result
 from lms3d.scoring.figures.style import plt
@@ -318,3 +318,50 @@ def test_every_block_of_the_network_is_recomputed(method):
     names = {type(layer).__name__ for layer in variants.build(method, "isensee2017", (16, 16, 16, 4)).layers}
     assert names & {"Block", "RecomputedBlock"}
     assert not names & {"InstanceNormalization", "JoinedConv3D", "LeakyReLU"}
+
+
+def rising(tmp_path, *words: str) -> int:
+    return lms_overhead.main(["--over-resolution", "--output", str(tmp_path / "out"), *words])
+
+
+def test_one_limit_over_rising_resolutions(tmp_path, child, capsys):
+    words = ("--resolutions", "96", "64", "--limits", "400MiB")
+    assert rising(tmp_path, *words) == 0
+    assert {part.limit_mib for part in child.made if part.steps} == {400}
+    assert {(part.method, part.limit_mib) for part in child.made if not part.steps} == {
+        (parts.NONE, 6400)
+    }  # the neighbours
+    with open(tmp_path / "out/over_resolution.csv", newline="") as file:
+        rows = {(row["method"], row["resolution"]): row for row in csv.DictReader(file)}
+    assert set(rows) == {(method, side) for method in over_resolution.METHODS for side in ("64", "96")}
+    far = rows[parts.LMS, "96"]
+    assert (far["resolution_factor"], far["ratio"], far["without_seconds"]) == ("3.375", "1.05", "2.0")
+    assert float(far["per_voxel"]) == pytest.approx(
+        1.05 / 3.375, abs=1e-6
+    )  # the imitation takes as long for any volume
+    text = (tmp_path / "out/over_resolution.md").read_text()
+    assert text in capsys.readouterr().out
+    assert "| LMS | 96³ | 3.38 |" in text
+    assert "| case study: TFLMS, V100, PCIe Gen3 | 192³ | 2.37 |  |  |  |  |  | 2.87 |" in text
+    assert "| case study: TFLMS, V100, NVLink 2.0 | 192³ | 2.37 |  |  |  |  |  | 1.26 |" in text
+    assert (tmp_path / "out/over_resolution.png").stat().st_size > 10_000
+    made = len(child.made)
+    assert rising(tmp_path, *words, "80") == 2  # a second limit
+    assert "--limits" in capsys.readouterr().err
+    assert rising(tmp_path, *words) == 0
+    assert len(child.made) == made  # all is there
+
+
+def test_where_nothing_fits_there_is_a_row_and_no_point(tmp_path, child):
+    assert rising(tmp_path, "--resolutions", "64", "--limits", "300MiB") == 0
+    with open(tmp_path / "out/over_resolution.csv", newline="") as file:
+        found = {row["method"]: (row["outcome"], row["ratio"]) for row in csv.DictReader(file)}
+    assert found[parts.TFLMS] == ("out of memory", "")
+    assert found[parts.LMS] == ("trained", "1.05")
+
+
+def test_the_slabs_of_a_child_are_told(tmp_path):
+    part = Part(method=parts.LMS, model="isensee2017", resolution=96, limit_mib=139)
+    Result(part=part, outcome="trained", report={"slabs": ((0, 16), (1, 8))}).save(tmp_path)
+    point = over_resolution.Point(result=Result.load(tmp_path / f"{part.name}.json"), factor=1.0, per_voxel=None)
+    assert "| 16/8 |" in over_resolution.table([point])

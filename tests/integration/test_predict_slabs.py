@@ -14,6 +14,7 @@ import pytest
 import models
 from data import split
 from data.brats import cache, layouts, normalise
+from data.brats.preprocess import cube
 from data.phantoms import brains as phantom
 from lms3d.config import TrainConfig
 
@@ -32,9 +33,9 @@ def predict(tmp_path_factory):
     split.save(split.Split(training=(shown,), validation=(unseen,)), run_dir / "split.json")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LMS3D_CACHE", str(cubes))
-        built = cache.build(*layouts.find_cases(brains), RESOLUTION, workers=1)
+        built = cache.build(*layouts.find_cases(brains), cube(RESOLUTION, anti_alias=True), workers=1)
     options = TrainConfig(data=brains, resolution=RESOLUTION, model="unet3d")
-    content = {"options": options.to_json(), "normalisation": normalise.fit(built, (shown,)).to_json()}
+    content = {"options": options.to_json(), "normalisation": normalise.fit("global", built, (shown,)).to_json()}
     (run_dir / "config.json").write_text(json.dumps(content))
     keras.utils.set_random_seed(0)
     shape = (RESOLUTION,) * 3 + (4,)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from data.phantoms import brains as phantom
+from experiments import profile
 from tests.lms3d.training.callbacks.test_progress import ops_profiled
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +48,9 @@ def train(environment):
 @pytest.fixture(scope="session")
 def straight(train, brains, tmp_path_factory) -> Path:
     run_dir = tmp_path_factory.mktemp("runs") / "straight"
-    done = train("--data", brains, *SMALL, "--epochs", 4, "--profile", "2:2-3", "--output", run_dir)
+    done = train(
+        "--data", brains, *SMALL, "--epochs", 4, "--profile", "2:2-3", "--stats-average", 1, "--output", run_dir
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return run_dir
@@ -71,6 +74,7 @@ def test_run_folder(straight):
     assert config["options"]["lms"] is True
     assert {"tensorflow", "keras", "python"} <= config["versions"].keys()
     assert len(config["data"]["fingerprint"]) == 64
+    assert config["labels"]["learnt"] == ["NCR", "ED", "ET"]
     split = json.loads((straight / "split.json").read_text())
     assert len(split["training"]) == 4
     rows = list(csv.DictReader((straight / "history.csv").read_text().splitlines()))
@@ -80,6 +84,30 @@ def test_run_folder(straight):
         assert (straight / name).stat().st_size > 100
     assert (straight / "figures/slice.png").read_bytes()[:4] == b"\x89PNG"
     assert not list(straight.rglob("*.partial*"))
+
+
+def test_figures_of_steps_and_their_averages(straight):
+    rows = list(csv.DictReader((straight / "lms_stats.csv").read_text().splitlines()))
+    assert [row["epoch"] for row in rows if row["kind"] == "train"] == [str(1 + i // 4) for i in range(16)]
+    assert {row["epoch"] for row in rows if row["kind"] == "test"} == {"1", "2", "3", "4"}
+    averages = list(csv.DictReader((straight / "lms_stats_average.csv").read_text().splitlines()))
+    of = {row["kind"]: row for row in averages}
+    warm_up = len({row["plan"] for row in rows if row["kind"] == "train"})
+    assert int(of["train"]["steps"]) == 16 - warm_up
+    assert float(of["train"]["seconds"]) < max(float(row["seconds"]) for row in rows if row["kind"] == "train")
+    assert int(of["train"]["host_peak_bytes"]) >= float(of["train"]["host_bytes_in_use"]) > 0
+
+
+def test_its_profile_is_read(straight, tmp_path):
+    assert profile.main([str(straight), "--output", str(tmp_path)]) == 0
+    (row,) = csv.DictReader((tmp_path / "profile.csv").read_text().splitlines())
+    steps = [
+        row["step"]
+        for row in csv.DictReader((straight / "lms_stats.csv").read_text().splitlines())
+        if row["epoch"] == "2"
+    ]
+    assert (row["steps"], row["first_step"]) == ("2", steps[1])
+    assert 0 < float(row["busy_share"]) <= 1
 
 
 def test_best_weights_load_without_further_ado(straight):
@@ -111,6 +139,16 @@ def test_interrupted_resumed_and_prolonged_it_ends_with_the_same_bits(train, bra
     with (run_dir / "lms_stats.csv").open(newline="") as file:
         steps = [int(row["step"]) for row in csv.DictReader(file)]
     assert steps == list(range(len(steps)))
+
+
+def test_with_swapped_tensors_it_ends_with_the_same_bits(train, brains, straight, tmp_path):
+    run_dir = tmp_path / "run"
+    swapping = ("--swap-tier", "disk", "--swapout-threshold", 10, "--swapin-ahead", 3, "--swapin-groupby", 0)
+    done = train("--data", brains, *SMALL, "--epochs", 4, *swapping, "--sync-mode", 0, "--output", run_dir)
+    assert done.returncode == 0, done.stderr
+    swapped = {float(row["swapped_out_bytes"]) for row in csv.DictReader((run_dir / "lms_stats.csv").open())}
+    assert max(swapped) > 0
+    assert_same_weights(run_dir, straight)
 
 
 def test_another_run_is_not_overwritten(train, brains, straight):

@@ -1,3 +1,5 @@
+import errno
+
 import pytest
 
 from lms3d import errors
@@ -23,6 +25,29 @@ def test_expected_errors_are_one_line(error, code, capsys):
 
     assert errors.run(main) == code
     assert capsys.readouterr().err == "lms3d: error: --x: a b\n"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
+def test_a_disk_that_nobody_has_put_into_words_is_one_line(number, capsys):
+    def main():
+        raise OSError(number, "No luck", "/disk/file")
+
+    assert errors.run(main) == 2
+    assert capsys.readouterr().err == "lms3d: error: /disk/file: No luck; free some space there, or mend the disk\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.EFBIG, "ulimit -f"), (errno.EMFILE, "ulimit -n"), (errno.ENFILE, "file-max")]
+)
+def test_limits_of_files_are_one_line(number, advice, capsys):
+    def main():
+        raise OSError(number, "Too much")
+
+    assert errors.run(main) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("lms3d: error: a file: Too much; raise the limit of this ")
+    assert advice in told
+    assert told.count("\n") == 1
 
 
 def test_interrupts(capsys):

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import csv
 import shutil
+from dataclasses import replace
 
 import matplotlib.image
+import nibabel as nib
 import numpy as np
 import pytest
 
 from data.brats import layouts
 from data.brats.case import load_images, load_truth
-from data.brats.preprocess import foreground_box, resize
+from data.brats.geometry import Geometry, foreground_box
+from data.brats.preprocess import Preprocessing, to_grid
+from data.brats.resample import resize
 from data.brats.schema import SCHEMAS
 from lms3d import evaluate
-from lms3d.tasks.brats.label_maps import Predictions, cube_affine, read_labels, write_labels
+from lms3d.tasks.brats import label_maps
+from lms3d.tasks.brats.label_maps import Predictions, read_labels, write_labels
 
 
 def write_predictions(root, directory, resolution, change=lambda labels: labels, ids=None) -> None:
@@ -29,13 +34,13 @@ def write_predictions(root, directory, resolution, change=lambda labels: labels,
         truth = load_truth(case, schema)
         geometries[case.id] = {"shape": list(truth.shape), "affine": affine.tolist(),
                                "box": [list(box.lower), list(box.upper)]}  # fmt: skip
-        cube = resize(truth[box.slices], (resolution,) * 3, "nearest")
+        cube = resize(box.crop(truth), (resolution,) * 3, "nearest")
         write_labels(change(truth), affine, directory / "native" / f"{case.id}.nii.gz")
-        cube_to_mm = cube_affine(geometries[case.id], resolution)
+        cube_to_mm = Geometry.from_json(geometries[case.id]).network_affine((resolution,) * 3)
         write_labels(change(cube), cube_to_mm, directory / "cube" / f"{case.id}.nii.gz")
     Predictions(
-        directory=directory, label=directory.name, run=str(directory), model="unet3d", resolution=resolution, tta=False,
-        data=str(root), fingerprint="", schema="brats2020", cases=geometries,
+        directory=directory, label=directory.name, run=str(directory), model="unet3d", shape=(resolution,) * 3, stretched=True,
+        tta=None, data=str(root), fingerprint="", schema="brats2020", cases=geometries,
     ).save()  # fmt: skip
 
 
@@ -46,12 +51,16 @@ def rows(path):
 
 def test_a_perfect_prediction_scores_one_everywhere(tiny_brats, tmp_path, capsys):
     write_predictions(tiny_brats, tmp_path / "perfect", 48)
-    assert evaluate.main([str(tmp_path / "perfect"), "--hd95"]) == 0
+    assert evaluate.main([str(tmp_path / "perfect")]) == 0
     scores = rows(tmp_path / "perfect/evaluation/scores.csv")
     assert len(scores) == 4 * 2 * 3
     assert {row["dice"] for row in scores} == {"1.000000"}
-    assert {row["hd95_mm"] for row in scores} == {"0.000000", ""}
-    assert "| perfect | native | WT | 4 | 1.000 ± 0.000 |" in capsys.readouterr().out
+    for kind in ("directed", "pooled", "area"):
+        assert {row[f"hd95_{kind}_mm"] for row in scores} == {"0.000000", ""}
+    assert {row["rules"] for row in scores} == {"brats2017"}
+    told = capsys.readouterr().out
+    assert "| perfect | native | WT | 4 | 0 | 1.000 ± 0.000 |" in told
+    assert "Rules: brats2017 (the default for these labels; --scoring names others)" in told
     for name in ("dice_native", "dice_cube"):
         picture = matplotlib.image.imread(tmp_path / f"perfect/evaluation/{name}.png")
         assert picture.shape[1] > 1000
@@ -75,11 +84,11 @@ def test_low_resolution_is_resized_to_the_high_one_and_scored_against_its_truth(
     assert float(summary["48", "cube", "TC"]["mean"]) == 1
     assert 0.5 < float(summary["16", "cube", "TC"]["mean"]) < 0.98
     assert float(summary["16", "native", "TC"]["mean"]) == 1
-    case = layouts.find_cases(tiny_brats)[0][0]
+    case = layouts.find_cases(tiny_brats).cases[0]
     truth = load_truth(case, SCHEMAS["brats2020"])
     box = foreground_box(load_images(case)[0])
-    small = resize(resize(truth[box.slices], (16,) * 3, "nearest"), (48,) * 3, "nearest") > 0
-    large = resize(truth[box.slices], (48,) * 3, "nearest") > 0
+    small = resize(resize(box.crop(truth), (16,) * 3, "nearest"), (48,) * 3, "nearest") > 0
+    large = resize(box.crop(truth), (48,) * 3, "nearest") > 0
     expected = 2 * (small & large).sum() / (small.sum() + large.sum())
     scores = {tuple(row.values())[:4]: row for row in rows(tmp_path / "out/scores.csv")}
     assert float(scores["16", case.id, "cube", "WT"]["dice"]) == pytest.approx(expected, abs=1e-6)
@@ -91,13 +100,6 @@ def test_only_shared_cases_are_compared_and_the_rest_is_told(tiny_brats, tmp_pat
     assert evaluate.main([str(tmp_path / "a"), str(tmp_path / "b"), "--output", str(tmp_path / "out")]) == 0
     assert {row["case"] for row in rows(tmp_path / "out/scores.csv")} == {"BraTS20_Training_002"}
     assert "3 predicted cases are left out" in capsys.readouterr().err
-
-
-def test_cube_affine_puts_cube_corners_on_box_corners():
-    geometry = {"affine": np.diag([2.0, 2, 3, 1]).tolist(), "box": [[2, 4, 6], [12, 24, 36]]}
-    to_mm = cube_affine(geometry, 40)
-    np.testing.assert_allclose(to_mm @ [-0.5, -0.5, -0.5, 1], [3, 7, 16.5, 1])  # outer corner of voxel (2, 4, 6)
-    np.testing.assert_allclose(to_mm @ [39.5, 39.5, 39.5, 1], [23, 47, 106.5, 1])
 
 
 def test_label_maps_keep_values_and_affine(tmp_path):
@@ -134,10 +136,13 @@ def broken_folder(tiny_brats, tmp_path, kind):
     ("kind", "says"),
     [
         ("nothing", "found nothing; expected a folder that lms3d.predict made"),
-        ("empty", "found no predictions.json"),
-        ("run", "a run without predictions; expected finished predictions; run `python -m lms3d.predict"),
+        ("empty", "found no predictions.json and no label map"),
+        (
+            "run",
+            "a run without predictions; expected finished predictions, or <case>.nii.gz of any program; run `python -m lms3d",
+        ),
         ("lost file", "BraTS20_Training_001.nii.gz: found nothing; expected a label map; predict again"),
-        ("truncated", "BraTS20_Training_001.nii.gz: found an unreadable file"),
+        ("truncated", "BraTS20_Training_001.nii.gz: found a file that cannot be read"),
         ("wrong shape", "found shape (16, 16, 16); expected (26, 30, 22)"),
         ("bad index", "predictions.json: found a file that cannot be used"),
     ],
@@ -202,3 +207,66 @@ def test_labels_mean_nothing_to_radiographs(tmp_path, capsys):
 def test_unknown_option_is_exit_code_2(capsys):
     assert evaluate.main(["somewhere", "--hd96"]) == 2
     assert "--hd96" in capsys.readouterr().err
+
+
+def test_a_submission_is_flat_and_has_the_header_of_the_input(tiny_brats, tmp_path, capsys):
+    root = shutil.copytree(tiny_brats, tmp_path / "set")
+    for path in root.rglob("*_t1.nii.gz"):
+        image = nib.load(path)
+        image.set_qform(image.affine, 1)
+        image.set_sform(image.affine, 4)
+        image.header["descrip"] = b"scanner"
+        nib.save(image, path)
+    write_predictions(root, tmp_path / "p", 16)
+    assert evaluate.main([str(tmp_path / "p"), "--submission", str(tmp_path / "up")]) == 0
+    assert sorted(path.name for path in (tmp_path / "up").iterdir()) == [
+        f"BraTS20_Training_{number:03d}.nii.gz" for number in (1, 2, 3, 4)
+    ]
+    for path in (tmp_path / "up").iterdir():
+        image, like = nib.load(path), nib.load(next(root.rglob(path.name.replace(".nii", "_t1.nii"))))
+        assert image.get_data_dtype() == np.uint8
+        assert (int(image.header["qform_code"]), int(image.header["sform_code"])) == (1, 4)
+        assert not image.header["descrip"].item()  # what a scanner has written there may be about a patient
+        np.testing.assert_array_equal(image.affine, like.affine)
+        truth = nib.load(next(root.rglob(path.name.replace(".nii", "_seg.nii"))))
+        np.testing.assert_array_equal(np.asarray(image.dataobj), np.asarray(truth.dataobj))
+    # It is itself a folder that can be scored.
+    assert evaluate.main([str(tmp_path / "up"), "--truth", str(root), "--output", str(tmp_path / "out")]) == 0
+    assert {row["dice"] for row in rows(tmp_path / "out/scores.csv")} == {"1.000000"}
+    assert evaluate.main([str(tmp_path / "p"), str(tmp_path / "p"), "--submission", str(tmp_path / "up")]) == 2
+    assert "--submission: found several predictions" in capsys.readouterr().err
+
+
+def test_the_ceiling_is_what_a_perfect_network_of_the_resolution_has(tiny_brats, tmp_path):
+    write_predictions(tiny_brats, tmp_path / "16", 16)
+    write_predictions(tiny_brats, tmp_path / "48", 48)
+    assert evaluate.main([str(tmp_path / "16"), str(tmp_path / "48"), "--output", str(tmp_path / "out")]) == 0
+    found = {tuple(row.values())[:4]: row for row in rows(tmp_path / "out/scores.csv")}
+    case = layouts.find_cases(tiny_brats).cases[0]
+    truth = load_truth(case, SCHEMAS["brats2020"])
+    box = foreground_box(load_images(case)[0])
+    back = box.place(resize(resize(box.crop(truth), (16,) * 3, "nearest"), box.shape, "nearest"), truth.shape)
+    expected = 2 * ((back > 0) & (truth > 0)).sum() / ((back > 0).sum() + (truth > 0).sum())
+    assert float(found["16", case.id, "native", "WT"]["ceiling_dice"]) == pytest.approx(expected, abs=1e-6)
+    assert found["48", case.id, "cube", "WT"]["ceiling_dice"] == "1.000000"
+    cube = found["16", case.id, "cube", "WT"]
+    assert cube["ceiling_dice"] == cube["dice"]  # a perfect cube of 16, enlarged
+
+
+def test_a_box_is_compared_with_a_cube_on_the_files_grid_alone_each_below_its_own_ceiling(tiny_brats, tmp_path):
+    write_predictions(tiny_brats, tmp_path / "16", 16)
+    write_predictions(tiny_brats, tmp_path / "box", 16)
+    index = label_maps.load(tmp_path / "box")
+    how = Preprocessing(shape=(64, 64, 64), stretched=False)  # 2 x 2 x 3 mm become 1 mm: nothing is lost
+    geometries = {}
+    for case in layouts.find_cases(tiny_brats).cases:
+        images, affine = load_images(case)
+        geometries[case.id] = to_grid(images, None, affine, how)[2].to_json()
+    replace(index, shape=how.shape, stretched=False, cases=geometries).save()
+    assert evaluate.main([str(tmp_path / "16"), str(tmp_path / "box"), "--output", str(tmp_path / "out")]) == 0
+    found = rows(tmp_path / "out/scores.csv")
+    assert {row["space"] for row in found} == {"native"}
+    ceilings = {(row["predictions"], row["region"]): float(row["ceiling_dice"]) for row in found}
+    assert all(ceilings["box", region] > ceilings["16", region] for region in ("WT", "TC"))
+    assert evaluate.main([str(tmp_path / "box"), "--output", str(tmp_path / "alone")]) == 0
+    assert {row["space"] for row in rows(tmp_path / "alone/scores.csv")} == {"native", "cube"}

@@ -1,6 +1,10 @@
 import errno
 import os
+import re
+import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,3 +115,40 @@ def test_what_killed_processes_left_is_removed(tmp_path):
     (tmp_path / "kept.npz").touch()
     files.remove_partials(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept.npz"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from lms3d import files
+unlink = Path.unlink
+Path.unlink = lambda path, **options: path.exists() and os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "probe":
+    files.writable_folder(Path(sys.argv[1]), "--output")
+with files.replacing(Path(sys.argv[1]) / "table.csv") as partial:
+    partial.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("at", ["probe", "file"])
+def test_the_next_process_sweeps_what_a_killed_one_left_and_nothing_else(tmp_path, at):
+    """In folders that nobody locks, as those of predictions, figures and plans."""
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path, at], check=False)
+    (left,) = tmp_path.iterdir()
+    living = tmp_path / left.name.replace(re.search(r"-(\d+)-", left.name)[0], f"-{os.getpid()}-")
+    elsewhere = tmp_path / left.name.replace(socket.gethostname()[:40], "elsewhere")
+    others = [living, elsewhere, tmp_path / ".partial-notes", tmp_path / ".probe.txt"]
+    for path in others:
+        path.touch()
+    files.write_text(tmp_path / "table.csv", "whole")
+    assert sorted(tmp_path.iterdir()) == sorted([*others, tmp_path / "table.csv"])
+
+
+def test_a_temporary_file_that_cannot_be_removed_is_no_second_error(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    files.write_text(tmp_path / "x", "new")
+    assert (tmp_path / "x").read_text() == "new"

@@ -14,14 +14,15 @@ import tensorflow as tf
 
 import models
 from data import split
-from data.brats import augment, cache, layouts, normalise
-from data.brats.preprocess import to_native
+from data.brats import cache, layouts, normalise, symmetries
+from data.brats.preprocess import cube, to_native
+from data.brats.targets import Labels
 from lms3d import evaluate, predict
 from lms3d.config import TrainConfig
 from lms3d.device import startup
 from lms3d.errors import DoesNotFit
 from lms3d.tasks import inference
-from lms3d.tasks.brats import predict as segmentation
+from lms3d.tasks.brats import segment
 
 VALIDATION = ("BraTS20_Training_002", "BraTS20_Training_004")
 RESOLUTION = 16
@@ -34,11 +35,11 @@ def run_dir(tiny_brats, own_cache, tmp_path, monkeypatch):
     directory = tmp_path / "runs" / "tiny"
     directory.mkdir(parents=True)
     cases, schema = layouts.find_cases(tiny_brats)
-    built = cache.build(cases, schema, RESOLUTION, workers=1)
+    built = cache.build(cases, schema, cube(RESOLUTION, anti_alias=True), workers=1)
     training = tuple(case.id for case in cases if case.id not in VALIDATION)
     split.save(split.Split(training=training, validation=VALIDATION), directory / "split.json")
     options = TrainConfig(data=tiny_brats, resolution=RESOLUTION, model="unet3d", lms=False)
-    content = {"options": options.to_json(), "normalisation": normalise.fit(built, training).to_json()}
+    content = {"options": options.to_json(), "normalisation": normalise.fit("case", built, training).to_json()}
     (directory / "config.json").write_text(json.dumps(content))
     network().save(directory / "best.keras")
     return directory
@@ -60,19 +61,21 @@ def test_validation_cases_are_segmented_in_native_and_cube_space(run_dir, tiny_b
     assert predict.main([str(run_dir)]) == 0
     index = json.loads((run_dir / "predictions/predictions.json").read_text())
     assert tuple(index["cases"]) == VALIDATION
-    assert (index["label"], index["resolution"], index["schema"], index["tta"]) == ("tiny", 16, "brats2020", False)
+    assert (index["label"], index["shape"], index["schema"], index["tta"]) == ("tiny", [16, 16, 16], "brats2020", None)
     cases, schema = layouts.find_cases(tiny_brats)
-    built = cache.build(cases, schema, RESOLUTION)
-    fitted = normalise.Normalisation.from_json(json.loads((run_dir / "config.json").read_text())["normalisation"])
+    built = cache.build(cases, schema, cube(RESOLUTION, anti_alias=True))
+    fitted = normalise.from_json(json.loads((run_dir / "config.json").read_text())["normalisation"])
     for case_id in VALIDATION:
         native, affine = labels(run_dir / f"predictions/native/{case_id}.nii.gz")
         original = nib.load(tiny_brats / case_id / f"{case_id}_t1.nii.gz")
         assert (native.shape, native.dtype) == (original.shape, np.uint8)
         np.testing.assert_array_equal(affine, original.affine)
-        probabilities = network()(fitted.apply(built.image(case_id))[None], training=False).numpy()[0]
-        expected = schema.from_channels(to_native(probabilities, built.geometry(case_id)))
+        probabilities = network()(normalise.image(fitted, built, case_id)[None], training=False).numpy()[0]
+        expected = Labels(schema).from_channels(to_native(probabilities, built.geometry(case_id)))
         assert (native == expected).mean() > 0.999
-        assert (labels(run_dir / f"predictions/cube/{case_id}.nii.gz")[0] == schema.from_channels(probabilities)).all()
+        assert (
+            labels(run_dir / f"predictions/cube/{case_id}.nii.gz")[0] == Labels(schema).from_channels(probabilities)
+        ).all()
     assert evaluate.main([str(run_dir)]) == 0
 
 
@@ -83,8 +86,35 @@ def test_the_command_works_under_a_memory_limit_(run_dir):
     assert "2 cases segmented" in done.stdout
 
 
+def test_the_header_is_that_of_the_files(run_dir, tiny_brats, tmp_path):
+    data = tmp_path / "set"
+    shutil.copytree(tiny_brats, data)
+    for path in data.rglob("*.nii.gz"):
+        image = nib.load(path)
+        image.set_qform(image.affine, 1)
+        image.set_sform(image.affine, 4)
+        nib.save(image, path)
+    assert predict.main([str(run_dir), "--data", str(data), "--output", str(tmp_path / "out")]) == 0
+    case = VALIDATION[0]
+    found, like = nib.load(tmp_path / f"out/native/{case}.nii.gz"), nib.load(data / case / f"{case}_t1.nii.gz")
+    for name in ("qform", "sform"):
+        (matrix, code), (expected, expected_code) = (getattr(one, f"get_{name}")(coded=True) for one in (found, like))
+        np.testing.assert_array_equal(matrix, expected)
+        assert code == expected_code
+    assert found.get_data_dtype() == np.uint8
+    assert found.header.get_xyzt_units() == like.header.get_xyzt_units()
+
+
 @pytest.mark.parametrize(
-    "module", ["lms3d.train", "lms3d.plan", "lms3d.predict", "lms3d.evaluate", "experiments.compare_resolutions"]
+    "module",
+    [
+        "lms3d.train",
+        "lms3d.plan",
+        "lms3d.predict",
+        "lms3d.package",
+        "lms3d.evaluate",
+        "experiments.compare_resolutions",
+    ],
 )
 def test_help_waits_for_neither_tensorflow_nor_matplotlib(module):
     absent = "sys.modules['tensorflow'] = sys.modules['matplotlib'] = None"
@@ -107,12 +137,15 @@ def test_cases_without_truth_are_segmented(run_dir, tiny_brats, tmp_path, capsys
 def test_tta_is_the_mean_over_all_symmetries():
     image = np.random.default_rng(0).normal(size=(16, 16, 16, 4)).astype(np.float32)
     model = network()
-    run = inference.predictor(model, 16)
-    turned = [augment.apply(model(augment.apply(image, k)[None]).numpy()[0], augment.inverse(k)) for k in range(48)]
-    found = segmentation.probabilities(run, image, tta=True)
+    run = inference.predictor(model, (16, 16, 16))
+    every = symmetries.allowed((16, 16, 16))
+    turned = [
+        symmetries.apply(model(symmetries.apply(image, k)[None]).numpy()[0], symmetries.inverse(k)) for k in every
+    ]
+    found = segment.probabilities(run, image, numbers=every)
     np.testing.assert_allclose(found, np.mean(turned, axis=0), atol=1e-5)
-    again = segmentation.probabilities(run, augment.apply(image, 7), tta=True)
-    np.testing.assert_allclose(again, augment.apply(found, 7), atol=1e-5)  # a symmetric answer, by construction
+    again = segment.probabilities(run, symmetries.apply(image, 7), numbers=every)
+    np.testing.assert_allclose(again, symmetries.apply(found, 7), atol=1e-5)  # a symmetric answer, by construction
 
 
 class OutOfMemoryAtFirst:
@@ -133,12 +166,12 @@ class OutOfMemoryAtFirst:
 
 def test_inference_that_runs_out_of_memory_is_planned_again_for_less():
     model, image, lms = network(), np.ones((16, 16, 16, 4), np.float32), OutOfMemoryAtFirst()
-    found = inference.predictor(model, 16, lms=lms)(image)
-    np.testing.assert_allclose(found, inference.predictor(model, 16)(image), rtol=1e-5)
+    found = inference.predictor(model, (16, 16, 16), lms=lms)(image)
+    np.testing.assert_allclose(found, inference.predictor(model, (16, 16, 16))(image), rtol=1e-5)
     assert lms.asked == [0, 1]
     lms.rewrite = lambda function, *, failed: lms._fail
     with pytest.raises(DoesNotFit, match="needs more memory than there is; raise --memory-limit"):
-        inference.predictor(model, 16, lms=lms)(image)
+        inference.predictor(model, (16, 16, 16), lms=lms)(image)
 
 
 def test_an_unfinished_prediction_leaves_no_index(run_dir, monkeypatch):

@@ -30,6 +30,20 @@ def test_what_is_registered_has_a_name_of_its_own():
     assert "round" not in registry
 
 
+def test_what_is_placed_later_is_imported_when_it_is_asked_for():
+    registry: Registry[object] = Registry("shape", line="somewhere:else")
+    registry.place("round", "nowhere.at_all:Round")
+    assert registry.names == ("line", "round")
+    with pytest.raises(ModuleNotFoundError, match="nowhere"):
+        registry["round"]
+    with pytest.raises(ValueError, match="taken"):
+        registry.place("line", "other:one")
+    registry.remove("round")
+    assert "round" not in registry
+    with pytest.raises(KeyError):
+        registry.remove("round")
+
+
 def test_an_unknown_name_is_told_with_those_that_there_are():
     with pytest.raises(InputError, match="shape 'square': expected one of line, round"):
         Registry("shape", line="a:b", round="c:d")["square"]

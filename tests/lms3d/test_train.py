@@ -13,7 +13,7 @@ def ending(monkeypatch, tmp_path):
     """`ending(error)`: exit code of a training that ends so."""
 
     def run(error: BaseException) -> int:
-        def fail(*_):
+        def fail(*_, **__):
             raise error
 
         monkeypatch.setattr(session, "train", fail)

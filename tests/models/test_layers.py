@@ -216,3 +216,17 @@ def test_layers_compute_in_half_and_keep_statistics_in_float32(dtype):
     half = tf.cast(x, dtype)
     value, (gradient,) = value_and_gradients(NearestUpSampling3D(dtype=dtype), half, tf.TensorSpec(x.shape, half.dtype))
     assert value.dtype == gradient.dtype == half.dtype
+
+
+def test_layers_are_traced_for_a_gpu_where_there_is_none():
+    def types() -> set[str]:
+        function = tf.function(InstanceNormalization(), jit_compile=False)
+        return {op.type for op in function.get_concrete_function(tf.TensorSpec((1, 4, 4, 4, 2))).graph.get_operations()}
+
+    with layers.traced_for_gpu():
+        elsewhere = types()
+    here = types()
+    assert "Sum" not in elsewhere  # one fused op
+    assert "FusedBatchNormV3" in elsewhere
+    assert layers.on_gpu() == bool(tf.config.list_physical_devices("GPU"))
+    assert ("Sum" in here) != layers.on_gpu()

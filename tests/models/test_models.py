@@ -116,3 +116,18 @@ def test_training_lowers_the_loss():
     model.compile("adam", "mse", jit_compile=False)
     history = model.fit(x, (x[..., :3] > 0).astype(np.float32), batch_size=1, epochs=4, verbose=0).history["loss"]
     assert history[-1] < history[0]
+
+
+def test_separate_heads_follow_the_sum_of_all():
+    shape = {"input_shape": (16, 16, 16, 4), "filters": (2, 4, 4, 4)}
+    plain, deep = (models.build("isensee2017", **shape, separate_heads=separate) for separate in (False, True))
+    assert deep.count_params() == plain.count_params()
+    for a, b in zip(plain.variables, deep.variables, strict=True):
+        b.assign(a)
+    x = np.random.default_rng(0).normal(size=(1, 16, 16, 16, 4)).astype(np.float32)
+    together, separate = plain(x).numpy(), deep(x).numpy()
+    assert separate.shape[-1] == 3 * together.shape[-1]
+    np.testing.assert_allclose(separate[..., :3], together, rtol=1e-5)
+    for head, factor in ((separate[..., 3:6], 2), (separate[..., 6:], 4)):  # each of its own resolution
+        blocks = head[:, ::factor, ::factor, ::factor].repeat(factor, 1).repeat(factor, 2).repeat(factor, 3)
+        np.testing.assert_array_equal(head, blocks)

@@ -48,7 +48,7 @@ def draw(scores: pd.DataFrame, space: str, path: Path, *, column: str = HEADLINE
         for panel, region in zip(panels, regions, strict=True):
             of_region = values[values["region"] == region]
             groups = [of_region.loc[of_region["predictions"] == label, "value"].dropna() for label in labels]
-            _panel(panel, groups, labels, f"{REGION_TITLES.get(region, region)} ({region})")
+            _panel(panel, groups, labels, f"{REGION_TITLES[region]} ({region})" if region in REGION_TITLES else region)
         panels[0].set_ylabel(shown.title)
         if not shown.unit:
             panels[0].set_ylim(min(0.8, np.floor(10 * values["value"].min()) / 10) - 0.015, 1.015)

@@ -39,7 +39,7 @@ def memory_timeline(
             )
             axis.plot(np.linspace(0, 100, len(values)), np.asarray(values) / GIB, color=colour, label=label)
     largest = max([measured_peak_bytes or 0, *planned_bytes, *unedited_bytes])
-    shown = min(limit_bytes, 1.3 * largest)  # a limit far above everything would flatten the curves
+    shown = min(limit_bytes, 1.3 * largest or limit_bytes)  # a limit far above everything would flatten the curves
     axis.axhline(limit_bytes / GIB, color=VERMILION, linestyle="--", label=f"memory limit, {limit_bytes / GIB:.2f} GiB")
     if measured_peak_bytes:
         label = f"measured peak, {measured_peak_bytes / GIB:.2f} GiB"

@@ -17,8 +17,17 @@ from lms3d.files import replacing
 # Okabe and Ito's palette, told apart by all kinds of colour vision (https://jfly.uni-koeln.de/color/).
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
 GREY = "#6b6b6b"
-REGION_COLOURS = {"WT": BLUE, "TC": ORANGE, "ET": GREEN}
-REGION_NAMES = {"WT": "whole tumour", "TC": "tumour core", "ET": "enhancing tumour"}
+REGION_COLOURS = {"WT": BLUE, "TC": ORANGE, "ET": GREEN, "RC": VERMILION, "NETC": PURPLE, "CC": SKY, "ED": GREY}
+REGION_NAMES = {
+    "WT": "whole tumour",
+    "TC": "tumour core",
+    "ET": "enhancing tumour",
+    "RC": "resection cavity",
+    "NETC": "non-enhancing core",
+    "CC": "cysts",
+    "ED": "oedema",
+}
+"""Of every region in `data.brats.schema.SCHEMAS`."""
 
 
 def plain(axis: Axes) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import time
 from collections import defaultdict
@@ -274,13 +275,20 @@ def _load(store: Any) -> dict[str, Known]:
     try:
         return {
             key: {
-                signature: cost and Cost(float(cost[0]), float(cost[1]), int(cost[2]))
+                signature: cost and _checked(Cost(float(cost[0]), float(cost[1]), int(cost[2])))
                 for signature, cost in ops.items()
             }
             for key, ops in speeds.read_store(store).items()
         }
-    except (ValueError, TypeError, AttributeError, LookupError):
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError):
         return {}
+
+
+def _checked(cost: Cost) -> Cost:
+    """ValueError for what no op has taken."""
+    if not (0 <= cost.seconds < math.inf and 0 <= cost.share <= 1 and cost.workspace_bytes >= 0):
+        raise ValueError(f"found {cost}")
+    return cost
 
 
 def _save(store: Any, key: str, found: Known) -> None:

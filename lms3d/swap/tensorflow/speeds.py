@@ -5,19 +5,19 @@ Convolution and memory speed on the compute device take about half a second; the
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import platform
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 from filelock import FileLock
 
-from lms3d import files
+from lms3d import files, json_values
 from lms3d.device import memory
 from lms3d.errors import StorageError
 from lms3d.files import cache_directory
@@ -26,8 +26,8 @@ from lms3d.swap.tiers import TIERS
 from lms3d.swap.tiers.base import TierSpeed, best_seconds
 from lms3d.swap.tuning import PROBE_BYTES
 
-SPEEDS = tuple(field.name for field in fields(Machine) if field.name not in ("op_table", "mapped"))
-_VERSION = 8
+SPEEDS = tuple(field.name for field in fields(Machine) if field.name not in ("op_table", "mapped", "rates"))
+_VERSION = 9
 
 
 def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = True) -> Machine:
@@ -37,16 +37,27 @@ def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = Tru
     measured = f"{device_name(device)} {tier} {kind.place(swap_dir)}"
     key = f"{_VERSION} {tf.__version__} {threads} of {os.cpu_count()} {measured}"
     store = cache_directory() / "machine.json"
-    known = read_store(store)
-    if key not in known:
+    found = _stored(read_store(store), key)
+    if found is None:
         with one_at_a_time(store):  # ranks that measure side by side would measure each other
             known = read_store(store)
-            if key not in known:
+            found = _stored(known, key)
+            if found is None:
                 found = _measure(device, kind.speed(device, swap_dir))
-                known[key] = {name: getattr(found, name) for name in SPEEDS}
-                write_store(store, known)
-    mapped = mapped and kind.can_map(device, swap_dir)
-    return Machine(mapped=mapped, **{name: known[key][name] for name in SPEEDS})
+                write_store(store, known | {key: {name: getattr(found, name) for name in SPEEDS}})
+    return replace(found, mapped=mapped and kind.can_map(device, swap_dir))
+
+
+def _stored(known: dict[str, Any], key: str) -> Machine | None:
+    """The speeds under a key; None where there are none, or no machine has such."""
+    entry = known.get(key)
+    if not isinstance(entry, dict) or entry.keys() != set(SPEEDS):
+        return None
+    if not all(type(value) in (int, float) and math.isfinite(value) and value >= 0 for value in entry.values()):
+        return None
+    if not all(value > 0 for name, value in entry.items() if name.endswith("_per_second")):
+        return None
+    return Machine(**entry)
 
 
 @contextmanager
@@ -55,14 +66,14 @@ def one_at_a_time(store: Path) -> Iterator[None]:
     with ExitStack() as stack:
         with suppress(OSError, NotImplementedError):
             store.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(FileLock(f"{store}.lock"))
+            stack.enter_context(FileLock(f"{store}.lock", fallback_to_soft=False))
         yield
 
 
 def read_store(store: Path) -> dict[str, Any]:
     """What was measured before; nothing where the file cannot be read."""
     try:
-        known = json.loads(store.read_text())
+        known = json_values.parse(store.read_text())
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}

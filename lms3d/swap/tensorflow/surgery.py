@@ -18,13 +18,14 @@ from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.client import device_lib
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager.polymorphic_function import concrete_function
-from tensorflow.python.ops import gen_math_ops, gradients_util
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import gen_math_ops, gradients_util, script_ops
 
 _OFF = rewriter_config_pb2.RewriterConfig.OFF
 _ELSEWHERE = "lms3d_elsewhere"
 _EXECUTION = None
 _ADD_N = gen_math_ops.add_n
-_TRACING = threading.Lock()
+_TRACING, _TURNS = threading.Lock(), threading.Lock()
 _tracing = 0  # traces under way, one inside the other or in several threads
 
 
@@ -66,9 +67,18 @@ def make_function(function: tf.types.experimental.ConcreteFunction) -> Rewritten
     """A concrete function that runs the edited graph of `function`; `function` itself still runs what was traced."""
     made = concrete_function.ConcreteFunction.from_func_graph(function.graph, function.function_type, {})
     made.__class__ = RewrittenFunction
-    made.one_at_a_time = threading.Lock()
+    made.one_at_a_time = _turns(function.graph)
     made.needed = getattr(function.graph, "lms3d_needs", lambda: None)()
     return made
+
+
+def _turns(graph: tf.Graph) -> threading.Lock:
+    """The lock of all functions that run this graph: they have the same files."""
+    with _TURNS:
+        if not hasattr(graph, "lms3d_turns"):
+            graph.lms3d_turns = threading.Lock()
+        turns: threading.Lock = graph.lms3d_turns
+    return turns
 
 
 def needs(graph: tf.Graph, tier: Any) -> None:
@@ -99,6 +109,36 @@ def capture_elsewhere(graph: tf.Graph, tensor: tf.Tensor, name: str) -> tf.Tenso
 def set_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
     """Make input `index` of `op` read `tensor`."""
     op._update_input(index, tensor)
+
+
+def forget(graph: tf.Graph) -> None:
+    """Lets go of a traced graph that will neither run nor be differentiated again.
+
+    TensorFlow registers the gradient of each call of a `tf.custom_gradient`, Keras's optimisers among them, under a name of its
+    own and for ever; with it the graph would stay in memory. What a graph calls in Python it keeps with the outermost graph.
+    """
+    outermost = graph
+    while (around := getattr(outermost, "outer_graph", None)) is not None:
+        outermost = around
+    for op in graph.get_operations():
+        if op.type == "IdentityN":
+            with contextlib.suppress(ValueError):  # it has no such attribute
+                ops.gradient_registry._registry.pop(op.get_attr("_gradient_op_type").decode(), None)
+        elif op.type in _PYTHON_CALLS:
+            with contextlib.suppress(ValueError, AttributeError):
+                called = script_ops._py_funcs.get(op.get_attr("token").decode())
+                outermost._py_funcs_used_in_graph.remove(called)
+
+
+_PYTHON_CALLS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+
+
+def draws_by_itself(graph: tf.Graph) -> bool:
+    """Whether an op keeps the state of its random numbers in its kernel (`tf.random.normal` and the like; Keras's seed generators
+    are variables). Traced again, such an op begins with its first number."""
+    whole = graph.as_graph_def()
+    bodies = [whole.node, *(function.node_def for function in whole.library.function)]
+    return any("seed2" in node.attr and not node.op.startswith("Stateless") for body in bodies for node in body)
 
 
 def add_control_inputs(op: tf.Operation, before: Iterable[tf.Operation]) -> None:

@@ -27,7 +27,6 @@ import os
 import platform
 import resource
 import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -38,7 +37,7 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d.errors import InputError, StorageError
-from lms3d.swap.tensorflow import surgery
+from lms3d.swap.tensorflow import marks, surgery
 from lms3d.swap.tiers import in_place
 from lms3d.swap.tiers.base import COUNTERS, Tier, TierSpeed, best_seconds, gate_name
 from lms3d.swap.tiers.orphans import new_folder, remove_orphans, swap_parent
@@ -86,7 +85,7 @@ class DiskTier(Tier):
 
         def write(array: np.ndarray) -> np.bool_:
             data = array.reshape(-1).view(np.uint8)
-            was_there = tier._transfer(tier._out, tier._swap_files[number].write, data)
+            was_there = tier._transfer(marks.OUT, tier._swap_files[number].write, data)
             return np.bool_(tier._pages_go or not was_there)  # MAPPED-2: whether to look
 
         with surgery.insertion(tensor.graph, "CPU:0"):
@@ -105,7 +104,7 @@ class DiskTier(Tier):
 
         def read(array: np.ndarray, handle: np.bool_) -> np.bool_:
             # The array is a view of the empty tensor's own buffer, which no op can see yet.
-            tier._transfer(tier._in, tier._swap_files[number].read, array.reshape(-1).view(np.uint8))
+            tier._transfer(marks.IN, tier._swap_files[number].read, array.reshape(-1).view(np.uint8))
             return handle
 
         with surgery.insertion(handle.graph, "CPU:0", triggers):
@@ -135,18 +134,20 @@ class DiskTier(Tier):
         """MAPPED-2."""
         file = self._swap_files[number]
         try:
-            with self._in:
+            with self._in, marks.transfer(marks.IN) as mark:
                 size = file.fetch()
+                mark.set_metadata(size_bytes=size)
         except OSError as error:
             self._failed(error, "moving what was swapped out back")
             raise
         self._in.count(size)
         self._fetched |= size > 0
 
-    def _transfer(self, traffic: Traffic, move: Callable[[np.ndarray], _Moved], data: np.ndarray) -> _Moved:
-        """Move the whole of the flat array of bytes `data` to or from its file."""
+    def _transfer(self, way: str, move: Callable[[np.ndarray], _Moved], data: np.ndarray) -> _Moved:
+        """Move the whole of the flat array of bytes `data` to or from its file. way: `marks.OUT` or `marks.IN`."""
+        traffic = self._out if way == marks.OUT else self._in
         try:
-            with traffic:
+            with traffic, marks.transfer(way, len(data)):
                 moved = move(data)
         except OSError as error:
             self._failed(error, f"moving {len(data):,} bytes")
@@ -213,12 +214,15 @@ class DiskTier(Tier):
         """
         parent, tensors = swap_parent(directory).resolve(), [np.ones(PROBE_BYTES, np.uint8) for _ in range(PROBE_FILES)]
         try:
-            with tempfile.TemporaryDirectory(dir=parent) as folder:
-                files = [SwapFile(Path(folder) / str(number)) for number in range(PROBE_FILES)]
+            folder, held = new_folder(parent)
+            try:
+                files = [SwapFile(folder / str(number)) for number in range(PROBE_FILES)]
                 _each(files, "write", tensors)  # the first time finds a full disk, and the blocks
                 out_seconds, in_seconds = (
                     best_seconds(partial(_each, files, way, tensors)) for way in ("write", "read")
                 )
+            finally:
+                _remove(os.getpid(), folder, held, {})
         except OSError as error:
             raise StorageError(
                 f"swap folder {str(parent)!r}: {error.strerror} while measuring its speed; {_ELSEWHERE}"

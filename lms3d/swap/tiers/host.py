@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tiers.base import Tier, TierSpeed, best_seconds
-from lms3d.swap.tuning import PROBE_BYTES
+from lms3d.swap.tuning import PROBE_BYTES, SMALL_COPIES
 
 _HOST = "CPU:0"
 
@@ -51,7 +51,34 @@ class HostTier(Tier):
         return TierSpeed(
             swap_out_bytes_per_second=PROBE_BYTES / out_seconds,
             swap_in_bytes_per_second=PROBE_BYTES / best_seconds(back),
+            node_seconds=cls._node_seconds(device),
         )
+
+    @classmethod
+    def _node_seconds(cls, device: str) -> float:
+        """Of one copy of a few bytes among many: what launching it costs, since the link has nothing to carry."""
+        tier = cls()
+
+        @tf.function(autograph=False)
+        def there_and_back(tensor: tf.Tensor) -> tf.Tensor:
+            for number in range(SMALL_COPIES):
+                with tf.device(device):
+                    tensor = tensor + 1.0
+                handle = tier.swap_out(tensor, f"probe/swap_out/{number}").outputs[0]
+                tensor = tier.swap_in(handle, tensor, f"probe/swap_in/{number}", ())
+            return tensor
+
+        @tf.function(autograph=False)
+        def there(tensor: tf.Tensor) -> tf.Tensor:
+            with tf.device(device):
+                for _ in range(SMALL_COPIES):
+                    tensor = tensor + 1.0
+                return tensor
+
+        start = tf.ones((1,))
+        copying = best_seconds(lambda: there_and_back(start).numpy())  # the first of some runs traces and places
+        adding = best_seconds(lambda: there(start).numpy())
+        return max(0.0, copying - adding) / (2 * SMALL_COPIES)
 
 
 def _copy(tensor: tf.Tensor, name: str, triggers: Sequence[tf.Operation]) -> tf.Tensor:

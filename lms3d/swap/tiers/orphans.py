@@ -23,8 +23,9 @@ _SCRIPT = 'exec 3<&0; (trap "" HUP INT TERM; read -r _ <&3; rm -rf -- "$1") </de
 
 
 def swap_parent(directory: str | Path | None) -> Path:
-    """Where swap folders are made: `directory`, else the system's temporary folder."""
-    return Path(directory or tempfile.gettempdir())
+    """Where swap folders are made: `directory`, else the system's temporary folder. Absolute: what removes a folder after its
+    owner's death works elsewhere, and a program may change its working directory."""
+    return Path(directory or tempfile.gettempdir()).expanduser().absolute()
 
 
 def new_folder(parent: Path) -> tuple[Path, tuple[int, int]]:
@@ -34,9 +35,13 @@ def new_folder(parent: Path) -> tuple[Path, tuple[int, int]]:
     """
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return folder, (lock, _remove_after(folder))
+    try:
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return folder, (lock, _remove_after(folder))
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _remove_after(folder: Path) -> int:
@@ -61,7 +66,8 @@ def remove_orphans(parent: Path) -> list[Path]:
         with contextlib.suppress(OSError):
             if folder.stat().st_uid != os.getuid() or time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:
                 continue
-            file = os.open(folder / "lock", os.O_RDWR)
+            # Made where it is missing: its owner may have ended before it made one.
+            file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder)

@@ -1,6 +1,6 @@
 """A predictions folder: what `lms3d.predict` writes and `lms3d.evaluate` reads.
 
-native/<case>.nii.gz     label map on the grid of the case's files, with their affine, uint8
+native/<case>.nii.gz     label map on the grid of the case's files, with the header of the first, uint8
 cube/<case>.nii.gz       label map on the cube of the network, uint8; its affine puts it over the same brain
 predictions.json         where they come from; written last: a folder without it is unfinished
 """
@@ -8,7 +8,6 @@ predictions.json         where they come from; written last: a folder without it
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,10 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from data import pseudonyms
+from data.brats import volume
+from data.brats.geometry import Geometry
+from data.errors import DataError
+from lms3d import json_values
 from lms3d.errors import InputError
 from lms3d.files import replacing, write_json
 
 INDEX = "predictions.json"
+_FREE_TEXT = ("data_type", "db_name", "intent_name", "descrip", "aux_file")
+"""Of a header, where programs write whatever they like: names and dates of birth have been seen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +38,12 @@ class Predictions:
     run: str
     """The run directory that made them."""
     model: str
-    resolution: int
-    tta: bool
-    """Whether each is the mean over the 48 symmetries of the cube."""
+    shape: tuple[int, int, int]
+    """Of the network's grid."""
+    stretched: bool
+    """Whether the brain fills that grid; else its voxels are 1 mm."""
+    tta: str | None
+    """Symmetries over which each is the mean, one of `data.brats.symmetries.SETS`."""
     data: str
     """Folder of the data set."""
     fingerprint: str
@@ -72,7 +81,8 @@ def load(path: Path) -> Predictions:
     if directory is None:
         is_run = (path / "config.json").is_file()
         raise InputError(
-            f"{path}: found {'a run without predictions' if is_run else f'no {INDEX}'}; expected finished predictions; "
+            f"{path}: found {'a run without predictions' if is_run else f'no {INDEX} and no label map'}; expected finished "
+            "predictions, or <case>.nii.gz of any program; "
             f"run `python -m lms3d.predict {path if is_run else 'RUN_DIR'}` first"
         )
     return _read(directory)
@@ -91,13 +101,27 @@ def load_all(paths: Sequence[Path]) -> list[Predictions]:
 
 def _read(directory: Path) -> Predictions:
     try:
-        values = json.loads((directory / INDEX).read_text(encoding="utf-8"))
+        values = _as_now(json_values.parse((directory / INDEX).read_text(encoding="utf-8")))
+        pseudonyms.know(values["cases"])
+        json_values.require_types(values, Predictions)
+        for case, geometry in values["cases"].items():
+            if Path(case).name != case:
+                raise ValueError(f"found case {case!r}, which names no file")
+            Geometry.from_json(geometry)
         return Predictions(directory=directory, **values)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(
             f"{directory / INDEX}: found a file that cannot be used ({error}); expected what lms3d.predict writes; "
             "predict again"
         ) from None
+
+
+def _as_now(values: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier version wrote, in today's words."""
+    if "resolution" in values:
+        values["shape"], values["stretched"] = (values.pop("resolution"),) * 3, True
+        values["tta"] = "all" if values["tta"] else None
+    return {**values, "shape": tuple(values["shape"])}
 
 
 def write_labels(labels: np.ndarray, affine: np.ndarray, path: Path) -> None:
@@ -110,25 +134,36 @@ def write_labels(labels: np.ndarray, affine: np.ndarray, path: Path) -> None:
         partial.write_bytes(gzip.compress(image.to_bytes(), compresslevel=6, mtime=0))  # the same bytes every time
 
 
-def read_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Label map (X, Y, Z) uint8 and affine (4, 4). InputError for a missing or damaged file."""
+def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
+    """Label map (X, Y, Z) -> compressed NIfTI of uint8 with the header of `image`, but for its free text and extensions."""
     import nibabel as nib
 
-    try:
-        image: Any = nib.load(path)
-        return np.asarray(image.dataobj).astype(np.uint8), np.asarray(image.affine)
-    except Exception as error:  # nibabel, zlib and gzip raise many kinds
+    like: Any = nib.load(image)
+    if labels.shape != like.shape[:3]:
         raise InputError(
-            f"{path}: found {'nothing' if not path.exists() else f'an unreadable file ({error})'}; expected a label "
-            "map; predict again"
-        ) from None
+            f"{image}: found shape {like.shape[:3]}; expected {labels.shape} as was predicted; predict again"
+        )
+    header = nib.Nifti1Header.from_header(like.header, check=False)
+    header.extensions.clear()  # DICOM headers stand there, with names
+    for field in _FREE_TEXT:
+        header[field] = b""
+    header.set_data_dtype(np.uint8)
+    header.set_data_shape(labels.shape)
+    header.set_slope_inter(1, 0)
+    header["cal_min"], header["cal_max"] = 0, 0  # the window of a scan would hide labels
+    written = nib.Nifti1Image(labels.astype(np.uint8), like.affine, header)
+    for name in ("qform", "sform"):  # Nifti1Image sets codes of its own
+        matrix, code = getattr(like, f"get_{name}")(coded=True)
+        getattr(written, f"set_{name}")(matrix, int(code))
+    with replacing(path) as partial:
+        partial.write_bytes(gzip.compress(written.to_bytes(), compresslevel=6, mtime=0))
 
 
-def cube_affine(geometry: Mapping[str, Any], resolution: int) -> np.ndarray:
-    """Cube voxel indices -> millimetres (4, 4): a viewer lays the cube over the native images."""
-    lower, upper = (np.array(corner, float) for corner in geometry["box"])
-    scale = (upper - lower) / resolution
-    to_native = np.eye(4)
-    to_native[:3, :3] = np.diag(scale)
-    to_native[:3, 3] = lower - 0.5 + scale / 2  # edges of both grids coincide
-    return np.array(geometry["affine"], float) @ to_native
+def read_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Label map (X, Y, Z) uint8 and affine (4, 4). InputError for a missing or damaged file."""
+    try:
+        labels, header = volume.read_volume(path)
+    except DataError as error:
+        found = str(error).partition("; expected")[0]
+        raise InputError(f"{found}; expected a label map; predict again") from None
+    return labels.astype(np.uint8), header.affine

@@ -1,91 +1,198 @@
-"""`python -m lms3d.predict` for brain scans: two label maps for each case, see `label_maps`."""
+"""`python -m lms3d.predict` for brain scans: two label maps for each case, see `label_maps`.
+
+Of several runs (folds, seeds, resolutions) the probabilities are averaged on the grid of the files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from nibabel.affines import voxel_sizes
 
-from data import split
-from data.brats import augment, cache, layouts
+from data import pseudonyms, split
+from data.brats import cache, normalise, symmetries
 from data.brats.cache import Cache
 from data.brats.normalise import Normalisation
 from data.brats.preprocess import to_native
+from data.brats.resample import resize
+from data.brats.targets import Targets, targets_of
 from data.phantoms import brains
-from lms3d.console import Report as Progress
+from lms3d.console import say
 from lms3d.errors import InputError
-from lms3d.tasks.brats import label_maps
+from lms3d.tasks.brats import coding, label_maps, segment
+from lms3d.tasks.brats.components import without_small
 from lms3d.tasks.brats.label_maps import INDEX, Predictions
-from lms3d.tasks.inference import Predictor
-from lms3d.tasks.task import PredictRequest
+from lms3d.tasks.brats.material import preprocessing
+from lms3d.tasks.task import PredictRequest, TrainedRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One run of the ensemble, with the cases as it takes them."""
+
+    run: TrainedRun
+    volumes: Cache
+    files: Mapping[str, Path]
+    """Case -> its first image."""
+    normalisation: Normalisation
 
 
 def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     """Segments the validation cases of the run, or every case of `request.data`."""
-    cubes, target = _cases(request)
-    normalisation = _normalisation(request)
-    with request.network() as network:
-        _segment(network, cubes, normalisation, target, request.progress)
+    _require_alike(request.runs)
+    folder = _folder(request)
+    members = [_member(run, folder, request) for run in request.runs]
+    learnt = targets_of(request.trained.targets, coding.written(request.runs, members[0].volumes.schema))
+    target = _target(request, folder, members[0].volumes, learnt, _shared_ids(request, members))
+    _tell_of_seen(request.runs, target)
+    with ExitStack() as stack:
+        segmenters = [_segmenter(member, len(learnt.names), request.tta, stack) for member in members]
+        _write(segmenters, members, learnt, target, request)
     return f"{len(target.cases)} cases segmented", {
         "on the grid of the files": str(request.output / "native"),
-        "in the cube": str(request.output / "cube"),
+        "on the network's grid": str(request.output / "cube"),
         "to score them": f"python -m lms3d.evaluate {request.output}",
     }
 
 
-def _cases(request: PredictRequest) -> tuple[Cache, Predictions]:
-    """The cubes, and the description of what will be written."""
-    trained, run_dir = request.trained, request.run_dir
-    folder = request.data or trained.data
-    folder = folder or brains.write(
-        brains.default_directory(), progress=request.progress
-    )  # made again where it is gone
-    cases, schema = layouts.find_cases(folder, labels=request.labels or trained.labels, require_truth=False)
+def _require_alike(runs: Sequence[TrainedRun]) -> None:
+    """InputError where the outputs of two runs mean different things."""
+    first = runs[0]
+    for other in runs[1:]:
+        for name in ("task", "targets", "labels"):
+            one, another = getattr(first.trained, name), getattr(other.trained, name)
+            if one != another:
+                raise InputError(
+                    f"{other.run_dir}: found --{name} {another}; expected {one} as in {first.run_dir}; average runs that learned "
+                    "the same"
+                )
+
+
+def _folder(request: PredictRequest) -> Path:
+    folder = request.data or request.trained.data
+    return folder or brains.write(brains.default_directory(), progress=request.progress)  # made again where it is gone
+
+
+def _member(run: TrainedRun, folder: Path, request: PredictRequest) -> Member:
+    cases, schema = coding.find_cases(folder, request.labels or run.trained.labels, run)
     # All cases of the folder: for the run's own data this is the cache that training has built.
-    cubes = cache.build(cases, schema, trained.resolution, n4=trained.n4, progress=request.progress)
-    ids: Sequence[str] = cubes.ids if request.data else split.load(run_dir / "split.json").validation
-    return cubes, Predictions(
-        directory=request.output, label=run_dir.resolve().name, run=str(run_dir.resolve()), model=trained.model,
-        resolution=trained.resolution, tta=request.tta, data=str(Path(folder).resolve()),
-        fingerprint=cubes.fingerprint, schema=schema.name,
-        cases={case_id: cubes.geometry(case_id).to_json() for case_id in ids},
+    volumes = cache.build(cases, schema, preprocessing(run.trained), progress=request.progress)
+    files = {case.id: case.files[0] for case in cases}
+    return Member(run=run, volumes=volumes, files=files, normalisation=_normalisation(run))
+
+
+def _shared_ids(request: PredictRequest, members: Sequence[Member]) -> Sequence[str]:
+    """The cases to segment: those of the folder that was given, else what every run has validated."""
+    if request.data and request.cases is None:
+        return members[0].volumes.ids
+    if request.cases is not None:
+        return _named(request.cases, members[0].volumes)
+    validated = [split.load(member.run.run_dir / "split.json").validation for member in members]
+    for member, ids in zip(members[1:], validated[1:], strict=True):
+        if ids != validated[0]:
+            raise InputError(
+                f"{member.run.run_dir}: found another validation split than in {request.run_dir}; expected one that no run has "
+                "trained on; name cases with --data, or give runs of one split"
+            )
+    return validated[0]
+
+
+def _tell_of_seen(runs: Sequence[TrainedRun], target: Predictions) -> None:
+    """Says how many of the cases a run has been trained on: their scores say little."""
+    paths = [path for run in runs if (path := run.run_dir / "split.json").is_file()]
+    seen = {case_id for path in paths for case_id in split.load(path).training} & set(target.cases)
+    if seen:
+        say(
+            f"note: {len(seen)} of {len(target.cases)} cases have trained the network, such as {min(seen)}: do not score these"
+        )
+
+
+def _named(path: Path, volumes: Cache) -> Sequence[str]:
+    """The cases that a file names. InputError for one that is not there."""
+    try:
+        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"--cases {path}: found a file that cannot be read ({error}); expected a case on each line"
+        ) from None
+    pseudonyms.know(names)
+    unknown = [name for name in names if name not in volumes.ids]
+    if unknown or not names:
+        found = f"case {unknown[0]}, which is not in the data" if unknown else "no name"
+        raise InputError(f"--cases {path}: found {found}; expected names such as {volumes.ids[0]}, one a line")
+    return names
+
+
+def _target(request: PredictRequest, folder: Path, volumes: Cache, learnt: Targets, ids: Sequence[str]) -> Predictions:
+    """The description of what will be written."""
+    runs = [run.run_dir.resolve() for run in request.runs]
+    return Predictions(
+        directory=request.output, label=request.runs[0].name if len(runs) == 1 else request.output.resolve().name,
+        run=", ".join(map(str, runs)), model=request.trained.model, shape=volumes.shape,
+        stretched=volumes.preprocessing.stretched, tta=request.tta, data=str(Path(folder).resolve()),
+        fingerprint=volumes.fingerprint, schema=learnt.schema.name,
+        cases={case_id: volumes.geometry(case_id).to_json() for case_id in ids},
     )  # fmt: skip
 
 
-def _segment(
-    network: Predictor, cubes: Cache, normalisation: Normalisation, target: Predictions, progress: Progress
-) -> None:
+def _segmenter(member: Member, channels: int, tta: str | None, stack: ExitStack) -> Callable[[str], np.ndarray]:
+    """Opens the network of a run: case -> probabilities (A, B, C, outputs) on its own grid."""
+    network = stack.enter_context(member.run.network())
+    trained = member.run.trained
+    patch = (trained.patch,) * 3 if trained.patch else None
+    numbers = symmetries.allowed(patch or member.volumes.shape, tta or "none")
+
+    def segmented(case_id: str) -> np.ndarray:
+        image = normalise.image(member.normalisation, member.volumes, case_id)
+        return segment.probabilities(network, image, channels=channels, patch=patch, numbers=numbers)
+
+    return segmented
+
+
+def _write(
+    segmenters: Sequence[Callable[[str], np.ndarray]], members: Sequence[Member], learnt: Targets, target: Predictions,
+    request: PredictRequest,
+) -> None:  # fmt: skip
     """Writes both label maps of every case, then predictions.json."""
     (target.directory / INDEX).unlink(missing_ok=True)  # until all are new, there is no finished set
     for done, case_id in enumerate(target.cases):
-        progress(done, len(target.cases), "segmenting")
-        found = probabilities(network, normalisation.apply(cubes.image(case_id)), target.tta)
-        geometry = cubes.geometry(case_id)
-        # Probabilities, not labels, go back to the fine grid: a linear edge is smoother than one in whole cube voxels.
-        native = cubes.schema.from_channels(to_native(found, geometry))
-        label_maps.write_labels(native, np.array(geometry.affine), target.native(case_id))
-        to_mm = label_maps.cube_affine(geometry.to_json(), cubes.resolution)
-        label_maps.write_labels(cubes.schema.from_channels(found), to_mm, target.cube(case_id))
+        request.progress(done, len(target.cases), "segmenting")
+        geometry = members[0].volumes.geometry(case_id)
+        found = [segmented(case_id) for segmented in segmenters]
+        # Probabilities, not labels, go back to the fine grid: a linear edge is smoother than one in whole coarse voxels.
+        native = _mean(
+            to_native(one, member.volumes.geometry(case_id)) for one, member in zip(found, members, strict=True)
+        )
+        labels = learnt.from_channels(native)
+        if request.remove_below_ml:
+            voxel_ml = float(np.prod(voxel_sizes(np.array(geometry.affine)))) / 1000
+            labels = without_small(labels, learnt.schema.values_of("WT"), request.remove_below_ml / voxel_ml)
+        label_maps.write_like(labels, members[0].files[case_id], target.native(case_id))
+        # Of one run what the network said; of several there may be as many grids.
+        small = found[0] if len(found) == 1 else resize(geometry.box.crop(native), target.shape)
+        label_maps.write_labels(
+            learnt.from_channels(small), geometry.network_affine(target.shape), target.cube(case_id)
+        )
     target.save()
-    progress(len(target.cases), len(target.cases), "segmenting")
+    request.progress(len(target.cases), len(target.cases), "segmenting")
 
 
-def probabilities(network: Predictor, image: np.ndarray, tta: bool) -> np.ndarray:
-    """Normalised image (N, N, N, 4) -> probabilities (N, N, N, 3), with tta the mean over the 48 symmetries."""
-    if not tta:
-        return network(image)
-    total = np.zeros((), np.float32)
-    for k in range(len(augment.SYMMETRIES)):
-        total = total + augment.apply(network(np.ascontiguousarray(augment.apply(image, k))), augment.inverse(k))
-    return total / np.float32(len(augment.SYMMETRIES))
+def _mean(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    total, count = np.zeros((), np.float32), 0
+    for array in arrays:
+        total, count = total + array, count + 1
+    return total / np.float32(count) if count > 1 else total
 
 
-def _normalisation(request: PredictRequest) -> Normalisation:
+def _normalisation(run: TrainedRun) -> Normalisation:
     try:
-        return Normalisation.from_json(request.content["normalisation"])
+        return normalise.from_json(run.content["normalisation"])
     except (KeyError, TypeError, ValueError):
         raise InputError(
-            f"{request.run_dir / 'config.json'}: found no normalisation; expected mean and std of the training images; "
+            f"{run.run_dir / 'config.json'}: found no normalisation; expected mean and std of the training images; "
             "train again"
         ) from None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,59 +12,18 @@ from lms3d.config import TrainConfig
 from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.errors import DoesNotFit, InputError
-from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
 from lms3d.tasks.brats.options import CHOICES
-from lms3d.tasks.task import Task, chief_first
+from lms3d.tasks.task import Task
 from lms3d.training import demo
 
 if TYPE_CHECKING:
     import keras
     import numpy as np
-    import tensorflow as tf
 
-    from data.brats.cache import Cache
-    from data.brats.normalise import Normalisation
-    from data.split import Split
     from lms3d.keras_step.report import Report
+    from lms3d.tasks.brats.material import Material
     from lms3d.training.trainer import History
-
-
-@dataclass(frozen=True, kw_only=True)
-class Material:
-    """Cubes of all cases, who trains and who validates, and the statistics of those who train."""
-
-    cache: Cache
-    split: Split
-    normalisation: Normalisation
-    batch_size: int
-    seed: int
-    augment: bool
-    described: Mapping[str, Any] = field(repr=False)
-
-    @property
-    def training_count(self) -> int:
-        return len(self.split.training)
-
-    @property
-    def validation_count(self) -> int:
-        return len(self.split.validation)
-
-    def training(self, first_sample: int, world: World) -> tf.data.Dataset:
-        from data.brats import pipeline
-
-        return pipeline.training_dataset(
-            self.cache, self.split.training, self.normalisation, batch_size=self.batch_size, seed=self.seed,
-            first_sample=first_sample, rank=world.rank, size=world.size, augment=self.augment,
-        )  # fmt: skip
-
-    def validation(self, world: World) -> tf.data.Dataset:
-        from data.brats import pipeline
-
-        # A rank without a case of its own evaluates one that does not count. The batch size is that of training: a larger
-        # one would need more memory for the batches themselves.
-        share = world.share(self.split.validation) or self.split.validation[:1]
-        return pipeline.validation_dataset(self.cache, share, self.normalisation, batch_size=self.batch_size)
 
 
 class BrainTumours(Task):
@@ -79,55 +38,51 @@ class BrainTumours(Task):
     def prepare(
         self, options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
     ) -> Material:
-        from data import split
-        from data.brats import cache, layouts, normalise
-        from data.phantoms import brains
+        from lms3d.tasks.brats import material
 
-        folder = options.data
-        if folder is None:
-            say(f"No --data: using the embedded artificial brains in {brains.default_directory()} (made once)")
-            folder = world.from_chief(lambda: brains.write(brains.default_directory(), progress=progress))
+        return material.prepare(options, run_dir, resuming, world, progress)
 
-        def build() -> Cache:
-            cases, schema = layouts.find_cases(folder, labels=options.labels)
-            return cache.build(cases, schema, options.resolution, n4=options.n4, progress=progress)
-
-        for kind in (split.Split, normalise.Normalisation):
-            sendable(kind)
-        cubes = chief_first(world, build)
-        parts = world.from_chief(lambda: _split(options, run_dir, resuming, cubes, folder))
-        normalisation = world.from_chief(lambda: normalise.fit(cubes, parts.training))
-        return Material(
-            cache=cubes, split=parts, normalisation=normalisation, batch_size=options.batch_size, seed=options.seed,
-            augment=options.augment,
-            described={
-                "data": {"fingerprint": cubes.fingerprint, "schema": cubes.schema.name, "cases": len(cubes.ids)},
-                "normalisation": normalisation.to_json(),
-            },
-        )  # fmt: skip
-
-    def network(self, options: TrainConfig) -> keras.Model:
+    def network(self, options: TrainConfig, material: Material | None) -> keras.Model:
         import models
+        from lms3d.tasks.brats.material import targets
 
-        model = models.build(options.model, input_shape=(options.resolution,) * 3 + (4,), outputs=3)
+        outputs = targets(options, material).names
+        more = {"separate_heads": True} if _deep(options) else {}
+        model = models.build(options.model, input_shape=(*options.sample_shape(), 4), outputs=len(outputs), **more)
+        if options.start_from is not None:
+            _start_from(model, options, outputs)
         if options.weights is not None:
-            _load_weights(model, options.weights)
+            _load_weights(model, options.weights, f"--weights {options.weights}")
         return model
 
     def loss(self, options: TrainConfig, material: Material | None) -> Any:
         from lms3d.scoring import losses
 
-        return {"dice": losses.dice_loss, "dice_cross_entropy": losses.dice_cross_entropy}[options.loss]
+        chosen = {"dice": losses.dice_loss, "dice_cross_entropy": losses.dice_cross_entropy}[options.loss]
+        if not _deep(options):
+            return chosen
+        from lms3d.tasks.brats.material import targets
+
+        return losses.of_each_head(chosen, len(targets(options, material).names))
+
+    def target_shape(self, options: TrainConfig, model: keras.Model) -> Sequence[int]:
+        from models.isensee2017 import HEADS
+
+        *sides, channels = model.output_shape[1:]
+        return (*sides, channels // HEADS if _deep(options) else channels)
 
     def metrics(self, options: TrainConfig, material: Material | None) -> list[Any]:
-        from data.brats.schema import SCHEMAS
         from lms3d.scoring.keras_dice import RegionDice
+        from lms3d.tasks.brats.material import targets
 
-        schema = material.cache.schema if material is not None else next(iter(SCHEMAS.values()))
-        return [RegionDice(channels, name=f"dice_{region}") for region, channels in schema.region_channels.items()]
+        learnt = targets(options, material)
+        return [
+            RegionDice(channels, channels=len(learnt.names), disjoint=learnt.kind == "labels", name=f"dice_{region}")
+            for region, channels in learnt.region_channels.items()
+        ]
 
     def demonstration_limit(self, options: TrainConfig) -> int | None:
-        return demo.memory_limit(options.resolution)
+        return demo.memory_limit(math.prod(options.sample_shape()))
 
     def finish(
         self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, report: Report
@@ -136,6 +91,7 @@ class BrainTumours(Task):
         a message: the rest of the run is done."""
         import numpy as np
 
+        from data import pseudonyms
         from data.brats.schema import CHANNELS
         from lms3d.scoring.figures import slices
 
@@ -143,7 +99,7 @@ class BrainTumours(Task):
         image, truth = cache.image(case_id), cache.truth(case_id)
         assert truth is not None, "the pipeline refuses validation cases without truth"
         try:
-            labels = _segment(run_dir, options, model, material, image)
+            labels = _segment(run_dir, options, model, material, case_id)
         except DoesNotFit as error:
             say(f"figures/slice.png is left out: {error}")
             return
@@ -152,19 +108,25 @@ class BrainTumours(Task):
             image[..., CHANNELS.index("flair")],
             {region: np.isin(truth, values) for region, values in regions.items()},
             {region: np.isin(labels, values) for region, values in regions.items()},
-            run_dir / "figures" / "slice.png", title=f"{case_id} (validation)",
+            run_dir / "figures" / "slice.png", title=f"{pseudonyms.of(case_id)} (validation)",
         )  # fmt: skip
 
     def results(self, run_dir: Path, history: History) -> dict[str, str]:
-        from data.brats.schema import REGIONS
-
         rows = {}
         if history.rows:
             best = min(history.rows, key=lambda row: row["val_loss"])
-            shown = [region for region in REGIONS if f"val_dice_{region}" in best]
+            shown = [name.removeprefix("val_dice_") for name in best if name.startswith("val_dice_")]
             dice = "  ".join(f"{region} {best[f'val_dice_{region}']:.3f}" for region in shown)
             rows["best epoch"] = f"{best['epoch']:.0f} of {len(history.rows)}, validation Dice {dice}"
         return {**rows, "next": f"{Path(sys.executable).name} -m lms3d.predict {run_dir}"}
+
+    def packaged(self, run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) -> dict[str, Any]:
+        said: dict[str, Any] = self._beside("package").packaged(run_dir, options, content)
+        return said
+
+    def unpacked(self, said: Mapping[str, Any], options: TrainConfig, where: str) -> dict[str, Any]:
+        content: dict[str, Any] = self._beside("package").unpacked(said, options, where)
+        return content
 
     def recognises(self, path: Path) -> bool:
         from lms3d.tasks.brats import label_maps
@@ -175,44 +137,61 @@ class BrainTumours(Task):
 TASK = BrainTumours()
 
 
-def _load_weights(model: keras.Model, path: Path) -> None:
+def _deep(options: TrainConfig) -> bool:
+    """Whether deeper heads have losses of their own. InputError for a network that has none."""
+    if options.deep_supervision and options.model != "isensee2017":
+        raise InputError(f"--deep-supervision: {options.model} has one head; leave it out, or take --model isensee2017")
+    return options.deep_supervision
+
+
+def _start_from(model: keras.Model, options: TrainConfig, outputs: Sequence[str]) -> None:
+    """Takes over the best weights of another run. InputError where its outputs are others; said, where they have other names.
+
+    Two years of BraTS call one tissue NCR and NETC: names do not tell whether the weights are of use.
+    """
+    from data.brats import definition
+    from data.brats.targets import targets_of
+    from lms3d import config
+
+    run_dir = options.start_from
+    assert run_dir is not None
+    trained, content = config.load(run_dir)
+    if (trained.model, trained.targets, _deep(trained)) != (options.model, options.targets, _deep(options)):
+        raise InputError(
+            f"--start-from {run_dir}: found a run of {trained.model} with --targets {trained.targets}; expected {options.model} "
+            f"with --targets {options.targets}, and --deep-supervision in both or in neither; give another run"
+        )
+    _load_weights(model, run_dir / "best.keras", f"--start-from {run_dir}")
+    learnt = targets_of(
+        trained.targets, definition.restored(content.get("labels"), where=str(run_dir / "config.json"))
+    ).names
+    if list(learnt) != list(outputs):
+        say(f"--start-from {run_dir}: what it learnt as {', '.join(learnt)} is {', '.join(outputs)} here")
+
+
+def _load_weights(model: keras.Model, path: Path, told: str) -> None:
     """Start from those of an earlier run, of any resolution. InputError where they are of another network."""
     try:
         model.load_weights(path)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(
-            f"--weights {path}: cannot be used for {model.name} ({reason}); give best.keras of a run of this network"
+            f"{told}: cannot be used for {model.name} ({reason}); give best.keras of a run of this network"
         ) from None
 
 
-def _split(options: TrainConfig, run_dir: Path, resuming: bool, cubes: Cache, folder: Path) -> Split:
-    """The run's own split, the one that was given, or a new one; kept with the run."""
-    from data import split
-    from lms3d.training import run_folder
-
-    if resuming:
-        run_folder.check_data(run_dir, cubes.fingerprint)
-        parts = split.load(run_dir / "split.json")
-    elif options.split:
-        parts = split.load(options.split)
-        if unknown := sorted({*parts.training, *parts.validation} - set(cubes.ids)):
-            raise InputError(f"--split {options.split} names case {unknown[0]}, which is not in {folder}")
-    else:
-        parts = split.make(cubes.ids, options.seed, options.validation_fraction)
-    split.save(parts, run_dir / "split.json")
-    return parts
-
-
-def _segment(
-    run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, image: np.ndarray
-) -> np.ndarray:
-    """Labels (N, N, N) of a case (N, N, N, 4) by the best weights."""
+def _segment(run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, case_id: str) -> np.ndarray:
+    """Labels (A, B, C) of a case by the best weights."""
+    from data.brats import normalise
     from lms3d.tasks import inference
+    from lms3d.tasks.brats import segment
     from lms3d.training.callbacks.best_weights import without_training
 
     if (run_dir / "best.keras").exists():
         without_training(model).load_weights(run_dir / "best.keras")
     with inference.rewriter(options, wanted=None, limit=options.memory_limit) as lms:
-        predict = inference.predictor(model, options.resolution, lms=lms)
-        return material.cache.schema.from_channels(predict(material.normalisation.apply(image)))
+        predict = inference.predictor(model, options.sample_shape(), lms=lms)
+        image = normalise.image(material.normalisation, material.cache, case_id)
+        return material.targets.from_channels(
+            segment.probabilities(predict, image, channels=len(material.targets.names), patch=material.shown.patch)
+        )

@@ -34,7 +34,10 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
     table = next(table for path in request.predictions if (table := table_in(path)))
     if (count := len(request.predictions)) > 1:
         raise InputError(f"{table}: found {count} PREDICTIONS; chest X-rays are scored one at a time")
-    for option, given in (("--hd95", request.hd95), ("--labels", request.labels)):
+    for option, given in (
+        ("--labels", request.labels), ("--scoring", request.scoring),
+        ("--prediction-labels", request.prediction_labels), ("--group", request.groups), ("--submission", request.submission),
+    ):  # fmt: skip
         if given:
             raise InputError(f"{option} is for label maps, and {table} holds probabilities of findings; leave it out")
     output = writable_folder(request.output or table.parent / "evaluation", "--output")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data import pseudonyms
 from data.chest_xray.collection import FINDINGS, NO_FINDING
 from lms3d.console import Report as Progress
 from lms3d.errors import InputError, say
@@ -43,10 +44,15 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     """Writes the table of the run's test images, or of all images in `request.data`."""
     if request.labels is not None:
         raise InputError(f"--labels is for brain scans, and {request.run_dir} has learned chest X-rays; leave it out")
+    if len(request.runs) > 1 or request.remove_below_ml or request.cases:
+        asked = "several runs" if len(request.runs) > 1 else "--remove-below or --cases"
+        raise InputError(
+            f"found {asked} for {request.run_dir}, which has learned chest X-rays; expected one run of brain scans"
+        )
     images = _of_folder(request.data, request.trained.resolution) if request.data else _of_run(request)
     table = request.output / FILE
-    with request.network() as network:
-        write(_predicted(images, network, request.tta, request.progress), table)
+    with request.runs[0].network() as network:
+        write(_predicted(images, network, request.tta is not None, request.progress), table)
     known = any(one.findings is not None for one in images)
     truth = "" if known else " --truth FOLDER_WITH_TABLE"
     return f"{len(images)} images predicted", {
@@ -62,7 +68,7 @@ def _of_run(request: PredictRequest) -> list[Image]:
     trained, progress = request.trained, request.progress
     folder = trained.data or chests.write(chests.default_directory(), progress=progress)
     index = shards.build(collection.find_images(folder), trained.resolution, seed=trained.seed, progress=progress)
-    if index.fingerprint != request.content["data"]["fingerprint"]:
+    if index.fingerprint != request.runs[0].content["data"]["fingerprint"]:
         raise InputError(
             f"{folder}: found other data than {request.run_dir} was trained on; expected the same images, labels and "
             "lists; restore them, or name the images with --data"
@@ -95,6 +101,8 @@ def _of_folder(folder: Path, resolution: int) -> list[Image]:
         ]
     root = files.readable_directory(folder)
     paths = sorted(path for path in root.rglob("*") if path.suffix.lower() == ".png" and path.is_file())
+    for path in paths:
+        pseudonyms.know_path(path, root)
     if not paths:
         raise InputError(f"--data {folder}: found no PNG; expected radiographs, with a table or without; name another")
     return [
@@ -127,6 +135,13 @@ def write(images: Iterator[Image], path: Path) -> None:
             writer.writerow([one.name, one.patient, truth, *(f"{p:.6f}" for p in one.probabilities)])
 
 
+def _probability(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text} as a probability")
+    return value
+
+
 def read(path: Path) -> list[Image]:
     """The inverse of `write`. InputError names the line that cannot be used."""
     from data.chest_xray.collection import parse_findings
@@ -140,10 +155,11 @@ def read(path: Path) -> list[Image]:
                 raise ValueError("other columns")
             images = []
             for line, row in enumerate(reader, 2):  # noqa: B007  (for the message)
+                pseudonyms.know([Path(row["image"] or "").stem], "image")
                 images.append(Image(
                     name=row["image"], patient=row["patient"],
                     findings=parse_findings(row["findings"]) if row["findings"] else None,
-                    probabilities=tuple(float(row[name]) for name in FINDINGS),
+                    probabilities=tuple(_probability(row[name]) for name in FINDINGS),
                 ))  # fmt: skip
     except OSError as error:
         raise InputError(f"{path}: found {error.strerror}; {advice}") from None

@@ -98,7 +98,7 @@ class ChestXRays(Task):
             described={"data": {"fingerprint": index.fingerprint, "images": counts, "shards": str(index.directory)}},
         )  # fmt: skip
 
-    def network(self, options: TrainConfig) -> keras.Model:
+    def network(self, options: TrainConfig, material: Any) -> keras.Model:
         import models
 
         shape = (options.resolution, options.resolution, 3)
@@ -151,6 +151,14 @@ class ChestXRays(Task):
             rows["best epoch"] = f"{best['epoch']:.0f} of {len(history.rows)}, validation AUROC {best['val_auroc']:.3f}"
         command = f"{Path(sys.executable).name} -m lms3d.predict {run_dir} --data FOLDER"
         return {**rows, "AUROC per finding": str(run_dir / "auroc.md"), "next": command}
+
+    def packaged(self, run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) -> dict[str, Any]:
+        said: dict[str, Any] = self._beside("package").packaged(run_dir, options, content)
+        return said
+
+    def unpacked(self, said: Mapping[str, Any], options: TrainConfig, where: str) -> dict[str, Any]:
+        content: dict[str, Any] = self._beside("package").unpacked(said, options, where)
+        return content
 
     def recognises(self, path: Path) -> bool:
         from lms3d.tasks.chexnet import evaluate

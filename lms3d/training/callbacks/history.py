@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from lms3d import errors
 from lms3d.files import write_text
 from lms3d.training.callbacks.order import Place, TrainingCallback
 from lms3d.training.run import Run
 from lms3d.training.run_state import Row, floats, learning_rate
 
-FILE = "history.csv"
+FILE, CURVES = "history.csv", "tensorboard"
 FIRST_COLUMNS = ("epoch", "loss", "val_loss", "learning_rate", "seconds")
 
 
@@ -26,6 +27,7 @@ class HistoryFile(TrainingCallback):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._writer: Any = None
+        self._draws = True  # until the disk fails
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.run.start_clock()
@@ -40,17 +42,28 @@ class HistoryFile(TrainingCallback):
         row = {name: row[name] for name in (*FIRST_COLUMNS, *row) if name in row}
         run.update(rows=(*run.state.rows, row), seconds=0.0)
         if run.world.is_chief:
-            self._write_scalars(row)
+            if self._draws:
+                self._or_without(lambda: self._write_scalars(row))
             write_text(run.dir / FILE, as_csv(run.state.rows))
 
     def on_train_end(self, logs: Any = None) -> None:
         if self._writer is not None:
-            self._writer.close()
+            self._or_without(self._writer.close)
             self._writer = None
+
+    def _or_without(self, write: Callable[[], None]) -> None:
+        """TensorBoard's files repeat what history.csv says: where they cannot be written, training goes on without them."""
+        try:
+            write()
+        except (OSError, tf.errors.OpError) as error:
+            self._writer, self._draws = None, False
+            errors.say(
+                f"{self.run.dir / CURVES}: {error}; training goes on, and its next epochs are not in TensorBoard"
+            )
 
     def _write_scalars(self, row: Row) -> None:
         if self._writer is None:
-            self._writer = tf.summary.create_file_writer(str(self.run.dir / "tensorboard"))
+            self._writer = tf.summary.create_file_writer(str(self.run.dir / CURVES))
         with self._writer.as_default(), tf.device("CPU:0"):
             for name, value in row.items():
                 tf.summary.scalar(name, value, step=int(row["epoch"]))

@@ -27,12 +27,14 @@ class Place(IntEnum):
     PROFILE = auto()  # frames the step as closely as the order allows
     PROGRESS = auto()  # shows the logs as they will be written
     PLATEAU = auto()  # lowers the learning rate; puts the rate of this epoch into the logs
+    COSINE = auto()  # before WARM_UP, too
     EARLY_STOPPING = auto()  # asks for the end, before ranks agree on it and the state is saved
     WARM_UP = auto()  # after PLATEAU, whose cut of the rate it takes over; before a step is counted
     KEPT_SLABS = auto()  # before anything is saved
     STEP_COUNTER = auto()  # the step is done: what is saved from here on counts it
     HISTORY = auto()  # before BEST_WEIGHTS: a resume takes back a row or weights later than its checkpoint
     BEST_WEIGHTS = auto()  # before CHECKPOINT, which knows the best file by its digest
+    AVERAGED_WEIGHTS = auto()  # after BEST_WEIGHTS, which keeps the average; before the weights themselves are saved
     RANK_AGREEMENT = auto()  # after all that may ask for the end: the ranks leave together
     CHECKPOINT = auto()  # last: saves what the others have decided, and restores what they reset
 
@@ -48,6 +50,11 @@ class TrainingCallback(keras.callbacks.Callback):
     kept: ClassVar[Sequence[str]] = ()
     """Attributes that survive a resume; JSON values. They are saved as the end of an epoch leaves them."""
 
+    @classmethod
+    def wanted(cls, run: Run) -> bool:
+        """Whether this run has it."""
+        return True
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.kept and not cls.name:
@@ -62,12 +69,14 @@ CALLBACKS: Registry[type[TrainingCallback]] = Registry(
     "training callback",
     rank_mean="lms3d.training.callbacks.rank_mean:RankMean",
     plateau="lms3d.training.callbacks.plateau:Plateau",
+    cosine="lms3d.training.callbacks.cosine:Cosine",
     early_stopping="lms3d.training.callbacks.plateau:EarlyStopping",
     warm_up="lms3d.training.callbacks.warm_up:WarmUp",
     kept_slabs="lms3d.training.callbacks.kept_slabs:KeptSlabs",
     step_counter="lms3d.training.callbacks.step_counter:StepCounter",
     history="lms3d.training.callbacks.history:HistoryFile",
     best_weights="lms3d.training.callbacks.best_weights:BestWeights",
+    averaged_weights="lms3d.training.callbacks.averaged_weights:AveragedWeights",
     rank_agreement="lms3d.training.callbacks.rank_agreement:RankAgreement",
     checkpoint="lms3d.training.callbacks.checkpointing:Checkpointing",
 )
@@ -81,7 +90,7 @@ def with_place(place: Place, callback: Any) -> Any:
 
 def build(run: Run, given: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
     """Those that every run has, and those given for this one (at TASK where they state no place), in order."""
-    registered = [CALLBACKS[name](run) for name in CALLBACKS.names]
+    registered = [CALLBACKS[name](run) for name in CALLBACKS.names if CALLBACKS[name].wanted(run)]
     return sorted([*given, *registered], key=lambda callback: getattr(callback, "place", Place.TASK))
 
 

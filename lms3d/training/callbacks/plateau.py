@@ -14,6 +14,10 @@ class Plateau(TrainingCallback, keras.callbacks.ReduceLROnPlateau):
     place, name = Place.PLATEAU, "plateau"
     kept = ("best", "wait", "cooldown_counter")
 
+    @classmethod
+    def wanted(cls, run: Run) -> bool:
+        return run.schedule.decay == "plateau"
+
     def __init__(self, run: Run) -> None:
         self.run, schedule = run, run.schedule
         keras.callbacks.ReduceLROnPlateau.__init__(

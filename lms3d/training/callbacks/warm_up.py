@@ -23,6 +23,11 @@ class WarmUp(TrainingCallback):
     place, name = Place.WARM_UP, "warm_up"
     kept = ("cut",)
 
+    @classmethod
+    def wanted(cls, run: Run) -> bool:
+        """A cosine has its own."""
+        return run.schedule.decay == "plateau"
+
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self.steps = run.schedule.warmup_epochs * run.schedule.steps_per_epoch
@@ -59,11 +64,15 @@ class WarmUp(TrainingCallback):
 
     def rate_at(self, step: int) -> float:
         """Learning rate of a step, counted from 0 over all epochs."""
-        grown = min(1.0, step / self.steps)
-        size = self.run.world.size
-        return self.run.full_rate * (1 + (size - 1) * grown) / size
+        return warmed(self.run.full_rate, self.run.world.size, step, self.steps)
 
     @property
     def _done(self) -> int:
         position = self.run.state.position
         return position.epoch * self.run.schedule.steps_per_epoch + position.step
+
+
+def warmed(full_rate: float, size: int, step: int, steps: int) -> float:
+    """The rate of a step of `size` ranks, counted from 0: grown over `steps` steps from that of one rank to that of all."""
+    grown = min(1.0, step / steps) if steps else 1.0
+    return full_rate * (1 + (size - 1) * grown) / size

@@ -14,26 +14,26 @@ from hypothesis import strategies as st
 
 from data.brats import cache, layouts
 from data.brats.case import load_images, load_truth
-from data.brats.preprocess import to_cube
+from data.brats.preprocess import Preprocessing, cube, to_grid
 from data.brats.schema import SCHEMAS
 from data.errors import DataError
-from tests.data.small_data import AFFINE, random_case, reopened, save, write_case
+from tests.data.small_data import random_case, reopened, save, write_case
 
 
 def build(root: Path, where: Path, resolution: int = 16, **options):
     cases, schema = layouts.find_cases(root, require_truth=False)
-    return cache.build(cases, schema, resolution, directory=where, **{"workers": 1, **options})
+    return cache.build(cases, schema, cube(resolution), directory=where, **{"workers": 1, **options})
 
 
 def test_content_is_that_of_the_preprocessing(data_set, small_cache):
     cases, schema = layouts.find_cases(data_set)
     for case in cases:
         images, affine = load_images(case)
-        cube, truth, geometry = to_cube(images, load_truth(case, schema), affine, 16)
+        grid, truth, geometry = to_grid(images, load_truth(case, schema), affine, cube(16))
         image = small_cache.image(case.id)
         assert image.dtype == np.float32
-        np.testing.assert_allclose(image, cube, rtol=2**-11)
-        np.testing.assert_array_equal(image == 0, cube == 0)
+        np.testing.assert_allclose(image, grid, rtol=2**-11)
+        np.testing.assert_array_equal(image == 0, grid == 0)
         np.testing.assert_array_equal(small_cache.truth(case.id), truth)
         assert small_cache.geometry(case.id) == geometry
         np.testing.assert_allclose(small_cache.entry(case.id)["mean"], image.mean((0, 1, 2)), rtol=1e-5)
@@ -45,10 +45,10 @@ def test_content_is_that_of_the_preprocessing(data_set, small_cache):
 @given(st.floats(1e-30, 1e30), st.floats(-1e30, 1e30))
 @settings(max_examples=50, deadline=None)
 def test_half_floats_hold_any_scale(large, offset):
-    cube = np.linspace(-abs(large), abs(large) + abs(offset), 64, dtype=np.float32).reshape(2, 2, 4, 4)
-    stored, scale = cache._to_float16(cube)
+    grid = np.linspace(-abs(large), abs(large) + abs(offset), 64, dtype=np.float32).reshape(2, 2, 4, 4)
+    stored, scale = cache._to_float16(grid)
     assert np.isfinite(stored).all()
-    np.testing.assert_allclose(stored * scale, cube, rtol=2**-10, atol=np.abs(cube).max() * 2**-12)
+    np.testing.assert_allclose(stored * scale, grid, rtol=2**-10, atol=np.abs(grid).max() * 2**-12)
 
 
 def test_a_second_build_reads_no_voxel(data_set, small_cache, record):
@@ -72,18 +72,21 @@ def test_the_fingerprint_is_of_the_content(data_set, small_cache, tmp_path):
     assert changed.directory != small_cache.directory
 
 
-def test_resolution_n4_and_schema_have_folders_of_their_own(data_set, tmp_path):
+def test_preprocessing_and_schema_have_folders_of_their_own(data_set, tmp_path):
     cases, schema = layouts.find_cases(data_set)
     built = [
-        cache.build(cases[:1], one, n, directory=tmp_path, n4=n4, workers=1)
-        for one, n, n4 in (
-            (schema, 16, False),
-            (schema, 32, False),
-            (schema, 16, True),
-            (SCHEMAS["brats2021"], 16, False),
+        cache.build(cases[:1], one, how, directory=tmp_path, workers=1)
+        for one, how in (
+            (schema, cube(16)),
+            (schema, cube(32)),
+            (schema, cube(16, n4=True)),
+            (schema, cube(16, anti_alias=True)),
+            (schema, Preprocessing(shape=(16, 32, 16), stretched=False)),
+            (schema, Preprocessing(shape=(16, 16, 16), stretched=False)),
+            (SCHEMAS["brats2021"], cube(16)),
         )
     ]
-    assert len({one.directory for one in built}) == 4
+    assert len({one.directory for one in built}) == 7
     assert len({one.fingerprint for one in built}) == 1
 
 
@@ -92,7 +95,7 @@ def test_parallel_and_serial_builds_agree(data_set, small_cache, tmp_path, recor
     parallel = build(data_set, tmp_path / "other", workers=2, progress=progress)
     for path in sorted(small_cache.directory.rglob("*.*")):
         assert (parallel.directory / path.relative_to(small_cache.directory)).read_bytes() == path.read_bytes()
-    assert calls == [(done, 5, "cubes of 16^3") for done in range(6)]
+    assert calls == [(done, 5, "preprocessing to 16x16x16") for done in range(6)]
 
 
 def test_cases_without_truth(data_set, tmp_path):
@@ -121,7 +124,7 @@ def test_a_killed_build_goes_on_where_it_stopped(data_set, small_cache, record):
     shutil.rmtree(small_cache.directory / "BraTS20_Training_002")
     (small_cache.directory / ".part-1-BraTS20_Training_002").mkdir()
     build(data_set, small_cache.directory.parent, progress=progress)
-    assert calls[-1] == (1, 1, "cubes of 16^3")
+    assert calls[-1] == (1, 1, "preprocessing to 16x16x16")
     assert not list(small_cache.directory.glob(".part-*"))
 
 
@@ -159,7 +162,7 @@ def test_wrong_questions(small_cache, data_set, tmp_path):
     with pytest.raises(DataError, match="--resolution: found 20"):
         build(data_set, tmp_path, 20)
     with pytest.raises(DataError, match="cases: found none"):
-        cache.build([], small_cache.schema, 16)
+        cache.build([], small_cache.schema, cube(16))
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="Not a directory; expected a folder that can be written to"):
         build(data_set, tmp_path / "file")
@@ -170,49 +173,60 @@ def test_a_cache_that_may_only_be_read_is_enough(data_set, small_cache, monkeypa
     assert build(data_set, small_cache.directory.parent) == small_cache
 
 
-@pytest.fixture
-def older(tmp_path):
-    """A data set with a mirrored file, and the cache that a version made of it that did not compare frames."""
-    root = tmp_path / "set"
-    for number in (1, 2):
-        write_case(root / f"BraTS20_{number:03d}", random_case(number))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache, "check_frames", lambda _: None)
-        patch.setattr("data.brats.frame.require_same", lambda *_: None)
-        mirrored = root / "BraTS20_002" / "BraTS20_002_t2.nii.gz"
-        save(random_case(2)["t2"], mirrored, AFFINE @ np.diag([-1.0, 1, 1, 1]))
-        built = build(root, tmp_path / "cubes")
-    index = json.loads((built.directory / "index.json").read_text())
-    del index["frames_checked"]
-    (built.directory / "index.json").write_text(json.dumps(index))
-    return root, built
+def spoil(root: Path, number: int) -> Path:
+    bad = root / f"BraTS20_Training_{number:03d}" / f"BraTS20_Training_{number:03d}_t2.nii.gz"
+    bad.write_bytes(bad.read_bytes()[:-50])
+    return bad
 
 
-@pytest.mark.parametrize("complete", [True, False])
-def test_a_mirrored_file_in_a_cache_of_an_earlier_version_is_refused(older, complete):
-    root, built = older
-    if not complete:  # its build was killed
-        (built.directory / "index.json").unlink()
-    for _ in range(2):
-        with pytest.raises(DataError, match=r"BraTS20_002_t2\.nii\.gz: found axes RPS"):
-            build(root, built.directory.parent)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_cases_can_be_left_out_and_are_listed(data_set, tmp_path, workers):
+    bad = spoil(data_set, 5)
+    built = build(data_set, tmp_path / "c", workers=workers, skip_bad=True)
+    assert len(built.ids) == 4
+    assert list(built.skipped) == ["BraTS20_Training_005"]
+    assert str(bad) in built.skipped["BraTS20_Training_005"]
+    listed = (built.directory / "skipped.csv").read_text().splitlines()
+    assert listed[0] == "case,reason"
+    assert listed[1].startswith("BraTS20_Training_005,")
+    assert not list(built.directory.glob("*.bad"))
+    assert build(data_set, tmp_path / "c") == built  # training uses what was prepared
 
 
-def test_a_sound_cache_of_an_earlier_version_is_checked_once(data_set, small_cache, monkeypatch):
-    index, checked = small_cache.directory / "index.json", []
-    monkeypatch.setattr(cache, "check_frames", checked.append)
-    content = json.loads(index.read_text())
-    assert content.pop("frames_checked")
-    index.write_text(json.dumps(content))
-    for _ in range(2):
-        assert build(data_set, small_cache.directory.parent) == small_cache
-    assert [case.id for case in checked] == list(small_cache.ids)
+def test_a_build_that_ends_while_it_clears_up_is_cleared_up_by_the_next(data_set, tmp_path, monkeypatch):
+    """Nobody comes back to a folder whose index is there."""
+    spoil(data_set, 5)
 
-    index.write_text(json.dumps(content))
-    monkeypatch.setattr(cache.files, "write_json", lambda *_: (_ for _ in ()).throw(PermissionError()))
-    for _ in range(2):
-        assert build(data_set, small_cache.directory.parent) == small_cache
-    assert len(checked) == 3 * len(small_cache.ids)
+    unlink = Path.unlink
+
+    def end_at_bad(path, **options):
+        if path.name == "BraTS20_Training_005.bad":
+            raise KeyboardInterrupt
+        unlink(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", end_at_bad)
+        with pytest.raises(KeyboardInterrupt):
+            build(data_set, tmp_path / "c", skip_bad=True)
+    built = build(data_set, tmp_path / "c", skip_bad=True)
+    assert list(built.skipped) == ["BraTS20_Training_005"]
+    assert not list(built.directory.glob("*.bad"))
+
+
+def test_a_mended_case_is_taken_in_again(data_set, tmp_path):
+    bad = data_set / "BraTS20_Training_005" / "BraTS20_Training_005_t2.nii.gz"
+    content = bad.read_bytes()
+    spoil(data_set, 5)
+    build(data_set, tmp_path / "c", skip_bad=True)
+    bad.write_bytes(content)
+    assert len(build(data_set, tmp_path / "c", skip_bad=True).ids) == 5
+
+
+def test_where_every_case_is_bad_there_is_nothing_to_use(data_set, tmp_path):
+    for number in range(1, 6):
+        spoil(data_set, number)
+    with pytest.raises(DataError, match=r"skipped.csv: found every case left out"):
+        build(data_set, tmp_path / "c", skip_bad=True)
 
 
 def race(root: Path, where: Path, barrier, results) -> None:
@@ -220,7 +234,7 @@ def race(root: Path, where: Path, barrier, results) -> None:
     calls: list[tuple[int, int, str]] = []
     built = build(root, where, progress=lambda *call: calls.append(call))
     results.put(
-        (sum(what.startswith("cubes") and done > 0 for done, _, what in calls), built.image(built.ids[0]).sum())
+        (sum(what.startswith("preprocessing") and done > 0 for done, _, what in calls), built.image(built.ids[0]).sum())
     )
 
 
@@ -242,9 +256,26 @@ def test_two_processes_start_together(tmp_path):
 
 def test_workers_start_without_tensorflow():
     code = (
-        "import sys, data.prepare, data.phantoms.brains; from data.brats import augment, normalise; "
+        "import sys, data.prepare, data.phantoms.brains; from data.brats import distortions, normalise, symmetries; "
         "print('tensorflow' in sys.modules)"
     )
     root = Path(cache.__file__).parents[2]
     output = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout
     assert json.loads(output.strip().lower()) is False
+
+
+def test_brains_that_a_box_cuts_off_are_told(data_set, tmp_path):
+    cases, schema = layouts.find_cases(data_set)
+    small, large = (
+        cache.build(cases, schema, Preprocessing(shape=(n, 32, 16), stretched=False), directory=tmp_path, workers=1)
+        for n in (16, 32)
+    )
+    assert small.cut_off() == list(small.ids)  # the brains have 17 x 19 x 14 voxels
+    assert large.cut_off() == []
+
+
+def test_what_was_left_out_stays_so_when_an_entry_is_made_again(data_set, tmp_path):
+    spoil(data_set, 5)
+    built = build(data_set, tmp_path / "c", skip_bad=True)
+    (built.directory / "BraTS20_Training_001" / "image.npy").unlink()
+    assert build(data_set, tmp_path / "c") == built

@@ -4,10 +4,13 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from data.brats.case import load_images, load_truth
+from data.brats.case import check_frames, header_of, load_images, load_truth
 from data.brats.layouts import find_cases
 from data.errors import DataError
 from tests.data.small_data import AFFINE, SHAPE, check_case, random_case, save
+
+AXES = [(1, 0, 2), (2, 1, 0), (1, 2, 0), (0, 1, 2)]
+FLIPS = [(1, 1, 1), (-1, 1, 1), (1, -1, -1)]
 
 
 @pytest.fixture
@@ -150,3 +153,100 @@ def test_a_frame_that_is_none(first):
     image.header["sform_code"] = 1
     nib.save(type(image)(image.dataobj, None, image.header), case.images["t1"])
     fails(case, schema, r"_t1.nii.gz: found an affine that .*; expected .*; set it")
+
+
+def reordered(array: np.ndarray, axes: tuple[int, ...], flips: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The same voxels at the same places, stored in another order: array and affine."""
+    affine = AFFINE.copy()
+    for axis, flip in enumerate(flips):
+        if flip < 0:
+            affine[:3, 3] += affine[:3, axis] * (array.shape[axis] - 1)
+            affine[:3, axis] *= -1
+    array = array[tuple(slice(None, None, flip) for flip in flips)].transpose(axes)
+    return np.ascontiguousarray(array), affine[:, [*axes, 3]]
+
+
+@pytest.mark.parametrize("axes", AXES)
+@pytest.mark.parametrize("flips", FLIPS)
+@pytest.mark.parametrize("name", ["t2", "truth"])
+def test_a_file_of_another_axis_order_is_turned(first, caplog, name, axes, flips):
+    case, schema = first
+    path = case.truth if name == "truth" else case.images[name]
+    save(*reversed_arguments(path, reordered(random_case(1)[name], axes, flips)))
+    images, affine = load_images(case)
+    truth = load_truth(case, schema, images.shape[:3], affine)
+    np.testing.assert_array_equal(affine, AFFINE)
+    np.testing.assert_array_equal(images[..., 3], random_case(1)["t2"])
+    np.testing.assert_array_equal(truth, random_case(1)["truth"])
+    check_frames(case)
+    assert not caplog.messages
+
+
+def reversed_arguments(path, stored):
+    return stored[0], path, stored[1]
+
+
+def test_all_files_follow_the_first(first):
+    case, schema = first
+    stored, affine = reordered(random_case(1)["t1"], (2, 0, 1), (-1, 1, -1))
+    save(stored, case.images["t1"], affine)
+    images, found = load_images(case)
+    np.testing.assert_array_equal(images[..., 0], stored)
+    np.testing.assert_array_equal(images[..., 2], reordered(random_case(1)["flair"], (2, 0, 1), (-1, 1, -1))[0])
+    truth = load_truth(case, schema, images.shape[:3], found)
+    np.testing.assert_array_equal(truth, reordered(random_case(1)["truth"], (2, 0, 1), (-1, 1, -1))[0])
+    np.testing.assert_array_equal(found, affine)
+
+
+@pytest.mark.parametrize("name", ["t2", "truth"])
+def test_a_turned_file_of_another_extent_is_refused(first, name):
+    case, schema = first
+    path = case.truth if name == "truth" else case.images[name]
+    stored, affine = reordered(random_case(1)[name], (0, 1, 2), (-1, 1, 1))
+    affine[0, 3] += 3
+    save(stored, path, affine)
+    fails(case, schema, rf"{path.name}: found axes RPS, .*; expected axes LPS, .*; resample it")
+    with pytest.raises(DataError, match=path.name):
+        check_frames(case)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_labels_next_to_a_whole_number_are_rounded(first, dtype):
+    case, schema = first
+    array = random_case(1)["truth"].astype(dtype)
+    array[array == 1] = 0.99999994
+    array[array == 4] = 4.0009
+    save(array, case.truth)
+    np.testing.assert_array_equal(load_truth(case, schema), random_case(1)["truth"])
+
+
+@pytest.mark.parametrize("value", [0.99, 1.002, 3.9, -0.5])
+def test_labels_between_whole_numbers_are_refused(first, value):
+    case, schema = first
+    array = random_case(1)["truth"].astype(np.float32)
+    array[10, 10, 9] = value
+    save(array, case.truth)
+    fails(case, schema, rf"_seg.nii.gz: found label {value:g}; expected only 0, 1, 2, 4")
+
+
+@pytest.mark.parametrize("name", ["t1", "flair", "truth"])
+def test_a_last_axis_of_one_is_no_axis(first, name):
+    case, schema = first
+    save(random_case(1)[name][..., None], case.truth if name == "truth" else case.images[name])
+    check_case(case, schema)
+    check_frames(case)
+    np.testing.assert_array_equal(load_images(case)[0][..., 2], random_case(1)["flair"])
+
+
+def test_the_header_of_the_first_image(first):
+    case, _ = first
+    image = nib.Nifti1Image(random_case(1)["t1"], AFFINE)
+    image.set_sform(AFFINE, 4)
+    image.set_qform(AFFINE, 1)
+    image.header.set_xyzt_units("mm")
+    nib.save(image, case.images["t1"])
+    header = header_of(case)
+    assert (header.shape, header.sform_code, header.qform_code, header.unit) == (SHAPE, 4, 1, "mm")
+    assert header.dtype == np.int16
+    np.testing.assert_array_equal(header.affine, AFFINE)
+    np.testing.assert_allclose(header.qform, AFFINE)

@@ -2,40 +2,192 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from data.brats import layouts
-from data.brats.case import Case
+from data.brats.case import Case, load_images, load_truth
 from data.brats.layouts import find_cases
+from data.brats.naming import year_of
+from data.brats.schema import SCHEMAS, LabelSchema
 from data.errors import DataError
-from tests.data.small_data import EARLY, LATE, check_case, random_case, save, write_case
+from tests.data.small_data import EARLY, LATE, SHAPE, check_case, random_case, save, write_case
 
 TCIA = {"t1": "_t1", "t1ce": "_t1Gd", "flair": "_flair", "t2": "_t2", "truth": "_GlistrBoost_ManuallyCorrected"}
+GZ, PLAIN = ".nii.gz", ".nii"
+PRE = "ASNR-MICCAI-BraTS2023-GLI-Challenge-TrainingData"
 
-LAYOUTS = [
-    ("tcia", "Pre-operative_TCGA_GBM_NIfTI_and_Segmentations/TCGA-02-0006", "TCGA-02-0006_1996.08.23", TCIA, ".nii.gz"),
-    ("brats2017", "MICCAI_BraTS17_Data_Training/HGG/Brats17_CBICA_ATW_1", "", EARLY, ".nii.gz"),
-    ("brats2018", "MICCAI_BraTS_2018_Data_Training/LGG/Brats18_2013_2_1", "", EARLY, ".nii.gz"),
-    ("brats2019", "MICCAI_BraTS_2019_Data_Training/HGG/BraTS19_CBICA_AAB_1", "", EARLY, ".nii.gz"),
-    ("brats2020", "MICCAI_BraTS2020_TrainingData/BraTS20_Training_001", "", EARLY, ".nii"),
-    ("brats2021", "RSNA_ASNR_MICCAI_BraTS2021_TrainingData/deeper/BraTS2021_00000", "", EARLY, ".nii.gz"),
-    ("brats2023", "ASNR-MICCAI-BraTS2023-GLI-Challenge-TrainingData/x/BraTS-GLI-00000-000", "", LATE, ".nii.gz"),
-    ("brats2023", "BraTS-PED/BraTS-PED-00002-000", "", LATE, ".nii.gz"),
-    ("brats2024", "training_data1/BraTS-GLI-02062-100", "", LATE, ".nii.gz"),
+LAYOUTS = [  # what is said, schema, folder of the case, names, ending
+    ("TCIA", "tcia", "Pre-operative_TCGA_GBM_NIfTI_and_Segmentations/TCGA-02-0006", TCIA, GZ),
+    ("BraTS 2017", "brats2017", "MICCAI_BraTS17_Data_Training/HGG/Brats17_CBICA_ATW_1", EARLY, GZ),
+    ("BraTS 2018", "brats2018", "MICCAI_BraTS_2018_Data_Training/LGG/Brats18_2013_2_1", EARLY, GZ),
+    ("BraTS 2019", "brats2019", "MICCAI_BraTS_2019_Data_Training/HGG/BraTS19_CBICA_AAB_1", EARLY, GZ),
+    ("BraTS 2020", "brats2020", "MICCAI_BraTS2020_TrainingData/BraTS20_Training_001", EARLY, PLAIN),
+    ("BraTS 2021", "brats2021", "RSNA_ASNR_MICCAI_BraTS2021_TrainingData/deeper/BraTS2021_00000", EARLY, GZ),
+    ("GLI before", "brats2023", f"{PRE}/{PRE}/BraTS-GLI-00000-000", LATE, GZ),
+    ("GLI before", "brats2023", "some/folder/BraTS-GLI-01666-000", LATE, GZ),
+    ("GLI before", "brats2023", "BraTS2025-GLI-PRE-Challenge-TrainingData/BraTS-GLI-00494-001", LATE, GZ),
+    ("GLI after", "brats2024", "BraTS2024-BraTS-GLI-TrainingData/training_data1_v2/BraTS-GLI-00005-100", LATE, GZ),
+    ("GLI after", "brats2024", "training_data_additional/BraTS-GLI-02062-100", LATE, GZ),
+    ("GLI after", "brats2024", "some/folder/BraTS-GLI-03011-101", LATE, GZ),
+    ("SSA", "brats2023", "ASNR-MICCAI-BraTS2023-SSA-Challenge-TrainingData_V2/BraTS-SSA-00002-000", LATE, GZ),
+    ("MEN", "brats2023", "ASNR-MICCAI-BraTS2023-MEN-Challenge-TrainingData/BraTS-MEN-00004-000", LATE, GZ),
+    ("MET 2023", "brats2023", "ASNR-MICCAI-BraTS2023-MET-Challenge-TrainingData/BraTS-MET-00001-000", LATE, GZ),
+    ("MET 2023", "brats2023", "MICCAI-BraTS2024-MET-Challenge-Training_1/BraTS-MET-00255-000", LATE, GZ),
+    ("MET 2025", "brats2024", "MICCAI-LH-BraTS2025-MET-Challenge-Training/BraTS-MET-00559-003", LATE, GZ),
+    ("PED 2023", "brats2023", "ASNR-MICCAI-BraTS2023-PED-Challenge-TrainingData/BraTS-PED-00002-000", LATE, GZ),
+    ("PED 2024", "brats2024-ped", "BraTS-PEDs2024_Training/BraTS-PED-00002-000", LATE, GZ),
+    ("PED 2024", "brats2024-ped", "BraTS2025-PED/BraTS-PED-00300-000", LATE, GZ),
+    ("GoAT", "brats2023", "MICCAI2024-BraTS-GoAT-TrainingData-With-GroundTruth/BraTS-GoAT-00000", LATE, GZ),
 ]
 
 
-@pytest.mark.parametrize(("schema", "folder", "stem", "names", "ending"), LAYOUTS)
-def test_layout(tmp_path: Path, schema, folder, stem, names, ending):
-    write_case(tmp_path / folder, random_case(0), names, stem=stem, ending=ending)
-    (case,), found = find_cases(tmp_path)
-    assert found.name == schema
+def learnt_three(schema: LabelSchema) -> tuple[int, ...]:
+    return schema.learnt_values[:3]
+
+
+def _grid(case: Case) -> tuple[tuple[int, ...], np.ndarray]:
+    images, affine = load_images(case)
+    return images.shape[:3], affine
+
+
+def check_regions(case: Case, schema: LabelSchema) -> None:
+    """The truth of `random_case` has its regions where its boxes are."""
+    truth = load_truth(case, schema, *_grid(case))
+    assert truth is not None
+    whole, core, necrosis = (np.zeros(SHAPE, bool) for _ in range(3))
+    for mask, margin in ((whole, 5), (core, 7), (necrosis, 8)):
+        mask[margin:-margin, margin:-margin, margin:-margin] = True
+    for region, mask in {"WT": whole, "TC": core, "ET": core & ~necrosis}.items():
+        np.testing.assert_array_equal(np.isin(truth, schema.regions[region]), mask, region)
+
+
+@pytest.mark.parametrize("row", range(len(LAYOUTS)))
+def test_layout(tmp_path: Path, row):
+    said, name, folder, names, ending = LAYOUTS[row]
+    stem = "TCGA-02-0006_1996.08.23" if names is TCIA else ""
+    write_case(tmp_path / folder, random_case(0, learnt_three(SCHEMAS[name])), names, stem=stem, ending=ending)
+    found = find_cases(tmp_path)
+    (case,) = found.cases
+    assert said in found.layout
+    assert found.schema.name == name
     assert case.id == Path(folder).name
     assert {channel: path.name.removesuffix(ending) for channel, path in case.images.items()} == {
         channel: (stem or case.id) + names[channel] for channel in ("t1", "t1ce", "flair", "t2")
     }
     assert case.truth is not None
     assert case.truth.name == (stem or case.id) + names["truth"] + ending
+    check_regions(case, found.schema)
+
+
+@pytest.mark.parametrize("ending", [GZ, PLAIN])
+def test_mirrors_of_2021_have_folders_in_place_of_files(tmp_path, ending):
+    inner = {"t1": "brain_t1", "t1ce": "brain_t1ce", "flair": "brain_flair", "t2": "brain_t2", "truth": "final_seg"}
+    folder = tmp_path / "BraTS2021_Training_Data" / "BraTS2021_00000"
+    for name, array in random_case(0).items():
+        save(array, folder / f"BraTS2021_00000{EARLY[name]}.nii" / f"00000057_{inner[name]}{ending}")
+    write_case(tmp_path / "BraTS2021_Training_Data" / "BraTS2021_00002", random_case(2))
+    found = find_cases(tmp_path)
+    assert found.layout == "BraTS 2021 (mirrored, folders ending in .nii)"
+    assert [case.id for case in found.cases] == ["BraTS2021_00000", "BraTS2021_00002"]
+    assert found.cases[0].images["flair"].name == f"00000057_brain_flair{ending}"
+    check_case(found.cases[0], found.schema)
+    check_regions(found.cases[0], found.schema)
+
+
+@pytest.mark.parametrize("content", [[], ["a.nii", "b.nii"], ["readme.txt"]])
+def test_a_folder_in_place_of_a_file_that_holds_no_single_image(tmp_path, content):
+    folder = write_case(tmp_path / "BraTS2021_00000", random_case(0))
+    (folder / "BraTS2021_00000_flair.nii.gz").unlink()
+    wrapper = folder / "BraTS2021_00000_flair.nii.gz"
+    wrapper.mkdir()
+    for name in content:
+        (wrapper / name).touch()
+    with pytest.raises(DataError, match=r"BraTS2021_00000: found no flair image; expected BraTS2021_00000_flair"):
+        find_cases(tmp_path)
+
+
+AMBIGUOUS = [  # folder of the case, what the line says
+    ("BraTS-PED/BraTS-PED-00002-000", "BraTS PED, of an unknown year .*brats2024-ped for 2024 and 2025"),
+    ("PKG - BraTS-PEDs-v1/Training/BraTS-PED-00002-000", "BraTS PED, of an unknown year"),
+    ("BraTS2026-PED/BraTS-PED-00002-000", "BraTS PED, of an unknown year"),
+    ("BraTS2023-and-2024/BraTS-PED-00002-000", "BraTS PED, of an unknown year"),
+    ("metastases/BraTS-MET-00001-000", "BraTS MET, of an unknown year .*brats2024 for 2025"),
+    ("BraTS2024-GLI/BraTS-GLI-00000-000", "BraTS GLI, whose path and visits disagree"),
+    ("BraTS2023-GLI/BraTS-GLI-00005-100", "BraTS GLI, whose path and visits disagree"),
+    ("training_data1_v2/BraTS-GLI-00005-000", "BraTS GLI, whose path and visits disagree"),
+    ("folder/BraTS-GLI-00005", "BraTS GLI, whose path and visits disagree"),
+]
+
+
+@pytest.mark.parametrize("row", range(len(AMBIGUOUS)))
+def test_where_names_and_path_do_not_tell_the_labels_the_user_must(tmp_path, row):
+    folder, line = AMBIGUOUS[row]
+    write_case(tmp_path / folder, random_case(0, (1, 2, 3)), LATE)
+    with pytest.raises(DataError, match=f"found {line}.*; expected .*; add --labels with one of") as caught:
+        find_cases(tmp_path)
+    assert "\n" not in str(caught.value)
+    for labels in ("brats2023", "brats2024"):
+        assert find_cases(tmp_path, labels=labels).schema.name == labels
+
+
+def test_before_and_after_treatment_have_different_labels(tmp_path):
+    write_case(tmp_path / "BraTS-GLI-00005-000", random_case(0, (1, 2, 3)), LATE)
+    write_case(tmp_path / "BraTS-GLI-00005-100", random_case(1, (1, 2, 3)), LATE)
+    with pytest.raises(DataError, match=r"cases of several sets \(brats2023, brats2024\)"):
+        find_cases(tmp_path)
+    found = find_cases(tmp_path, labels="brats2024")
+    assert set(found.patients.values()) == {"BraTS-GLI-00005"}
+    assert found.layout == "BraTS GLI before treatment (2023, 2025) and BraTS GLI after treatment (2024, 2025)"
+
+
+def test_the_cavity_is_read_and_no_tumour(tmp_path):
+    arrays = random_case(0, (1, 2, 3))
+    arrays["truth"][2:4, 2:4, 2:4] = 4
+    write_case(tmp_path / "MICCAI-LH-BraTS2025-MET" / "BraTS-MET-00001-000", arrays, LATE)
+    (case,), schema = find_cases(tmp_path)
+    check_regions(case, schema)
+    assert np.count_nonzero(np.isin(load_truth(case, schema), schema.regions["RC"])) == 8
+
+
+def test_radiotherapy_is_refused_by_name(tmp_path):
+    folder = tmp_path / "BraTS-MEN-RT-Train-v2" / "BraTS-MEN-RT-0004-1"
+    save(random_case(0)["t1ce"], folder / "BraTS-MEN-RT-0004-1_t1c.nii.gz")
+    save(random_case(0)["truth"], folder / "BraTS-MEN-RT-0004-1_gtv.nii.gz")
+    for labels in (None, "brats2023"):
+        with pytest.raises(DataError, match=r"BraTS-MEN-RT-0004-1: found BraTS-MEN-RT, which has one modality"):
+            find_cases(tmp_path, labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("folder", "year"),
+    [
+        ("/x/BraTS2024/ASNR-MICCAI-BraTS2023-PED/BraTS-PED-02024-000", 2023),
+        ("/x/brats24_MET/BraTS-MET-00001-000", 2024),
+        ("/x/BraTS_2025/deeper", 2025),
+        ("/x/2024/data", None),
+        ("/x/BraTS-PED-2024-Training", 2024),
+        ("/x/MICCAI2024-BraTS-GoAT", 2024),
+        ("/x/brats20240131", None),
+    ],
+)
+def test_the_year_in_a_path(folder, year):
+    assert year_of(Path(folder)) == year
+
+
+def test_years_with_the_same_labels_are_one_set(tmp_path):
+    write_case(tmp_path / "a" / "BraTS20_Training_001", random_case(0))
+    write_case(tmp_path / "b" / "BraTS2021_00000", random_case(1))
+    found = find_cases(tmp_path)
+    assert found.schema.name == "brats2021"
+    assert found.layout == "BraTS 2020 and BraTS 2021"
+    assert len(found.cases) == 2
+
+
+def test_a_flat_folder_with_a_name_that_all_cases_begin_with(tmp_path):
+    for number in (1, 2):
+        write_case(tmp_path / "BraTS20", random_case(number), stem=f"BraTS20_Training_{number:03d}")
+    assert [case.id for case in find_cases(tmp_path).cases] == ["BraTS20_Training_001", "BraTS20_Training_002"]
 
 
 def test_tcia_prefers_the_corrected_labels_and_takes_the_automatic_ones(tmp_path):
@@ -121,6 +273,7 @@ def test_folders_that_hold_nothing(tmp_path):
 
 def test_a_layout_that_somebody_adds(tmp_path, monkeypatch):
     class OneFolderPerSequence:
+        title = "one folder per sequence"
         schema = "brats2023"
 
         def stems(self, folder, files):

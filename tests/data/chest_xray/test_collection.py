@@ -302,8 +302,3 @@ def test_prepare_stops_at_the_first_defect_or_skips_and_lists_them(small_set, tm
 def test_options_that_mean_nothing_here(small_set, capsys, options, expected):
     assert prepare.main([str(small_set), *options]) == 2
     assert expected in capsys.readouterr().err
-
-
-def test_skip_bad_is_for_radiographs(data_set, capsys):
-    assert prepare.main([str(data_set), "--skip-bad"]) == 2
-    assert "--skip-bad: found brain scans in" in capsys.readouterr().err

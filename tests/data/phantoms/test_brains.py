@@ -5,6 +5,7 @@ import json
 import nibabel as nib
 import numpy as np
 import pytest
+from scipy import ndimage
 
 from data.brats import layouts
 from data.brats.schema import CHANNELS
@@ -113,6 +114,29 @@ def test_volumes_follow_the_published_distribution():
     assert np.median(cm3.sum(1)) == pytest.approx(75, rel=0.15)
     assert cm3.sum(1).max() <= 240.001
     assert np.log(oedema).std() > 0.5
+
+
+def test_some_tumours_have_small_satellites_beside_the_core(monkeypatch):
+    """Components of 50 to 1,000 mm^3; a rim that is open in places leaves crumbs, and a second core is larger."""
+    rng = np.random.default_rng(0)
+    brain = brains.warp(brains.draw_pose(rng), brains._box_shape(2.0), 2.0)
+    volumes = {1: 5e3, 2: 4e4, 4: 1.5e4}
+    plan = brain_tumour.Plan(volumes_mm3=volumes, centre_mm=np.array([30.0, 10, 20]), core_radius_mm=16.8, push=0.2)
+
+    def shells(seed: int) -> list[float]:
+        """Of each satellite, how much of what surrounds it is oedema."""
+        labels = brain_tumour.grow(np.random.default_rng(seed), plan, brain, 2.0)
+        found = [8 * np.count_nonzero(labels == label) for label in volumes]
+        assert found == pytest.approx(list(volumes.values()), abs=8)
+        cores, count = ndimage.label(np.isin(labels, (1, 4)))
+        small = [cores == i for i in range(1, count + 1) if 50 < 8 * np.count_nonzero(cores == i) < 1000]
+        return [np.mean(labels[ndimage.binary_dilation(one) & ~one & brain.mask] == 2) for one in small]
+
+    oedema = [shells(seed) for seed in range(40)]
+    assert 5 <= sum(map(bool, oedema)) <= 20
+    assert np.mean([share for one in oedema for share in one]) > 0.4
+    monkeypatch.setattr(brain_tumour, "SATELLITES", 0)
+    assert sum(bool(shells(seed)) for seed in range(40)) < 4
 
 
 def test_brains_have_the_size_of_cropped_brats_brains():

@@ -215,9 +215,11 @@ def test_statistics_report_and_files(trainer, tmp_path):
     assert all(float(r["swap_out_seconds"]) > 0 and float(r["seconds"]) > 0 for r in rows)
     # TensorFlow's CPU allocator without a limit does not count tensors below 256 KiB, which is all there is here.
     assert all(float(r["peak_bytes"]) >= 0 and float(r["bytes_in_use"]) >= 0 for r in rows)
-    assert report.measured_peak_bytes == max(int(r["peak_bytes"]) for r in rows)
+    assert report.measured_peak_bytes == (max(int(r["peak_bytes"]) for r in rows) or None)
     assert report.steps_measured == 5
     assert {int(r["plan"]) for r in rows} == {report.plan} == {1}
+    assert {r["epoch"] for r in rows} == {"1"}
+    assert all(int(r["host_peak_bytes"] or 1) > 0 for r in rows)
     written = json.loads((tmp_path / "lms_plan.json").read_text())["train"]
     assert written["plan"] == json.loads(json.dumps(plan.to_dict()))
     assert written["report"]["swapped_out_bytes"] == plan.swapped_out_bytes

@@ -28,7 +28,7 @@ def test_steps_and_plans_of_a_resumed_run_count_on(tmp_path):
     rows = read(file)
     assert tuple(rows[0]) == COLUMNS
     assert [(row["step"], row["plan"]) for row in rows] == [("0", "1"), ("1", "1"), ("2", "1"), ("3", "2"), ("4", "2")]
-    assert len(resumed.rows) == 2
+    assert resumed.steps == 2
 
 
 @pytest.mark.parametrize("rest", ["3,tra\n", "3,tra", "3,train,1,1.5\r"])
@@ -63,7 +63,7 @@ def test_averages_are_those_of_a_plan(tmp_path):
     statistics = StepStatistics()
     for plan, seconds, peak in ((1, 9.0, 5), (1, 2.0, 7), (1, 3.0, 6), (2, 8.0, 1), (2, 1.0, 2)):
         statistics.add({"kind": "train", "plan": plan, "seconds": seconds, "peak_bytes": peak})
-    assert (statistics.median_seconds(1), statistics.peak_bytes(1), len(statistics.of_plan(1))) == (2.5, 7, 3)
+    assert (statistics.median_seconds(1), statistics.peak_bytes(1), statistics.steps_of(1)) == (2.5, 7, 3)
     assert (statistics.median_seconds(2), statistics.peak_bytes(2)) == (1.0, 2)
     assert (statistics.median_seconds(3), statistics.peak_bytes(3)) == (None, None)
 
@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_written_is_told_once_and_stops_nobody(tmp_path, c
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{file}: No space left on device" in line
     assert "swap" not in line
-    assert len(statistics.rows) == 3
+    assert statistics.steps == 3
     assert statistics.peak_bytes(1) == 7
 
 
@@ -86,4 +86,14 @@ def test_a_file_that_cannot_be_read_stops_nobody_either(tmp_path, capsys):
     statistics = run(tmp_path, 1)  # a folder
     (line,) = capsys.readouterr().err.splitlines()
     assert "Is a directory" in line
-    assert len(statistics.rows) == 1
+    assert statistics.steps == 1
+
+
+def test_rows_know_their_epoch_and_are_empty_where_there_is_none(tmp_path):
+    statistics = StepStatistics(tmp_path / "lms_stats.csv")
+    for epoch in (None, 3):
+        statistics.epoch = epoch
+        assert statistics.next_step == (epoch is not None)
+        statistics.add({"kind": "train", "plan": 1, "seconds": 1.5, "peak_bytes": 7})
+    assert [row["epoch"] for row in read(statistics.file)] == ["", "3"]
+    assert {row["host_bytes_in_use"] for row in read(statistics.file)} == {""}

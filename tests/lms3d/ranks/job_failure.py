@@ -1,7 +1,7 @@
-"""Two ranks train, with swapping to a disk, until the test does something to them. Arguments: FOLDER RUN_DIR [SLOW_RANK].
+"""Two ranks train, with swapping to a disk, until the test does something to them. Arguments: FOLDER RUN_DIR [SLOW_RANK [SECONDS]].
 
 Each rank appends a line to FOLDER/steps{rank} after every step, and its process number stands in FOLDER/pid{rank}.
-SLOW_RANK sleeps in its sixth step.
+SLOW_RANK sleeps in its sixth step. SECONDS after which a rank is late, in place of two minutes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any
 
 from lms3d import errors
 from lms3d.device import startup
-from lms3d.ranks import job
+from lms3d.ranks import job, lateness
 
 STEP_SECONDS, SLOW_SECONDS = 0.1, 100.0
 
 
 def main() -> None:
+    if sys.argv[4:]:
+        lateness.LEAST_SECONDS, lateness.KNOWN = float(sys.argv[4]), 4
     with job.joined() as world:
         startup.start_tensorflow(seed=1, world=world)
         import keras
@@ -33,7 +35,7 @@ def main() -> None:
         Engine._with_ops = lambda self, graph, machine, function: (graph, machine)
         (ranks.FOLDER / f"pid{world.rank}").write_text(str(os.getpid()))
         steps = (ranks.FOLDER / f"steps{world.rank}").open("a", buffering=1)
-        slow = sys.argv[3:] == [str(world.rank)]
+        slow = sys.argv[3:4] == [str(world.rank)]
 
         class Steps(keras.callbacks.Callback):
             count = 0

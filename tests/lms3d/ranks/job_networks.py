@@ -51,7 +51,7 @@ def network(options: TrainConfig, world: World) -> Any:
 
     keras.utils.set_random_seed(3 + world.rank)  # every rank starts elsewhere: `synchronise` has something to do
     task = task_of(options)
-    model = task.network(options)
+    model = task.network(options, None)
     for layer in model.layers:
         if "Dropout" in type(layer).__name__:
             layer.rate = 0.0

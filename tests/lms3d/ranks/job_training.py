@@ -27,6 +27,7 @@ def equivalence(world: World) -> None:
     for name, make in {
         "adam": lambda: keras.optimizers.Adam(1e-2),
         "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+        "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9, gradient_accumulation_steps=2),
     }.items():
         model = ranks.make_model(world, optimizer=make())
         history = ranks.train(world, model, ranks.FOLDER / name, steps_per_epoch=5, epochs=1)

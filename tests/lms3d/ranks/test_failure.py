@@ -76,6 +76,18 @@ def test_a_killed_rank_while_the_other_is_in_a_long_step(tmp_path):
     assert "rank 1 of 2 is lost" in line
 
 
+def test_a_rank_whose_main_thread_hangs_is_named(tmp_path):
+    """Its process lives and its heartbeat goes on: nobody is lost. Ended, it is."""
+    with job(tmp_path, "1", "3") as running:
+        running.until(lambda: "keeps the others waiting" in running.output)
+        (line,) = running.lines
+        assert "rank 1 of 2 keeps the others waiting" in line
+        os.kill(int((tmp_path / "pid1").read_text()), signal.SIGKILL)
+        running.end()
+    assert running.process.returncode != 0
+    assert "rank 1 of 2 is lost" in running.lines[-1]
+
+
 def test_a_rank_that_hangs(tmp_path, undisturbed):
     running, seconds = strike(tmp_path, 1, signal.SIGSTOP, 5)
     assert running.process.returncode != 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -156,12 +159,53 @@ def test_alone_there_is_nothing_to_watch():
 
 @pytest.mark.parametrize(("of_all", "said", "bounded"), [(False, "lms3d: error: no space\n", True), (True, "", False)])
 def test_an_error_of_this_rank_alone_is_told_before_the_others_hear_of_it(monkeypatch, capsys, of_all, said, bounded):
-    told, alarms = [], []
+    told, alarms, dumps = [], [], []
     peers = SimpleNamespace(close=lambda farewell: told.append((farewell, capsys.readouterr().err)))
-    monkeypatch.setattr(lost_rank, "Watchdog", lambda *_: peers)
+    monkeypatch.setattr(lost_rank, "Watchdog", lambda *_, **__: peers)
     monkeypatch.setattr(lost_rank.signal, "alarm", alarms.append)
+    monkeypatch.setattr(lost_rank.faulthandler, "dump_traceback_later", lambda *_, **__: dumps.append(1))
     error = InputError("no space")
     with pytest.raises(InputError), lost_rank.watched(World(rank=1, size=2)):
         raise errors.of_all_ranks(error) if of_all else error
     assert told == [("failed", said)]
-    assert bool(alarms) == bounded
+    assert bool(alarms) == bool(dumps) == bounded
+
+
+@pytest.mark.parametrize(
+    "hanging", ["time.sleep(60)", "ctypes.PyDLL(None).sleep(60)"], ids=["waits", "holds Python's lock"]
+)
+def test_a_process_that_cannot_close_ends_with_code_1(hanging):
+    code = (
+        "import ctypes, time; from lms3d.ranks import lost_rank; lost_rank.LAST_SECONDS = 1; lost_rank._bound_closing();"
+        + hanging
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
+STUCK = """
+import os, sys
+from lms3d.ranks import heartbeat
+heartbeat.FLUSH_SECONDS = 0.5
+os.set_blocking(1, False)
+try:
+    while True:
+        os.write(1, bytes(4096))
+except BlockingIOError:
+    os.set_blocking(1, True)
+print("more")  # stays in Python's buffer
+heartbeat._leave_now(7)
+"""
+
+
+def test_a_terminal_that_takes_no_more_holds_nobody_up():
+    """The reader of a pipe has stopped, and the pipe is full."""
+    reader, writer = os.pipe()
+    try:
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        process = subprocess.Popen([sys.executable, "-c", STUCK], stdout=writer, env=environ)
+        assert process.wait(50) == 7
+    finally:
+        process.kill()
+        os.close(reader)
+        os.close(writer)

@@ -17,7 +17,7 @@ def flat(values):
     return np.concatenate([np.asarray(part, np.float64) for part in values])
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["sgd", "adam", "averaged"])
 def test_two_ranks_are_one_rank_with_a_batch_of_two(found, name):
     mine, alone = found[0][name], found[0][f"{name}_alone"]
     assert mine == found[1][name]

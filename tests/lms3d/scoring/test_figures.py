@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from lms3d.scoring.figures import curves, slices, steps
+from lms3d.scoring.figures import curves, paired, slices, steps
 
 ROWS = [
     {"epoch": e, "loss": -e / 9, "val_loss": -e / 10, "learning_rate": 5e-4, "val_dice_WT": e / 9, "dice_WT": e / 8}
@@ -94,3 +94,9 @@ def test_slice_with_most_tumour(tmp_path, drawn):
 
 def test_no_tumour():
     assert slices.best_slice({"WT": np.zeros((4, 4, 6), bool)}) == 3
+
+
+def test_a_verdict_names_the_better_one():
+    row = {"first": "144", "second": "192", "verdict": "second is better"}
+    assert paired._verdict(row) == "192 is better"
+    assert paired._verdict(row | {"verdict": "no difference shown"}) == "no difference shown"

@@ -86,3 +86,15 @@ def test_gradients_are_those_of_the_formula(loss, plain, batch):
     expected, expected_gradient = gradient_of(plain)
     assert value.numpy() == pytest.approx(expected.numpy(), rel=1e-5)
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-8)
+
+
+def test_each_head_has_its_loss_by_halving_weights():
+    random = np.random.default_rng(0)
+    y = tf.constant(random.integers(0, 2, (1, 4, 4, 4, 2)).astype(np.uint8))
+    p = tf.constant(random.random((1, 4, 4, 4, 6)).astype(np.float32))
+    each = [float(losses.dice_loss(y, p[..., 2 * k : 2 * k + 2])) for k in range(3)]
+    expected = (each[0] + each[1] / 2 + each[2] / 4) / 1.75
+    assert float(losses.of_each_head(losses.dice_loss, 2)(y, p)) == pytest.approx(expected, rel=1e-6)
+    assert float(losses.of_each_head(losses.dice_loss, 6)(tf.zeros_like(p), p)) == pytest.approx(
+        float(losses.dice_loss(tf.zeros_like(p), p))
+    )

@@ -9,10 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from lms3d.scoring import masks
+from lms3d.scoring import masks, surfaces
+from lms3d.scoring.columns import COLUMNS
 from lms3d.scoring.keras_dice import RegionDice
+from lms3d.scoring.pair import CasePair
+from lms3d.scoring.rules import RULES
 
 REGIONS = {"WT": (1, 2, 4), "TC": (1, 4), "ET": (4,)}
+
+
+def measured(prediction, truth, spacing=(1, 1, 1), rules="brats2017") -> dict[str, float]:
+    """All columns of two masks."""
+    pair = CasePair({"WT": prediction}, {"WT": truth}, spacing_mm=spacing, rules=RULES[rules]).regions["WT"]
+    return {name: COLUMNS[name].measure(pair) for name in COLUMNS.names}
 
 
 def mask(*bits: int) -> np.ndarray:
@@ -20,21 +29,39 @@ def mask(*bits: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("prediction", "truth", "dice", "sensitivity", "specificity"),
+    ("prediction", "truth", "dice", "sensitivity", "specificity", "precision"),
     [
-        (mask(1, 1, 0, 0), mask(1, 1, 0, 0), 1.0, 1.0, 1.0),
-        (mask(1, 0, 0, 0), mask(1, 1, 0, 0), 2 / 3, 0.5, 1.0),
-        (mask(1, 1, 1, 0), mask(1, 1, 0, 0), 4 / 5, 1.0, 0.5),
-        (mask(0, 0, 1, 1), mask(1, 1, 0, 0), 0.0, 0.0, 0.0),
-        (mask(0, 0, 0, 0), mask(0, 0, 0, 0), 1.0, 1.0, 1.0),
-        (mask(1, 0, 0, 0), mask(0, 0, 0, 0), 0.0, 1.0, 0.75),
-        (mask(0, 0, 0, 0), mask(1, 0, 0, 0), 0.0, 0.0, 1.0),
+        (mask(1, 1, 0, 0), mask(1, 1, 0, 0), 1.0, 1.0, 1.0, 1.0),
+        (mask(1, 0, 0, 0), mask(1, 1, 0, 0), 2 / 3, 0.5, 1.0, 1.0),
+        (mask(1, 1, 1, 0), mask(1, 1, 0, 0), 4 / 5, 1.0, 0.5, 2 / 3),
+        (mask(0, 0, 1, 1), mask(1, 1, 0, 0), 0.0, 0.0, 0.0, 0.0),
+        (mask(0, 0, 0, 0), mask(0, 0, 0, 0), 1.0, 1.0, 1.0, 1.0),
+        (mask(1, 0, 0, 0), mask(0, 0, 0, 0), 0.0, 1.0, 0.75, 0.0),
+        (mask(0, 0, 0, 0), mask(1, 0, 0, 0), 0.0, 0.0, 1.0, 0.0),
+        (mask(1, 1, 1, 1), mask(1, 1, 1, 1), 1.0, 1.0, 1.0, 1.0),
     ],
 )
-def test_table_of_overlaps(prediction, truth, dice, sensitivity, specificity):
-    assert masks.dice(prediction, truth) == pytest.approx(dice)
-    assert masks.sensitivity(prediction, truth) == pytest.approx(sensitivity)
-    assert masks.specificity(prediction, truth) == pytest.approx(specificity)
+def test_table_of_overlaps(prediction, truth, dice, sensitivity, specificity, precision):
+    found = measured(prediction, truth)
+    assert masks.dice(prediction, truth) == found["dice"] == pytest.approx(dice)
+    assert found["sensitivity"] == pytest.approx(sensitivity)
+    assert found["specificity"] == pytest.approx(specificity)
+    assert found["precision"] == pytest.approx(precision)
+
+
+def test_volumes():
+    found = measured(mask(1, 1, 1, 0), mask(1, 1, 0, 0), (10, 10, 5))
+    assert (found["truth_ml"], found["prediction_ml"], found["volume_difference_ml"]) == (1, 1.5, 0.5)
+    assert found["volume_difference"] == 0.5
+    assert np.isnan(measured(mask(1, 0, 0, 0), mask(0, 0, 0, 0))["volume_difference"])
+
+
+def test_rules_say_what_two_empty_masks_are():
+    nothing = mask(0, 0, 0, 0)
+    of_2023, of_2026 = (measured(nothing, nothing, rules=rules) for rules in ("brats2023-gli", "brats2026-gli"))
+    assert [of_2023[name] for name in ("dice", "hd95_area_mm", "lesion_dice", "lesion_f1")] == [1, 0, 1, 1]
+    assert np.isnan([of_2026[name] for name in ("dice", "hd95_pooled_mm", "lesion_dice", "lesion_f1")]).all()
+    assert of_2026["both_empty"] == of_2023["both_empty"] == 1
 
 
 def region_dice(prediction: np.ndarray, truth: np.ndarray) -> dict[str, float]:
@@ -56,15 +83,36 @@ def cube(*corner: int) -> np.ndarray:
 
 
 def test_hausdorff_of_shifted_blocks():
-    assert masks.hausdorff95(cube(3, 3, 3), cube(3, 3, 3)) == 0
-    assert masks.hausdorff95(cube(3, 3, 3), cube(6, 3, 3)) == 3
-    assert masks.hausdorff95(cube(3, 3, 3), cube(6, 3, 3), (2, 1, 1)) == 6
+    for kind in surfaces.KINDS:
+        assert measured(cube(3, 3, 3), cube(3, 3, 3))[f"hd95_{kind}_mm"] == 0
+        assert measured(cube(3, 3, 3), cube(6, 3, 3))[f"hd95_{kind}_mm"] == 3
+        assert measured(cube(3, 3, 3), cube(6, 3, 3), (2, 1, 1))[f"hd95_{kind}_mm"] == 6
+
+
+def test_the_three_kinds_differ_where_one_surface_is_larger():
+    """A large block found, and a small one far away as well: 8 of 112 surface voxels are about 9 mm off."""
+    truth, prediction = np.zeros((2, 40, 20, 20), bool)
+    truth[2:8, 2:8, 2:8] = prediction[2:8, 2:8, 2:8] = True
+    prediction[17:19, 2:4, 2:4] = True
+    found = measured(prediction, truth)
+    assert found["hd95_directed_mm"] > found["hd95_pooled_mm"]
+    assert found["hd95_area_mm"] != found["hd95_directed_mm"]
 
 
 def test_hausdorff_where_a_mask_is_empty():
     nothing = np.zeros((20, 20, 20), bool)
-    assert masks.hausdorff95(nothing, nothing) == 0
-    assert masks.hausdorff95(cube(1, 1, 1), nothing) == masks.hausdorff95(nothing, cube(1, 1, 1)) == 373.13
+    assert measured(nothing, nothing)["hd95_directed_mm"] == 0
+    for one, other in ((cube(1, 1, 1), nothing), (nothing, cube(1, 1, 1))):
+        assert measured(one, other)["hd95_directed_mm"] == pytest.approx(20 * np.sqrt(3))
+        assert measured(one, other, rules="brats2024-gli")["hd95_area_mm"] == 337
+    brats_grid = np.zeros((240, 240, 155), bool)
+    one = brats_grid.copy()
+    one[100, 100, 100] = True
+    assert measured(one, brats_grid)["hd95_pooled_mm"] == pytest.approx(373.13, abs=0.01)
+
+
+def test_of_2026_masks_that_do_not_meet_are_as_bad_as_none():
+    assert measured(cube(1, 1, 1), cube(10, 10, 10), rules="brats2026-gli")["hd95_pooled_mm"] == 373
 
 
 def one_hot(labels: np.ndarray) -> np.ndarray:
@@ -102,3 +150,19 @@ def test_keras_metric_works_in_a_traced_function_with_an_unknown_batch():
     tf.function(metric.update_state, input_signature=[spec, spec])(tf.ones((2, 2, 2, 2, 3)), tf.ones((2, 2, 2, 2, 3)))
     assert float(metric.result()) == 1
     assert RegionDice.from_config(metric.get_config()).region_channels == (0,)
+
+
+def test_the_metric_of_nested_regions_looks_at_each_channel_alone_and_at_no_deeper_head():
+    truth, random = np.zeros((1, 4, 4, 4, 2), np.uint8), np.random.default_rng(0)
+    truth[0, :2, ..., 0] = 1
+    truth[0, :1, ..., 1] = 1
+    probabilities = np.where(truth > 0, 0.9, 0.1).astype(np.float32)
+    probabilities[0, 0, ..., 0] = 0.6  # less than that of the inner region
+    heads = np.concatenate([probabilities, random.random((1, 4, 4, 4, 4), np.float32)], axis=-1)
+    for index in range(2):
+        metric = RegionDice((index,), channels=2, disjoint=False, name="r")
+        metric.update_state(truth, heads)
+        assert float(metric.result()) == 1
+    disjoint = RegionDice((0,), channels=2, name="r")
+    disjoint.update_state(truth, heads)
+    assert float(disjoint.result()) < 1

@@ -8,34 +8,51 @@ import numpy as np
 import pytest
 
 from lms3d.scoring import columns, scores, tables
+from lms3d.scoring.pair import CasePair
+from lms3d.scoring.rules import RULES
 from lms3d.tasks.brats import evaluate
 
 
 def row(label: str, case: str, dice: float, hd95_mm: float | None = None) -> dict:
     return {"predictions": label, "case": case, "space": "native", "region": "WT", "dice": dice, "sensitivity": dice,
-            "specificity": 1.0, "hd95_mm": hd95_mm}  # fmt: skip
+            "specificity": 1.0, "hd95_directed_mm": hd95_mm, "both_empty": 0}  # fmt: skip
 
 
 TRUTH = {"WT": np.array([[[True, True]]]), "ET": np.array([[[False, False]]])}
 FOUND = {"WT": np.array([[[True, False]]]), "ET": np.array([[[False, False]]])}
 
 
-def measured(space: str, **more) -> list[dict]:
-    return scores.score(FOUND, TRUTH, predictions="p", case="c", space=space, spacing_mm=(1, 1, 2), **more)
+def measured(space: str, rules: str = "brats2017") -> list[dict]:
+    pair = CasePair(FOUND, TRUTH, spacing_mm=(1, 1, 2), rules=RULES[rules])
+    return scores.score(pair, predictions="p", case="c", space=space)
 
 
 def test_score_has_a_row_per_region():
-    rows = scores.frame(measured("native", requested=("hd95_mm",)))
+    rows = scores.frame(measured("native"))
     assert list(rows["region"]) == ["WT", "ET"]
     assert rows["dice"].tolist() == [pytest.approx(2 / 3), 1]
     assert rows["sensitivity"].tolist() == [0.5, 1]
-    assert rows["hd95_mm"].tolist() == [pytest.approx(1.9), 0]
+    assert rows["hd95_directed_mm"].tolist() == [pytest.approx(1.9), 0]
 
 
-def test_a_slow_column_is_measured_on_request_and_where_it_has_a_meaning():
-    assert "hd95_mm" not in measured("native")[0]
-    assert "hd95_mm" not in measured("cube", requested=("hd95_mm",))[0]
-    assert scores.frame(measured("cube"))["hd95_mm"].isna().all()
+def test_what_is_in_millimetres_is_not_measured_in_the_cube():
+    assert "hd95_pooled_mm" not in measured("cube")[0]
+    assert scores.frame(measured("cube"))["nsd_half_mm"].isna().all()
+
+
+def test_empty_regions_are_counted_both_ways():
+    for rules, by_rules in (("brats2023-gli", 1.0), ("brats2026-gli", None)):
+        found = scores.summarise(scores.frame(measured("native", rules)))
+        (row,) = found[found["region"] == "ET"].to_dict("records")
+        assert (row["cases"], row["both_empty"]) == (1, 1)
+        assert row["mean"] == by_rules if by_rules else np.isnan(row["mean"])
+        assert row["mean_empty_counted"] == 1
+        assert np.isnan(row["mean_empty_left_out"])
+    wide = scores.spread_of_all(scores.frame(measured("native", "brats2026-gli")))
+    rows = {(r.region, r.metric, r.empty): r for r in wide.itertuples()}
+    assert ("ET", "dice", "rules") not in rows
+    assert (rows["ET", "hd95_pooled_mm", "counted"].mean, rows["ET", "hd95_pooled_mm", "counted"].both_empty) == (0, 1)
+    assert rows["WT", "dice", "left out"].n == 1
 
 
 def test_summary_of_five_cases():
@@ -44,7 +61,8 @@ def test_summary_of_five_cases():
     assert (summary.cases, summary.mean, summary.median) == (5, pytest.approx(0.3), 0.3)
     assert summary.std == pytest.approx(np.std([0.5, 0.1, 0.4, 0.2, 0.3]))
     assert (summary.minimum, summary.lower_quartile, summary.upper_quartile, summary.maximum) == (0.1, 0.2, 0.4, 0.5)
-    assert summary.mean_hd95_mm == pytest.approx(0.3)
+    assert summary.mean_hd95_directed_mm == pytest.approx(0.3)
+    assert 0.1 < summary.low < 0.3 < summary.high < 0.5
 
 
 def test_average_over_models_is_per_case():
@@ -58,14 +76,15 @@ def test_average_over_models_is_per_case():
 def test_tables(tmp_path):
     found = scores.frame([row("p", "x", 0.25, 3.0), row("p", "y", 0.75)])
     tables.write_csv(found, tmp_path / "new" / "scores.csv")
-    assert (tmp_path / "new" / "scores.csv").read_bytes() == (
-        b"predictions,case,space,region,dice,sensitivity,specificity,hd95_mm\r\n"
-        b"p,x,native,WT,0.250000,0.250000,1.000000,3.000000\r\n"
-        b"p,y,native,WT,0.750000,0.750000,1.000000,\r\n"
-    )
-    table = scores.to_markdown(scores.summarise(found))
-    expected = "| p | native | WT | 2 | 0.500 ± 0.250 | 0.500 (0.375-0.625) | 0.500 | 1.0000 | 3.0 |"
-    assert expected in table.splitlines()
+    with open(tmp_path / "new" / "scores.csv", newline="") as file:
+        first, second = csv.DictReader(file)
+    assert list(first) == [*scores.KEYS, *columns.COLUMNS.names]
+    assert (first["dice"], first["hd95_directed_mm"], second["hd95_directed_mm"]) == ("0.250000", "3.000000", "")
+    assert b",native,WT,0.250000,0.250000,1.000000," in (tmp_path / "new" / "scores.csv").read_bytes()
+    table = scores.to_markdown(scores.summarise(found), "Rules: these.")
+    expected = "| 0.500 ± 0.250 | 0.250-0.750 | 0.500 (0.375-0.625) | 0.500 | 0.500 | 1.0000 | 3.0 |"
+    assert f"| p | native | WT | 2 | 0 {expected}" in table.splitlines()
+    assert table.endswith("\nRules: these.\n")
     assert "HD95" not in scores.to_markdown(scores.summarise(scores.frame([row("p", "x", 0.5)])))
 
 
@@ -77,8 +96,8 @@ def test_a_column_with_a_unit_is_not_measured_in_the_cube():
 
 def test_a_column_that_somebody_adds_is_in_every_table_and_has_its_box_plot(tmp_path):
     @columns.column("volume_error_ml", title="volume error ml", unit="ml", larger_is_better=False, box_plot=True)
-    def volume_error(prediction, truth, spacing_mm):
-        return abs(int(prediction.sum()) - int(truth.sum())) * float(np.prod(spacing_mm)) / 1000
+    def volume_error(pair):
+        return abs(pair.counts[1] - pair.counts[2]) * pair.voxel_ml
 
     try:
         found = scores.frame(measured("native") + measured("cube"))

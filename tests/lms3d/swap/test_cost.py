@@ -98,6 +98,19 @@ def test_a_transfer_that_needs_the_compute_device_costs_seconds():
     assert shared.predicted_step_seconds - report.predicted_step_seconds == pytest.approx(0.5e-9 * moved)
 
 
+def test_each_transfer_has_a_price_whatever_its_bytes():
+    """The same plan, once where a copy has to be launched."""
+    graph = training(8, mib=4)
+    machine = replace(SLOW, flops_per_second=1e6, swap_out_bytes_per_second=1e9, swap_in_bytes_per_second=1e9)
+    _, free = make_plan(Settings(limit_bytes=1 << 40).request(graph, machine))
+    limit = Settings(limit_bytes=(free.floor_bytes + free.unedited_limit_bytes) // 2)
+    plan, report = make_plan(limit.request(graph, machine, with_floor=False))
+    _, launched = make_plan(limit.request(graph, replace(machine, node_seconds=1e-6), with_floor=False))
+    copies = len(plan.swap_outs) + len(plan.swap_ins)
+    assert copies
+    assert launched.predicted_step_seconds - report.predicted_step_seconds == pytest.approx(1e-6 * copies)
+
+
 def test_waiting_for_a_processor_is_taken_out(step, monkeypatch):
     op, clock = of_type(step, "Conv3D"), iter([(0.0, 0.0), (1.0, 1.0)])
     alone = op_costs.probe(op)

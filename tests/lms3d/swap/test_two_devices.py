@@ -77,6 +77,13 @@ def rewritten() -> dict[str, Any]:
     }
 
 
+def seconds_of_a_copy() -> tuple[float, float]:
+    """What a copy of a few bytes costs to the other device, and within the host."""
+    from lms3d.swap.tiers.host import HostTier
+
+    return HostTier.speed("CPU:1", None).node_seconds, HostTier.speed("CPU:0", None).node_seconds
+
+
 def trained(side: int = 16, **options: Any) -> dict[str, Any]:
     """Four steps of a small network on `CPU:1` through `fit`: its bits, its plan, and where the ops of the plan are."""
     import keras
@@ -142,6 +149,12 @@ def test_ops_on_the_other_device_are_neither_sources_nor_triggers(seen):
     assert seen["on_device"]["a"]
     assert seen["ops"]["lms/swap_in/a/0"]["control"] == [("f3", "CPU:1")]  # `elsewhere` is one level nearer
     assert not seen["hybrid_compute"]
+
+
+def test_a_copy_to_another_device_has_a_price_whatever_its_bytes(two_devices):
+    there, here = two_devices(seconds_of_a_copy)
+    assert there > 0
+    assert here >= 0
 
 
 def test_no_bit_changes(seen):

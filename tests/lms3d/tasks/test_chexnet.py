@@ -9,11 +9,12 @@ import shutil
 import numpy as np
 import pytest
 
+import models
 from data.chest_xray import collection, png, shards
 from data.chest_xray.collection import FINDINGS
 from data.chest_xray.pipeline import IMAGENET_MEAN, IMAGENET_STD
 from data.phantoms import chests as radiograph
-from lms3d import evaluate, predict
+from lms3d import evaluate, package, predict
 from lms3d.device import startup
 from lms3d.tasks import chosen
 from lms3d.tasks.chexnet import predict as predict_images
@@ -154,7 +155,6 @@ def test_other_data_than_that_of_the_run(run_dir, capsys):
 @pytest.mark.parametrize(
     ("change", "arguments", "says"),
     [
-        (lambda text: text, ["--hd95"], "--hd95 is for label maps"),
         (lambda text: text, ["elsewhere"], "one at a time"),
         (lambda text: text.replace("0.5", "half"), [], "predictions.csv, line 2"),
         (lambda text: text.replace("Mass,", "Maß,"), [], "line 1: found other columns"),
@@ -171,3 +171,26 @@ def test_a_table_that_cannot_be_scored(tmp_path, capsys, change, arguments, says
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_a_package_predicts_as_its_run(run_dir, chests, tmp_path, capsys):
+    import keras
+
+    keras.utils.set_random_seed(0)
+    models.build("densenet121", input_shape=(SIDE, SIDE, 3)).save(run_dir / "best.keras")
+    some = tmp_path / "some"
+    some.mkdir()
+    for path in sorted(chests.rglob("*.png"))[:3]:
+        shutil.copy(path, some)
+    assert predict.main([str(run_dir), "--data", str(some), "--output", str(tmp_path / "of_run")]) == 0
+    assert package.main([str(run_dir), "--output", str(tmp_path / "chest.lms3d")]) == 0
+    assert "densenet121, 32x32x3 -> Atelectasis" in capsys.readouterr().out
+    shutil.rmtree(run_dir)
+    assert predict.main([str(tmp_path / "chest.lms3d"), "--data", str(some)]) == 0
+    written = (tmp_path / "chest-predictions/predictions.csv").read_bytes()
+    assert written == (tmp_path / "of_run/predictions.csv").read_bytes()
+
+
+def test_a_network_of_no_registered_name_is_not_packaged(run_dir, capsys):
+    assert package.main([str(run_dir)]) == 2
+    assert "cannot build from its name, densenet121" in capsys.readouterr().err

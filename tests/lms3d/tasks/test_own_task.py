@@ -38,7 +38,7 @@ class Brightness(Task):
     def prepare(self, options, run_dir, resuming, world, progress):
         return Material()
 
-    def network(self, options):
+    def network(self, options, material):
         return models.build(options.model, input_shape=(options.resolution, options.resolution, 3))
 
     def loss(self, options, material):
@@ -48,7 +48,7 @@ class Brightness(Task):
         return []
 
     def predict(self, request):
-        with request.network() as network:
+        with request.runs[0].network() as network:
             (request.output / "bright.json").write_text(json.dumps([float(network(x)[0]) for x in X]))
         return "done", {"images": str(len(X))}
 

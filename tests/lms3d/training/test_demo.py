@@ -31,6 +31,6 @@ def test_ends_in_time(step_seconds, training, validation, elapsed):
 
 
 def test_memory_limits():
-    assert demo.memory_limit(192) == 8 * 2**30
-    assert demo.memory_limit(96) == 2**30
-    assert demo.memory_limit(64) == 700 * 2**20
+    assert demo.memory_limit(192**3) == 8 * 2**30
+    assert demo.memory_limit(96**3) == 2**30
+    assert demo.memory_limit(64**3) == 700 * 2**20

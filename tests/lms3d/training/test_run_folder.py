@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from lms3d import config, train
-from lms3d.errors import InputError
+from lms3d.errors import InputError, Interrupted
 from lms3d.files import write_json
 from lms3d.ranks import elastic
 from lms3d.ranks.world import World
@@ -140,8 +140,10 @@ def test_the_command_says_in_one_line_who_has_the_folder(holder, capsys, tmp_pat
 @pytest.mark.parametrize("becomes_rank_0", [False, True], ids=["from the start", "elastic, later"])
 def test_the_command_holds_its_folder_while_it_trains(elastically, monkeypatch, tmp_path, becomes_rank_0):
     run_dir, held = tmp_path / "run", []
-    monkeypatch.setattr(session, "train", lambda run, *_: held.append(not RunLock().take(run.run_dir)))
-    assert (elastically(World()) if becomes_rank_0 else train.main(["--output", str(run_dir)])) == 0
+    monkeypatch.setattr(session, "train", lambda run, *_, **__: held.append(not RunLock().take(run.run_dir)))
+    assert (
+        elastically(World()) if becomes_rank_0 else train.main(["--resolution", "64", "--output", str(run_dir)])
+    ) == 0
     assert held == [True]
     assert not list(run_dir.iterdir())
 
@@ -150,7 +152,7 @@ def test_the_command_holds_its_folder_while_it_trains(elastically, monkeypatch, 
 def elastically(monkeypatch, tmp_path):
     """Calls the command in a later world of an elastic job: rank 0 of an earlier one had chosen the folder."""
     memory = elastic.Memory()
-    memory.once(lambda: a_run(chosen({}), tmp_path / "run"))
+    memory.once(lambda: a_run(chosen({"memory_limit": 2**30}), tmp_path / "run"))
 
     def call(*worlds):
         monkeypatch.setattr(elastic, "run", lambda train_once: [train_once(world, memory) for world in worlds])
@@ -229,3 +231,29 @@ def test_config_keeps_how_a_run_was_called_before(monkeypatch):
     assert [one["device"] for one in config.load(run_dir)[1]["earlier_sessions"]] == ["GPU:0", "CPU:0"]
     describe(run_dir, resuming=False)
     assert "earlier_sessions" not in config.load(run_dir)[1]
+
+
+def test_before_the_first_stage_the_options_are_written(tmp_path, monkeypatch, capsys):
+    """So that a run which is stopped there goes on with them."""
+    run_dir = tmp_path / "run"
+
+    def stop(part, *_, **__):
+        raise Interrupted("stopped in a stage")
+
+    monkeypatch.setattr(session, "train", stop)
+    given = [
+        "--data",
+        str(tmp_path),
+        "--resolution",
+        "48",
+        "--stages",
+        "16:2,32:1",
+        "--seed",
+        "5",
+        "--output",
+        str(run_dir),
+    ]
+    assert train.main(given) == 130
+    options, found, resuming = choose({}, run_dir, True, RunLock())
+    assert (found, resuming) == (run_dir, False)
+    assert (options.resolution, options.stages, options.seed) == (48, ((16, 2), (32, 1)), 5)

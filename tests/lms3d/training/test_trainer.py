@@ -295,6 +295,17 @@ def test_a_power_cut_at_any_moment(tmp_path, monkeypatch):
     assert len(found) > 10
 
 
+def test_without_tensorboard_training_goes_on(tmp_path, capsys):
+    """Its files repeat what history.csv says. The error comes from TensorFlow, which is no OSError."""
+    (tmp_path / "tensorboard").touch()
+    run(tmp_path, epochs=2)
+    assert len(checkpoint.latest(checkpoint.path_in(tmp_path))[1]["rows"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"{tmp_path / 'tensorboard'}" in said
+    assert "training goes on" in said
+
+
 class Overflow(keras.callbacks.Callback):
     """An update that makes weights infinite, after a loss that was finite: in the given step of the fifth epoch."""
 

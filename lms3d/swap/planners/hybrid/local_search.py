@@ -11,8 +11,8 @@ Then local search (`search`) against the schedule of `schedule.build`, from two 
 - PLAN-4: change one decision, hold it, repair by PLAN-1 and undo by PLAN-3; keep the result where it costs less. Repeat
   until nothing is gained or the evaluations are used up.
 In a pool the schedule's allocations are replayed (`allocator`). Where the pieces of a plan do not fit, as many of its choices as
-possible are taken over into the plan that fits: half of them at once, then quarters, and so on. PLAN-3 and PLAN-4 go on
-from there.
+possible are taken over into the plan that fits: half of them at once, then quarters, and so on. Plans for somewhat fewer bytes
+may fit as well. PLAN-3 and PLAN-4 go on from the cheapest of all these.
 
 PLAN-3 and PLAN-4 count what transfers cost. PLAN-1 and PLAN-2 take them as nearly free (`cost.TRANSFER_PRICE`): a descent by
 the true price ends higher.
@@ -94,18 +94,27 @@ def solve(
     downhill = Search(
         problem, search.cheap(machine), tuning.DESCENT_SHARE * any_time.seconds_left, most_swapped_bytes, account
     )
-    found: list[Candidate] = []
-    for choices, _ in starts:
-        lowered = any_time.build(downhill.descend(*downhill.build(choices), budget).choices)
-        if lowered.schedule.peak_bytes <= budget:
-            lowered = any_time.give_back(*lowered, budget)
-        if all(lowered.choices != other.choices for other in found):
-            found.append(lowered)
+
+    def lowered(budget_bytes: int) -> list[Candidate]:
+        """From each start downhill, and lightened again where that was far enough."""
+        found: list[Candidate] = []
+        for choices, _ in starts:
+            low = any_time.build(downhill.descend(*downhill.build(choices), budget_bytes).choices)
+            if low.schedule.peak_bytes <= budget_bytes:
+                low = any_time.give_back(*low, budget_bytes)
+            if all(low.choices != other.choices for other in found):
+                found.append(low)
+        return found
+
+    found = lowered(budget)
     low_enough = sorted((f for f in found if f.schedule.peak_bytes <= budget), key=search.cost)
     fitting = [f for f in low_enough if good(f)]
     if not fitting and bottoms:
         goals = low_enough[: tuning.EXCHANGED_PLANS] or ([*found[-1:], unplanned] if downhill.late else [])
         fitting = any_time.nearest(min(bottoms, key=search.cost), goals, budget, good)
+        for share in tuning.FEWER_BYTES if low_enough and pool != "none" else ():
+            fitting += [f for f in lowered(int(low_enough[0].schedule.peak_bytes * share)) if good(f)]
+        fitting.sort(key=search.cost)
     if not fitting:
         return checked(min(found, key=lambda f: f.schedule.peak_bytes))
     best = min((any_time.exchange(*f, budget, good) for f in fitting[: tuning.EXCHANGED_PLANS]), key=search.cost)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -237,8 +239,20 @@ def test_a_variable_keeps_its_value_when_the_file_changes(tier):
     same_bits(kept, tf.tanh(batch(0)))
 
 
-def test_no_memory_of_the_pool_is_taken(tier):
-    """`a` (64 MiB) is swapped out before `b` is made, and multiplied with it: only `b` needs memory then."""
+def test_no_memory_of_the_pool_is_taken(tmp_path):
+    """In a process of its own: in a pool with holes the allocator hands out, and counts, pieces larger than asked for."""
+    command = "import sys; from tests.lms3d.swap.tiers.test_mapped import pool_peaks; print(*pool_peaks(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", command, tmp_path], capture_output=True, text=True, check=True, timeout=300
+    )
+    copied, mapped = map(int, done.stdout.split())
+    assert copied == pytest.approx(128, abs=4)
+    assert mapped == pytest.approx(64, abs=4)
+
+
+def pool_peaks(directory: str) -> list[int]:
+    """MiB, copied back and read in place: `a` (64 MiB) is swapped out before `b` is made, and multiplied with it; in place only
+    `b` needs memory then. The least of three: on a busy machine a thread that is late holds what it reads for longer."""
     spec = tf.TensorSpec((16, 1024, 1024), tf.float32)
 
     def function(x: tf.Tensor) -> tf.Tensor:
@@ -247,6 +261,7 @@ def test_no_memory_of_the_pool_is_taken(tier):
         return tf.reduce_sum(tf.multiply(b, a, name="z"))
 
     data = tf.zeros(spec.shape)
+    tier = DiskTier(Path(directory))
     idle = tf.config.experimental.get_memory_info("CPU:0")["current"]
     peaks = []
     for mapped in (False, True):
@@ -254,11 +269,15 @@ def test_no_memory_of_the_pool_is_taken(tier):
         out = SwapOut(tensor="a:0", bytes=64 << 20, waiters=("b",))
         back = SwapIn(tensor="a:0", copy=0, consumers=("z",), triggers=("b",), mapped=mapped)
         made, _ = rewrite(original, capture(original), Plan(swap_outs=(out,), swap_ins=(back,)), tier)
-        for _ in range(2):
+        made(data)
+        found = []
+        for _ in range(3):
             tf.config.experimental.reset_memory_stats("CPU:0")
             made(data)
-        peaks.append((tf.config.experimental.get_memory_info("CPU:0")["peak"] - idle) >> 20)
-    assert peaks == [pytest.approx(128, abs=4), pytest.approx(64, abs=4)]
+            found.append((tf.config.experimental.get_memory_info("CPU:0")["peak"] - idle) >> 20)
+        peaks.append(min(found))
+    tier.close()
+    return peaks
 
 
 def test_a_discarded_function_leaves_no_map(tier):
@@ -314,6 +333,19 @@ def test_threads_take_turns(tier):
         found = list(pool.map(made.function, batches * 4))
     expected = surgery.trace(fork, SPEC)
     same_bits(found, [expected(one) for one in batches] * 4)
+
+
+def test_functions_of_one_graph_take_turns(tier):
+    """Rewritten again, a function is another one with the same files."""
+    made = by_tflms(fork, tier, mapped=True)
+    again = surgery.make_function(made.function)
+    assert again is not made.function
+    assert again.one_at_a_time is made.function.one_at_a_time
+    batches = [batch(seed) for seed in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: (made.function, again)[n % 2](batches[n % 8]), range(32)))
+    expected = surgery.trace(fork, SPEC)
+    same_bits(found, [expected(batches[n % 8]) for n in range(32)])
 
 
 def test_a_tensor_without_elements_stays(tier):

@@ -184,6 +184,48 @@ def test_a_young_folder_is_left_alone(tmp_path):
     assert remove_orphans(tmp_path) == [young]
 
 
+def test_a_relative_folder_goes_wherever_the_process_is_by_then(tmp_path, monkeypatch):
+    """Also what a killed process leaves: its cleaner works elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    code = (
+        "import os, signal, sys; from lms3d.swap.tiers.disk import DiskTier; tier = DiskTier('swap');"
+        "(tier.directory / '0.bin').write_bytes(b'0'); os.chdir('/'); print(os.listdir(sys.argv[1]), flush=True);"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "swap"], stdout=subprocess.PIPE, text=True)
+    assert "lms3d-swap-" in done.stdout
+    end = time.monotonic() + 60
+    while folders(tmp_path / "swap") and time.monotonic() < end:
+        time.sleep(0.05)
+    assert folders(tmp_path / "swap") == []
+
+
+def test_an_owner_that_ended_before_it_made_a_lock(tmp_path):
+    orphan = tmp_path / "lms3d-swap-orphan"
+    orphan.mkdir()
+    assert remove_orphans(tmp_path) == []
+    make_old(orphan)
+    assert remove_orphans(tmp_path) == [orphan]
+
+
+def test_a_folder_that_cannot_be_locked_does_not_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "fcntl.flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device"))
+    )
+    with pytest.raises(InputError, match="No space left on device"):
+        DiskTier(tmp_path)
+    assert folders(tmp_path) == []
+
+
+def test_the_speed_is_measured_in_a_folder_that_is_swept(tmp_path, monkeypatch):
+    """It goes with its process: those who are killed while they measure leave no half a gigabyte."""
+    seen = []
+    monkeypatch.setattr(disk, "best_seconds", lambda call: seen.append(list(tmp_path.iterdir())) or 1.0)
+    DiskTier.speed("CPU:0", tmp_path)
+    assert all(path.name.startswith("lms3d-swap-") for paths in seen for path in paths)
+    assert folders(tmp_path) == []
+
+
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"swap folder .*file/below'.*--swap-dir"):

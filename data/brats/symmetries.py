@@ -1,14 +1,15 @@
-"""The 48 symmetries of the cube: 6 orders of the axes times 8 choices of axes to flip.
+"""The symmetries of a volume: orders of the axes and axes to flip, 48 for a cube.
 
 A symmetry moves voxels without mixing them, so its inverse, which is another of the 48, is exact.
 
-Arrays: (N, N, N), (N, N, N, C), or with a leading batch axis (B, N, N, N, C).
+Arrays: (A, B, C), (A, B, C, channels), or with a leading batch axis (B, A, B, C, channels).
 """
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,9 +29,27 @@ SYMMETRIES: tuple[Symmetry, ...] = tuple(
 )
 """Number k of a symmetry is its index here; 0 changes nothing."""
 
+SETS = ("all", "flips", "mirror", "none")
+"""Subsets by name: every symmetry that keeps the shape; the eight flips; left and right (the first axis) alone; none but 0."""
+
+
+@lru_cache(maxsize=32)
+def allowed(shape: tuple[int, ...], which: str = "all") -> tuple[int, ...]:
+    """Numbers of the symmetries of a set, one of SETS, that bring a volume of `shape` (A, B, C) to the same shape.
+
+    A cube has 48, a box with two equal sides 16, any other 8.
+    """
+    kept = {
+        "all": lambda s: tuple(shape[axis] for axis in s.axes) == shape,
+        "flips": lambda s: s.axes == (0, 1, 2),
+        "mirror": lambda s: s.axes == (0, 1, 2) and not any(s.flips[1:]),
+        "none": lambda s: s == SYMMETRIES[0],
+    }[which]
+    return tuple(k for k, symmetry in enumerate(SYMMETRIES) if kept(symmetry))
+
 
 def apply(array: np.ndarray, k: int) -> np.ndarray:
-    """Symmetry number k of a cube: a view, nothing is copied."""
+    """Symmetry number k of a volume: a view, nothing is copied."""
     symmetry = SYMMETRIES[k]
     first = 1 if array.ndim == 5 else 0
     order = (*range(first), *(first + axis for axis in symmetry.axes), *range(first + 3, array.ndim))

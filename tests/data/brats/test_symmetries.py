@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.brats.augment import SYMMETRIES, apply, inverse
+from data.brats.symmetries import SETS, SYMMETRIES, allowed, apply, inverse
 
 numbers = st.integers(0, 47)
 CUBE = np.arange(27).reshape(3, 3, 3)
@@ -36,3 +36,18 @@ def test_channels_and_samples_stay_apart(k):
     for sample in range(2):
         for channel in range(2):
             np.testing.assert_array_equal(moved[sample, ..., channel], apply(array[sample, ..., channel], k))
+
+
+@given(st.tuples(*[st.sampled_from([2, 3, 4])] * 3), st.sampled_from(SETS))
+def test_allowed_ones_keep_the_shape_and_so_do_their_inverses(shape, which):
+    array = np.empty(shape)
+    kept = allowed(shape, which)
+    assert all(apply(array, k).shape == shape for k in kept)
+    assert {inverse(k) for k in kept} == set(kept)
+    assert kept[0] == 0
+
+
+def test_how_many_there_are():
+    assert [len(allowed((4, 4, 4), which)) for which in SETS] == [48, 8, 2, 1]
+    assert [len(allowed(shape)) for shape in ((4, 2, 4), (2, 3, 4))] == [16, 8]
+    assert [SYMMETRIES[k].flips for k in allowed((2, 3, 4), "mirror")] == [(False, False, False), (True, False, False)]

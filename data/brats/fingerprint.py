@@ -1,0 +1,191 @@
+"""What a data set is like, before anything is made of it: sizes, spacings, intensities, labels, and what looks wrong.
+
+    <cache root>/fingerprints/<fingerprint of the data>-<schema>-v1/<case>.json    one per case; a stopped examination goes on
+
+Sizes are those of the LMS case study's Table 1: the box around the brain, in voxels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from nibabel.affines import voxel_sizes
+
+from data import files
+from data.brats.cache import data_fingerprint
+from data.brats.case import Case, load_images, load_truth
+from data.brats.geometry import foreground_box
+from data.brats.schema import CHANNELS, LabelSchema
+from data.errors import DataError
+from data.files import Progress
+from data.workers import run_all
+
+_REPAIR = "delete it and run again"
+_FORMAT = 1  # raise it when other facts are found, or other files can be read
+_PERCENTILES = (1, 50, 99)
+_NUMBERS = (
+    *(f"size_{axis}" for axis in "xyz"), *(f"spacing_{axis}_mm" for axis in "xyz"),
+    *(f"{channel}_p{p}" for channel in CHANNELS for p in _PERCENTILES),
+    *(f"correlation_{a}_{b}" for a, b in combinations(CHANNELS, 2)),
+)  # fmt: skip
+"""What is known of every case, labels aside."""
+_LARGEST = np.finfo(np.float32).max
+SWAP_MARGIN = 0.6
+"""A case is suspicious where exchanging two modalities brings it this much nearer to the usual correlations of the data set, as a
+share of its distance. A margin: tests/data/brats/test_fingerprint.py."""
+LEAST_FOR_SWAPS = 5
+"""Cases from which on there is something usual to compare with."""
+
+
+def examine(
+    cases: Sequence[Case], schema: LabelSchema, *, directory: str | Path | None = None, workers: int | None = None,
+    progress: Progress | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """A row for each case, as `facts` gives it; "problem" is empty or says why the case cannot be used.
+
+    directory: where caches lie (default: `fingerprints` under the cache root).
+    """
+    root = (Path(directory).expanduser() if directory else files.cache_root()) / "fingerprints"
+    folder = root / f"{data_fingerprint(cases)[:16]}-{schema.name}-v{_FORMAT}"
+
+    def missing() -> list[Case]:
+        return [case for case in cases if not _is_written(folder / f"{case.id}.json", case)]
+
+    def fill() -> None:
+        run_all(_examine, [(case, schema, folder / f"{case.id}.json") for case in missing()],
+                workers=workers, progress=progress, what="examining")  # fmt: skip
+
+    files.build_once(folder, lambda: not missing(), fill, progress, len(cases))
+    return pd.DataFrame([files.read_json(folder / f"{case.id}.json", advice=_REPAIR) for case in cases])
+
+
+def _is_written(path: Path, case: Case) -> bool:
+    """Whether the facts of a case are there; damaged ones are made again (CACHE-3)."""
+    try:
+        found = files.read_json(path, advice=_REPAIR, keys=("case", "problem"))
+    except DataError:
+        return False
+    numbers = [value for name, value in found.items() if name not in ("case", "problem")]
+    named = found["case"] == case.id and isinstance(found["problem"], str)
+    complete = found["problem"] != "" or found.keys() >= set(_NUMBERS)
+    return named and complete and all(type(one) in (int, float) and abs(one) <= _LARGEST for one in numbers)
+
+
+def _examine(case: Case, schema: LabelSchema, target: Path) -> None:
+    """Writes the facts of one case. Runs in a worker."""
+    try:
+        found = facts(case, schema)
+    except DataError as error:
+        found = {"case": case.id, "problem": str(error)}
+    with files.reported_writes(target.parent):
+        files.write_json(target, found)
+
+
+def facts(case: Case, schema: LabelSchema) -> dict[str, Any]:
+    """Numbers about one case: size_* of the brain's box in voxels, spacing_*_mm, <channel>_p1/_p50/_p99 inside the brain,
+    <label>_ml, and correlation_<a>_<b> of two channels inside the brain."""
+    images, affine = load_images(case)
+    truth = load_truth(case, schema, images.shape[:3], affine)
+    box, sizes = foreground_box(images), voxel_sizes(affine)
+    brain = images[np.abs(images).max(axis=-1) > 1e-5]
+    sample = brain[:: max(1, len(brain) // 200_000)]  # enough for percentiles and correlations
+    correlations = np.corrcoef(sample, rowvar=False)
+    found: dict[str, Any] = {"case": case.id, "problem": ""}
+    for axis, name in enumerate("xyz"):
+        found |= {f"size_{name}": box.shape[axis], f"spacing_{name}_mm": round(float(sizes[axis]), 4)}
+    for index, channel in enumerate(CHANNELS):
+        values = np.percentile(sample[:, index], _PERCENTILES)
+        found |= {f"{channel}_p{p}": round(float(v), 4) for p, v in zip(_PERCENTILES, values, strict=True)}
+    for (i, a), (j, b) in combinations(enumerate(CHANNELS), 2):
+        found[f"correlation_{a}_{b}"] = round(float(np.nan_to_num(correlations[i, j])), 4)
+    if truth is not None:
+        voxel_ml = float(np.prod(sizes)) / 1000
+        found |= {
+            f"{label}_ml": round(np.count_nonzero(truth == value) * voxel_ml, 3)
+            for label, value in schema.labels.items()
+        }
+    return found
+
+
+def suspicious_swaps(table: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """Case -> the two modalities that look exchanged; empty for fewer cases than LEAST_FOR_SWAPS.
+
+    Correlations between modalities differ by pair (t1 and t1ce are alike, t2 is opposite), and hardly between patients.
+    """
+    sound = table[table["problem"] == ""]
+    if len(sound) < LEAST_FOR_SWAPS:
+        return {}
+    matrices = {row["case"]: _matrix(row) for row in sound.to_dict("records")}
+    usual = np.median(list(matrices.values()), axis=0)
+    found = {}
+    for case_id, matrix in matrices.items():
+        distance = partial(_distance, usual)
+        own = distance(matrix)
+        pairs = {pair: distance(_exchanged(matrix, *pair)) for pair in combinations(range(len(CHANNELS)), 2)}
+        best = min(pairs, key=lambda pair: pairs[pair])
+        if pairs[best] < (1 - SWAP_MARGIN) * own:
+            found[case_id] = (CHANNELS[best[0]], CHANNELS[best[1]])
+    return found
+
+
+def _matrix(row: Mapping[Any, Any]) -> np.ndarray:
+    matrix = np.eye(len(CHANNELS))
+    for (i, a), (j, b) in combinations(enumerate(CHANNELS), 2):
+        matrix[i, j] = matrix[j, i] = row[f"correlation_{a}_{b}"]
+    return matrix
+
+
+def _distance(usual: np.ndarray, matrix: np.ndarray) -> float:
+    return float(np.linalg.norm(matrix - usual))
+
+
+def _exchanged(matrix: np.ndarray, i: int, j: int) -> np.ndarray:
+    order = list(range(len(matrix)))
+    order[i], order[j] = j, i
+    return matrix[np.ix_(order, order)]
+
+
+def told(table: pd.DataFrame) -> str:
+    """The fingerprint as text: Table 1 of the case study, spacings, label volumes, and what looks wrong."""
+    sound = table[table["problem"] == ""]
+    lines = [f"{len(sound)} of {len(table)} cases can be used"]
+    if len(sound):
+        lines += ["", "brain in voxels      x    y    z"]
+        sizes = sound[["size_x", "size_y", "size_z"]]
+        for name in ("mean", "median", "min", "max"):
+            x, y, z = (round(float(v)) for v in getattr(sizes, name)())
+            lines.append(f"  {name:<15} {x:>4} {y:>4} {z:>4}")
+        spacings = sound[[f"spacing_{axis}_mm" for axis in "xyz"]].drop_duplicates().to_numpy()
+        lines += ["voxels of " + ", ".join(" x ".join(f"{v:g}" for v in row) + " mm" for row in spacings[:4])
+                  + (f" and {len(spacings) - 4} other sizes" if len(spacings) > 4 else "")]  # fmt: skip
+        lines += _labels_told(sound) + _intensities_told(sound)
+    lines += [f"look at {case}: {a} and {b} may be exchanged" for case, (a, b) in suspicious_swaps(table).items()]
+    lines += [f"cannot be used: {problem}" for problem in table["problem"] if problem]
+    return "\n".join(lines)
+
+
+def _labels_told(sound: pd.DataFrame) -> list[str]:
+    names = [name for name in sound.columns if name.endswith("_ml")]
+    if not names:
+        return ["no label maps"]
+    lines = ["", "labels in ml      median      least       most   cases with it"]
+    for name in names:
+        values = sound[name].dropna()
+        present = values[values > 0]
+        median, low, high = (present.median(), present.min(), present.max()) if len(present) else (0.0, 0.0, 0.0)
+        lines.append(f"  {name[:-3]:<12} {median:>10.2f} {low:>10.2f} {high:>10.2f}   {len(present)} of {len(values)}")
+    return lines
+
+
+def _intensities_told(sound: pd.DataFrame) -> list[str]:
+    lines = ["", "intensities in the brain, medians over the cases      1 %       50 %       99 %"]
+    for channel in CHANNELS:
+        low, middle, high = (sound[f"{channel}_p{p}"].median() for p in _PERCENTILES)
+        lines.append(f"  {channel:<45} {low:>10.4g} {middle:>10.4g} {high:>10.4g}")
+    return lines

@@ -1,0 +1,67 @@
+"""The folders of a data set that hold images, and their files by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from data import pseudonyms
+from data.brats import msd, published
+from data.brats.case import Case
+from data.brats.header import ENDINGS
+from data.errors import DataError
+
+
+def walk(root: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Folders below `root` that hold NIfTI files, with the names of those files. Links are followed once.
+
+    A folder that stands for a file (see `_inner`) counts as that file. Test images beside training images do not count.
+    """
+    seen: set[str] = set()
+    for folder, below, names in os.walk(root, followlinks=True, onerror=_unreadable):
+        real = os.path.realpath(folder)
+        if real in seen:
+            below.clear()
+            continue
+        seen.add(real)
+        here = Path(os.path.abspath(folder))
+        for one in (here, *(here / name for name in below)):
+            pseudonyms.know_path(one, root)
+        wrappers = {name for name in below if name.endswith(ENDINGS) and _inner(here / name)}
+        trains = msd.TRAINING in below and any((here / msd.TRAINING).glob("BRATS_*.nii*"))
+        left_out = wrappers | ({msd.TEST} if trains else set())
+        below[:] = sorted(name for name in below if not name.startswith(".") and name not in left_out)
+        nifti = sorted(name for name in {*names, *wrappers} if name.endswith(ENDINGS) and not name.startswith("."))
+        if nifti:
+            _require_usable_set(here, nifti)
+            yield here, nifti
+
+
+def _inner(folder: Path) -> Path | None:
+    """The file that a folder stands for: mirrors of 2021 have BraTS2021_00000_flair.nii/00000057_brain_flair.nii."""
+    inner = [path for path in folder.glob("*.nii*") if path.name.endswith(ENDINGS) and not path.name.startswith(".")]
+    return inner[0] if len(inner) == 1 and inner[0].is_file() else None
+
+
+def unwrapped(case: Case) -> Case:
+    """The case with the files within its folders that stand for files."""
+
+    def inner(path: Path) -> Path:
+        return (_inner(path) or path) if path.is_dir() else path
+
+    images: Mapping[str, Path] = {channel: inner(path) for channel, path in case.images.items()}
+    return replace(case, images=images, truth=case.truth and inner(case.truth))
+
+
+def _require_usable_set(folder: Path, files: Sequence[str]) -> None:
+    for pattern, what, expected in published.REFUSED:
+        if any(pattern.match(name) for name in files):
+            raise DataError(
+                f"{folder}: found {what}; expected {expected}; leave it out, or give the folder of another set"
+            )
+
+
+def _unreadable(error: OSError) -> None:
+    raise DataError(f"{error.filename}: found {error.strerror}; expected a readable folder; check its permissions")

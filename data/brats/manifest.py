@@ -1,0 +1,158 @@
+"""A data set of any layout, told by a table: a file that is given in the place of the folder.
+
+    case,t1,t1ce,flair,t2,truth,patient                       manifest.csv: truth and patient may be left out, or empty
+    anna-1,anna/t1.nii.gz,anna/gd.nii.gz,anna/fl.nii.gz,anna/t2.nii.gz,anna/tumour.nii.gz,anna
+
+    [{"case": "anna-1", "t1": "anna/t1.nii.gz", ...}]         manifest.json: the same
+    {"labels": "brats2021", "cases": [...]}                   or with its labels: the name of a schema, or one of its own
+                                                              (see `data.brats.definition`)
+
+Paths start at the folder of the manifest. Every mistake is a DataError with the number of the row, as a spreadsheet counts
+them (the head is row 1); in JSON, of the object.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from data import pseudonyms
+from data.brats import definition
+from data.brats.case import Case
+from data.brats.header import ENDINGS
+from data.brats.schema import CHANNELS, LabelSchema, schema_named
+from data.errors import DataError
+from data.files import parse_json
+
+SUFFIXES = (".csv", ".json")
+_NEEDED = ("case", *CHANNELS)
+_COLUMNS = (*_NEEDED, "truth", "patient")
+_ID = re.compile(r"\w[\w.+=@ -]{0,150}")  # names folders and files
+
+Row = tuple[str, Mapping[str, Any]]
+"""("row 2", column -> value)"""
+
+
+def is_manifest(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file()
+
+
+def read(path: Path) -> tuple[list[Case], LabelSchema | None]:
+    """The cases, and what their labels mean where the manifest says so."""
+    try:
+        rows, labels = _csv(path) if path.suffix.lower() == ".csv" else _json(path)
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
+        raise (
+            error
+            if isinstance(error, DataError)
+            else _wrong(path, f"a file that cannot be read ({error})", "a table with commas, or JSON")
+        ) from None
+    seen: dict[str, str] = {}
+    cases = []
+    for _, row in rows:
+        _know(path, row)
+    for number, row in rows:
+        case = _case(path, number, row)
+        if case.id in seen:
+            raise _wrong(path, f"case {case.id} in {number} and in {seen[case.id]}", "every case once")
+        seen[case.id] = number
+        cases.append(case)
+    if not cases:
+        raise _wrong(path, "no case", "a row for each")
+    return cases, None if labels is None else _schema(path, labels)
+
+
+def _csv(path: Path) -> tuple[list[Row], None]:
+    with path.open(newline="", encoding="utf-8-sig") as stream:
+        table = csv.reader(stream, strict=True)
+        head = [name.strip() for name in next(table, [])]
+        _require_columns(path, "row 1", head)
+        return list(_filled(path, head, table)), None
+
+
+def _filled(path: Path, head: list[str], table: Any) -> Iterator[Row]:
+    for number, cells in enumerate(table, start=2):
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(head):
+            raise _wrong(path, f"{len(cells)} cells in row {number}", f"{len(head)} as in row 1")
+        yield f"row {number}", {name: cell.strip() for name, cell in zip(head, cells, strict=True)}
+
+
+def _json(path: Path) -> tuple[list[Row], Any]:
+    value = parse_json(path.read_text(encoding="utf-8-sig"))
+    content = value if isinstance(value, dict) else {"cases": value}
+    if unknown := sorted(set(content) - {"labels", "cases"}):
+        raise _wrong(path, f"key {unknown[0]!r}", '"cases" and "labels"')
+    rows = content.get("cases")
+    if not isinstance(rows, list):
+        raise _wrong(path, "no list of cases", 'a list of objects, or {"labels": ..., "cases": [...]}')
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise _wrong(path, f"{type(row).__name__} in row {number}", "an object")
+        _require_columns(path, f"row {number}", list(row))
+    return [(f"row {number}", row) for number, row in enumerate(rows, start=1)], content.get("labels")
+
+
+def _require_columns(path: Path, number: str, names: list[str]) -> None:
+    """DataError for a column that is missing, unknown or there twice."""
+    for name in (*_NEEDED, *names):
+        if names.count(name) != 1 or name not in _COLUMNS:
+            what = {0: "no"}.get(names.count(name), "unknown" if name not in _COLUMNS else "more than one")
+            raise _wrong(path, f"{what} column {name!r} in {number}", ", ".join(_COLUMNS))
+
+
+def _case(path: Path, number: str, row: Mapping[str, Any]) -> Case:
+    for name, value in row.items():
+        if not (isinstance(value, str) or (value is None and name not in _NEEDED)):
+            raise _wrong(path, f"{value!r} as {name} in {number}", "text")
+        if name in _NEEDED and not value:
+            raise _wrong(path, f"no {name} in {number}", "a name" if name == "case" else "a path")
+    if not _ID.fullmatch(row["case"]):
+        raise _wrong(
+            path, f"case {row['case']!r} in {number}", "a name of letters, digits, - _ . + = @ that can name a file"
+        )
+    files = {name: _file(path, number, name, row[name]) for name in (*CHANNELS, "truth") if row.get(name)}
+    if len(set(files.values())) < len(files):
+        raise _wrong(path, f"one file twice in {number}", "a file of its own for each modality and the truth")
+    images = {channel: files[channel] for channel in CHANNELS}
+    return Case(id=row["case"], images=images, truth=files.get("truth"), patient=row.get("patient") or "")
+
+
+def _know(path: Path, row: Mapping[str, Any]) -> None:
+    """Names that messages may say, before anything is checked."""
+    pseudonyms.know([row.get("case") or "", row.get("patient") or ""])
+    for value in (row.get(name) for name in (*CHANNELS, "truth")):
+        if isinstance(value, str) and value:
+            pseudonyms.know([value], "file")
+            file = path.absolute().parent / value
+            for one in (file, file.parent) if file.parent != path.absolute().parent else (file,):
+                pseudonyms.know_path(one, path.parent)
+
+
+def _file(path: Path, number: str, name: str, value: str) -> Path:
+    file = path.absolute().parent / value
+    if not value.endswith(ENDINGS) or "\0" in value:
+        raise _wrong(path, f"{name} {value!r} in {number}", "a file that ends in .nii or .nii.gz")
+    try:
+        is_file = file.is_file()
+    except OSError:
+        is_file = False
+    if not is_file:
+        raise _wrong(
+            path, f"no file {value!r} for {name} in {number}", f"a path that starts at {path.absolute().parent}"
+        )
+    return file
+
+
+def _schema(path: Path, labels: Any) -> LabelSchema:
+    if isinstance(labels, str):
+        return schema_named(labels, where=str(path))
+    return definition.define(labels, where=str(path))
+
+
+def _wrong(path: Path, found: str, expected: str) -> DataError:
+    return DataError(f"{path}: found {found}; expected {expected}; correct the manifest")

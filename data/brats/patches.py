@@ -1,0 +1,91 @@
+"""Parts of a volume: where training takes them from, and how a prediction for the whole is put together from them.
+
+Sliding window with Gaussian weights as in nnU-Net (Isensee et al., Nature Methods 2021): windows overlap by half, and each counts
+most in its middle, where the network sees most of the surroundings.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+from scipy import ndimage
+
+from data.brats.geometry import Box, Shape
+from data.errors import DataError
+
+TUMOUR_SHARE = 1 / 3
+"""Of the training patches that surely hold a voxel of the tumour, as in nnU-Net; the rest lie anywhere."""
+OVERLAP = 0.5
+SIGMA_SHARE = 1 / 8
+"""Standard deviation of the weights, as a share of the window."""
+
+
+def check_patch(patch: Sequence[int], shape: Sequence[int]) -> None:
+    """DataError for a patch that is larger than the volume."""
+    if any(size > whole for size, whole in zip(patch, shape, strict=True)):
+        sizes, volume = ("x".join(map(str, one)) for one in (patch, shape))
+        raise DataError(f"--patch: found {sizes}; expected at most the volume, {volume}; choose a smaller patch")
+
+
+def random_patch(truth: np.ndarray, patch: Shape, random: np.random.Generator) -> Box:
+    """A patch of a label map (A, B, C): around a random voxel of the tumour in TUMOUR_SHARE of the draws, else anywhere."""
+    tumour = np.flatnonzero(truth) if random.random() < TUMOUR_SHARE else np.empty(0, np.intp)
+    if tumour.size:
+        voxel = np.unravel_index(tumour[random.integers(tumour.size)], truth.shape)
+        return _inside(
+            [int(v) - int(random.integers(size)) for v, size in zip(voxel, patch, strict=True)], patch, truth.shape
+        )
+    room = (whole - size for whole, size in zip(truth.shape, patch, strict=True))
+    return _inside([int(random.integers(most + 1)) for most in room], patch, truth.shape)
+
+
+def central_patch(truth: np.ndarray, patch: Shape) -> Box:
+    """The patch around the tumour's centre of mass, or the volume's middle where there is none: what validates."""
+    middle = ndimage.center_of_mass(truth > 0) if truth.any() else [(size - 1) / 2 for size in truth.shape]
+    return _inside([round(m - (size - 1) / 2) for m, size in zip(middle, patch, strict=True)], patch, truth.shape)
+
+
+def _inside(lower: Sequence[int], patch: Shape, shape: Sequence[int]) -> Box:
+    a, b, c = (min(max(low, 0), whole - size) for low, size, whole in zip(lower, patch, shape, strict=True))
+    return Box(lower=(a, b, c), upper=(a + patch[0], b + patch[1], c + patch[2]))
+
+
+def windows(shape: Shape, patch: Shape) -> list[Box]:
+    """Windows that cover a volume of `shape`, evenly spread, each overlapping the next by at least OVERLAP."""
+    check_patch(patch, shape)
+    starts = []
+    for whole, size in zip(shape, patch, strict=True):
+        count = 1 + int(np.ceil((whole - size) / (size * (1 - OVERLAP))))
+        starts.append(sorted({round(place) for place in np.linspace(0, whole - size, count)}))
+    return [_inside(lower, patch, shape) for lower in itertools.product(*starts)]
+
+
+@lru_cache(maxsize=2)
+def weights(patch: Shape) -> np.ndarray:
+    """(*patch, 1) float32, 1 in the middle; nowhere so small that a corner of the volume would be lost to rounding."""
+    axes = [np.exp(-0.5 * ((np.arange(size) - (size - 1) / 2) / (SIGMA_SHARE * size)) ** 2) for size in patch]
+    product = axes[0][:, None, None] * axes[1][:, None] * axes[2]
+    return np.maximum(product, 1e-4).astype(np.float32)[..., np.newaxis]
+
+
+def sliding_window(network: Callable[[np.ndarray], np.ndarray], image: np.ndarray, patch: Shape) -> np.ndarray:
+    """Probabilities (A, B, C, outputs) float32 of a normalised image (A, B, C, channels), window by window.
+
+    network: an image of size `patch` -> its probabilities (*patch, outputs).
+    """
+    shape = (image.shape[0], image.shape[1], image.shape[2])
+    if shape == patch:
+        return network(image)
+    total: np.ndarray | None = None
+    weight, sum_of_weights = weights(patch), np.zeros((*shape, 1), np.float32)
+    for box in windows(shape, patch):
+        found = network(np.ascontiguousarray(box.crop(image)))
+        if total is None:
+            total = np.zeros((*shape, found.shape[-1]), np.float32)
+        box.crop(total)[...] += weight * found  # a view: windows lie inside
+        box.crop(sum_of_weights)[...] += weight
+    assert total is not None, "a volume has at least one window"
+    return total / sum_of_weights

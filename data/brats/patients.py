@@ -1,0 +1,136 @@
+"""Whose brain a case is. One patient may have several visits, and be in the data sets of several years: a network that has
+seen a brain knows it again, so the same patient must not train and validate.
+
+Three sources, joined:
+ids       from 2023 on a case id ends in the number of the visit; 2017-2019 keep the name that the hospital's set had
+tables    name_mapping.csv of BraTS 2018-2020: in a row stand the ids of one patient in all years
+images    where several sets lie under one folder: files of equal checksum
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data.errors import DataError
+
+if TYPE_CHECKING:
+    from data.brats.case import Case
+
+_PATIENTS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"^(BraTS-[A-Za-z]+-\d+)-\d+$",  # BraTS-GLI-00005-100: the last number counts visits
+        r"^(TCGA-\w\w-\w{4})",  # TCGA-02-0006_1996.08.23
+        r"(?i)^brats1[789]_([a-z]+|2013)\d*_(\w+)_\d+$",  # Brats17_TCIA_167_1 is Brats18_TCIA08_167_1
+    )
+)
+
+TABLES = ("name_mapping.csv", "name_mapping_validation_data.csv")
+_ABOVE = 2  # folders above the one that was named, in which a table may lie
+# Columns of 2020: Grade,BraTS_2017_subject_ID,BraTS_2018_subject_ID,TCGA_TCIA_subject_ID,BraTS_2019_subject_ID,
+# BraTS_2020_subject_ID, with NA where there is none; earlier years have the earlier ones.
+_ID_COLUMN = re.compile(r"^(BraTS_20\d\d|TCGA_TCIA)_subject_ID$", re.IGNORECASE)
+_GRADES = ("HGG", "LGG")
+_GRADE_FOLDERS = re.compile(r"^(?:(HGG|LGG)|Pre-operative_TCGA_(?:(GBM)|LGG)_.*)$", re.IGNORECASE)
+
+
+def patient_of(case_id: str) -> str:
+    """The patient that an id names; the id itself where it does not tell."""
+    for pattern in _PATIENTS:
+        if match := pattern.match(case_id):
+            return "_".join(match.groups())
+    return case_id
+
+
+def grade_of(folder: Path) -> str | None:
+    """ "HGG" or "LGG" where the path says so; the nearest folder counts. TCGA-GBM holds glioblastomas, which are HGG."""
+    for part in reversed(folder.parts):
+        if match := _GRADE_FOLDERS.match(part):
+            return (match.group(1) or ("HGG" if match.group(2) else "LGG")).upper()
+    return None
+
+
+def joined(cases: Sequence[Case], root: Path, *, several_sets: bool) -> list[Case]:
+    """`cases` with patients, and grades where they are known, from the tables in and above `root` as well.
+
+    several_sets: compare images, too.
+    """
+    groups = _Groups()
+    grades: dict[str, str] = {}
+    for row in _rows(_tables(cases, root)):
+        ids = [value for name, value in row.items() if _ID_COLUMN.match(name) and value not in ("", "NA")]
+        groups.join(patient_of(case_id) for case_id in ids)
+        grades |= {case_id: row.get("Grade", "").upper() for case_id in ids}
+    if several_sets:
+        for same in _same_images(cases):
+            groups.join(same)
+    known = {case_id: grade for case_id, grade in grades.items() if grade in _GRADES}
+    return [replace(case, patient=groups.name(case.patient), grade=case.grade or known.get(case.id)) for case in cases]
+
+
+class _Groups:
+    """Names that mean the same; the smallest stands for all."""
+
+    def __init__(self) -> None:
+        self._above: dict[str, str] = {}
+
+    def name(self, member: str) -> str:
+        while (above := self._above.get(member, member)) != member:
+            member = above
+        return member
+
+    def join(self, members: Iterable[str]) -> None:
+        names = sorted({self.name(member) for member in members})
+        self._above |= dict.fromkeys(names, names[0]) if names else {}
+
+
+def _tables(cases: Sequence[Case], root: Path) -> list[Path]:
+    """Tables in the folders of the cases, in those above them up to `root`, and a little further up."""
+    root = Path(os.path.abspath(root))
+    highest = root.parents[:_ABOVE] if root.is_dir() else root.parents[: _ABOVE + 1]
+    within = {case.files[0].parent for case in cases}
+    folders = {root, *highest, *within, *(above for one in within for above in one.parents if root in above.parents)}
+    return [folder / name for folder in sorted(folders) for name in TABLES if (folder / name).is_file()]
+
+
+def _rows(tables: Iterable[Path]) -> Iterator[Mapping[str, str]]:
+    for path in tables:
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as stream:
+                for row in csv.DictReader(stream):
+                    yield {(name or "").strip(): (value or "").strip() for name, value in row.items() if name}
+        except (OSError, ValueError, csv.Error) as error:
+            raise DataError(
+                f"{path}: found a table that cannot be read ({error}); expected text with commas that tells which cases "
+                "are the same patient; restore it, or take it away"
+            ) from None
+
+
+def _same_images(cases: Sequence[Case]) -> list[set[str]]:
+    """Patients that share a first image."""
+    patients: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for case in cases:
+        patients[_checksum(case.files[0])].add(case.patient)
+    return [names for names in patients.values() if len(names) > 1]
+
+
+def _checksum(path: Path) -> tuple[int, int]:
+    """CRC-32 and length of the uncompressed content: a gzip file ends with both."""
+    try:
+        content = path.read_bytes() if path.suffix != ".gz" else b""
+        if content:
+            return zlib.crc32(content), len(content) % 2**32
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - 8))
+            last = stream.read(8)
+    except OSError as error:
+        raise DataError(f"{path}: found {error.strerror}; expected a readable file; check the data set") from None
+    return int.from_bytes(last[:4], "little"), int.from_bytes(last[4:], "little")

@@ -1,0 +1,57 @@
+"""`resize` is the only function of this project that resamples: data, predictions and comparisons all go through it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import SimpleITK as sitk
+
+_INTERPOLATORS = {"linear": sitk.sitkLinear, "nearest": sitk.sitkNearestNeighbor}
+
+
+def resize(
+    array: np.ndarray, shape: Sequence[int], interpolation: str = "linear", *, anti_alias: bool = False
+) -> np.ndarray:
+    """`array` (X, Y, Z) or (X, Y, Z, C) with its first three axes resampled to `shape`, each axis on its own.
+
+    Both grids cover the same extent, edge to edge, so resizing there and back does not shift anything.
+    interpolation: "linear" returns float32; "nearest" keeps the type (bool and integers up to 32 bits, floats).
+    anti_alias: first remove detail that fewer voxels cannot hold; linear alone, and no effect on axes that grow.
+    """
+    if interpolation not in _INTERPOLATORS:
+        raise ValueError(f"interpolation: {interpolation!r}; expected one of {', '.join(_INTERPOLATORS)}")
+    target = tuple(int(size) for size in shape)
+    values = array.astype(np.float32, copy=False) if interpolation == "linear" else array
+    if values.shape[:3] == target:
+        return values.copy()
+    if values.ndim == 4:
+        resized = (resize(values[..., i], target, interpolation, anti_alias=anti_alias) for i in range(values.shape[3]))
+        return np.stack(list(resized), axis=-1)
+    if anti_alias and interpolation == "linear":
+        values = _smooth(values, target)
+    as_bool = values.dtype == bool
+    image = sitk.GetImageFromArray(np.ascontiguousarray(values.view(np.uint8) if as_bool else values))
+    resampled = sitk.GetArrayFromImage(_resampler(values.shape, target, interpolation).Execute(image))
+    return resampled.astype(values.dtype, copy=False)
+
+
+def _smooth(values: np.ndarray, target: Sequence[int]) -> np.ndarray:
+    """Gaussian low-pass, sigma (f - 1) / 2 voxels where an axis shrinks by a factor f > 1 (the rule of scikit-image)."""
+    from scipy import ndimage
+
+    sigma = [max(0.0, (old / new - 1) / 2) for old, new in zip(values.shape, target, strict=True)]
+    return np.asarray(ndimage.gaussian_filter(values, sigma, mode="nearest")) if any(sigma) else values
+
+
+def _resampler(source: tuple[int, ...], target: tuple[int, ...], interpolation: str) -> Any:
+    """ITK names axes in the opposite order to NumPy, hence the reversals."""
+    spacing = [old / new for old, new in zip(source[::-1], target[::-1], strict=True)]
+    resampler = sitk.ResampleImageFilter()
+    resampler.SetSize(list(target[::-1]))
+    resampler.SetOutputSpacing(spacing)
+    resampler.SetOutputOrigin([(step - 1) / 2 for step in spacing])  # centre of the first new voxel, edges aligned
+    resampler.SetInterpolator(_INTERPOLATORS[interpolation])
+    resampler.UseNearestNeighborExtrapolatorOn()  # rounding may put a centre a hair outside; never fill with zeros
+    return resampler

@@ -1,0 +1,115 @@
+"""What a network learns of a label map, and how its output becomes a label map again.
+
+labels    one channel per learnt label, disjoint: the case study's. A voxel is the label of its largest channel.
+regions   one channel per region, nested: what BraTS scores. Regions are painted one over the other, from the outside in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from data.brats.schema import LabelSchema
+from data.errors import DataError
+
+THRESHOLD = 0.5
+
+
+class Targets(Protocol):
+    """Output channels of a network for one schema."""
+
+    kind: ClassVar[str]
+    """As in KINDS."""
+
+    @property
+    def schema(self) -> LabelSchema: ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the channels, in their order."""
+
+    @property
+    def region_channels(self) -> Mapping[str, tuple[int, ...]]:
+        """Region that is scored -> indices of the channels whose union it is."""
+
+    def to_channels(self, labels: np.ndarray) -> np.ndarray:
+        """Label map (X, Y, Z) -> channels (X, Y, Z, C), uint8 0 or 1."""
+
+    def from_channels(self, probabilities: np.ndarray) -> np.ndarray:
+        """Probabilities (X, Y, Z, C) -> label map (X, Y, Z) uint8."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Disjoint labels. What is not learnt becomes background."""
+
+    kind: ClassVar[str] = "labels"
+    schema: LabelSchema
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.schema.learnt
+
+    @property
+    def region_channels(self) -> Mapping[str, tuple[int, ...]]:
+        values = self.schema.learnt_values
+        return {
+            name: tuple(index for index, value in enumerate(values) if value in region)
+            for name, region in self.schema.regions.items()
+        }
+
+    def to_channels(self, labels: np.ndarray) -> np.ndarray:
+        return _masks(labels, [(value,) for value in self.schema.learnt_values])
+
+    def from_channels(self, probabilities: np.ndarray) -> np.ndarray:
+        """The largest channel where it is at least THRESHOLD, else 0."""
+        winners = np.asarray(self.schema.learnt_values, np.uint8)[np.argmax(probabilities, axis=-1)]
+        return np.where(np.max(probabilities, axis=-1) >= THRESHOLD, winners, np.uint8(0)).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Nested regions, the outermost first."""
+
+    kind: ClassVar[str] = "regions"
+    schema: LabelSchema
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.schema.nested)
+
+    @property
+    def region_channels(self) -> Mapping[str, tuple[int, ...]]:
+        return {name: (index,) for index, name in enumerate(self.names)}
+
+    def to_channels(self, labels: np.ndarray) -> np.ndarray:
+        return _masks(labels, [self.schema.values_of(name) for name in self.names])
+
+    def from_channels(self, probabilities: np.ndarray) -> np.ndarray:
+        """Every region where its channel is at least THRESHOLD; an inner one lies over an outer one, wherever it is."""
+        labels = np.zeros(probabilities.shape[:-1], np.uint8)
+        for index, (_, value) in enumerate(self.schema.nested):
+            labels[probabilities[..., index] >= THRESHOLD] = value
+        return labels
+
+
+KINDS: Mapping[str, type[Labels] | type[Regions]] = {kind.kind: kind for kind in (Labels, Regions)}
+
+
+def targets_of(kind: str, schema: LabelSchema) -> Targets:
+    """The targets of a kind, a name in KINDS. DataError for any other."""
+    if kind not in KINDS:
+        raise DataError(f"--targets: found {kind!r}; expected {' or '.join(KINDS)}; choose one of them")
+    return KINDS[kind](schema)
+
+
+def _masks(labels: np.ndarray, values: list[tuple[int, ...]]) -> np.ndarray:
+    """Label map (X, Y, Z) -> (X, Y, Z, C) uint8: channel i is 1 where the label is one of values[i]."""
+    channels = np.zeros((*labels.shape, len(values)), np.uint8)
+    for index, of_channel in enumerate(values):
+        for value in of_channel:
+            channels[..., index] |= labels == value
+    return channels

@@ -1,0 +1,121 @@
+"""What the comparison writes: scores of both budgets by `lms3d.evaluate`, and report.md beside them."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from experiments.arms import plan, runs
+from experiments.arms.plan import Arm
+from experiments.training_runs import run as run_command
+from lms3d.files import write_text
+
+_BUDGETS = {
+    "updates": "After equal updates: {epochs} epochs of every arm",
+    "time": "Within equal time: what the first arm of a fold and seed took for all its updates, without start-up",
+}
+
+
+def write(arms: Sequence[Arm], options: argparse.Namespace, data: Path, command: str, output: Path) -> None:
+    """updates/, time/ and report.md in `output`."""
+    from lms3d.scoring.tables import markdown
+
+    rounds = list(plan.rounds(options))
+    text = ["# Whole volumes at full resolution, against what fits without", ""]
+    text += [
+        markdown(
+            ["arm", "", "epochs within equal time", "seconds an epoch", "peak memory GiB"], _costs(arms, rounds, output)
+        )
+    ]
+    for budget, title in _BUDGETS.items():
+        _score(arms, rounds, budget, data, options, output)
+        text += [f"## {title.format(epochs=options.epochs)}", "", *_tables(output / budget)]
+    text += _conditions(options, command, output)
+    write_text(output / "report.md", "\n".join(text) + "\n")
+
+
+def _score(
+    arms: Sequence[Arm],
+    rounds: Sequence[tuple[int, int]],
+    budget: str,
+    data: Path,
+    options: argparse.Namespace,
+    output: Path,
+) -> None:
+    """By the command, so that everything that it writes is there: report.html, figures, tables."""
+    command = [sys.executable, "-m", "lms3d.evaluate", "--truth", str(data), "--margin", str(options.margin)]
+    for arm in sorted(arms, key=lambda arm: plan.NAMES.index(arm.name)):
+        folders = (runs.predictions_of(runs.directory_of(arm, *one, output), budget) for one in rounds)
+        command += ["--group", f"{arm.name}={','.join(map(str, folders))}"]
+    command += ["--labels", options.labels] if options.labels else []
+    run_command([*command, "--output", str(output / budget)])
+
+
+def _tables(folder: Path) -> Iterator[str]:
+    """Means with intervals and ceilings on the files' grid, and the pairs."""
+    from lms3d.scoring.tables import markdown
+
+    shown = ("predictions", "region", "n", "mean", "low", "high", "mean_ceiling_dice")
+    rows = [row for row in _rows(folder / "summary.csv") if row["space"] == "native"]
+    head = ["arm", "region", "cases", "Dice", "95 % from", "to", "ceiling"]
+    yield markdown(head, [[_rounded(row[name]) for name in shown] for row in rows])
+    if (folder / "comparison.csv").exists():
+        names = ("first", "second", "region", "difference", "low", "high", "p_holm", "verdict")
+        pairs = [row for row in _rows(folder / "comparison.csv") if row["space"] == "native"]
+        head = ["first", "second", "region", "second - first", "95 % from", "to", "p (Holm)", ""]
+        shown_pairs = [{**row, "p_holm": _probability(row["p_holm"])} for row in pairs]
+        yield markdown(head, [[_rounded(row[name]) for name in names] for row in shown_pairs])
+
+
+def _costs(arms: Sequence[Arm], rounds: Sequence[tuple[int, int]], output: Path) -> Iterator[list[str]]:
+    """Name, title, and medians over the rounds."""
+    for arm in sorted(arms, key=lambda arm: plan.NAMES.index(arm.name)):
+        folders = {one: runs.directory_of(arm, *one, output) for one in rounds}
+        each = statistics.median(runs.usual(runs.epoch_seconds(folder)) for folder in folders.values())
+        found = [runs.noted(folder) for folder in folders.values()]
+        epochs = f"{statistics.median(epochs for epochs, _ in found):.0f}"
+        epochs += "" if all(within for _, within in found) else " (more than its time)"
+        peak = max(map(_peak_bytes, folders.values()))
+        told = f"{peak / 2**30:.2f}" if peak else "not measured"
+        yield [arm.name, arm.title, epochs, f"{each:.1f}", told]
+
+
+def _peak_bytes(run_dir: Path) -> float:
+    try:
+        return max(float(row["peak_bytes"] or 0) for row in _rows(run_dir / "lms_stats.csv"))
+    except (OSError, KeyError, ValueError):
+        return 0.0
+
+
+def _conditions(options: argparse.Namespace, command: str, output: Path) -> list[str]:
+    cases = len(plan.tested(output).read_text(encoding="utf-8").split())
+    return [
+        f"{cases} test cases that no choice has seen; {options.folds} of {options.of_folds} folds, seeds: {options.seeds}.",
+        "Intervals: bootstrap over cases and models. Ceiling: what the truth itself scores on the arm's grid and back.",
+        f"Machine: {os.cpu_count()} cores, {platform.machine()}. Seconds are those of this machine, whatever else it did.",
+        "",
+        f"Made by `{command}`.",
+    ]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _probability(text: str) -> str:
+    return "< 0.001" if text and float(text) < 0.001 else text
+
+
+def _rounded(text: str) -> str:
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return f"{value:.0f}" if value == int(value) and abs(value) > 1 else f"{value:.3f}"

@@ -1,0 +1,115 @@
+"""Training one round: all arms, on one fold, with one seed."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shlex
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.arms import plan
+from experiments.arms.plan import Arm
+from experiments.training_runs import run as run_command
+from lms3d.files import write_json
+from lms3d.tasks.brats.label_maps import INDEX
+
+BUDGETS = ("updates", "time")
+LEAST_EPOCHS = 2
+"""The first of a process is no measure."""
+NOTE = "equal_time.json"
+
+OWNED = (
+    "--data", "--split", "--epochs", "--patience", "--output", "--resume", "--seed", "--stages", "--start-from", "--folds",
+    "--schedule",
+)  # fmt: skip
+"""Options of training that the comparison sets. A cosine knows how long a run is, so none could be the beginning of another."""
+
+
+def directory_of(arm: Arm, fold: int, seed: int, output: Path) -> Path:
+    """The folder of a run."""
+    return output / "runs" / f"{arm.name}-fold{fold}-seed{seed}"
+
+
+def predictions_of(run_dir: Path, budget: str) -> Path:
+    """Where the predictions of the test set by the best weights within a budget lie."""
+    return run_dir / f"test-{budget}"
+
+
+def train_round(
+    arms: Sequence[Arm], fold: int, seed: int, data: Path, options: argparse.Namespace, output: Path
+) -> None:
+    """Trains and tests every arm. The first sets the time: the others are tested after it, and after all updates."""
+    seconds: float | None = None
+    for arm in arms:
+        run_dir = directory_of(arm, fold, seed, output)
+        print(f"[fold {fold}, seed {seed}] arm {arm.name}: {arm.title}", flush=True)
+        if seconds is None:
+            _train(arm, options.epochs, fold, seed, data, options, output)
+            _test(run_dir, "updates", data, output, options)
+            _test(run_dir, "time", data, output, options)
+            seconds = options.epochs * usual(epoch_seconds(run_dir))
+            _note(run_dir, options.epochs, within=True)
+            continue
+        if not _done(run_dir, "time"):
+            _train(arm, min(LEAST_EPOCHS, options.epochs), fold, seed, data, options, output)
+            each = usual(epoch_seconds(run_dir))
+            epochs = min(options.epochs, max(LEAST_EPOCHS, int(seconds / each)))
+            _train(arm, epochs, fold, seed, data, options, output)
+            _note(run_dir, epochs, within=epochs * each <= seconds * 1.001)
+            _test(run_dir, "time", data, output, options)
+        _train(arm, options.epochs, fold, seed, data, options, output)
+        _test(run_dir, "updates", data, output, options)
+
+
+def usual(seconds: Sequence[float]) -> float:
+    """Seconds of an epoch: the median without the first, in which a process traces and plans."""
+    return statistics.median(seconds[1:] or seconds)
+
+
+def _note(run_dir: Path, epochs: int, *, within: bool) -> None:
+    write_json(run_dir / NOTE, {"epochs": epochs, "within": within})
+
+
+def noted(run_dir: Path) -> tuple[int, bool]:
+    """Epochs that the run was tested after for equal time, and whether they are within it."""
+    content = json.loads((run_dir / NOTE).read_text(encoding="utf-8"))
+    return int(content["epochs"]), bool(content["within"])
+
+
+def epoch_seconds(run_dir: Path) -> list[float]:
+    """Of every finished epoch; right for an interrupted run, too."""
+    try:
+        with open(run_dir / "history.csv", newline="", encoding="utf-8") as file:
+            return [float(row["seconds"]) for row in csv.DictReader(file)]
+    except FileNotFoundError:
+        return []
+
+
+def _train(arm: Arm, epochs: int, fold: int, seed: int, data: Path, options: argparse.Namespace, output: Path) -> None:
+    """To `epochs` epochs, from the last checkpoint if there is one; nothing where they are done."""
+    run_dir = directory_of(arm, fold, seed, output)
+    if len(epoch_seconds(run_dir)) >= epochs or _done(run_dir, "updates"):
+        return
+    command = [sys.executable, "-m", "lms3d.train", "--data", str(data), "--split", str(plan.split_of(output, fold))]
+    command += [*arm.options, "--targets", options.targets, "--model", options.model, "--seed", str(seed)]
+    command += ["--epochs", str(epochs), "--patience", str(options.epochs), "--output", str(run_dir), "--resume"]
+    command += ["--labels", options.labels] if options.labels else []
+    command += ["--start-from", options.start_from] if options.start_from else []
+    command += ["--memory-limit", str(options.memory_limit)] if options.memory_limit else []
+    run_command([*command, *shlex.split(options.train_options)])
+
+
+def _test(run_dir: Path, budget: str, data: Path, output: Path, options: argparse.Namespace) -> None:
+    if _done(run_dir, budget):
+        return
+    command = [sys.executable, "-m", "lms3d.predict", str(run_dir), "--data", str(data)]
+    command += ["--labels", options.labels] if options.labels else []
+    run_command([*command, "--cases", str(plan.tested(output)), "--output", str(predictions_of(run_dir, budget))])
+
+
+def _done(run_dir: Path, budget: str) -> bool:
+    return (predictions_of(run_dir, budget) / INDEX).exists()

@@ -1,0 +1,206 @@
+"""`python -m experiments.chexnet_models`: ResNet-50 against DenseNet-121 on chest X-rays, images/s and AUROC.
+
+The CheXNet scaling study replaced DenseNet-121 by ResNet-50, which scaled better, with a higher AUROC. Here both train by the real
+command on the same images, the same split and the same order of samples, as many epochs, without LMS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import shlex
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from experiments import training_runs
+from experiments.feeding.parts import remember
+from experiments.scalability import measured
+from experiments.scalability.tables import markdown, write_csv
+from lms3d import cli, errors
+from lms3d.device import machine
+from lms3d.files import writable_folder, write_text
+from lms3d.tasks.chexnet.options import CHOICES
+from lms3d.units import format_size
+
+_DESCRIPTION = """\
+Train networks for chest X-rays alike (same images, split, order, epochs) and compare images/s, memory and AUROC on test patients.
+Finished models are kept, an interrupted one is resumed."""
+
+_EPILOG = """\
+examples:
+  python -m experiments.chexnet_models
+  python -m experiments.chexnet_models --data ~/ChestX-ray14 --resolution 224 --epochs 10                   (a GPU)
+
+writes into --output: report.md, models.csv, models.png, NAME/ (the run of each model)
+exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
+
+_NOTES = """\
+Images/s: batch / median step, from its first operation to its last, without waiting for data. Epoch: median, with reading,
+validation and saving. Both without the first epoch. Peak: most that TensorFlow's allocator had handed out; on a CPU without a
+limit it counts no tensors below 256 KiB. AUROC: mean over the findings, on test patients whom no epoch has seen, with the 95 %
+interval of a bootstrap over patients. The models train one after the other: what else the machine does meets them at different
+times."""
+
+COLUMNS = (
+    "model", "parameters", "epochs", "images_per_second", "epoch_seconds", "peak_bytes", "auroc", "auroc_low", "auroc_high",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A model that has finished. auroc, low, high: of the mean over the findings; None where all test images show the same."""
+
+    model: str
+    parameters: int | None
+    epochs: int
+    images_per_second: float
+    epoch_seconds: float
+    peak_bytes: int
+    auroc: float | None
+    low: float | None
+    high: float | None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train what is missing, report. Returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = shlex.join(["python", "-m", "experiments.chexnet_models", *words])
+    return errors.run(lambda: _compare(_parser().parse_args(words), command))
+
+
+def _compare(options: argparse.Namespace, command: str) -> None:
+    output = writable_folder(Path(options.output).expanduser(), "--output")
+    shared = {name: value for name, value in sorted(vars(options).items()) if name not in ("models", "output")}
+    remember({**shared, "data": None if options.data is None else str(options.data)}, output)
+    for model in options.models:
+        if not (output / model / "auroc.csv").exists():
+            training_runs.run([sys.executable, "-m", "lms3d.train", *train_words(options, model, output / model)])
+    found = [read(output / model, options.batch_size) for model in options.models]
+    write_csv(output / "models.csv", COLUMNS, [_record(one) for one in found])
+    draw(found, output / "models.png")
+    data = "embedded artificial radiographs: AUROC says nothing about patients" if options.data is None else "of --data"
+    conditions = (
+        f"Images: {data}; {options.resolution}^2, batches of {options.batch_size}, float32, seed {options.seed}. {_machine()} "
+        f"Made by `{command}`."
+    )
+    text = "\n\n".join(["# Networks for chest X-rays", table(found), _NOTES, conditions]) + "\n"
+    write_text(output / "report.md", text)
+    print(text)
+    print(f"written: {output}")
+
+
+def train_words(options: argparse.Namespace, model: str, run_dir: Path) -> list[str]:
+    """The options of `lms3d.train`; --resume goes on with an interrupted run."""
+    words: list[Any] = ["--task", "chexnet", "--model", model, "--no-lms", "--resolution", options.resolution]
+    words += ["--batch-size", options.batch_size, "--epochs", options.epochs, "--seed", options.seed]
+    words += ["--data", options.data] if options.data is not None else []
+    return [*map(str, words), *shlex.split(options.train_options), "--output", str(run_dir), "--resume"]
+
+
+def read(run_dir: Path, batch_size: int) -> Trained:
+    """The figures of a finished run. InputError where its files are not those of one."""
+    try:
+        mean = _rows(run_dir / "auroc.csv")[-1]
+        steps = [row for row in _rows(run_dir / "lms_stats.csv") if row["kind"] == "train"]
+        late = [row for row in steps if row["epoch"] != "1"] or steps[1:]
+        history = _rows(run_dir / "history.csv")
+        return Trained(
+            model=run_dir.name, parameters=measured.weight_count(run_dir / "best.keras"), epochs=len(history),
+            images_per_second=batch_size / statistics.median(float(row["seconds"]) for row in late),
+            epoch_seconds=statistics.median(float(row["seconds"]) for row in history[1:] or history),
+            peak_bytes=max(int(row["peak_bytes"]) for row in steps),
+            **{name: _number(mean[name]) for name in ("auroc", "low", "high")},
+        )  # fmt: skip
+    except (OSError, KeyError, IndexError, ValueError) as error:
+        raise errors.InputError(
+            f"{run_dir}: {error!r}; expected a run of this experiment; delete it and run again"
+        ) from None
+
+
+def table(found: Sequence[Trained]) -> str:
+    """Markdown: a row for each model, relative to the first."""
+    head = ("model", "weights", "images/s", "relative", "epoch", "peak", "AUROC", "95 % interval")
+    first = found[0].images_per_second
+    rows = [
+        [
+            one.model, "" if one.parameters is None else f"{one.parameters:,}", f"{one.images_per_second:.3g}",
+            f"{one.images_per_second / first:.2f} x", f"{one.epoch_seconds:.1f} s", format_size(one.peak_bytes),
+            "" if one.auroc is None else f"{one.auroc:.3f}",
+            "" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}",
+        ]
+        for one in found
+    ]  # fmt: skip
+    return markdown(head, rows)
+
+
+def draw(found: Sequence[Trained], path: Path) -> Path:
+    """AUROC with its interval over images/s."""
+    from lms3d.scoring.figures.style import BLUE, plain, plt, save
+
+    figure, axis = plt.subplots(figsize=(5.2, 3.8), layout="constrained")
+    for one in found:
+        if one.auroc is None:
+            continue
+        low, high = (one.auroc if bound is None else bound for bound in (one.low, one.high))
+        axis.errorbar(
+            one.images_per_second, one.auroc, [[one.auroc - low], [high - one.auroc]], fmt="o", color=BLUE, capsize=3
+        )
+        axis.annotate(one.model, (one.images_per_second, one.auroc), (7, 4), textcoords="offset points")
+    axis.margins(0.3)
+    axis.set(xlabel="images/s in training", ylabel="mean AUROC, test patients")
+    plain(axis)
+    return save(figure, path)
+
+
+def _record(one: Trained) -> Mapping[str, object]:
+    values = {**vars(one), "auroc_low": one.low, "auroc_high": one.high}
+    return {name: values[name] for name in COLUMNS}
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text and text != "nan" else None
+
+
+def _machine() -> str:
+    import psutil
+
+    from experiments.feeding.accepted import processor
+    from lms3d.training import run_folder
+
+    versions = run_folder.versions()
+    return (
+        f"Machine: {os.cpu_count()} cores ({processor()}), {format_size(psutil.virtual_memory().total)} of memory; tensorflow "
+        f"{versions['tensorflow']}, keras {versions['keras']}; {datetime.now(UTC):%Y-%m-%d}."
+    )
+
+
+def _parser() -> cli.Parser:
+    gpu = machine.has_nvidia_driver()
+    parser = cli.Parser(prog="python -m experiments.chexnet_models", description=_DESCRIPTION, epilog=_EPILOG)
+    add, count = parser.add_argument, cli.whole(1)
+    both = ["densenet121", "resnet50"]
+    add("--models", choices=CHOICES.models, nargs="+", default=both, help="networks (default: densenet121 resnet50)")
+    add("--data", type=cli.path, metavar="DIR", default=None, help="ChestX-ray14 folder (default: the embedded data)")
+    side = "side of the images (default: 224; without a GPU 64)"
+    add("--resolution", type=count, metavar="N", default=224 if gpu else 64, help=side)
+    add("--batch-size", type=count, metavar="N", default=16, help="images a batch (default: 16)")
+    add("--epochs", type=count, metavar="N", default=10 if gpu else 3, help="of each (default: 10; without a GPU 3)")
+    add("--seed", type=cli.whole(0), metavar="N", default=0, help="of everything that is random (default: 0)")
+    add("--train-options", metavar="TEXT", default="", help="further options of lms3d.train, in quotes (default: none)")
+    add("--output", metavar="DIR", default="chexnet-models", help="where everything goes (default: chexnet-models)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

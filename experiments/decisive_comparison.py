@@ -1,0 +1,148 @@
+"""`python -m experiments.decisive_comparison`: do whole volumes at full resolution segment better than what fits without LMS?
+
+Arms, one network, one hard memory limit, the same seeds and folds:
+
+    A   the cube of the low resolution                        (144^3: the largest without LMS on the case study's GPU)
+    B   the cube of the high resolution, with LMS             (192^3)
+    C   the box of 1 mm voxels, with LMS: nothing is resized  (160x192x160)
+    D   patches of that box, predicted by a sliding window    (128^3: what whole volumes must beat)
+    E   A and C in bfloat16, called AE and CE
+
+Cases are divided once: a test set that no choice has seen, and folds of the rest, in which one part chooses the epoch. Every run is
+scored twice on the test set: with its best weights after equal updates, and with its best weights within equal time, which is what
+the first arm of its fold and seed, that with the smallest samples, took for all updates (start-up apart). Training follows from its
+seed step by step, so the second is a prefix of the first: nothing is trained twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from data import pseudonyms
+from experiments.arms import plan, report, runs
+from experiments.feeding.parts import remember
+from experiments.training_runs import data_folder
+from lms3d import cli, errors
+from lms3d.files import writable_folder
+from lms3d.units import parse_size
+
+_DESCRIPTION = """\
+Compare whole volumes at full resolution with what fits into the same memory without LMS: a low cube, a high cube, a box of
+1 mm, patches of it, and two of them in bfloat16. Folds x seeds, a held-out test set, equal updates and equal time.
+
+Every model is trained by `python -m lms3d.train`. Started again with the same --output it goes on where it was stopped; more
+--seeds or --folds may be added later."""
+
+_EPILOG = """\
+examples:
+  python -m experiments.decisive_comparison --data ~/BraTS2020 --memory-limit 15GiB --epochs 150 --folds 5 --seeds 3
+  python -m experiments.decisive_comparison --low 48 --high 64 --box 48x64x48 --patch 32 --epochs 40 --seeds 2 --arms A B C D
+
+writes into --output: runs/<arm>-fold<i>-seed<k>/, the splits, test.txt, updates/ and time/ (tables, figures and report.html of
+lms3d.evaluate), report.md
+exit codes: 0 done, 2 wrong option or input, 3 a model does not fit into memory, 130 interrupted (run again to go on)"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Divides, trains what is missing, predicts, scores, reports. Returns the exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    command = shlex.join(["python", "-m", "experiments.decisive_comparison", *words])
+    return errors.run(lambda: _compare(_parser().parse_args(words), command))
+
+
+def _compare(options: argparse.Namespace, command: str) -> None:
+    pseudonyms.start(options.anonymous)
+    output = Path(options.output).expanduser()
+    fixed = {
+        name: value
+        for name, value in sorted(vars(options).items())
+        if name not in ("output", "anonymous", "folds", "seeds")
+    }
+    remember(fixed, writable_folder(output, "--output"))
+    if owned := [word for word in shlex.split(options.train_options) if word.split("=")[0] in runs.OWNED]:
+        raise errors.InputError(f"--train-options: found {owned[0]}, which the comparison sets itself; leave it out")
+    data = data_folder(options.data)
+    plan.divide(data, options, output)
+    plan.require_unseen(options.start_from, output)
+    arms = plan.arms(options)
+    for fold, seed in plan.rounds(options):
+        runs.train_round(arms, fold, seed, data, options, output)
+    report.write(arms, options, data, command, output)
+    print(f"written: {output}")
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog="python -m experiments.decisive_comparison", description=_DESCRIPTION, epilog=_EPILOG)
+    side, count = cli.checked(cli.resolution, "resolution"), cli.whole(1)
+    add = parser.add_argument
+    add(
+        "--arms",
+        nargs="+",
+        choices=plan.NAMES,
+        metavar="ARM",
+        default=list(plan.NAMES),
+        help=f"of {', '.join(plan.NAMES)} (default: all)",
+    )
+    add("--low", type=side, metavar="N", default=144, help="A: side of the low cube (default: 144)")
+    add("--high", type=side, metavar="N", default=192, help="B: side of the high cube (default: 192)")
+    box = "C: box of 1 mm voxels (default: 160x192x160)"
+    add("--box", type=cli.checked(cli.box, "box"), metavar="XxYxZ", default=(160, 192, 160), help=box)
+    add("--patch", type=side, metavar="N", default=128, help="D: side of the patches (default: 128)")
+    add("--epochs", type=count, metavar="N", default=100, help="of every model (default: 100)")
+    add("--folds", type=count, metavar="N", default=1, help="folds to train, of --of-folds (default: 1)")
+    add(
+        "--of-folds",
+        type=cli.whole(2),
+        metavar="K",
+        default=5,
+        help="parts of all but the test set, of which one chooses the epoch (default: 5)",
+    )
+    add("--seeds", type=count, metavar="N", default=1, help="models for each arm and fold (default: 1)")
+    add(
+        "--test-share",
+        type=cli.number(0, 1),
+        metavar="X",
+        default=0.3,
+        help="share of the patients that is tested on (default: 0.3)",
+    )
+    add(
+        "--margin",
+        type=cli.number(0),
+        metavar="X",
+        default=0.01,
+        help="difference in Dice that counts as equal (default: 0.01)",
+    )
+    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
+    add("--targets", choices=("labels", "regions"), default="regions", help="what is learnt (default: regions)")
+    more = 'options of lms3d.train for all arms, such as "--distort all --loss dice_cross_entropy" (default: none)'
+    start = (
+        "begin every model with the weights of an earlier run, which has seen no case of the test set (default: none)"
+    )
+    add("--start-from", metavar="RUN_DIR", default=None, help=start)
+    add("--train-options", metavar="TEXT", default="", help=more)
+    add(
+        "--memory-limit",
+        type=cli.checked(parse_size, "size"),
+        metavar="SIZE",
+        default=None,
+        help="one hard limit for all arms",
+    )
+    add("--data", metavar="DIR", default=None, help="BraTS or MSD folder (default: the embedded artificial brains)")
+    add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
+    add(
+        "--output",
+        metavar="DIR",
+        default="decisive-comparison",
+        help="where everything goes (default: decisive-comparison)",
+    )
+    cli.add_anonymous_option(parser)
+    parser.set_defaults(anonymous=False)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Timelines of the input pipelines: when the device computes, when it waits, and when the pipeline works. No TensorFlow here.
+
+Profiles of a few steps with each order, read by the code of `experiments.profile`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import training_runs
+from experiments.feeding.results import DEVICE, KINDS, TRAINING
+from experiments.profiling import lanes, measure, xplane
+from experiments.profiling.lanes import COMPUTE, DATA, WAIT, Trace
+from experiments.profiling.measure import Profile
+from experiments.scalability.tables import markdown, write_csv
+
+COLUMNS = (
+    "kind",
+    "order",
+    "images_per_second",
+    "busy_share",
+    "waiting_share",
+    "data_share",
+    "data_overlap_share",
+    "step_seconds",
+)
+NOTES = """\
+Device computes: at least one operation of the step runs; where no network trains, the device sleeps for as long as a step would
+last. Waits: in tf.data's iterator, between two steps. Pipeline works: at least one operation of tf.data's functions runs (reading,
+shuffling and batching are not such); hidden: of that time, while the device computes. One process, which takes the samples of rank
+0. The profiler takes time itself."""
+TIMED = (DEVICE, TRAINING)
+"""Kinds that have steps."""
+
+
+def profiles(kind: str, asked: Mapping[str, Any], orders: Sequence[str], folder: Path) -> dict[str, Trace]:
+    """Order -> its trace; those that `folder` does not hold yet are profiled by a process of their own."""
+    places = {order: folder / f"{kind}-{order}" for order in orders}
+    missing = {order: str(place) for order, place in places.items() if not list(place.rglob("*.xplane.pb"))}
+    if missing:
+        words = json.dumps({**asked, "folders": missing})
+        training_runs.run([sys.executable, "-m", "experiments.feeding.timeline_rank", words])
+    return {order: lanes.read(xplane.newest(place)) for order, place in places.items()}
+
+
+def table(found: Mapping[tuple[str, str], Trace], batch_size: int) -> str:
+    """Markdown: one row for each kind and order."""
+    head = ("", "order", "images/s", "device computes", "device waits", "pipeline works", "of that, hidden")
+    rows = []
+    for (kind, order), trace in found.items():
+        row = record(kind, order, measure.profile(trace), batch_size)
+        shares = (row[name] for name in ("busy_share", "waiting_share", "data_share", "data_overlap_share"))
+        told = ["" if share is None else f"{100 * share:.1f} %" for share in shares]
+        rows.append([KINDS[kind], order, f"{row['images_per_second']:.3g}", *told])
+    return markdown(head, rows)
+
+
+def record(kind: str, order: str, profile: Profile, batch_size: int) -> dict[str, Any]:
+    """A row of the CSV file. images_per_second: of the whole range, waits included."""
+    images = len(profile.step_seconds) * batch_size
+    return {
+        "kind": kind, "order": order, "images_per_second": images / profile.range_seconds, "busy_share": profile.busy_share,
+        "waiting_share": profile.waiting_seconds / profile.range_seconds, "data_share": profile.data_share,
+        "data_overlap_share": profile.data_overlap_share, "step_seconds": profile.middle_step_seconds,
+    }  # fmt: skip
+
+
+def write(found: Mapping[tuple[str, str], Trace], batch_size: int, folder: Path) -> None:
+    """timelines.csv, timelines.png, and a trace for ui.perfetto.dev of each."""
+    from experiments.profiling import figure, perfetto
+
+    rows = [record(kind, order, measure.profile(trace), batch_size) for (kind, order), trace in found.items()]
+    write_csv(folder / "timelines.csv", COLUMNS, rows)
+    titles = [(f"{KINDS[kind]}: {order} order", trace) for (kind, order), trace in found.items()]
+    figure.draw(titles, folder / "timelines.png", lanes=("steps", COMPUTE, WAIT, DATA), enlarged=False)
+    for (kind, order), trace in found.items():
+        perfetto.write(trace, folder / "timelines" / f"{kind}-{order}.trace.json")

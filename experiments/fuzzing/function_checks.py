@@ -1,0 +1,182 @@
+"""A recipe as it is against the same recipe under plans: not a bit of three steps may differ, state included."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.fuzzing.functions import SEED, SHAPE, Recipe, Weights, function_of
+from experiments.fuzzing.plan_checks import check_plan
+from lms3d.errors import DoesNotFit
+from lms3d.swap.cost import Machine
+from lms3d.swap.engine import was_rewritten
+from lms3d.swap.ir import StepGraph
+from lms3d.swap.plan import Plan
+from lms3d.swap.planners import tflms
+from lms3d.swap.planners.study import Study
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
+from lms3d.swap.tensorflow import guard, slicing, surgery
+from lms3d.swap.tensorflow.capture import capture
+from lms3d.swap.tensorflow.rewrite import rewrite
+from lms3d.swap.tiers.base import Tier
+from lms3d.swap.tiers.disk import DiskTier
+from lms3d.swap.tiers.host import HostTier
+
+STEPS = 3
+EXACT = 1e-10
+Function: TypeAlias = tf.types.experimental.ConcreteFunction
+
+
+@dataclass(frozen=True)
+class Way:
+    """How to plan a function. share: of the peak without a plan, for planners that have a limit; parameters: of TFLMS.
+
+    slabs: level -> number. guarded: with the guards of a full pool. twice: what was rewritten is rewritten once more.
+    """
+
+    planner: str
+    tier: str = "host"
+    share: float = 1.0
+    parameters: tflms.Parameters | None = None
+    pool: str = "none"
+    link: float = 1e9
+    effort_seconds: float | None = None
+    slabs: tuple[tuple[int, int], ...] = ()
+    guarded: bool = False
+    twice: bool = False
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The bytes of all results of all steps, and of all variables after them."""
+
+    results: list[np.ndarray]
+
+    def differs(self, other: Ran) -> bool:
+        pairs = zip(self.results, other.results, strict=True)
+        return any(a.tobytes() != b.tobytes() or a.shape != b.shape for a, b in pairs)
+
+
+class Refused(Exception):
+    """TensorFlow itself cannot run the recipe."""
+
+
+class Bench:
+    """One recipe with its variables. `plain` is what the unedited function gives."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        wide = "float64" if recipe.dtype == "float64" else "float32"
+        self.weights = Weights(wide)
+        self.spec = tf.TensorSpec(SHAPE, recipe.dtype)
+        self.batches = [tf.cast(tf.random.stateless_normal(SHAPE, (SEED, i)), recipe.dtype) for i in range(2)]
+        try:
+            self.plain = self._unedited()
+        except (tf.errors.OpError, ValueError, TypeError, LookupError) as error:
+            raise Refused(str(error)) from error
+
+    def _unedited(self) -> Ran:
+        return self.run(surgery.make_function(self.traced(edited=False)))
+
+    def traced(self, *, edited: bool = True) -> Function:
+        """The function, traced anew. edited: as the engine does before it plans."""
+        tf.random.set_seed(SEED)
+        function = surgery.trace(function_of(self.recipe, self.weights), self.spec)
+        surgery.separate_bias_gradients(function.graph)
+        if edited:
+            surgery.fix_shapes(function.graph)
+            surgery.pass_identities(function.graph)
+        return function
+
+    def run(self, function: Function) -> Ran:
+        """From the first values of all variables."""
+        self.weights.reset()
+        results: list[Any] = []
+        for step in range(STEPS):
+            results += function(self.batches[step % len(self.batches)])
+        return Ran([np.asarray(r) for r in results] + [np.asarray(v) for v in self.weights.values()])
+
+    def check(self, way: Way) -> Plan:
+        """AssertionError where a result differs."""
+        with tempfile.TemporaryDirectory() as folder:
+            tier = HostTier() if way.tier == "host" else DiskTier(folder)
+            try:
+                return self._check(way, tier)
+            finally:
+                tier.close()
+
+    def _check(self, way: Way, tier: Tier) -> Plan:
+        function = self.traced()
+        expected = self._sliced(function, way) if way.slabs else self.plain
+        graph = capture(function)
+        plan = planned(graph, way)
+        check_plan(graph, plan)
+        made, _ = rewrite(function, graph, plan, tier)
+        made = surgery.make_function(made) if plan.empty else made
+        assert was_rewritten(made.graph) == bool(plan.swap_outs or plan.recomputes)
+        if way.guarded:
+            made, _ = guard.insert(made, planned=not plan.empty)
+        self.expect(expected, made)
+        if way.twice and not plan.empty:
+            self._twice(expected, made, tier)
+        return plan
+
+    def expect(self, expected: Ran, made: Function) -> None:
+        """AssertionError where `made` gives other bits; not where the unedited function does not even repeat itself."""
+        if self.run(made).differs(expected):
+            assert self._unedited().differs(self.plain), "other bits"
+
+    def _sliced(self, function: Function, way: Way) -> Ran:
+        """The sliced function is equal up to rounding; what is planned then must be equal to it to the last bit."""
+        twin = self.traced()
+        for one in (function, twin):
+            slicing.slice_function(one, dict(way.slabs))
+        sliced = self.run(surgery.make_function(twin))
+        for a, b in zip(self.plain.results, sliced.results, strict=True):
+            largest = max(1.0, float(np.abs(a.astype(np.float64)).max(initial=0.0)))
+            np.testing.assert_allclose(b, a, rtol=0, atol=EXACT * largest)
+        return sliced
+
+    def _twice(self, expected: Ran, made: Function, tier: Tier) -> None:
+        """Refused with one line, or right."""
+        graph = capture(made)
+        plan = tflms.build(graph, tflms.Parameters(swapout_threshold=1, swapin_ahead=2, swapin_groupby=0, sync_mode=0))
+        try:
+            again, _ = rewrite(made, graph, plan, tier)
+        except (RuntimeError, ValueError):
+            return
+        self.expect(expected, surgery.make_function(again))  # drawing from the first number on
+
+
+def planned(graph: StepGraph, way: Way) -> Plan:
+    """The plan that a way gives; where nothing fits in its limit, that for the smallest one."""
+    machine = Machine(
+        swap_out_bytes_per_second=way.link, swap_in_bytes_per_second=way.link, mapped=way.tier == "mapped"
+    )
+    settings = Settings(limit_bytes=1, planner=way.planner, parameters=way.parameters, pool=way.pool)
+    peak = Study(settings.request(graph, machine)).unedited.peak_bytes
+
+    def under(limit_bytes: int) -> Plan:
+        request = settings.request(graph, machine, with_floor=False, effort_seconds=way.effort_seconds)
+        plan, report = make_plan(request.under(limit_bytes=limit_bytes))
+        if way.planner == "hybrid" and report.rewritten:
+            assert report.predicted_peak_bytes <= limit_bytes
+        return plan
+
+    try:
+        return under(max(1, int(peak * way.share)))
+    except DoesNotFit as error:
+        return Plan() if error.smallest_limit_bytes is None else under(error.smallest_limit_bytes)
+
+
+def check(recipe: Recipe, ways: Sequence[Way], note: Callable[[Way, Plan], None] = lambda way, plan: None) -> None:
+    """All ways of one recipe. Refused where TensorFlow cannot run it."""
+    bench = Bench(recipe)
+    for way in ways:
+        note(way, bench.check(way))

@@ -1,0 +1,56 @@
+"""A link between a device and its swap tier, as a value and as one word. No TensorFlow here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from lms3d.errors import InputError
+from lms3d.units import parse_size
+
+_WORD = re.compile(r"(?P<out>[^/+@:]+)(:(?P<back>[^/+@]+))?/s(\+(?P<latency>\d+(\.\d+)?)us)?(@(?P<bus>.+))?")
+EXAMPLES = "400MB/s, 2.4GB/s+50us or 12GB/s:14GB/s (out:back)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """Bytes per second each way, out of the device and back, and the seconds that a transfer takes besides.
+
+    bus: a folder whose files several processes share (`calendar`); None: the link is this process's own.
+    """
+
+    out_bytes_per_second: float
+    back_bytes_per_second: float
+    latency_seconds: float = 0.0
+    bus: Path | None = None
+
+    @classmethod
+    def parse(cls, word: str) -> Link:
+        """The link that `word` spells; InputError for other words."""
+        found = _WORD.fullmatch(word.replace("/s:", ":"))
+        if found is None:
+            raise InputError(f"{word!r} is not a link; write for example {EXAMPLES}")
+        out = parse_size(found["out"])
+        return cls(
+            out_bytes_per_second=out,
+            back_bytes_per_second=parse_size(found["back"]) if found["back"] else out,
+            latency_seconds=float(found["latency"] or 0) / 1e6,
+            bus=Path(found["bus"]) if found["bus"] else None,
+        )
+
+    def __str__(self) -> str:
+        """The word; rates to four figures."""
+        out, back = (_rate(one) for one in (self.out_bytes_per_second, self.back_bytes_per_second))
+        latency = f"+{self.latency_seconds * 1e6:.0f}us" if self.latency_seconds else ""
+        bus = f"@{self.bus}" if self.bus else ""
+        return f"{out if out == back else f'{out}:{back}'}/s{latency}{bus}"
+
+    def seconds(self, size_bytes: int, *, out: bool) -> float:
+        """Of one transfer, undisturbed."""
+        rate = self.out_bytes_per_second if out else self.back_bytes_per_second
+        return self.latency_seconds + size_bytes / rate
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{float(f'{bytes_per_second / 1e6:.4g}'):g}MB" if bytes_per_second < 1e12 else f"{bytes_per_second:.0f}B"

@@ -1,0 +1,78 @@
+"""Links of real machines, and links of this machine that bear the same ratio to what it computes. No TensorFlow here.
+
+A step of the same network takes the same FLOPs everywhere, so that bytes per FLOP are equal where bytes per step are:
+
+    rate here = link there * seconds of a step there / seconds of a step here
+
+Where the figures come from:
+
+| figure                     | value              | source                                                                     |
+|----------------------------|--------------------|----------------------------------------------------------------------------|
+| step at 144^3, V100 in x86 | 216 s / 228        | LMS case study, seconds per epoch without LMS, 228 subjects                |
+| the same, V100 in AC922    | 197 s / 228        | the same                                                                   |
+| PCIe Gen3 x16              | 11 GB/s            | the same, profile: 10.9 and 11.7 GB/s; 15.75 GB/s by the standard          |
+| NVLink 2.0, CPU to GPU     | 62 GB/s            | the same, profile: 64.4 and 60.4 GB/s                                      |
+| step, H100                 | 197 s / 228 / 3.72 | assumed: by the bandwidth of memory, H100 SXM 3,350, V100 900 GB/s         |
+| PCIe Gen5 x16              | 44 GB/s            | assumed: as much of the standard's 63 GB/s as Gen3 gave of its 15.75       |
+| NVLink-C2C                 | 450 GB/s           | NVIDIA, "Grace Hopper Superchip Architecture In-Depth": 900 GB/s both ways |
+| a copy's own time          | 10 us              | assumed: launch and set-up                                                 |
+
+Epochs hold loading and validation, too: real steps are shorter, and the links here then a little too fast. The case study's
+epochs of 144^3 are without LMS; its graph has stock up-sampling and concatenation, which moves more bytes for the same FLOPs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from experiments.links.link import Link
+from lms3d.errors import InputError
+
+SUBJECTS, SIDE = 228, 144
+COPY_SECONDS = 10e-6
+X86_SECONDS, AC922_SECONDS = 216 / SUBJECTS, 197 / SUBJECTS
+H100_SECONDS = AC922_SECONDS * 900 / 3350
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealLink:
+    """A link and the seconds of a training step of isensee2017 at 144^3, batch 1, on the device behind it."""
+
+    title: str
+    bytes_per_second: float
+    step_seconds: float
+
+    def here(self, step_seconds: float, side: int) -> Link:
+        """The link of this machine, where a step at side^3 voxels takes `step_seconds`. FLOPs go with voxels."""
+        slower = step_seconds * (SIDE / side) ** 3 / self.step_seconds
+        rate = self.bytes_per_second / slower
+        return Link(out_bytes_per_second=rate, back_bytes_per_second=rate, latency_seconds=COPY_SECONDS * slower)
+
+
+REAL = {
+    "pcie3": RealLink(title="V100, PCIe Gen3", bytes_per_second=11e9, step_seconds=X86_SECONDS),
+    "nvlink2": RealLink(title="V100, NVLink 2.0", bytes_per_second=62e9, step_seconds=AC922_SECONDS),
+    "pcie5": RealLink(title="H100, PCIe Gen5", bytes_per_second=44e9, step_seconds=H100_SECONDS),
+    "c2c": RealLink(title="H100, NVLink-C2C", bytes_per_second=450e9, step_seconds=H100_SECONDS),
+}
+
+
+def checked(name: str) -> str:
+    """A name in `REAL`, or the word of a link; InputError for anything else."""
+    if name in REAL:
+        return name
+    try:
+        Link.parse(name)
+    except InputError as error:
+        raise InputError(f"{error}; or one of {', '.join(REAL)}") from None
+    return name
+
+
+def link(name: str, step_seconds: float, side: int) -> Link:
+    """What `checked` accepted, on this machine."""
+    return REAL[name].here(step_seconds, side) if name in REAL else Link.parse(name)
+
+
+def title(name: str) -> str:
+    """For tables."""
+    return REAL[name].title if name in REAL else name

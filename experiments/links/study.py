@@ -1,0 +1,130 @@
+"""Which parts, in which order: limits, then every method at every share over every link. No TensorFlow here."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.links import machines
+from experiments.links.copying import copy_seconds_per_byte
+from experiments.links.link import Link
+from experiments.overhead import parts
+from experiments.overhead.bench import Bench
+from experiments.overhead.parts import Part
+from experiments.overhead.schedule import Place, Wanted
+from lms3d.files import write_json
+
+SHARES = (0.60, 0.50, 0.35, 0.25)
+FLOOR = 0.0
+"""In the place of a share: the smallest limit that trained with swapped tensors copied back."""
+BY_IMPORTANCE = (0.50, FLOOR, 0.35, 0.25, 0.60)
+METHODS = (parts.LMS, parts.TFLMS, parts.SWAP_ALL, parts.RECOMPUTE_CHEAP)
+UNLIMITED = (parts.SWAP_ALL, parts.RECOMPUTE_CHEAP)
+"""They have one plan whatever the limit, and seldom fit: measured without one, too, with the memory that they take."""
+WARM_UP = 2
+"""Steps of a part that are not timed."""
+REACHED = 0.5
+"""A link faster than this share of the speed of one thread's copies is not emulated: the thread shares a core with the step, and
+the memory with the other direction. A margin, not measured; each row states the rate that was achieved."""
+
+
+class Study:
+    """The parts of one model at one resolution.
+
+    links: names or words (`machines.checked`). shares: of the smallest limit without LMS; FLOOR is one, too.
+    """
+
+    def __init__(
+        self, bench: Bench, wanted: Wanted, resolution: int, links: Sequence[str], shares: Sequence[float]
+    ) -> None:
+        self.bench, self.wanted, self.resolution = bench, wanted, resolution
+        self.links, self.shares = links, sorted(shares, key=_importance)
+        self.place = Place(bench, wanted, resolution)
+
+    def run(self) -> None:
+        """All that is missing, what matters most first."""
+        rates = self._rates()
+        known = [rates[name] for name in self.links] if rates else []
+        for part in self._parts(None, known, UNLIMITED):
+            self.bench.measure(part)
+        for share in self.shares if rates else ():
+            limit = self._limit_mib(share)
+            if limit is None:
+                self.bench.skip(f"{self.wanted.model} {self.resolution}³ at {shown(share)} of an unknown limit")
+                continue
+            for part in self._parts(limit, known, METHODS):
+                self.bench.measure(part)
+
+    def _parts(self, limit_mib: int | None, rates: Sequence[dict[str, Any]], methods: Sequence[str]) -> Iterator[Part]:
+        """Link by link, so that a short time gives a whole comparison of one."""
+        for rate in rates:
+            for method in methods:
+                moves = method != parts.RECOMPUTE_CHEAP  # which is the same over every link
+                yield Part(
+                    method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib, warm_up=WARM_UP,
+                    steps=self.wanted.steps, link=rate["word"] if moves else "", planned=moves and not rate["reached"],
+                )  # fmt: skip
+
+    def _limit_mib(self, share: float) -> int | None:
+        if share == FLOOR:
+            return self.place.copied_mib
+        return None if self.place.without_mib is None else math.ceil(share * self.place.without_mib)
+
+    def _rates(self) -> dict[str, Any]:
+        """Link -> its word here, and whether it is reached; with the step that they follow from. Empty where there was no time.
+
+        Kept with the output: another run would find others.
+        """
+        kept = read_rates(self.bench.folder)
+        known = kept.get(str(self.resolution), {})
+        missing = [name for name in self.links if name not in known]
+        if not missing:
+            return known
+        known = known or self._step()
+        if not known:
+            return {}
+        known |= {name: self._rate(name, known["step_seconds"]) for name in missing}
+        write_json(_store(self.bench.folder), kept | {str(self.resolution): known})
+        return known
+
+    def _step(self) -> dict[str, Any]:
+        """Seconds and floating-point operations of a step without LMS; nothing where there was no time."""
+        without, predicted = self.bench.measure(self.place.part(parts.NONE)), self.place.prediction
+        if without is None or without.step_seconds is None or predicted is None:
+            self.bench.skip(
+                f"{self.wanted.model} {self.resolution}³: the step without LMS, which sets the links' rates"
+            )
+            return {}
+        return {"step_seconds": without.step_seconds, "step_flops": predicted["step_flops"]}
+
+    def _rate(self, name: str, step_seconds: float) -> dict[str, Any]:
+        link = machines.link(name, step_seconds, self.resolution)
+        return {"word": str(link), "reached": is_reached(link)}
+
+
+def is_reached(link: Link) -> bool:
+    """Whether one thread's copies keep up with the link, with time to spare."""
+    return max(link.out_bytes_per_second, link.back_bytes_per_second) * copy_seconds_per_byte() <= REACHED
+
+
+def read_rates(output: Path) -> dict[str, dict[str, Any]]:
+    """Resolution -> what `Study` keeps; nothing before its first part."""
+    path = _store(output)
+    found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def _store(output: Path) -> Path:
+    return output / "links.json"
+
+
+def shown(share: float) -> str:
+    """For people."""
+    return "the floor" if share == FLOOR else f"{share:.0%}"
+
+
+def _importance(share: float) -> int:
+    return BY_IMPORTANCE.index(share) if share in BY_IMPORTANCE else len(BY_IMPORTANCE)

@@ -1,0 +1,152 @@
+"""`python -m experiments.machine_models`: do models of machines predict what the LMS case study measured? And our plans on them?
+
+Three published numbers calibrate the models, all others are predicted. Nothing is trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from experiments.machines import calibration, ours, predictions, published, report, steps
+from experiments.machines.calibration import Tried
+from experiments.machines.ours import Case
+from experiments.machines.predictions import Row
+from experiments.machines.published import HIGH, LOW, NEXT
+from experiments.machines.saved import Part, Saved
+from experiments.machines.steps import ARTICLE, Step
+from experiments.scalability.tables import write_csv
+from lms3d import cli, errors
+from lms3d.machines import files
+from lms3d.machines.model import MachineModel
+
+_DESCRIPTION = """\
+Calibrate models of the LMS case study's machines on three of its numbers, predict the others, and say what our plans would do on
+these machines and on newer ones, at the case study's share of memory. The graphs are real, the steps are simulated.
+
+Each part is saved as it finishes; started again with the same --output only what is missing is worked out."""
+
+_EPILOG = """\
+writes into --output: parts/<part>.json, published.csv, ours.csv, report.md, machines.png
+exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
+
+_NOTES = """\
+Published: the LMS case study. Its own network is modelled, op by op on the layers of its time, under TFLMS's rules.
+Calibrated: AC922's 197 s sets the rates of the V100, x86's 216 s the gap between batches, x86's 1,467 s TFLMS's parameters.
+All hidden to none: the epoch if every transfer of that plan ran beside compute, and if nothing ran beside anything else.
+Throughputs are those of the links alone (the machines' files say from where); two models on a bus share it (OUTLOOK-2).
+Not modelled: validation, cuDNN's workspace, what the copies of other GPUs take from the host's memory, a pool that makes an op
+wait until a copy has freed its memory."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Work out what is missing, report. Returns the exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    command = shlex.join(["python", "-m", "experiments.machine_models", *words])
+    return errors.run(lambda: _run(_parser().parse_args(words), command))
+
+
+def _run(options: argparse.Namespace, command: str) -> None:
+    from lms3d.files import writable_folder
+
+    output = Path(options.output).expanduser()
+    writable_folder(output, "--output")
+    saved, machines, found = Saved(output / "parts", again=options.again), _machines(), []
+    calibrated = saved.get(f"published-{options.side}", lambda: _published(machines, options.side))
+    fitted = _fitted(machines, calibrated)
+    try:
+        for case in () if "ours" not in options.only else ours.cases(fitted):
+            make = partial(_ours, case, fitted[case.machine], options.side)
+            found.append(saved.get(f"{case.name}-{options.side}", make))
+    finally:
+        text = write(output, calibrated, found, command)
+    print(f"{text}\nwritten: {output}")
+
+
+def _machines() -> dict[str, MachineModel]:
+    return {name: files.load(name) for name in files.names()}
+
+
+def _traced(network: str, side: int, largest: int) -> Step:
+    """At the side that stands for `side` where `largest` stands for 192."""
+    return steps.traced(network, max(16, round(side * largest / HIGH / 16) * 16))
+
+
+def _published(machines: Mapping[str, MachineModel], side: int) -> Part:
+    """The calibration, and every figure beside its prediction."""
+    low, above, high = (_traced(ARTICLE, at, side) for at in (LOW, NEXT, HIGH))
+    fitted = calibration.machines(low.graph, machines)
+    x86 = fitted[published.X86]
+    tried = calibration.tried(high.graph, x86, calibration.batch_bytes(HIGH))
+    graphs, target = {LOW: low.graph, HIGH: high.graph}, published.X86_HIGH.epoch_seconds
+    best = {mode: calibration.nearest([t for t in tried if t.sync_mode == mode], target) for mode in calibration.MODES}
+    model = predictions.Model(graphs, fitted, calibration.nearest(tried, target))
+    others = {mode: predictions.Model(graphs, fitted, one).epoch(published.AC922_HIGH) for mode, one in best.items()}
+    rate = x86.batch_bytes_per_second
+    assert rate is not None, "calibration 2 sets it"
+    return {
+        "factor": calibration.factor(low.graph, machines[published.AC922], published.AC922_LOW.epoch_seconds),
+        "batch_bytes_per_second": rate.value, "tried": [asdict(one) for one in tried],
+        "ac922_epochs": [others[mode] for mode in calibration.MODES],
+        "needed_bytes": [low.needed_bytes, above.needed_bytes, high.needed_bytes],
+        "limit_bytes": machines[published.AC922].limit_bytes,
+        "rows": [asdict(row) for row in predictions.rows(model)],
+        "step": asdict(model.step(published.X86, HIGH)),
+    }  # fmt: skip
+
+
+def _fitted(machines: Mapping[str, MachineModel], part: Part) -> dict[str, MachineModel]:
+    """The machines of the case study with what was calibrated; the others share the factor of the V100."""
+    return calibration.applied(machines, part["factor"], part["batch_bytes_per_second"])
+
+
+def _ours(case: Case, machine: MachineModel, side: int) -> Part:
+    return ours.compare(case, _traced(case.network, case.side, side), machine)
+
+
+def write(output: Path, part: Part, cases: Sequence[Part], command: str) -> str:
+    """Tables and figure of what there is; returns the report."""
+    from experiments.machines import figure
+    from lms3d.files import write_text
+
+    rows, tried = [Row(**row) for row in part["rows"]], [Tried(**one) for one in part["tried"]]
+    write_csv(output / "published.csv", report.COLUMNS, report.records(rows))
+    if cases:
+        columns = list(dict.fromkeys(name for one in cases for name in one))
+        write_csv(output / "ours.csv", columns, cases)
+    figure.draw(rows, cases, output / "machines.png")
+    when = f"Worked out by `{command}` on {_here()}, {datetime.now(UTC):%Y-%m-%d}; nothing was trained."
+    text = report.whole(part, rows, tried, cases, _machines(), f"{_NOTES}\n\n{when}")
+    write_text(output / "report.md", text)
+    return text
+
+
+def _here() -> str:
+    from lms3d.swap.tensorflow import speeds
+
+    return f"{os.cpu_count()} cores ({speeds.device_name('CPU:0')})"
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog="python -m experiments.machine_models", description=_DESCRIPTION, epilog=_EPILOG)
+    add = parser.add_argument
+    only = "parts: the published figures, or also our plans (default: both)"
+    add("--only", choices=("published", "ours"), nargs="+", default=("published", "ours"), help=only)
+    side = (
+        f"trace smaller cubes in place of {HIGH}^3, to try the program; its figures mean nothing then (default: {HIGH})"
+    )
+    add("--side", type=cli.checked(cli.resolution, "resolution"), default=HIGH, metavar="N", help=side)
+    add("--again", action="store_true", default=False, help="work out anew what is there (default: off)")
+    add("--output", metavar="DIR", default="machine-models", help="where everything goes (default: machine-models)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""isensee2017 as the case study ran it in 2018: D. Ellis's Keras code, on the layers of its time.
+
+    ours (`models.isensee2017`)       here
+    JoinedConv3D                      UpSampling3D, Concatenate, Conv3D: each makes a tensor of full size
+    NearestUpSampling3D               UpSampling3D
+    InstanceNormalization, one op     keras_contrib's: mean; deviation, with a mean of its own; subtract, divide, scale, shift
+    LeakyReLU, one op                 Keras 2's before 2.2.3: relu(x) - slope relu(-x)
+    ChannelDropout                    SpatialDropout3D
+
+Weights and results are the same, tensors are about twice as many.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import keras
+import tensorflow as tf
+
+import models
+from models import isensee2017
+
+_AXES = (1, 2, 3)
+_EPSILON = 1e-3
+
+
+class UnfusedNormalization(keras.layers.Layer):
+    """(x - mean) / (sigma + epsilon) gamma + beta, op by op: (B, D, H, W, C) -> the same shape."""
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        shape = (1, 1, 1, 1, input_shape[-1])
+        self.gamma = self.add_weight(shape=shape, initializer="ones", name="gamma")
+        self.beta = self.add_weight(shape=shape, initializer="zeros", name="beta")
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        mean, again = (tf.reduce_mean(inputs, axis=_AXES, keepdims=True) for _ in range(2))
+        variance = tf.reduce_mean(tf.square(inputs - again), axis=_AXES, keepdims=True)
+        return (inputs - mean) / (tf.sqrt(variance) + _EPSILON) * self.gamma + self.beta
+
+
+class TwoSidedLeakyReLU(keras.layers.Layer):
+    """relu(x) - slope relu(-x)."""
+
+    def __init__(self, negative_slope: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.negative_slope = negative_slope
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(inputs) - self.negative_slope * tf.nn.relu(-inputs)
+
+
+class _Joined:
+    """What `models.layers.JoinedConv3D` avoids."""
+
+    def __init__(self, filters: int, raised: tuple[bool, ...], name: str) -> None:
+        self.filters, self.raised, self.name = filters, raised, name
+
+    def __call__(self, inputs: list[keras.KerasTensor]) -> keras.KerasTensor:
+        parts = [_raised()(x) if raised else x for x, raised in zip(inputs, self.raised, strict=True)]
+        together = parts[0] if len(parts) == 1 else keras.layers.Concatenate()(parts)
+        return keras.layers.Conv3D(self.filters, 3, padding="same", name=self.name)(together)
+
+
+def _raised(name: str | None = None) -> keras.layers.Layer:
+    return keras.layers.UpSampling3D(2, name=name)
+
+
+def build(input_shape: tuple[int, ...]) -> keras.Model:
+    """(1, D, H, W, 4) images -> (1, D, H, W, 3) probabilities; `models.isensee2017` draws it, with other layers."""
+    layers = {
+        "InstanceNormalization": UnfusedNormalization, "JoinedConv3D": _Joined, "NearestUpSampling3D": _raised,
+        "ChannelDropout": keras.layers.SpatialDropout3D,
+    }  # fmt: skip
+    with (
+        mock.patch.multiple(isensee2017, **layers),
+        mock.patch.object(keras.layers, "LeakyReLU", TwoSidedLeakyReLU),
+    ):
+        return models.build("isensee2017", input_shape=input_shape)

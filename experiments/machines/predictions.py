@@ -1,0 +1,117 @@
+"""Every published figure beside what the calibrated model says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from experiments.machines import published
+from experiments.machines.calibration import Tried, batch_bytes
+from experiments.machines.published import HIGH, LOW, SUBJECTS, Profile, Run
+from lms3d.machines import outlook
+from lms3d.machines.model import MachineModel
+from lms3d.machines.outlook import Outlook
+from lms3d.swap.ir import StepGraph
+from lms3d.swap.plan import Plan
+from lms3d.swap.planners.tflms.rules import build
+
+SECONDS, PERCENT, RATE, RATIO = "s", "%", "GB/s", "x"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One figure. calibrated: the model was fitted to it. least, most: where all transfers hide behind compute, and none."""
+
+    quantity: str
+    title: str
+    unit: str
+    published: float
+    predicted: float
+    calibrated: bool = False
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.published - 1
+
+
+class Model:
+    """The calibrated machines with the article's steps. steps: side -> graph."""
+
+    def __init__(self, steps: Mapping[int, StepGraph], machines: Mapping[str, MachineModel], tflms: Tried) -> None:
+        self.machines, self.steps = machines, steps
+        self.plans = {LOW: Plan(), HIGH: build(steps[HIGH], tflms.parameters)}
+        self._known: dict[tuple[str, int, int], Outlook] = {}
+
+    def step(self, machine: str, side: int, sharers: int = 1) -> Outlook:
+        key = (machine, side, sharers)
+        if key not in self._known:
+            model = self.machines[machine]
+            self._known[key] = outlook.of(
+                self.steps[side], self.plans[side], model.speeds(),
+                gap_seconds=model.gap_seconds(batch_bytes(side)), sharers=sharers,
+            )  # fmt: skip
+        return self._known[key]
+
+    def epoch(self, run: Run) -> float:
+        return SUBJECTS * self.step(run.machine, run.side, run.sharers).step_seconds
+
+
+def rows(model: Model) -> list[Row]:
+    return [*_epochs(model), *_ratios(model), *_profiles(model)]
+
+
+def _epochs(model: Model) -> Iterator[Row]:
+    for run in published.RUNS:
+        step = model.step(run.machine, run.side, run.sharers)
+        least, most = step.bounds
+        yield Row(
+            quantity="epoch", title=f"{run.title}, {run.side}³, {'LMS' if run.lms else 'no LMS'}", unit=SECONDS,
+            published=run.epoch_seconds, predicted=model.epoch(run), calibrated=run in published.CALIBRATED,
+            least=SUBJECTS * least, most=SUBJECTS * most,
+        )  # fmt: skip
+    gap = SUBJECTS * model.step(published.X86, HIGH).gap_seconds
+    yield Row(
+        quantity="between batches", title=f"x86, {HIGH}³, per epoch", unit=SECONDS,
+        published=published.GAP_SECONDS, predicted=gap,
+    )  # fmt: skip
+
+
+def _ratios(model: Model) -> Iterator[Row]:
+    pairs, apart = published.X86_PAIRS, published.X86_APART
+    yield Row(
+        quantity="shared bus", title="x86, 8 GPUs over 4", unit=RATIO,
+        published=pairs.epoch_seconds / apart.epoch_seconds, predicted=model.epoch(pairs) / model.epoch(apart),
+    )  # fmt: skip
+    voxels = (HIGH / LOW) ** 3
+    for name, high, low in (
+        ("AC922", published.AC922_HIGH, published.AC922_LOW),
+        ("x86", published.X86_HIGH, published.X86_LOW),
+    ):
+        yield Row(
+            quantity="time per voxel", title=f"{name}, {HIGH}³ with LMS over {LOW}³ without", unit=RATIO,
+            published=high.epoch_seconds / low.epoch_seconds / voxels,
+            predicted=model.epoch(high) / model.epoch(low) / voxels,
+            calibrated=high in published.CALIBRATED,
+        )  # fmt: skip
+
+
+def _profiles(model: Model) -> Iterator[Row]:
+    for profile in published.PROFILES:
+        yield from _profile(profile, model.step(profile.machine, HIGH, profile.sharers))
+
+
+def _profile(profile: Profile, step: Outlook) -> Iterator[Row]:
+    for quantity, unit, scale, known, found in (
+        ("GPU utilisation", PERCENT, 100, profile.busy_share, step.busy_share),
+        ("host to GPU", RATE, 1e-9, profile.in_bytes_per_second, step.in_bytes_per_second),
+        ("GPU to host", RATE, 1e-9, profile.out_bytes_per_second, step.out_bytes_per_second),
+    ):
+        yield Row(quantity=quantity, title=profile.title, unit=unit, published=scale * known, predicted=scale * found)
+
+
+def within(found: Sequence[Row], share: float) -> tuple[int, int]:
+    """Of the figures that were predicted: how many err by at most `share`, and how many there are."""
+    predicted = [row for row in found if not row.calibrated]
+    return sum(abs(row.error) <= share for row in predicted), len(predicted)

@@ -1,0 +1,123 @@
+"""Rows -> Markdown and CSV. No TensorFlow here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from experiments.machines import calibration, ours, published
+from experiments.machines.calibration import Tried
+from experiments.machines.predictions import Row, within
+from experiments.scalability.tables import markdown
+from lms3d.machines.model import MachineModel
+from lms3d.units import format_size
+
+AIM = 0.10
+COLUMNS = ("quantity", "title", "unit", "published", "predicted", "error", "calibrated", "least", "most")
+
+
+def whole(
+    part: dict[str, Any],
+    rows: Sequence[Row],
+    tried: Sequence[Tried],
+    cases: Sequence[dict[str, Any]],
+    machines: Mapping[str, MachineModel],
+    notes: str,
+) -> str:
+    """The report as Markdown."""
+    low, above, high = (format_size(size) for size in part["needed_bytes"])
+    chosen = calibration.nearest(list(tried), published.X86_HIGH.epoch_seconds)
+    lines = [
+        "# Models of machines", "", "## What the case study measured", "", figures_table(rows), "", notes, "",
+        f"The rates in the files need a factor of {part['factor']:.3f}. Without LMS the case study's step needs {low} at "
+        f"{published.LOW}³, {above} at {published.NEXT}³ and {high} at {published.HIGH}³, of {format_size(part['limit_bytes'])}: "
+        f"the article names {published.LOW}³ as the largest that fits.", "",
+        f"The third calibration: of all thresholds the nearest in each mode. Taken: sync_mode {chosen.sync_mode}, "
+        f"swapout_threshold {chosen.threshold}.", "",
+        modes_table(tried, dict(zip(calibration.MODES, part["ac922_epochs"], strict=True))), "",
+    ]  # fmt: skip
+    if cases:
+        lines += ["## Our plans", "", ours_table(cases, machines), ""]
+    return "\n".join([*lines, "## Promises", "", *(f"- {line}" for line in promises(rows, cases))]) + "\n"
+
+
+def records(found: Sequence[Row]) -> list[dict[str, object]]:
+    """For CSV."""
+    return [{**asdict(row), "error": row.error} for row in found]
+
+
+def figures_table(found: Sequence[Row]) -> str:
+    """Published, predicted, error, and the two ends between which the transfers of a plan can put a step."""
+    head = ("figure", "", "published", "predicted", "error", "all hidden to none")
+    return markdown(head, [
+        (
+            row.quantity, row.title, _value(row.published, row.unit), _value(row.predicted, row.unit),
+            "calibrated" if row.calibrated else f"{row.error:+.1%}" + (" **missed**" if abs(row.error) > AIM else ""),
+            "" if row.least is None or row.most is None else f"{row.least:.0f} to {row.most:.0f} s",
+        )
+        for row in found
+    ])  # fmt: skip
+
+
+def modes_table(tried: Sequence[Tried], known: dict[int, float]) -> str:
+    """The nearest threshold of each sync mode. known: mode -> AC922's epoch under it."""
+    target, others = published.X86_HIGH.epoch_seconds, published.AC922_HIGH.epoch_seconds
+    rows = []
+    for mode in calibration.MODES:
+        best = calibration.nearest([one for one in tried if one.sync_mode == mode], target)
+        rows.append((
+            str(mode), str(best.threshold), f"{best.epoch_seconds:.0f} s", f"{best.error(target):+.1%}",
+            f"{known[mode]:.0f} s", f"{known[mode] / others - 1:+.1%}",
+        ))  # fmt: skip
+    head = ("sync_mode", "swapout_threshold", "x86, fitted", "error", "AC922, predicted", "error")
+    return markdown(head, rows)
+
+
+def ours_table(found: Sequence[dict[str, Any]], machines: Mapping[str, MachineModel]) -> str:
+    """Each case that was worked out."""
+    head = ("network", "cube", "machine", "limit", "of what it needs", "plan", "step", "x no LMS", "busy",
+            "GB out / in", "GB/s out / in", "recomputed ops")  # fmt: skip
+    return markdown(head, [_ours(one, machines) for one in found])
+
+
+def _ours(one: dict[str, Any], machines: Mapping[str, MachineModel]) -> tuple[str, ...]:
+    where = (one["network"], f"{one['side']}³", machines[one["machine"]].title, format_size(one["limit_bytes"]),
+             f"{one['share']:.0%}", one["method"])  # fmt: skip
+    if not one["fits"]:
+        return (*where, "does not fit", "", "", "", "", "")
+    moved = [one[f"{way}_bytes"] / 1e9 for way in ("out", "in")]
+    return (
+        *where, f"{one['step_seconds']:.2f} s", f"{one['ratio']:.2f}", f"{one['busy_share']:.0%}",
+        " / ".join(f"{size:.1f}" for size in moved), " / ".join(f"{size / one['step_seconds']:.1f}" for size in moved),
+        str(one["recomputed_ops"]),
+    )  # fmt: skip
+
+
+def promises(found: Sequence[Row], cases: Sequence[dict[str, Any]]) -> list[str]:
+    """Each aim: met or missed, by how much."""
+    good, of = within(found, AIM)
+    lines = [f"{good} of the {of} figures that were not calibrated are predicted within {AIM:.0%}."]
+    for kind in dict.fromkeys(row.quantity for row in found):
+        worst = max((row for row in found if row.quantity == kind and not row.calibrated), key=_size, default=None)
+        if worst is not None:
+            verdict = "met" if _size(worst) <= AIM else "missed"
+            lines.append(f"{kind}: {verdict}; the largest error is {worst.error:+.1%} ({worst.title}).")
+    for machine, aim in ours.AIMS.items():
+        ratios = [one["ratio"] for one in cases if one["fits"] and _is_aim(one, machine)]
+        lines += [f"Ours at {published.HIGH}³ in {ours.SHARE:.0%} on {machine}: {ratio:.2f}x, aim {aim:.2f}x: "
+                  f"{'met' if ratio <= aim else 'missed'}." for ratio in ratios]  # fmt: skip
+    return lines
+
+
+def _is_aim(one: dict[str, Any], machine: str) -> bool:
+    wanted = ours.Case(network="ours", side=published.HIGH, machine=machine, method="lms3d")
+    return all(one[name] == getattr(wanted, name) for name in ("network", "side", "machine", "method"))
+
+
+def _size(row: Row) -> float:
+    return abs(row.error)
+
+
+def _value(value: float, unit: str) -> str:
+    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}" if value >= 4 else f"{value:.2f} {unit}"

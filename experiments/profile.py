@@ -1,0 +1,175 @@
+"""`python -m experiments.profile`: what does the device do in a training step, and what do the links?
+
+1. A real training (`lms3d.train`) with TensorFlow's profiler over one range of batches, or runs that were trained with --profile.
+2. From the profile: busy share of the device, bytes and GB/s each way, overlap, gaps between batches, idle time within steps.
+3. On a GPU from its own streams. On a CPU from the ops of the step, and from marks of the swap tier: there a transfer is a copy to
+   the page cache of a file, made by a thread of the same cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from experiments import training_runs
+from experiments.profiling import lanes, measure, report, xplane
+from experiments.profiling.report import Run
+from lms3d import cli, config, errors
+from lms3d.device import machine
+from lms3d.files import writable_folder, write_text
+from lms3d.units import format_size, parse_size
+
+_DESCRIPTION = """\
+Profile one range of batches of a real training, or read the profile of runs that are there: device busy share, throughput each way,
+overlap of transfers with computing, gaps between batches; a timeline and a trace for ui.perfetto.dev."""
+
+_EPILOG = """\
+examples:
+  python -m experiments.profile --resolution 96 --memory-limit 785MiB
+  python -m experiments.profile --resolution 96 --memory-limit 785MiB --mapped --output profile-mapped
+  python -m experiments.profile --resolution 192 --memory-limit 16GiB --batches 2:20-50 --data ~/BraTS2017      (a GPU)
+  python -m experiments.profile runs/192 runs/192-b --output two        # runs of lms3d.train --profile EPOCH:FIRST-LAST
+
+writes into --output: report.md, profile.csv, profile.json, timeline.png, NAME.trace.json (open it in ui.perfetto.dev), run/
+exit codes: 0 done, 2 wrong option or input, 3 does not fit into the limit, 130 interrupted"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train where there is no profile yet, read, report. Returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = shlex.join(["python", "-m", "experiments.profile", *words])
+    return errors.run(lambda: _profile(_parser().parse_args(words), command))
+
+
+def _profile(options: argparse.Namespace, command: str) -> None:
+    for run_dir in options.runs:  # before anything is written
+        xplane.newest(run_dir)
+    output = writable_folder(Path(options.output).expanduser(), "--output")
+    run_dirs = options.runs or [_trained(options, output / "run")]
+    traces = [(_name(run_dir), lanes.read(xplane.newest(run_dir))) for run_dir in run_dirs]
+    runs = [
+        Run(name=name, profile=(found := measure.profile(trace)), told=report.told_bytes(run_dir / "lms_stats.csv", found))
+        for run_dir, (name, trace) in zip(run_dirs, traces, strict=True)
+    ]  # fmt: skip
+    text = write(runs, traces, output, [_conditions(runs), f"Made by `{command}`."])
+    print(text)
+    print(f"written: {output}")
+
+
+def write(runs: Sequence[Run], traces: Sequence[tuple[str, Any]], output: Path, conditions: Sequence[str]) -> str:
+    """Report, CSV, JSON, timeline, and a trace for each run; returns the report."""
+    from experiments.profiling import figure, perfetto
+
+    report.write(runs, output)
+    figure.draw(traces, output / "timeline.png")
+    names = [f"{number}.trace.json" for number, _ in enumerate(traces, start=1)]
+    for name, (_, trace) in zip(names, traces, strict=True):
+        perfetto.write(trace, output / name)
+    listed = ", ".join(f"`{file}` ({name})" for file, (name, _) in zip(names, traces, strict=True))
+    parts = [
+        "# Profile of training steps",
+        report.tables(runs),
+        report.NOTES,
+        *conditions,
+        f"For ui.perfetto.dev: {listed}.",
+    ]
+    text = "\n\n".join(parts) + "\n"
+    write_text(output / "report.md", text)
+    return text
+
+
+def _trained(options: argparse.Namespace, run_dir: Path) -> Path:
+    """The run in `run_dir`, trained unless it has a profile: a range of batches that was missed cannot be profiled any more."""
+    if options.again or not list(run_dir.rglob("*.xplane.pb")):
+        shutil.rmtree(run_dir, ignore_errors=True)
+        training_runs.run([sys.executable, "-m", "experiments.profiling.training", *train_words(options, run_dir)])
+    return run_dir
+
+
+def train_words(options: argparse.Namespace, run_dir: Path) -> list[str]:
+    """The options of `lms3d.train`."""
+    epoch, first, last = options.batches
+    words: list[Any] = ["--model", options.model, "--resolution", options.resolution, "--epochs", epoch]
+    words += ["--profile", f"{epoch}:{first}-{last}", "--output", run_dir]
+    words += ["--steps-per-epoch", last, "--validation-steps", 1] if options.data is None else ["--data", options.data]
+    words += ["--memory-limit", options.memory_limit] if options.memory_limit else []
+    if not machine.has_nvidia_driver() and not options.mapped:
+        words += ["--swap-tier", "copied"]
+    return [*map(str, words), *shlex.split(options.train_options)]
+
+
+def _name(run_dir: Path) -> str:
+    """Of a run in tables."""
+    options, content = config.load(run_dir)
+    size = f"{options.resolution}³" if options.box is None else "x".join(map(str, options.box))
+    swaps = {"copied": ", copied back"}.get(options.swap_tier, "")
+    limit = f" in {format_size(content['memory_limit_bytes'])}" if options.memory_limit else ""
+    return f"{options.model} {size}{limit}{swaps if options.lms else ', no LMS'}"
+
+
+def _conditions(runs: Sequence[Run]) -> str:
+    import psutil
+
+    from lms3d.swap.tensorflow import speeds
+    from lms3d.training import run_folder
+
+    found = run_folder.versions()
+    versions = ", ".join(f"{name} {found[name]}" for name in ("tensorflow", "keras"))
+    gpu = any(run.profile.device != "CPU" for run in runs) and machine.has_nvidia_driver()
+    processors = ", ".join(speeds.device_name(device) for device in ("CPU:0", *(["GPU:0"] if gpu else [])))
+    return (
+        f"Machine of this report: {os.cpu_count()} cores ({processors}), "
+        f"{format_size(psutil.virtual_memory().total)} of memory; {versions}; {datetime.now(UTC):%Y-%m-%d}."
+    )
+
+
+def _parser() -> cli.Parser:
+    gpu = machine.has_nvidia_driver()
+    parser = cli.Parser(prog="python -m experiments.profile", description=_DESCRIPTION, epilog=_EPILOG)
+    add = parser.add_argument
+    add(
+        "runs",
+        type=cli.path,
+        nargs="*",
+        default=[],
+        metavar="RUN_DIR",
+        help="runs of train --profile (default: train one)",
+    )
+    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
+    side = 192 if gpu else 64
+    add(
+        "--resolution", type=cli.checked(cli.resolution, "resolution"), metavar="N", default=side,
+        help="side of the cube (default: 64; with a GPU 192)",
+    )  # fmt: skip
+    add(
+        "--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=16 << 30 if gpu else None,
+        help="hard limit (default: that of lms3d.train; with a GPU 16GiB)",
+    )  # fmt: skip
+    batches = "which batches, counted from 1 (default: 2:4-8, with a GPU 2:20-50, the case study's)"
+    default = (2, 20, 50) if gpu else (2, 4, 8)
+    add(
+        "--batches",
+        type=cli.checked(cli.profile_range, "range"),
+        metavar="EPOCH:FIRST-LAST",
+        default=default,
+        help=batches,
+    )
+    mapped = "on a CPU, read swapped tensors in place, as lms3d.train does, and do not copy them back (default: off)"
+    add("--mapped", action="store_true", default=False, help=mapped)
+    add("--data", type=cli.path, metavar="DIR", default=None, help="a BraTS folder (default: the embedded data)")
+    more = "further options of lms3d.train, in quotes (default: none)"
+    add("--train-options", metavar="TEXT", default="", help=more)
+    add("--again", action="store_true", default=False, help="train again though there is a profile (default: off)")
+    add("--output", metavar="DIR", default="profile", help="where everything goes (default: profile)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""The swap tier `copied`: the disk tier without reading in place.
+
+On a CPU LMS reads swapped tensors where they lie. A device with memory of its own has to copy them, and that is what a profile of
+links is about.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lms3d.swap.tiers.disk import DiskTier
+
+
+class CopyingTier(DiskTier):
+    """Copies back what it swapped."""
+
+    name = "copied"
+
+    @classmethod
+    def can_map(cls, device: str, directory: Path | None) -> bool:
+        return False

@@ -1,0 +1,100 @@
+"""`python -m experiments.report`: every published table beside what this machine measures, on one page.
+
+Each chapter runs one of the project's commands, at a size that two cores finish within the hour, all together. What is finished is
+kept; started again with the same --output only what is missing is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.reporting.chapters import CHAPTERS, Chapter
+from experiments.reporting.runs import NOTE, Run, known, run
+from experiments.training_runs import data_folder
+from lms3d import cli, console, errors
+from lms3d.files import writable_folder
+from lms3d.units import format_seconds
+
+_DESCRIPTION = """\
+Measure again what the four articles measured, each by its own command, and put it beside what they printed: one Markdown
+file and one HTML page that needs no other file. What cannot be run here is listed with what it would need.
+
+Started again with the same --output it goes on where it was stopped."""
+
+_EPILOG = """\
+examples:
+  python -m experiments.report
+  python -m experiments.report --only limits floors --minutes 20
+  python -m experiments.report --data ~/BraTS2020 --output runs/report-brats
+
+writes into --output: report.md, report.html, and a folder for each chapter with all that its command wrote, and its log
+exit codes: 0 done, 1 a chapter's command failed (the report says which), 2 wrong option or input, 130 interrupted"""
+
+
+class ChapterFailed(RuntimeError):
+    """Commands ended with an error; the report is written all the same."""
+
+    exit_code = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs what is missing, writes the pages. Returns the exit code."""
+    return errors.run(lambda: _report(_parser().parse_args(arguments)))
+
+
+def _report(options: argparse.Namespace) -> None:
+    from experiments.reporting import pages
+
+    output = writable_folder(Path(options.output).expanduser(), "--output").absolute()
+    chapters = [chapter for chapter in CHAPTERS if chapter.name in (options.only or [chapter.name])]
+    deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    found: dict[str, Run | str] = {}
+    try:
+        for chapter in chapters:
+            found[chapter.name] = _run(chapter, options, output, deadline)
+    finally:
+        pages.write(
+            output, chapters, {chapter.name: found.get(chapter.name, "interrupted before") for chapter in chapters}
+        )
+        console.say(f"written: {output / 'report.html'}, report.md beside it")
+    if failed := [name for name, one in found.items() if isinstance(one, Run) and one.exit_code]:
+        raise ChapterFailed(f"the commands of {', '.join(failed)} failed; their logs are in {output}")
+
+
+def _run(chapter: Chapter, options: argparse.Namespace, output: Path, deadline: float | None) -> Run | str:
+    """How the chapter's command ended, now or before; else why it was not run."""
+    if not chapter.command:
+        return chapter.missing
+    folder = output / chapter.name
+    before = known(folder)
+    if before is not None and not before.exit_code and not options.again:
+        return before
+    (folder / NOTE).unlink(missing_ok=True)
+    left = None if deadline is None else deadline - time.monotonic()
+    if left is not None and left < 60 * chapter.minutes:
+        return f"needs about {chapter.minutes:g} min, and {format_seconds(max(0.0, left))} of --minutes were left"
+    console.say(f"{chapter.title}: about {chapter.minutes:g} min; log: {folder / 'log.txt'}")
+    return run(chapter, data_folder(options.data), folder)
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog="python -m experiments.report", description=_DESCRIPTION, epilog=_EPILOG)
+    add = parser.add_argument
+    names = [chapter.name for chapter in CHAPTERS]
+    add("--only", nargs="+", choices=names, metavar="NAME", default=None, help=f"of {', '.join(names)} (default: all)")
+    add(
+        "--minutes", type=cli.number(0), metavar="X", default=None,
+        help="time limit: chapters that do not fit into what is left of it are not begun (default: none)",
+    )  # fmt: skip
+    add("--data", metavar="DIR", default=None, help="BraTS or MSD folder (default: the embedded artificial brains)")
+    add("--again", action="store_true", default=False, help="run chapters anew whose results are there (default: off)")
+    add("--output", metavar="DIR", default="runs/report", help="where everything goes (default: runs/report)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The chapters of the report: a question, what was published about it, and the command whose results stand beside that.
+
+Sizes are those that two cores finish within the hour, all chapters together. A chapter without a command says what it would need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from experiments.reporting import published
+from experiments.reporting.published import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chapter:
+    """One tab of the page.
+
+    command: words after `python -m`, where {data} and {output} stand for folders; empty: it cannot be run here, and `missing` says
+    what it needs. minutes: about, on two idle cores.
+    """
+
+    name: str
+    title: str
+    question: str
+    published: tuple[Table, ...] = ()
+    command: tuple[str, ...] = ()
+    minutes: float = 0.0
+    missing: str = ""
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+CHAPTERS = (
+    Chapter(
+        name="sizes",
+        title="Volumes",
+        question="How large are the brains, and what do the scans look like?",
+        published=(published.SIZES,),
+        command=_words("data.prepare {data} --examine --cache {output}/cache"),
+        minutes=2,
+    ),
+    Chapter(
+        name="resolutions",
+        title="Resolution",
+        question="Does a higher resolution segment better? On a few artificial brains, briefly trained: this shows the method.",
+        published=(published.DICE,),
+        command=_words(
+            "experiments.compare_resolutions --low 32 --high 48 --models 1 --epochs 3 --data {data} --output {output}"
+        ),
+        minutes=7,
+    ),
+    Chapter(
+        name="limits",
+        title="What LMS costs",
+        question="How small may the limit be, and how much longer does a step take?",
+        published=(published.OVERHEAD,),
+        command=_words("experiments.lms_overhead --resolutions 64 --only limits times --minutes 6 --output {output}"),
+        minutes=6,
+    ),
+    Chapter(
+        name="over-resolution",
+        title="Over the resolution",
+        question="What does one limit cost as the resolution rises?",
+        published=(published.OVERHEAD,),
+        command=_words(
+            "experiments.lms_overhead --over-resolution --resolutions 48 64 80 --limits 400MiB --minutes 5 --output {output}"
+        ),
+        minutes=5,
+    ),
+    Chapter(
+        name="floors",
+        title="Smallest limits",
+        question="How do the smallest limits grow with the resolution? Predicted by the planner.",
+        command=_words("experiments.floors --resolutions 64 96 128 --copied --output {output}"),
+        minutes=4,
+    ),
+    Chapter(
+        name="links",
+        title="Slow links",
+        question="What does LMS cost where swapped tensors go through a link as slow for this machine as PCIe is for a V100?",
+        published=(published.OVERHEAD,),
+        command=_words(
+            "experiments.emulated_links --resolutions 64 --emulate-link pcie3 --shares 0.5 0.35 --steps 3 --no-floor --minutes 8 "
+            "--output {output}"
+        ),
+        minutes=8,
+    ),
+    Chapter(
+        name="machines",
+        title="Models of machines",
+        question="Do models of the published machines, fitted to three numbers, predict the others? Nothing is trained.",
+        published=(published.EPOCHS,),
+        command=_words("experiments.machine_models --only published --output {output}"),
+        minutes=2,
+    ),
+    Chapter(
+        name="concurrent",
+        title="Side by side",
+        question="What do trainings that share a bus cost each other?",
+        published=(published.EPOCHS,),
+        command=_words("experiments.concurrent --processes 1 2 --resolution 48 --steps 6 --output {output}"),
+        minutes=5,
+    ),
+    Chapter(
+        name="profile",
+        title="Profile",
+        question="How busy are the device and the links in a step?",
+        published=(published.PROFILE,),
+        command=_words("experiments.profile --resolution 64 --memory-limit 300MiB --data {data} --output {output}"),
+        minutes=3,
+    ),
+    Chapter(
+        name="ranks",
+        title="Ranks",
+        question="How does training scale over ranks? Two ranks share two cores here; a model of the published cluster follows.",
+        published=(published.RANKS,),
+        command=_words(
+            "experiments.scaling --ranks 1 2 --resolution 32 --epochs 3 --probe --data {data} --output {output}"
+        ),
+        minutes=7,
+    ),
+    Chapter(
+        name="input",
+        title="Input pipeline",
+        question="Does the order of the input pipeline starve the device?",
+        published=(published.IMAGES,),
+        command=_words("experiments.input_pipeline --ranks 2 --kinds alone --output {output}"),
+        minutes=6,
+    ),
+    Chapter(
+        name="chexnet",
+        title="Chest X-rays",
+        question="DenseNet-121 or ResNet-50? On artificial radiographs, briefly trained.",
+        published=(published.IMAGES,),
+        command=_words("experiments.chexnet_models --resolution 32 --epochs 2 --output {output}"),
+        minutes=4,
+    ),
+    Chapter(
+        name="clusters",
+        title="Two clusters",
+        question="Bare metal or Kubernetes?",
+        published=(published.CLUSTERS,),
+        missing="Two clusters. On each: `python -m experiments.resnet50_benchmark --ranks 1 2 4 8`; then "
+        "`python -m experiments.cluster_comparison A/result.json B/result.json`.",
+    ),
+)

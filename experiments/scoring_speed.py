@@ -1,0 +1,103 @@
+"""`python -m experiments.scoring_speed`: how long does scoring a whole challenge take? Artificial label maps of 240x240x155."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data.brats.case import Case
+from data.brats.schema import schema_named
+from lms3d import cli, errors
+from lms3d.tasks.brats.job import Job, Source
+
+SHAPE = (240, 240, 155)
+CASES = 1251
+"""Of the training set of BraTS 2021 and 2023."""
+
+_DESCRIPTION = """\
+Time the scoring of artificial label maps of 240x240x155 voxels: nested regions of realistic size with rough borders, satellites,
+and predictions that miss some of it. Reading the compressed files is part of it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make label maps, score them on one core, print seconds per case. Returns the exit code."""
+    return errors.run(lambda: _measure(_parser().parse_args(arguments)))
+
+
+def _measure(options: argparse.Namespace) -> None:
+    from joblib import cpu_count  # type: ignore[import-untyped]
+
+    from lms3d.scoring import rules
+    from lms3d.tasks.brats import job
+
+    random = np.random.default_rng(0)
+    named = rules.choose(options.scoring, "brats2024", ())
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = [_job(Path(folder), number, random, named.name) for number in range(options.cases)]
+        seconds = []
+        for one in jobs:
+            begin = time.perf_counter()
+            job.score_case(one)
+            seconds.append(time.perf_counter() - begin)
+    mean, cores = float(np.mean(seconds)), cpu_count()
+    print(f"{named.name}: {mean:.2f} s per case and core ({min(seconds):.2f}-{max(seconds):.2f}, {len(seconds)} cases)")
+    print(
+        f"{CASES} cases: {mean * CASES / 60:.1f} min on one core, {mean * CASES / 60 / cores:.1f} min on the {cores} here"
+    )
+
+
+def _job(folder: Path, number: int, random: np.random.Generator, rules: str) -> Job:
+    """Two files, and what a worker is told of them."""
+    import nibabel as nib
+
+    paths = []
+    for name, labels in zip(("truth", "prediction"), pair(random), strict=True):
+        paths.append(folder / f"{name}{number}.nii.gz")
+        nib.save(nib.Nifti1Image(labels, np.eye(4)), paths[-1])
+    schema = schema_named("brats2024")
+    source = Source(label="p", coding=schema, native=paths[1])
+    case = Case(id=str(number), images={}, truth=paths[0])
+    return Job(case=case, schema=schema, rules=rules, sources=(source,), geometry=None, grid=None)
+
+
+def pair(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """(truth, prediction) (X, Y, Z) uint8: whole tumours of 20 to 250 ml, their core and rim, satellites, some noise."""
+    from scipy import ndimage
+
+    side = 120
+    noise = ndimage.gaussian_filter(random.normal(size=(side,) * 3), 5)
+    other = ndimage.gaussian_filter(random.normal(size=(side,) * 3), 3)
+    centre, radius = random.uniform(50, 70, 3), random.uniform(17, 39)
+    away = np.linalg.norm(np.indices((side,) * 3).T - centre, axis=-1).T + 5 * noise / noise.std()
+    for _ in range(int(random.integers(0, 4))):  # satellites
+        place = random.uniform(15, 105, 3)
+        away = np.minimum(
+            away, np.linalg.norm(np.indices((side,) * 3).T - place, axis=-1).T + radius - random.uniform(2, 7)
+        )
+    maps = []
+    for depth in (away, away + 1.5 * other / other.std()):
+        labels = np.zeros(SHAPE, np.uint8)
+        inside = labels[60:180, 60:180, 20:140]
+        for share, value in ((1.0, 2), (0.7, 3), (0.5, 1)):
+            inside[depth < radius * share] = value
+        maps.append(labels)
+    maps[1][random.integers(0, 100_000, SHAPE) == 0] = 2  # specks
+    return maps[0], maps[1]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = cli.Parser(prog="python -m experiments.scoring_speed", description=_DESCRIPTION)
+    add = parser.add_argument
+    add("--cases", type=cli.whole(1), metavar="N", default=6, help="label maps to make and score (default: 6)")
+    add("--scoring", metavar="RULES", default="brats2024-gli", help="rules (default: brats2024-gli, which cost most)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

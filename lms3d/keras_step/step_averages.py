@@ -1,0 +1,66 @@
+"""One row for each kind of step out of `lms_stats.csv`, which has one for each step. No TensorFlow here."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from lms3d.files import replacing
+from lms3d.keras_step.step_log import COLUMNS
+
+LARGEST = ("peak_bytes", "host_peak_bytes")
+"""Columns whose largest value is kept; of the others, the mean."""
+_NAMES = ("step", "kind", "plan", "epoch")
+AVERAGED = ("kind", "steps", *(name for name in COLUMNS if name not in _NAMES))
+
+
+def write(stats_file: Path, path: Path, *, warm_up: int) -> Path | None:
+    """Averages of `stats_file` over all sessions of the run; None, and no file, where there is no such file.
+
+    warm_up: the first steps of each plan that are left out: they trace, plan, and fill caches.
+    """
+    if not stats_file.exists():
+        return None
+    with stats_file.open(newline="", errors="replace") as file:
+        rows = averages(csv.DictReader(file), warm_up)
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, AVERAGED)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def averages(rows: Iterable[Mapping[str, str]], warm_up: int) -> list[dict[str, object]]:
+    """A row for each kind. steps: that were counted; where there are none, all else is empty."""
+    seen: Counter[tuple[str, str]] = Counter()
+    kinds: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows:
+        kind, plan = row.get("kind") or "", row.get("plan") or ""
+        counted = kinds.setdefault(kind, [])
+        seen[kind, plan] += 1
+        if seen[kind, plan] > warm_up:
+            counted.append(row)
+    return [{"kind": kind, "steps": len(counted), **_figures(counted)} for kind, counted in kinds.items() if kind]
+
+
+def _figures(rows: Iterable[Mapping[str, str]]) -> dict[str, object]:
+    rows = list(rows)
+    found = {name: [value for row in rows if (value := _number(row.get(name))) is not None] for name in AVERAGED[2:]}
+    return {name: _one(name, values) for name, values in found.items()}
+
+
+def _one(name: str, values: list[float]) -> object:
+    if not values:
+        return ""
+    return int(max(values)) if name in LARGEST else round(statistics.fmean(values), 6)
+
+
+def _number(text: str | None) -> float | None:
+    """None where a cell is empty, or was cut off."""
+    try:
+        return float(text or "")
+    except ValueError:
+        return None

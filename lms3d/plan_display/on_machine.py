@@ -1,0 +1,202 @@
+"""`python -m lms3d.plan --machine`: what a step would come to on a machine that need not be here, and the largest cube there.
+
+- ON-1: three ways on one simulator: without LMS, in as much memory as that takes; our plan and TFLMS's, under the limit.
+- ON-2: on a machine from a file the step is traced as for a GPU (`models.layers.traced_for_gpu`) and nothing is measured; `here`
+  is planned for and measured as ever.
+- ON-3: the largest cube is found by trying multiples of 16, larger and larger until one does not fit, then between; with the
+  effort of a short run, and TFLMS with the parameters that move most, since only whether a plan fits counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from lms3d import console
+from lms3d.config import LONGEST_SIDE, TrainConfig
+from lms3d.device import memory
+from lms3d.errors import DoesNotFit
+from lms3d.keras_step.estimate import Planned
+from lms3d.machines import outlook
+from lms3d.machines.model import MachineModel
+from lms3d.machines.outlook import Outlook
+from lms3d.swap import tuning
+from lms3d.swap.plan import Plan
+from lms3d.tasks import TASKS
+from lms3d.training import compilation, needs
+from lms3d.units import format_size
+from models import layers
+
+WITHOUT, OURS, TFLMS = "without LMS", "lms3d", "TFLMS"
+_SIDES = 16  # what networks divide by
+_START, _GROWTH = 128, 1.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A machine, and the limit there. model None: the machine that this runs on."""
+
+    model: MachineModel | None
+    limit_bytes: int
+
+    @property
+    def title(self) -> str:
+        return "this machine" if self.model is None else self.model.title
+
+    @property
+    def sharers(self) -> int:
+        """Models on a link where all GPUs are in use."""
+        return 1 if self.model is None else int(self.model.devices_per_link.value)
+
+
+def place(model: MachineModel | None, options: TrainConfig) -> Place:
+    """The limit is the user's, else the machine's."""
+    whole = memory.device_memory_bytes() if model is None else model.limit_bytes
+    return Place(model=model, limit_bytes=options.memory_limit or whole)
+
+
+def show(options: TrainConfig, where: Place, title: str) -> None:
+    """Plans, prints a table. DoesNotFit where our plan does not fit either."""
+    console.say(f"Planning {title} for {where.title}, limit {format_size(where.limit_bytes)}")
+    ours = _planned(options, where, "auto")
+    limit, batch = ours.request.limit_bytes, outlook.batch_bytes(ours.graph)
+    gap = 0.0 if where.model is None else where.model.gap_seconds(batch)
+    console.table(
+        f"One step on {where.title} (predicted; the machine's file says where its numbers are from)",
+        ("", "peak", "step", "x no LMS", "busy", "out", "in", "GB/s out", "GB/s in"),
+        [
+            _without(ours, _alone(ours, gap)),
+            *(_row(*way) for way in _steps(ours, options, where, gap)),
+        ],
+    )
+    if ours.prediction.limit_bytes > limit:
+        raise ours.report.does_not_fit()
+
+
+def _steps(
+    ours: Planned, options: TrainConfig, where: Place, gap: float
+) -> Iterator[tuple[str, Outlook | None, float]]:
+    """By ON-1, and each plan again where all GPUs of a machine use a shared link; with the seconds without LMS."""
+    if ours.prediction.limit_bytes <= ours.request.limit_bytes:
+        alone = _alone(ours, gap)
+        yield OURS, _outlook(ours, gap), alone
+        if where.sharers > 1:
+            yield f"{OURS}, {where.sharers} on a link", _outlook(ours, gap, where.sharers), alone
+    else:
+        yield OURS, None, 0.0
+    try:
+        theirs = _planned(options, where, "tflms", slabs="off")
+    except DoesNotFit:
+        yield TFLMS, None, 0.0
+        return
+    alone = _alone(theirs, gap)
+    yield TFLMS, _outlook(theirs, gap), alone
+    if where.sharers > 1:
+        yield f"{TFLMS}, {where.sharers} on a link", _outlook(theirs, gap, where.sharers), alone
+
+
+def _alone(planned: Planned, gap: float) -> float:
+    """Seconds of the whole step without LMS, by the costs that this plan was made from: `here` they may be measured or not."""
+    if planned.prediction.slabs:
+        return planned.prediction.unedited_step_seconds + gap
+    return outlook.of(planned.graph, Plan(), planned.machine, gap_seconds=gap).step_seconds
+
+
+def _outlook(planned: Planned, gap: float, sharers: int = 1) -> Outlook:
+    return outlook.of(planned.graph, planned.plan, planned.machine, gap_seconds=gap, sharers=sharers)
+
+
+def _planned(
+    options: TrainConfig, where: Place, planner: str, *, slabs: str | None = None, effort_seconds: float | None = None
+) -> Planned:
+    """ON-2. slabs: in place of those of the options. effort_seconds: None searches to the end."""
+    from lms3d.device import startup
+
+    startup.start_tensorflow(seed=options.seed, precision=options.precision)
+    options = dataclasses.replace(options, memory_limit=where.limit_bytes, slabs=slabs or options.slabs)
+    if where.model is not None:
+        options = dataclasses.replace(options, swap_tier="host")
+    task = TASKS[options.task]
+    with nullcontext() if where.model is None else layers.traced_for_gpu():
+        model = compilation.compiled_model(options, task)
+        speeds = None if where.model is None else where.model.speeds()
+        return needs.plan_step(options, task, model, effort_seconds=effort_seconds, machine=speeds, planner=planner)
+
+
+def _without(planned: Planned, seconds: float) -> tuple[str, ...]:
+    figures = planned.prediction
+    return (WITHOUT, format_size(figures.unedited_peak_bytes), f"{seconds:.3g} s", "1.00", *[""] * 5)
+
+
+def _row(name: str, step: Outlook | None, without_seconds: float) -> tuple[str, ...]:
+    if step is None:
+        return (name, "does not fit", *[""] * 7)
+    average = (size / step.step_seconds / 1e9 for size in (step.out_bytes, step.in_bytes))
+    return (
+        name, format_size(step.peak_bytes), f"{step.step_seconds:.3g} s", f"{step.step_seconds / without_seconds:.2f}",
+        f"{step.busy_share:.0%}", format_size(step.out_bytes), format_size(step.in_bytes), *(f"{r:.1f}" for r in average),
+    )  # fmt: skip
+
+
+def show_largest(options: TrainConfig, where: Place) -> None:
+    """ON-3, for each of the three ways."""
+    tightest = dataclasses.replace(options, swapout_threshold=1, swapin_ahead=1, swapin_groupby=0)
+    ways: dict[str, Callable[[int], bool]] = {
+        WITHOUT: lambda side: _fits_without(options, where, side),
+        TFLMS: lambda side: _fits(tightest, where, side, "tflms", slabs="off"),
+        OURS: lambda side: _fits(options, where, side, "auto"),
+    }
+    found = {WITHOUT: largest(ways[WITHOUT])}
+    for way in (TFLMS, OURS):
+        found[way] = largest(ways[way], known=found[WITHOUT])
+    least = found[WITHOUT] or _SIDES
+    console.table(
+        f"The largest cube of {options.model} on {where.title}, limit {format_size(where.limit_bytes)} (predicted)",
+        ("", "cube", "voxels"),
+        [
+            (name, f"{side}^3" if side else "none", f"{(side / least) ** 3:.2f}" if side else "")
+            for name, side in found.items()
+        ],
+    )
+
+
+def largest(fits: Callable[[int], bool], *, known: int = 0) -> int:
+    """The largest multiple of 16 that fits, where all smaller ones do, up to what `train` takes. known: fits; 0 for none."""
+    good, bad = known, _larger(known) if known else _START
+    while bad <= LONGEST_SIDE and fits(bad):
+        good, bad = bad, _larger(bad)
+    while bad - good > _SIDES:
+        middle = _rounded((good + bad) / 2)
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def _larger(side: int) -> int:
+    return min(LONGEST_SIDE + _SIDES, max(side + _SIDES, _rounded(side * _GROWTH)))
+
+
+def _rounded(side: float) -> int:
+    return max(_SIDES, round(side / _SIDES) * _SIDES)
+
+
+def _fits_without(options: TrainConfig, where: Place, side: int) -> bool:
+    unlimited = dataclasses.replace(where, limit_bytes=1 << 50)
+    planned = _planned(dataclasses.replace(options, resolution=side), unlimited, "off", slabs="off")
+    return planned.prediction.unedited_limit_bytes <= where.limit_bytes
+
+
+def _fits(options: TrainConfig, where: Place, side: int, planner: str, *, slabs: str | None = None) -> bool:
+    try:
+        planned = _planned(
+            dataclasses.replace(options, resolution=side),
+            where,
+            planner,
+            slabs=slabs,
+            effort_seconds=tuning.LEAST_SECONDS,
+        )
+    except DoesNotFit:
+        return False
+    console.say(f"{side}^3, {planner}: {format_size(planned.prediction.predicted_peak_bytes)}")
+    return planned.prediction.limit_bytes <= where.limit_bytes

@@ -1,0 +1,74 @@
+"""The worst cases on one page: for each the slice with most disagreement, with the outlines of truth and prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.lines import Line2D
+
+from lms3d.scoring.figures.style import GREY, REGION_COLOURS, SKY, plt, save
+
+ACROSS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """One case."""
+
+    image: np.ndarray
+    """(X, Y, Z), of any modality."""
+    truth: Mapping[str, np.ndarray]
+    """Region -> mask (X, Y, Z)."""
+    prediction: Mapping[str, np.ndarray]
+    title: str
+
+    @property
+    def slice(self) -> int:
+        """The axial slice in which most voxels differ, of all regions together; the middle where none does."""
+        wrong = np.zeros(self.image.shape[2])
+        for region, mask in self.truth.items():
+            wrong += np.count_nonzero(mask ^ self.prediction[region], axis=(0, 1))
+        return int(wrong.argmax()) if wrong.any() else self.image.shape[2] // 2
+
+
+def draw(tiles: Sequence[Tile], path: Path, *, title: str, modality: str) -> Path:
+    """Truth with full lines, prediction with broken ones."""
+    down = -(-len(tiles) // ACROSS)
+    across = min(ACROSS, len(tiles))
+    figure, axes = plt.subplots(
+        down, across, figsize=(3.6 * across, 3.9 * down + 0.5), squeeze=False, layout="constrained", facecolor="white"
+    )
+    for axis, tile in zip(axes.flat, tiles, strict=False):
+        _draw(axis, tile)
+    for axis in axes.flat[len(tiles) :]:
+        axis.set_visible(False)
+    regions = list(dict.fromkeys(region for tile in tiles for region in tile.truth))
+    handles = [Line2D([], [], color=_colour(region), label=region) for region in regions]
+    handles += [
+        Line2D([], [], color=GREY, linestyle=line, label=name) for line, name in (("-", "truth"), ("--", "prediction"))
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    figure.suptitle(f"{title} ({modality})")
+    return save(figure, path)
+
+
+def _draw(axis: plt.Axes, tile: Tile) -> None:
+    index = tile.slice
+    image = tile.image[:, :, index].T
+    low, high = np.percentile(image, (1, 99.5))
+    axis.imshow(image, cmap="gray", vmin=low, vmax=high, origin="lower", interpolation="nearest")
+    for masks, line in ((tile.truth, "-"), (tile.prediction, "--")):
+        for region, mask in masks.items():
+            if mask[:, :, index].any():
+                axis.contour(
+                    mask[:, :, index].T, levels=[0.5], colors=[_colour(region)], linewidths=1.3, linestyles=line
+                )
+    axis.set(xticks=[], yticks=[])
+    axis.set_title(f"{tile.title}\naxial slice {index + 1} of {tile.image.shape[2]}", fontsize=8)
+
+
+def _colour(region: str) -> str:
+    return REGION_COLOURS.get(region, SKY)

@@ -1,0 +1,49 @@
+"""What the values of a label map mean where predictions use another coding than the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from data.brats.schema import LabelSchema, schema_named
+from data.errors import DataError
+from lms3d.errors import InputError
+from lms3d.scoring.masks import region_masks
+
+OTHERS = {"nnunet": "msd"}
+"""nnU-Net's conversion of BraTS 2021 (Dataset137) writes 1 oedema, 2 necrosis, 3 enhancing tumour, as the Decathlon does."""
+
+_SAME = {"NCR": "NETC", "NET": "NETC", "ED": "SNFH"}
+"""Names of one and the same tissue: those of 2023 for those before."""
+
+
+def coding(name: str) -> LabelSchema:
+    """The schema called `name`, which may be that of another program. InputError otherwise."""
+    try:
+        return schema_named(OTHERS.get(name, name))
+    except DataError as error:
+        told = (
+            str(error)
+            .replace("--labels", "--prediction-labels", 1)
+            .replace("expected one of", f"expected {', '.join(OTHERS)} or one of")
+        )
+        raise InputError(told) from None
+
+
+def values_of(schema: LabelSchema, region: str) -> tuple[int, ...] | None:
+    """Label values of a region or tissue by any of its names; None where the schema does not have it."""
+    tissues = {_SAME.get(name, name): (value,) for name, value in schema.labels.items()}
+    known = {**tissues, **schema.regions}
+    return known.get(region, known.get(_SAME.get(region, region)))
+
+
+def regions_of(schema: LabelSchema, wanted: tuple[str, ...]) -> Mapping[str, tuple[int, ...]]:
+    """Region -> label values, of those that the schema has."""
+    found = {region: values_of(schema, region) for region in wanted}
+    return {region: values for region, values in found.items() if values is not None}
+
+
+def masks_of(labels: np.ndarray, schema: LabelSchema, wanted: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Label map (X, Y, Z) -> mask of each wanted region that the schema has."""
+    return region_masks(labels, regions_of(schema, wanted))

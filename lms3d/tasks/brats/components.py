@@ -1,0 +1,20 @@
+"""Small parts of a predicted tumour, which are mostly mistakes: removed on request, never by default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import ndimage
+
+
+def without_small(labels: np.ndarray, tumour: Sequence[int], least_voxels: float) -> np.ndarray:
+    """Label map (X, Y, Z) in which connected parts of the tumour of fewer than `least_voxels` voxels are background.
+
+    tumour: label values that make up the whole tumour. Voxels that share a face, an edge or a corner are connected.
+    """
+    parts, count = ndimage.label(np.isin(labels, tumour), np.ones((3, 3, 3)))
+    sizes = np.bincount(parts.ravel(), minlength=count + 1)
+    small = sizes < least_voxels
+    small[0] = False  # background
+    return np.where(small[parts], np.zeros((), labels.dtype), labels)

@@ -1,0 +1,191 @@
+"""What `lms3d.evaluate` was given, put in order: which folders, which cases, which rules, and a job for each case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from data.brats.case import Case
+from data.brats.geometry import Geometry, Shape
+from data.brats.layouts import find_cases
+from data.brats.schema import LabelSchema, schema_named
+from data.errors import DataError
+from lms3d.errors import InputError, say
+from lms3d.scoring import rules as challenge
+from lms3d.scoring.rules import Rules
+from lms3d.tasks.brats import codings, label_maps, plain_folders
+from lms3d.tasks.brats.job import Job, Source
+from lms3d.tasks.brats.label_maps import Predictions
+from lms3d.tasks.brats.plain_folders import PlainFolder
+
+Folder = Predictions | PlainFolder
+_NAMED = 5  # missing cases that a note names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be scored."""
+
+    rules: Rules
+    schema: LabelSchema
+    """Of the truth."""
+    jobs: tuple[Job, ...]
+    labels: tuple[str, ...]
+    """Of the predictions, in the order in which they were given."""
+
+
+def load_all(paths: Sequence[Path]) -> list[Folder]:
+    """Run directories, predictions folders and plain folders, with labels that tell them apart."""
+    found = [_load(path) for path in paths]
+    labels = [one.label for one in found]
+    if len(set(labels)) < len(labels):  # the same run twice, with and without --tta for example: use the folders
+        labels = [str(path) for path in paths]
+    if len(set(labels)) < len(labels):
+        twice = next(label for label in labels if labels.count(label) > 1)
+        raise InputError(f"PREDICTIONS: found {twice} twice; expected different folders; name each once")
+    return [replace(one, label=label) for one, label in zip(found, labels, strict=True)]
+
+
+def _load(path: Path) -> Folder:
+    is_ours = label_maps.folder_in(path) is not None or (path / "config.json").is_file()
+    plain = plain_folders.load(path) if path.is_dir() and not is_ours else None
+    return plain or label_maps.load(path)
+
+
+def plan(
+    folders: Sequence[Folder],
+    *,
+    truth: str | None = None,
+    labels: str | None = None,
+    scoring: str | None = None,
+    prediction_labels: str | None = None,
+) -> Plan:
+    """A job for every case that all `folders` predicted and that has a truth.
+
+    truth: folder of the data set; None takes the one that was predicted from. labels: name of its schema, where its file
+    names do not tell. scoring: rules, None for those of the labels. prediction_labels: coding of plain folders, None for that
+    of the truth. Cube space is the finest grid of `folders`, where all cover the same part of the head (every cube does, a box
+    only alone); predictions of a coarser one are resized to it, nearest neighbour. Else there is native space alone.
+    """
+    root, cases, schema = _truth(folders, truth, labels)
+    coding = codings.coding(prediction_labels) if prediction_labels else schema
+    found = [_cases_of(one, cases) for one in folders]
+    chosen = challenge.choose(scoring, schema.name, cases)
+    scored = _scored(folders, found, cases, root, chosen)
+    grid = _common_grid(folders)
+    jobs = []
+    for case in scored:
+        sources = [_source(one, files, case, coding, grid) for one, files in zip(folders, found, strict=True)]
+        first = next((one for one in folders if isinstance(one, Predictions)), None)
+        geometry = Geometry.from_json(first.cases[case]) if first is not None and case in first.cases else None
+        jobs.append(Job(
+            case=cases[case], schema=schema, rules=chosen.name, sources=tuple(sources), geometry=geometry, grid=grid,
+        ))  # fmt: skip
+    _tell_left_out(schema, chosen)
+    return Plan(rules=chosen, schema=schema, jobs=tuple(jobs), labels=tuple(one.label for one in folders))
+
+
+def _truth(
+    folders: Sequence[Folder], truth: str | None, labels: str | None
+) -> tuple[str, dict[str, Case], LabelSchema]:
+    """Folder of the data set, its cases with a truth by id, and its schema."""
+    ours = next((one for one in folders if isinstance(one, Predictions)), None)
+    if truth is None and ours is None:
+        raise InputError(
+            f"--truth: found none, and {folders[0].directory} does not tell where its images come from; expected the data "
+            "set with the true label maps; name its folder"
+        )
+    root = truth or (ours.data if ours else "")
+    known = labels or (None if truth or ours is None else ours.schema)
+    try:
+        cases, schema = find_cases(root, labels=known, require_truth=False)
+    except DataError:
+        bare = _label_maps_alone(root) if ours is None and labels else {}
+        if not bare:
+            raise
+        return root, bare, schema_named(str(labels))
+    return root, {case.id: case for case in cases if case.truth is not None}, schema
+
+
+def _label_maps_alone(root: str) -> dict[str, Case]:
+    """A truth without images, such as labelsTr of nnU-Net: case id, which is the file's name, -> case."""
+    path = Path(root).expanduser()
+    found = plain_folders.load(path) if path.is_dir() else None
+    names = {one: one.name.split(".nii")[0] for one in (found.files if found else ())}
+    ids = {name.removesuffix("_seg").removesuffix("-seg"): one for one, name in names.items()}
+    return {case: Case(id=case, images={}, truth=file) for case, file in ids.items()}
+
+
+def _cases_of(folder: Folder, cases: Mapping[str, Case]) -> Mapping[str, Path]:
+    """Case -> its label map on the grid of the files."""
+    if isinstance(folder, PlainFolder):
+        found = folder.matched(cases)
+        if not found:
+            raise InputError(
+                f"{folder.files[0]}: found a name with none of {len(cases)} cases in it ({min(cases, default='no truth')}, "
+                "...); expected <case>.nii.gz; name the data set that they belong to with --truth"
+            )
+        return found
+    return {case: folder.native(case) for case in folder.cases}
+
+
+def _scored(
+    folders: Sequence[Folder], found: Sequence[Mapping[str, Path]], cases: Mapping[str, Case], root: str, rules: Rules
+) -> list[str]:
+    """The cases to score, sorted; says what is left out or missing."""
+    shared = set.intersection(*(set(one) for one in found))
+    if not shared:
+        raise InputError(
+            f"PREDICTIONS: found no case that is in all of {', '.join(one.label for one in folders)}; expected the "
+            "same cases in each; predict with the same --data and split"
+        )
+    plain = all(isinstance(one, PlainFolder) for one in folders)
+    if plain and rules.missing_case == "penalised":
+        _tell_missing(cases, shared, f"scored 0 and {rules.penalty_mm} mm, as {rules.name} says")
+        return sorted(cases)
+    scored = sorted(shared & set(cases))
+    if not scored:
+        raise InputError(
+            f"{root}: found no label map for any of {len(shared)} predicted cases ({min(shared)}, ...); expected the "
+            "data set that they belong to; name it with --truth"
+        )
+    if plain:
+        _tell_missing(cases, shared, "left out")
+    left_out = len(set.union(*(set(one) for one in found))) - len(scored)
+    if left_out:
+        say(f"note: {left_out} predicted cases are left out: they have no truth, or are not in every folder")
+    return scored
+
+
+def _tell_missing(cases: Mapping[str, Case], shared: set[str], fate: str) -> None:
+    missing = sorted(set(cases) - shared)
+    if missing:
+        more = ", ..." if len(missing) > _NAMED else ""
+        say(
+            f"note: {len(missing)} cases of the truth have no prediction and are {fate}: {', '.join(missing[:_NAMED])}{more}"
+        )
+
+
+def _common_grid(folders: Sequence[Folder]) -> Shape | None:
+    """The finest of the networks' grids, where all cover the same part of the head."""
+    ours = [one for one in folders if isinstance(one, Predictions)]
+    if len(ours) < len(folders) or len({(one.stretched, one.stretched or one.shape) for one in ours}) > 1:
+        return None
+    return max((one.shape for one in ours), key=math.prod)
+
+
+def _source(folder: Folder, found: Mapping[str, Path], case: str, coding: LabelSchema, grid: Shape | None) -> Source:
+    if isinstance(folder, PlainFolder):
+        return Source(label=folder.label, coding=coding, native=found.get(case))
+    return Source(
+        label=folder.label, coding=schema_named(folder.schema), native=found[case], cube=folder.cube(case) if grid else None,
+        geometry=Geometry.from_json(folder.cases[case]), shape=folder.shape,
+    )  # fmt: skip
+
+
+def _tell_left_out(schema: LabelSchema, rules: Rules) -> None:
+    without = [region for region in rules.regions if codings.values_of(schema, region) is None]
+    if without:
+        say(f"note: {', '.join(without)} of {rules.name} left out: the labels of {schema.name} do not have them")

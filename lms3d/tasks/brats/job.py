@@ -1,0 +1,179 @@
+"""Scoring one case: what a worker process is told, and the rows that it returns. Starts in a second: no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nibabel.affines import voxel_sizes
+
+from data.brats import frame
+from data.brats.case import Case, load_truth
+from data.brats.geometry import Geometry, Shape
+from data.brats.preprocess import to_native
+from data.brats.resample import resize
+from data.brats.schema import LabelSchema
+from lms3d.errors import InputError
+from lms3d.scoring import masks, scores
+from lms3d.scoring.columns import COLUMNS
+from lms3d.scoring.components import around
+from lms3d.scoring.pair import CasePair
+from lms3d.scoring.rules import RULES, Rules
+from lms3d.tasks.brats import codings, label_maps, plain_maps
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What one of the PREDICTIONS has of a case."""
+
+    label: str
+    coding: LabelSchema
+    """What its values mean."""
+    native: Path | None
+    """None: it is missing, and the rules penalise that."""
+    cube: Path | None = None
+    """On the network's grid; None where that is not compared."""
+    geometry: Geometry | None = None
+    """Where the network's grid lies; None for a plain folder, which has the grid of the files alone."""
+    shape: Shape | None = None
+    """Of the network's grid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One case."""
+
+    case: Case
+    schema: LabelSchema
+    """Of the truth. Itself, not its name: a worker may not know that of somebody's own."""
+    rules: str
+    sources: tuple[Source, ...]
+    geometry: Geometry | None
+    """Of the images, and where the grid lies in which all are compared; None for plain folders alone."""
+    grid: Shape | None
+    """In which all are compared; None where they have none in common."""
+
+
+def score_case(job: Job) -> list[Row]:
+    """The rows of one case, for every source, in every space that it has."""
+    return [row for source in job.sources for row in _Truth(job).score(source)]
+
+
+class _Truth:
+    """The truth of a case in every space, and the ceilings of resolutions, each worked out once."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.rules, self.schema = job, RULES[job.rules], job.schema
+        assert job.case.truth is not None  # a job is made of cases with a truth alone
+        grid = job.geometry
+        self.affine = np.array(grid.affine) if grid else plain_maps.affine_of(job.case.truth)
+        labels = (
+            load_truth(job.case, self.schema, grid.shape, self.affine) if grid else load_truth(job.case, self.schema)
+        )
+        assert labels is not None
+        self.labels = labels
+        self.ceilings: dict[tuple[object, ...], dict[str, float]] = {}
+
+    def score(self, source: Source) -> Iterator[Row]:
+        if source.native is None:
+            yield from _missing(source.label, self.job.case.id, self._shown, self.rules)
+            return
+        for space, found in self._found(source):
+            truth = self.labels if space == "native" else self.small
+            pair = _pair(found, source.coding, truth, self.schema, self.rules, tuple(voxel_sizes(self.affine)))
+            ceiling = self.ceiling(source, space) if source.geometry is not None else {}
+            for row in scores.score(pair, predictions=source.label, case=self.job.case.id, space=space):
+                yield row | ({scores.CEILING: ceiling[row["region"]]} if ceiling else {})
+
+    def _found(self, source: Source) -> Iterator[tuple[str, np.ndarray]]:
+        """(space, predicted label map)."""
+        assert source.native is not None
+        if source.geometry is None:
+            where = (self.labels.shape, self.affine)
+            yield "native", plain_maps.read(source.native, source.coding, *where, like=str(self.job.case.truth))
+            return
+        yield "native", self._own(source.native)
+        if source.cube is not None and self.job.grid is not None:
+            small, _ = label_maps.read_labels(source.cube)
+            yield "cube", resize(small, self.job.grid, "nearest")
+
+    def _own(self, path: Path) -> np.ndarray:
+        """What lms3d.predict wrote, on the grid of the images."""
+        geometry = self.job.geometry
+        assert geometry is not None
+        labels, affine = label_maps.read_labels(path)
+        if labels.shape != geometry.shape:
+            raise InputError(
+                f"{path}: found shape {labels.shape}; expected {geometry.shape} as in {self.job.case.truth}; predict "
+                "again with the same data"
+            )
+        frame.require_same(path, affine, np.array(geometry.affine), "the images")
+        return labels
+
+    @cached_property
+    def small(self) -> np.ndarray:
+        """The truth on the grid in which all are compared."""
+        assert self.job.geometry is not None
+        assert self.job.grid is not None
+        return resize(self.job.geometry.box.crop(self.labels), self.job.grid, "nearest")
+
+    def ceiling(self, source: Source, space: str) -> dict[str, float]:
+        """Region -> Dice of the truth on the network's grid, brought to `space` by nearest neighbour."""
+        key = (source.geometry, source.shape, space)
+        if key not in self.ceilings:
+            there, truth = self._there_and_back(source), self.labels
+            if space == "cube":
+                assert self.job.grid is not None
+                there, truth = resize(self._seen(source), self.job.grid, "nearest"), self.small
+            one, other = (codings.masks_of(labels, self.schema, self.rules.regions) for labels in (there, truth))
+            self.ceilings[key] = {region: masks.dice(one[region], other[region]) for region in other}
+        return self.ceilings[key]
+
+    def _seen(self, source: Source) -> np.ndarray:
+        """The truth as the network's grid holds it."""
+        assert source.geometry is not None
+        assert source.shape is not None
+        return resize(source.geometry.box.crop(self.labels), source.shape, "nearest")
+
+    def _there_and_back(self, source: Source) -> np.ndarray:
+        assert source.geometry is not None
+        return to_native(self._seen(source), source.geometry)
+
+    @property
+    def _shown(self) -> dict[str, float]:
+        """Scored region -> volume of the truth, ml."""
+        ml = float(np.prod(voxel_sizes(self.affine))) / 1000
+        found = codings.masks_of(self.labels, self.schema, self.rules.regions)
+        return {region: np.count_nonzero(mask) * ml for region, mask in found.items()}
+
+
+def _pair(
+    found: np.ndarray, coding: LabelSchema, truth: np.ndarray, schema: LabelSchema, rules: Rules,
+    spacing_mm: tuple[float, ...],
+) -> CasePair:  # fmt: skip
+    """Both label maps as masks, cut to what either of them holds: most of a head is background."""
+    margin = max([rules.dilation, *rules.dilation_of.values()]) + 1
+    box = around((found > 0) | (truth > 0), margin)
+    return CasePair(
+        codings.masks_of(found[box], coding, rules.needed), codings.masks_of(truth[box], schema, rules.needed),
+        spacing_mm=spacing_mm, rules=rules, grid=truth.shape,
+    )  # fmt: skip
+
+
+def _missing(label: str, case: str, truth_ml: dict[str, float], rules: Rules) -> Iterator[Row]:
+    """Rows of a case without a prediction: 0, and the penalty for distances (BraTS_evaluation 0.0.10)."""
+    penalty = 0.0 if rules.penalty_mm == "diagonal" else rules.penalty_mm
+    for region, volume in truth_ml.items():
+        row: Row = {"predictions": label, "case": case, "space": "native", "region": region}
+        row |= {name: penalty if COLUMNS[name].unit == "mm" else 0.0 for name in COLUMNS.names}
+        yield row | {
+            "truth_ml": volume,
+            "volume_difference_ml": volume,
+            "volume_difference": -1.0 if volume else np.nan,
+        }

@@ -1,0 +1,195 @@
+"""What brain tumour networks learn from: preprocessed cases, who trains and who validates, and how they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lms3d.config import TrainConfig
+from lms3d.console import Report as Progress
+from lms3d.console import say
+from lms3d.errors import InputError
+from lms3d.ranks.messages import sendable
+from lms3d.ranks.world import World
+from lms3d.tasks.task import chief_first
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from data.brats.cache import Cache
+    from data.brats.layouts import DataSet
+    from data.brats.normalise import Normalisation
+    from data.brats.preprocess import Preprocessing
+    from data.brats.presentation import Presentation
+    from data.brats.targets import Targets
+    from data.split import Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """See `lms3d.training.task.Material`."""
+
+    cache: Cache
+    targets: Targets
+    split: Split
+    normalisation: Normalisation
+    batch_size: int
+    validation_batch_size: int
+    seed: int
+    shown: Presentation
+    """How training samples are shown; of validation samples only the patch is."""
+    described: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def training_count(self) -> int:
+        return len(self.split.training)
+
+    @property
+    def validation_count(self) -> int:
+        return len(self.split.validation)
+
+    def training(self, first_sample: int, world: World) -> tf.data.Dataset:
+        from data.brats import pipeline
+
+        return pipeline.training_dataset(
+            self.cache, self.targets, self.split.training, self.normalisation, batch_size=self.batch_size,
+            seed=self.seed, first_sample=first_sample, rank=world.rank, size=world.size, shown=self.shown,
+        )  # fmt: skip
+
+    def validation(self, world: World) -> tf.data.Dataset:
+        from data.brats import pipeline
+
+        # A rank without a case of its own evaluates one that does not count.
+        share = world.share(self.split.validation) or self.split.validation[:1]
+        return pipeline.validation_dataset(
+            self.cache, self.targets, share, self.normalisation, batch_size=self.validation_batch_size,
+            patch=self.shown.patch,
+        )  # fmt: skip
+
+
+def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress) -> Material:
+    """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
+    from data import split
+    from data.brats import cache, layouts, normalise
+    from data.brats.definition import described
+    from data.brats.targets import targets_of
+    from data.phantoms import brains
+
+    folder = options.data
+    if folder is None:
+        say(f"No --data: using the embedded artificial brains in {brains.default_directory()} (made once)")
+        folder = world.from_chief(lambda: brains.write(brains.default_directory(), progress=progress))
+
+    def build() -> tuple[DataSet, Cache]:
+        found = layouts.find_cases(folder, labels=options.labels)
+        return found, cache.build(found.cases, found.schema, preprocessing(options), progress=progress)
+
+    for kind in (split.Split, normalise.PerCase, normalise.Global):
+        sendable(kind)
+    found, volumes = chief_first(world, build)
+    say(f"{len(found.cases)} cases of {found.layout}, labels of {found.schema.name}")
+    if volumes.skipped:
+        say(
+            f"note: {len(volumes.skipped)} cases are left out, as data.prepare was asked to: {volumes.directory / 'skipped.csv'}"
+        )
+    if options.box and (cut := volumes.cut_off()):
+        say(
+            f"note: {len(cut)} of {len(volumes.ids)} brains do not fit into --box, such as {cut[0]}: what lies outside is lost"
+        )
+    parts = world.from_chief(lambda: _split(options, run_dir, resuming, found, volumes))
+    normalisation = world.from_chief(lambda: normalise.fit(options.normalisation, volumes, parts.training))
+    return Material(
+        cache=volumes, targets=targets_of(options.targets, volumes.schema), split=parts, normalisation=normalisation,
+        batch_size=options.batch_size, validation_batch_size=options.validation_batch_size or options.batch_size,
+        seed=options.seed, shown=_presentation(options),
+        described={
+            "data": {"fingerprint": volumes.fingerprint, "schema": volumes.schema.name, "cases": len(volumes.ids)},
+            "labels": described(volumes.schema),
+            "normalisation": normalisation.to_json(),
+        },
+    )  # fmt: skip
+
+
+def preprocessing(options: TrainConfig) -> Preprocessing:
+    """What the options ask to be done to every case."""
+    from data.brats.preprocess import Preprocessing
+
+    a, b, c = options.volume_shape()
+    return Preprocessing(shape=(a, b, c), stretched=options.box is None, n4=options.n4, anti_alias=options.anti_alias)
+
+
+def targets(options: TrainConfig, material: Material | None) -> Targets:
+    """Those of the data, or of the schema that the options name; else of the usual three labels."""
+    from data.brats.schema import schema_named
+    from data.brats.targets import targets_of
+
+    if material is not None:
+        return material.targets
+    return targets_of(options.targets, schema_named(options.labels or "brats2021"))
+
+
+def _presentation(options: TrainConfig) -> Presentation:
+    from data.brats.distortions import check_names
+    from data.brats.presentation import Presentation
+
+    patch = (options.patch,) * 3 if options.patch else None
+    symmetries = options.symmetries if options.augment else "none"
+    return Presentation(symmetries=symmetries, distortions=check_names(options.distort), patch=patch)
+
+
+def _split(options: TrainConfig, run_dir: Path, resuming: bool, found: DataSet, volumes: Cache) -> Split:
+    """The run's own split, the one that was given, or a new one; kept with the run."""
+    from data import split
+    from lms3d.training import run_folder
+
+    if resuming:
+        run_folder.check_data(run_dir, volumes.fingerprint)
+        parts = split.load(run_dir / "split.json")
+    elif options.split:
+        parts = split.load(options.split)
+        split.require_undivided(parts, found.patients, options.split)
+        if unknown := sorted({*parts.training, *parts.validation} - set(volumes.ids)):
+            raise InputError(f"--split {options.split} names case {unknown[0]}, which is not in {options.data}")
+    elif options.folds:
+        parts = _fold(options, found, volumes)
+    else:
+        parts = _split_of_the_start(options, volumes) or split.make(
+            volumes.ids, options.seed, options.validation_fraction, patients=found.patients
+        )
+    _require_unseen(options, parts)
+    split.save(parts, run_dir / "split.json")
+    return parts
+
+
+def _split_of_the_start(options: TrainConfig, volumes: Cache) -> Split | None:
+    """That of the run which this one starts from, where it is of the same cases."""
+    from data import split
+
+    path = options.start_from / "split.json" if options.start_from else None
+    if path is None or not path.is_file():
+        return None
+    parts = split.load(path)
+    return parts if {*parts.training, *parts.validation} == set(volumes.ids) else None
+
+
+def _require_unseen(options: TrainConfig, parts: Split) -> None:
+    """InputError where a case validates that the weights have been trained on."""
+    from data import split
+
+    path = options.start_from / "split.json" if options.start_from else None
+    if path is not None and path.is_file() and (seen := sorted(set(split.load(path).training) & set(parts.validation))):
+        raise InputError(
+            f"--start-from {options.start_from}: its weights have seen {seen[0]} ({len(seen)} cases in all), which would validate "
+            f"here; add --split {path}, or start from another run"
+        )
+
+
+def _fold(options: TrainConfig, found: DataSet, volumes: Cache) -> Split:
+    """The fold that the options name. Its seed is always the same one: runs of other seeds share the folds."""
+    from data import split
+
+    assert options.folds is not None
+    patients = {case_id: found.patients[case_id] for case_id in volumes.ids}
+    return split.folds(patients, found.grades, options.folds, seed=0)[options.fold]

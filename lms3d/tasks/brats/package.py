@@ -1,0 +1,76 @@
+"""What a package of a brain scan network says: modalities, labels in full, what the outputs are, how intensities are scaled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data.brats import layouts, normalise
+from data.brats.definition import described, restored
+from data.brats.normalise import Normalisation
+from data.brats.schema import CHANNELS, SCHEMAS, LabelSchema
+from data.brats.targets import targets_of
+from lms3d.config import TrainConfig
+from lms3d.errors import InputError
+
+
+def packaged(run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) -> dict[str, Any]:
+    """See `lms3d.tasks.task.Task.packaged`."""
+    schema = _schema(run_dir, options, content)
+    try:
+        scaled = normalisation(content.get("normalisation"))
+    except ValueError as error:
+        raise InputError(f"{run_dir / 'config.json'}: {error}; train again") from None
+    return {
+        "channels": list(CHANNELS),
+        "outputs": list(targets_of(options.targets, schema).names),
+        "labels": described(schema),
+        "normalisation": scaled.to_json(),
+    }
+
+
+def unpacked(said: Mapping[str, Any], options: TrainConfig, where: str) -> dict[str, Any]:
+    """See `lms3d.tasks.task.Task.unpacked`."""
+    schema = restored(said.get("labels"), where=where)
+    names = list(targets_of(options.targets, schema).names)
+    for name, expected in (("outputs", names), ("channels", list(CHANNELS))):
+        if said.get(name) != expected:
+            raise ValueError(f"found {name} {str(said.get(name))[:80]}, expected {expected}")
+    scaled = normalisation(said.get("normalisation")).to_json()
+    if scaled["kind"] != options.normalisation:
+        raise ValueError(f"found figures of --normalisation {scaled['kind']}, expected {options.normalisation}")
+    return {"labels": dict(said["labels"]), "normalisation": scaled}
+
+
+def normalisation(value: Any) -> Normalisation:
+    """The normalisation that config.json or a package describes. ValueError for anything that cannot be applied."""
+    try:
+        found = normalise.from_json(value)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ValueError(
+            f"found normalisation {str(value)[:80]}, expected mean and std of the training images"
+        ) from None
+    if isinstance(found, normalise.Global):
+        right = len(found.mean) == len(found.std) == len(CHANNELS) and min(found.std) > 0
+        if not (right and all(map(math.isfinite, (*found.mean, *found.std)))):
+            raise ValueError(
+                f"found normalisation {str(value)[:80]}, expected {len(CHANNELS)} means and deviations above 0"
+            )
+    return found
+
+
+def _schema(run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) -> LabelSchema:
+    """Of the labels that the run has learnt: config.json has them; of earlier runs their name alone, or the data tells."""
+    if "labels" in content:
+        return restored(content["labels"], where=str(run_dir / "config.json"))
+    name = content.get("data", {}).get("schema") or options.labels
+    if name in SCHEMAS:
+        return SCHEMAS[name]
+    if options.data is None or not options.data.exists():
+        raise InputError(
+            f"{run_dir / 'config.json'}: found no description of the labels{f' {name}' if name else ''}, which earlier versions "
+            f"left to the data, and no data at {options.data}; expected one of them; put the data back"
+        )
+    return layouts.find_cases(options.data, labels=options.labels, require_truth=False).schema

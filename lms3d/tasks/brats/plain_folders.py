@@ -1,0 +1,84 @@
+"""Anyone's predictions: a folder of NIfTI label maps on the grid of the truth, matched to its cases by name.
+
+<case>.nii.gz                       nnU-Net
+<case>_seg.nii.gz, <case>/<case>_seg.nii.gz, or any other name with the case in it or in its folder's    MONAI
+<anything>00000-000.nii.gz          a submission to the challenge: the end of the case's name is enough
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from data import pseudonyms
+from lms3d.errors import InputError
+
+_ENDINGS = (".nii.gz", ".nii")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainFolder:
+    """Label maps without a word on where they come from."""
+
+    directory: Path
+    label: str
+    files: tuple[Path, ...]
+
+    def matched(self, cases: Iterable[str]) -> dict[str, Path]:
+        """Case id -> its file. InputError where two files, or two cases, could be meant."""
+        ids = sorted(cases)
+        found: dict[str, list[Path]] = defaultdict(list)
+        ends = _unique_ends(ids)
+        for path in self.files:
+            case = _case_of(path.relative_to(self.directory), ids, ends, path)
+            if case is not None:
+                found[case].append(path)
+        for case, paths in found.items():
+            if len(paths) > 1:
+                raise InputError(
+                    f"{paths[1]}: found a second file of case {case}, beside {paths[0].name}; expected one label map for "
+                    "each case; take the others out of the folder"
+                )
+        return {case: paths[0] for case, paths in found.items()}
+
+
+def load(path: Path) -> PlainFolder | None:
+    """The label maps below `path`; None where there is none."""
+    files = sorted(one for one in path.rglob("*.nii*") if _stem(one.name) and not one.name.startswith("."))
+    for one in files:
+        pseudonyms.know_path(one, path)
+        pseudonyms.know_path(one.parent, path)
+        pseudonyms.know([one.name], "file")
+    return PlainFolder(directory=path, label=path.resolve().name, files=tuple(files)) if files else None
+
+
+def _stem(name: str) -> str | None:
+    return next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), None)
+
+
+def _case_of(relative: Path, ids: list[str], ends: Mapping[str, str], path: Path) -> str | None:
+    """The case with the longest id in the file's name, else in the names of its folders, else by the end of its id."""
+    stem = _stem(relative.name) or ""
+    for text in (stem, *reversed(relative.parts[:-1])):
+        inside = [one for one in ids if re.search(rf"(?<![A-Za-z0-9]){re.escape(one)}(?![A-Za-z0-9])", text)]
+        longest = [one for one in inside if len(one) == max(map(len, inside))]
+        if len(longest) > 1:
+            raise InputError(
+                f"{path}: found a name that fits cases {longest[0]} and {longest[1]}; expected that of one case; rename it"
+            )
+        if longest:
+            return longest[0]
+    end = re.search(r"(\d+(?:-\d+)?)(?:[_-]seg)?$", stem)
+    return ends.get(end[1]) if end else None
+
+
+def _unique_ends(ids: list[str]) -> dict[str, str]:
+    """The digits that a case's name ends with, such as 00000-000 -> case; without those that several share."""
+    owners: dict[str, list[str]] = defaultdict(list)
+    for case in ids:
+        if end := re.search(r"\d+(?:-\d+)?$", case):
+            owners[end[0]].append(case)
+    return {end: cases[0] for end, cases in owners.items() if len(cases) == 1}

@@ -1,0 +1,192 @@
+"""What `lms3d.evaluate` writes of the scores of label maps: CSV files, figures, and report.html with all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from data import pseudonyms
+from data.brats.case import load_images, load_truth
+from data.brats.schema import CHANNELS
+from lms3d import files
+from lms3d.scoring import comparisons, page, scores, statistics, strata, tables
+from lms3d.scoring.columns import COLUMNS, HEADLINE
+from lms3d.scoring.figures import box_plot, mosaic, paired
+from lms3d.scoring.page import Section
+from lms3d.tasks.brats import codings, job, plain_maps
+from lms3d.tasks.brats.inputs import Plan
+
+MODALITY = "flair"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All rows, and how to show them."""
+
+    found: pd.DataFrame
+    """Of every single prediction."""
+    groups: Mapping[str, Sequence[str]]
+    """Group of models -> labels of its predictions."""
+    rules: str = ""
+    note: str = ""
+    title: str = ""
+    margin: float = 0.01
+
+    @property
+    def units(self) -> dict[str, Sequence[str]]:
+        """What is compared: groups, and the predictions that are in none."""
+        grouped = {label for labels in self.groups.values() for label in labels}
+        alone = [label for label in self.found["predictions"].unique() if label not in grouped]
+        return {**{label: [label] for label in alone}, **self.groups}
+
+    @cached_property
+    def of_units(self) -> pd.DataFrame:
+        """Rows of the units: of a group the mean over its models, case by case."""
+        if not self.groups:
+            return self.found
+        unit_of = {label: unit for unit, labels in self.units.items() for label in labels}
+        return scores.average_over_models(self.found, unit_of)
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """`scores.summarise` of the units; intervals of groups are over cases and seeds."""
+        summary = scores.summarise(self.of_units)
+        for at, row in summary.iterrows():
+            labels = self.units[row["predictions"]]
+            if len(labels) > 1:
+                values = comparisons.matrix(self.found, labels, space=row["space"], region=row["region"]).to_numpy()
+                summary.loc[at, ["low", "high"]] = statistics.interval_of_mean(values)
+        return summary
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        return scores.spread_of_all(self.of_units)
+
+    @cached_property
+    def strata(self) -> pd.DataFrame:
+        return strata.table(self.of_units)
+
+    def csv_files(self, output: Path) -> list[Path]:
+        """scores.csv, summary.csv, metrics.csv, strata.csv, comparison.csv where there are several, and summary.md."""
+        parts = {
+            "scores": self.found, "summary": self.summary, "metrics": self.metrics,
+            "strata": self.strata, "comparison": self.comparison,
+        }  # fmt: skip
+        written = []
+        for name, table in parts.items():
+            if len(table):
+                written.append(output / f"{name}.csv")
+                tables.write_csv(table.assign(rules=self.rules) if self.rules else table, written[-1])
+        written.append(output / "summary.md")
+        files.write_text(written[-1], scores.to_markdown(self.summary, self.note))
+        return written
+
+    @cached_property
+    def comparison(self) -> pd.DataFrame:
+        """In native space where there is one."""
+        space = "native" if (self.found["space"] == "native").any() else "cube"
+        return comparisons.table(self.found, self.units, margin=self.margin, space=space)
+
+    def figures(self, output: Path) -> list[Path]:
+        """Box plots of each column that has one, and the paired differences."""
+        written = []
+        for name in COLUMNS.names:
+            for space in COLUMNS[name].spaces if COLUMNS[name].box_plot else ():
+                if (self.found["space"] == space).any():
+                    heading = f"{self.title}, {space} space" if self.title and name == HEADLINE else ""
+                    path = output / f"{name}_{space}.png"
+                    written += box_plot.draw(self.of_units, space, path, column=name, title=heading)
+        table = self.comparison
+        if len(table):
+            written += paired.draw(self.found, table, self.units, output / "paired.png", margin=self.margin)
+        return written
+
+    def page(self, output: Path, written: Sequence[Path]) -> Path:
+        """report.html, with the figures among `written`."""
+        shown = {path.stem: path for path in written if path.suffix == ".png"}
+        pictures = [page.figure(path, name.replace("_", " ")) for name, path in shown.items() if name not in _ELSEWHERE]
+        parts = {
+            "Summary": [page.text(_SUMMARY), _table(self.summary)],
+            "Figures": pictures,
+            "Comparison": [page.text(_COMPARISON), _table(self.comparison)] if len(self.comparison) else [],
+            "By tumour size": [page.text(_STRATA), _table(self.strata)] if len(self.strata) else [],
+            "Worst cases": [page.figure(shown["worst"], _WORST)] if "worst" in shown else [],
+            "Cases": [_table(self.found)],
+            "All metrics": [page.text(_METRICS), _table(self.metrics)],
+        }
+        if "paired" in shown:
+            parts["Comparison"].append(page.figure(shown["paired"], _PAIRED))
+        sections = [Section(title, part) for title, part in parts.items() if part]
+        page.write(output / "report.html", self.title or "Segmentation scores", self.note, sections)
+        return output / "report.html"
+
+
+_ELSEWHERE = ("worst", "paired")  # figures that have a section of their own
+
+
+def _table(frame: pd.DataFrame) -> str:
+    """With the titles and decimals of the metric columns."""
+    titles: dict[str, str] = {}
+    decimals = {"both_empty": 0, "n": 0, "cases": 0, "p": 4, "p_holm": 4}
+    for name in COLUMNS.names:
+        titles |= {name: COLUMNS[name].title, f"mean_{name}": f"mean {COLUMNS[name].title}"}
+        decimals |= {key: COLUMNS[name].decimals for key in (name, f"mean_{name}") if key not in decimals}
+    return page.table(frame, titles=titles, decimals=decimals)
+
+
+_SUMMARY = (
+    "Dice: mean, 95 % bootstrap interval (over cases; of a group over cases and seeds), spread. mean empty counted and left out: "
+    "cases in which a region is empty in truth and prediction count as 1, or not at all; both empty: how many there are. Ceiling: "
+    "what the truth itself would score at the resolution of the predictions. All other columns are means."
+)
+_COMPARISON = (
+    "Second minus first, the same cases. p: Wilcoxon's signed-rank test, corrected over the regions after Holm. Equal: the 90 % "
+    "interval lies within the margin."
+)
+_PAIRED = "Dots: cases; bar: 95 % interval of the mean; band: margin within which both count as equal."
+_STRATA = "Thirds of the cases by the volume of their true enhancing tumour."
+_WORST = "The cases with the lowest mean Dice over regions; full lines: truth, broken lines: prediction."
+_METRICS = "Every metric; empty: how regions that are empty in truth and prediction count."
+
+
+def write(report: Report, output: Path, *, plan: Plan | None = None, worst: int = 0) -> list[Path]:
+    """Everything of `report` into `output`; returns the files. plan: to show the `worst` cases of it."""
+    written = [*report.csv_files(output), *report.figures(output)]
+    if plan is not None and worst:
+        tiles = _worst(report.found, plan, worst)
+        if tiles:
+            heading = f"The {len(tiles)} worst of {report.found['case'].nunique()} cases"
+            written.append(mosaic.draw(tiles, output / "worst.png", title=heading, modality=MODALITY.upper()))
+    return [report.page(output, written), *written]
+
+
+def _worst(found: pd.DataFrame, plan: Plan, count: int) -> list[mosaic.Tile]:
+    """Of all predictions, those with the lowest mean Dice over regions; cases without a prediction or images are not shown."""
+    native = found[found["space"] == "native"]
+    means = native.groupby(["predictions", "case"])[HEADLINE].mean().dropna().sort_values(kind="stable")
+    jobs = {pseudonyms.of(one.case.id): one for one in plan.jobs}
+    tiles: list[mosaic.Tile] = []
+    for (label, case), dice in means.items():
+        source = next(one for one in jobs[case].sources if one.label == label)
+        if source.native is not None and jobs[case].case.images and len(tiles) < count:
+            tiles.append(_tile(jobs[case], source, plan, f"{label}, {case}: {dice:.3f}"))
+    return tiles
+
+
+def _tile(one: job.Job, source: job.Source, plan: Plan, title: str) -> mosaic.Tile:
+    images, affine = load_images(one.case)
+    image = np.ascontiguousarray(images[..., CHANNELS.index(MODALITY)])
+    truth = load_truth(one.case, plan.schema, image.shape, affine)
+    assert truth is not None  # a job has one
+    assert source.native is not None
+    found = plain_maps.read(source.native, source.coding, image.shape, affine, like="the images")
+    regions = ("WT", "TC", "ET")
+    return mosaic.Tile(
+        image=image, truth=codings.masks_of(truth, plan.schema, regions),
+        prediction=codings.masks_of(found, source.coding, regions), title=title,
+    )  # fmt: skip

@@ -1,0 +1,35 @@
+"""Our predictions as a challenge wants them: one folder, <case>.nii.gz each, uint8, with the header of the case's own images.
+
+Written again from the native label maps: shape, affine, qform and sform with their codes, and units as in the input.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from data.brats.layouts import find_cases
+from lms3d import files
+from lms3d.console import Report as Progress
+from lms3d.errors import InputError
+from lms3d.tasks.brats import label_maps
+from lms3d.tasks.brats.label_maps import Predictions
+
+
+def write(predictions: Predictions, directory: Path, *, data: str | None = None, progress: Progress) -> list[Path]:
+    """Every case of `predictions` into `directory`; returns the files. data: the data set, where it has been moved."""
+    files.writable_folder(directory, "--submission")
+    cases, _ = find_cases(data or predictions.data, labels=predictions.schema, require_truth=False)
+    images = {case.id: case.files[0] for case in cases}
+    written = []
+    for done, case in enumerate(predictions.cases):
+        progress(done, len(predictions.cases), "writing the submission")
+        if case not in images:
+            raise InputError(
+                f"{data or predictions.data}: found no case {case}; expected the images that were predicted; name their "
+                "folder with --truth"
+            )
+        labels, _ = label_maps.read_labels(predictions.native(case))
+        written.append(directory / f"{case}.nii.gz")
+        label_maps.write_like(labels, images[case], written[-1])
+    progress(len(predictions.cases), len(predictions.cases), "writing the submission")
+    return written

@@ -1,0 +1,139 @@
+"""model.json: all that prediction needs to know of a run, and where it comes from.
+
+    format, format_version    "lms3d package", 1
+    task, options             what was learnt, and the options of `TrainConfig` that change a prediction
+    meaning                   what the outputs mean and how samples are prepared: see `Task.packaged`
+    network                   input_shape (D, H, W, C) or (H, W, 3), outputs, build options, [path, shape] of each weight
+    provenance                versions, command, seed, data, best epoch: for the reader; nothing depends on it
+
+Options of the machine (memory limit, swap folder, data folder) are left out: those of the machine that predicts count.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lms3d.config import PRECISIONS, TrainConfig
+from lms3d.errors import InputError
+from lms3d.tasks import TASKS, task_of
+from lms3d.tasks.packages.archive import FORMAT, VERSION
+from lms3d.tasks.task import Task
+
+PREDICTING = (
+    "model", "resolution", "box", "patch", "targets", "labels", "anti_alias", "normalisation", "n4", "precision",
+)  # fmt: skip
+"""Options that change a prediction. A task leaves out those that it refuses."""
+LARGEST_SIDE = 2048
+_STEP = 16
+_SIDES = 3  # of a box
+
+
+def options_of(task: Task) -> list[str]:
+    """The options that a package of this task says."""
+    return [name for name in PREDICTING if name not in task.choices.refused]
+
+
+def describe(
+    run_dir: Path, options: TrainConfig, content: Mapping[str, Any], said: Mapping[str, Any],
+    weights: Mapping[str, np.ndarray], build_options: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """model.json of a run. said: see `Task.packaged`. weights: path -> array."""
+    task, values = task_of(options), options.to_json()
+    return {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "task": options.task,
+        "options": {name: values[name] for name in options_of(task)},
+        "meaning": dict(said),
+        "network": {
+            "input_shape": input_shape(options, task, said),
+            "outputs": len(said["outputs"]),
+            "options": dict(build_options),
+            "weights": [[path, list(array.shape)] for path, array in weights.items()],
+        },
+        "provenance": {
+            "versions": content.get("versions"),
+            "command": _without_folders(content.get("command", [])),
+            "seed": options.seed,
+            "data": {name: value for name, value in content.get("data", {}).items() if name != "shards"},
+            "best": best_epoch(run_dir / "history.csv"),
+        },
+    }
+
+
+def input_shape(options: TrainConfig, task: Task, said: Mapping[str, Any]) -> list[int]:
+    """Of what the network takes at once, without the batch."""
+    return [*options.sample_shape(task.axes), len(said["channels"])]
+
+
+def options_from(model: Mapping[str, Any]) -> TrainConfig:
+    """The options in a model.json, as those of a run on this machine. ValueError or InputError for what no run can have."""
+    task = TASKS[_of(str, model, "task")]
+    values, names = _of(dict, model, "options"), options_of(task)
+    if sorted(values) != sorted(names):
+        raise ValueError(
+            f"found options {', '.join(sorted(map(str, values)))[:200]}, expected {', '.join(sorted(names))}"
+        )
+    for name, value in values.items():
+        if not _possible(task, name, value):
+            raise ValueError(f"found option {name} {str(value)[:60]!r}, which no run can have")
+    here = TrainConfig(**{**task.choices.defaults, "task": model["task"]})
+    return TrainConfig.from_json({**here.to_json(), **values})
+
+
+def _possible(task: Task, name: str, value: Any) -> bool:
+    """Whether a run can have this value of an option."""
+    if name in ("resolution", "patch", "box"):
+        sides = value if name == "box" and isinstance(value, list) and len(value) == _SIDES else [value]
+        return (value is None and name != "resolution") or all(map(_is_side, sides))
+    if name in ("anti_alias", "n4"):
+        return isinstance(value, bool)
+    if name == "labels":
+        return value is None or isinstance(value, str)
+    among = {"model": task.choices.models, "targets": ("labels", "regions"), "normalisation": ("case", "global")}
+    return isinstance(value, str) and value in among.get(name, PRECISIONS)
+
+
+def _is_side(value: Any) -> bool:
+    return type(value) is int and _STEP <= value <= LARGEST_SIDE and value % _STEP == 0
+
+
+def _of(kind: type, values: Mapping[str, Any], name: str) -> Any:
+    if not isinstance(value := values.get(name), kind):
+        raise ValueError(f"found {name} {str(value)[:60]!r}, expected {kind.__name__}")
+    return value
+
+
+def best_epoch(path: Path) -> dict[str, Any] | None:
+    """The row of history.csv whose weights were kept: epoch, epochs in all, and validation scores. None without one."""
+    if not path.is_file():
+        return None
+    try:
+        with path.open(newline="") as stream:
+            rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(stream)]
+        best = min((row for row in rows if math.isfinite(row["val_loss"])), key=lambda row: row["val_loss"])
+        scores = {name: value for name, value in best.items() if name.startswith("val_") and math.isfinite(value)}
+        return {"epoch": int(best["epoch"]), "epochs": len(rows), **scores}
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        raise InputError(
+            f"{path}: found a table that cannot be used ({error}); expected one row per epoch; restore it or remove it"
+        ) from None
+
+
+def _without_folders(command: Any) -> list[str]:
+    """The command with the last part of each absolute path: where things lay on a machine is nobody else's business."""
+    shown = []
+    for word in map(str, command):
+        option, equals, value = word.partition("=")
+        shown.append(option + equals + _name(value) if word.startswith("--") and equals else _name(word))
+    return shown
+
+
+def _name(word: str) -> str:
+    return Path(word).name if word.startswith(("/", "~")) else word

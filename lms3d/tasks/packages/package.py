@@ -1,0 +1,120 @@
+"""A run made into a package, and a package opened as if it were a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lms3d import config
+from lms3d.config import TrainConfig
+from lms3d.errors import InputError
+from lms3d.files import writable_folder
+from lms3d.tasks import inference, task_of
+from lms3d.tasks.packages import archive, description, network
+from lms3d.tasks.packages.archive import Content
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A package, checked: all that `lms3d.predict` needs."""
+
+    trained: TrainConfig
+    content: Mapping[str, Any]
+    """See `Task.unpacked`."""
+    load: partial[Any]
+    """Builds the network and gives it its weights; TensorFlow must run."""
+
+
+def require_run(run_dir: Path) -> None:
+    """InputError for anything but a run with weights; needs no TensorFlow."""
+    config.load(run_dir)
+    inference.require_weights(run_dir)
+
+
+def target(run_dir: Path, given: Path | None) -> Path:
+    """The file to write. InputError for a folder, and for a file that is no package."""
+    path = given or run_dir / f"{run_dir.resolve().name}{archive.SUFFIX}"
+    if path.is_dir() or (path.exists() and not archive.is_package(path)):
+        what = "a folder" if path.is_dir() else "a file that is no package"
+        raise InputError(f"--output {path}: found {what}; expected a new file, or a package to replace; name another")
+    writable_folder(path.parent, "--output")
+    return path
+
+
+def make(run_dir: Path) -> Content:
+    """The package of a run. TensorFlow must run. InputError for a run that is damaged, unfinished or of an unknown network."""
+    trained, content = config.load(run_dir)
+    said = task_of(trained).packaged(run_dir, trained, content)
+    saved = run_dir / "best.keras"
+    model = inference.load_model(saved)
+    try:
+        weights = network.weights_of(model)
+        options = network.build_options(trained.model, {path: array.shape for path, array in weights.items()})
+        shape = description.input_shape(trained, task_of(trained), said)
+        heads = (
+            {"separate_heads": True} if trained.deep_supervision else {}
+        )  # what training alone needs is not packaged
+        rebuilt = network.built(trained.model, shape, len(said["outputs"]), weights, trained.precision, **heads)
+        network.require_same_layers(model, rebuilt)
+    except ValueError as error:
+        raise InputError(
+            f"{saved}: found a network that this version cannot build from its name, {trained.model} ({error}); expected a run of "
+            "a registered network; predict from the run itself"
+        ) from None
+    told = description.describe(run_dir, trained, content, said, weights, options)
+    return Content(model=told, weights=list(weights.values()))
+
+
+def open_package(path: Path) -> Opened:
+    """Reads and checks a package; builds nothing yet. InputError, in one line, for one that cannot be used."""
+    content = archive.read(path)
+    try:
+        trained = description.options_from(content.model)
+        said = content.model.get("meaning")
+        if not isinstance(said, dict):
+            raise ValueError("found no description of its outputs")
+        unpacked = task_of(trained).unpacked(said, trained, str(path))
+        weights = _named(content)
+        told = content.model["network"]
+        shape = description.input_shape(trained, task_of(trained), said)
+        if (told.get("input_shape"), told.get("outputs")) != (shape, len(said["outputs"])):
+            raise ValueError(f"found input {told.get('input_shape')} for options that say {shape}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unusable(path, error) from None
+    load = partial(_load, path, trained, shape, len(said["outputs"]), weights, told.get("options"))
+    return Opened(trained=trained, content=unpacked, load=load)
+
+
+def _named(content: Content) -> dict[str, Any]:
+    """Path -> array. ValueError where model.json lists others."""
+    listed = content.model["network"]["weights"]
+    found = [list(array.shape) for array in content.weights]
+    if [shape for _, shape in listed] != found or len({str(path) for path, _ in listed}) < len(listed):
+        raise ValueError("found other weights than model.json lists")
+    return {str(path): array for (path, _), array in zip(listed, content.weights, strict=True)}
+
+
+def _load(path: Path, trained: TrainConfig, shape: list[int], outputs: int, weights: dict[str, Any], told: Any) -> Any:
+    """The network. InputError where the weights are not those of its name; DoesNotFit where they alone need too much memory."""
+    import tensorflow as tf
+
+    try:
+        options = network.build_options(trained.model, {name: array.shape for name, array in weights.items()})
+        if options != told:
+            raise ValueError(f"found build options {str(told)[:80]}, expected {options} by its weights")
+        return network.built(trained.model, shape, outputs, weights, trained.precision)
+    except tf.errors.ResourceExhaustedError:
+        raise inference.weights_do_not_fit(path) from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _unusable(path, error) from None
+
+
+def _unusable(path: Path, error: Exception) -> InputError:
+    text = " ".join(str(error).split())
+    return InputError(
+        f"{path}: found a package that cannot be used ({text.removeprefix(f'{path}: ')}); expected what "
+        "`python -m lms3d.package` writes; make it again"
+    )

@@ -1,0 +1,119 @@
+"""Training at rising resolutions: each stage is a run of its own, and the next one starts from its best weights.
+
+    RUN_DIR/stages/64/    a whole run folder at 64^3 -> RUN_DIR/stages/96/ -> RUN_DIR
+
+The networks are fully convolutional: weights of one resolution are weights of any. A coarse stage sees many more cases in the same
+time. A run that was stopped in a stage goes on there; stages that are done are left alone.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lms3d import config, console
+from lms3d.config import FREE_ON_RESUME, TrainConfig
+from lms3d.errors import InputError
+from lms3d.ranks.elastic import Memory
+from lms3d.ranks.world import World
+from lms3d.training import checkpoint, demo, needs, run_folder, run_state
+from lms3d.training import session as training
+from lms3d.training.session import Session
+from lms3d.training.task import Task
+
+FOLDER = "stages"
+
+
+def train_all(session: Session, task: Task, world: World, memory: Memory | None) -> None:
+    """The stages of a run one after another, and then the run itself."""
+    session = replace(session, options=needs.with_demonstration_limit(session.options, task))
+    if session.options.stages and memory is not None:
+        raise InputError(
+            "--stages: not with --elastic, which keeps one run in memory; train the stages first, then --start-from"
+        )
+    if memory is not None:
+        training.train(session, task, world, memory)
+        return
+    following = _parts(session) if world.is_chief else iter(())
+    again = False
+    while (part := world.from_chief(lambda: next(following, None))) is not None:
+        if again:
+            _forget()
+        training.train(part, task, world, None, again=again)
+        again = True
+
+
+def _parts(session: Session) -> Iterator[Session]:
+    """The sessions of the stages that are not done, then that of the run itself. Each is made when the one before has ended."""
+    if session.resuming:  # the run itself has begun, so its stages are done
+        yield session
+        return
+    start = session.options.start_from
+    for resolution, epochs in _planned(session):
+        stage = _stage(session, resolution, epochs, start)
+        start = stage.run_dir
+        if not _done(stage):
+            console.say(f"Stage at {resolution}^3, in {stage.run_dir}")
+            run_folder.announce(session.run_dir, session.options, session.arguments)
+            yield stage
+    yield replace(session, options=replace(session.options, start_from=start))
+
+
+def _stage(session: Session, resolution: int, epochs: int | None, start: Path | None) -> Session:
+    run_dir = session.run_dir / FOLDER / str(resolution)
+    options = replace(
+        session.options, resolution=resolution, box=None, patch=None, epochs=epochs, stages=(), start_from=start
+    )
+    resuming = bool(checkpoint.generations(run_dir))
+    if resuming:
+        options = _as_begun(run_dir, options)
+    share = demo.STAGES[resolution] if session.demonstrating and epochs is None else 1.0
+    return replace(
+        session,
+        options=options,
+        run_dir=run_dir,
+        resuming=resuming,
+        profile=None,
+        whole=session.run_dir,
+        time_share=share,
+    )
+
+
+def _as_begun(run_dir: Path, options: TrainConfig) -> TrainConfig:
+    """The options that the stage was begun with, epochs included. InputError where those of now would learn something else."""
+    stored, _ = config.load(run_dir)
+    before = stored.to_json()
+    for name, value in options.to_json().items():
+        if name not in FREE_ON_RESUME | {"stages"} and before[name] != value and value is not None:
+            option = "--" + name.replace("_", "-")
+            raise InputError(
+                f"{run_dir}: found a stage with {option} {before[name]}; expected {value}; use another --output"
+            )
+    lengths = {name: getattr(stored, name) for name in ("epochs", "steps_per_epoch", "validation_steps")}
+    return replace(options, **lengths)
+
+
+def _done(stage: Session) -> bool:
+    found = run_state.read(stage.run_dir) if stage.resuming else None
+    if found is None:
+        return False
+    state = found[0].state
+    return state.stopped_early or (stage.options.epochs is not None and state.position.epoch >= stage.options.epochs)
+
+
+def _planned(session: Session) -> Sequence[tuple[int, int | None]]:
+    """The stages that were asked for, or those of a demonstration at a high resolution."""
+    options = session.options
+    if options.stages or not session.demonstrating or options.task != TrainConfig.task or options.patch:
+        return options.stages
+    return tuple((lower, None) for lower in demo.STAGES if lower < min(options.volume_shape()))
+
+
+def _forget() -> None:
+    """The network of the stage before and its data go before the next one is made."""
+    import keras
+
+    keras.backend.clear_session()
+    gc.collect()

@@ -1,0 +1,137 @@
+"""Equal to independent implementations: their numbers, made by golden/make.py, and surface-distance itself."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import surface_distance
+
+from lms3d.scoring import columns, surfaces
+from lms3d.scoring.pair import CasePair, RegionPair
+from lms3d.scoring.rules import RULES
+from tests.lms3d.scoring.golden import pairs
+
+GOLDEN = json.loads((Path(__file__).parent / "golden/golden.json").read_text())
+ADULT = {"WT": (1, 2, 3), "TC": (1, 3), "ET": (3,), "NETC": (1,), "SNFH": (2,), "RC": (4,)}
+PEDIATRIC = {"WT": (1, 2, 3, 4), "TC": (1, 2, 3), "ET": (1,), "NETC": (2,), "CC": (3,), "ED": (4,)}
+MILLIMETRE = (1.0, 1.0, 1.0)
+_2026 = {"gli": "brats2026-gli", "ped": "brats2026-ped", "mets": "brats2026-met"}
+
+
+def region_pair(prediction, truth, spacing=MILLIMETRE, rules="brats2023-gli") -> RegionPair:
+    return CasePair({"WT": prediction}, {"WT": truth}, spacing_mm=spacing, rules=RULES[rules]).regions["WT"]
+
+
+def values(pair: RegionPair) -> dict[str, float]:
+    return {name: columns.COLUMNS[name].measure(pair) for name in columns.COLUMNS.names}
+
+
+def check_surfaces(prediction, truth, spacing) -> None:
+    """Against surface-distance itself."""
+    pair = region_pair(prediction, truth, spacing)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it names scipy's functions by their old names
+        expected = surface_distance.compute_surface_distances(truth, prediction, spacing)
+    assert pair.hd95("area") == pytest.approx(surface_distance.compute_robust_hausdorff(expected, 95), abs=1e-6)
+    for tolerance in (0.5, 1.0):
+        found = surface_distance.compute_surface_dice_at_tolerance(expected, tolerance)
+        assert pair.nsd(tolerance) == pytest.approx(found, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_area_hd95_and_nsd_are_those_of_surface_distance_on_800_random_pairs():
+    compared = 0
+    for prediction, truth, spacing in pairs.masks(800, seed=5):
+        if prediction.any() and truth.any():
+            check_surfaces(prediction, truth, spacing)
+            compared += 1
+    assert compared >= 500
+
+
+@pytest.mark.parametrize("name", list(pairs.degenerate()))
+def test_degenerate_pairs(name):
+    prediction, truth = pairs.degenerate()[name]
+    found = values(region_pair(prediction, truth, rules="brats2017"))
+    assert not np.isnan(
+        [found[key] for key in ("dice", "sensitivity", "specificity", "precision", "nsd_half_mm")]
+    ).any()
+    if prediction.any() and truth.any():
+        check_surfaces(prediction, truth, (1.0, 1.0, 2.0))
+        same = np.array_equal(prediction, truth)
+        assert (found["dice"] == 1) == same
+        assert (found["hd95_directed_mm"] == 0) == same
+    elif prediction.any() or truth.any():
+        diagonal = np.sqrt(9**2 + 11**2 + 7**2)
+        assert (found["dice"], found["nsd_one_mm"]) == (0, 0)
+        assert [found[f"hd95_{kind}_mm"] for kind in surfaces.KINDS] == pytest.approx([diagonal] * 3)
+    else:
+        assert (found["dice"], found["nsd_one_mm"], found["hd95_area_mm"], found["both_empty"]) == (1, 1, 0, 1)
+
+
+def test_masks_score_as_monai_medpy_and_panoptica_say():
+    compared = 0
+    for (prediction, truth, spacing), golden in zip(pairs.masks(len(GOLDEN["masks"])), GOLDEN["masks"], strict=True):
+        assert pairs.digest(prediction, truth) == golden["digest"], "other voxels than those of golden.json"
+        if "monai_hd95" not in golden:
+            continue
+        found = values(region_pair(prediction, truth, spacing))
+        for source, column in (
+            ("monai_hd95", "hd95_directed_mm"), ("medpy_hd95", "hd95_pooled_mm"), ("panoptica_hd95", "hd95_pooled_mm"),
+            ("medpy_dice", "dice"), ("panoptica_dice", "dice"), ("medpy_sensitivity", "sensitivity"),
+            ("medpy_precision", "precision"), ("medpy_specificity", "specificity"),
+        ):  # fmt: skip
+            assert found[column] == pytest.approx(golden[source], abs=1e-5), (golden["digest"], column)
+        compared += 1
+    assert compared > 60
+
+
+def case(prediction, truth, rules: str) -> CasePair:
+    regions = PEDIATRIC if rules.endswith("-ped") else ADULT
+    masks = [{name: np.isin(labels, group) for name, group in regions.items()} for labels in (prediction, truth)]
+    return CasePair(*masks, spacing_mm=MILLIMETRE, rules=RULES[rules])
+
+
+def label_maps():
+    maps = pairs.label_maps(len(GOLDEN["label_maps"]))
+    for (prediction, truth), golden in zip(maps, GOLDEN["label_maps"], strict=True):
+        assert pairs.digest(prediction, truth) == golden["digest"], "other voxels than those of golden.json"
+        yield prediction, truth, golden
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("challenge", [name for name in GOLDEN["label_maps"][0] if name.startswith(("2023", "2024"))])
+def test_lesions_score_as_the_scripts_of_2023_and_2024_say(challenge):
+    year, kind = challenge.split("-")
+    # The set of 2023 with children had the labels of adults.
+    for prediction, truth, golden in label_maps():
+        regions = case(prediction, truth, f"brats{year}-{kind.lower()}").regions
+        assert set(regions) == set(golden[challenge])
+        for region, expected in golden[challenge].items():
+            found = values(regions[region])
+            names = ("lesions_found", "lesions_false", "lesions_missed", "dice", "lesion_dice", "lesion_hd95_mm")
+            got = [found[name] for name in names]
+            assert got == pytest.approx(expected, abs=1e-5), (golden["digest"], region)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", list(_2026))
+def test_lesions_score_as_the_package_of_2026_says(config):
+    for prediction, truth, golden in label_maps():
+        for region, pair in case(prediction, truth, _2026[config]).regions.items():
+            found = values(pair)
+            for theirs, ours in (
+                ("global_dsc", "dice"), ("global_hd95", "hd95_pooled_mm"), ("lesionwise_dsc_mean", "lesion_dice"),
+                ("lesionwise_hd95_mean", "lesion_hd95_mm"), ("all_instance_tp", "lesions_found"),
+                ("all_instance_fn", "lesions_missed"), ("all_instance_fp", "lesions_false"), ("all_instance_f1", "lesion_f1"),
+            ):  # fmt: skip
+                if config == "mets" and theirs.startswith(("all_instance_tp", "all_instance_fn", "all_instance_f1")):
+                    continue  # ours asks for a Dice of 0.2, which theirs does in columns by size
+                expected = golden[f"2026-{config}"][f"{theirs}_{region.lower()}"]
+                expected = float("nan") if expected is None else expected
+                expected = 373 if expected == float("inf") else expected
+                where = (golden["digest"], region, ours)
+                assert found[ours] == pytest.approx(expected, abs=1e-5, nan_ok=True), where

@@ -1,0 +1,150 @@
+"""Some hundred of the random steps of `experiments.torture_engine`, which draws thousands; and what it found, by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments.fuzzing import batches, plan_checks, reference, step_checks
+from experiments.fuzzing.steps import MACHINES
+from lms3d.swap import ledger, liveness
+from lms3d.swap.ledger import Held
+from lms3d.swap.plan import Plan, Recompute
+from lms3d.swap.request import Settings
+from lms3d.swap.simulate import simulate
+from tests.lms3d.swap.toy_graphs import MIB, SECONDS, op, placeholder, step, worked_example
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.mark.parametrize(("name", "cases"), [("ledger", 50), ("simulator", 40), ("other planners", 30), ("limits", 15)])
+def test_random_steps(name, cases):
+    result = batches.run(name, 0, cases)
+    assert not result.failure, result.failure
+    assert result.cases > cases / 5
+
+
+def test_another_process_makes_the_same_plans():
+    code = "from experiments.fuzzing import batches; print(batches.run('other planners', 1, 12).digest)"
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert told[0] == told[1]
+    assert len(told[0].strip()) == 16
+
+
+# -- what was found
+
+
+def test_a_loop_waits_for_what_stands_before_it():
+    """It ran first of all, and gave back memory that nobody had taken: the peak was too low."""
+    graph = step(placeholder(mib=1), op("a", "x", mib=4, flops=1), op("same", "a", type="Reshape", mib=4, in_loop=True))
+    assert simulate(graph, SECONDS).peak_bytes == 4 * MIB
+    assert reference.run(graph, SECONDS) == (4 * MIB, 1)
+
+
+def test_what_comes_round_in_a_loop_is_not_freed_before_it_is_made():
+    graph = step(
+        placeholder(mib=1),
+        op("merge", "x", "next", mib=1, in_loop=True),
+        op("next", "merge", mib=4, in_loop=True),
+        op("last", "merge", mib=2),
+    )
+    assert liveness.live_bytes(graph).tolist() == reference.live_bytes(graph)
+    assert liveness.peak_bytes(graph) == simulate(graph, SECONDS).peak_bytes == 5 * MIB
+
+
+def test_an_op_elsewhere_does_not_write_into_a_buffer_here():
+    relu = op("relu", "a", type="Relu", workspace_bytes=MIB, on_device=False)
+    assert liveness.live_bytes(step(op("a"), relu)).tolist() == [MIB, 2 * MIB]
+
+
+def small_network():
+    """Seven layers, of which `f1` is read by three, and their gradients; 5 MiB of weights."""
+    loud = {"mib": 0.125, "workspace_bytes": MIB // 8}
+    return step(
+        placeholder(),
+        op("f0", "x", type="Tanh"),
+        op("f1", "f0", type="FusedBatchNormV3", workspace_bytes=MIB),
+        op("f2", "f1", type="LeakyRelu"),
+        op("f3", "f2", type="Reshape"),
+        op("f4", "f3", "f1", type="ConcatV2", mib=0.25, workspace_bytes=MIB // 4),
+        op("f5", "f4", type="RandomUniform", **loud),
+        op("f6", "f5", type="LeakyRelu", **loud),
+        op("f7", "f6", "f1", type="AddV2", **loud),
+        op("loss", "f7", type="Sum", mib=4 / MIB, rank=0),
+        op("g", "loss", "f7", type="Mul", mib=0.125),
+        op("g7", "g", type="AddV2Grad", mib=0.125),
+        op("g7f1", "g", type="AddV2Grad"),
+        op("g6", "g7", "f6", type="LeakyReluGrad", mib=0.125),
+        op("g5", "g6", "f4", type="RandomUniformGrad", mib=0.25),
+        op("g4", "g5", type="ConcatV2Grad"),
+        op("g4f1", "g5", type="ConcatV2Grad"),
+        op("g3", "g4", type="ReshapeGrad"),
+        op("g2", "g3", "f2", type="LeakyReluGrad"),
+        op("sum", "g7f1", "g4f1", "g2", type="AddN"),
+        op("g1", "sum", "f0", type="FusedBatchNormV3Grad"),
+        op("g0", "g1", "f0", type="TanhGrad"),
+        returned=["loss"],
+        resident_mib=5,
+    )
+
+
+def test_where_the_pieces_do_not_fit_a_plan_for_fewer_bytes_may():
+    """The step has few enough bytes for the limit, its pieces do not fit the pool. The search knew the plan of the floor alone, and
+    kept two slow swaps of it: 0.16 s where computing again takes 4 ms, as under a tighter limit."""
+    request = Settings(limit_bytes=1, pool="split").request(
+        small_network(), MACHINES["slow links"], with_floor=False, effort_seconds=3.0
+    )
+    found = step_checks.answers(request, [16_953_001, 17_200_000, 17_361_649, 18_000_000])
+    assert all(not a.plan.empty and a.report.predicted_step_seconds < 0.005 for a in found)
+
+
+# -- the checks themselves
+
+
+def test_a_plan_that_reads_another_value_is_noticed():
+    graph = worked_example()
+    wrong = Recompute(op="f1", tensor="a:0", copy=0, consumers=("z",), triggers=("f3",))
+    with pytest.raises(AssertionError, match="z"):
+        plan_checks.check_plan(graph, Plan(recomputes=(wrong,)))
+
+
+def test_a_plan_that_runs_an_op_with_effects_again_is_noticed():
+    graph = worked_example(stateful=True)
+    again = Recompute(op="a", tensor="a:0", copy=0, consumers=("z",), triggers=("f3",))
+    with pytest.raises(AssertionError):
+        plan_checks.check_plan(graph, Plan(recomputes=(again,)))
+
+
+def test_a_larger_limit_that_is_slower_is_noticed():
+    graph = worked_example(mib=4, flops=10**8)
+    machine = MACHINES["fast"]
+    found = step_checks.answers(Settings(limit_bytes=1).request(graph, machine, with_floor=False), [1 << 30, 2 << 30])
+    step_checks._more_memory_is_no_worse(found, 0.05)
+    slower = [found[0], step_checks.Answer(3 << 30, found[0].plan, _slower(found[0].report))]
+    with pytest.raises(AssertionError, match="more memory is slower"):
+        step_checks._more_memory_is_no_worse(slower, 0.05)
+
+
+def _slower(report):
+    return replace(report, predicted_step_seconds=2 * report.predicted_step_seconds)
+
+
+def test_a_ledger_that_forgets_is_noticed(monkeypatch):
+    monkeypatch.setattr(ledger, "at", lambda spans, event: [])
+    with pytest.raises(AssertionError):
+        step_checks.check_ledger([Held(4, 0, 1)], 2)

@@ -1,0 +1,65 @@
+"""The store of measured speeds: whatever another program has left in it, a start measures again and does not fail."""
+
+import json
+import math
+
+import pytest
+
+from lms3d.swap.tensorflow import speeds
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setattr(speeds, "cache_directory", lambda: tmp_path)
+    return tmp_path / "machine.json"
+
+
+@pytest.fixture
+def measured(store, monkeypatch) -> list[str]:
+    """Grows with each measurement."""
+    found: list[str] = []
+    real = speeds._measure
+    monkeypatch.setattr(speeds, "_measure", lambda device, tier: found.append(device) or real(device, tier))
+    speeds.machine("CPU:0", "host", None)
+    assert found == ["CPU:0"]
+    return found
+
+
+def test_speeds_are_measured_once(store, measured):
+    first = speeds.machine("CPU:0", "host", None)
+    assert speeds.machine("CPU:0", "host", None) == first
+    assert measured == ["CPU:0"]
+
+
+WRONG = {
+    "a list": [1.0],
+    "a number": 3,
+    "nothing": {},
+    "text": dict.fromkeys(speeds.SPEEDS, "fast"),
+    "true": dict.fromkeys(speeds.SPEEDS, True),
+    "zero": dict.fromkeys(speeds.SPEEDS, 0.0),
+    "negative": dict.fromkeys(speeds.SPEEDS, -1.0),
+    "infinite": dict.fromkeys(speeds.SPEEDS, math.inf),
+    "not a number": dict.fromkeys(speeds.SPEEDS, math.nan),
+    "a speed too few": dict.fromkeys(speeds.SPEEDS[1:], 1.0),
+    "a name too many": dict.fromkeys([*speeds.SPEEDS, "colour"], 1.0),
+}
+
+
+@pytest.mark.parametrize("entry", WRONG.values(), ids=WRONG)
+def test_what_no_machine_has_is_measured_again(store, measured, entry):
+    (key,) = json.loads(store.read_text())
+    store.write_text(json.dumps({key: entry, "of another machine": 1}))
+    found = speeds.machine("CPU:0", "host", None)
+    assert len(measured) == 2
+    assert found.flops_per_second > 1e6
+    assert speeds.machine("CPU:0", "host", None) == found  # and it is in the store now
+    assert json.loads(store.read_text()).keys() == {key, "of another machine"}
+    assert len(measured) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000])
+def test_a_store_that_is_none_is_written_anew(store, measured, content):
+    store.write_bytes(content)
+    assert speeds.machine("CPU:0", "host", None).flops_per_second > 1e6
+    assert len(json.loads(store.read_text())) == 1

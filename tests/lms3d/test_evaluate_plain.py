@@ -1,0 +1,229 @@
+"""Anyone's label maps: matched by name, laid on the truth's grid, checked, and scored by a challenge's rules."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from data.brats import layouts
+from data.brats.case import load_truth
+from lms3d import evaluate
+from lms3d.errors import InputError
+from lms3d.tasks.brats import plain_folders
+from lms3d.tasks.brats.plain_folders import PlainFolder
+
+TO_NNUNET = np.array([0, 2, 1, 0, 3], np.uint8)  # oedema first
+
+
+def truths(root):
+    """(case id, label map, affine) of the tiny data set."""
+    cases, schema = layouts.find_cases(root)
+    for case in cases:
+        yield case.id, load_truth(case, schema), nib.load(case.truth).affine
+
+
+def write(root, folder, name="{case}.nii.gz", change=lambda labels: labels):
+    for case, labels, affine in truths(root):
+        path = folder / name.format(case=case, number=case[-3:])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nib.save(nib.Nifti1Image(change(labels), affine), path)
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def run(root, tmp_path, *more):
+    return evaluate.main([str(tmp_path / "p"), "--truth", str(root), "--output", str(tmp_path / "out"), *more])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["{case}.nii.gz", "{case}_seg.nii.gz", "{case}/{case}_seg.nii.gz", "{case}/labels.nii", "team_x_{number}.nii.gz"],
+)
+def test_files_are_matched_to_cases_by_name(tiny_brats, tmp_path, name):
+    write(tiny_brats, tmp_path / "p", name)
+    assert run(tiny_brats, tmp_path) == 0
+    found = rows(tmp_path / "out/scores.csv")
+    assert len(found) == 4 * 3
+    assert {(row["dice"], row["space"], row["predictions"]) for row in found} == {("1.000000", "native", "p")}
+    assert not (tmp_path / "out/dice_cube.png").exists()
+
+
+def folder_of(*names):
+    from pathlib import Path
+
+    root = Path("/somewhere")
+    return PlainFolder(directory=root, label="x", files=tuple(root / name for name in names))
+
+
+def test_the_longest_id_wins_and_what_could_be_two_is_refused():
+    cases = ["BraTS-GLI-00001-000", "BraTS-GLI-00001-0001", "Brats17_A", "Brats17_A_1"]
+    found = folder_of("x_Brats17_A_1.nii.gz", "BraTS-GLI-00001-000.nii.gz", "other.nii.gz").matched(cases)
+    assert {case: path.name for case, path in found.items()} == {
+        "Brats17_A_1": "x_Brats17_A_1.nii.gz", "BraTS-GLI-00001-000": "BraTS-GLI-00001-000.nii.gz",
+    }  # fmt: skip
+    assert folder_of("00001-0001.nii.gz").matched(cases).keys() == {"BraTS-GLI-00001-0001"}
+    assert not folder_of("00001-000.nii.gz").matched(["BraTS-GLI-00001-000", "BraTS-MET-00001-000"])
+    with pytest.raises(InputError, match=r"b\.nii: found a second file of case case1, beside a_case1\.nii"):
+        folder_of("a_case1.nii", "case1/b.nii").matched(["case1"])
+    with pytest.raises(InputError, match="found a name that fits cases case1 and case2"):
+        folder_of("case1_case2.nii").matched(["case1", "case2"])
+
+
+def test_hidden_files_are_no_predictions(tmp_path):
+    (tmp_path / "._a.nii.gz").touch()
+    (tmp_path / "a.nii.gz.txt").touch()
+    assert plain_folders.load(tmp_path) is None
+
+
+def test_another_coding_is_named(tiny_brats, tmp_path, capsys):
+    write(tiny_brats, tmp_path / "p", change=lambda labels: TO_NNUNET[labels])
+    assert run(tiny_brats, tmp_path) == 2
+    error = capsys.readouterr().err
+    assert "found label 3; expected only 0, 1, 2, 4 (labels of brats2020); name the coding of the predictions" in error
+    assert error.count("\n") == 1
+    assert run(tiny_brats, tmp_path, "--prediction-labels", "unknown") == 2
+    assert "--prediction-labels: found 'unknown'; expected nnunet or one of tcia, brats2017" in capsys.readouterr().err
+    assert run(tiny_brats, tmp_path, "--prediction-labels", "nnunet") == 0
+    assert {row["dice"] for row in rows(tmp_path / "out/scores.csv")} == {"1.000000"}
+
+
+@pytest.mark.parametrize("order", ["mirrored", "swapped"])
+def test_the_same_grid_in_another_order_is_put_in_order(tiny_brats, tmp_path, order):
+    for case, labels, affine in truths(tiny_brats):
+        image = nib.Nifti1Image(labels, affine)
+        own = nib.orientations.io_orientation(affine)
+        if order == "mirrored":
+            own[0, 1] *= -1
+        else:
+            own = own[[1, 0, 2]]
+        wanted = nib.orientations.ornt_transform(nib.orientations.io_orientation(affine), own)
+        (tmp_path / "p").mkdir(exist_ok=True)
+        nib.save(image.as_reoriented(wanted), tmp_path / "p" / f"{case}.nii.gz")
+    assert run(tiny_brats, tmp_path) == 0
+    assert {row["dice"] for row in rows(tmp_path / "out/scores.csv")} == {"1.000000"}
+
+
+def damage(kind, path):
+    labels, affine = np.asarray(nib.load(path).dataobj), nib.load(path).affine
+    if kind == "mirrored header":
+        nib.save(nib.Nifti1Image(labels, affine @ np.diag([-1, 1, 1, 1])), path)
+    if kind == "spacing":
+        nib.save(nib.Nifti1Image(labels, affine @ np.diag([2, 2, 2, 1])), path)
+    if kind == "shape":
+        nib.save(nib.Nifti1Image(labels[:-1], affine), path)
+    if kind == "probabilities":
+        nib.save(nib.Nifti1Image(labels * np.float32(0.3), affine), path)
+    if kind == "complex":
+        nib.save(nib.Nifti1Image(labels.astype(np.complex64), affine), path)
+    if kind == "colours":
+        rgb = np.zeros(labels.shape, np.dtype([("R", "u1"), ("G", "u1"), ("B", "u1")]))
+        nib.save(nib.Nifti1Image(rgb, affine), path)
+    if kind == "text":
+        path.write_text("no image")
+    if kind == "twice":
+        shutil.copy(path, path.with_name(f"{path.name.removesuffix('.nii.gz')}_pp.nii.gz"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("mirrored header", "as in"),
+        ("spacing", "resample it to that grid"),
+        ("shape", "found shape 25x30x22; expected 26x30x22"),
+        ("probabilities", "found values that are no whole numbers"),
+        ("complex", "found voxels that are complex64 numbers; expected a NIfTI label map"),
+        ("colours", "found voxels that are colours (RGB); expected a NIfTI label map"),
+        ("text", "found a file that cannot be read"),
+        ("twice", "found a second file of case BraTS20_Training_002"),
+    ],
+)
+def test_what_cannot_be_scored_is_one_line(tiny_brats, tmp_path, capsys, kind, says):
+    write(tiny_brats, tmp_path / "p")
+    damage(kind, tmp_path / "p/BraTS20_Training_002.nii.gz")
+    assert run(tiny_brats, tmp_path) == 2
+    error = capsys.readouterr().err
+    assert "BraTS20_Training_002" in error
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_almost_whole_numbers_are_labels(tiny_brats, tmp_path):
+    write(tiny_brats, tmp_path / "p", change=lambda labels: labels * np.float32(0.9999999))
+    assert run(tiny_brats, tmp_path) == 0
+    assert {row["dice"] for row in rows(tmp_path / "out/scores.csv")} == {"1.000000"}
+
+
+def test_the_truth_must_be_named(tiny_brats, tmp_path, capsys):
+    write(tiny_brats, tmp_path / "p")
+    assert evaluate.main([str(tmp_path / "p")]) == 2
+    assert "--truth: found none" in capsys.readouterr().err
+    write(tiny_brats, tmp_path / "q", "prediction_of_nobody_{number}x.nii.gz")
+    assert evaluate.main([str(tmp_path / "q"), "--truth", str(tiny_brats)]) == 2
+    assert "found a name with none of 4 cases in it" in capsys.readouterr().err
+    assert evaluate.main([]) == 2
+    assert "PREDICTIONS: found none" in capsys.readouterr().err
+
+
+def test_a_truth_of_label_maps_alone_needs_its_coding(tiny_brats, tmp_path, capsys):
+    write(tiny_brats, tmp_path / "labelsTr", "{case}_seg.nii.gz")
+    write(tiny_brats, tmp_path / "p")
+    assert run(tmp_path / "labelsTr", tmp_path) == 2
+    assert "labelsTr: found no case" in capsys.readouterr().err
+    assert run(tmp_path / "labelsTr", tmp_path, "--labels", "brats2020") == 0
+    assert {row["dice"] for row in rows(tmp_path / "out/scores.csv")} == {"1.000000"}
+    assert not (tmp_path / "out/worst.png").exists()  # there are no images to show
+
+
+def test_a_missing_case_is_told_and_under_the_rules_of_2026_it_costs(tiny_brats, tmp_path, capsys):
+    write(tiny_brats, tmp_path / "p")
+    (tmp_path / "p/BraTS20_Training_003.nii.gz").unlink()
+    assert run(tiny_brats, tmp_path) == 0
+    assert "1 cases of the truth have no prediction and are left out: BraTS20_Training_003" in capsys.readouterr().err
+    assert len(rows(tmp_path / "out/scores.csv")) == 3 * 3
+    assert run(tiny_brats, tmp_path, "--scoring", "brats2026") == 0
+    told = capsys.readouterr()
+    assert "scored 0 and 373 mm, as brats2026-gli says" in told.err
+    assert "Rules: brats2026-gli (--scoring)" in told.out
+    lost = [row for row in rows(tmp_path / "out/scores.csv") if row["case"].endswith("003")]
+    assert {(row["dice"], row["hd95_pooled_mm"], row["lesion_f1"]) for row in lost} == {
+        ("0.000000", "373.000000", "0.000000")
+    }
+
+
+def test_rules_that_do_not_exist_are_named(tiny_brats, tmp_path, capsys):
+    write(tiny_brats, tmp_path / "p")
+    assert run(tiny_brats, tmp_path, "--scoring", "brats2025") == 2
+    assert "--scoring: found 'brats2025'; expected one of brats2017, brats2023" in capsys.readouterr().err
+
+
+def test_lesions_are_in_the_tables_of_2023(tiny_brats, tmp_path, capsys):
+    write(tiny_brats, tmp_path / "p")
+    assert run(tiny_brats, tmp_path, "--scoring", "brats2023") == 0
+    assert "| lesion-wise Dice | lesion-wise HD95 mm | lesion F1 |" in capsys.readouterr().out
+    assert {row["lesion_f1"] for row in rows(tmp_path / "out/scores.csv")} == {"1.000000"}
+
+
+@pytest.mark.slow
+def test_many_cases_are_scored_by_several_processes(tiny_brats, tmp_path, monkeypatch, capsys):
+    from lms3d.tasks.brats import evaluate as of_brats
+
+    write(tiny_brats, tmp_path / "p", change=lambda labels: np.where(labels == 4, 1, labels))
+    assert run(tiny_brats, tmp_path) == 0
+    alone = (tmp_path / "out/scores.csv").read_bytes()
+    monkeypatch.setattr(of_brats, "_FEW", 0)
+    monkeypatch.setattr(of_brats, "worker_count", lambda items, workers: 2)
+    assert run(tiny_brats, tmp_path) == 0
+    assert (tmp_path / "out/scores.csv").read_bytes() == alone
+    capsys.readouterr()
+    damage("shape", tmp_path / "p/BraTS20_Training_003.nii.gz")  # an error of a worker is one line, too
+    assert run(tiny_brats, tmp_path) == 2
+    error = capsys.readouterr().err
+    assert "BraTS20_Training_003.nii.gz: found shape 25x30x22" in error
+    assert error.count("\n") == 1

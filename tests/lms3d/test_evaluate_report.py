@@ -1,0 +1,134 @@
+"""The report: groups, comparison, strata, the worst cases; its page is opened and clicked through in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lms3d import evaluate
+from lms3d.scoring import page
+from lms3d.scoring.page import Section
+from tests.browser import clicked
+from tests.lms3d.test_evaluate import write_predictions
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def worse(number):
+    """A change that loses some voxels, other ones for each seed."""
+    random = np.random.default_rng(number)
+    return lambda labels: np.where(random.random(labels.shape) < 0.02 * number, 0, labels)
+
+
+@pytest.fixture(scope="module")
+def report(tiny_brats, tmp_path_factory) -> Path:
+    """Of two groups of two models each, and of one run that is in none."""
+    root = tmp_path_factory.mktemp("report")
+    for number, name in enumerate(("a1", "a2", "b1", "b2", "c<i>")):
+        write_predictions(tiny_brats, root / name, 16 if name[0] == "a" else 32, worse(5 - number))
+    command = [
+        str(root / "c<i>"),
+        "--group",
+        f"a={root / 'a1'},{root / 'a2'}",
+        "--group",
+        f"b={root / 'b1'},{root / 'b2'}",
+    ]
+    assert evaluate.main([*command, "--output", str(root / "out"), "--worst", "2"]) == 0
+    return root / "out"
+
+
+def test_groups_stand_beside_single_runs(report):
+    summary = rows(report / "summary.csv")
+    assert list(dict.fromkeys(row["predictions"] for row in summary)) == ["c<i>", "a", "b"]
+    assert {row["predictions"] for row in rows(report / "scores.csv")} == {"c<i>", "a1", "a2", "b1", "b2"}
+    of_a = [float(r["dice"]) for r in rows(report / "scores.csv") if r["predictions"] in ("a1", "a2")
+            and (r["space"], r["region"]) == ("native", "WT")]  # fmt: skip
+    (found,) = [r for r in summary if (r["predictions"], r["space"], r["region"]) == ("a", "native", "WT")]
+    assert float(found["mean"]) == pytest.approx(np.mean(of_a), abs=1e-6)
+    assert float(found["low"]) < float(found["mean"]) < float(found["high"])
+    assert 0 < float(found["mean_ceiling_dice"]) <= 1
+
+
+def test_every_pair_is_compared_in_every_region(report):
+    found = rows(report / "comparison.csv")
+    assert [(row["first"], row["second"]) for row in found[::3]] == [("c<i>", "a"), ("c<i>", "b"), ("a", "b")]
+    assert {row["verdict"] for row in found} <= {"too few cases: 3 regions need 7", "equal within 0.01"}
+    assert {row["cases"] for row in found} == {"4"}
+
+
+def test_all_metrics_and_strata_are_there(report):
+    metrics = rows(report / "metrics.csv")
+    assert {row["empty"] for row in metrics} == {"rules", "counted", "left out"}
+    assert {"hd95_area_mm", "nsd_half_mm", "precision", "volume_difference"} <= {row["metric"] for row in metrics}
+    assert {row["stratum"].split()[0] for row in rows(report / "strata.csv")} == {"ET", "no"}
+    names = {path.name for path in report.iterdir()}
+    assert {"report.html", "paired.png", "paired.pdf", "worst.png", "dice_native.png", "summary.md"} <= names
+
+
+class Links(HTMLParser):
+    """Everything that a browser might load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.found += [value for name, value in attrs if name in ("src", "href", "srcset", "action", "data")]
+
+
+def test_the_page_loads_nothing(report):
+    text = (report / "report.html").read_text()
+    links = Links()
+    links.feed(text)
+    assert len(links.found) == 4  # two box plots, the paired differences, the worst cases
+    assert all(link.startswith("data:image/png;base64,") for link in links.found)
+    assert not re.search(r"@import|url\(|https?://|<link", text)
+    assert "default-src 'none'" in text
+    assert "c&lt;i&gt;" in text
+    assert "c<i>" not in text
+
+
+SORTING = """
+const table = document.querySelector('table');
+const column = name => [...table.tHead.rows[0].cells].find(cell => cell.textContent === name);
+const values = name => [...table.tBodies[0].rows].map(row => row.cells[column(name).cellIndex].textContent);
+hit(column('mean')); said.rising = values('mean');
+hit(column('mean')); said.falling = values('mean');
+hit(column('region')); said.names = values('region');
+"""
+
+
+def test_the_page_is_clicked_through_in_a_browser(report, browser, tmp_path):
+    said = clicked(browser, report / "report.html", tmp_path, SORTING)
+    assert said["errors"] == []
+    titles = ["Summary", "Figures", "Comparison", "By tumour size", "Worst cases", "Cases", "All metrics"]
+    assert [tab[0] for tab in said["tabs"]] == titles
+    assert [tab[1] for tab in said["tabs"]] == [[title] for title in titles]  # one is open, the one that was clicked
+    assert {tab[2] for tab in said["tabs"]} == {"true"}
+    assert [tab[3] for tab in said["tabs"]] == [[], [True, True], [True], [], [True], [], []]
+    means = [float(value) for value in said["rising"]]
+    assert means == sorted(means)
+    assert len(set(means)) > 3
+    assert said["falling"] == said["rising"][::-1] or [float(v) for v in said["falling"]] == means[::-1]
+    assert said["names"] == sorted(said["names"])
+
+
+def test_cells_are_text_figures_or_empty(tmp_path):
+    frame = pd.DataFrame(
+        {"name": ["<b>", None], "value": [1.23456, np.nan], "yes": [True, False], "none": [np.nan, np.nan]}
+    )
+    page.write(tmp_path / "x.html", "T & t", "note", [Section("One", [page.table(frame, decimals={"value": 1})])])
+    text = (tmp_path / "x.html").read_text()
+    assert '<td class="text">&lt;b&gt;</td><td data-value="1.23456">1.2</td><td data-value="1">yes</td>' in text
+    assert '<td class="text"></td><td data-value=""></td><td data-value="0">no</td>' in text
+    assert "<th>none" not in text
+    assert "<title>T &amp; t</title>" in text

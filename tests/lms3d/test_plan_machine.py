@@ -1,0 +1,160 @@
+"""`python -m lms3d.plan --machine`: what a step would come to on a machine that is not here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lms3d import plan
+from lms3d.machines import files
+from lms3d.swap.prediction import Prediction
+
+MIB = 1 << 20
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = plan.main(arguments)
+    return code, *capsys.readouterr()
+
+
+def test_the_machines_are_named(capsys):
+    code, out, err = run(capsys, "--list-machines")
+    assert (code, err) == (0, "")
+    assert all(name in out and files.load(name).title in out for name in files.names())
+    assert "here" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--machine", "a100"), "--machine a100: expected here, ac922"),
+        (("--machine", "none.json"), "--machine none.json: No such file"),
+        (("--machine", "ac922", "--sweep"), "--sweep is not for --machine; leave it out"),
+        (("--machine", "ac922", "--no-lms"), "--lms is not for --machine"),
+        (("--machine", "ac922", "--sync-mode", "1"), "--sync-mode is not for --machine"),
+        (("--machine", "ac922", "--keras-model", "x.keras"), "--keras-model is not for --machine"),
+        (("--machine", "ac922", "--largest", "--resolution", "64"), "--resolution is not for --machine --largest"),
+        (("--machine", "ac922", "--precision", "mixed_float16"), "--precision mixed_float16: the rates"),
+        (("--largest",), "--largest asks about a machine; name one with --machine"),
+        (("--machine", "ac922", "--resolution", "50"), "50 is not a multiple of 16"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(arguments, words, capsys):
+    code, out, err = run(capsys, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+
+
+@pytest.mark.parametrize("limit", [0, 15, 16, 31, 64, 79, 80, 200, 511, 1000, 4095])
+def test_the_largest_multiple_of_16_that_fits(limit):
+    from lms3d.plan_display import on_machine
+
+    tried: list[int] = []
+
+    def fits(side: int) -> bool:
+        tried.append(side)
+        return side <= limit
+
+    assert on_machine.largest(fits) == limit // 16 * 16
+    if limit >= 16:
+        assert on_machine.largest(lambda side: side <= limit, known=16) == limit // 16 * 16
+    assert len(tried) == len(set(tried)) <= 40
+    assert all(side % 16 == 0 for side in tried)
+
+
+def test_the_largest_cube_each_way(monkeypatch, capsys):
+    """Peaks by the cube of the side: 1 without LMS, 1/8 with TFLMS's plan, 1/64 with ours."""
+    from lms3d.plan_display import on_machine
+
+    shares = {"off": 1, "tflms": 8, "auto": 64}
+
+    @dataclass
+    class Planned:
+        prediction: Prediction
+
+    def planned(options, where, planner, *, slabs=None, effort_seconds=None):
+        assert slabs == (None if planner == "auto" else "off")
+        needed = options.resolution**3 // shares[planner]
+        return Planned(
+            Prediction(
+                step="train", planner=planner, tier="host", limit_bytes=max(needed, where.limit_bytes), floor_bytes=None,
+                unedited_peak_bytes=needed, predicted_peak_bytes=needed, unedited_limit_bytes=needed,
+                unedited_step_seconds=1.0, predicted_step_seconds=1.0,
+            )
+        )  # fmt: skip
+
+    monkeypatch.setattr(on_machine, "_planned", planned)
+    code, out, err = run(capsys, "--machine", "ac922", "--largest", "--memory-limit", str(64**3))
+    assert (code, err) == (0, "")
+    rows = {line.split("  ")[1].strip(): line.split()[-2:] for line in out.splitlines()[-3:]}
+    assert rows == {"without LMS": ["64^3", "1.00"], "TFLMS": ["128^3", "8.00"], "lms3d": ["256^3", "64.00"]}
+
+
+@pytest.mark.slow
+def test_the_real_command(tmp_path):
+    """With a file of one's own whose link is slow: the table of all ways, and nothing is measured."""
+    content = json.loads((Path(files.__file__).parent / "v100-pcie-16gb.json").read_text())
+    content["to_host_bytes_per_second"] = {"value": 1e8, "source": "a test"}
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps(content))
+    environment = {**os.environ, "LMS3D_CACHE": str(tmp_path / "cache"), "CUDA_VISIBLE_DEVICES": ""}
+    words = [
+        "--machine",
+        str(mine),
+        "--model",
+        "unet3d",
+        "--resolution",
+        "48",
+        "--memory-limit",
+        "180MiB",
+        "--slabs",
+        "off",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "lms3d.plan", *words], env=environment, capture_output=True, text=True, timeout=580,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert lines[1].startswith("One step on x86, 8 V100 of 16 GB")
+    ways = ["without LMS", "lms3d", "lms3d, 2 on a link", "TFLMS", "TFLMS, 2 on a link"]
+    assert [line.split("  ")[0] for line in lines[3:]] == ways
+    ours = [cell for cell in lines[4].split("  ") if cell]
+    assert len(ours) == 9
+    assert float(ours[3]) >= 1
+    assert not (tmp_path / "cache" / "machine.json").exists()
+    assert not (tmp_path / "cache" / "ops.json").exists()
+
+
+@pytest.mark.slow
+def test_the_step_is_that_of_a_gpu_and_the_same_at_any_resolution(in_fresh_process):
+    types, on_device = in_fresh_process(_traced)
+    assert types[32] == types[48]
+    assert "FusedBatchNormGradV3" in types[32]
+    assert on_device == {True}
+
+
+def _traced() -> tuple[dict[int, list[str]], set[bool]]:
+    import keras
+    import tensorflow as tf
+
+    import models
+    from lms3d.keras_step import estimate
+    from lms3d.scoring import losses
+    from models import layers
+
+    graphs = {}
+    for side in (32, 48):
+        with layers.traced_for_gpu():
+            model = models.build("unet3d", input_shape=(side, side, side, 4))
+            model.compile(keras.optimizers.Adam(5e-4), loss=losses.dice_loss, jit_compile=False)
+            spec = tuple(tf.TensorSpec((1, side, side, side, channels), tf.float32) for channels in (4, 3))
+            asked = {"memory_limit": 1 << 40, "planner": "off", "with_floor": False}
+            graphs[side] = estimate.plan_step(model, spec, machine=files.load("ac922").speeds(), **asked).graph
+    return {s: [op.type for op in g.ops] for s, g in graphs.items()}, {op.on_device for op in graphs[32].ops}
