@@ -129,7 +129,16 @@ def test_kinds_of_numbers(tmp_path, kind, dtype):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"x", b"not an image\n" * 100, bytes(400), gzip.compress(b"not an image" * 100), b"\x1f\x8b\x08"]
+    "content",
+    [b"", b"x", b"not an image\n" * 100, bytes(400), gzip.compress(b"not an image" * 100), b"\x1f\x8b\x08"],
+    ids=[
+        "empty",
+        "one byte",
+        "text",
+        "zeros",
+        "compressed text",
+        "cut in its header",
+    ],  # compressed bytes hold the time of day
 )
 @pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
 def test_files_of_another_kind(tmp_path, content, name):
