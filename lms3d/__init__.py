@@ -6,11 +6,14 @@
     lms3d.estimate(model, dataset, memory_limit="6GiB")   # optional: will it fit, and at what cost?
     model.fit(dataset, callbacks=[lms3d.LMS()])
 
-Names are loaded on first use, so that `import lms3d` stays cheap and leaves TensorFlow alone until it is needed.
+Names are loaded on first use, so that `import lms3d` stays cheap and leaves TensorFlow alone until it is needed. It only asks
+for oneDNN's kernels: import it before TensorFlow.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +35,12 @@ _HOME = {
     "limit_memory": "lms3d.device.memory",
     "plan_step": "lms3d.keras_step.estimate",
 }
+
+# By itself TensorFlow takes oneDNN's kernels only where the processor has AVX-512 VNNI. With its own ones the gradients of a 3D
+# convolution take many times as long (docs/limits.md has a figure), and it counts no memory in use.
+# It looks once, when it is imported. What the user has set stays.
+if platform.machine() in ("x86_64", "AMD64"):
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
 def __getattr__(name: str) -> Any:

@@ -54,8 +54,16 @@ def _examine(swap_dir: Path) -> None:
 
 
 def _processor() -> dict[str, Finding]:
-    one_dnn = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") == "1"
-    return {"CPU": Finding(f"{os.cpu_count()} cores, {'oneDNN' if one_dnn else 'plain kernels'}")}
+    cores = f"{os.cpu_count()} cores"
+    if memory.bytes_in_use("current", "CPU:0") is not None:  # no limit is set here: only oneDNN's allocator counts
+        return {"CPU": Finding(f"{cores}, oneDNN's kernels")}
+    chosen = os.environ.get("TF_ENABLE_ONEDNN_OPTS")
+    advice = (
+        ""
+        if chosen in (None, "1")
+        else f"3D convolutions take many times as long; unset TF_ENABLE_ONEDNN_OPTS (now {chosen})"
+    )
+    return {"CPU": Finding(f"{cores}, TensorFlow's own kernels", advice)}
 
 
 def _gpus(binding: machine.Binding) -> dict[str, Finding]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import lms3d  # noqa: F401  before TensorFlow, whose kernels it chooses
 from data import pseudonyms
 from tests.browser import found as found_browser
 

@@ -80,6 +80,17 @@ def compute_device() -> str:
     return "GPU:0" if tf.config.get_visible_devices("GPU") else "CPU:0"
 
 
+def bytes_in_use(key: str, device: str | None = None) -> int | None:
+    """The device's own count; key: "current" or "peak". None where TensorFlow does not count: on a CPU with neither oneDNN's
+    kernels nor a hard limit."""
+    import tensorflow as tf
+
+    try:
+        return int(tf.config.experimental.get_memory_info(device or compute_device())[key])
+    except ValueError:
+        return None
+
+
 def free_host_bytes() -> int:
     """Free bytes of the machine or of the container around this process, whichever is less."""
     import psutil

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from lms3d.device import cpu_pool, memory
+from lms3d.errors import InputError
 from lms3d.swap import tuning
 from lms3d.swap.request import OnDevice
 from lms3d.swap.tensorflow import surgery
@@ -33,8 +34,14 @@ def supposed(function: tf.types.experimental.ConcreteFunction, spec: Any, pool: 
 
 
 def bytes_in_use(key: str) -> int:
-    """The device's own count; key: "current" or "peak"."""
-    return int(tf.config.experimental.get_memory_info(memory.compute_device())[key])
+    """The device's own count; key: "current" or "peak". Raises InputError where there is none."""
+    counted = memory.bytes_in_use(key)
+    if counted is None:
+        raise InputError(
+            "LMS: TensorFlow does not count the memory in use on this processor; expected a hard limit or oneDNN's kernels; call "
+            "lms3d.limit_memory first, or import lms3d before TensorFlow and leave TF_ENABLE_ONEDNN_OPTS alone"
+        )
+    return counted
 
 
 def _with_waiting(parts: Sequence[int]) -> tuple[int, ...]:

@@ -150,8 +150,7 @@ class Engine:
         """With the costs of single ops, measured where they are not known yet; as they are for a machine that is not here."""
         if self._elsewhere:
             return graph, machine
-        in_use = tf.config.experimental.get_memory_info(self.compute_device)["current"]
-        free = memory.device_memory_bytes() - in_use
+        free = memory.device_memory_bytes() - (memory.bytes_in_use("current", self.compute_device) or 0)
         return op_costs.with_ops(graph, machine, function, device=self.compute_device, free_bytes=free)
 
     # -- rewriting -----------------------------------------------------------------------------------------------------

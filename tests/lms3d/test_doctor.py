@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
 from lms3d import doctor
@@ -28,6 +32,17 @@ def test_what_is_amiss_is_listed_at_the_end(tmp_path, capsys, monkeypatch):
     assert "Horovod" in last
     assert "locked memory" in last
     assert "make horovod" in out
+
+
+def test_kernels_without_onednn_are_something_to_look_at(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "lms3d.doctor", "--swap-dir", tmp_path],
+        capture_output=True, text=True, timeout=240, env=os.environ | {"TF_ENABLE_ONEDNN_OPTS": "0"},
+    )  # fmt: skip
+    assert (
+        "TensorFlow's own kernels: 3D convolutions take many times as long; unset TF_ENABLE_ONEDNN_OPTS" in done.stdout
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_unwritable_folder(tmp_path, capsys):

@@ -21,7 +21,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from lms3d.device import memory
 from lms3d.files import cache_directory
 from lms3d.swap import tuning
 from lms3d.swap.cost import Machine, OpCost, moved_bytes, op_seconds, step_seconds
@@ -207,15 +208,11 @@ def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str) -> Cost:
             return time.perf_counter() - start
 
         seconds()  # compiles the function; kernels choose their algorithm
-        tf.config.experimental.reset_memory_stats(device)
-        outputs = function(*passed)
-        after = tf.config.experimental.get_memory_info(device)
-        del outputs
+        workspace = _workspace_bytes(lambda: function(*passed), device)
         worked, waited = _processor_seconds()
         runs = [seconds(), seconds()]
         while len(runs) < tuning.RUNS and sum(runs) < tuning.ENOUGH_SECONDS:
             runs.append(seconds())
-    workspace = max(0, after["peak"] - after["current"])
     if not device.startswith("CPU"):
         return Cost(min(runs), 1.0, workspace)
     worked, waited = (now - then for now, then in zip(_processor_seconds(), (worked, waited), strict=True))
@@ -223,6 +220,17 @@ def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str) -> Cost:
     return Cost(
         undisturbed, min(1.0, worked / len(runs) / undisturbed / tuning.CORES) if worked > 0 else 1.0, workspace
     )
+
+
+def _workspace_bytes(call: Callable[[], Any], device: str) -> int:
+    """Bytes that a call takes and gives back. 0 where TensorFlow does not count; then there is no hard limit either."""
+    if memory.bytes_in_use("peak", device) is None:
+        return 0
+    tf.config.experimental.reset_memory_stats(device)
+    outputs = call()
+    after = tf.config.experimental.get_memory_info(device)
+    del outputs
+    return max(0, int(after["peak"]) - int(after["current"]))
 
 
 def _processor_seconds() -> tuple[float, float]:

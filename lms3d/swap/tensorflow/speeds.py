@@ -99,7 +99,7 @@ def device_name(device: str) -> str:
 
 
 def _measure(device: str, tier: TierSpeed) -> Machine:
-    free = memory.device_memory_bytes() - tf.config.experimental.get_memory_info(device)["current"]
+    free = memory.device_memory_bytes() - (memory.bytes_in_use("current", device) or 0)
     probe_bytes = max(1 << 16, min(PROBE_BYTES, free // 8))  # a tight limit leaves little beside the weights
     with tf.device(device):
         image = tf.ones((1, 32, 32, 32, 32))

@@ -1,5 +1,7 @@
 """The limit is a property of the process, so what sets one runs in a process of its own."""
 
+import os
+import platform
 import subprocess
 import sys
 
@@ -8,9 +10,24 @@ import pytest
 from lms3d.device import memory
 from lms3d.errors import InputError
 
+ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+FIT = """
+import keras, numpy as np
+model = keras.Sequential([keras.layers.Input((8, 8, 8, 1)), keras.layers.Conv3D(4, 3, padding="same"), keras.layers.Conv3D(1, 1)])
+model.compile("sgd", "mse")
+x = np.zeros((2, 8, 8, 8, 1), np.float32)
+try:
+    model.fit(x, x, batch_size=1, verbose=0, callbacks=[lms3d.LMS(memory_limit="100MiB")])
+    print("trained")
+except lms3d.InputError as error:
+    print(error)
+"""
 
-def run_python(code: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+def run_python(code: str, **settings: str) -> subprocess.CompletedProcess:
+    """settings: environment variables. Those of oneDNN are left to the code, else."""
+    environment = {name: value for name, value in os.environ.items() if name != ONEDNN} | settings
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, env=environment)
 
 
 def test_hard_limit_after_the_import_of_tensorflow():
@@ -99,3 +116,33 @@ def test_container_of_version_1(tmp_path):
 def test_no_container(tmp_path):
     assert memory._container_headrooms(tmp_path, tmp_path / "absent") == []
     assert memory.free_host_bytes() > 2**20
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="TensorFlow has oneDNN's kernels for x86 alone"
+)
+def test_import_asks_for_the_kernels_of_onednn_whatever_the_processor():
+    done = run_python("""
+import lms3d
+from lms3d.device import memory
+print(memory.bytes_in_use("current"))
+""")
+    assert done.stdout == "0\n", done.stderr
+
+
+def test_what_the_user_says_of_onednn_stays():
+    done = run_python(f"import lms3d, os; print(os.environ['{ONEDNN}'])", **{ONEDNN: "0"})
+    assert done.stdout == "0\n", done.stderr
+
+
+def test_where_nobody_counts_memory_lms_asks_for_a_limit():
+    """As on processors without AVX-512 where TensorFlow was imported first, and on a Mac."""
+    done = run_python("import tensorflow, lms3d" + FIT, **{ONEDNN: "0"})
+    assert done.stdout.startswith("LMS: TensorFlow does not count the memory in use"), done.stderr
+    assert "lms3d.limit_memory" in done.stdout
+    assert done.stdout.count("\n") == 1
+
+
+def test_with_a_limit_lms_works_with_the_kernels_of_tensorflow():
+    done = run_python("import lms3d; lms3d.limit_memory('200MiB')" + FIT, **{ONEDNN: "0"})
+    assert done.stdout == "trained\n", done.stderr
