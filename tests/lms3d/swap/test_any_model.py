@@ -158,7 +158,7 @@ def test_inference_of_a_function(tmp_path):
     data = tf.random.stateless_normal(spec.shape, (1, 2))
     function = surgery.trace(inference, spec)
     expected = surgery.make_function(function)(data)
-    limit = between(capture(function), 0.1)
+    limit = between(capture(function, batches=()), 0.1)  # what the caller passes lies there already, with the rest
     lms = LMS(slabs="off", memory_limit=limit, tier="disk", swap_dir=tmp_path)
     made = lms.rewrite(function)
     assert lms.plan.recomputes or lms.plan.swap_outs
