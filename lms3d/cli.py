@@ -258,7 +258,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 def add_training_options(parser: argparse.ArgumentParser) -> None:
     """How long and how to learn."""
     add = parser.add_argument_group("training").add_argument
-    epochs = "passes over the training cases, at most (default: 500; on the embedded data as many as 13 minutes allow)"
+    epochs = "passes over the training cases, at most (default: 500; on the embedded data as many as 14 minutes allow)"
     add("--epochs", type=whole(1), metavar="N", help=epochs)
     steps = "training steps per epoch (default: all training cases)"
     add("--steps-per-epoch", type=whole(1), metavar="N", help=steps)

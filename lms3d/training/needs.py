@@ -100,19 +100,20 @@ def with_demonstration_limit(options: TrainConfig, task: Task) -> TrainConfig:
 
 def with_length(
     options: TrainConfig, task: Task, model: keras.Model, training_steps: int, validation_steps: int,
-    target_seconds: float = demo.TARGET_SECONDS,
+    time_share: float = 1.0,
 ) -> TrainConfig:  # fmt: skip
     """Fills in epochs and steps. On the embedded data they are a demonstration's, whose duration is printed.
 
-    training_steps, validation_steps: of a pass over all cases. target_seconds: since the process started, of a demonstration.
+    training_steps, validation_steps: of a pass over all cases. time_share: of a demonstration's time since the process started.
     """
     training = options.steps_per_epoch or training_steps
     validation = min(options.validation_steps or validation_steps, validation_steps)
     epochs = options.epochs or DEFAULT_EPOCHS
     if options.data is None:
         planned = plan_step(options, task, model, effort_seconds=tuning.LEAST_SECONDS)
-        seconds = demo.CAUTION * step_seconds(options, planned.prediction)
-        plan = demo.length(seconds, training, validation, elapsed_seconds(), options.epochs, target_seconds)
+        seconds = demo.promised_seconds(step_seconds(options, planned.prediction), time_share)
+        target = time_share * demo.TARGET_SECONDS
+        plan = demo.length(seconds, training, validation, elapsed_seconds(), options.epochs, target)
         epochs, training, validation = plan.epochs, plan.steps_per_epoch, plan.validation_steps
         say(
             f"Training {epochs} epochs of {training} steps takes about {format_seconds(plan.seconds)} "

@@ -96,7 +96,7 @@ def train(session: Session, task: Task, world: World, memory: Memory | None, *, 
     with _network(options, task, limit, material=material, world=world) as model:
         # On every rank, since the prediction builds the metrics; rank 0's clock decides.
         options = world.everyone(needs.with_length(
-            options, task, model, *_whole_epoch(options, material, world), session.time_share * demo.TARGET_SECONDS
+            options, task, model, *_whole_epoch(options, material, world), session.time_share
         ))[0]  # fmt: skip
         training = Training(session=session, options=options, task=task, material=material, world=world, memory=memory)
         world.from_chief(training.require_profile)

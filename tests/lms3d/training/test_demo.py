@@ -8,7 +8,12 @@ from lms3d.training.demo import TARGET_SECONDS, length
 def test_whole_epochs_where_they_fit():
     plan = length(1.0, 20, 5, 60)
     assert (plan.steps_per_epoch, plan.validation_steps) == (20, 5)
-    assert plan.epochs == 30
+    assert plan.epochs == 33
+
+
+def test_a_stage_is_as_long_as_predicted_and_the_last_part_is_promised_with_caution():
+    assert demo.promised_seconds(1.0, 0.65) == 1.0
+    assert demo.promised_seconds(1.0, 1.0) == demo.CAUTION > 1
 
 
 def test_192_on_two_cores():
