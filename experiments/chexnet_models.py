@@ -175,7 +175,7 @@ def _number(text: str) -> float | None:
 def _machine() -> str:
     import psutil
 
-    from experiments.feeding.accepted import processor
+    from lms3d.device.machine import processor
     from lms3d.training import run_folder
 
     versions = run_folder.versions()

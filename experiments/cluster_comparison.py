@@ -1,8 +1,10 @@
 """`python -m experiments.cluster_comparison A.json B.json`: how much faster is one environment? Article 4's comparison.
 
-1. Both files come from `experiments.resnet50_benchmark`, of the same work: network, image size, batch and precision.
+1. Both files come from `experiments.resnet50_benchmark`, or both from `experiments.scaling` (CheXNet, isensee2017, ...), and are of
+   the same work: network, image size, batch and precision.
 2. At each number of ranks that both have, the difference is A's images/s over B's, less one.
-3. Its 95 % interval (Welch's t) says whether the laps tell the two apart.
+3. Its 95 % interval (Welch's t) says whether the laps tell the two apart; a lap of `experiments.scaling` is an epoch.
+4. What differs besides, processor, kernel or library, is listed.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from experiments.scalability.tables import markdown
 from lms3d import cli, errors
 
 _DESCRIPTION = """\
-Compare two results of experiments.resnet50_benchmark, such as bare metal and Kubernetes: images/s by number of ranks, and
-the difference in per cent with its 95 % interval."""
+Compare two results of experiments.resnet50_benchmark, or two of experiments.scaling, such as bare metal and Kubernetes:
+images/s by number of ranks, the difference in per cent with its 95 % interval, and what machines and versions differ in."""
 
 _EPILOG = """\
 examples:
@@ -36,6 +38,13 @@ exit codes: 0 done, 2 wrong option or file"""
 _NOTES = """\
 Images/s: of all ranks together, mean ± std of a lap. Difference: how much faster the first is than the second, ± half of the
 95 % interval of that; "not told apart" where the interval holds 0."""
+
+KINDS = {
+    "synthetic": "synthetic data",
+    "real": "real data",
+    "strong": "strong scaling",
+    "weak": "weak scaling",
+}
 
 COLUMNS = (
     "data", "ranks", "images_per_second_a", "std_a", "images_per_second_b", "std_b", "difference", "half_interval",
@@ -84,7 +93,14 @@ def _compare(options: argparse.Namespace, command: str) -> None:
     output = writable_folder(Path(options.output).expanduser(), "--output")
     write_csv(found, output / "comparison.csv")
     draw(found, labels, output / "comparison.png", _work(a))
-    text = "\n\n".join([f"# {labels[0]} and {labels[1]}", table(found, labels), summary(found, labels), _NOTES])
+    texts = [
+        f"# {labels[0]} and {labels[1]}",
+        table(found, labels),
+        summary(found, labels),
+        unlike(a, b, labels),
+        _NOTES,
+    ]
+    text = "\n\n".join(texts)
     text += f"\n\n{_conditions(a, b, labels)} Made by `{command}`.\n"
     write_text(output / "comparison.md", text)
     print(text)
@@ -113,11 +129,19 @@ def pairs(a: Result, b: Result) -> list[Pair]:
 
 def table(found: Sequence[Pair], labels: Sequence[str]) -> str:
     """In article 4's form, a line for each number of ranks."""
-    head = ("data", "ranks", *(f"{label}, images/s" for label in labels), f"{labels[0]} is faster by", "")
+    head = ("", "ranks", *(f"{label}, images/s" for label in labels), f"{labels[0]} is faster by", "")
     lines = []
     for pair in found:
         sure = "not told apart" if pair.is_told_apart is False else ""
-        lines.append([pair.a.data, str(pair.a.ranks), *map(_speed, (pair.a, pair.b)), _percent(pair), sure])
+        lines.append(
+            [
+                KINDS.get(pair.a.data, pair.a.data),
+                str(pair.a.ranks),
+                *map(_speed, (pair.a, pair.b)),
+                _percent(pair),
+                sure,
+            ]
+        )
     return markdown(head, lines)
 
 
@@ -126,9 +150,25 @@ def summary(found: Sequence[Pair], labels: Sequence[str]) -> str:
     largest = max(found, key=lambda pair: abs(pair.difference))
     first, second = labels if largest.difference >= 0 else (labels[1], labels[0])
     more = max(largest.a.speed.mean, largest.b.speed.mean) / min(largest.a.speed.mean, largest.b.speed.mean) - 1
-    ranks = f"{largest.a.ranks} rank{'s' if largest.a.ranks > 1 else ''} on {largest.a.data} data"
+    kind = KINDS.get(largest.a.data, largest.a.data)
+    ranks = f"{largest.a.ranks} rank{'s' if largest.a.ranks > 1 else ''}, {kind}"
     sure = " (within what laps differ by themselves)" if largest.is_told_apart is False else ""
     return f"The largest difference: {first} trains {more:.1%} more images/s than {second} with {ranks}{sure}."
+
+
+def unlike(a: Result, b: Result, labels: Sequence[str]) -> str:
+    """What the two differ in besides: a table of the properties of their machines and of the versions of libraries."""
+    rows = []
+    names = list(dict.fromkeys(name for result in (a, b) for machine in result.machines for name in machine))
+    for name in names:
+        sides = ["; ".join(sorted({str(m.get(name) or "none") for m in r.machines})) or "not told" for r in (a, b)]
+        rows.append([name.replace("_gib", ", GiB"), *sides])
+    for name in dict.fromkeys((*a.versions, *b.versions)):
+        rows.append([name, *(result.versions.get(name, "none") for result in (a, b))])
+    different = [row for row in rows if row[1] != row[2]]
+    if not different:
+        return "Machines and versions are the same in both."
+    return "They differ in:\n\n" + markdown(("", *labels), different)
 
 
 def write_csv(found: Sequence[Pair], path: Path) -> None:
@@ -168,7 +208,7 @@ def draw(found: Sequence[Pair], labels: Sequence[str], path: Path, title: str) -
                 color=GREY if pair.is_told_apart is False else "black",
             )  # fmt: skip
         axis.set_xticks(range(len(these)), [str(pair.a.ranks) for pair in these])
-        axis.set(title=f"{kind.capitalize()} data", xlabel="ranks", ylabel="images/s, all ranks together")
+        axis.set(title=KINDS.get(kind, kind).capitalize(), xlabel="ranks", ylabel="images/s, all ranks together")
         axis.margins(y=0.14)
         plain(axis)
     handles, names = axes[0][0].get_legend_handles_labels()
@@ -193,7 +233,7 @@ def _listed(result: Result) -> str:
 
 def _work(result: Result) -> str:
     what = result.settings
-    return f"{what['model']} at {what['resolution']}$^2$, batches of {what['batch_size']} a rank, {what['precision']}"
+    return f"{what['model']} at resolution {what['resolution']}, batches of {what['batch_size']} a rank, {what['precision']}"
 
 
 def _conditions(a: Result, b: Result, labels: Sequence[str]) -> str:
@@ -204,7 +244,7 @@ def _conditions(a: Result, b: Result, labels: Sequence[str]) -> str:
             for m in result.machines
         }
         parts.append(f"{label}: {'; '.join(sorted(kinds))}.")
-    return f"{_work(a).replace('$', '')}. {' '.join(parts)}"
+    return f"{_work(a)}. {' '.join(parts)}"
 
 
 def _parser() -> cli.Parser:

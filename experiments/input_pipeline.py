@@ -185,7 +185,7 @@ def _machine(bound: str) -> str:
     import platform
     from importlib.metadata import version
 
-    from experiments.feeding.accepted import processor
+    from lms3d.device.machine import processor
 
     return f"Machine: {processor()}, {os.cpu_count()} cores ({bound}), {platform.machine()}, TensorFlow {version('tensorflow')}."
 

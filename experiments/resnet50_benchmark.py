@@ -87,7 +87,7 @@ def judge(found: Sequence[Point], kinds: Sequence[str], expected: float, ranks: 
         return f"Accepted: {where}; expected at least {expected:g}"
     hint = (
         f"the device waits {slowest.waiting:.0%} of the time: look at the disk and experiments.input_pipeline"
-        if slowest.waiting > 0.02
+        if slowest.waiting is not None and slowest.waiting > 0.02
         else "the device does not wait for data: look at its clocks, the links (experiments.scaling --probe) and lms3d.doctor"
     )
     raise TooSlow(f"--expect {expected:g}: found {where}{_interval(slowest)}; {hint}")

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.feeding.parts import SomeFailed, remember
-from experiments.scalability import launch, model_report, probe, runs, table
+from experiments.scalability import launch, model_report, probe, result, runs, table
 from experiments.scalability.case_study import fitted
 from experiments.scalability.model import STRONG, WEAK
 from lms3d import cli, errors
-from lms3d.files import writable_folder, write_text
+from lms3d.files import writable_folder, write_json, write_text
 
 _DESCRIPTION = """\
 Measure how training scales over ranks on this machine (strong: the same data, split; weak: the same steps for each rank), and
@@ -35,7 +35,8 @@ examples:
   python -m experiments.scaling --ranks 1 2 4 8 --task chexnet --data ~/ChestX-ray14 -- --batch-size 64 --no-lms
   python -m experiments.scaling --ranks 1 4 8 --launcher "srun -n {ranks}" --data ~/BraTS2020 --resolution 192
 
-writes into --output: scaling.csv, scaling.png, report.md, model.csv, model.png, probe.json; runs/, logs/, parts/
+writes into --output: scaling.csv, scaling.png, report.md, result.json (for experiments.cluster_comparison), model.csv, model.png,
+probe.json; runs/, logs/, parts/
 exit codes: 0 done, 1 a run failed, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 _NOTES = """\
@@ -72,11 +73,11 @@ def _scaling(options: argparse.Namespace, training: list[str], command: str) -> 
             probe.run(runner.launcher, max(2, *options.ranks), output)
         for run in wanted:
             runner.train(run)
-            _write_measured(output, runner, command)
+            _write_measured(output, runner, options.label, command)
     except KeyboardInterrupt:
         raise errors.Interrupted("interrupted; run the same command again to go on") from None
     finally:
-        print(_write_measured(output, runner, command))
+        print(_write_measured(output, runner, options.label, command))
         _model(output)
         print(f"written: {output}")
     if runner.failed:
@@ -108,8 +109,8 @@ def _model(output: Path) -> None:
     figure.draw_model(output / "model.png")
 
 
-def _write_measured(output: Path, runner: runs.Runner, command: str) -> str:
-    """CSV, figure and report.md of what there is; returns the report of the real runs."""
+def _write_measured(output: Path, runner: runs.Runner, label: str, command: str) -> str:
+    """CSV, figure, result.json and report.md of what there is; returns the report of the real runs."""
     from experiments.scalability import figure
 
     found = runner.measurements()
@@ -117,6 +118,8 @@ def _write_measured(output: Path, runner: runs.Runner, command: str) -> str:
     link = known.link if known else None
     table.write_csv(found, link, output / "scaling.csv")
     figure.draw_measured(found, link, output / "scaling.png")
+    if found:
+        write_json(output / "result.json", result.content(found, label, command))
     parts = ["# Scaling on this machine", table.markdown_tables(found, link) or "Nothing was measured.", _NOTES]
     parts += [known.markdown()] if known else []
     busy = [f"{m.name}: {m.busy:.0%} of the cores in use by others before it began" for m in found if m.busy > BUSY]
@@ -164,6 +167,12 @@ def _parser() -> cli.Parser:
         help="cores that each rank has, for any number of ranks (default: all shared by the most ranks; with a GPU unbound)",
     )  # fmt: skip
     add("--model-only", action="store_true", default=False, help="the model alone, in about a second; nothing is run")
+    add(
+        "--label",
+        metavar="TEXT",
+        default="this machine",
+        help="name of the cluster in result.json (default: this machine)",
+    )
     add("--probe", action="store_true", default=False, help="first measure all-reduces between ranks (default: off)")
     add(
         "--minutes", type=cli.number(0), metavar="X", default=None,

@@ -8,5 +8,5 @@ alone           ranks as plain processes, measured in turns     alone_rank      
 loop            training steps, timed beside the wait for data  wait            tf.data's own account of that wait
 training_rank   a rank of training on each order in turns       benchmark_rank  a rank of the ResNet-50 benchmark
 spread          mean, standard deviation, 95 % interval         results         parts of input_pipeline -> CSV, Markdown
-figure          results -> PNG                                  accepted        the benchmark's JSON file
+figure          results -> PNG                                  accepted        JSON files that are compared
 """

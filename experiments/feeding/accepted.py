@@ -1,17 +1,17 @@
-"""The result file of `experiments.resnet50_benchmark`: written there, read by `experiments.cluster_comparison`.
+"""The result file of `experiments.resnet50_benchmark` and `experiments.scaling`, read by `experiments.cluster_comparison`.
 
     {"format": 1, "label", "settings": {...}, "machines": [...], "versions": {...}, "command", "finished",
      "results": [{"data", "ranks", "images_per_second": Spread, "laps": [...], "efficiency", "waiting", "cores", "busy"}]}
 
+data: a kind of images, "synthetic" or "real"; of whole trainings the kind of scaling, "strong" or "weak", and a lap is an epoch.
 No host or user name is in it: it is made to be sent around. No TensorFlow at import.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ COMPARED = ("model", "resolution", "batch_size", "precision")
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One number of ranks on one kind of data."""
+    """One number of ranks on one kind of data, or of one kind of scaling."""
 
     data: str
     ranks: int
@@ -35,9 +35,9 @@ class Point:
     """Images per second of all ranks together, over laps."""
     efficiency: float | None
     """Against the fewest ranks on the same data, per rank; None for those."""
-    waiting: float
-    """Share of time without a batch, mean over ranks and laps."""
-    cores: float
+    waiting: float | None
+    """Share of time without a batch, mean over ranks and laps; None where it was not measured."""
+    cores: float | None
     busy: float
 
 
@@ -49,6 +49,7 @@ class Result:
     settings: dict[str, Any]
     points: tuple[Point, ...]
     machines: tuple[dict[str, Any], ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
     path: Path = Path()
 
 
@@ -70,23 +71,35 @@ def points(parts: Sequence[Part]) -> list[Point]:
 
 
 def content(parts: Sequence[Part], label: str, settings: dict[str, Any], command: str) -> dict[str, Any]:
-    """What the file holds."""
+    """What the benchmark's file holds."""
+    machines = [machine for part in parts for machine in part["machines"]]
+    laps = {(part["data"], part["ranks"]): part["laps"] for part in parts}
+    results = [(point, laps[point.data, point.ranks]) for point in points(parts)]
+    return file_content(results, label, settings, machines, versions(), command)
+
+
+def file_content(
+    results: Sequence[tuple[Point, Sequence[dict[str, Any]]]],
+    label: str,
+    settings: dict[str, Any],
+    machines: Sequence[dict[str, Any]],
+    used: dict[str, str],
+    command: str,
+) -> dict[str, Any]:
+    """What a file holds. results: points with their laps. used: versions."""
     from datetime import UTC, datetime
 
-    machines: list[dict[str, Any]] = []
-    for part in parts:
-        machines += [machine for machine in part["machines"] if machine not in machines]
-    results = [
+    different = [machine for place, machine in enumerate(machines) if machine not in machines[:place]]
+    rows = [
         {
-            "data": point.data, "ranks": point.ranks, "images_per_second": asdict(point.speed),
-            "laps": next(p["laps"] for p in parts if (p["data"], p["ranks"]) == (point.data, point.ranks)),
+            "data": point.data, "ranks": point.ranks, "images_per_second": asdict(point.speed), "laps": laps,
             "efficiency": point.efficiency, "waiting": point.waiting, "cores": point.cores, "busy": point.busy,
         }
-        for point in points(parts)
+        for point, laps in results
     ]  # fmt: skip
     return {
-        "format": FORMAT, "label": label, "settings": settings, "machines": machines, "versions": versions(),
-        "command": command, "finished": datetime.now(UTC).isoformat(timespec="seconds"), "results": results,
+        "format": FORMAT, "label": label, "settings": settings, "machines": different, "versions": used,
+        "command": command, "finished": datetime.now(UTC).isoformat(timespec="seconds"), "results": rows,
     }  # fmt: skip
 
 
@@ -104,39 +117,19 @@ def read(path: Path) -> Result:
             for row in found["results"]
         )  # fmt: skip
         settings = {name: found["settings"][name] for name in COMPARED}
-        machines = tuple(found["machines"])
-        return Result(label=str(found["label"]), settings=settings, points=every, machines=machines, path=path)
+        machines, versions = tuple(found["machines"]), dict(found["versions"])
+        return Result(
+            label=str(found["label"]), settings=settings, points=every, machines=machines, versions=versions, path=path
+        )
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; give a result.json of experiments.resnet50_benchmark") from None
+        raise InputError(
+            f"{path}: {error.strerror}; give a result.json of experiments.resnet50_benchmark or experiments.scaling"
+        ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path}: {type(error).__name__} {error}; expected a result.json of experiments.resnet50_benchmark, format "
-            f"{FORMAT}; run the benchmark of this version"
+            f"{path}: {type(error).__name__} {error}; expected a result.json of experiments.resnet50_benchmark or "
+            f"experiments.scaling, format {FORMAT}; run it again with this version"
         ) from None
-
-
-def this_machine() -> dict[str, Any]:
-    """What a rank runs on."""
-    import platform
-
-    import psutil
-    import tensorflow as tf
-
-    gpus = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.get_visible_devices("GPU")]
-    return {
-        "architecture": platform.machine(), "processor": processor(), "cores": os.cpu_count(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30), "kernel": platform.release(),
-        "gpu": gpus[0].get("device_name", "?") if gpus else None,
-    }  # fmt: skip
-
-
-def processor(table: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name, "" where the system does not tell."""
-    try:
-        lines = table.read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
 
 
 def versions() -> dict[str, str]:

@@ -29,7 +29,8 @@ def _main(asked: dict[str, Any]) -> None:
 
     with job.joined() as world:
         start_tensorflow(seed=0, precision=asked["precision"], world=world)
-        from experiments.feeding import accepted, loop
+        from experiments.feeding import loop
+        from lms3d.device import machine, memory
 
         step = loop.stepper(loop.network("resnet50", asked["resolution"], world))
         batches = _batches(asked, world)
@@ -38,7 +39,7 @@ def _main(asked: dict[str, Any]) -> None:
         for _ in range(asked["laps"]):
             world.wait()  # all ranks begin a lap together
             laps.append(together(world.everyone(loop.lap(batches, step, asked["steps"])), asked["batch_size"]))
-        machines = world.everyone(accepted.this_machine())
+        machines = world.everyone(machine.description(memory.gpu_name()))
         if world.is_chief:
             write_json(Path(asked["output"]), {"ranks": world.size, "laps": laps, "machines": _unique(machines)})
 

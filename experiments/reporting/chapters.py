@@ -142,7 +142,8 @@ CHAPTERS = (
         title="Two clusters",
         question="Bare metal or Kubernetes?",
         published=(published.CLUSTERS,),
-        missing="Two clusters. On each: `python -m experiments.resnet50_benchmark --ranks 1 2 4 8`; then "
+        missing="Two clusters. On each: `python -m experiments.resnet50_benchmark --ranks 1 2 4 8`, or of CheXNet "
+        "`python -m experiments.scaling --task chexnet --ranks 1 2 4 8`; then "
         "`python -m experiments.cluster_comparison A/result.json B/result.json`.",
     ),
 )

@@ -6,7 +6,7 @@ import csv
 import json
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,16 @@ class Measurement:
     busy: float = 0.0
     """Share of the machine's cores that other programs used just before."""
 
+    size: str = ""
+    """Of an image along each axis."""
+
+    precision: str = ""
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    """That rank 0 ran on."""
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of the libraries that it used."""
+
     @property
     def name(self) -> str:
         return f"{self.scaling}-{self.ranks}"
@@ -81,7 +91,7 @@ class Measurement:
     @classmethod
     def of(cls, part: Mapping[str, Any]) -> Measurement:
         """From the part of a comparison that holds it."""
-        known: dict[str, Any] = {field.name: part[field.name] for field in fields(cls)}
+        known: dict[str, Any] = {one.name: part[one.name] for one in fields(cls) if one.name in part}
         lists = {name: tuple(known[name]) for name in ("epoch_seconds", "step_seconds")}
         return cls(**{**known, **lists})
 
@@ -94,7 +104,8 @@ def read(run_dir: Path, *, scaling: str, ranks: int) -> Measurement:
             f"{run_dir / 'history.csv'}: found {len(epochs)} epochs, expected at least {WARM_UP_EPOCHS + 1}, since the first "
             "is warm-up; give more --epochs, and no limit that stops earlier"
         )
-    options = _options(run_dir)
+    written = _written(run_dir)
+    options = written.get("options", {})
     stats = run_dir / "lms_stats.csv"
     steps = [float(row["seconds"]) for row in _rows(stats) if row["kind"] == "train"] if stats.exists() else []
     per_epoch = options.get("steps_per_epoch") or len(steps) // len(epochs)
@@ -106,6 +117,8 @@ def read(run_dir: Path, *, scaling: str, ranks: int) -> Measurement:
         scaling=scaling, ranks=ranks, batch=int(options.get("batch_size") or 1), steps=int(per_epoch),
         epoch_seconds=tuple(epochs[WARM_UP_EPOCHS:]), step_seconds=tuple(steps[WARM_UP_EPOCHS * int(per_epoch) :]),
         model=str(options.get("model") or ""), parameters=weight_count(run_dir / "best.keras"),
+        size=_size(options), precision=str(options.get("precision") or ""),
+        machine=written.get("machine", {}), versions=written.get("versions", {}),
     )  # fmt: skip
 
 
@@ -130,10 +143,18 @@ def step_efficiency(one: Measurement, base: Measurement) -> float | None:
     return base.step / one.step * one.batch / base.batch
 
 
-def _options(run_dir: Path) -> dict[str, Any]:
+def _written(run_dir: Path) -> dict[str, Any]:
     path = run_dir / "config.json"
-    found: dict[str, Any] = json.loads(path.read_text()).get("options", {}) if path.exists() else {}
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
+
+
+def _size(options: Mapping[str, Any]) -> str:
+    """What the network is given: patches, else boxes, else cubes or squares."""
+    for name in ("patch", "box", "resolution"):
+        if given := options.get(name):
+            return "x".join(map(str, given)) if isinstance(given, list) else str(given)
+    return ""
 
 
 def weight_count(path: Path) -> int | None:

@@ -6,6 +6,7 @@ Each function takes the place that it reads, so that a test can show it another 
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lms3d.errors import StorageError
 
@@ -46,6 +48,30 @@ class Binding:
     def spanned(self) -> list[int]:
         """The NUMA nodes of its cores."""
         return [node for node, cores in self.nodes.items() if cores & self.cores]
+
+
+def processor(table: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's model, or what else the system tells of it."""
+    try:
+        lines = table.read_text().splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, "") or platform.processor() or platform.machine()
+
+
+def description(gpu: str | None = None) -> dict[str, Any]:
+    """What figures of this machine depend on, for files that are sent around: no host or user name. gpu: its model."""
+    import psutil
+
+    return {
+        "architecture": platform.machine(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "kernel": platform.release(),
+        "gpu": gpu,
+    }
 
 
 def binding(

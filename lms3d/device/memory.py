@@ -80,6 +80,14 @@ def compute_device() -> str:
     return "GPU:0" if tf.config.get_visible_devices("GPU") else "CPU:0"
 
 
+def gpu_name() -> str | None:
+    """The model of the first GPU that TensorFlow sees; None without one."""
+    import tensorflow as tf
+
+    gpus = tf.config.get_visible_devices("GPU")
+    return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")) if gpus else None
+
+
 def bytes_in_use(key: str, device: str | None = None) -> int | None:
     """The device's own count; key: "current" or "peak". None where TensorFlow does not count: on a CPU with neither oneDNN's
     kernels nor a hard limit."""

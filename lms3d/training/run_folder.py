@@ -14,6 +14,7 @@ from typing import Any
 
 from lms3d import config, console
 from lms3d.config import TrainConfig
+from lms3d.device import machine, memory
 from lms3d.errors import InputError
 from lms3d.files import make_folder, remove_partials, writable_folder, write_json
 from lms3d.training import checkpoint
@@ -102,6 +103,7 @@ def describe(
         "command": ["python", "-m", "lms3d.train", *arguments],
         "versions": versions(),
         "device": device,
+        "machine": machine.description(memory.gpu_name()),
         "memory_limit_bytes": limit_bytes,
     }
     earlier = _sessions_before(run_dir, session) if resuming else []

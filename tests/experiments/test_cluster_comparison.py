@@ -10,16 +10,19 @@ import pytest
 
 from experiments import cluster_comparison
 from experiments.feeding import accepted
+from experiments.scalability import result
+from experiments.scalability.measured import Measurement
+from lms3d.device import machine
 
 SETTINGS = {"model": "resnet50", "resolution": 224, "batch_size": 64, "precision": "float32"}
 
 
 def write(path: Path, label: str, speeds: dict[int, float], data: str = "synthetic", **settings: object) -> str:
     """A result whose laps are 1 % apart from their mean."""
-    machine = {"architecture": "x86_64", "processor": "", "cores": 8, "gpu": "V100", "ranks": 1}
+    gpu_machine = {"architecture": "x86_64", "processor": "", "cores": 8, "gpu": "V100", "ranks": 1}
     parts = [
         {
-            "name": f"{data}-{ranks}", "data": data, "ranks": ranks, "machines": [machine], "busy": 0.0,
+            "name": f"{data}-{ranks}", "data": data, "ranks": ranks, "machines": [gpu_machine], "busy": 0.0,
             "laps": [
                 {"images_per_second": factor * speed, "waiting": 0.0, "cores": 1.0} for factor in (0.99, 1.0, 1.01) * 3
             ],
@@ -54,11 +57,57 @@ def test_article_4s_table(files, tmp_path, capsys):
     assert 0.005 < float(found[-1]["half_interval"]) < 0.02
     text = (tmp_path / "out/comparison.md").read_text()
     assert "# bare metal and Kubernetes" in text
-    assert "| data | ranks | bare metal, images/s | Kubernetes, images/s | bare metal is faster by |" in text
-    assert "| synthetic | 8 | 1512 ± 13 | 1400 ± 12 | +8.0 ± 0.9 % |  |" in text
-    assert "| synthetic | 1 | 200 ± 1.7 | 200 ± 1.7 | +0.0 ± 0.9 % | not told apart |" in text
-    assert "bare metal trains 8.0% more images/s than Kubernetes with 8 ranks on synthetic data." in text
+    assert "|  | ranks | bare metal, images/s | Kubernetes, images/s | bare metal is faster by |" in text
+    assert "| synthetic data | 8 | 1512 ± 13 | 1400 ± 12 | +8.0 ± 0.9 % |  |" in text
+    assert "| synthetic data | 1 | 200 ± 1.7 | 200 ± 1.7 | +0.0 ± 0.9 % | not told apart |" in text
+    assert "bare metal trains 8.0% more images/s than Kubernetes with 8 ranks, synthetic data." in text
     assert (tmp_path / "out/comparison.png").stat().st_size > 10_000
+
+
+def test_what_differs_besides_is_listed(files, tmp_path, capsys):
+    assert run(tmp_path, *files) == 0
+    assert "Machines and versions are the same in both." in capsys.readouterr().out
+    other = json.loads(Path(files[1]).read_text())
+    other["versions"]["tensorflow"] = "2.16.1"
+    other["machines"][0] |= {"gpu": None, "kernel": "6.1"}
+    Path(files[1]).write_text(json.dumps(other))
+    assert run(tmp_path, *files) == 0
+    said = capsys.readouterr().out
+    now = json.loads(Path(files[0]).read_text())["versions"]["tensorflow"]
+    table = said[said.index("They differ in:") :].split("\n\n")[1].splitlines()
+    assert table == [
+        "|  | bare metal | Kubernetes |",
+        "| --- | --- | --- |",
+        "| gpu | V100 | none |",
+        "| kernel | none | 6.1 |",
+        f"| tensorflow | {now} | 2.16.1 |",
+    ]
+
+
+def test_trainings_of_chexnet_on_two_clusters(tmp_path, capsys):
+    """As `experiments.scaling` writes them; a lap is an epoch."""
+    paths = []
+    for label, seconds in (("metal", (4.0, 4.1, 3.9)), ("pods", (5.0, 5.1, 4.9))):
+        found = [
+            Measurement(
+                scaling="strong", ranks=ranks, batch=16, steps=100 // ranks, epoch_seconds=tuple(s / ranks for s in seconds),
+                model="densenet121", size="224", precision="float32",
+                machine={**machine.description(), "processor": label}, versions={"horovod": "0.28.1"},
+            )
+            for ranks in (1, 2)
+        ]  # fmt: skip
+        paths.append(tmp_path / f"{label}.json")
+        paths[-1].write_text(json.dumps(result.content(found, label, "made by a test")))
+    assert run(tmp_path, *map(str, paths)) == 0, capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert "| strong scaling | 2 | 800.3 ± 20 | 640.2 ± 13 | +25.0" in said
+    assert "metal trains 25.0% more images/s than pods with" in said
+    assert "| processor | metal | pods |" in said
+    assert "densenet121 at resolution 224, batches of 16 a rank, float32" in said
+    assert [row["ranks"] for row in rows(tmp_path)] == ["1", "2"]
+    benchmark = write(tmp_path / "c.json", "c", {1: 200})
+    assert run(tmp_path, str(paths[0]), benchmark) == 2
+    assert "model: found densenet121" in capsys.readouterr().err
 
 
 def test_labels_and_the_other_way_round(files, tmp_path, capsys):

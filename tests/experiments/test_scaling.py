@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from experiments import scaling
+from experiments.feeding import accepted
 from experiments.scalability import launch, measured, probe, runs
 from experiments.scalability.communication import Link, ring_seconds
 
@@ -87,6 +88,23 @@ def test_the_table_has_the_form_of_table_7(tmp_path, capsys):
     assert "98.33 %" in text  # the model's part
     assert "75.86%" in capsys.readouterr().out
     assert all((tmp_path / "out" / name).stat().st_size > 10_000 for name in ("scaling.png", "model.png"))
+
+
+def test_the_result_can_be_compared_with_another_clusters(tmp_path):
+    assert run(tmp_path, Fake(tmp_path), "--ranks", "1", "2", "--label", "metal") == 0
+    found = accepted.read(tmp_path / "out/result.json")
+    assert found.label == "metal"
+    assert found.settings == {"model": "isensee2017", "resolution": "", "batch_size": 1, "precision": ""}
+    speeds = {(point.data, point.ranks): point.speed for point in found.points}
+    assert speeds["strong", 1].mean == pytest.approx(20 / 22)
+    assert speeds["strong", 2].mean == pytest.approx(20 / 14.5)
+    assert [point.efficiency for point in found.points] == [
+        None,
+        pytest.approx(0.7586, abs=1e-4),
+        None,
+        pytest.approx(0.833, abs=1e-3),
+    ]
+    assert speeds["weak", 2].count == 2
 
 
 def test_the_first_epoch_and_its_steps_are_left_out(tmp_path):

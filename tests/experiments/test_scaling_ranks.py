@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import os
 
 from data.phantoms import brains
 from experiments import scaling
@@ -21,6 +23,10 @@ def test_one_rank_and_two_train_and_are_measured(tmp_path, capsys):
     assert [(int(row["steps"]), int(row["samples"])) for row in found.values()] == [(4, 4), (2, 4)]
     assert all(float(row["epoch_seconds"]) > float(row["step_seconds"]) > 0 for row in found.values())
     assert 0.5 < float(found["strong", 2]["predicted_efficiency"]) < 1  # 33 MB of gradients against a short step
+    compared = json.loads((out / "result.json").read_text())
+    assert compared["settings"] == {"model": "isensee2017", "resolution": "16", "batch_size": 1, "precision": "float32"}
+    assert compared["machines"][0]["cores"] == os.cpu_count()
+    assert compared["versions"]["tensorflow"]
     link = probe.load(out / "probe.json").link
     assert 1e7 < link.bytes_per_second < 1e12
     assert 0 < link.latency_seconds < 1

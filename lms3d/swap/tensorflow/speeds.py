@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, fields, replace
@@ -19,6 +18,7 @@ from filelock import FileLock
 
 from lms3d import files, json_values
 from lms3d.device import memory
+from lms3d.device.machine import processor
 from lms3d.errors import StorageError
 from lms3d.files import cache_directory
 from lms3d.swap.cost import Machine
@@ -87,15 +87,7 @@ def write_store(store: Path, known: dict[str, Any]) -> None:
 
 def device_name(device: str) -> str:
     """The model of a processor or GPU."""
-    if device.startswith("CPU"):
-        try:
-            lines = Path("/proc/cpuinfo").read_text().splitlines()
-        except OSError:
-            lines = []
-        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-        return models[0] if models else platform.processor() or platform.machine()
-    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
-    return str(details.get("device_name", device))
+    return processor() if device.startswith("CPU") else memory.gpu_name() or device
 
 
 def _measure(device: str, tier: TierSpeed) -> Machine:
