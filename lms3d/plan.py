@@ -96,7 +96,8 @@ def _on_machine(given: dict[str, Any]) -> None:
     options = tasks.chosen(given)
     if machine is not None and options.precision != "float32":
         raise InputError(f"--precision {options.precision}: the rates of --machine are those of float32; leave it out")
-    from lms3d.plan_display import on_machine
+    with console.quiet_native_log():  # it imports TensorFlow
+        from lms3d.plan_display import on_machine
 
     where = on_machine.place(machine, options)
     if largest:
