@@ -68,7 +68,9 @@ def _measure(options: argparse.Namespace, command: str) -> None:
     )
     _remember(card, options.rehearse, output)
     chosen = scale.of_rehearsal() if options.rehearse else scale.of_gpu(card.half_precision, card.memory_bytes or 0)
-    trainings = Trainings(output, least_seconds=chosen.least_seconds, card_bytes=card.memory_bytes)
+    trainings = Trainings(
+        output, least_seconds=chosen.least_seconds, card_bytes=card.memory_bytes, side_by_side=chosen.side_by_side
+    )
     study = Study(output, chosen, trainings, rehearsed=options.rehearse)
     try:
         study.run(options.minutes - (time.monotonic() - started) / 60)

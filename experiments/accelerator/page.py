@@ -11,8 +11,8 @@ from experiments.accelerator.card import Card
 from experiments.accelerator.sections import SECTIONS, Section
 from experiments.accelerator.study import DONE, FAILED, State, Study
 from experiments.overhead import parts
+from experiments.scalability.tables import markdown
 from lms3d.files import write_text
-from lms3d.scoring.tables import markdown
 from lms3d.units import format_seconds
 
 REHEARSED = """\

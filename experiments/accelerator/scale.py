@@ -28,7 +28,7 @@ class Scale:
     looked for; whole_mib: that of the whole card, None: no limit. sides: the cubes that are tried.
     need_bytes: of a step without LMS for each voxel, and lms_share: of that need under LMS, both only to begin the search near
     its end. lms: the method, which copies back what it swapped, as a GPU must.
-    least_seconds: with less time left no training is begun.
+    least_seconds: with less time left no training is begun. side_by_side: how many are run at a time.
     """
 
     identity: Place
@@ -44,6 +44,7 @@ class Scale:
     steps: int
     profiled: int
     least_seconds: float
+    side_by_side: int = 1
     filters: tuple[int, ...] = ()
     half_precision: str = "mixed_bfloat16"
     model: str = field(default="isensee2017", init=False)
@@ -90,8 +91,8 @@ def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
 def of_rehearsal() -> Scale:
     """The same questions for two levels of the network, in limits of the same proportions, on a processor."""
     return Scale(
-        identity=Place(side=48, limit_mib=60),
-        tight=Place(side=48, limit_mib=60),
+        identity=Place(side=48, limit_mib=66),
+        tight=Place(side=48, limit_mib=66),
         large=Place(side=64, limit_mib=120),
         small_mib=120,
         whole_mib=1000,
@@ -103,5 +104,6 @@ def of_rehearsal() -> Scale:
         steps=2,
         profiled=1,
         least_seconds=2.0,
+        side_by_side=2,
         filters=(8, 16),
     )

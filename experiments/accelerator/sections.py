@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from experiments.accelerator.scale import Scale
-from experiments.accelerator.trainings import Trainings
+from experiments.accelerator.trainings import UNANSWERED, Trainings
 from experiments.overhead import parts
 from experiments.overhead.parts import MIB, Part, Result
 
@@ -36,9 +36,10 @@ def identity(trainings: Trainings, scale: Scale) -> list[Result]:
     """With deterministic kernels; with the usual ones where TensorFlow has no such kernel for some op."""
     first, *others = identity_parts(scale)
     result = trainings.measure(first)
-    if result.outcome == "failed":
-        return [result, *(trainings.measure(part) for part in identity_parts(scale, deterministic=False))]
-    return [result, *(trainings.measure(part) for part in others)]
+    return [
+        result,
+        *trainings.measure_all(identity_parts(scale, deterministic=False) if result.outcome == "failed" else others),
+    ]
 
 
 def tight_parts(scale: Scale) -> list[Part]:
@@ -75,12 +76,19 @@ def searches(scale: Scale) -> list[tuple[str, int | None]]:
     return [(method, limit) for limit in (scale.small_mib, scale.whole_mib) for method in (parts.NONE, scale.lms)]
 
 
+def cube_parts(scale: Scale, method: str, limit_mib: int | None, side: int) -> list[Part]:
+    """What tells whether a cube trains: a training of another section, or one that only tries."""
+    return [scale.part(method, side, limit_mib), scale.tried(method, side, limit_mib)]
+
+
 def largest_cubes(trainings: Trainings, scale: Scale) -> list[Result]:
-    """What the searches tried."""
+    """What the searches tried. Cubes that other sections have trained are not trained again."""
     tried: list[Result] = []
 
     def trains(method: str, limit_mib: int | None, side: int) -> bool:
-        tried.append(trainings.measure(scale.tried(method, side, limit_mib)))
+        timed, only_tried = cube_parts(scale, method, limit_mib, side)
+        known = trainings.found.get(timed.name)
+        tried.append(known if known is not None and known.outcome not in UNANSWERED else trainings.measure(only_tried))
         return tried[-1].trained
 
     for method, limit in searches(scale):
@@ -111,13 +119,13 @@ def largest(trains: Callable[[int], bool], sides: Sequence[int], guess: int) -> 
 
 
 def _each(chosen: Callable[[Scale], Sequence[Part]]) -> Run:
-    return lambda trainings, scale: [trainings.measure(part) for part in chosen(scale)]
+    return lambda trainings, scale: trainings.measure_all(chosen(scale))
 
 
 SECTIONS = (
     Section(name="identity", title="Does LMS change a number?", weight=4, run=identity),
     Section(name="placement", title="Is every op where it should be?", weight=1),
-    Section(name="tight", title="A step under less than half of its need", weight=4, run=_each(tight_parts)),
+    Section(name="tight", title="A step that fits the smaller card as it is", weight=4, run=_each(tight_parts)),
     Section(name="large", title="A step that does not fit the smaller card", weight=4, run=_each(large_parts)),
     Section(name="planners", title="Other plans for the same step", weight=3, run=_each(planner_parts)),
     Section(name="precision", title="In 16 bits", weight=3, run=_each(precision_parts)),

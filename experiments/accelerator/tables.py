@@ -43,7 +43,8 @@ FIXED: dict[str, Callable[[Scale], Sequence[Part]]] = {
 def results(found: Found, section: str, scale: Scale) -> list[Result]:
     """Of the section's trainings, those that have ended."""
     if section == "cubes":
-        wanted = [scale.tried(method, side, at) for method, at in sections.searches(scale) for side in scale.sides]
+        searches = sections.searches(scale)
+        wanted = [p for search in searches for side in scale.sides for p in sections.cube_parts(scale, *search, side)]
     else:
         wanted = list(FIXED[section](scale)) if section in FIXED else []
     return [found[part.name] for part in wanted if part.name in found]
@@ -170,7 +171,7 @@ def predictions(every: Sequence[Result]) -> str:
     ]  # fmt: skip
     rows = [
         (
-            f"{_cube(r.part)}, {r.part.method}", _limit(r.part),
+            f"{_cube(r.part)}, {r.part.method}{', deterministic' if r.part.deterministic else ''}", _limit(r.part),
             format_size(r.report["predicted_peak_bytes"]), format_size(max(r.peaks_bytes)), _form(r.peak_error, "{:+.0%}".format),
             *_seconds(r),
         )

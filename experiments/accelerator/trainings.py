@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +35,8 @@ class Trainings:
     """Results by the name of their part, from files or from children.
 
     deadline: of `time.monotonic`; set for each section. least_seconds: with less left no training is begun. card_bytes: a limit
-    above them says nothing. start: makes the child of a part, with a file for its log and a deadline.
+    above them says nothing. side_by_side: how many at a time, where times do not matter. start: makes the child of a part, with a
+    file for its log and a deadline.
     """
 
     def __init__(
@@ -43,15 +45,23 @@ class Trainings:
         *,
         least_seconds: float = 0.0,
         card_bytes: int | None = None,
+        side_by_side: int = 1,
         start: Callable[[Part, Path, float], Trainer] = _child,
         say: Callable[[str], None] = console.say,
     ) -> None:
         self.folder, self.least_seconds, self.card_bytes = folder, least_seconds, card_bytes
-        self.deadline = math.inf
+        self.deadline, self.side_by_side = math.inf, side_by_side
         self._start, self._say = start, say
         self.found: dict[str, Result] = {
             result.part.name: result for result in map(Result.load, sorted((folder / "parts").glob("*.json")))
         }
+
+    def measure_all(self, some: Sequence[Part]) -> list[Result]:
+        """The results of some parts; OutOfTime where one has none."""
+        if self.side_by_side == 1:
+            return [self.measure(part) for part in some]
+        with ThreadPoolExecutor(self.side_by_side) as pool:
+            return list(pool.map(self.measure, some))
 
     def measure(self, part: Part) -> Result:
         """The result of a part, known or new. OutOfTime where its time is over before it has one."""

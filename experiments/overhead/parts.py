@@ -89,7 +89,7 @@ class Part:
         method = self.method.replace(" ", "_")
         link = f"-{self.link.replace('/', '')}" if self.link else ""
         named = f"{self.model}-{self.resolution}-{method}{limit}{link}{'-planned' if self.planned else tried}{against}"
-        return "-".join([named, *self._unusual()])
+        return "-".join([named, *self._unusual()]).replace(" ", "_")
 
     @property
     def title(self) -> str:

@@ -105,7 +105,7 @@ def test_the_page_has_a_table_for_each_section(tmp_path, child):
     assert "**The same bits**" in section_of(text, "Does LMS change a number?")
     assert "6 tensors swapped out, 8 swapped in" in section_of(text, "Is every op where it should be?")
     row = "| 192³ | LMS | 5.00 GiB | trained | 450 ms | 1.50 | 1.22 GiB | 91% | 77% | 3.00 GiB at 20 GB/s | 3.00 GiB at 25 GB/s |"
-    assert row in section_of(text, "A step under less than half of its need")
+    assert row in section_of(text, "A step that fits the smaller card as it is")
     assert "| 256³ | LMS | 14.9 GiB | trained |" in section_of(text, "A step that does not fit the smaller card")
     others = section_of(text, "Other plans for the same step")
     assert "| TFLMS auto-tune | 5.00 GiB |" in others
