@@ -74,6 +74,8 @@ def _measure(options: argparse.Namespace, command: str) -> None:
     study = Study(output, chosen, trainings, rehearsed=options.rehearse)
     try:
         study.run(options.minutes - (time.monotonic() - started) / 60)
+    except KeyboardInterrupt:
+        raise errors.Interrupted("interrupted; run the same command again to go on") from None
     finally:
         text = page.write(study, card, command)
     print(text)

@@ -43,10 +43,10 @@ class Study:
         *,
         rehearsed: bool,
         sections: Sequence[Section] = SECTIONS,
-        place: Callable[..., dict[str, Any]] = placement.ask,
+        place: Callable[..., dict[str, Any]] | None = None,
     ) -> None:
         self.folder, self.scale, self.trainings, self.rehearsed = folder, scale, trainings, rehearsed
-        self.sections, self._place = sections, place
+        self.sections, self._place = sections, place or placement.ask
         self.states = {section.name: state for section in sections if (state := self._load(section)) is not None}
 
     def run(self, minutes: float = math.inf) -> None:

@@ -46,12 +46,12 @@ class Trainings:
         least_seconds: float = 0.0,
         card_bytes: int | None = None,
         side_by_side: int = 1,
-        start: Callable[[Part, Path, float], Trainer] = _child,
+        start: Callable[[Part, Path, float], Trainer] | None = None,
         say: Callable[[str], None] = console.say,
     ) -> None:
         self.folder, self.least_seconds, self.card_bytes = folder, least_seconds, card_bytes
         self.deadline, self.side_by_side = math.inf, side_by_side
-        self._start, self._say = start, say
+        self._start, self._say = start or _child, say
         self.found: dict[str, Result] = {
             result.part.name: result for result in map(Result.load, sorted((folder / "parts").glob("*.json")))
         }

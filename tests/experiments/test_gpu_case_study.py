@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from experiments.accelerator.study import DONE, FAILED, INTERRUPTED, OUT_OF_TIME
 from experiments.accelerator.trainings import Trainings
 from experiments.overhead import parts, process
 from experiments.overhead.parts import MIB, Part, Result
+from experiments.reporting.runs import known
 
 ROOT = Path(__file__).parents[2]
 GPU = Card(
@@ -305,6 +307,48 @@ def test_without_a_gpu_it_refuses_in_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(card, "_asked", lambda words: {"name": "CPU", "capability": [0, 0]})
     assert gpu_case_study.main(["--output", str(tmp_path / "out")]) == 2
     assert "TensorFlow found no GPU" in capsys.readouterr().err
+
+
+@pytest.fixture
+def command(tmp_path, child, monkeypatch) -> Callable[..., int]:
+    """The command on an imitated GPU."""
+    monkeypatch.setattr(card, "found", lambda rehearsed: GPU)
+    monkeypatch.setattr(trainings, "_child", child)
+    monkeypatch.setattr(placement, "ask", lambda *_, **__: PLACED)
+    return lambda *words: gpu_case_study.main(["--output", str(tmp_path / "out"), *words])
+
+
+def test_the_command_ends_with_0_when_done(command, tmp_path, capsys):
+    assert command() == 0
+    text = (tmp_path / "out/report.md").read_text()
+    assert text in capsys.readouterr().out
+    assert "--output" in text.split("Made by `")[1]
+    assert known(tmp_path / "out").machine == str(GPU)
+
+
+def test_the_command_ends_with_1_where_a_section_failed(command, child, tmp_path, capsys):
+    child.fails = {parts.TFLMS: process.ChildFailed("failed", "ended by SIGSEGV; see its log")}
+    assert command() == 1
+    assert "these sections failed: planners" in capsys.readouterr().err
+    assert known(tmp_path / "out").exit_code == 1
+
+
+def test_the_command_ends_with_130_when_interrupted(command, child, tmp_path, capsys):
+    child.fails = {parts.TFLMS: KeyboardInterrupt()}
+    assert command() == 130
+    assert "run the same command again to go on" in capsys.readouterr().err
+    assert "| interrupted |" in (tmp_path / "out/report.md").read_text()
+    child.fails = {}
+    assert command() == 0
+
+
+def test_without_time_nothing_is_begun(command, child, tmp_path):
+    assert command("--minutes", "0.001") == 0
+    assert not child.made
+    assert (
+        "| out of time | isensee2017 at 128, no LMS, deterministic was not begun"
+        in (tmp_path / "out/report.md").read_text()
+    )
 
 
 def test_results_of_another_machine_are_not_mixed(tmp_path):
