@@ -57,7 +57,12 @@ class _Lockstep(keras.callbacks.Callback):
     """Lets `fit` take a step when the parent asks for one, and tells what it took."""
 
     def __init__(
-        self, talk: Talk, resident: Resident, lms: LMS | None, tier: type[LinkTier] | None, profiler: _Profiler
+        self,
+        talk: Talk,
+        resident: Resident,
+        lms: LMS | None,
+        tier: type[LinkTier] | None,
+        profiler: _Profiler | None = None,
     ) -> None:
         super().__init__()
         self.talk, self.resident, self.lms, self.tier, self.profiler = talk, resident, lms, tier, profiler
@@ -67,7 +72,8 @@ class _Lockstep(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if not self.talk.asked():
             raise _Finished
-        self.profiler.before(self.steps)
+        if self.profiler:
+            self.profiler.before(self.steps)
         tf.config.experimental.reset_memory_stats(self.device)
         self.resident.take_peak()
         self.traffic = {} if self.tier is None else dict(self.tier.total)
@@ -77,7 +83,8 @@ class _Lockstep(keras.callbacks.Callback):
         self.model.trainable_variables[-1].numpy()  # a GPU runs behind: wait for it
         seconds = time.perf_counter() - self.started
         self.steps += 1
-        self.profiler.after(self.steps)
+        if self.profiler:
+            self.profiler.after(self.steps)
         if self.steps == DIGEST_STEP:
             self.digest = _digest(self.model)
         self.talk.say(

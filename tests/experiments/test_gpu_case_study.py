@@ -162,6 +162,16 @@ def test_no_training_is_run_twice(tmp_path, child):
     assert len(names) == len(set(names))
 
 
+def test_cubes_that_other_sections_trained_are_not_trained_again(tmp_path, child):
+    size, runs = scale.of_rehearsal(), Trainings(tmp_path, start=child)
+    large = runs.measure_all(sections.large_parts(size))
+    child.made.clear()
+    tried = sections.largest_cubes(runs, size)
+    assert all(result in tried for result in large)
+    places = {(r.part.method, r.part.resolution, r.part.limit_mib) for r in large}
+    assert not places & {(part.method, part.resolution, part.limit_mib) for part in child.made}
+
+
 def test_an_interrupted_study_goes_on(tmp_path, child):
     child.fails = {parts.TFLMS: KeyboardInterrupt()}
     first = made(tmp_path, child)
@@ -305,7 +315,7 @@ def test_without_a_gpu_it_refuses_in_one_line(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "out").exists()
     (tmp_path / "none").write_text("NVRM version: 550.54.15\n")
     monkeypatch.setattr(card, "_asked", lambda words: {"name": "CPU", "capability": [0, 0]})
-    assert gpu_case_study.main(["--output", str(tmp_path / "out")]) == 2
+    assert gpu_case_study.main(["--minutes", "0.001", "--output", str(tmp_path / "out")]) == 2
     assert "TensorFlow found no GPU" in capsys.readouterr().err
 
 
