@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.reporting.chapters import CHAPTERS, Chapter
-from experiments.reporting.runs import NOTE, Run, known, run
+from experiments.reporting.runs import NOTE, Run, brought, known, run
 from experiments.training_runs import data_folder
 from lms3d import cli, console, errors
 from lms3d.files import writable_folder
@@ -61,15 +61,16 @@ def _report(options: argparse.Namespace) -> None:
             output, chapters, {chapter.name: found.get(chapter.name, "interrupted before") for chapter in chapters}
         )
         console.say(f"written: {output / 'report.html'}, report.md beside it")
-    if failed := [name for name, one in found.items() if isinstance(one, Run) and one.exit_code]:
+    own = [chapter.name for chapter in chapters if chapter.command]
+    if failed := [name for name in own if isinstance(one := found[name], Run) and one.exit_code]:
         raise ChapterFailed(f"the commands of {', '.join(failed)} failed; their logs are in {output}")
 
 
 def _run(chapter: Chapter, options: argparse.Namespace, output: Path, deadline: float | None) -> Run | str:
     """How the chapter's command ended, now or before; else why it was not run."""
-    if not chapter.command:
-        return chapter.missing
     folder = output / chapter.name
+    if not chapter.command:
+        return brought(chapter, folder) or chapter.missing
     before = known(folder)
     if before is not None and not before.exit_code and not options.again:
         return before

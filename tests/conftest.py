@@ -85,6 +85,7 @@ SLOW = {
     "experiments/test_scaling.py": 15,
     "experiments/test_links.py": 12,
     "experiments/test_emulated_links.py": 20,
+    "experiments/test_gpu_case_study.py::test_rehearsal": 240,
     "experiments/test_torture_soak.py": 40,
     "experiments/test_torture_inputs.py": 25,
     "experiments/test_torture_engine.py": 30,

@@ -227,6 +227,7 @@ def run(part: Part, start: Callable[[], Trainer], neighbour: Trainer | None) -> 
                 except ChildFailed:  # no fault of this part's: it goes on without a ratio
                     neighbour, others = None, []
             own.append(child.step())
+        _profile(part, child)
         last = child.finish()
     except ChildFailed as failure:
         if child is not None:
@@ -247,9 +248,20 @@ def run(part: Part, start: Callable[[], Trainer], neighbour: Trainer | None) -> 
         digest=last.get("digest", ""),
         traffic=_means([step["traffic"] for step in own if step.get("traffic")]),
         report=last.get("report", {}),
+        profile=last.get("profile", {}),
         device=ready.get("device", ""),
         parameters=ready.get("parameters"),
     )
+
+
+def _profile(part: Part, child: Trainer) -> None:
+    """Its profiled steps. What ends it there is no answer to whether it trains."""
+    try:
+        for _ in range(part.profiled if part.trains else 0):
+            child.step()
+    except ChildFailed as failure:
+        outcome = failure.outcome if failure.outcome == "out of time" else "failed"
+        raise ChildFailed(outcome, f"under the profiler: {failure.detail}", failure.values) from failure
 
 
 def _means(steps: Sequence[dict[str, float]]) -> dict[str, float]:

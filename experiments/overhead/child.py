@@ -48,7 +48,7 @@ class Talk:
 
 
 def part_from_command_line() -> Part:
-    return Part(**json.loads(sys.argv[1]))
+    return Part.of(json.loads(sys.argv[1]))
 
 
 class Resident:

@@ -48,6 +48,9 @@ class Part:
     in time. A part that is not timed only tells whether it trains, and what it needs.
     link: the word of an emulated link (`experiments.links.link`) that LMS swaps through; empty: the machine's own swap tier.
     planned: nothing is trained; the result is what the planner says of such a step, with copies that cost the processor nothing.
+    filters: channels of each level of the network; empty: its own. precision: a Keras dtype policy. deterministic: only kernels
+    of which each run gives the same bits (a GPU has others). repeat: the number of this part among several of the same.
+    profiled: steps under TensorFlow's profiler, after the measured ones.
     """
 
     method: str
@@ -61,6 +64,16 @@ class Part:
     planned: bool = False
     baseline_limit_mib: int | None = None
     """A large hard limit for the neighbour, so that both take memory from the same allocator; None: no limit."""
+    filters: tuple[int, ...] = ()
+    precision: str = "float32"
+    deterministic: bool = False
+    repeat: int = 1
+    profiled: int = 0
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Part:
+        """From JSON, which has no tuples."""
+        return cls(**{**values, "filters": tuple(values.get("filters", ()))})
 
     @property
     def trains(self) -> bool:
@@ -75,14 +88,26 @@ class Part:
         against = "" if self.baseline_limit_mib is None else f"-against-{self.baseline_limit_mib}MiB"
         method = self.method.replace(" ", "_")
         link = f"-{self.link.replace('/', '')}" if self.link else ""
-        return f"{self.model}-{self.resolution}-{method}{limit}{link}{'-planned' if self.planned else tried}{against}"
+        named = f"{self.model}-{self.resolution}-{method}{limit}{link}{'-planned' if self.planned else tried}{against}"
+        return "-".join([named, *self._unusual()]).replace(" ", "_")
 
     @property
     def title(self) -> str:
         """For the terminal."""
         limit = "" if self.limit_mib is None else f" in {self.limit_mib:,} MiB"
         link = f" over {self.link}" if self.link else ""
-        return f"{self.model} at {self.resolution}, {self.method}{limit}{link}{' (plan only)' if self.planned else ''}"
+        plain = f"{self.model} at {self.resolution}, {self.method}{limit}{link}{' (plan only)' if self.planned else ''}"
+        return ", ".join([plain, *self._unusual()])
+
+    def _unusual(self) -> list[str]:
+        """In words, what most parts do not have."""
+        return [
+            *(["x".join(map(str, self.filters))] if self.filters else []),
+            *([self.precision] if self.precision != "float32" else []),
+            *(["deterministic"] if self.deterministic else []),
+            *([f"run {self.repeat}"] if self.repeat > 1 else []),
+            *([f"{self.profiled} profiled"] if self.profiled else []),
+        ]
 
     def baseline(self) -> Part:
         """The neighbour that it is compared with."""
@@ -100,6 +125,8 @@ class Result:
     process in a step, less what it had once the framework was imported. recoveries: steps that ran out of memory and were
     planned and run again. digest: of all weights after three steps. report: figures of `lms3d.keras_step.report.Report`.
     traffic: of an emulated link, means over the timed steps: `tiers.base.COUNTERS` and processor seconds (`links.tier`).
+    profile: of the profiled steps (`profiling.measure`): device, busy_share, overlap_share, out_bytes and in_bytes per step,
+    out_bytes_per_second and in_bytes_per_second while the link is busy; or {"error": why it cannot be told}.
     """
 
     part: Part
@@ -117,6 +144,7 @@ class Result:
     parameters: int | None = None
     traffic: dict[str, float] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=dict)
+    profile: dict[str, Any] = field(default_factory=dict)
     wall_seconds: float = 0.0
     code: str = ""
     """Of the engine and the networks that were measured: see `code_digest`."""
@@ -161,7 +189,7 @@ class Result:
     @classmethod
     def load(cls, path: Path) -> Result:
         values: dict[str, Any] = json.loads(path.read_text())
-        part = Part(**values.pop("part"))
+        part = Part.of(values.pop("part"))
         listed: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         return cls(part=part, **listed)
 

@@ -12,11 +12,13 @@ pool is full: under a limit that, too, is a result, "out of memory".
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -30,7 +32,7 @@ _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 
 
 class ChildFailed(RuntimeError):
-    """A child ended early. `outcome` as in `Result`; `values`: its last answer."""
+    """A child ended early. `outcome` as in `Result`, or "out of time"; `values`: its last answer."""
 
     def __init__(self, outcome: str, detail: str, values: dict[str, Any] | None = None) -> None:
         super().__init__(f"{outcome}: {detail}")
@@ -39,16 +41,22 @@ class ChildFailed(RuntimeError):
 
 class Child:
     """One part's process. `log`: file for what it writes to stderr; `patience_seconds`: for each answer; `environment`: besides
-    this process's own."""
+    this process's own; `deadline`: of `time.monotonic`, at which it is ended whatever it does: "out of time"."""
 
     def __init__(
-        self, part: Part, log: Path, patience_seconds: float, environment: Mapping[str, str] | None = None
+        self,
+        part: Part,
+        log: Path,
+        patience_seconds: float,
+        environment: Mapping[str, str] | None = None,
+        deadline: float = math.inf,
     ) -> None:
-        self.part, self.patience_seconds = part, patience_seconds
+        self.part, self.patience_seconds, self.deadline = part, patience_seconds, deadline
         module = "steps_torch" if part.method in TORCH_METHODS else "steps_tensorflow"
         log.parent.mkdir(parents=True, exist_ok=True)
         # The step without LMS waits beside the others: on a GPU it must not take the whole card.
         growing = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"} if part.limit_mib is None else {}
+        same_bits = {"TF_DETERMINISTIC_OPS": "1"} if part.deterministic else {}
         with log.open("w") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", f"experiments.overhead.{module}", json.dumps(asdict(part))],
@@ -57,7 +65,7 @@ class Child:
                 stderr=stderr,
                 text=True,
                 cwd=ROOT,
-                env={**os.environ, **growing, **(environment or {})},
+                env={**os.environ, **growing, **same_bits, **(environment or {})},
             )
         self.ready = self._answer()
 
@@ -93,13 +101,13 @@ class Child:
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        late = threading.Event()
+        late, left = threading.Event(), self.deadline - time.monotonic()
 
         def give_up() -> None:
             late.set()
             self.process.kill()
 
-        timer = threading.Timer(self.patience_seconds, give_up)
+        timer = threading.Timer(max(0.0, min(self.patience_seconds, left)), give_up)
         timer.start()
         try:
             line = self.process.stdout.readline()
@@ -115,6 +123,8 @@ class Child:
 
     def _ended(self, late: bool) -> ChildFailed:
         code = self._end()
+        if late and time.monotonic() >= self.deadline:
+            return ChildFailed("out of time", "ended at its deadline")
         if late:
             return ChildFailed("failed", f"no answer for {self.patience_seconds:.0f} s")
         cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"

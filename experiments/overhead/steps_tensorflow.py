@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -18,6 +20,7 @@ from experiments.links.link import Link
 from experiments.overhead import data, parts, variants
 from experiments.overhead.child import Resident, Talk, part_from_command_line
 from experiments.overhead.parts import MIB, Part
+from experiments.profiling import lanes, measure, xplane
 from lms3d import LMS
 from lms3d.device import memory, startup
 from lms3d.keras_step.estimate import plan_step
@@ -53,15 +56,24 @@ class _Finished(Exception):
 class _Lockstep(keras.callbacks.Callback):
     """Lets `fit` take a step when the parent asks for one, and tells what it took."""
 
-    def __init__(self, talk: Talk, resident: Resident, lms: LMS | None, tier: type[LinkTier] | None) -> None:
+    def __init__(
+        self,
+        talk: Talk,
+        resident: Resident,
+        lms: LMS | None,
+        tier: type[LinkTier] | None,
+        profiler: _Profiler | None = None,
+    ) -> None:
         super().__init__()
-        self.talk, self.resident, self.lms, self.tier = talk, resident, lms, tier
+        self.talk, self.resident, self.lms, self.tier, self.profiler = talk, resident, lms, tier, profiler
         self.device = memory.compute_device()
         self.steps, self.digest, self.started = 0, "", 0.0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if not self.talk.asked():
             raise _Finished
+        if self.profiler:
+            self.profiler.before(self.steps)
         tf.config.experimental.reset_memory_stats(self.device)
         self.resident.take_peak()
         self.traffic = {} if self.tier is None else dict(self.tier.total)
@@ -71,6 +83,8 @@ class _Lockstep(keras.callbacks.Callback):
         self.model.trainable_variables[-1].numpy()  # a GPU runs behind: wait for it
         seconds = time.perf_counter() - self.started
         self.steps += 1
+        if self.profiler:
+            self.profiler.after(self.steps)
         if self.steps == DIGEST_STEP:
             self.digest = _digest(self.model)
         self.talk.say(
@@ -89,6 +103,41 @@ class _Lockstep(keras.callbacks.Callback):
         return {**moved, STEP_SECONDS: time.process_time() - self.processor}
 
 
+class _Profiler:
+    """TensorFlow's profiler around the steps of a part that are to be profiled."""
+
+    def __init__(self, part: Part, folder: str) -> None:
+        self.folder, self.first = folder, part.warm_up + part.steps
+        self.end = self.first + part.profiled
+
+    def before(self, step: int) -> None:
+        """step: how many have run."""
+        if self.first == step < self.end:
+            tf.profiler.experimental.start(self.folder)
+
+    def after(self, step: int) -> None:
+        """step: how many have run."""
+        if self.first < step == self.end:
+            tf.profiler.experimental.stop()
+
+    def found(self) -> dict[str, Any]:
+        """Figures of the profiled steps, per step where they are bytes; {"error": ..} where they cannot be told."""
+        if self.first == self.end:
+            return {}
+        try:
+            found = measure.profile(lanes.read(xplane.newest(Path(self.folder))))
+        except Exception as error:  # whatever is wrong with a profile, the steps have been measured
+            return {"error": f"{type(error).__name__}: {error}"[:300]}
+        ways = {"out": found.out, "in": found.into}
+        return {
+            "device": found.device,
+            "busy_share": found.busy_share,
+            "overlap_share": found.overlap_share,
+            **{f"{way}_bytes": link.size_bytes / (self.end - self.first) for way, link in ways.items()},
+            **{f"{way}_bytes_per_second": link.bytes_per_busy_second for way, link in ways.items()},
+        }
+
+
 class _Recoveries(logging.Handler):
     """Counts the steps that ran out of memory and were planned and run again."""
 
@@ -104,7 +153,9 @@ def main() -> None:
     part = part_from_command_line()
     talk = Talk()
     with talk.explained():
-        startup.start_tensorflow(memory_limit_bytes=part.limit_mib and part.limit_mib * MIB, seed=0)
+        startup.start_tensorflow(
+            memory_limit_bytes=part.limit_mib and part.limit_mib * MIB, seed=0, precision=part.precision
+        )
         tf.constant(0.0) + 1.0
         resident = Resident()
         model = build(part)
@@ -123,7 +174,8 @@ def build(part: Part) -> keras.Model:
         model = keras.applications.ResNet50(weights=None, input_shape=(side, side, 3), classes=10)
         loss: Any = keras.losses.SparseCategoricalCrossentropy()
     else:
-        model = variants.build(part.method, part.model, (part.resolution,) * 3 + (4,))
+        own = {"filters": part.filters} if part.filters else {}
+        model = variants.build(part.method, part.model, (part.resolution,) * 3 + (4,), **own)
         loss = losses.dice_loss
     model.compile(keras.optimizers.Adam(5e-4), loss=loss, jit_compile=False)
     model.optimizer.build(model.trainable_variables)
@@ -133,7 +185,9 @@ def build(part: Part) -> keras.Model:
 def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> None:
     tier = _tier(part)
     lms, recoveries = _callback(part.method, tier), _Recoveries()
-    lockstep = _Lockstep(talk, resident, lms, tier)
+    folder = tempfile.TemporaryDirectory(prefix="lms3d-profile-")
+    profiler = _Profiler(part, folder.name)
+    lockstep = _Lockstep(talk, resident, lms, tier, profiler)
     logging.getLogger("lms3d").addHandler(recoveries)
     logging.getLogger("lms3d").setLevel(logging.INFO)
     talk.say(ready=True, device=_device_name(), parameters=model.count_params())
@@ -149,7 +203,9 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
         recoveries=recoveries.count,
         digest=lockstep.digest,
         report={name: values[name] for name in REPORTED if values.get(name) is not None},
+        profile=profiler.found(),
     )
+    folder.cleanup()
     if lms is not None:
         lms.close()
 

@@ -31,21 +31,22 @@ class RecomputedBlock(Block):
         return tf.recompute_grad(self.layers)(inputs)
 
 
-def build(method: str, name: str, input_shape: tuple[int, ...]) -> keras.Model:
+def build(method: str, name: str, input_shape: tuple[int, ...], **options: Any) -> keras.Model:
     """The network; for the two that recompute by block, isensee2017 with each block (convolution, norm, LeakyReLU) wrapped.
+    options: of `models.build`.
 
     Dropout stands between the blocks. It must: recomputed, it would drop other channels than before.
     """
     kinds = {parts.KERAS_REMAT: (Block, "full"), parts.RECOMPUTE_GRAD: (RecomputedBlock, None)}
     if method not in kinds:
-        return models.build(name, input_shape=input_shape)
+        return models.build(name, input_shape=input_shape, **options)
     if name != "isensee2017":
         raise ValueError(f"{method} is written for isensee2017, not for {name}")
     stock = {makes: getattr(isensee2017, makes) for makes in ("_block", "_joined_block")}
     try:
         for makes, block in stock.items():
             setattr(isensee2017, makes, _wrapped(block, *kinds[method]))
-        return models.build(name, input_shape=input_shape)
+        return models.build(name, input_shape=input_shape, **options)
     finally:
         for makes, block in stock.items():
             setattr(isensee2017, makes, block)

@@ -16,7 +16,8 @@ class Chapter:
     """One tab of the page.
 
     command: words after `python -m`, where {data} and {output} stand for folders; empty: it cannot be run here, and `missing` says
-    what it needs. minutes: about, on two idle cores.
+    what it needs. minutes: about, on two idle cores. elsewhere: a folder that such a command writes where it can be run; shown
+    where it exists.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Chapter:
     command: tuple[str, ...] = ()
     minutes: float = 0.0
     missing: str = ""
+    elsewhere: str = ""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -110,6 +112,14 @@ CHAPTERS = (
         published=(published.PROFILE,),
         command=_words("experiments.profile --resolution 64 --memory-limit 300MiB --data {data} --output {output}"),
         minutes=3,
+    ),
+    Chapter(
+        name="gpu",
+        title="GPU",
+        question="What do the same promises come to on a GPU, as far as one was at hand?",
+        published=(published.OVERHEAD,),
+        elsewhere="runs/gpu-case-study",
+        missing="A GPU, for eight minutes: `python -m experiments.gpu_case_study`; this report shows its folder.",
     ),
     Chapter(
         name="ranks",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from experiments.reporting.chapters import Chapter
 from lms3d import errors
-from lms3d.files import write_json
+from lms3d.files import link_or_copy, write_json
 
 NOTE, LOG = "run.json", "log.txt"
 
@@ -61,6 +61,17 @@ def known(folder: Path) -> Run | None:
         return Run(**json.loads((folder / NOTE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def brought(chapter: Chapter, folder: Path) -> Run | None:
+    """What a run elsewhere has left in the chapter's own folder, its page and figures copied; None where there is no such run."""
+    there = Path(chapter.elsewhere)
+    if not chapter.elsewhere or known(there) is None:
+        return None
+    for file in [there / "report.md", *there.glob("*.png"), there / NOTE]:
+        if file.exists():
+            link_or_copy(file, folder / file.name)
+    return known(folder)
 
 
 def machine() -> str:

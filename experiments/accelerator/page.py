@@ -1,0 +1,80 @@
+"""The page of the study: what was computed on, a table for each section, what did not fit in the time, what failed and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from experiments.accelerator import figure, tables
+from experiments.accelerator.card import Card
+from experiments.accelerator.sections import SECTIONS, Section
+from experiments.accelerator.study import DONE, FAILED, State, Study
+from experiments.overhead import parts
+from experiments.scalability.tables import markdown
+from lms3d.files import write_text
+from lms3d.units import format_seconds
+
+REHEARSED = """\
+**A rehearsal on a processor, at toy size: it shows that every section runs. Its figures say nothing about a GPU.** Two logical
+devices of the processor stand for host and GPU where placement is checked; elsewhere swapped tensors go to files and are copied
+back."""
+
+
+def write(study: Study, card: Card, command: str) -> str:
+    """report.md and the figure; returns the text."""
+    drawn = figure.draw(study.trainings.found, study.scale, study.folder / "gpu_case_study.png")
+    text = "\n".join(_lines(study, card, command, drawn)) + "\n"
+    write_text(study.folder / "report.md", text)
+    return text
+
+
+def _lines(study: Study, card: Card, command: str, drawn: Path | None) -> Iterator[str]:
+    found = study.trainings.found.values()
+    yield f"# The GPU case study{' (rehearsal)' if study.rehearsed else ''}\n"
+    if study.rehearsed:
+        yield REHEARSED + "\n"
+    earlier = sum(r.code not in ("", parts.code_digest()) for r in found)
+    yield (
+        f"{card}. `{study.scale.model}`; {datetime.now(UTC):%Y-%m-%d}; all {len(found)} trainings together took "
+        f"{format_seconds(sum(r.wall_seconds for r in found))}"
+        + (f", {earlier} of them before the last change of the code" if earlier else "")
+        + f". Made by `{command}`.\n"
+    )
+    rows = [_state_cells(section, study.states.get(section.name)) for section in SECTIONS]
+    yield markdown(["section", "", "why not", "time"], rows) + "\n"
+    for section in SECTIONS:
+        yield f"## {section.title}\n"
+        yield _body(study, section) + "\n"
+    if drawn is not None:
+        yield f"![What a limit costs, and the largest cubes]({drawn.name})\n"
+    yield tables.NOTES
+
+
+def _state_cells(section: Section, state: State | None) -> list[str]:
+    if state is None:
+        return [section.title, "not run", "", ""]
+    return [section.title, state.outcome, state.detail.replace("|", "/"), format_seconds(state.seconds)]
+
+
+def _body(study: Study, section: Section) -> str:
+    state = study.states.get(section.name)
+    if section.name == "placement":
+        return _placement(state)
+    table = tables.table(study.trainings.found, section.name, study.scale)
+    if not table:
+        return "Nothing measured."
+    missing = state is None or state.outcome not in (DONE, FAILED)
+    return f"{table}\n\nNot complete: see above." if missing else table
+
+
+def _placement(state: State | None) -> str:
+    if state is None or not state.values:
+        return "Nothing measured."
+    found = state.values
+    wrong = f"in the wrong place: {', '.join(found['wrong'][:5])}" if found["wrong"] else "every one where it should be"
+    bits = "the same bits as without LMS" if found["same_bits"] else "**not the same bits as without LMS**"
+    return (
+        f"A small network on `{found['computes_on']}`, host `CPU:0`: {found['swap_outs']} tensors swapped out, "
+        f"{found['swap_ins']} swapped in, {found['recomputes']} ops computed again; {wrong}; variables after two steps: {bits}."
+    )

@@ -1,0 +1,152 @@
+"""Where the ops of a plan are placed: what is swapped on the host, what computes and reads it on the device.
+
+A child: `python -m experiments.accelerator.placement [--rehearse]`. A rehearsal has two logical devices of the processor, of which
+`CPU:1` computes and `CPU:0` is the host. Speeds are made up: any plan will do, if it both swaps and recomputes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SIDE, FILTERS, STEPS = 32, (8, 16), 2
+LIMIT_SHARE = 0.6  # of what the step needs without LMS
+LINK_BYTES_PER_SECOND = 5e8
+HOST = "CPU:0"
+
+
+def ask(log: Path, seconds: float, *, rehearsed: bool) -> dict[str, Any]:
+    """What the child found. RuntimeError where it failed, TimeoutError after so many seconds.
+
+    computes_on; swap_outs, swap_ins, recomputes: numbers of ops; wrong: names of those that are not where they should be;
+    same_bits: whether the variables after two steps are those of the step without LMS.
+    """
+    command = [sys.executable, "-m", "experiments.accelerator.placement", *(["--rehearse"] if rehearsed else [])]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as stderr:
+        try:
+            done = subprocess.run(
+                command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=stderr, text=True,
+                timeout=None if seconds == float("inf") else max(0.0, seconds), env={**os.environ, "TF_DETERMINISTIC_OPS": "1"},
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"ended after {seconds:.0f} s") from None
+    if done.returncode:
+        last = (log.read_text(errors="replace").strip().splitlines() or [""])[-1]
+        raise RuntimeError(f"exit code {done.returncode}: {last[:300]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def examine(*, rehearsed: bool) -> dict[str, Any]:
+    """In the child."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import models
+    from lms3d.device import startup
+
+    if rehearsed:
+        processor = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
+    startup.start_tensorflow(seed=0)
+    device = "CPU:1" if rehearsed else "GPU:0"
+    with tf.device(device):
+        model = models.build("isensee2017", input_shape=(SIDE, SIDE, SIDE, 4), filters=FILTERS)
+        model.compile(keras.optimizers.Adam(), "mse", jit_compile=False)
+        model.optimizer.build(model.trainable_variables)
+        x = tf.constant(np.random.default_rng(3).random((1, SIDE, SIDE, SIDE, 4), np.float32))
+    step = model.train_step
+
+    def on_device(data: Any) -> Any:
+        with tf.device(device):
+            return step(data)
+
+    model.train_step = on_device
+    without, planned = _prepared(model, device, (x, x[..., :3]))
+    bits = _bits_after(without.function, planned.function, (x, x[..., :3]))
+    return {
+        "computes_on": device, "swap_outs": len(planned.plan.swap_outs), "swap_ins": len(planned.plan.swap_ins),
+        "recomputes": len(planned.plan.recomputes), "wrong": wrong(planned.function.graph, device),
+        "same_bits": len(set(bits)) == 1,
+    }  # fmt: skip
+
+
+def _prepared(model: Any, device: str, batch: Any) -> tuple[Any, Any]:
+    """The step as it is, and with a plan for a part of what that needs."""
+    from dataclasses import replace
+
+    from lms3d.keras_step import settings
+    from lms3d.keras_step.attachment import trace_step
+    from lms3d.keras_step.estimate import batch_spec
+    from lms3d.swap.cost import Machine
+    from lms3d.swap.engine import Engine
+    from lms3d.swap.planners.tflms.parameters import Parameters
+
+    link = LINK_BYTES_PER_SECOND
+    machine = Machine(swap_out_bytes_per_second=link, swap_in_bytes_per_second=link)
+    asked = settings.of("1TiB", "host", "off", Parameters(), slabs="off", hypothetical=True, device=device)
+    asked = replace(asked, pool="single")  # as a GPU's, also in a rehearsal
+    spec = batch_spec(batch)
+
+    def prepared(chosen: Any) -> Any:
+        engine = Engine(chosen, compute_device=device, machine=machine)
+        return engine.prepare(trace_step(model, "train", spec), "train")
+
+    without = prepared(asked)
+    limit = int(LIMIT_SHARE * without.prediction.unedited_limit_bytes)
+    return without, prepared(replace(asked, limit_bytes=limit, planner="hybrid"))
+
+
+def _bits_after(*functions_and_batch: Any) -> list[str]:
+    """A digest of all variables after some steps of each function, from the same values."""
+    *functions, batch = functions_and_batch
+    variables = functions[0].variables
+    before = [variable.numpy() for variable in variables]
+    digests = []
+    for function in functions:
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+        for _ in range(STEPS):
+            function(batch)
+        digests.append(hashlib.sha1(b"".join(variable.numpy().tobytes() for variable in variables)).hexdigest())
+    return digests
+
+
+def wrong(graph: Any, device: str) -> list[str]:
+    """Ops of a rewritten graph that are not where they should be.
+
+    Both Identities of a swap are on the host; the first reads the device; the copy back is triggered there. What is computed again,
+    and what reads a swapped or recomputed tensor, is on the device.
+    """
+
+    def place(op: Any) -> str:
+        return str(op.device).rpartition("/device:")[2]
+
+    found = []
+    for op in graph.get_operations():
+        read = [tensor.op for tensor in op.inputs]
+        if op.name.startswith("lms/swap_out/"):
+            right = place(op) == HOST and [place(source) for source in read] == [device]
+        elif op.name.startswith("lms/swap_in/"):
+            waits = {place(other) for other in op.control_inputs}
+            right = place(op) == HOST and waits == {device} and all(s.name.startswith("lms/swap_out/") for s in read)
+        elif op.name.startswith("lms/recompute/") or any(
+            s.name.startswith(("lms/swap_in/", "lms/recompute/")) for s in read
+        ):
+            right = place(op) == device
+        else:
+            continue
+        found += [] if right else [op.name]
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(examine(rehearsed="--rehearse" in sys.argv)))

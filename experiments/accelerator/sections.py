@@ -1,0 +1,135 @@
+"""The questions of the study, and which trainings answer each. No TensorFlow here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from experiments.accelerator.scale import Scale
+from experiments.accelerator.trainings import UNANSWERED, Trainings
+from experiments.overhead import parts
+from experiments.overhead.parts import MIB, Part, Result
+
+Run = Callable[[Trainings, Scale], Sequence[Result]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One question. weight: its part of the time, relative to the others'. run: trains what is missing; None: see `study`."""
+
+    name: str
+    title: str
+    weight: float = 0.0
+    run: Run | None = None
+
+
+def identity_parts(scale: Scale, *, deterministic: bool = True) -> list[Part]:
+    """The step without LMS in two processes, which tells whether it repeats itself, and with LMS."""
+    place, more = scale.identity, {"warm_up": 0, "steps": 3, "profiled": 0, "deterministic": deterministic}
+    without = scale.part(parts.NONE, place.side, scale.whole_mib, **more)
+    again = scale.part(parts.NONE, place.side, scale.whole_mib, repeat=2, **more)
+    return [without, again, scale.part(scale.lms, place.side, place.limit_mib, **more)]
+
+
+def identity(trainings: Trainings, scale: Scale) -> list[Result]:
+    """With deterministic kernels; with the usual ones where TensorFlow has no such kernel for some op."""
+    first, *others = identity_parts(scale)
+    result = trainings.measure(first)
+    return [
+        result,
+        *trainings.measure_all(identity_parts(scale, deterministic=False) if result.outcome == "failed" else others),
+    ]
+
+
+def tight_parts(scale: Scale) -> list[Part]:
+    """LMS where the step would fit the smaller card as it is."""
+    return _beside_none(scale, [scale.part(scale.lms, scale.tight.side, scale.tight.limit_mib)])
+
+
+def large_parts(scale: Scale) -> list[Part]:
+    """LMS where the step would not."""
+    return _beside_none(scale, [scale.part(scale.lms, scale.large.side, scale.large.limit_mib)])
+
+
+def planner_parts(scale: Scale) -> list[Part]:
+    """The same limit for TFLMS's tuning. Swapping everything knows no limit: it says what it takes."""
+    side, limit = scale.tight.side, scale.tight.limit_mib
+    others = [scale.part(parts.TFLMS, side, limit), scale.part(parts.SWAP_ALL, side, scale.whole_mib)]
+    return [*tight_parts(scale), *others]
+
+
+def precision_parts(scale: Scale) -> list[Part]:
+    """With and without LMS in 16 bits."""
+    place, more = scale.tight, {"precision": scale.half_precision}
+    with_lms = scale.part(scale.lms, place.side, place.limit_mib, **more)
+    return [scale.part(parts.NONE, place.side, scale.whole_mib, **more), with_lms]
+
+
+def _beside_none(scale: Scale, some: Sequence[Part]) -> list[Part]:
+    """After the step without LMS on the whole card."""
+    return [scale.part(parts.NONE, some[0].resolution, scale.whole_mib), *some]
+
+
+def searches(scale: Scale) -> list[tuple[str, int | None]]:
+    """Method and limit of each search for the largest cube: what matters most comes first."""
+    return [(method, limit) for limit in (scale.small_mib, scale.whole_mib) for method in (parts.NONE, scale.lms)]
+
+
+def cube_parts(scale: Scale, method: str, limit_mib: int | None, side: int) -> list[Part]:
+    """What tells whether a cube trains: a training of another section, or one that only tries."""
+    return [scale.part(method, side, limit_mib), scale.tried(method, side, limit_mib)]
+
+
+def largest_cubes(trainings: Trainings, scale: Scale) -> list[Result]:
+    """What the searches tried. Cubes that other sections have trained are not trained again."""
+    tried: list[Result] = []
+
+    def trains(method: str, limit_mib: int | None, side: int) -> bool:
+        timed, only_tried = cube_parts(scale, method, limit_mib, side)
+        known = trainings.found.get(timed.name)
+        tried.append(known if known is not None and known.outcome not in UNANSWERED else trainings.measure(only_tried))
+        return tried[-1].trained
+
+    for method, limit in searches(scale):
+        limit_bytes = limit * MIB if limit else trainings.card_bytes or 0
+        guess = scale.guess(method, limit_bytes)
+        largest(partial(trains, method, limit), scale.sides, guess)
+    return tried
+
+
+def largest(trains: Callable[[int], bool], sides: Sequence[int], guess: int) -> int | None:
+    """The largest of the sides that trains, between neighbours of which one does and the other does not; None: none trains.
+
+    From the guess with doubling strides until both kinds are known, then by halves. What trains is taken to train when smaller.
+    """
+    good, bad = -1, len(sides)
+    at, stride = sides.index(guess), 1
+    while bad - good > 1:
+        if trains(sides[at]):
+            good = at
+        else:
+            bad = at
+        if good >= 0 and bad < len(sides):
+            at = (good + bad) // 2
+        else:
+            at = max(0, bad - stride) if good < 0 else min(len(sides) - 1, good + stride)
+            stride *= 2
+    return sides[good] if good >= 0 else None
+
+
+def _each(chosen: Callable[[Scale], Sequence[Part]]) -> Run:
+    return lambda trainings, scale: trainings.measure_all(chosen(scale))
+
+
+SECTIONS = (
+    Section(name="identity", title="Does LMS change a number?", weight=4, run=identity),
+    Section(name="placement", title="Is every op where it should be?", weight=1),
+    Section(name="tight", title="A step that fits the smaller card as it is", weight=4, run=_each(tight_parts)),
+    Section(name="large", title="A step that does not fit the smaller card", weight=4, run=_each(large_parts)),
+    Section(name="planners", title="Other plans for the same step", weight=3, run=_each(planner_parts)),
+    Section(name="precision", title="In 16 bits", weight=3, run=_each(precision_parts)),
+    Section(name="cubes", title="The largest cube", weight=6, run=largest_cubes),
+    Section(name="predictions", title="Predicted and measured"),
+)
+"""In the order in which they are run: what matters most comes first, so that a short time gives a useful page."""

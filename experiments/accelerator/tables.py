@@ -1,0 +1,227 @@
+"""Results of trainings as the tables of the page and as CSV. No TensorFlow here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.accelerator import sections
+from experiments.accelerator.scale import Scale
+from experiments.overhead import parts
+from experiments.overhead.parts import MIB, Part, Result
+from experiments.scalability import tables as files
+from experiments.scalability.tables import markdown
+from lms3d.units import format_seconds, format_size
+
+Found = Mapping[str, Result]
+
+NOTES = """\
+Each training is a process of its own, batch 1, the same noise with three balls, Adam, Dice loss. Limit: of TensorFlow's own
+allocator; none is the whole card, which grows as it is used. Step: median of the measured steps. x no LMS: by the median step of
+the other process, not side by side. Peak: most bytes that the allocator had handed out. Busy: share of the profiled steps in which
+the device runs a kernel. Overlap: share of the time of transfers in which it does. Moved: bytes per profiled step, and 10^9 bytes
+per second while that way is used; planned: what the plan swaps out. The profiler is not on in measured steps.
+The first plan is kept (`adapt=False`) unless it runs out of memory: a recovery."""
+
+COLUMNS = (
+    "section", "model", "filters", "resolution", "method", "precision", "deterministic", "repeat", "limit_mib", "outcome", "steps",
+    "step_seconds", "peak_bytes", "predicted_peak_bytes", "predicted_step_seconds", "swapped_out_bytes", "recomputed_ops",
+    "busy_share", "overlap_share", "out_bytes", "in_bytes", "out_bytes_per_second", "in_bytes_per_second", "slabs", "recoveries",
+    "planning_seconds", "loss", "digest", "wall_seconds", "device", "detail",
+)  # fmt: skip
+
+FIXED: dict[str, Callable[[Scale], Sequence[Part]]] = {
+    "identity": lambda scale: [*sections.identity_parts(scale), *sections.identity_parts(scale, deterministic=False)],
+    "tight": sections.tight_parts,
+    "large": sections.large_parts,
+    "planners": sections.planner_parts,
+    "precision": sections.precision_parts,
+}
+
+
+def results(found: Found, section: str, scale: Scale) -> list[Result]:
+    """Of the section's trainings, those that have ended."""
+    if section == "cubes":
+        searches = sections.searches(scale)
+        wanted = [p for search in searches for side in scale.sides for p in sections.cube_parts(scale, *search, side)]
+    else:
+        wanted = list(FIXED[section](scale)) if section in FIXED else []
+    return [found[part.name] for part in wanted if part.name in found]
+
+
+def failed(found: Found, section: str, scale: Scale) -> list[Result]:
+    """Those that ended for a reason of their own, not for want of memory."""
+    return [result for result in results(found, section, scale) if result.outcome == "failed"]
+
+
+def table(found: Found, section: str, scale: Scale) -> str:
+    """Markdown of a section; "" where nothing has been measured."""
+    made = results(found, section, scale)
+    if section == "predictions":
+        return predictions(list(found.values()))
+    if not made:
+        return ""
+    return {"identity": identity, "cubes": cubes}.get(section, steps)(made, scale)
+
+
+def identity(made: Sequence[Result], scale: Scale) -> str:
+    """The same bits, or how far apart."""
+    head = ("method", "limit", "result", "loss after 3 steps", "weights (SHA-1)", "swapped out", "recomputed", "slabs")
+    rows = [
+        (
+            f"{r.part.method}{', again' if r.part.repeat > 1 else ''}", _limit(r.part), r.outcome, _form(r.loss, "{:.9g}".format),
+            r.digest[:12], _form(r.report.get("swapped_out_bytes"), format_size), str(r.report.get("recomputed_ops", "")),
+            _slabs(r),
+        )
+        for r in made
+    ]  # fmt: skip
+    return f"{markdown(head, rows)}\n\n{verdict(made)}"
+
+
+def verdict(made: Sequence[Result]) -> str:
+    """What three digests say: nothing about LMS where the step without it does not repeat itself."""
+    known = {(r.part.method == parts.NONE, r.part.repeat): r for r in made if r.trained and r.digest}
+    first, again, with_lms = (known.get(which) for which in ((True, 1), (True, 2), (False, 1)))
+    if first is None or again is None or with_lms is None:
+        return "Not all three were trained: nothing can be said."
+    same, repeats = with_lms.digest == first.digest, first.digest == again.digest
+    lms, none = (_apart(first, other) for other in (with_lms, again))
+    apart = f"Losses with LMS and without differ by {lms:.1e}, those of two runs without by {none:.1e}."
+    if same:
+        return "**The same bits** with LMS and without." + (
+            "" if repeats else " Two runs without LMS were not always the same."
+        )
+    if not repeats:
+        return f"The step without LMS does not repeat its own bits, so that bits tell nothing. {apart}"
+    if _slabs(with_lms):
+        return f"Sliced, so equal to rounding. {apart}"
+    return f"**Not the same bits**, though the step without LMS repeats its own. {apart}"
+
+
+def _apart(one: Result, other: Result) -> float:
+    return abs((one.loss or 0.0) - (other.loss or 0.0))
+
+
+def steps(made: Sequence[Result], scale: Scale) -> str:
+    """Step time, memory and transfers."""
+    head = (
+        "cube", "method", "limit", "result", "step", "x no LMS", "peak", "busy", "overlap", "moved out", "moved in", "planned",
+        "recomputed", "slabs", "recoveries",
+    )  # fmt: skip
+    without = next((r for r in made if r.part.method == parts.NONE), None)
+    return markdown(head, [_step_cells(r, without) for r in made])
+
+
+def ratio(r: Result, without: Result | None) -> float | None:
+    """Median step / median step without LMS."""
+    if without is None or not without.step_seconds or not r.step_seconds:
+        return None
+    return r.step_seconds / without.step_seconds
+
+
+def _step_cells(r: Result, without: Result | None) -> list[str]:
+    cells = [_cube(r.part), r.part.method, _limit(r.part), _outcome(r)]
+    if not r.trained:
+        return [*cells, *[""] * 11]
+    return [
+        *cells, _form(r.step_seconds, format_seconds), _form(ratio(r, without), "{:.2f}".format), _form(r.peak_bytes, format_size),
+        _form(r.profile.get("busy_share"), "{:.0%}".format), _form(r.profile.get("overlap_share"), "{:.0%}".format),
+        _moved(r, "out"), _moved(r, "in"), _form(r.report.get("swapped_out_bytes") or None, format_size),
+        str(r.report.get("recomputed_ops") or ""), _slabs(r), str(r.recoveries or ""),
+    ]  # fmt: skip
+
+
+def _moved(r: Result, way: str) -> str:
+    """Bytes per step, and the rate."""
+    if not r.profile.get(f"{way}_bytes"):
+        return ""
+    return f"{format_size(r.profile[f'{way}_bytes'])} at {r.profile[f'{way}_bytes_per_second'] / 1e9:.3g} GB/s"
+
+
+def cubes(made: Sequence[Result], scale: Scale) -> str:
+    """For each search what trained, and what did not."""
+    head = ("limit", "method", "largest that trained", "smallest that did not", "")
+    rows = []
+    for method, limit in sections.searches(scale):
+        tried = [r for r in made if (r.part.method, r.part.limit_mib) == (method, limit)]
+        if tried:
+            rows.append((_limit(tried[0].part), method, *_ends(tried, scale)))
+    return markdown(head, rows)
+
+
+def _ends(tried: Sequence[Result], scale: Scale) -> tuple[str, str, str]:
+    good = max((r for r in tried if r.trained), key=lambda r: r.part.resolution, default=None)
+    bad = min((r for r in tried if not r.trained), key=lambda r: r.part.resolution, default=None)
+    trained = "" if good is None else f"{good.part.resolution}³ (peak {_form(good.peak_bytes, format_size)})"
+    did_not = "" if bad is None else f"{bad.part.resolution}³ ({_outcome(bad)})"
+    at = {side: number for number, side in enumerate(scale.sides)}
+    low = -1 if good is None else at[good.part.resolution]
+    high = len(scale.sides) if bad is None else at[bad.part.resolution]
+    note = "" if high - low <= 1 else "sizes between were not tried"
+    return trained, did_not, "the largest that is tried" if not note and bad is None else note
+
+
+def predictions(every: Sequence[Result]) -> str:
+    """Of each plan that trained: predicted and measured."""
+    head = ("training", "limit", "peak, predicted", "measured", "", "step, predicted", "measured", "")
+    planned = [
+        r for r in every
+        if r.trained and r.report.get("planner") not in (None, "off", "none") and r.peak_error is not None
+    ]  # fmt: skip
+    rows = [
+        (
+            f"{_cube(r.part)}, {r.part.method}{', deterministic' if r.part.deterministic else ''}", _limit(r.part),
+            format_size(r.report["predicted_peak_bytes"]), format_size(max(r.peaks_bytes)), _form(r.peak_error, "{:+.0%}".format),
+            *_seconds(r),
+        )
+        for r in planned
+    ]  # fmt: skip
+    return markdown(head, rows) if rows else ""
+
+
+def _seconds(r: Result) -> tuple[str, str, str]:
+    """Nothing of trainings that only tried: their one step is no measurement. Nor of kernels that were not planned for."""
+    if len(r.seconds) < 2 or r.part.deterministic:
+        return "", "", ""
+    predicted = _form(r.report.get("predicted_step_seconds"), format_seconds)
+    return predicted, _form(r.step_seconds, format_seconds), _form(r.seconds_error, "{:+.0%}".format)
+
+
+def write_csv(found: Found, scale: Scale, path: Path) -> None:
+    """A row for each training of each section."""
+    rows = [record(name, r) for name in [*FIXED, "cubes"] for r in results(found, name, scale)]
+    files.write_csv(path, COLUMNS, rows)
+
+
+def record(section: str, r: Result) -> dict[str, Any]:
+    """One row."""
+    known = {name: values[name] for values in (r.report, r.profile) for name in COLUMNS if name in values}
+    return {
+        **{name: known.get(name) for name in COLUMNS}, "section": section, "model": r.part.model,
+        "filters": "x".join(map(str, r.part.filters)), "resolution": r.part.resolution, "method": r.part.method,
+        "precision": r.part.precision, "deterministic": r.part.deterministic, "repeat": r.part.repeat,
+        "limit_mib": r.part.limit_mib, "outcome": r.outcome, "steps": len(r.seconds), "step_seconds": r.step_seconds,
+        "peak_bytes": r.peak_bytes, "slabs": _slabs(r), "recoveries": r.recoveries, "loss": r.loss, "digest": r.digest,
+        "wall_seconds": r.wall_seconds, "device": r.device, "detail": r.detail,
+    }  # fmt: skip
+
+
+def _cube(part: Part) -> str:
+    return f"{part.resolution}³{'' if part.precision == 'float32' else f', {part.precision}'}"
+
+
+def _limit(part: Part) -> str:
+    return "none" if part.limit_mib is None else format_size(part.limit_mib * MIB)
+
+
+def _outcome(r: Result) -> str:
+    return f"{r.outcome}: {r.detail[:80]}" if r.outcome in ("failed", "not possible") else r.outcome
+
+
+def _slabs(r: Result) -> str:
+    return "/".join(str(count) for _, count in r.report.get("slabs") or ())
+
+
+def _form(value: Any, form: Callable[[Any], str]) -> str:
+    return "" if value is None else form(value)

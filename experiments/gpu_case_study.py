@@ -1,0 +1,127 @@
+"""`python -m experiments.gpu_case_study`: what LMS does on the GPU of this machine, within eight minutes.
+
+1. Does it change a number, and is every op where it should be?
+2. 192^3 under 5 GiB and 256^3 under 16 GB, beside the step without LMS on the whole card; TFLMS's plans; 16 bits.
+3. The largest cubes without and with LMS, under 16 GB and on the whole card; predicted beside measured.
+
+Every training is a process of its own, with its own hard limit; one that crashes costs no other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from experiments.accelerator import card as cards
+from experiments.accelerator import page, scale
+from experiments.accelerator.card import Card
+from experiments.accelerator.study import FAILED, Study
+from experiments.accelerator.trainings import Trainings
+from experiments.reporting.runs import NOTE, Run
+from lms3d import cli, errors
+from lms3d.files import writable_folder, write_json
+
+OUTPUT, REHEARSAL_OUTPUT = "runs/gpu-case-study", "runs/gpu-rehearsal"
+
+_DESCRIPTION = """\
+Measure on this machine's GPU what LMS promises: the same numbers, ops in their places, 192^3 under 5 GiB and 256^3 under 16 GB
+beside the whole card, TFLMS's plans, 16 bits, the largest cubes, predicted beside measured.
+
+Each training is saved as it ends; started again with the same --output only what is missing is run, with new --minutes."""
+
+_EPILOG = """\
+examples:
+  python -m experiments.gpu_case_study
+  python -m experiments.gpu_case_study --minutes 20 --output runs/gpu-case-study      # go on
+  python -m experiments.gpu_case_study --rehearse       # on a processor, at toy size: does every section run?
+
+writes into --output: report.md, gpu_case_study.csv, gpu_case_study.png, sections/, parts/, logs/
+exit codes: 0 done or out of time (run again to go on), 1 a section failed (the page says why), 2 no GPU or wrong option,
+130 interrupted (run again to go on)"""
+
+
+class SectionFailed(RuntimeError):
+    """Sections failed; the page is written all the same."""
+
+    exit_code = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, write the page. Returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = shlex.join(["python", "-m", "experiments.gpu_case_study", *words])
+    return errors.run(lambda: _measure(_parser().parse_args(words), command))
+
+
+def _measure(options: argparse.Namespace, command: str) -> None:
+    started = time.monotonic()
+    card = cards.found(rehearsed=options.rehearse)
+    output = writable_folder(
+        Path(options.output or (REHEARSAL_OUTPUT if options.rehearse else OUTPUT)).expanduser(), "--output"
+    )
+    _remember(card, options.rehearse, output)
+    chosen = scale.of_rehearsal() if options.rehearse else scale.of_gpu(card.half_precision, card.memory_bytes or 0)
+    trainings = Trainings(
+        output, least_seconds=chosen.least_seconds, card_bytes=card.memory_bytes, side_by_side=chosen.side_by_side
+    )
+    study = Study(output, chosen, trainings, rehearsed=options.rehearse)
+    try:
+        study.run(options.minutes - (time.monotonic() - started) / 60)
+    except KeyboardInterrupt:
+        raise errors.Interrupted("interrupted; run the same command again to go on") from None
+    finally:
+        text = page.write(study, card, command)
+    print(text)
+    print(f"written: {output}")
+    failed = [name for name, state in study.states.items() if state.outcome == FAILED]
+    _note(output, command, card, exit_code=1 if failed else 0, seconds=time.monotonic() - started)
+    if failed:
+        raise SectionFailed(f"these sections failed: {', '.join(failed)}; {output / 'report.md'} says why")
+
+
+def _note(output: Path, command: str, card: Card, *, exit_code: int, seconds: float) -> None:
+    """So that `experiments.report` can show the page."""
+    run = Run(
+        command=command, exit_code=exit_code, seconds=seconds, date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}", machine=str(card)
+    )  # fmt: skip
+    write_json(output / NOTE, asdict(run))
+
+
+def _remember(card: Card, rehearsed: bool, output: Path) -> None:
+    """Keep with the output what it was measured on; InputError where that was something else."""
+    path, settings = output / "settings.json", {"card": card.name, "rehearsed": rehearsed}
+    before = json.loads(path.read_text()) if path.exists() else settings
+    if before != settings:
+        raise errors.InputError(
+            f"--output {output}: found results of {before.get('card')}{', rehearsed' if before.get('rehearsed') else ''}, and this "
+            f"is {card.name}; give another --output"
+        )
+    write_json(path, settings)
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog="python -m experiments.gpu_case_study", description=_DESCRIPTION, epilog=_EPILOG)
+    add = parser.add_argument
+    add(
+        "--minutes", type=cli.number(0), metavar="X", default=8.0,
+        help="time limit: shared out among the sections; what is left is for the next call (default: 8)",
+    )  # fmt: skip
+    add("--rehearse", action="store_true", default=False, help="the same at toy size on a processor (default: off)")
+    add(
+        "--output",
+        metavar="DIR",
+        default=None,
+        help=f"where everything goes (default: {OUTPUT}; rehearsal: {REHEARSAL_OUTPUT})",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,457 @@
+"""The GPU case study: its rehearsal with real children; with imitated ones the end of time, dead children, interruptions."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from experiments import gpu_case_study, report
+from experiments.accelerator import card, page, placement, scale, sections, study, tables, trainings
+from experiments.accelerator.card import Card
+from experiments.accelerator.sections import SECTIONS
+from experiments.accelerator.study import DONE, FAILED, INTERRUPTED, OUT_OF_TIME, Study
+from experiments.accelerator.trainings import Trainings
+from experiments.overhead import parts, process
+from experiments.overhead.parts import MIB, Part, Result
+from experiments.reporting.runs import known
+
+ROOT = Path(__file__).parents[2]
+GPU = Card(
+    name="A100", memory_bytes=40 << 30, capability=(8, 0), driver="550.54", processor="a CPU, 8 cores", versions="TensorFlow 2.21"
+)  # fmt: skip
+PLACED = {"computes_on": "GPU:0", "swap_outs": 6, "swap_ins": 8, "recomputes": 3, "wrong": [], "same_bits": True}
+BYTES_OF_VOXEL = 1850.0  # of the imitated step, a tenth of it with LMS
+
+
+class Imitation:
+    """A child that trains in BYTES_OF_VOXEL without LMS, in a tenth with it. made: for which parts, in order."""
+
+    made: list[Part]
+    deadlines: list[float]
+    fails: dict[str, BaseException]
+    digests: list[str]
+
+    def __init__(self, part: Part, log: Path, deadline: float) -> None:
+        self.made.append(part)
+        self.deadlines.append(deadline)
+        self.part, self.steps = part, 0
+        if part.method in self.fails:
+            raise self.fails[part.method]
+        saves = part.method != parts.NONE
+        self.peak = int(part.resolution**3 * BYTES_OF_VOXEL * (0.1 if saves else 1.0))
+        if self.peak > (part.limit_mib * MIB if part.limit_mib else GPU.memory_bytes or 0):
+            raise process.ChildFailed("out of memory", "ResourceExhaustedError")
+        self.ready = {"ready": True, "device": "A100"}
+
+    def step(self) -> dict:
+        self.steps += 1
+        return {
+            "seconds": 0.3 if self.part.method == parts.NONE else 0.45,
+            "peak_bytes": self.peak,
+            "resident_bytes": 1,
+            "loss": -0.5,
+        }
+
+    def finish(self) -> dict:
+        assert self.steps == self.part.warm_up + self.part.steps + self.part.profiled
+        moved = {"out_bytes": 3 << 30, "in_bytes": 3 << 30, "out_bytes_per_second": 2e10, "in_bytes_per_second": 2.5e10}
+        busy = (
+            {"device": "/device:GPU:0", "busy_share": 0.91, "overlap_share": 0.77, **moved}
+            if self.part.profiled
+            else {}
+        )
+        planned = {"planner": "hybrid", "predicted_peak_bytes": int(0.96 * self.peak), "predicted_step_seconds": 0.5}
+        digest = self.digests[self.part.repeat - 1] if self.part.method == parts.NONE else "abc"
+        return {"digest": digest, "report": {} if self.part.method == parts.NONE else planned, "profile": busy}
+
+    def kill(self) -> None:
+        pass
+
+
+@pytest.fixture
+def child() -> type[Imitation]:
+    return type("Child", (Imitation,), {"made": [], "deadlines": [], "fails": {}, "digests": ["abc", "abc"]})
+
+
+def made(tmp_path: Path, child: type[Imitation], **more) -> Study:
+    """A study of an imitated GPU; what it knows is in its folder."""
+    size = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes)
+    runs = Trainings(tmp_path, least_seconds=size.least_seconds, card_bytes=GPU.memory_bytes, start=child)
+    return Study(tmp_path, size, runs, rehearsed=False, **{"place": lambda log, seconds, rehearsed: PLACED, **more})
+
+
+def outcomes(found: Study) -> dict[str, str]:
+    return {name: state.outcome for name, state in found.states.items()}
+
+
+def section_of(text: str, title: str) -> str:
+    return re.split(r"^## ", text.split(f"## {title}\n")[1], flags=re.MULTILINE)[0]
+
+
+def test_the_page_has_a_table_for_each_section(tmp_path, child):
+    done = made(tmp_path, child)
+    done.run(8)
+    assert set(outcomes(done).values()) == {DONE}
+    text = page.write(done, GPU, "python -m experiments.gpu_case_study")
+    assert "A100 (40.0 GiB for TensorFlow); driver 550.54; host: a CPU, 8 cores; TensorFlow 2.21" in text
+    assert "Made by `python -m experiments.gpu_case_study`" in text
+    assert "**The same bits**" in section_of(text, "Does LMS change a number?")
+    assert "6 tensors swapped out, 8 swapped in" in section_of(text, "Is every op where it should be?")
+    row = "| 192³ | LMS | 5.00 GiB | trained | 450 ms | 1.50 | 1.22 GiB | 91% | 77% | 3.00 GiB at 20 GB/s | 3.00 GiB at 25 GB/s |"
+    assert row in section_of(text, "A step that fits the smaller card as it is")
+    assert "| 256³ | LMS | 14.9 GiB | trained |" in section_of(text, "A step that does not fit the smaller card")
+    others = section_of(text, "Other plans for the same step")
+    assert "| TFLMS auto-tune | 5.00 GiB |" in others
+    assert "| swap everything | none |" in others
+    assert "| 192³, mixed_bfloat16 | LMS | 5.00 GiB |" in section_of(text, "In 16 bits")
+    assert "| 192³, LMS | 5.00 GiB | 1.17 GiB | 1.22 GiB | -4% | 500 ms | 450 ms | +11% |" in section_of(
+        text, "Predicted and measured"
+    )
+    assert (tmp_path / "gpu_case_study.png").stat().st_size > 10_000
+    with open(tmp_path / "gpu_case_study.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["section"] for row in rows} == {"identity", "tight", "large", "planners", "precision", "cubes"}
+    saved = json.loads((tmp_path / "sections/tight.json").read_text())
+    assert [row["method"] for row in saved["rows"]] == [parts.NONE, parts.LMS]
+
+
+def test_the_largest_cubes_are_found_between_neighbours(tmp_path, child):
+    done = made(tmp_path, child)
+    done.run(8)
+    told = section_of(page.write(done, GPU, "x"), "The largest cube")
+    for limit, method, share, limit_bytes in (
+        ("14.9 GiB", parts.NONE, 1.0, 15258 * MIB), ("14.9 GiB", parts.LMS, 0.1, 15258 * MIB), ("none", parts.NONE, 1.0, 40 << 30),
+    ):  # fmt: skip
+        side = int((limit_bytes / BYTES_OF_VOXEL / share) ** (1 / 3)) // 16 * 16
+        assert re.search(rf"\| {limit} \| {method} \| {side}³ \(.*\| {side + 16}³ \(out of memory\) \|  \|", told), (
+            limit,
+            told,
+        )
+    assert "| none | LMS | 512³" in told
+    assert "the largest that is tried" in told
+
+
+@pytest.mark.parametrize("last", [None, 0, 3, 7, 24])
+def test_the_search_needs_few_trainings(last):
+    sides = list(range(128, 513, 16))
+    good = sides[: 0 if last is None else last + 1]
+    for guess in sides:
+        tried: list[int] = []
+        expected = good[-1] if good else None
+        assert sections.largest(partial(_trains, tried, good), sides, guess) == expected
+        assert len(tried) == len(set(tried)) <= 10
+
+
+def _trains(tried: list[int], good: list[int], side: int) -> bool:
+    tried.append(side)
+    return side in good
+
+
+def test_no_training_is_run_twice(tmp_path, child):
+    made(tmp_path, child).run(8)
+    names = [part.name for part in child.made]
+    assert len(names) == len(set(names))
+
+
+def test_cubes_that_other_sections_trained_are_not_trained_again(tmp_path, child):
+    size, runs = scale.of_rehearsal(), Trainings(tmp_path, start=child)
+    large = runs.measure_all(sections.large_parts(size))
+    child.made.clear()
+    tried = sections.largest_cubes(runs, size)
+    assert all(result in tried for result in large)
+    places = {(r.part.method, r.part.resolution, r.part.limit_mib) for r in large}
+    assert not places & {(part.method, part.resolution, part.limit_mib) for part in child.made}
+
+
+def test_an_interrupted_study_goes_on(tmp_path, child):
+    child.fails = {parts.TFLMS: KeyboardInterrupt()}
+    first = made(tmp_path, child)
+    with pytest.raises(KeyboardInterrupt):
+        first.run(8)
+    assert outcomes(first)["planners"] == INTERRUPTED
+    assert "precision" not in outcomes(first)
+    text = page.write(first, GPU, "x")
+    assert "| In 16 bits | not run |" in text
+    assert "Not complete: see above." in section_of(text, "Other plans for the same step")
+    before = [part.name for part in child.made[:-1]]
+    child.fails, child.made = {}, []
+    again = made(tmp_path, child)
+    again.run(8)
+    assert set(outcomes(again).values()) == {DONE}
+    assert not {part.name for part in child.made} & set(before)
+
+
+def test_a_section_that_fails_is_named_and_the_others_go_on(tmp_path, child):
+    child.fails = {parts.TFLMS: process.ChildFailed("failed", "ended by SIGSEGV; see its log")}
+    done = made(tmp_path, child, place=lambda *_, **__: 1 / 0)
+    done.run(8)
+    ended = outcomes(done)
+    assert {name for name, outcome in ended.items() if outcome == FAILED} == {"planners", "placement"}
+    assert set(ended) == {section.name for section in SECTIONS}
+    text = page.write(done, GPU, "x")
+    assert "TFLMS auto-tune in 5,120 MiB, 2 profiled: ended by SIGSEGV" in text
+    assert "ZeroDivisionError: division by zero" in text
+    assert "failed: ended by SIGSEGV" in section_of(text, "Other plans for the same step")
+    child.fails, child.made = {}, []
+    made(tmp_path, child).run(8)
+    assert {part.method for part in child.made} == {parts.TFLMS}  # what failed is tried again
+
+
+def test_time_is_shared_out_and_ends(tmp_path, child, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    class Slow(child):
+        def finish(self):
+            now[0] += 30.0
+            return super().finish()
+
+    done = made(tmp_path, Slow)
+    done.run(3)
+    assert now[0] <= 1000 + 180 + 30
+    assert max(child.deadlines) <= 1000 + 180
+    short = {name for name, outcome in outcomes(done).items() if outcome == OUT_OF_TIME}
+    assert "cubes" in short
+    text = page.write(done, GPU, "x")
+    assert "was not begun" in text
+    made(tmp_path, child).run(60)
+    assert set(outcomes(made(tmp_path, child)).values()) == {DONE}
+
+
+def test_a_child_that_is_out_of_time_is_no_result(tmp_path, child):
+    child.fails = {parts.LMS: process.ChildFailed("out of time", "ended at its deadline")}
+    done = made(tmp_path, child)
+    done.run(8)
+    assert outcomes(done)["identity"] == OUT_OF_TIME
+    assert not list((tmp_path / "parts").glob("*-LMS-*"))
+
+
+def test_a_child_ends_at_its_deadline(tmp_path, monkeypatch):
+    script = tmp_path / "child.sh"
+    script.write_text("#!/bin/sh\nexec sleep 100\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(process.sys, "executable", str(script))
+    with pytest.raises(process.ChildFailed) as caught:
+        process.Child(
+            Part(method=parts.LMS, model="unet3d", resolution=16, limit_mib=9),
+            tmp_path / "log",
+            60,
+            deadline=time.monotonic(),
+        )
+    assert caught.value.outcome == "out of time"
+
+
+def test_without_deterministic_kernels_it_says_how_far_apart(tmp_path, child):
+    class Refuses(child):
+        def __init__(self, part, log, deadline):
+            super().__init__(part, log, deadline)
+            if part.deterministic:
+                raise process.ChildFailed("failed", "UnimplementedError: no deterministic kernel")
+
+    child.digests = ["abc", "abd"]
+    done = made(tmp_path, Refuses)
+    done.run(8)
+    assert outcomes(done)["identity"] == FAILED
+    told = section_of(page.write(done, GPU, "x"), "Does LMS change a number?")
+    assert "The same bits" in told
+    assert "Two runs without LMS were not always the same" in told
+
+
+@pytest.mark.parametrize(
+    ("digests", "slabs", "said"),
+    [
+        ("aaa", (), "**The same bits**"),
+        ("aab", (), "**Not the same bits**, though"),
+        ("abc", (), "does not repeat its own bits"),
+        ("aab", ((0, 4),), "Sliced, so equal to rounding"),
+        ("aa", (), "nothing can be said"),
+    ],
+)
+def test_what_digests_say(digests, slabs, said):
+    size = scale.of_rehearsal()
+    results = [
+        Result(part=part, outcome="trained", digest=digest, loss=-0.5, report={"slabs": slabs} if number == 2 else {})
+        for number, (part, digest) in enumerate(zip(sections.identity_parts(size), digests, strict=False))
+    ]
+    assert said in tables.verdict(results)
+
+
+def test_a_limit_above_the_card_is_not_tried(tmp_path, child):
+    small = Trainings(tmp_path, card_bytes=4 << 30, start=child)
+    result = small.measure(scale.of_gpu("mixed_float16", 4 << 30).part(parts.LMS, 192, 5120))
+    assert (result.outcome, result.detail) == ("not possible", "the card has 4.00 GiB for TensorFlow")
+    assert not child.made
+    assert scale.of_gpu("mixed_float16", 4 << 30).large.limit_mib == 4096
+
+
+def test_a_card_of_before_bfloat16_computes_in_float16():
+    assert Card(name="V100", capability=(7, 0)).half_precision == "mixed_float16"
+    assert GPU.half_precision == Card(name="CPU").half_precision == "mixed_bfloat16"
+
+
+def test_the_driver_is_named(tmp_path):
+    file = tmp_path / "version"
+    file.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\nGCC version: 12\n")
+    assert card.driver(file) == "550.54.15"
+    assert card.driver(tmp_path / "none") == ""
+
+
+def test_without_a_gpu_it_refuses_in_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(card, "_DRIVER", tmp_path / "none")
+    assert gpu_case_study.main(["--output", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert "found no NVIDIA driver" in said[0]
+    assert "--rehearse" in said[0]
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "none").write_text("NVRM version: 550.54.15\n")
+    monkeypatch.setattr(card, "_asked", lambda words: {"name": "CPU", "capability": [0, 0]})
+    assert gpu_case_study.main(["--minutes", "0.001", "--output", str(tmp_path / "out")]) == 2
+    assert "TensorFlow found no GPU" in capsys.readouterr().err
+
+
+@pytest.fixture
+def command(tmp_path, child, monkeypatch) -> Callable[..., int]:
+    """The command on an imitated GPU."""
+    monkeypatch.setattr(card, "found", lambda rehearsed: GPU)
+    monkeypatch.setattr(trainings, "_child", child)
+    monkeypatch.setattr(placement, "ask", lambda *_, **__: PLACED)
+    return lambda *words: gpu_case_study.main(["--output", str(tmp_path / "out"), *words])
+
+
+def test_the_command_ends_with_0_when_done(command, tmp_path, capsys):
+    assert command() == 0
+    text = (tmp_path / "out/report.md").read_text()
+    assert text in capsys.readouterr().out
+    assert "--output" in text.split("Made by `")[1]
+    assert known(tmp_path / "out").machine == str(GPU)
+
+
+def test_the_command_ends_with_1_where_a_section_failed(command, child, tmp_path, capsys):
+    child.fails = {parts.TFLMS: process.ChildFailed("failed", "ended by SIGSEGV; see its log")}
+    assert command() == 1
+    assert "these sections failed: planners" in capsys.readouterr().err
+    assert known(tmp_path / "out").exit_code == 1
+
+
+def test_the_command_ends_with_130_when_interrupted(command, child, tmp_path, capsys):
+    child.fails = {parts.TFLMS: KeyboardInterrupt()}
+    assert command() == 130
+    assert "run the same command again to go on" in capsys.readouterr().err
+    assert "| interrupted |" in (tmp_path / "out/report.md").read_text()
+    child.fails = {}
+    assert command() == 0
+
+
+def test_without_time_nothing_is_begun(command, child, tmp_path):
+    assert command("--minutes", "0.001") == 0
+    assert not child.made
+    assert (
+        "| out of time | isensee2017 at 128, no LMS, deterministic was not begun"
+        in (tmp_path / "out/report.md").read_text()
+    )
+
+
+def test_results_of_another_machine_are_not_mixed(tmp_path):
+    gpu_case_study._remember(GPU, False, tmp_path)
+    gpu_case_study._remember(GPU, False, tmp_path)
+    with pytest.raises(gpu_case_study.errors.InputError, match=r"found results of A100, and this is CPU"):
+        gpu_case_study._remember(Card(name="CPU"), True, tmp_path)
+
+
+def test_the_report_shows_a_run_of_another_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--only", "gpu", "--output", str(tmp_path / "out"), "--data", str(tmp_path)]
+    assert report.main(words) == 0
+    assert "Not run: A GPU, for eight minutes" in (tmp_path / "out/report.md").read_text()
+    folder = tmp_path / gpu_case_study.OUTPUT
+    folder.mkdir(parents=True)
+    (folder / "report.md").write_text("# The GPU case study\n\n## The largest cube\n\n| a |\n| --- |\n| 432³ |\n")
+    gpu_case_study._note(folder, "python -m experiments.gpu_case_study", GPU, exit_code=1, seconds=470.0)
+    assert report.main(words) == 0
+    text = (tmp_path / "out/report.md").read_text()
+    assert "| 432³ |" in text
+    assert "A100 (40.0 GiB for TensorFlow)" in text
+    assert "ended with exit code 1" in text
+    assert "Not run" not in text
+
+
+def test_wrong_places_are_found():
+    class Op:
+        def __init__(self, name: str, device: str, reads: tuple = (), waits: tuple = ()) -> None:
+            self.name, self.device, self.op = name, f"/device:{device}", self
+            self.inputs, self.control_inputs = [*reads], [*waits]
+
+    def graph(out: str = "CPU:0", back: str = "CPU:0", waits: str = "GPU:0", reader: str = "GPU:0"):
+        a = Op("a", "GPU:0")
+        one = Op("lms/swap_out/a", out, (a,))
+        two = Op("lms/swap_in/a/0", back, (one,), (Op("t", waits),))
+        ops = [a, one, two, Op("z", reader, (two,)), Op("lms/recompute/a", reader)]
+        return type("Graph", (), {"get_operations": lambda self: ops})()
+
+    assert placement.wrong(graph(), "GPU:0") == []
+    assert placement.wrong(graph(out="GPU:0"), "GPU:0") == ["lms/swap_out/a"]
+    assert placement.wrong(graph(back="GPU:0"), "GPU:0") == ["lms/swap_in/a/0"]
+    assert placement.wrong(graph(waits="CPU:0"), "GPU:0") == ["lms/swap_in/a/0"]
+    assert placement.wrong(graph(reader="CPU:0"), "GPU:0") == ["z", "lms/recompute/a"]
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory) -> Path:
+    """A whole rehearsal by the real command."""
+    output = tmp_path_factory.mktemp("rehearsal")
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.gpu_case_study", "--rehearse", "--minutes", "60", "--output", str(output)],
+        cwd=ROOT, capture_output=True, text=True, timeout=3600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+def test_rehearsal_runs_every_section(rehearsed):
+    states = {path.stem: json.loads(path.read_text()) for path in (rehearsed / "sections").glob("*.json")}
+    assert {name: state["outcome"] for name, state in states.items()} == {
+        section.name: study.DONE for section in SECTIONS
+    }
+    text = (rehearsed / "report.md").read_text()
+    assert "A rehearsal on a processor" in text
+    assert "Nothing measured" not in text
+    assert "not run" not in text
+    placed = states["placement"]["values"]
+    assert placed["computes_on"] == "CPU:1"
+    assert placed["swap_outs"] > 0
+    assert placed["recomputes"] > 0
+    assert placed["wrong"] == []
+    assert placed["same_bits"]
+
+
+def test_rehearsal_keeps_what_is_promised(rehearsed):
+    text = (rehearsed / "report.md").read_text()
+    assert "**The same bits** with LMS and without.\n" in section_of(text, "Does LMS change a number?")
+    size, found = scale.of_rehearsal(), trainings.Trainings(rehearsed).found
+    for place, section in ((size.tight, "tight"), (size.large, "large")):
+        without, with_lms = tables.results(found, section, size)
+        assert without.trained
+        assert with_lms.trained
+        assert with_lms.peak_bytes <= place.limit_mib * MIB < without.peak_bytes
+        assert 0 < with_lms.profile["busy_share"] <= 1
+    everything = next(r for r in tables.results(found, "planners", size) if r.part.method == parts.SWAP_ALL)
+    assert everything.profile["out_bytes"] > 0
+    assert 0 < everything.profile["overlap_share"] <= 1
+
+
+def test_rehearsal_goes_on_with_nothing_to_do(rehearsed, child):
+    size = scale.of_rehearsal()
+    again = Study(rehearsed, size, Trainings(rehearsed, start=child), rehearsed=True, place=lambda *_, **__: 1 / 0)
+    again.run(8)
+    assert not child.made
+    assert set(outcomes(again).values()) == {DONE}
