@@ -78,6 +78,15 @@ def require_undivided(split: Split, patients: Mapping[str, str], where: str | Pa
             )
 
 
+def seen(ids: Iterable[str], earlier: Iterable[str], patients: Mapping[str, str]) -> list[str]:
+    """Those of `ids` whose patient is one of the cases `earlier`, which may be of another data set: another visit is no new brain.
+
+    patients: case id -> patient, of `ids` at least.
+    """
+    known = {patients.get(case_id) or patient_of(case_id) for case_id in earlier}
+    return sorted(case_id for case_id in ids if (patients.get(case_id) or patient_of(case_id)) in known)
+
+
 def save(split: Split, path: str | Path) -> None:
     """Write `split` as JSON."""
     with reported_writes(Path(path).parent):

@@ -38,6 +38,8 @@ class Member:
     volumes: Cache
     files: Mapping[str, Path]
     """Case -> its first image."""
+    patients: Mapping[str, str]
+    """Case -> whose brain it is."""
     normalisation: Normalisation
 
 
@@ -48,7 +50,7 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     members = [_member(run, folder, request) for run in request.runs]
     learnt = targets_of(request.trained.targets, coding.written(request.runs, members[0].volumes.schema))
     target = _target(request, folder, members[0].volumes, learnt, _shared_ids(request, members))
-    _tell_of_seen(request.runs, target)
+    _tell_of_seen(request.runs, target, members[0].patients)
     with ExitStack() as stack:
         segmenters = [_segmenter(member, len(learnt.names), request.tta, stack) for member in members]
         _write(segmenters, members, learnt, target, request)
@@ -78,11 +80,12 @@ def _folder(request: PredictRequest) -> Path:
 
 
 def _member(run: TrainedRun, folder: Path, request: PredictRequest) -> Member:
-    cases, schema = coding.find_cases(folder, request.labels or run.trained.labels, run)
+    found = coding.find_cases(folder, request.labels or run.trained.labels, run)
+    cases, schema = found
     # All cases of the folder: for the run's own data this is the cache that training has built.
     volumes = cache.build(cases, schema, preprocessing(run.trained), progress=request.progress)
     files = {case.id: case.files[0] for case in cases}
-    return Member(run=run, volumes=volumes, files=files, normalisation=_normalisation(run))
+    return Member(run=run, volumes=volumes, files=files, patients=found.patients, normalisation=_normalisation(run))
 
 
 def _shared_ids(request: PredictRequest, members: Sequence[Member]) -> Sequence[str]:
@@ -101,13 +104,14 @@ def _shared_ids(request: PredictRequest, members: Sequence[Member]) -> Sequence[
     return validated[0]
 
 
-def _tell_of_seen(runs: Sequence[TrainedRun], target: Predictions) -> None:
-    """Says how many of the cases a run has been trained on: their scores say little."""
+def _tell_of_seen(runs: Sequence[TrainedRun], target: Predictions, patients: Mapping[str, str]) -> None:
+    """Says of how many of the cases a run has been trained on the patient: their scores say little."""
     paths = [path for run in runs if (path := run.run_dir / "split.json").is_file()]
-    seen = {case_id for path in paths for case_id in split.load(path).training} & set(target.cases)
-    if seen:
+    trained = [case_id for path in paths for case_id in split.load(path).training]
+    if seen := split.seen(target.cases, trained, patients):
         say(
-            f"note: {len(seen)} of {len(target.cases)} cases have trained the network, such as {min(seen)}: do not score these"
+            f"note: {len(seen)} of {len(target.cases)} cases, or other scans of their patients, have trained the network, such as "
+            f"{seen[0]}: do not score these"
         )
 
 
