@@ -98,7 +98,7 @@ def _truth(
             "set with the true label maps; name its folder"
         )
     root = truth or (ours.data if ours else "")
-    known = labels or (None if truth or ours is None else ours.schema)
+    known = labels or (None if truth or ours is None else ours.schema_of_truth)
     try:
         cases, schema = find_cases(root, labels=known, require_truth=False)
     except DataError:

@@ -16,6 +16,7 @@ from nibabel.affines import voxel_sizes
 from data import pseudonyms, split
 from data.brats import cache, normalise, symmetries
 from data.brats.cache import Cache
+from data.brats.definition import described
 from data.brats.normalise import Normalisation
 from data.brats.preprocess import to_native
 from data.brats.resample import resize
@@ -138,7 +139,8 @@ def _target(request: PredictRequest, folder: Path, volumes: Cache, learnt: Targe
         directory=request.output, label=request.runs[0].name if len(runs) == 1 else request.output.resolve().name,
         run=", ".join(map(str, runs)), model=request.trained.model, shape=volumes.shape,
         stretched=volumes.preprocessing.stretched, tta=request.tta, data=str(Path(folder).resolve()),
-        fingerprint=volumes.fingerprint, schema=learnt.schema.name,
+        fingerprint=volumes.fingerprint, schema=learnt.schema.name, meaning=described(learnt.schema),
+        schema_of_data=volumes.schema.name,
         cases={case_id: volumes.geometry(case_id).to_json() for case_id in ids},
     )  # fmt: skip
 
