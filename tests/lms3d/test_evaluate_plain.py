@@ -44,7 +44,14 @@ def run(root, tmp_path, *more):
 
 @pytest.mark.parametrize(
     "name",
-    ["{case}.nii.gz", "{case}_seg.nii.gz", "{case}/{case}_seg.nii.gz", "{case}/labels.nii", "team_x_{number}.nii.gz"],
+    [
+        "{case}.nii.gz",
+        "{case}_seg.nii.gz",
+        "{case}/{case}_seg.nii.gz",
+        "{case}/labels.nii",
+        "{case}_seg.nii/00000057_final_seg.nii",
+        "team_x_{number}.nii.gz",
+    ],
 )
 def test_files_are_matched_to_cases_by_name(tiny_brats, tmp_path, name):
     write(tiny_brats, tmp_path / "p", name)
