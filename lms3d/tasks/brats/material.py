@@ -148,7 +148,7 @@ def _split(options: TrainConfig, run_dir: Path, resuming: bool, found: DataSet, 
         run_folder.check_data(run_dir, volumes.fingerprint)
         parts = split.load(run_dir / "split.json")
     elif options.split:
-        parts = split.load(options.split)
+        parts = split.without(split.load(options.split), volumes.skipped)
         split.require_undivided(parts, found.patients, options.split)
         if unknown := sorted({*parts.training, *parts.validation} - set(volumes.ids)):
             raise InputError(f"--split {options.split} names case {unknown[0]}, which is not in {options.data}")

@@ -117,7 +117,7 @@ def _tell_of_seen(runs: Sequence[TrainedRun], target: Predictions, patients: Map
 
 
 def _named(path: Path, volumes: Cache) -> Sequence[str]:
-    """The cases that a file names. InputError for one that is not there."""
+    """The cases that a file names, without those that data.prepare has left out. InputError for one that is not there."""
     try:
         names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, ValueError) as error:
@@ -125,6 +125,9 @@ def _named(path: Path, volumes: Cache) -> Sequence[str]:
             f"--cases {path}: found a file that cannot be read ({error}); expected a case on each line"
         ) from None
     pseudonyms.know(names)
+    if left_out := [name for name in names if name in volumes.skipped]:
+        say(f"note: {len(left_out)} cases of {path} cannot be used: {volumes.directory / 'skipped.csv'}")
+    names = [name for name in names if name not in volumes.skipped]
     unknown = [name for name in names if name not in volumes.ids]
     if unknown or not names:
         found = f"case {unknown[0]}, which is not in the data" if unknown else "no name"
