@@ -7,7 +7,7 @@ where there is none, by the ids.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,23 @@ def require_undivided(split: Split, patients: Mapping[str, str], where: str | Pa
                 f"{where}: found patient {patient} in both parts ({training[patient]} trains, {case_id} validates); "
                 "expected every patient in one part; move one of them"
             )
+
+
+def without(split: Split, left_out: Container[str]) -> Split:
+    """The split of the other cases."""
+    training, validation = (
+        tuple(case_id for case_id in part if case_id not in left_out) for part in (split.training, split.validation)
+    )
+    return Split(training=training, validation=validation)
+
+
+def seen(ids: Iterable[str], earlier: Iterable[str], patients: Mapping[str, str]) -> list[str]:
+    """Those of `ids` whose patient is one of the cases `earlier`, which may be of another data set: another visit is no new brain.
+
+    patients: case id -> patient, of `ids` at least.
+    """
+    known = {patients.get(case_id) or patient_of(case_id) for case_id in earlier}
+    return sorted(case_id for case_id in ids if (patients.get(case_id) or patient_of(case_id)) in known)
 
 
 def save(split: Split, path: str | Path) -> None:

@@ -67,7 +67,7 @@ def _compare(options: argparse.Namespace, command: str) -> None:
         raise errors.InputError(f"--train-options: found {owned[0]}, which the comparison sets itself; leave it out")
     data = data_folder(options.data)
     plan.divide(data, options, output)
-    plan.require_unseen(options.start_from, output)
+    plan.require_unseen(options.start_from, data, options, output)
     arms = plan.arms(options)
     for fold, seed in plan.rounds(options):
         runs.train_round(arms, fold, seed, data, options, output)

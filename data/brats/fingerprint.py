@@ -1,6 +1,6 @@
 """What a data set is like, before anything is made of it: sizes, spacings, intensities, labels, and what looks wrong.
 
-    <cache root>/fingerprints/<fingerprint of the data>-<schema>-v1/<case>.json    one per case; a stopped examination goes on
+    <cache root>/fingerprints/<fingerprint of the data>-<schema>-v2/<case>.json    one per case; a stopped examination goes on
 
 Sizes are those of the LMS case study's Table 1: the box around the brain, in voxels.
 """
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from nibabel.affines import voxel_sizes
+from nibabel.orientations import aff2axcodes
 
 from data import files
 from data.brats.cache import data_fingerprint
@@ -27,14 +28,15 @@ from data.files import Progress
 from data.workers import run_all
 
 _REPAIR = "delete it and run again"
-_FORMAT = 1  # raise it when other facts are found, or other files can be read
+_FORMAT = 2  # raise it when other facts are found, or other files can be read
 _PERCENTILES = (1, 50, 99)
 _NUMBERS = (
     *(f"size_{axis}" for axis in "xyz"), *(f"spacing_{axis}_mm" for axis in "xyz"),
     *(f"{channel}_p{p}" for channel in CHANNELS for p in _PERCENTILES),
     *(f"correlation_{a}_{b}" for a, b in combinations(CHANNELS, 2)),
 )  # fmt: skip
-"""What is known of every case, labels aside."""
+"""What is known of every case, labels and the names of the axes aside."""
+_NAMES = ("case", "problem", "axes")
 _LARGEST = np.finfo(np.float32).max
 SWAP_MARGIN = 0.6
 """A case is suspicious where exchanging two modalities brings it this much nearer to the usual correlations of the data set, as a
@@ -71,9 +73,9 @@ def _is_written(path: Path, case: Case) -> bool:
         found = files.read_json(path, advice=_REPAIR, keys=("case", "problem"))
     except DataError:
         return False
-    numbers = [value for name, value in found.items() if name not in ("case", "problem")]
-    named = found["case"] == case.id and isinstance(found["problem"], str)
-    complete = found["problem"] != "" or found.keys() >= set(_NUMBERS)
+    numbers = [value for name, value in found.items() if name not in _NAMES]
+    named = found["case"] == case.id and all(isinstance(found.get(name, ""), str) for name in _NAMES)
+    complete = found["problem"] != "" or found.keys() >= {*_NUMBERS, *_NAMES}
     return named and complete and all(type(one) in (int, float) and abs(one) <= _LARGEST for one in numbers)
 
 
@@ -88,15 +90,15 @@ def _examine(case: Case, schema: LabelSchema, target: Path) -> None:
 
 
 def facts(case: Case, schema: LabelSchema) -> dict[str, Any]:
-    """Numbers about one case: size_* of the brain's box in voxels, spacing_*_mm, <channel>_p1/_p50/_p99 inside the brain,
-    <label>_ml, and correlation_<a>_<b> of two channels inside the brain."""
+    """Of one case: size_* of the brain's box in voxels, spacing_*_mm, where the axes lead ("LPS": to the left,
+    to the back, up), <label>_ml; and inside the brain <channel>_p1/_p50/_p99 and correlation_<a>_<b> of two channels."""
     images, affine = load_images(case)
     truth = load_truth(case, schema, images.shape[:3], affine)
     box, sizes = foreground_box(images), voxel_sizes(affine)
     brain = images[np.abs(images).max(axis=-1) > 1e-5]
     sample = brain[:: max(1, len(brain) // 200_000)]  # enough for percentiles and correlations
     correlations = np.corrcoef(sample, rowvar=False)
-    found: dict[str, Any] = {"case": case.id, "problem": ""}
+    found: dict[str, Any] = {"case": case.id, "problem": "", "axes": "".join(aff2axcodes(affine))}
     for axis, name in enumerate("xyz"):
         found |= {f"size_{name}": box.shape[axis], f"spacing_{name}_mm": round(float(sizes[axis]), 4)}
     for index, channel in enumerate(CHANNELS):
@@ -164,10 +166,19 @@ def told(table: pd.DataFrame) -> str:
         spacings = sound[[f"spacing_{axis}_mm" for axis in "xyz"]].drop_duplicates().to_numpy()
         lines += ["voxels of " + ", ".join(" x ".join(f"{v:g}" for v in row) + " mm" for row in spacings[:4])
                   + (f" and {len(spacings) - 4} other sizes" if len(spacings) > 4 else "")]  # fmt: skip
-        lines += _labels_told(sound) + _intensities_told(sound)
+        lines += [_axes_told(sound), *_labels_told(sound), *_intensities_told(sound)]
     lines += [f"look at {case}: {a} and {b} may be exchanged" for case, (a, b) in suspicious_swaps(table).items()]
     lines += [f"cannot be used: {problem}" for problem in table["problem"] if problem]
     return "\n".join(lines)
+
+
+def _axes_told(sound: pd.DataFrame) -> str:
+    """Cases are not turned to one frame: what a network sees differs, unless symmetries hide it."""
+    counts = sound["axes"].value_counts()
+    if len(counts) == 1:
+        return f"axes {counts.index[0]}"
+    found = ", ".join(f"{axes} in {count} cases" for axes, count in counts.items())
+    return f"look at the axes: {found}; cases stay as they are, so train with all symmetries (the default), or turn the files"
 
 
 def _labels_told(sound: pd.DataFrame) -> list[str]:

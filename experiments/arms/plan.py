@@ -69,19 +69,19 @@ def tested(output: Path) -> Path:
     return output / TEST
 
 
-def require_unseen(run_dir: str | None, output: Path) -> None:
-    """InputError where the run whose weights all arms begin with has trained on a case of the test set, or chosen by one."""
+def require_unseen(run_dir: str | None, data: Path, options: argparse.Namespace, output: Path) -> None:
+    """InputError where the run whose weights all arms begin with has trained on a patient of the test set, or chosen by one."""
     if run_dir is None:
         return
     path = Path(run_dir).expanduser() / "split.json"
     if not path.is_file():
         raise InputError(f"--start-from {run_dir}: found no split.json there; expected the folder of a run")
-    known = split.load(path)
-    seen = {*known.training, *known.validation} & {*tested(output).read_text(encoding="utf-8").split()}
-    if seen:
+    known, patients = split.load(path), layouts.find_cases(data, labels=options.labels).patients
+    test = tested(output).read_text(encoding="utf-8").split()
+    if seen := split.seen(test, [*known.training, *known.validation], patients):
         raise InputError(
-            f"--start-from {run_dir}: its run has seen {min(seen)} ({len(seen)} cases in all) of the test set {tested(output)}; "
-            "expected none; start from a run on other cases"
+            f"--start-from {run_dir}: its run has seen {seen[0]} ({len(seen)} cases in all) of the test set {tested(output)}, or "
+            "another scan of this patient; expected none; start from a run on other patients"
         )
 
 

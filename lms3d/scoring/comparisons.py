@@ -2,7 +2,8 @@
 
 Per region: mean difference with its bootstrap interval, Wilcoxon's signed-rank test (corrected over the regions after Holm), and
 whether the difference lies within a margin (two one-sided tests). Few cases cannot show anything: n of them give no p below
-2 to the power of 1 - n, so over three regions at 5 % at least seven are needed.
+2 to the power of 1 - n, so over three regions at 5 % at least seven are needed. The test is of cases alone; the interval is of the
+models of a group, too, so between groups one is better only where the interval leaves out 0 as well.
 """
 
 from __future__ import annotations
@@ -55,6 +56,6 @@ def _verdict(one: statistics.Comparison, p: float, regions: int, margin: float) 
         return f"equal within {margin:g}"
     if np.isnan(p) or one.smallest_p * regions > LEVEL:
         return f"too few cases: {regions} regions need {int(np.ceil(1 - np.log2(LEVEL / regions)))}"
-    if p > LEVEL:
+    if p > LEVEL or (one.seeds > 1 and one.low <= 0 <= one.high):
         return "no difference shown"
     return "second is better" if one.difference > 0 else "first is better"

@@ -138,7 +138,9 @@ def choose(named: str | None, labels: str, cases: Iterable[str]) -> Rules:
     if year in RULES:
         return RULES[year]
     if year not in YEARS:
-        raise InputError(f"--scoring: found {named!r}; expected one of {', '.join((*YEARS, *RULES))}; choose one")
+        raise InputError(
+            f"--scoring: found {named!r}; expected one of {', '.join(dict.fromkeys((*YEARS, *RULES)))}; choose one"
+        )
     return RULES[f"{year}-{_set_of(labels, cases)}"]
 
 

@@ -9,7 +9,7 @@ the rules say; `counted` and `left_out` give them either way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,14 @@ def left_out(scores: pd.DataFrame) -> pd.DataFrame:
     return scores[scores["both_empty"] != 1]
 
 
+EMPTY: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "rules": lambda scores: scores,
+    "counted": counted,
+    "left out": left_out,
+}
+"""How regions count that are empty in truth and prediction."""
+
+
 def summarise(scores: pd.DataFrame) -> pd.DataFrame:
     """A row for each (predictions, space, region), in the order in which they first occur: of the headline column the spread
     over the cases (standard deviation of the population), the 95 % interval of the mean, and the mean with empty regions
@@ -102,11 +110,11 @@ def summarise(scores: pd.DataFrame) -> pd.DataFrame:
 def spread_of_all(scores: pd.DataFrame) -> pd.DataFrame:
     """A row for each (predictions, space, region, metric, empty): mean with its 95 % interval, median, quartiles.
 
-    empty: "rules", "counted" or "left out", for regions that are empty in truth and prediction.
+    empty: one of EMPTY.
     """
     rows = []
-    for way, table in (("rules", scores), ("counted", counted(scores)), ("left out", left_out(scores))):
-        for keys, group in table.groupby(GROUP, sort=False):
+    for way, chosen in EMPTY.items():
+        for keys, group in chosen(scores).groupby(GROUP, sort=False):
             for name in COLUMNS.names:
                 values = group[name].dropna().to_numpy()
                 if name == "both_empty" or not len(values):

@@ -17,7 +17,7 @@ CONFIDENCE = 0.95
 _EQUIVALENCE = 0.90  # the interval of two one-sided tests at 5 % (Schuirmann, 1987)
 
 
-def interval_of_mean(values: np.ndarray, *, confidence: float = CONFIDENCE, seed: int = 0) -> tuple[float, float]:
+def interval_of_mean(values: np.ndarray, *, seed: int = 0) -> tuple[float, float]:
     """values (cases,) or (cases, seeds), NaN left out -> ends of the interval of the mean; NaN for fewer than two cases."""
     table = np.asarray(values, float).reshape(len(values), -1)
     table = table[np.isfinite(table).any(axis=1)]
@@ -27,8 +27,8 @@ def interval_of_mean(values: np.ndarray, *, confidence: float = CONFIDENCE, seed
     known, filled = np.isfinite(table), np.nan_to_num(table)
     counts = ((times @ known) * of_seeds).sum(axis=1)
     means = ((times @ filled) * of_seeds).sum(axis=1)[counts > 0] / counts[counts > 0]
-    low, high = np.percentile(means, (50 * (1 - confidence), 50 * (1 + confidence)))
-    return float(low), float(high)
+    low, high = _percentiles(means, [CONFIDENCE])
+    return low, high
 
 
 @lru_cache(maxsize=8)  # all metrics of a table have about as many cases
@@ -46,9 +46,11 @@ class Comparison:
     """Mean."""
     low: float
     high: float
-    """The 95 % interval of the mean."""
+    """The 95 % interval of the mean, over cases and over the seeds of either side."""
+    seeds: int
+    """Of the side that has more."""
     p: float
-    """Wilcoxon's signed-rank test, two-sided; NaN for no case."""
+    """Wilcoxon's signed-rank test, two-sided, of the means over seeds: it knows nothing of how these differ. NaN for no case."""
     smallest_p: float
     """The smallest that so many cases can give: 2 to the power of 1 - n."""
     equivalent: bool
@@ -57,15 +59,45 @@ class Comparison:
 
 def compare(first: np.ndarray, second: np.ndarray, *, margin: float) -> Comparison:
     """first, second: (cases,), or (cases, seeds) of which the mean over seeds is compared; NaN leaves a case out."""
-    one, other = (_over_seeds(np.asarray(values, float)) for values in (first, second))
-    difference = (other - one)[np.isfinite(other - one)]
-    n = len(difference)
-    low, high = interval_of_mean(difference)
-    within = interval_of_mean(difference, confidence=_EQUIVALENCE)
+    tables = [np.asarray(values, float).reshape(len(values), -1) for values in (first, second)]
+    one, other = (_over_seeds(table) for table in tables)
+    both = np.isfinite(other - one)
+    difference, n = (other - one)[both], int(both.sum())
+    low, high, *within = _percentiles(
+        _drawn_differences(*(table[both] for table in tables)), (CONFIDENCE, _EQUIVALENCE)
+    )
     return Comparison(
-        cases=n, difference=float(difference.mean()) if n else float("nan"), low=low, high=high, p=_wilcoxon(difference),
-        smallest_p=min(1.0, 2.0 ** (1 - n)), equivalent=bool(-margin < within[0] and within[1] < margin),
+        cases=n, difference=float(difference.mean()) if n else float("nan"), low=low, high=high,
+        seeds=max(table.shape[1] for table in tables), p=_wilcoxon(difference), smallest_p=min(1.0, 2.0 ** (1 - n)),
+        equivalent=bool(-margin < within[0] and within[1] < margin),
     )  # fmt: skip
+
+
+def _drawn_differences(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """(cases, seeds) each, the same cases -> (DRAWS,) mean differences: the cases are drawn once for both sides, the seeds of each
+    side by themselves. Empty for fewer than two cases."""
+    if len(first) < 2:
+        return np.empty(0)
+    one, other = (
+        _over_drawn_seeds(table, _draws(table.shape[1], side)) for side, table in enumerate((first, second), 1)
+    )
+    known = np.isfinite(other - one)  # a draw of seeds may miss the only one that has a case
+    times = _draws(len(first), 0).T * known
+    total = times.sum(axis=0)
+    return (times * np.where(known, other - one, 0)).sum(axis=0)[total > 0] / total[total > 0]
+
+
+def _over_drawn_seeds(table: np.ndarray, of_seeds: np.ndarray) -> np.ndarray:
+    """(cases, seeds), (DRAWS, seeds) -> (cases, DRAWS): means over the seeds of a draw, NaN left out."""
+    known = np.isfinite(table)
+    total = known @ of_seeds.T
+    return np.where(total > 0, np.where(known, table, 0) @ of_seeds.T / np.maximum(total, 1), np.nan)
+
+
+def _percentiles(means: np.ndarray, confidences: Sequence[float]) -> list[float]:
+    """Ends of the intervals, lower and upper of each; NaN for no draw."""
+    shares = [50 * (1 + sign * one) for one in confidences for sign in (-1, 1)]
+    return [float(one) for one in np.percentile(means, shares)] if len(means) else [float("nan")] * len(shares)
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -86,9 +118,8 @@ def _wilcoxon(difference: np.ndarray) -> float:
     return float(wilcoxon(difference).pvalue) if difference.any() else 1.0
 
 
-def _over_seeds(values: np.ndarray) -> np.ndarray:
-    """(cases,) or (cases, seeds) -> (cases,), NaN left out."""
-    table = values.reshape(len(values), -1)
+def _over_seeds(table: np.ndarray) -> np.ndarray:
+    """(cases, seeds) -> (cases,), NaN left out."""
     known = np.isfinite(table)
     total = known.sum(axis=1)
     return np.where(total > 0, np.where(known, table, 0).sum(axis=1) / np.maximum(total, 1), np.nan)

@@ -103,6 +103,13 @@ def test_a_split_that_divides_a_patient_is_refused():
         split.require_undivided(parts, {"a-1": "a", "a-2": "a"}, "split.json")
 
 
+def test_another_visit_is_no_new_brain():
+    here = ["BraTS-GLI-00005-001", "BraTS-GLI-00006-000", "c"]
+    assert split.seen(here, ["BraTS-GLI-00005-000"], {}) == ["BraTS-GLI-00005-001"]
+    assert split.seen(here, ["BraTS-GLI-00007-000"], {}) == []
+    assert split.seen(["a", "c"], ["b"], {"a": "one", "b": "one", "c": "two"}) == ["a"]
+
+
 @given(id_sets, st.integers(1, 8), st.integers(2, 8), st.integers(0, 100), st.randoms())
 def test_folds(ids, sharing, count, seed, shuffler):
     patients = {case_id: f"{int(case_id[-3:]) // sharing}" for case_id in ids}

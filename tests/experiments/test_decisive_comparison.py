@@ -16,7 +16,7 @@ from data.brats import layouts
 from experiments import decisive_comparison as decisive
 from experiments import training_runs
 from experiments.arms import plan, report, runs
-from tests.data.small_data import random_case, write_case
+from tests.data.small_data import LATE, random_case, write_case
 
 ROOT = Path(__file__).parents[2]
 SECONDS = {"A": 1.0, "B": 3.0, "C": 2.0, "D": 0.5, "AE": 1.0, "CE": 2.0}
@@ -154,6 +154,19 @@ def test_all_arms_start_from_a_run_that_has_not_seen_the_test_set(brains, tmp_pa
     trained = [" ".join(command) for command in commands if "lms3d.train" in command]
     assert trained
     assert all(f"--start-from {begun}" in words for words in trained)
+
+
+def test_no_arm_starts_from_a_run_that_has_seen_another_visit_of_a_tested_patient(tmp_path, commands, capsys):
+    for patient in range(6):
+        write_case(tmp_path / "set" / f"BraTS-GLI-{patient:05d}-001", random_case(patient, labels=(1, 2, 3)), LATE)
+    assert decisive.main(arguments(tmp_path / "set", tmp_path, "--arms", "A")) == 0
+    tested = (tmp_path / "out/test.txt").read_text().split()
+    begun = split.Split(training=["BraTS-GLI-00009-000"], validation=[tested[0].replace("-001", "-000")])
+    (tmp_path / "begun").mkdir()
+    split.save(begun, tmp_path / "begun/split.json")
+    more = ("--arms", "A", "--start-from", str(tmp_path / "begun"), "--output", str(tmp_path / "two"))
+    assert decisive.main(arguments(tmp_path / "set", tmp_path, *more)) == 2
+    assert f"its run has seen {tested[0]} (1 cases in all)" in capsys.readouterr().err
 
 
 def test_start_up_is_no_part_of_an_epoch():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from data.brats.schema import SCHEMAS
 from lms3d import evaluate
 from lms3d.tasks.brats import label_maps
 from lms3d.tasks.brats.label_maps import Predictions, read_labels, write_labels
+from tests.data.small_data import LATE, random_case, write_case
 
 
 def write_predictions(root, directory, resolution, change=lambda labels: labels, ids=None) -> None:
@@ -100,6 +102,20 @@ def test_only_shared_cases_are_compared_and_the_rest_is_told(tiny_brats, tmp_pat
     assert evaluate.main([str(tmp_path / "a"), str(tmp_path / "b"), "--output", str(tmp_path / "out")]) == 0
     assert {row["case"] for row in rows(tmp_path / "out/scores.csv")} == {"BraTS20_Training_002"}
     assert "3 predicted cases are left out" in capsys.readouterr().err
+
+
+def test_the_truth_has_the_labels_of_its_data_set_whatever_the_network_has_learnt(tmp_path):
+    """The same numbers mean other tissues for children."""
+    case = "BraTS-GLI-00001-000"
+    write_case(tmp_path / "set" / case, random_case(1, labels=(1, 2, 3)), LATE)
+    write_predictions(tmp_path / "set", tmp_path / "p", 16, lambda labels: np.array([0, 2, 4, 1], np.uint8)[labels])
+    content = json.loads((tmp_path / "p" / label_maps.INDEX).read_text())
+    content |= {"schema": "brats2024-ped", "schema_of_data": "brats2023"}
+    (tmp_path / "p" / label_maps.INDEX).write_text(json.dumps(content))
+    assert evaluate.main([str(tmp_path / "p"), "--output", str(tmp_path / "out")]) == 0
+    found = [row for row in rows(tmp_path / "out/scores.csv") if row["space"] == "native"]
+    assert {row["region"]: row["dice"] for row in found} == dict.fromkeys(("WT", "TC", "ET"), "1.000000")
+    assert {row["rules"] for row in found} == {"brats2023-gli"}
 
 
 def test_label_maps_keep_values_and_affine(tmp_path):

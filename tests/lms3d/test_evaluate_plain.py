@@ -44,7 +44,14 @@ def run(root, tmp_path, *more):
 
 @pytest.mark.parametrize(
     "name",
-    ["{case}.nii.gz", "{case}_seg.nii.gz", "{case}/{case}_seg.nii.gz", "{case}/labels.nii", "team_x_{number}.nii.gz"],
+    [
+        "{case}.nii.gz",
+        "{case}_seg.nii.gz",
+        "{case}/{case}_seg.nii.gz",
+        "{case}/labels.nii",
+        "{case}_seg.nii/00000057_final_seg.nii",
+        "team_x_{number}.nii.gz",
+    ],
 )
 def test_files_are_matched_to_cases_by_name(tiny_brats, tmp_path, name):
     write(tiny_brats, tmp_path / "p", name)
@@ -175,7 +182,9 @@ def test_a_truth_of_label_maps_alone_needs_its_coding(tiny_brats, tmp_path, caps
     write(tiny_brats, tmp_path / "labelsTr", "{case}_seg.nii.gz")
     write(tiny_brats, tmp_path / "p")
     assert run(tmp_path / "labelsTr", tmp_path) == 2
-    assert "labelsTr: found no case" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "labelsTr: found no case" in told
+    assert "of label maps alone, say with --labels what their values mean" in told
     assert run(tmp_path / "labelsTr", tmp_path, "--labels", "brats2020") == 0
     assert {row["dice"] for row in rows(tmp_path / "out/scores.csv")} == {"1.000000"}
     assert not (tmp_path / "out/worst.png").exists()  # there are no images to show

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 
 from lms3d import evaluate
-from lms3d.scoring import page
+from lms3d.scoring import comparisons, page, statistics
 from lms3d.scoring.page import Section
+from lms3d.tasks.brats.report import Report
 from tests.browser import clicked
 from tests.lms3d.test_evaluate import write_predictions
 
@@ -72,6 +73,22 @@ def test_all_metrics_and_strata_are_there(report):
     assert {row["stratum"].split()[0] for row in rows(report / "strata.csv")} == {"ET", "no"}
     names = {path.name for path in report.iterdir()}
     assert {"report.html", "paired.png", "paired.pdf", "worst.png", "dice_native.png", "summary.md"} <= names
+
+
+def test_every_table_has_the_interval_of_a_group_over_its_models(report):
+    (summary,) = [
+        r for r in rows(report / "summary.csv") if (r["predictions"], r["space"], r["region"]) == ("a", "native", "WT")
+    ]
+    (metric,) = [
+        r for r in rows(report / "metrics.csv")
+        if (r["predictions"], r["space"], r["region"], r["metric"], r["empty"]) == ("a", "native", "WT", "dice", "rules")
+    ]  # fmt: skip
+    assert (metric["low"], metric["high"]) == (summary["low"], summary["high"])
+    found = pd.read_csv(report / "scores.csv").drop(columns="rules")
+    of_a = found[found["predictions"].isin(["a1", "a2"]) & (found["space"] == "native")]
+    one_stratum = Report(found=of_a.assign(truth_ml=1.0), groups={"a": ["a1", "a2"]}).strata.query("region == 'WT'")
+    values = comparisons.matrix(of_a, ["a1", "a2"], space="native", region="WT").to_numpy()
+    assert one_stratum[["low", "high"]].to_numpy()[0] == pytest.approx(statistics.interval_of_mean(values), abs=1e-6)
 
 
 class Links(HTMLParser):

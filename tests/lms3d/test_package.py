@@ -187,6 +187,18 @@ def test_a_schema_of_ones_own_goes_with_it(make_run, tiny_brats, tmp_path):
     assert values & {7, 9}
 
 
+def test_what_labels_of_ones_own_predict_is_scored_against_the_labels_of_the_data(make_run, tiny_brats, tmp_path):
+    """By a process that has never heard of them."""
+    from data.brats.definition import define, described
+
+    run = make_run(outputs=4, content={"labels": described(define(OWN, where="here"))})
+    assert predict.main([str(run), "--data", str(tiny_brats), "--output", str(tmp_path / "out")]) == 0
+    command = [sys.executable, "-m", "lms3d.evaluate", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Rules: brats2017" in done.stdout
+
+
 def test_cases_whose_names_tell_nothing_have_the_labels_that_it_learnt(make_run, tiny_brats, tmp_path, capsys):
     run, data = make_run(), tmp_path / "own"
     for number, old in enumerate(sorted(tiny_brats.iterdir())):

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import nibabel as nib
 import numpy as np
@@ -22,6 +23,7 @@ from lms3d.config import TrainConfig
 from lms3d.device import startup
 from lms3d.errors import DoesNotFit
 from lms3d.tasks import inference
+from lms3d.tasks.brats import predict as segmentation
 from lms3d.tasks.brats import segment
 
 VALIDATION = ("BraTS20_Training_002", "BraTS20_Training_004")
@@ -132,6 +134,20 @@ def test_cases_without_truth_are_segmented(run_dir, tiny_brats, tmp_path, capsys
     assert evaluate.main([str(tmp_path / "out")]) == 2
     assert "no label map for any of 1 predicted cases" in capsys.readouterr().err
     assert evaluate.main([str(tmp_path / "out"), "--truth", str(tiny_brats)]) == 0
+
+
+def test_other_visits_of_patients_who_trained_are_told_of(tmp_path, capsys):
+    split.save(
+        split.Split(training=("BraTS-GLI-00001-000",), validation=("BraTS-GLI-00002-000",)), tmp_path / "split.json"
+    )
+    runs, target = (
+        (SimpleNamespace(run_dir=tmp_path),),
+        SimpleNamespace(cases=["BraTS-GLI-00001-001", "BraTS-GLI-00002-001"]),
+    )
+    segmentation._tell_of_seen(runs, target, {})
+    assert "note: 1 of 2 cases, or other scans of their patients" in capsys.readouterr().out
+    segmentation._tell_of_seen(runs, SimpleNamespace(cases=target.cases[1:]), {})
+    assert capsys.readouterr().out == ""
 
 
 def test_tta_is_the_mean_over_all_symmetries():

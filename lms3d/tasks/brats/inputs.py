@@ -98,12 +98,14 @@ def _truth(
             "set with the true label maps; name its folder"
         )
     root = truth or (ours.data if ours else "")
-    known = labels or (None if truth or ours is None else ours.schema)
+    known = labels or (None if truth or ours is None else ours.schema_of_truth)
     try:
         cases, schema = find_cases(root, labels=known, require_truth=False)
-    except DataError:
-        bare = _label_maps_alone(root) if ours is None and labels else {}
-        if not bare:
+    except DataError as error:
+        bare = _label_maps_alone(root) if ours is None else {}
+        if bare and not labels and "--labels" not in str(error):
+            raise InputError(f"{error}; of label maps alone, say with --labels what their values mean") from None
+        if not (bare and labels):
             raise
         return root, bare, schema_named(str(labels))
     return root, {case.id: case for case in cases if case.truth is not None}, schema

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data import pseudonyms
-from data.brats import volume
+from data.brats import definition, volume
 from data.brats.geometry import Geometry
 from data.errors import DataError
 from lms3d import json_values
@@ -49,7 +49,11 @@ class Predictions:
     fingerprint: str
     """Of the data set."""
     schema: str
-    """Name of the label schema."""
+    """Name of the label schema of what was written."""
+    meaning: Mapping[str, Any] = field(default_factory=dict)
+    """That schema, as `data.brats.definition` describes it; empty in what earlier versions wrote."""
+    schema_of_data: str = ""
+    """Name of the data set's own, which is another where a network does not know its labels; empty: the same."""
     cases: Mapping[str, Any]
     """Case id -> its geometry as JSON: native shape, affine and the box that the cube covers."""
 
@@ -58,6 +62,11 @@ class Predictions:
 
     def cube(self, case: str) -> Path:
         return self.directory / "cube" / f"{case}.nii.gz"
+
+    @property
+    def schema_of_truth(self) -> str:
+        """Name of the label schema that the data set was read with."""
+        return self.schema_of_data or self.schema
 
     def save(self) -> None:
         """Write predictions.json. The folder is left out: it may be moved."""
@@ -108,6 +117,8 @@ def _read(directory: Path) -> Predictions:
             if Path(case).name != case:
                 raise ValueError(f"found case {case!r}, which names no file")
             Geometry.from_json(geometry)
+        if values.get("meaning") and definition.restored(values["meaning"], where="meaning").name != values["schema"]:
+            raise ValueError(f"found the meaning of other labels than {values['schema']!r}")
         return Predictions(directory=directory, **values)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(
@@ -145,8 +156,8 @@ def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
         )
     header = nib.Nifti1Header.from_header(like.header, check=False)
     header.extensions.clear()  # DICOM headers stand there, with names
-    for field in _FREE_TEXT:
-        header[field] = b""
+    for text in _FREE_TEXT:
+        header[text] = b""
     header.set_data_dtype(np.uint8)
     header.set_data_shape(labels.shape)
     header.set_slope_inter(1, 0)

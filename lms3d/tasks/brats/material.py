@@ -148,7 +148,7 @@ def _split(options: TrainConfig, run_dir: Path, resuming: bool, found: DataSet, 
         run_folder.check_data(run_dir, volumes.fingerprint)
         parts = split.load(run_dir / "split.json")
     elif options.split:
-        parts = split.load(options.split)
+        parts = split.without(split.load(options.split), volumes.skipped)
         split.require_undivided(parts, found.patients, options.split)
         if unknown := sorted({*parts.training, *parts.validation} - set(volumes.ids)):
             raise InputError(f"--split {options.split} names case {unknown[0]}, which is not in {options.data}")
@@ -158,7 +158,7 @@ def _split(options: TrainConfig, run_dir: Path, resuming: bool, found: DataSet, 
         parts = _split_of_the_start(options, volumes) or split.make(
             volumes.ids, options.seed, options.validation_fraction, patients=found.patients
         )
-    _require_unseen(options, parts)
+    _require_unseen(options, parts, found)
     split.save(parts, run_dir / "split.json")
     return parts
 
@@ -174,15 +174,17 @@ def _split_of_the_start(options: TrainConfig, volumes: Cache) -> Split | None:
     return parts if {*parts.training, *parts.validation} == set(volumes.ids) else None
 
 
-def _require_unseen(options: TrainConfig, parts: Split) -> None:
-    """InputError where a case validates that the weights have been trained on."""
+def _require_unseen(options: TrainConfig, parts: Split, found: DataSet) -> None:
+    """InputError where a patient validates that the weights have been trained on."""
     from data import split
 
     path = options.start_from / "split.json" if options.start_from else None
-    if path is not None and path.is_file() and (seen := sorted(set(split.load(path).training) & set(parts.validation))):
+    if path is None or not path.is_file():
+        return
+    if seen := split.seen(parts.validation, split.load(path).training, found.patients):
         raise InputError(
-            f"--start-from {options.start_from}: its weights have seen {seen[0]} ({len(seen)} cases in all), which would validate "
-            f"here; add --split {path}, or start from another run"
+            f"--start-from {options.start_from}: its weights have seen {seen[0]}, or another scan of this patient ({len(seen)} "
+            f"cases in all), which would validate here; add --split {path}, or start from another run"
         )
 
 

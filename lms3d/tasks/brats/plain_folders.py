@@ -47,7 +47,8 @@ class PlainFolder:
 
 def load(path: Path) -> PlainFolder | None:
     """The label maps below `path`; None where there is none."""
-    files = sorted(one for one in path.rglob("*.nii*") if _stem(one.name) and not one.name.startswith("."))
+    named = (one for one in path.rglob("*.nii*") if _stem(one.name) and not one.name.startswith("."))
+    files = sorted(one for one in named if not one.is_dir())  # mirrors have folders <case>_seg.nii with a file in each
     for one in files:
         pseudonyms.know_path(one, path)
         pseudonyms.know_path(one.parent, path)

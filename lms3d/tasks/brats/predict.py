@@ -16,6 +16,7 @@ from nibabel.affines import voxel_sizes
 from data import pseudonyms, split
 from data.brats import cache, normalise, symmetries
 from data.brats.cache import Cache
+from data.brats.definition import described
 from data.brats.normalise import Normalisation
 from data.brats.preprocess import to_native
 from data.brats.resample import resize
@@ -38,6 +39,8 @@ class Member:
     volumes: Cache
     files: Mapping[str, Path]
     """Case -> its first image."""
+    patients: Mapping[str, str]
+    """Case -> whose brain it is."""
     normalisation: Normalisation
 
 
@@ -48,7 +51,7 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     members = [_member(run, folder, request) for run in request.runs]
     learnt = targets_of(request.trained.targets, coding.written(request.runs, members[0].volumes.schema))
     target = _target(request, folder, members[0].volumes, learnt, _shared_ids(request, members))
-    _tell_of_seen(request.runs, target)
+    _tell_of_seen(request.runs, target, members[0].patients)
     with ExitStack() as stack:
         segmenters = [_segmenter(member, len(learnt.names), request.tta, stack) for member in members]
         _write(segmenters, members, learnt, target, request)
@@ -78,11 +81,12 @@ def _folder(request: PredictRequest) -> Path:
 
 
 def _member(run: TrainedRun, folder: Path, request: PredictRequest) -> Member:
-    cases, schema = coding.find_cases(folder, request.labels or run.trained.labels, run)
+    found = coding.find_cases(folder, request.labels or run.trained.labels, run)
+    cases, schema = found
     # All cases of the folder: for the run's own data this is the cache that training has built.
     volumes = cache.build(cases, schema, preprocessing(run.trained), progress=request.progress)
     files = {case.id: case.files[0] for case in cases}
-    return Member(run=run, volumes=volumes, files=files, normalisation=_normalisation(run))
+    return Member(run=run, volumes=volumes, files=files, patients=found.patients, normalisation=_normalisation(run))
 
 
 def _shared_ids(request: PredictRequest, members: Sequence[Member]) -> Sequence[str]:
@@ -101,18 +105,19 @@ def _shared_ids(request: PredictRequest, members: Sequence[Member]) -> Sequence[
     return validated[0]
 
 
-def _tell_of_seen(runs: Sequence[TrainedRun], target: Predictions) -> None:
-    """Says how many of the cases a run has been trained on: their scores say little."""
+def _tell_of_seen(runs: Sequence[TrainedRun], target: Predictions, patients: Mapping[str, str]) -> None:
+    """Says of how many of the cases a run has been trained on the patient: their scores say little."""
     paths = [path for run in runs if (path := run.run_dir / "split.json").is_file()]
-    seen = {case_id for path in paths for case_id in split.load(path).training} & set(target.cases)
-    if seen:
+    trained = [case_id for path in paths for case_id in split.load(path).training]
+    if seen := split.seen(target.cases, trained, patients):
         say(
-            f"note: {len(seen)} of {len(target.cases)} cases have trained the network, such as {min(seen)}: do not score these"
+            f"note: {len(seen)} of {len(target.cases)} cases, or other scans of their patients, have trained the network, such as "
+            f"{seen[0]}: do not score these"
         )
 
 
 def _named(path: Path, volumes: Cache) -> Sequence[str]:
-    """The cases that a file names. InputError for one that is not there."""
+    """The cases that a file names, without those that data.prepare has left out. InputError for one that is not there."""
     try:
         names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, ValueError) as error:
@@ -120,6 +125,9 @@ def _named(path: Path, volumes: Cache) -> Sequence[str]:
             f"--cases {path}: found a file that cannot be read ({error}); expected a case on each line"
         ) from None
     pseudonyms.know(names)
+    if left_out := [name for name in names if name in volumes.skipped]:
+        say(f"note: {len(left_out)} cases of {path} cannot be used: {volumes.directory / 'skipped.csv'}")
+    names = [name for name in names if name not in volumes.skipped]
     unknown = [name for name in names if name not in volumes.ids]
     if unknown or not names:
         found = f"case {unknown[0]}, which is not in the data" if unknown else "no name"
@@ -134,7 +142,8 @@ def _target(request: PredictRequest, folder: Path, volumes: Cache, learnt: Targe
         directory=request.output, label=request.runs[0].name if len(runs) == 1 else request.output.resolve().name,
         run=", ".join(map(str, runs)), model=request.trained.model, shape=volumes.shape,
         stretched=volumes.preprocessing.stretched, tta=request.tta, data=str(Path(folder).resolve()),
-        fingerprint=volumes.fingerprint, schema=learnt.schema.name,
+        fingerprint=volumes.fingerprint, schema=learnt.schema.name, meaning=described(learnt.schema),
+        schema_of_data=volumes.schema.name,
         cases={case_id: volumes.geometry(case_id).to_json() for case_id in ids},
     )  # fmt: skip
 

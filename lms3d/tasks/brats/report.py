@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -55,21 +55,31 @@ class Report:
     @cached_property
     def summary(self) -> pd.DataFrame:
         """`scores.summarise` of the units; intervals of groups are over cases and seeds."""
-        summary = scores.summarise(self.of_units)
-        for at, row in summary.iterrows():
-            labels = self.units[row["predictions"]]
-            if len(labels) > 1:
-                values = comparisons.matrix(self.found, labels, space=row["space"], region=row["region"]).to_numpy()
-                summary.loc[at, ["low", "high"]] = statistics.interval_of_mean(values)
-        return summary
+        return self._over_models(scores.summarise(self.of_units), lambda row: (self.found, HEADLINE))
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        return scores.spread_of_all(self.of_units)
+        found = {way: chosen(self.found) for way, chosen in scores.EMPTY.items()}
+        return self._over_models(scores.spread_of_all(self.of_units), lambda row: (found[row["empty"]], row["metric"]))
 
     @cached_property
     def strata(self) -> pd.DataFrame:
-        return strata.table(self.of_units)
+        of_case = self.found["case"].map(strata.of_cases(self.of_units))
+        return self._over_models(
+            strata.table(self.of_units), lambda row: (self.found[of_case == row["stratum"]], HEADLINE)
+        )
+
+    def _over_models(
+        self, table: pd.DataFrame, measured: Callable[[pd.Series], tuple[pd.DataFrame, str]]
+    ) -> pd.DataFrame:
+        """`table` with the intervals of groups over cases and seeds. measured: row -> scores and column that it is of."""
+        for at, row in table.iterrows():
+            labels = self.units[row["predictions"]]
+            if len(labels) > 1:
+                found, column = measured(row)
+                values = comparisons.matrix(found, labels, space=row["space"], region=row["region"], column=column)
+                table.loc[at, ["low", "high"]] = statistics.interval_of_mean(values.to_numpy())
+        return table
 
     def csv_files(self, output: Path) -> list[Path]:
         """scores.csv, summary.csv, metrics.csv, strata.csv, comparison.csv where there are several, and summary.md."""

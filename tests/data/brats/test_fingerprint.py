@@ -57,6 +57,14 @@ def test_an_exchanged_pair_is_told_and_no_other(brains, tmp_path):
     assert "look at BraTS20_Training_003: t1ce and flair may be exchanged" in fingerprint.told(table)
 
 
+def test_cases_whose_axes_lead_elsewhere_are_told(brains, tmp_path):
+    assert "\naxes LPS\n" in fingerprint.told(examined(brains, tmp_path / "c"))
+    for path in (brains / "BraTS20_Training_003").iterdir():
+        save(np.asarray(nib.load(path).dataobj), path, np.eye(4))
+    told = fingerprint.told(examined(brains, tmp_path / "c"))
+    assert "look at the axes: LPS in 5 cases, RAS in 1 cases; cases stay as they are" in told
+
+
 def test_a_second_examination_reads_nothing_and_a_stopped_one_goes_on(brains, tmp_path, record):
     calls, progress = record
     first = examined(brains, tmp_path / "c")

@@ -36,8 +36,9 @@ def test_rules_follow_the_option_then_the_case_names_then_the_labels(named, labe
 def test_unknown_rules_are_refused():
     with pytest.raises(
         InputError, match="--scoring: found 'brats2022'; expected one of brats2017, brats2023, brats2024"
-    ):
+    ) as told:
         rules.choose("brats2022", "brats2021", [])
+    assert str(told.value).count("brats2017") == 1
 
 
 @pytest.mark.parametrize("name", list(RULES))

@@ -47,6 +47,49 @@ def test_comparisons_are_those_of_scipy():
     assert (same.p, same.difference, same.equivalent) == (1, 0, True)
 
 
+def models(shifts, cases=40):
+    """(cases, models) whose means differ by `shifts`, and hardly from case to case."""
+    random = np.random.default_rng(3)
+    return random.random((cases, 1)) + np.array(shifts) + random.normal(0, 0.001, (cases, len(shifts)))
+
+
+def test_the_interval_of_a_difference_is_over_models_too():
+    found = statistics.compare(models([0.0, 0.0]), models([-0.05, 0.07]), margin=0.02)
+    assert found.difference == pytest.approx(0.01, abs=1e-3)
+    assert found.low < -0.04  # both draws may be the worse model
+    assert found.high > 0.06
+    assert not found.equivalent
+    alike = statistics.compare(models([0.0, 0.0]), models([0.01, 0.01]), margin=0.02)
+    assert alike.equivalent
+    assert alike.high - alike.low < 0.002
+
+
+def test_a_difference_of_single_models_has_the_interval_of_its_mean():
+    one, other = models([0.0]), models([0.02])[::-1]
+    found = statistics.compare(one, other, margin=0.01)
+    assert (found.low, found.high) == pytest.approx(statistics.interval_of_mean(other - one))
+
+
+def test_a_case_that_only_one_model_has_is_compared_by_it():
+    one, other = models([0.0, 0.0], 8), models([0.1, 0.1], 8)
+    other[0, 1] = one[1] = np.nan
+    found = statistics.compare(one, other, margin=0.01)
+    assert found.cases == 7
+    assert 0.09 < found.low < found.difference < found.high < 0.11
+    assert np.isnan(statistics.compare(one[:2], other[:2], margin=0.01).low)
+
+
+def test_models_that_disagree_show_no_difference():
+    values = {"a1": models([0.0]), "a2": models([0.0]), "b1": models([-0.05]), "b2": models([0.2])}
+    rows = [
+        {"predictions": label, "case": str(i), "space": "native", "region": "WT", "dice": float(value[0])}
+        for label, of_cases in values.items() for i, value in enumerate(of_cases)
+    ]  # fmt: skip
+    found = comparisons.table(pd.DataFrame(rows), {"a": ["a1", "a2"], "b": ["b1", "b2"]}, margin=0.01)
+    assert found["p_holm"].item() < 0.001
+    assert found["verdict"].item() == "no difference shown"
+
+
 def test_holm_is_that_of_the_paper():
     assert statistics.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     corrected = statistics.holm([0.01, float("nan"), 0.9])

@@ -1,12 +1,18 @@
-"""`--start-from` between data sets whose labels have other names: said, and not refused."""
+"""`--start-from` between data sets whose labels have other names: said, and not refused. Patients that it has seen: refused."""
 
 import json
 
+import pytest
+
 import models
-from data.brats import definition
+from data import split
+from data.brats import definition, layouts
 from data.brats.schema import SCHEMAS
 from lms3d.config import TrainConfig
+from lms3d.errors import InputError
+from lms3d.tasks.brats import material
 from lms3d.tasks.brats.task import TASK
+from tests.data.small_data import LATE, random_case, write_case
 
 SMALL = {"resolution": 16, "model": "unet3d", "targets": "labels"}
 
@@ -32,3 +38,20 @@ def test_the_same_names_are_not(tmp_path, capsys):
     begun(tmp_path, "brats2020")
     TASK.network(TrainConfig(labels="brats2021", start_from=tmp_path, **SMALL), None)
     assert capsys.readouterr().out == ""
+
+
+def test_another_visit_of_a_patient_whom_the_weights_have_seen_must_not_validate(tmp_path):
+    visits = [f"BraTS-GLI-{patient:05d}-001" for patient in range(3)]
+    for number, visit in enumerate(visits):
+        write_case(tmp_path / "now" / visit, random_case(number, labels=(1, 2, 3)), LATE)
+    begun = split.Split(training=("BraTS-GLI-00001-000",), validation=("BraTS-GLI-00002-000",))
+    (tmp_path / "run").mkdir()
+    split.save(begun, tmp_path / "run" / "split.json")
+    given = split.Split(training=tuple(visits[:1]), validation=tuple(visits[1:]))
+    options = TrainConfig(start_from=tmp_path / "run", **SMALL)
+    found = layouts.find_cases(tmp_path / "now")
+    with pytest.raises(
+        InputError, match=r"have seen BraTS-GLI-00001-001, or another scan of this patient \(1 cases in all\)"
+    ):
+        material._require_unseen(options, given, found)
+    material._require_unseen(options, split.Split(training=given.validation, validation=given.training), found)
