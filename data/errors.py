@@ -34,6 +34,10 @@ class DataError(ValueError):
         super().__init__(line)
 
 
+class NoCaseError(DataError):
+    """A folder holds none of the layouts; it may hold something else that is not damaged."""
+
+
 def unwrap(error: BaseException) -> DataError | None:
     """The DataError inside an error of TensorFlow, or None.
 

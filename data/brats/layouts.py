@@ -16,7 +16,7 @@ from data import pseudonyms
 from data.brats import folders, manifest, msd, patients, published
 from data.brats.case import Case
 from data.brats.schema import SCHEMAS, LabelSchema, schema_named
-from data.errors import DataError
+from data.errors import DataError, NoCaseError
 from data.files import readable_directory
 
 
@@ -102,7 +102,7 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
     named = schema_named(labels) if labels else None
     found = list(_search(root))
     if not found:
-        raise DataError(
+        raise NoCaseError(
             f"{root}: found no case; expected folders with <case>_t1, _t1ce, _flair and _t2 as .nii.gz (BraTS), or "
             "imagesTr (MSD Task01); give the folder of the unpacked data set, or a manifest (.csv, .json) of your own"
         )

@@ -190,6 +190,16 @@ def test_a_truth_of_label_maps_alone_needs_its_coding(tiny_brats, tmp_path, caps
     assert not (tmp_path / "out/worst.png").exists()  # there are no images to show
 
 
+def test_images_are_never_taken_for_the_truth(tiny_brats, tmp_path, capsys):
+    """With an image missing, the folder still is a data set, not label maps alone."""
+    write(tiny_brats, tmp_path / "p")
+    shutil.copytree(tiny_brats, tmp_path / "set")
+    (missing,) = (tmp_path / "set").glob("*_002/*_t1ce.nii.gz")
+    missing.unlink()
+    assert run(tmp_path / "set", tmp_path, "--labels", "brats2020") == 2
+    assert "BraTS20_Training_002" in capsys.readouterr().err
+
+
 def test_a_missing_case_is_told_and_under_the_rules_of_2026_it_costs(tiny_brats, tmp_path, capsys):
     write(tiny_brats, tmp_path / "p")
     (tmp_path / "p/BraTS20_Training_003.nii.gz").unlink()

@@ -11,7 +11,7 @@ from data.brats.case import Case
 from data.brats.geometry import Geometry, Shape
 from data.brats.layouts import find_cases
 from data.brats.schema import LabelSchema, schema_named
-from data.errors import DataError
+from data.errors import NoCaseError
 from lms3d.errors import InputError, say
 from lms3d.scoring import rules as challenge
 from lms3d.scoring.rules import Rules
@@ -101,9 +101,9 @@ def _truth(
     known = labels or (None if truth or ours is None else ours.schema_of_truth)
     try:
         cases, schema = find_cases(root, labels=known, require_truth=False)
-    except DataError as error:
+    except NoCaseError as error:
         bare = _label_maps_alone(root) if ours is None else {}
-        if bare and not labels and "--labels" not in str(error):
+        if bare and not labels:
             raise InputError(f"{error}; of label maps alone, say with --labels what their values mean") from None
         if not (bare and labels):
             raise
