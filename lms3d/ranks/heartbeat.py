@@ -120,8 +120,8 @@ class Watchdog:
             connection, _ = listener.accept()
             undo.callback(connection.close)
             connection.settimeout(BEAT_SECONDS)  # or a mute one would make all others look silent
-            token, rank = connection.recv(100).decode().split()
-            if secrets.compare_digest(token, self._token):
+            token, rank = connection.recv(100).split()  # bytes: of text, `compare_digest` takes ASCII alone
+            if secrets.compare_digest(token, self._token.encode()):
                 connection.sendall(b"beat\n")
                 if connection.recv(5) == b"here\n":
                     self._add(int(rank), connection)

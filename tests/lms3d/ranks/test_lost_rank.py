@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -129,6 +131,28 @@ def test_who_gave_up_waiting_for_the_answer_is_not_a_rank_that_died(pair):
     hasty.close()
     assert dogs[0].wait_for_loss(0.5) is None
     assert found == {}
+
+
+@pytest.mark.parametrize("greeting", ["é 1\n".encode(), b"\xff\xfe 1\n", b"\n", b"GET / HTTP/1.1\r\n\r\n", bytes(200)])
+def test_a_stranger_at_the_port_stops_no_heartbeat(pair, greeting):
+    dogs, found, _ = pair
+    listener = next(key.fileobj for key in dogs[0]._selector.get_map().values() if key.data is None)
+    with socket.create_connection(("127.0.0.1", listener.getsockname()[1])) as stranger:
+        stranger.sendall(greeting)
+        with contextlib.suppress(ConnectionError):
+            assert stranger.recv(1) == b""  # it was heard, and sent away
+    dogs[0]._thread.join(0.3)  # it would end now
+    assert_beats(dogs[1])
+    assert found == {}
+
+
+def assert_beats(dog):
+    """Rank 0 still tells this one that all is well."""
+    (peer,) = dog._peers.values()
+    now, until = peer._heard, time.monotonic() + 10
+    while peer._heard == now and time.monotonic() < until:
+        time.sleep(0.01)
+    assert peer._heard > now
 
 
 def test_a_rank_that_has_told_its_error_needs_no_second_line(pair):
