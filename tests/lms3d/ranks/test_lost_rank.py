@@ -17,6 +17,7 @@ from lms3d import errors
 from lms3d.errors import InputError
 from lms3d.ranks import heartbeat, lost_rank
 from lms3d.ranks.heartbeat import Loss, Watchdog
+from lms3d.ranks.lateness import Late
 from lms3d.ranks.world import World
 
 
@@ -153,6 +154,35 @@ def assert_beats(dog):
     while peer._heard == now and time.monotonic() < until:
         time.sleep(0.01)
     assert peer._heard > now
+
+
+def test_a_message_that_cannot_be_written_does_not_keep_the_process(pair, monkeypatch):
+    dogs, _, _ = pair
+    monkeypatch.setattr(heartbeat, "FLUSH_SECONDS", 0.1)
+    stuck = threading.Event()
+    monkeypatch.setattr(dogs[0], "_on_loss", lambda loss: stuck.wait(30))
+    assert_beats(dogs[1])  # they have met
+    for peer in list(dogs[1]._peers.values()):
+        peer.socket.shutdown(socket.SHUT_RDWR)
+    dogs[0]._thread.join(10)
+    ended = not dogs[0]._thread.is_alive()  # by `_leave_now`
+    stuck.set()
+    assert ended
+
+
+def test_nor_does_it_silence_rank_0(pair, monkeypatch):
+    dogs, found, _ = pair
+    monkeypatch.setattr(heartbeat, "FLUSH_SECONDS", 0.05)
+    stuck, told = threading.Event(), threading.Event()
+    monkeypatch.setattr(dogs[0]._lateness, "late", lambda now: None if told.is_set() else Late(1, 7, 130.0, 1.0))
+    monkeypatch.setattr(dogs[0], "_on_late", lambda late: told.set() or stuck.wait(30))
+    assert told.wait(10)
+    time.sleep(0.2)  # whatever was on its way has come
+    try:
+        assert_beats(dogs[1])
+    finally:
+        stuck.set()
+    assert found == {}
 
 
 def test_a_rank_that_has_told_its_error_needs_no_second_line(pair):
