@@ -202,6 +202,17 @@ def test_a_label_map_that_goes_on_and_on(tmp_path):
             read(bomb(tmp_path / "a.nii.gz"))
 
 
+@pytest.mark.parametrize("wrong", [0.5, -1.0, 256.0, 260.0])
+def test_values_that_are_no_labels(tmp_path, wrong):
+    path = tmp_path / "a.nii.gz"
+    values = np.array([0.99999994, 1.0000001, 4.0, 0.0], np.float32).reshape(4, 1, 1)
+    nib.save(nib.Nifti1Image(values, np.eye(4)), path)
+    assert label_maps.read_labels(path)[0].ravel().tolist() == [1, 1, 4, 0]
+    nib.save(nib.Nifti1Image(np.append(values, wrong).astype(np.float32).reshape(5, 1, 1), np.eye(4)), path)
+    with pytest.raises(InputError, match=r"a.nii.gz: found values that are no whole numbers"):
+        label_maps.read_labels(path)
+
+
 GEOMETRY = {"shape": [4, 4, 4], "affine": np.eye(4).tolist(), "box": [[0, 0, 0], [2, 2, 2]]}
 
 
