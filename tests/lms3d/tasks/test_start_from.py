@@ -2,10 +2,13 @@
 
 import json
 
+import pytest
+
 import models
 from data.brats import definition
 from data.brats.schema import SCHEMAS
 from lms3d.config import TrainConfig
+from lms3d.errors import InputError
 from lms3d.tasks.brats.task import TASK
 
 SMALL = {"resolution": 16, "model": "unet3d", "targets": "labels"}
@@ -32,3 +35,19 @@ def test_the_same_names_are_not(tmp_path, capsys):
     begun(tmp_path, "brats2020")
     TASK.network(TrainConfig(labels="brats2021", start_from=tmp_path, **SMALL), None)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("how", ["start_from", "weights"])
+@pytest.mark.parametrize("damage", [lambda content: b"", lambda content: content[:-500], lambda content: b"[" * 9000,
+                                    lambda content: content[:3000] + bytes(2000) + content[5000:]],
+                         ids=["empty", "cut off", "text", "zeros within"])  # fmt: skip
+def test_weights_that_are_damaged_are_refused_in_one_line(tmp_path, how, damage):
+    begun(tmp_path, "brats2020")
+    path = tmp_path / "best.keras"
+    path.write_bytes(damage(path.read_bytes()))
+    given = tmp_path if how == "start_from" else path
+    with pytest.raises(
+        InputError, match=rf"--{how.replace('_', '-')} {given}: cannot be used .*give best.keras"
+    ) as error:
+        TASK.network(TrainConfig(labels="brats2020", **{how: given}, **SMALL), None)
+    assert "\n" not in str(error.value)
