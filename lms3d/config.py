@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,15 @@ class TrainConfig:
 # Options that earlier versions had not, as those versions acted.
 _BEFORE = {"slabs": "off", "normalisation": "global", "anti_alias": False}
 
+_FORMS = {
+    "versions": dict,
+    "command": list,
+    "data": dict,
+    "normalisation": dict,
+    "labels": dict,
+    "earlier_sessions": list,
+}
+
 # What may differ when a run is resumed: how long, where and how it computes, nothing that changes what is learned.
 FREE_ON_RESUME = frozenset(
     {"data", "epochs", "lms", "memory_limit", "swap_tier", "swap_dir", "swapout_threshold", "swapin_ahead",
@@ -230,7 +240,9 @@ def load(run_dir: Path) -> tuple[TrainConfig, dict[str, Any]]:
     path = run_dir / "config.json"
     try:
         content = json_values.parse(path.read_text(encoding="utf-8"))
-        return TrainConfig.from_json(content["options"]), content
+        options = TrainConfig.from_json(content["options"])
+        _require_forms(content)
+        return options, content
     except FileNotFoundError:
         raise InputError(f"{run_dir} is not a run folder: it has no config.json") from None
     except OSError as error:
@@ -239,6 +251,25 @@ def load(run_dir: Path) -> tuple[TrainConfig, dict[str, Any]]:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it or start another run") from None
+
+
+def fingerprint(content: Mapping[str, Any], run_dir: Path) -> str:
+    """Of the data that a run was trained on, by its config.json."""
+    found = content.get("data", {}).get("fingerprint")
+    if not isinstance(found, str):
+        raise InputError(
+            f"{run_dir / 'config.json'} is damaged (found no fingerprint of the data); restore it or start another run"
+        )
+    return found
+
+
+def _require_forms(content: dict[str, Any]) -> None:
+    """ValueError where what stands beside the options has another form than every version has written."""
+    for name, kind in _FORMS.items():
+        if name in content and not isinstance(content[name], kind):
+            raise ValueError(
+                f"found {name} {str(content[name])[:60]!r}, expected {'an object' if kind is dict else 'a list'}"
+            )
 
 
 def _revive(name: str, value: Any) -> Any:

@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import socket
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,6 +120,16 @@ def digest(path: Path) -> str:
     """SHA-256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def require_checksums(archive: Path) -> None:
+    """ValueError, BadZipFile or OSError where a zip archive is not as it was written.
+
+    For who reads parts of members, as h5py does in a .keras file: zipfile compares a checksum only where it has read all.
+    """
+    with zipfile.ZipFile(archive) as opened:
+        if (damaged := opened.testzip()) is not None:
+            raise ValueError(f"the checksum of {damaged} in it is wrong")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 
 from lms3d.errors import InputError
@@ -120,3 +121,17 @@ def test_a_crafted_network_runs_nothing(tmp_path, name, load):
 
 def test_a_sound_one_is_loaded(tmp_path):
     assert inference.load_model(attack(tmp_path / "best.keras", lambda config, layer: None)).count_params() == 2
+
+
+@pytest.mark.parametrize("load", [inference.load_model, saved_model.load])
+def test_a_flipped_bit_in_the_weights_is_no_other_network(tmp_path, load):
+    """Keras reads them by parts of the file, and does not notice."""
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(300, kernel_initializer=keras.initializers.Constant(1 / 3))(inputs))
+    model.compile("sgd", "mse")
+    model.save(tmp_path / "best.keras")
+    sound = (tmp_path / "best.keras").read_bytes()
+    at = sound.index(np.float32(1 / 3).tobytes() * 100)
+    (tmp_path / "best.keras").write_bytes(sound[: at + 43] + bytes([sound[at + 43] ^ 64]) + sound[at + 44 :])
+    with pytest.raises(InputError, match=r"best.keras: .*the checksum of model.weights.h5 in it is wrong"):
+        load(tmp_path / "best.keras")

@@ -70,8 +70,8 @@ def _read_speeds(folder: Path) -> Any:
 
 
 NETWORKS: dict[str, Reader] = {
-    "network (.keras)": Reader(make=_model, read=_read_model),
+    "network (.keras)": Reader(make=_model, read=_read_model, sealed=True),
     "network (its config)": Reader(make=_config, read=_read_config, damaged=CONFIG),
-    "network of anyone (.keras)": Reader(make=_model, read=_read_any_model),
+    "network of anyone (.keras)": Reader(make=_model, read=_read_any_model, sealed=True),
     "measured speeds": Reader(make=_speeds, read=_read_speeds),
 }

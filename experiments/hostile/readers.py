@@ -185,7 +185,8 @@ def _run(folder: Path) -> None:
 def _read_run(folder: Path) -> Any:
     trained, content = config.load(folder)
     shapes = trained.volume_shape(), trained.sample_shape(), trained.size_text()
-    return trained.to_json(), shapes, sorted(content), description.best_epoch(folder / "history.csv")
+    told = description.describe(folder, trained, content, {"outputs": ["a"], "channels": ["b"]}, {}, {})
+    return trained.to_json(), shapes, sorted(content), config.fingerprint(content, folder), told
 
 
 def _checkpoint(folder: Path) -> None:

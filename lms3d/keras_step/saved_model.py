@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lms3d.errors import InputError
+from lms3d.files import require_checksums
 
 if TYPE_CHECKING:
     import keras
@@ -23,6 +24,7 @@ def load(path: Path) -> keras.Model:
         raise InputError(f"--keras-model {path}: there is no such file")
     try:
         with warnings.catch_warnings(action="ignore"):  # an optimiser that has not been used yet has no slots to load
+            require_checksums(path)
             model = keras.models.load_model(path)
     except (
         Exception

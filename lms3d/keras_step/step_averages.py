@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from lms3d import errors
 from lms3d.files import replacing
 from lms3d.keras_step.step_log import COLUMNS
 
@@ -18,14 +19,18 @@ AVERAGED = ("kind", "steps", *(name for name in COLUMNS if name not in _NAMES))
 
 
 def write(stats_file: Path, path: Path, *, warm_up: int) -> Path | None:
-    """Averages of `stats_file` over all sessions of the run; None, and no file, where there is no such file.
+    """Averages of `stats_file` over all sessions of the run; None, and no file, where there is no such file, or a damaged one.
 
     warm_up: the first steps of each plan that are left out: they trace, plan, and fill caches.
     """
     if not stats_file.exists():
         return None
-    with stats_file.open(newline="", errors="replace") as file:
-        rows = averages(csv.DictReader(file), warm_up)
+    try:
+        with stats_file.open(newline="", errors="replace") as file:
+            rows = averages(csv.DictReader(file), warm_up)
+    except csv.Error as error:  # a power cut may leave zeros without end
+        errors.say(f"{stats_file}: {error}; there are no averages of it")
+        return None
     with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, AVERAGED)
         writer.writeheader()

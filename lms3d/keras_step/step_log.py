@@ -40,6 +40,8 @@ on Linux."""
 KEPT_SECONDS = 1000
 """Step times of a plan that its median is taken of: its latest. A run may have millions of steps."""
 
+_MOST_DIGITS = 18  # of a number that has been counted up to
+
 
 @dataclass
 class PlanFigures:
@@ -100,9 +102,10 @@ class StepStatistics:
     def _try(self, use: Callable[..., None], file: Path, *arguments: Any) -> None:
         try:
             use(file, *arguments)
-        except OSError as error:
+        except (OSError, csv.Error) as error:  # a power cut may leave zeros without end
             self.file = None
-            errors.say(f"{file}: {error.strerror or error}; training goes on, and its next steps are not in this file")
+            reason = getattr(error, "strerror", None) or error
+            errors.say(f"{file}: {reason}; training goes on, and its next steps are not in this file")
 
     def _append(self, path: Path, row: Mapping[str, float | int | str]) -> None:
         new = not path.exists() or not path.stat().st_size
@@ -148,5 +151,5 @@ def _end_line(path: Path) -> None:
 
 
 def _whole(text: str | None) -> int:
-    """-1 where the text is no number, as in a line that was cut off."""
-    return int(text) if text is not None and text.isdecimal() else -1
+    """-1 where the text is no number of steps, as in a line that was cut off."""
+    return int(text) if text is not None and text.isdecimal() and len(text) <= _MOST_DIGITS else -1

@@ -51,7 +51,7 @@ class Loss:
 class Watchdog:
     """The thread of one rank; `close` it before the process leaves.
 
-    on_loss: called at once, from the thread. begun: how many exchanges this rank has begun. on_late: called from the thread of
+    on_loss: called at once, from a thread. begun: how many exchanges this rank has begun. on_late: called from a thread of
     rank 0 when a rank keeps the others waiting; the job goes on.
 
     If the main thread does not close it soon after a loss, it ends the process with `exit_code`. Ranks that cannot be
@@ -120,8 +120,8 @@ class Watchdog:
             connection, _ = listener.accept()
             undo.callback(connection.close)
             connection.settimeout(BEAT_SECONDS)  # or a mute one would make all others look silent
-            token, rank = connection.recv(100).decode().split()
-            if secrets.compare_digest(token, self._token):
+            token, rank = connection.recv(100).split()  # bytes: of text, `compare_digest` takes ASCII alone
+            if secrets.compare_digest(token, self._token.encode()):
                 connection.sendall(b"beat\n")
                 if connection.recv(5) == b"here\n":
                     self._add(int(rank), connection)
@@ -156,7 +156,7 @@ class Watchdog:
         if self.world.is_chief:
             self._lateness.note(0, self._exchanges(), time.monotonic())
             if (late := self._lateness.late(time.monotonic())) is not None:
-                self._on_late(late)
+                _bounded(lambda: self._on_late(late))
 
     def _hear(self, peer: _Peer) -> None:
         for line in peer.lines():
@@ -175,7 +175,7 @@ class Watchdog:
     def _lose(self, loss: Loss) -> None:
         if self.loss is None:
             self.loss = loss
-            self._on_loss(loss)
+            _bounded(lambda: self._on_loss(loss))
             self._found.set()
 
     def _forget(self, peer: _Peer) -> None:
@@ -237,11 +237,16 @@ def _first_that_answers(addresses: list[str], port: int, greeting: bytes) -> soc
 
 
 def _leave_now(code: int) -> None:
-    """Ends the process without waiting for a step under way, for another rank, or for long for a terminal that takes no more."""
-    flushing = threading.Thread(target=_flush, daemon=True)
-    flushing.start()
-    flushing.join(FLUSH_SECONDS)
+    """Ends the process without waiting for a step under way, or for another rank."""
+    _bounded(_flush)
     os._exit(code)
+
+
+def _bounded(speak: Callable[[], None]) -> None:
+    """A terminal that takes no more must hold up neither the beats nor the end: then `speak` goes on by itself."""
+    speaking = threading.Thread(target=speak, daemon=True)
+    speaking.start()
+    speaking.join(FLUSH_SECONDS)
 
 
 def _flush() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from lms3d import console
 from lms3d.config import TrainConfig
 from lms3d.errors import DoesNotFit, InputError
+from lms3d.files import require_checksums
 from lms3d.swap import tuning
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def load_model(path: Path) -> Any:
     import models  # noqa: F401  (registers its layers)
 
     try:
+        require_checksums(path)
         return keras.models.load_model(path, compile=False)
     except tf.errors.ResourceExhaustedError:
         raise weights_do_not_fit(path) from None

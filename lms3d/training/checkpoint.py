@@ -69,8 +69,8 @@ def load(path: Path) -> Content:
     """The arrays and the state that `save` wrote. Damaged, or InputError (CHECKPOINT-3)."""
     try:
         with path.open("rb") as stream:
-            if _digest(stream) == stream.read():
-                return _content(stream)
+            if _digest(stream) == stream.read():  # of what was written, by whomever
+                return _content_of_members(stream, path)
             if not _ends_without_comment(stream):
                 raise Damaged(f"{path} is damaged (its checksum is wrong)")
             content = _content_of_members(stream, path)
@@ -117,7 +117,7 @@ def _require_stored(members: Sequence[zipfile.ZipInfo], stream: BinaryIO) -> Non
 
 
 def _content_of_members(stream: BinaryIO, path: Path) -> Content:
-    """Of an archive without a digest: the checksums of its members and its form show any damage."""
+    """Damaged for any other form. Of an archive without a digest the checksums of its members show any damage."""
     try:
         return _content(stream)
     except OSError:

@@ -140,7 +140,7 @@ def _tell_of_other_versions(run_dir: Path, content: dict[str, Any]) -> None:
 def check_data(run_dir: Path, fingerprint: str) -> None:
     """InputError unless the run was trained on data with this fingerprint."""
     _, content = config.load(run_dir)
-    if content["data"]["fingerprint"] != fingerprint:
+    if config.fingerprint(content, run_dir) != fingerprint:
         raise InputError(
             f"--resume: the data is not what {run_dir} was trained on; give the same --data, or start another run"
         )

@@ -20,6 +20,7 @@ from lms3d.ranks.elastic import Memory
 from lms3d.ranks.world import World
 from lms3d.training import checkpoint, demo, needs, run_folder, run_state
 from lms3d.training import session as training
+from lms3d.training.run_lock import RunLock
 from lms3d.training.session import Session
 from lms3d.training.task import Task
 
@@ -36,33 +37,43 @@ def train_all(session: Session, task: Task, world: World, memory: Memory | None)
     if memory is not None:
         training.train(session, task, world, memory)
         return
-    following = _parts(session) if world.is_chief else iter(())
-    again = False
-    while (part := world.from_chief(lambda: next(following, None))) is not None:
-        if again:
-            _forget()
-        training.train(part, task, world, None, again=again)
-        again = True
+    with RunLock() as lock:  # of the stage under way: its folder is one that --output may name
+        following = _parts(session, lock) if world.is_chief else iter(())
+        again = False
+        while (part := world.from_chief(lambda: next(following, None))) is not None:
+            if again:
+                _forget()
+            training.train(part, task, world, None, again=again)
+            again = True
 
 
-def _parts(session: Session) -> Iterator[Session]:
-    """The sessions of the stages that are not done, then that of the run itself. Each is made when the one before has ended."""
+def _parts(session: Session, lock: RunLock) -> Iterator[Session]:
+    """The sessions of the stages that are not done, then that of the run itself. Each is made when the one before has ended.
+
+    InputError where another training has the folder of a stage.
+    """
     if session.resuming:  # the run itself has begun, so its stages are done
         yield session
         return
     start = session.options.start_from
     for resolution, epochs in _planned(session):
+        run_folder.claim(_folder(session, resolution), lock)
         stage = _stage(session, resolution, epochs, start)
         start = stage.run_dir
         if not _done(stage):
             console.say(f"Stage at {resolution}^3, in {stage.run_dir}")
             run_folder.announce(session.run_dir, session.options, session.arguments)
             yield stage
+    lock.release()
     yield replace(session, options=replace(session.options, start_from=start))
 
 
+def _folder(session: Session, resolution: int) -> Path:
+    return session.run_dir / FOLDER / str(resolution)
+
+
 def _stage(session: Session, resolution: int, epochs: int | None, start: Path | None) -> Session:
-    run_dir = session.run_dir / FOLDER / str(resolution)
+    run_dir = _folder(session, resolution)
     options = replace(
         session.options, resolution=resolution, box=None, patch=None, epochs=epochs, stages=(), start_from=start
     )

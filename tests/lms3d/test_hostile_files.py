@@ -20,11 +20,12 @@ from lms3d.errors import InputError
 from lms3d.swap.tensorflow import op_costs, speeds
 from lms3d.swap.tensorflow.op_costs import Cost
 from lms3d.tasks import chosen
-from lms3d.tasks.brats import label_maps, plain_maps
+from lms3d.tasks.brats import label_maps, plain_maps, predict
 from lms3d.tasks.brats.label_maps import Predictions
 from lms3d.tasks.chexnet import predict as findings
 from lms3d.tasks.packages.description import best_epoch
-from lms3d.training import checkpoint, run_state
+from lms3d.tasks.task import TrainedRun
+from lms3d.training import checkpoint, run_folder, run_state
 from lms3d.training.run_state import RunState
 
 
@@ -84,6 +85,31 @@ def test_options_that_no_run_has(tmp_path, content):
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(InputError, match=r"config.json is damaged .*restore it or start another run"):
         config.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["versions", "command", "data", "normalisation", "labels", "earlier_sessions"])
+@pytest.mark.parametrize("value", [None, 7, "x", True])
+def test_what_stands_beside_the_options(tmp_path, name, value):
+    (tmp_path / "config.json").write_text(json.dumps({"options": OPTIONS, name: value}))
+    with pytest.raises(InputError, match=rf"config.json is damaged \(found {name} .*restore it or start another run"):
+        config.load(tmp_path)
+
+
+@pytest.mark.parametrize("data", [{}, {"data": {}}, {"data": {"fingerprint": 7}}])
+def test_a_run_that_does_not_know_its_data(tmp_path, data):
+    (tmp_path / "config.json").write_text(json.dumps({"options": OPTIONS} | data))
+    with pytest.raises(InputError, match=r"config.json is damaged .*restore it or start another run"):
+        run_folder.check_data(tmp_path, "0")
+
+
+@pytest.mark.parametrize("value", [{}, {"mean": 7}, {"mean": [0] * 4, "std": [1, 1, 1, 0]}, {"mean": [0], "std": [1]},
+                                   {"mean": [float("nan")] * 4, "std": [1] * 4}, {"mean": [10**400], "std": [1]}])  # fmt: skip
+def test_a_normalisation_that_no_run_has(tmp_path, value):
+    (tmp_path / "config.json").write_text(json.dumps({"options": OPTIONS, "normalisation": value}))
+    trained, content = config.load(tmp_path)
+    run = TrainedRun(run_dir=tmp_path, trained=trained, content=content, network=None)
+    with pytest.raises(InputError, match=r"config.json: found no normalisation"):
+        predict._normalisation(run)
 
 
 def test_options_of_every_run(tmp_path):
@@ -174,6 +200,17 @@ def test_a_label_map_that_goes_on_and_on(tmp_path):
     for read in (label_maps.read_labels, plain):
         with pytest.raises((InputError, DataError), match="goes on after"):
             read(bomb(tmp_path / "a.nii.gz"))
+
+
+@pytest.mark.parametrize("wrong", [0.5, -1.0, 256.0, 260.0])
+def test_values_that_are_no_labels(tmp_path, wrong):
+    path = tmp_path / "a.nii.gz"
+    values = np.array([0.99999994, 1.0000001, 4.0, 0.0], np.float32).reshape(4, 1, 1)
+    nib.save(nib.Nifti1Image(values, np.eye(4)), path)
+    assert label_maps.read_labels(path)[0].ravel().tolist() == [1, 1, 4, 0]
+    nib.save(nib.Nifti1Image(np.append(values, wrong).astype(np.float32).reshape(5, 1, 1), np.eye(4)), path)
+    with pytest.raises(InputError, match=r"a.nii.gz: found values that are no whole numbers"):
+        label_maps.read_labels(path)
 
 
 GEOMETRY = {"shape": [4, 4, 4], "affine": np.eye(4).tolist(), "box": [[0, 0, 0], [2, 2, 2]]}

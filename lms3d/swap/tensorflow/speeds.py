@@ -5,6 +5,7 @@ Convolution and memory speed on the compute device take about half a second; the
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from lms3d import files, json_values
 from lms3d.device import memory
@@ -24,10 +25,14 @@ from lms3d.files import cache_directory
 from lms3d.swap.cost import Machine
 from lms3d.swap.tiers import TIERS
 from lms3d.swap.tiers.base import TierSpeed, best_seconds
-from lms3d.swap.tuning import PROBE_BYTES
+from lms3d.swap.tuning import PROBE_BUDGET_SECONDS, PROBE_BYTES
 
 SPEEDS = tuple(field.name for field in fields(Machine) if field.name not in ("op_table", "mapped", "rates"))
 _VERSION = 9
+PATIENCE_SECONDS = 10 * PROBE_BUDGET_SECONDS
+"""For those who measure before this process: ranks on one machine, one after the other."""
+
+log = logging.getLogger("lms3d")
 
 
 def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = True) -> Machine:
@@ -62,11 +67,20 @@ def _stored(known: dict[str, Any], key: str) -> Machine | None:
 
 @contextmanager
 def one_at_a_time(store: Path) -> Iterator[None]:
-    """Waits until no other process measures for the same store; no lock where none can be had."""
+    """Waits until no other process measures for the same store, but not for ever for one that hangs; no lock where none can be
+    had."""
     with ExitStack() as stack:
-        with suppress(OSError, NotImplementedError):
+        try:
             store.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(FileLock(f"{store}.lock", fallback_to_soft=False))
+            stack.enter_context(FileLock(f"{store}.lock", timeout=PATIENCE_SECONDS, fallback_to_soft=False))
+        except Timeout:
+            log.warning(
+                "lms: another process has held %s.lock for %.0f s; measuring beside it, which may disturb both",
+                store,
+                PATIENCE_SECONDS,
+            )
+        except (OSError, NotImplementedError):
+            pass
         yield
 
 

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
@@ -64,10 +65,14 @@ def remove_orphans(parent: Path) -> list[Path]:
     removed = []
     for folder in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            if folder.stat().st_uid != os.getuid() or time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:
+            about = folder.lstat()
+            ours = (
+                stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+            )  # no link, which anybody may plant in /tmp
+            if not ours or time.time() - about.st_mtime < _YOUNG_SECONDS:
                 continue
             # Made where it is missing: its owner may have ended before it made one.
-            file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder)

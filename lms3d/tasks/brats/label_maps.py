@@ -24,6 +24,7 @@ from lms3d.errors import InputError
 from lms3d.files import replacing, write_json
 
 INDEX = "predictions.json"
+_ROUNDING = 1e-3  # as of scans
 _FREE_TEXT = ("data_type", "db_name", "intent_name", "descrip", "aux_file")
 """Of a header, where programs write whatever they like: names and dates of birth have been seen."""
 
@@ -171,10 +172,20 @@ def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
 
 
 def read_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Label map (X, Y, Z) uint8 and affine (4, 4). InputError for a missing or damaged file."""
+    """Label map (X, Y, Z) uint8 and affine (4, 4). InputError for a missing or damaged file, or one that holds no labels.
+
+    Another program may have worked on it since, and some write 0.99999994, which a mere conversion would make 0.
+    """
     try:
         labels, header = volume.read_volume(path)
     except DataError as error:
         found = str(error).partition("; expected")[0]
         raise InputError(f"{found}; expected a label map; predict again") from None
-    return labels.astype(np.uint8), header.affine
+    whole = np.rint(labels) if labels.dtype.kind == "f" else labels
+    if np.abs(whole - labels).max(initial=0) > _ROUNDING or not (
+        whole.min(initial=0) >= 0 and whole.max(initial=0) <= 255
+    ):
+        raise InputError(
+            f"{path}: found values that are no whole numbers from 0 to 255; expected a label map; save labels, or predict again"
+        )
+    return whole.astype(np.uint8), header.affine

@@ -48,7 +48,7 @@ def normalisation(value: Any) -> Normalisation:
     """The normalisation that config.json or a package describes. ValueError for anything that cannot be applied."""
     try:
         found = normalise.from_json(value)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise ValueError(
             f"found normalisation {str(value)[:80]}, expected mean and std of the training images"
         ) from None
@@ -65,7 +65,7 @@ def _schema(run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) -> 
     """Of the labels that the run has learnt: config.json has them; of earlier runs their name alone, or the data tells."""
     if "labels" in content:
         return restored(content["labels"], where=str(run_dir / "config.json"))
-    name = content.get("data", {}).get("schema") or options.labels
+    name = str(content.get("data", {}).get("schema") or options.labels or "")
     if name in SCHEMAS:
         return SCHEMAS[name]
     if options.data is None or not options.data.exists():

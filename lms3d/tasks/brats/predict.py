@@ -28,6 +28,7 @@ from lms3d.tasks.brats import coding, label_maps, segment
 from lms3d.tasks.brats.components import without_small
 from lms3d.tasks.brats.label_maps import INDEX, Predictions
 from lms3d.tasks.brats.material import preprocessing
+from lms3d.tasks.brats.package import normalisation
 from lms3d.tasks.task import PredictRequest, TrainedRun
 
 
@@ -199,8 +200,8 @@ def _mean(arrays: Iterable[np.ndarray]) -> np.ndarray:
 
 def _normalisation(run: TrainedRun) -> Normalisation:
     try:
-        return normalise.from_json(run.content["normalisation"])
-    except (KeyError, TypeError, ValueError):
+        return normalisation(run.content.get("normalisation"))
+    except ValueError:
         raise InputError(
             f"{run.run_dir / 'config.json'}: found no normalisation; expected mean and std of the training images; "
             "train again"

@@ -12,6 +12,7 @@ from lms3d.config import TrainConfig
 from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.errors import DoesNotFit, InputError
+from lms3d.files import require_checksums
 from lms3d.ranks.world import World
 from lms3d.tasks.brats.options import CHOICES
 from lms3d.tasks.task import Task
@@ -171,10 +172,16 @@ def _start_from(model: keras.Model, options: TrainConfig, outputs: Sequence[str]
 
 def _load_weights(model: keras.Model, path: Path, told: str) -> None:
     """Start from those of an earlier run, of any resolution. InputError where they are of another network."""
+    import tensorflow as tf
+
     try:
+        if path.suffix == ".keras":
+            require_checksums(path)
         model.load_weights(path)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except tf.errors.ResourceExhaustedError:
+        raise
+    except Exception as error:  # of h5py, zipfile, or Keras, for files of all kinds
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
         raise InputError(
             f"{told}: cannot be used for {model.name} ({reason}); give best.keras of a run of this network"
         ) from None

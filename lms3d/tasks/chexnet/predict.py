@@ -17,6 +17,7 @@ import numpy as np
 
 from data import pseudonyms
 from data.chest_xray.collection import FINDINGS, NO_FINDING
+from lms3d import config
 from lms3d.console import Report as Progress
 from lms3d.errors import InputError, say
 from lms3d.files import replacing
@@ -68,7 +69,7 @@ def _of_run(request: PredictRequest) -> list[Image]:
     trained, progress = request.trained, request.progress
     folder = trained.data or chests.write(chests.default_directory(), progress=progress)
     index = shards.build(collection.find_images(folder), trained.resolution, seed=trained.seed, progress=progress)
-    if index.fingerprint != request.runs[0].content["data"]["fingerprint"]:
+    if index.fingerprint != config.fingerprint(request.runs[0].content, request.run_dir):
         raise InputError(
             f"{folder}: found other data than {request.run_dir} was trained on; expected the same images, labels and "
             "lists; restore them, or name the images with --data"

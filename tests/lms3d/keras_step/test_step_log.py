@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lms3d.keras_step import step_averages
 from lms3d.keras_step.step_log import COLUMNS, StepStatistics
 
 
@@ -40,6 +41,20 @@ def test_a_line_that_was_cut_off_does_not_stop_a_run(tmp_path, rest):
     run(file, 1)
     assert [row["step"] for row in read(file)] == ["0", "1", "2", "3", "4"]
     assert read(file)[-1]["peak_bytes"] == "7"
+
+
+def test_zeros_that_a_power_cut_has_left_stop_no_run(tmp_path, capsys):
+    file = tmp_path / "lms_stats.csv"
+    run(file, 3)
+    content = file.read_bytes()
+    file.write_bytes(content + bytes(200_000))
+    assert run(file, 1).steps == 1
+    assert step_averages.write(file, tmp_path / "averages.csv", warm_up=0) is None
+    said = capsys.readouterr().err.splitlines()
+    assert [str(file) in line for line in said] == [True, True]
+    assert "training goes on" in said[0]
+    file.write_bytes(content + b"9" * 5000 + b",train," + b"9" * 5000 + b"\n")  # more digits than Python reads
+    assert run(file, 1).next_step == 4
 
 
 def test_a_file_of_an_earlier_version_keeps_its_columns(tmp_path):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +17,7 @@ from lms3d import errors
 from lms3d.errors import InputError
 from lms3d.ranks import heartbeat, lost_rank
 from lms3d.ranks.heartbeat import Loss, Watchdog
+from lms3d.ranks.lateness import Late
 from lms3d.ranks.world import World
 
 
@@ -128,6 +131,57 @@ def test_who_gave_up_waiting_for_the_answer_is_not_a_rank_that_died(pair):
     hasty.sendall(f"{dogs[0]._token} 1\n".encode())
     hasty.close()
     assert dogs[0].wait_for_loss(0.5) is None
+    assert found == {}
+
+
+@pytest.mark.parametrize("greeting", ["é 1\n".encode(), b"\xff\xfe 1\n", b"\n", b"GET / HTTP/1.1\r\n\r\n", bytes(200)])
+def test_a_stranger_at_the_port_stops_no_heartbeat(pair, greeting):
+    dogs, found, _ = pair
+    listener = next(key.fileobj for key in dogs[0]._selector.get_map().values() if key.data is None)
+    with socket.create_connection(("127.0.0.1", listener.getsockname()[1])) as stranger:
+        stranger.sendall(greeting)
+        with contextlib.suppress(ConnectionError):
+            assert stranger.recv(1) == b""  # it was heard, and sent away
+    dogs[0]._thread.join(0.3)  # it would end now
+    assert_beats(dogs[1])
+    assert found == {}
+
+
+def assert_beats(dog):
+    """Rank 0 still tells this one that all is well."""
+    (peer,) = dog._peers.values()
+    now, until = peer._heard, time.monotonic() + 10
+    while peer._heard == now and time.monotonic() < until:
+        time.sleep(0.01)
+    assert peer._heard > now
+
+
+def test_a_message_that_cannot_be_written_does_not_keep_the_process(pair, monkeypatch):
+    dogs, _, _ = pair
+    monkeypatch.setattr(heartbeat, "FLUSH_SECONDS", 0.1)
+    stuck = threading.Event()
+    monkeypatch.setattr(dogs[0], "_on_loss", lambda loss: stuck.wait(30))
+    assert_beats(dogs[1])  # they have met
+    for peer in list(dogs[1]._peers.values()):
+        peer.socket.shutdown(socket.SHUT_RDWR)
+    dogs[0]._thread.join(10)
+    ended = not dogs[0]._thread.is_alive()  # by `_leave_now`
+    stuck.set()
+    assert ended
+
+
+def test_nor_does_it_silence_rank_0(pair, monkeypatch):
+    dogs, found, _ = pair
+    monkeypatch.setattr(heartbeat, "FLUSH_SECONDS", 0.05)
+    stuck, told = threading.Event(), threading.Event()
+    monkeypatch.setattr(dogs[0]._lateness, "late", lambda now: None if told.is_set() else Late(1, 7, 130.0, 1.0))
+    monkeypatch.setattr(dogs[0], "_on_late", lambda late: told.set() or stuck.wait(30))
+    assert told.wait(10)
+    time.sleep(0.2)  # whatever was on its way has come
+    try:
+        assert_beats(dogs[1])
+    finally:
+        stuck.set()
     assert found == {}
 
 

@@ -55,3 +55,19 @@ def test_another_visit_of_a_patient_whom_the_weights_have_seen_must_not_validate
     ):
         material._require_unseen(options, given, found)
     material._require_unseen(options, split.Split(training=given.validation, validation=given.training), found)
+
+
+@pytest.mark.parametrize("how", ["start_from", "weights"])
+@pytest.mark.parametrize("damage", [lambda content: b"", lambda content: content[:-500], lambda content: b"[" * 9000,
+                                    lambda content: content[:3000] + bytes(2000) + content[5000:]],
+                         ids=["empty", "cut off", "text", "zeros within"])  # fmt: skip
+def test_weights_that_are_damaged_are_refused_in_one_line(tmp_path, how, damage):
+    begun(tmp_path, "brats2020")
+    path = tmp_path / "best.keras"
+    path.write_bytes(damage(path.read_bytes()))
+    given = tmp_path if how == "start_from" else path
+    with pytest.raises(
+        InputError, match=rf"--{how.replace('_', '-')} {given}: cannot be used .*give best.keras"
+    ) as error:
+        TASK.network(TrainConfig(labels="brats2020", **{how: given}, **SMALL), None)
+    assert "\n" not in str(error.value)

@@ -1,12 +1,16 @@
 """Two generations of a checkpoint: whatever happens to the newer, nothing is read that was not written."""
 
 import contextlib
+import hashlib
+import io
 import json
 import os
+import zipfile
 
 import numpy as np
 import pytest
 
+from experiments.hostile import damages
 from lms3d.errors import InputError
 from lms3d.training import checkpoint
 from tests.power_cut import PowerCut
@@ -73,6 +77,39 @@ def test_both_damaged(path):
     for one in (path, checkpoint.older(path)):
         one.write_bytes(b"")
     with pytest.raises(InputError, match=r"checkpoint\.npz is damaged .*older\.npz is damaged .*another --output"):
+        checkpoint.latest(path)
+
+
+def array(content):
+    np.save(stream := io.BytesIO(), content)
+    return stream.getvalue()
+
+
+def archive(**members):
+    with zipfile.ZipFile(stream := io.BytesIO(), "w") as made:
+        for name, content in members.items():
+            made.writestr(f"{name}.npy", content)
+    return stream.getvalue()
+
+
+FOREIGN = {
+    "text": b"moved to tape, ask the operator",
+    "an array": array(np.ones(3)),
+    "no state": archive(a=array(np.ones(3))),
+    "a state that is no JSON": archive(**{"state.json": array(np.frombuffer(b"[" * 1000, np.uint8))}),
+    "a pickle": archive(a=damages.pickled()),
+    "a claim": archive(a=damages.claim()),
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN)
+def test_what_no_run_has_written_is_damaged_whatever_its_digest_says(path, content):
+    sealed = content + hashlib.sha256(content).hexdigest().encode()
+    path.write_bytes(sealed)
+    assert number_of(checkpoint.latest(path)) == 1
+    checkpoint.older(path).unlink()
+    path.write_bytes(sealed)
+    with pytest.raises(InputError, match=r"checkpoint\.npz is damaged .*another --output"):
         checkpoint.latest(path)
 
 

@@ -18,7 +18,7 @@ from lms3d.files import write_json
 from lms3d.ranks import elastic
 from lms3d.ranks.world import World
 from lms3d.tasks import chosen
-from lms3d.training import checkpoint, run_folder, session
+from lms3d.training import checkpoint, run_folder, session, stages
 from lms3d.training.run_lock import RunLock
 from lms3d.training.session import Session, Training
 
@@ -257,3 +257,23 @@ def test_before_the_first_stage_the_options_are_written(tmp_path, monkeypatch, c
     options, found, resuming = choose({}, run_dir, True, RunLock())
     assert (found, resuming) == (run_dir, False)
     assert (options.resolution, options.stages, options.seed) == (48, ((16, 2), (32, 1)), 5)
+
+
+def test_a_stage_holds_its_folder_while_it_trains(tmp_path, monkeypatch, capsys):
+    """Its folder is one that --output may name, too."""
+    given = ["--data", str(tmp_path), "--resolution", "48", "--stages", "16:2", "--output", "run"]
+    stage, seen = Path("run/stages/16"), []
+
+    def trained(part, *_, **__):
+        with RunLock() as other:
+            seen.append((part.run_dir, other.take(part.run_dir), other.take(stage)))
+
+    monkeypatch.setattr(session, "train", trained)
+    monkeypatch.setattr(stages, "_forget", lambda: None)
+    assert train.main(given) == 0
+    assert seen == [(stage, False, False), (Path("run"), False, True)]
+    assert not list(Path().rglob(".lock"))
+    with RunLock() as other:
+        assert other.take(stage)
+        assert train.main(given) == 2
+    assert f"{stage} is in use by process {os.getpid()}" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The store of measured speeds: whatever another program has left in it, a start measures again and does not fail."""
 
+import fcntl
 import json
 import math
 
@@ -63,3 +64,14 @@ def test_a_store_that_is_none_is_written_anew(store, measured, content):
     store.write_bytes(content)
     assert speeds.machine("CPU:0", "host", None).flops_per_second > 1e6
     assert len(json.loads(store.read_text())) == 1
+
+
+def test_nobody_waits_for_ever_for_one_that_hangs(store, monkeypatch, caplog):
+    monkeypatch.setattr(speeds, "PATIENCE_SECONDS", 0.2)
+    with open(f"{store}.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with speeds.one_at_a_time(store):
+            assert "another process has held" in caplog.text
+    caplog.clear()
+    with speeds.one_at_a_time(store):
+        assert caplog.text == ""

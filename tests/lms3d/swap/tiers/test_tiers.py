@@ -208,6 +208,18 @@ def test_an_owner_that_ended_before_it_made_a_lock(tmp_path):
     assert remove_orphans(tmp_path) == [orphan]
 
 
+def test_a_link_that_somebody_has_planted_is_not_followed(tmp_path):
+    mine, parent = tmp_path / "mine", tmp_path / "tmp"
+    mine.mkdir()
+    parent.mkdir()
+    make_old(mine)
+    planted = parent / "lms3d-swap-planted"
+    planted.symlink_to(mine)
+    os.utime(planted, (0, 0), follow_symlinks=False)
+    assert remove_orphans(parent) == []
+    assert list(mine.iterdir()) == []
+
+
 def test_a_folder_that_cannot_be_locked_does_not_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "fcntl.flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device"))
