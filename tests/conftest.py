@@ -16,6 +16,7 @@ from hypothesis import settings
 import lms3d  # noqa: F401  before TensorFlow, whose kernels it chooses
 from data import pseudonyms
 from tests.browser import found as found_browser
+from tests.fork_server import Commands
 
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
@@ -124,6 +125,13 @@ def own_plans(session_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setenv("LMS3D_CACHE", str(session_cache))
     yield
     shutil.rmtree(session_cache / "plans", ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[Commands]:
+    """Runs commands, each a process of its own, without waiting for its imports: `commands.run(["-m", "lms3d.plan", ...])`."""
+    with Commands() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
