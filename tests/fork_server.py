@@ -34,7 +34,11 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 ROOT = Path(__file__).parents[1]
-READ_WHEN_USED = ("LMS3D_", "PYTEST_", "PYTHONPATH", "TMPDIR", "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB")
+ONE_WORKER = {"LOKY_MAX_CPU_COUNT": "1"}
+"""Files are read and written by the command itself: processes that have to start first would take longer."""
+READ_WHEN_USED = (
+    "LMS3D_", "PYTEST_", "PYTHONPATH", "TMPDIR", "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB", *ONE_WORKER
+)  # fmt: skip
 """The begins of the names of variables that may differ between the commands of a server."""
 PACKAGES = ("lms3d", "models", "data", "experiments")
 """Whose modules are imported before the forks."""
@@ -104,9 +108,9 @@ class Commands:
     ) -> Command:
         """Starts `python words`, in its own process group only if the tests are in theirs. Its stdin is empty.
 
-        env: the variables of this process by default. merged: stderr goes to stdout.
+        env: the variables of this process by default, and ONE_WORKER where they do not name it. merged: stderr goes to stdout.
         """
-        line, environment = [str(word) for word in words], dict(os.environ if env is None else env)
+        line, environment = [str(word) for word in words], ONE_WORKER | dict(os.environ if env is None else env)
         streams = [tempfile.TemporaryFile() for _ in range(1 if merged else 2)]  # noqa: SIM115  Command.end closes them
         process: _Forked | subprocess.Popen[bytes]
         if self._forks(line, environment):

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests import fork_server
 from tests.fork_server import ROOT
 
 pytestmark = pytest.mark.slow
@@ -18,7 +19,13 @@ FORKED, FRESH = 1, 0
 
 
 def test_it_finds_what_a_fresh_process_finds(commands, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LMS3D_CACHE": "somewhere", "TMPDIR": str(tmp_path)}
+    environment = {
+        **os.environ,
+        **fork_server.ONE_WORKER,
+        "PYTHONPATH": str(ROOT),
+        "LMS3D_CACHE": "somewhere",
+        "TMPDIR": str(tmp_path),
+    }
     asked = [*PROBE, "tell", "--all"]
     done = commands.run(asked, cwd=tmp_path, env=environment)
     fresh = subprocess.run(

@@ -23,7 +23,7 @@ SMALL = ["--resolution", "16", "--seed", "3"]
 
 @pytest.fixture(scope="session")
 def brains(tmp_path_factory) -> Path:
-    return phantom.write(tmp_path_factory.mktemp("phantom"), cases=5, spacing_mm=8)
+    return phantom.write(tmp_path_factory.mktemp("phantom"), cases=5, spacing_mm=8, workers=1)
 
 
 @pytest.fixture(scope="session")
@@ -204,10 +204,10 @@ def test_the_profile_has_two_steps(straight):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("resolution", "limit"), [(32, 155), (48, 200)])
-def test_where_it_does_not_fit_without_lms_it_trains_with_it(train, brains, tmp_path, resolution, limit):
+def test_where_it_does_not_fit_without_lms_it_trains_with_it(train, brains, tmp_path):
     """What the README tells of 96^3 and 192^3, at sizes of seconds: the same hard limit (in MiB), with LMS and without."""
-    options = ["--data", brains, "--resolution", resolution, "--memory-limit", f"{limit}MiB", "--epochs", 1,
+    limit = 155
+    options = ["--data", brains, "--resolution", 32, "--memory-limit", f"{limit}MiB", "--epochs", 1,
                "--steps-per-epoch", 2, "--validation-steps", 1]  # fmt: skip
     for number in range(
         3
