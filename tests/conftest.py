@@ -86,7 +86,7 @@ SLOW = {
     "experiments/test_scaling.py": 15,
     "experiments/test_links.py": 12,
     "experiments/test_emulated_links.py": 20,
-    "experiments/test_torture_soak.py": 80,
+    "experiments/test_torture_soak.py": 60,
     "experiments/test_torture_inputs.py": 25,
     "experiments/test_torture_engine.py": 30,
     "lms3d/keras_step/test_long_runs.py": 25,

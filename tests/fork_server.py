@@ -37,7 +37,8 @@ ROOT = Path(__file__).parents[1]
 ONE_WORKER = {"LOKY_MAX_CPU_COUNT": "1"}
 """Files are read and written by the command itself: processes that have to start first would take longer."""
 READ_WHEN_USED = (
-    "LMS3D_", "PYTEST_", "PYTHONPATH", "TMPDIR", "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB", *ONE_WORKER
+    "LMS3D_", "PYTEST_", "PYTHONPATH", "TMPDIR", "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB",
+    "TF_FORCE_GPU_ALLOW_GROWTH", "HOROVOD_", "OMPI_MCA_", *ONE_WORKER,
 )  # fmt: skip
 """The begins of the names of variables that may differ between the commands of a server."""
 PACKAGES = ("lms3d", "models", "data", "experiments")
@@ -74,7 +75,7 @@ class Command:
         """Waits for it. What it has written is text; stderr is "" where it went to stdout. Killed if it takes longer."""
         try:
             code = self.wait(timeout)
-        except subprocess.TimeoutExpired:
+        except BaseException:  # the test's own time may be up, too
             self.send_signal(signal.SIGKILL)
             self.wait()
             raise
@@ -93,6 +94,7 @@ class Commands:
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._environment: dict[str, str] = {}
+        self._made: dict[str, str] = {}  # variables that the imports set, as they would in a fresh process
 
     def run(self, words: Sequence[object], *, timeout: float = 300, **how: Any) -> subprocess.CompletedProcess[str]:
         """`start` and `Command.end`."""
@@ -135,7 +137,7 @@ class Commands:
         here = {**self._environment, **_QUIET}
         return all(
             name.startswith(READ_WHEN_USED) or environment.get(name, _QUIET.get(name)) == here.get(name)
-            for name in environment.keys() | here.keys()
+            for name in (environment.keys() | here.keys()) - self._made.keys()
         )
 
     def _begin(self) -> None:
@@ -146,13 +148,14 @@ class Commands:
             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         theirs.close()
-        if not self._control.recv(64):
+        if not (made := self._control.recv(1 << 16)):
             raise RuntimeError("the server has not started; it says why on stderr")
+        self._made = json.loads(made)
 
     def _fork(self, words: list[str], cwd: str, environment: dict[str, str], streams: tuple[int, int]) -> _Forked:
         assert self._control is not None
         told, tells = os.pipe()
-        job = json.dumps({"words": words, "cwd": cwd, "environment": environment}).encode()
+        job = json.dumps({"words": words, "cwd": cwd, "environment": self._made | environment}).encode()
         with open(os.devnull, "rb") as nothing:
             socket.send_fds(self._control, [job], [nothing.fileno(), *streams, tells])
         os.close(tells)
@@ -171,7 +174,7 @@ class _Forked:
     """A forked command, as subprocess.Popen would have it, from what its keeper tells."""
 
     def __init__(self, words: list[str], told: int) -> None:
-        self._words, self._told, self._code = words, os.fdopen(told, "rb"), None
+        self._words, self._told, self._code = words, os.fdopen(told, "rb", buffering=0), None
         self.pid = self._next()
 
     def poll(self) -> int | None:
@@ -214,11 +217,14 @@ def take(streams: Sequence[int], environment: Mapping[str, str]) -> None:
 
 def serve(control: socket.socket) -> None:
     """Forks until the tests close their end. In a fork it returns, or raises what the command has raised."""
+    before = dict(os.environ)
     _import_all()
     paths = sys.path[1 + len(os.environ.get("PYTHONPATH", "").split(":")) * ("PYTHONPATH" in os.environ) :]
     require_one_thread()
     gc.freeze()  # else each fork would copy the pages of all objects when it collects
-    control.sendall(b"ready")
+    control.sendall(
+        json.dumps({name: value for name, value in os.environ.items() if before.get(name) != value}).encode()
+    )
     while True:
         job, descriptors, _, _ = socket.recv_fds(control, 1 << 20, 4)
         if not job:
