@@ -23,6 +23,9 @@ ARGS ?= --resolution 192 --lms
 # A file of tests stays in one process, so that its fixtures are made once; the slowest files come first (tests/conftest.py).
 PYTEST := '$(RUN)' -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+# Where it is set, each of the thousand processes of the tests would compile all of lms3d anew. Empty, it means off.
+test quick: export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help venv train quick test lint horovod report torture
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile

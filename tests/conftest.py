@@ -16,6 +16,7 @@ from hypothesis import settings
 import lms3d  # noqa: F401  before TensorFlow, whose kernels it chooses
 from data import pseudonyms
 from tests.browser import found as found_browser
+from tests.fork_server import Commands
 
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
@@ -24,19 +25,19 @@ if os.environ.get("CI"):
 SLOW = {
     "integration/": 15,  # whole commands
     "faults/test_faults.py": 40,
-    "lms3d/ranks/test_launchers.py": 60,
+    "lms3d/ranks/test_launchers.py": 80,
     "lms3d/ranks/test_store.py": 30,
-    "lms3d/ranks/test_ranks_networks.py": 60,
-    "integration/test_train_ranks.py": 250,
-    "integration/test_train.py": 200,
-    "lms3d/ranks/test_failure.py": 160,
-    "lms3d/ranks/test_elastic.py": 125,
-    "lms3d/ranks/test_ranks_training.py": 90,
-    "lms3d/swap/test_models.py": 90,
-    "lms3d/swap/test_any_model.py": 80,
-    "integration/test_train_chexnet.py": 75,
-    "experiments/test_scaling_ranks.py": 80,
-    "lms3d/swap/planners/test_every_limit.py": 200,
+    "lms3d/ranks/test_ranks_networks.py": 110,
+    "integration/test_train_ranks.py": 450,
+    "integration/test_train.py": 330,
+    "lms3d/ranks/test_failure.py": 200,
+    "lms3d/ranks/test_elastic.py": 150,
+    "lms3d/ranks/test_ranks_training.py": 100,
+    "lms3d/swap/test_models.py": 150,
+    "lms3d/swap/test_any_model.py": 100,
+    "integration/test_train_chexnet.py": 200,
+    "experiments/test_scaling_ranks.py": 120,
+    "lms3d/swap/planners/test_every_limit.py": 100,
     "data/phantoms/test_brains.py::test_the_same_seed": 50,
     "lms3d/ranks/test_ranks.py": 50,
     "lms3d/swap/test_chexnet_lms.py": 100,
@@ -57,12 +58,12 @@ SLOW = {
     "experiments/test_input_pipeline.py::test_real_ranks": 7,
     "deploy/test_launchers.py::test_the_real_horovodrun": 5,
     "deploy/test_horovod_build.py::test_the_wheel_of_this_machine": 6,
-    "lms3d/keras_step/test_keras_own_tests.py": 60,
+    "lms3d/keras_step/test_keras_own_tests.py": 100,
     "lms3d/keras_step/test_any_keras.py": 45,
     "lms3d/keras_step/test_closing_the_loop.py": 30,
     "lms3d/keras_step/test_callback.py": 30,
     "lms3d/keras_step/test_slabs.py": 40,
-    "integration/test_train_slabs.py": 120,
+    "integration/test_train_slabs.py": 170,
     "integration/test_predict_slabs.py": 40,
     "lms3d/keras_step/test_attachment.py::test_neither_a_failed": 11,
     "lms3d/swap/tiers/test_tiers.py::test_a_killed_process": 8,
@@ -85,14 +86,23 @@ SLOW = {
     "experiments/test_scaling.py": 15,
     "experiments/test_links.py": 12,
     "experiments/test_emulated_links.py": 20,
-    "experiments/test_gpu_case_study.py::test_rehearsal": 240,
-    "experiments/test_torture_soak.py": 40,
+    "experiments/test_gpu_case_study.py::test_rehearsal": 150,
+    "experiments/test_torture_soak.py": 60,
     "experiments/test_torture_inputs.py": 25,
     "experiments/test_torture_engine.py": 30,
     "lms3d/keras_step/test_long_runs.py": 25,
+    "integration/test_train_arms.py": 200,
+    "integration/test_guides.py": 130,
+    "integration/test_train_elastic.py": 70,
+    "experiments/test_decisive_comparison.py::test_with_real_commands": 60,
+    "experiments/test_floors.py": 75,
+    "lms3d/keras_step/test_precision.py": 110,
+    "lms3d/swap/slabs/test_precision.py::test_isensee2017": 100,
+    "lms3d/swap/slabs/test_networks.py::test_densenet121": 70,
+    "test_fork_server.py": 20,
 }
-"""What takes more than three seconds, in seconds of a core, about: folders, files and single tests, as the begin of their names
-within tests/. The marker `slow` says it of others."""
+"""What takes more than three seconds, in seconds on one of two busy cores, about: folders, files and single tests, as the begin of
+their names within tests/. The marker `slow` says it of others."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest itself looks at the marks
@@ -125,6 +135,13 @@ def own_plans(session_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setenv("LMS3D_CACHE", str(session_cache))
     yield
     shutil.rmtree(session_cache / "plans", ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[Commands]:
+    """Runs commands, each a process of its own, without waiting for its imports: `commands.run(["-m", "lms3d.plan", ...])`."""
+    with Commands() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,11 @@
 """What `make` would run, and in which order tests come."""
 
+import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+
+import pytest
 
 from tests.conftest import SLOW, file_seconds, pytest_collection_modifyitems
 
@@ -33,6 +36,16 @@ def test_every_target_is_in_the_list():
     assert "quick" in phony
     assert [f"make {target} " for target in phony if target != "help" and f"# make {target} " not in makefile] == []
     assert "sed" in listed  # `help` prints that list
+
+
+@pytest.mark.parametrize(("target", "kept"), [("test", ""), ("quick", ""), ("train", "1")])
+def test_tests_keep_what_they_compile_whatever_the_user_has_set(target, kept):
+    told = f"{target}: probe\nprobe: ; +@echo [$$PYTHONDONTWRITEBYTECODE]"  # `+` runs even where nothing else does
+    done = subprocess.run(
+        ["make", "-n", "--eval", told, target], cwd=ROOT, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert f"[{kept}]" in done.stdout.splitlines(), done.stderr
 
 
 def test_what_is_called_slow_is_there():

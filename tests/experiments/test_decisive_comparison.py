@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ from experiments import training_runs
 from experiments.arms import plan, report, runs
 from tests.data.small_data import LATE, random_case, write_case
 
-ROOT = Path(__file__).parents[2]
 SECONDS = {"A": 1.0, "B": 3.0, "C": 2.0, "D": 0.5, "AE": 1.0, "CE": 2.0}
 
 
@@ -30,10 +27,10 @@ def brains(tmp_path):
 
 
 @pytest.fixture
-def commands(monkeypatch):
+def called(monkeypatch):
     """The commands that were run; training writes as many epochs as it was asked for, prediction its index."""
 
-    class Commands(list):
+    class Called(list):
         fail = -1
 
         def run(self, command):
@@ -56,7 +53,7 @@ def commands(monkeypatch):
                     "predictions,space,region,n,mean,low,high,mean_ceiling_dice\nA,native,WT,4,0.8,0.7,0.9,0.95\n"
                 )
 
-    made = Commands()
+    made = Called()
     monkeypatch.setattr(runs, "run_command", made.run)
     monkeypatch.setattr(report, "run_command", made.run)
     return made
@@ -67,13 +64,11 @@ def arguments(brains, tmp_path, *more):
     return [*words, "--data", str(brains), "--output", str(tmp_path / "out"), *more]
 
 
-def of_arm(commands, name, module="lms3d.train"):
-    return [
-        c for c in commands if module in c and Path(c[c.index("--output") + 1]).as_posix().find(f"/{name}-fold") >= 0
-    ]
+def of_arm(called, name, module="lms3d.train"):
+    return [c for c in called if module in c and Path(c[c.index("--output") + 1]).as_posix().find(f"/{name}-fold") >= 0]
 
 
-def test_test_cases_are_in_no_split_and_every_other_case_validates_once(brains, tmp_path, commands):
+def test_test_cases_are_in_no_split_and_every_other_case_validates_once(brains, tmp_path, called):
     assert decisive.main(arguments(brains, tmp_path, "--arms", "A")) == 0
     out = tmp_path / "out"
     tested = set((out / "test.txt").read_text().split())
@@ -85,14 +80,14 @@ def test_test_cases_are_in_no_split_and_every_other_case_validates_once(brains, 
     assert sorted(case for one in splits for case in one["validation"]) == sorted(ids - tested)
 
 
-def test_every_arm_has_its_options_and_the_same_split_seed_and_limit(brains, tmp_path, commands):
+def test_every_arm_has_its_options_and_the_same_split_seed_and_limit(brains, tmp_path, called):
     assert (
         decisive.main(arguments(brains, tmp_path, "--memory-limit", "700MiB", "--train-options", "--distort all")) == 0
     )
     special = {"A": "--resolution 16", "B": "--resolution 32", "C": "--box 32x48x32", "D": "--box 32x48x32 --patch 16",
                "AE": "--resolution 16 --precision mixed_bfloat16", "CE": "--box 32x48x32 --precision mixed_bfloat16"}  # fmt: skip
     for name, options in special.items():
-        for command in of_arm(commands, name):
+        for command in of_arm(called, name):
             words = " ".join(command)
             assert f" {options} " in words
             assert "--memory-limit 734003200" in words
@@ -101,12 +96,12 @@ def test_every_arm_has_its_options_and_the_same_split_seed_and_limit(brains, tmp
             assert words.endswith("--distort all")
 
 
-def test_equal_time_is_a_prefix_of_equal_updates(brains, tmp_path, commands):
+def test_equal_time_is_a_prefix_of_equal_updates(brains, tmp_path, called):
     """D is the first: 12 epochs of 0.5 s are 6 s, which are 3 epochs of C and 2 of B."""
     assert decisive.main(arguments(brains, tmp_path, "--arms", "B", "C", "D")) == 0
-    epochs = {name: [int(c[c.index("--epochs") + 1]) for c in of_arm(commands, name)] for name in "BCD"}
+    epochs = {name: [int(c[c.index("--epochs") + 1]) for c in of_arm(called, name)] for name in "BCD"}
     assert epochs == {"D": [12], "C": [2, 3, 12], "B": [2, 12]}
-    budgets = [Path(c[c.index("--output") + 1]).name for c in of_arm(commands, "C", "lms3d.predict")]
+    budgets = [Path(c[c.index("--output") + 1]).name for c in of_arm(called, "C", "lms3d.predict")]
     assert budgets == ["test-time", "test-updates"]
     text = (tmp_path / "out/report.md").read_text()
     assert "| C | 32x48x32 at 1 mm | 3 | 2.0 | 2.00 |" in text
@@ -114,29 +109,29 @@ def test_equal_time_is_a_prefix_of_equal_updates(brains, tmp_path, commands):
     assert "Made by `python -m experiments.decisive_comparison --low 16" in text
 
 
-def test_it_goes_on_where_it_stopped_and_takes_more_seeds(brains, tmp_path, commands, capsys):
-    commands.fail = 6
+def test_it_goes_on_where_it_stopped_and_takes_more_seeds(brains, tmp_path, called, capsys):
+    called.fail = 6
     assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D")) == 3
     assert "run the same command again to go on" in capsys.readouterr().err
-    done = len(commands)
+    done = len(called)
     assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D")) == 0
-    repeated = [c for c in commands[done:] if c in commands[: done - 1] and "lms3d.evaluate" not in c]
+    repeated = [c for c in called[done:] if c in called[: done - 1] and "lms3d.evaluate" not in c]
     assert not repeated
-    before = len([c for c in commands if "lms3d.train" in c])
+    before = len([c for c in called if "lms3d.train" in c])
     assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D", "--seeds", "2")) == 0
-    assert all("--seed 2" in " ".join(c) for c in [c for c in commands if "lms3d.train" in c][before:])
-    groups = [c for c in commands if "lms3d.evaluate" in c][-1]
+    assert all("--seed 2" in " ".join(c) for c in [c for c in called if "lms3d.train" in c][before:])
+    groups = [c for c in called if "lms3d.evaluate" in c][-1]
     assert groups[groups.index("--group") + 1].count(",") == 1
     assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D", "--low", "48")) == 2
 
 
-def test_all_arms_start_from_a_run_that_has_not_seen_the_test_set(brains, tmp_path, commands, capsys):
+def test_all_arms_start_from_a_run_that_has_not_seen_the_test_set(brains, tmp_path, called, capsys):
     assert decisive.main(arguments(brains, tmp_path, "--arms", "A")) == 0
     tested = (tmp_path / "out/test.txt").read_text().split()
     other = sorted({case.id for case in layouts.find_cases(brains).cases} - {*tested})
     begun = tmp_path / "begun"
     begun.mkdir()
-    commands.clear()
+    called.clear()
     again = [
         *arguments(brains, tmp_path, "--arms", "A", "B"),
         "--start-from",
@@ -151,7 +146,7 @@ def test_all_arms_start_from_a_run_that_has_not_seen_the_test_set(brains, tmp_pa
     assert f"its run has seen {tested[1]} (1 cases in all) of the test set" in capsys.readouterr().err
     split.save(split.Split(training=other[:3], validation=other[3:]), begun / "split.json")
     assert decisive.main(again) == 0
-    trained = [" ".join(command) for command in commands if "lms3d.train" in command]
+    trained = [" ".join(command) for command in called if "lms3d.train" in command]
     assert trained
     assert all(f"--start-from {begun}" in words for words in trained)
 
@@ -174,42 +169,42 @@ def test_start_up_is_no_part_of_an_epoch():
     assert runs.usual([40.0]) == 40
 
 
-def test_what_cannot_be_within_the_time_is_told(brains, tmp_path, commands, monkeypatch):
+def test_what_cannot_be_within_the_time_is_told(brains, tmp_path, called, monkeypatch):
     monkeypatch.setitem(SECONDS, "B", 5.0)  # two epochs are 10 s, and D has 6
     assert decisive.main(arguments(brains, tmp_path, "--arms", "B", "D")) == 0
     assert "| B | 32^3 | 2 (more than its time) | 5.0 |" in (tmp_path / "out/report.md").read_text()
 
 
 @pytest.mark.parametrize("owned", ["--schedule cosine", "--seed=3", "--epochs 4"])
-def test_options_that_the_comparison_sets_are_refused(brains, tmp_path, commands, capsys, owned):
+def test_options_that_the_comparison_sets_are_refused(brains, tmp_path, called, capsys, owned):
     assert decisive.main(arguments(brains, tmp_path, f"--train-options={owned}")) == 2
     assert "which the comparison sets itself" in capsys.readouterr().err
 
 
-def test_killed_while_dividing_it_divides_again(brains, tmp_path, commands):
+def test_killed_while_dividing_it_divides_again(brains, tmp_path, called):
     assert decisive.main(arguments(brains, tmp_path, "--arms", "A")) == 0
     (tmp_path / "out/test.txt").unlink()
     assert decisive.main(arguments(brains, tmp_path, "--arms", "A")) == 0
     assert (tmp_path / "out/test.txt").exists()
 
 
-def test_more_folds_than_there_are(brains, tmp_path, commands, capsys):
+def test_more_folds_than_there_are(brains, tmp_path, called, capsys):
     assert decisive.main(arguments(brains, tmp_path, "--folds", "4")) == 2
     assert "expected at most --of-folds, which is 3" in capsys.readouterr().err
 
 
-def test_with_real_commands(brains, tmp_path):
+def test_with_real_commands(brains, tmp_path, commands, monkeypatch):
     """Two arms of two epochs: scored on the test set, in both budgets, beside their ceilings."""
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.decisive_comparison",
-        *arguments(brains, tmp_path, "--arms", "A", "D"),
-    ]
     environment = {**os.environ, "LMS3D_CACHE": str(tmp_path / "cache")}
-    command += ["--epochs", "2", "--model", "unet3d"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr
+
+    def run(command):
+        done = commands.run(command[1:], env=environment)
+        assert done.returncode == 0, done.stderr
+
+    for module in (runs, report):
+        monkeypatch.setattr(module, "run_command", run)
+    small = ["--epochs", "2", "--model", "unet3d"]
+    assert decisive.main(arguments(brains, tmp_path, "--arms", "A", "D", *small)) == 0
     out = tmp_path / "out"
     tested = set((out / "test.txt").read_text().split())
     for budget in runs.BUDGETS:

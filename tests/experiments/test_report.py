@@ -1,8 +1,6 @@
 """The report: chapters run once, published tables beside what their commands wrote, a page that a browser clicks through."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -122,12 +120,9 @@ def test_the_commands_of_the_chapters_are_right():
     assert sum(chapter.minutes for chapter in chapters.CHAPTERS) <= 60
 
 
-def test_the_real_command(tmp_path):
+def test_the_real_command(tmp_path, commands):
     """A chapter that needs no training: all parts are real."""
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.report", "--only", "clusters", "--output", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    done = commands.run(["-m", "experiments.report", "--only", "clusters", "--output", tmp_path])
     assert done.returncode == 0, done.stderr
     assert "up to 8 % faster" in (tmp_path / "report.md").read_text()
     assert runs.known(tmp_path / "clusters") is None

@@ -12,7 +12,7 @@ from experiments.scalability import probe
 
 
 def test_one_rank_and_two_train_and_are_measured(tmp_path, capsys):
-    data = brains.write(tmp_path / "phantom", cases=5, spacing_mm=8)  # 4 train
+    data = brains.write(tmp_path / "phantom", cases=5, spacing_mm=8, workers=1)  # 4 train
     words = ["--ranks", "1", "2", "--epochs", "2", "--resolution", "16", "--data", str(data), "--cores-per-rank", "1"]
     out = tmp_path / "out"
     words += ["--scaling", "strong", "--probe", "--output", str(out)]

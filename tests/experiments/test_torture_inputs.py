@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from random import Random
 
@@ -79,18 +77,10 @@ def test_damage_follows_from_the_seed_and_damages():
     assert sum(changed) > 40
 
 
-def test_the_command_goes_on_where_it_was(tmp_path, capsys, monkeypatch):
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.torture_inputs",
-        "--readers",
-        "split.json",
-        "--output",
-        str(tmp_path / "out"),
-    ]
+def test_the_command_goes_on_where_it_was(tmp_path, capsys, commands):
+    words = ["-m", "experiments.torture_inputs", "--readers", "split.json", "--output", tmp_path / "out"]
     for count in (3, 5):
-        done = subprocess.run([*command, "--count", str(count)], cwd=ROOT, capture_output=True, text=True)
+        done = commands.run([*words, "--count", count])
         assert done.returncode == 0, done.stderr
         assert f"| split.json | {count} |" in done.stdout
     lines = (tmp_path / "out/split.json.jsonl").read_text().splitlines()

@@ -1,4 +1,5 @@
-"""Runs commands one after another, each in a fork of a process that has imported what they need: half a second, not five.
+"""Runs commands one after another under the fault shim, each in a fork of a process that has imported what they need (as
+`tests.fork_server` does without a shim): half a second, not five.
 
 A line of JSON on stdin is a job: {"module", "arguments", "environment", "output", "strike", "limits"}; the line on stdout that
 answers it is the exit code, or minus the signal. Importing TensorFlow starts no thread, so a fork is sound until devices are made.
@@ -18,6 +19,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
+
+from tests import fork_server
 
 ROOT = Path(__file__).parents[2]
 MOST_SECONDS = 1800
@@ -80,8 +83,7 @@ def main(library: str, *modules: str) -> int:
     """The server. In a child it returns the exit code of the command, which ends as every Python does."""
     for module in modules:
         importlib.import_module(module)
-    threads = len(os.listdir("/proc/self/task"))
-    assert threads == 1, f"{threads} threads: a fork would lose them"
+    fork_server.require_one_thread()
     print("ready", flush=True)
     while line := sys.stdin.readline():
         if not (child := os.fork()):
@@ -94,11 +96,9 @@ def main(library: str, *modules: str) -> int:
 def _run(library: str, job: dict[str, Any]) -> int:
     os.setsid()
     signal.alarm(MOST_SECONDS)
-    os.environ.update(job["environment"])
-    for number, name in ((0, os.devnull), (1, job["output"]), (2, job["output"] + ".err")):
-        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        os.dup2(file, number)
-        os.close(file)
+    streams = (os.devnull, job["output"], job["output"] + ".err")
+    files = [os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC) for name in streams]
+    fork_server.take(files, {**os.environ, **job["environment"]})
     if job["strike"]:
         _strike_later(*job["strike"])
     ctypes.CDLL(library).faults_begin()

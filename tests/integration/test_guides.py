@@ -16,7 +16,7 @@ SMALLER = {"96": "16", "192": "32", "15GiB": "1GiB", "30": "1", "15": "1"}
 TRAINING = ["--model", "unet3d", "--steps-per-epoch", "1", "--validation-steps", "1"]
 
 
-def commands(guide: str) -> list[list[str]]:
+def lines(guide: str) -> list[list[str]]:
     """Words of each line in its blocks of code."""
     text = (ROOT / "docs" / guide).read_text()
     blocks = re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
@@ -24,24 +24,21 @@ def commands(guide: str) -> list[list[str]]:
 
 
 def small(words: list[str], data: Path) -> list[str]:
-    """The same command for this machine and a minute."""
+    """What Python gets of the same command, for this machine and a minute."""
     made = [SMALLER.get(word, re.sub(r"^~/\w+", str(data), word)) for word in words]
-    made[0] = sys.executable
     if "lms3d.train" in words:
         made += TRAINING
     if "lms3d.plan" in words:
         made += TRAINING[:2]
-    return [f"{word}=2" if word == "--sweep" else word for word in made]
+    return [f"{word}=2" if word == "--sweep" else word for word in made[1:]]
 
 
 @pytest.mark.parametrize("guide", ["first_results.md"])
-def test_every_command_runs(guide, tmp_path):
-    data = brains.write(tmp_path / "set", cases=5, spacing_mm=8)
+def test_every_command_runs(guide, tmp_path, commands):
+    data = brains.write(tmp_path / "set", cases=5, spacing_mm=8, workers=1)
     environment = {**os.environ, "LMS3D_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    for words in commands(guide):
-        done = subprocess.run(
-            small(words, data), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
-        )
+    for words in lines(guide):
+        done = commands.run(small(words, data), cwd=tmp_path, env=environment)
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
     assert (tmp_path / "comparison/report.html").exists()
     assert (tmp_path / "comparison/dice_native.png").exists()

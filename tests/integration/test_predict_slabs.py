@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -18,15 +16,15 @@ from data.brats.preprocess import cube
 from data.phantoms import brains as phantom
 from lms3d.config import TrainConfig
 
-ROOT = Path(__file__).parents[2]
 RESOLUTION = 64  # 32 MiB for each tensor of the first level
 
 
 @pytest.fixture(scope="module")
-def predict(tmp_path_factory):
+def predict(tmp_path_factory, commands):
     """`predict(...)`: runs the command on a run folder with random weights; exit code, output and label map of its one case."""
     folder = tmp_path_factory.mktemp("predict")
-    brains, run_dir, cubes = phantom.write(folder / "brains", cases=2, spacing_mm=8), folder / "run", folder / "cache"
+    brains = phantom.write(folder / "brains", cases=2, spacing_mm=8, workers=1)
+    run_dir, cubes = folder / "run", folder / "cache"
     run_dir.mkdir()
     cases, _ = layouts.find_cases(brains)
     shown, unseen = (case.id for case in cases)
@@ -43,12 +41,8 @@ def predict(tmp_path_factory):
 
     def run(*arguments: str) -> tuple[int, str, Path]:
         output = folder / "-".join(arguments).strip("-")
-        command = [sys.executable, "-m", "lms3d.predict", run_dir, "--output", output, *arguments]
-        environment = {**os.environ, "LMS3D_CACHE": str(cubes)}
-        done = subprocess.run(
-            list(map(str, command)), cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, timeout=400,
-        )  # fmt: skip
+        words = ["-m", "lms3d.predict", run_dir, "--output", output, *arguments]
+        done = commands.run(words, env={**os.environ, "LMS3D_CACHE": str(cubes)}, merged=True, timeout=400)
         return done.returncode, done.stdout, output / "cube" / f"{unseen}.nii.gz"
 
     return run

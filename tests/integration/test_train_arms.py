@@ -3,23 +3,20 @@
 import csv
 import json
 import shutil
-import subprocess
-import sys
 
 import nibabel as nib
 import numpy as np
 import pytest
 
-from tests.integration.test_train import ROOT, brains, command, environment, train  # noqa: F401
+from tests.integration.test_train import brains, environment, train  # noqa: F401
 
 
 @pytest.fixture(scope="module")
-def call(environment):  # noqa: F811
+def call(environment, commands):  # noqa: F811
     """`call("predict", ...)`: runs a command of lms3d."""
 
     def run(name, *arguments):
-        line = [sys.executable, "-m", f"lms3d.{name}", *map(str, arguments)]
-        return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+        return commands.run(["-m", f"lms3d.{name}", *arguments], env=environment)
 
     return run
 

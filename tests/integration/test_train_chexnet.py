@@ -2,8 +2,6 @@
 
 import csv
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +9,16 @@ import pytest
 
 from data.phantoms import chests as radiograph
 
-ROOT = Path(__file__).parents[2]
 EPOCHS = 2
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory, commands):
     """Runs a module of lms3d that has to succeed; returns what it said."""
     environment = {**os.environ, "LMS3D_CACHE": str(tmp_path_factory.mktemp("cache"))}
 
     def done(module, *arguments) -> str:
-        command = [sys.executable, "-m", f"lms3d.{module}", *map(str, arguments)]
-        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+        result = commands.run(["-m", f"lms3d.{module}", *arguments], env=environment)
         assert result.returncode == 0, result.stderr
         return result.stdout
 

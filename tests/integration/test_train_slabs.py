@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,32 +10,29 @@ import numpy as np
 import pytest
 
 from data.phantoms import brains as phantom
+from tests.fork_server import Command
 
-ROOT = Path(__file__).parents[2]
 LIMIT = "180MiB"
 STEP = "train (1, 48, 48, 48, 4) (1, 48, 48, 48, 3)"
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory):
+def start(tmp_path_factory, commands):
     """Starts `lms3d.train` at 48^3 on its own phantom."""
-    brains = phantom.write(tmp_path_factory.mktemp("phantom"), cases=5, spacing_mm=8)
+    brains = phantom.write(tmp_path_factory.mktemp("phantom"), cases=5, spacing_mm=8, workers=1)
     environment = {**os.environ, "LMS3D_CACHE": str(tmp_path_factory.mktemp("cache"))}
     new = ["--data", brains, "--resolution", 48, "--steps-per-epoch", 2, "--validation-steps", 1, "--epochs", 1]
 
-    def begin(*arguments, resume=False) -> subprocess.Popen:
+    def begin(*arguments, resume=False) -> Command:
         words = [*arguments, *(["--resume"] if resume else new)]
-        return subprocess.Popen(
-            [sys.executable, "-m", "lms3d.train", *map(str, words)],
-            cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        return commands.start(["-m", "lms3d.train", *words], env=environment)
 
     return begin
 
 
-def ended(process: subprocess.Popen) -> tuple[int, str]:
-    _, stderr = process.communicate(timeout=400)
-    return process.returncode, stderr
+def ended(process: Command) -> tuple[int, str]:
+    done = process.end(timeout=400)
+    return done.returncode, done.stderr
 
 
 def checkpoint(run_dir: Path) -> tuple[dict, dict[str, np.ndarray]]:

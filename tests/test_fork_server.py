@@ -1,0 +1,100 @@
+"""A command from a fork begins, writes and ends like one of `python -m`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests import fork_server
+from tests.fork_server import ROOT
+
+pytestmark = pytest.mark.slow
+PROBE = ["-m", "tests.fork_probe"]
+FORKED, FRESH = 1, 0
+"""Exit codes of `imported tensorflow`."""
+
+
+def test_it_finds_what_a_fresh_process_finds(commands, tmp_path):
+    environment = {
+        **os.environ,
+        **fork_server.ONE_WORKER,
+        "PYTHONPATH": str(ROOT),
+        "LMS3D_CACHE": "somewhere",
+        "TMPDIR": str(tmp_path),
+    }
+    asked = [*PROBE, "tell", "--all"]
+    done = commands.run(asked, cwd=tmp_path, env=environment)
+    fresh = subprocess.run(
+        [sys.executable, *asked],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found, expected = json.loads(done.stdout), json.loads(fresh.stdout)
+    for each in (found, expected):  # libraries set some themselves
+        each["environment"] = {name: value for name, value in each["environment"].items() if name in environment}
+    assert found == expected
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_it_writes_and_its_exit_code(commands):
+    done = commands.run([*PROBE, "exit", 3])
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+    done = commands.run([*PROBE, "exit", 0], merged=True)
+    assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, ["err", "out"], "")
+    done = commands.run([*PROBE, "fail"])
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "RuntimeError: a defect")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_reaches_it(commands, tmp_path, number):
+    command = commands.start([*PROBE, "wait", tmp_path / "begun"])
+    until = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert command.poll() is None
+    command.send_signal(number)
+    assert command.end(60).returncode == -number
+
+
+def test_one_that_takes_too_long_is_killed(commands, tmp_path):
+    command = commands.start([*PROBE, "wait", tmp_path / "begun"])
+    with pytest.raises(subprocess.TimeoutExpired):
+        command.end(0.1)
+    assert command.poll() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("variables", "code"),
+    [
+        ({}, FORKED),
+        ({"LMS3D_CACHE": "other", "TF_CPU_ALLOCATOR_USE_BFC": "1"}, FORKED),
+        ({"TF_CPP_MIN_LOG_LEVEL": "3"}, FORKED),
+        ({"TF_CPP_MIN_LOG_LEVEL": "0"}, FRESH),
+        ({"TF_ENABLE_ONEDNN_OPTS": "0"}, FRESH),
+        ({"OMP_NUM_THREADS": "1"}, FRESH),
+        ({"KERAS_BACKEND": "numpy"}, FRESH),
+    ],
+    ids=lambda value: "+".join(value) or "none" if isinstance(value, dict) else "",
+)
+def test_what_is_read_at_the_start_asks_for_a_fresh_process(commands, variables, code):
+    plain = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    assert commands.run([*PROBE, "imported", "tensorflow"], env={**plain, **variables}).returncode == code
+
+
+def test_threads_that_a_fork_would_lose_are_refused():
+    """BLAS has threads of its own, which end before a fork."""
+    code = "import threading, time; from tests import fork_server; {}; fork_server.require_one_thread()"
+    blas = "import numpy as np; np.ones((500, 500)) @ np.ones((500, 500))"
+    thread = "threading.Thread(target=time.sleep, args=(5,), daemon=True).start()"
+    for more, words in ((blas, ""), (thread, "RuntimeError: 2 threads: a fork would lose them")):
+        done = subprocess.run([sys.executable, "-c", code.format(more)], cwd=ROOT, capture_output=True, text=True)
+        assert words in done.stderr
+        assert (done.returncode == 0) == (not words)
