@@ -13,7 +13,7 @@ from lms3d.swap.planners.hybrid.choices import KEEP, Choice, Mode
 from lms3d.swap.planners.hybrid.descent import Candidate, Descent, Good, anything, cost
 from lms3d.swap.planners.hybrid.problem import Problem
 from lms3d.swap.planners.hybrid.schedule import Schedule
-from lms3d.swap.tuning import ACCIDENT, EXCHANGED, REPAIRS, RESERVE, RESERVE_IN_TURN
+from lms3d.swap.tuning import ACCIDENT, EXCHANGED, REPAIRS, RESERVE, RESERVE_IN_TURN, SETTLED
 
 _MOST_ACCIDENT_BYTES = 3 * allocator.MOST_WASTE
 
@@ -33,6 +33,12 @@ class Solution:
     peak_bytes: int
     fits: bool
     bound_seconds: float = 0.0
+
+    @property
+    def lost_share(self) -> float:
+        """Of the step where all is kept: what this plan costs more than the best there can be."""
+        unplanned = float(self.problem.begins[-1])
+        return (self.schedule.cost_seconds - max(unplanned, self.bound_seconds)) / unplanned if unplanned else 0.0
 
 
 def usable_bytes(problem: Problem, limit_bytes: int, pool: str) -> int:
@@ -132,16 +138,21 @@ class Search(Descent):
     def fewest_moved(self, good: Good) -> Candidate | None:
         """The fewest moves of a fixed order that are enough, found by bisection: a rough plan at a low price.
 
-        Moves that free the most byte-seconds for their price come first; tight ones are tried last. None where not even all of
-        them are enough.
+        The first of `moves.orders`; where it is not enough its moves are made tight. Where that plan is not settled, it is compared
+        with those of the other orders. None where nothing is enough.
         """
-        worth = {b: moves.worth(self.problem, b, self.machine) for b in range(len(self.problem.buffers))}
-        order = sorted((b for b in worth if worth[b] > 0), key=lambda b: -worth[b])
-        for tight in (False, True):
-            found = self._bisected([(b, moves.first_choice(self.problem.buffers[b], tight)) for b in order], good)
-            if found is not None:
-                return found
-        return None
+        first, *others = moves.orders(self.problem, self.machine)
+        found = self._bisected(first, good)
+        if found is None:
+            found = self._bisected([(b, moves.tighter(choice)) for b, choice in first], good)
+        if found is None or not self.settled(found):
+            rough = [found, *(self._bisected(order, good) for order in others)]
+            found = min((plan for plan in rough if plan is not None), key=cost, default=None)
+        return found
+
+    def settled(self, found: Candidate) -> bool:
+        """Whether a plan costs so little more than the unplanned step that no search is worth its time (EFFORT-5)."""
+        return found.schedule.cost_seconds <= (1 + SETTLED) * self.step_seconds
 
     def _bisected(self, order: list[tuple[int, Choice]], good: Good) -> Candidate | None:
         """The shortest good prefix of `order`, if longer ones are good, too."""
@@ -206,7 +217,7 @@ class Search(Descent):
                 for other in (
                     moves.others(self.problem, here.schedule, b, choice) if here.choices.get(b, KEEP) == choice else ()
                 ):
-                    if self.evaluations > last or self.late:
+                    if self.evaluations > last or self.late or self.settled(here):
                         return here
                     better = self._exchanged(here, b, other, budget_bytes, good)
                     if better is not None:
