@@ -7,7 +7,7 @@
 - EFFORT-3: where the length of the run is unknown, or large, effort is not limited (None).
 - EFFORT-4: a run whose plan still loses time has more at stake: it grants `STAKE_SHARE` of the seconds that it would lose, where
   that is more, up to `MOST_SECONDS`. The search begins anew with that, and the better plan counts.
-- EFFORT-5: a plan that loses at most `SETTLED` of a step to the best one there can be ends the search.
+- EFFORT-5: where effort is limited, a plan that loses at most `SETTLED` of the unplanned step's time ends the search.
 - EFFORT-6: there must be a plan: a step that nothing quick fits is searched to the end, whatever that costs.
 """
 

@@ -19,9 +19,9 @@ PLAN-3 and PLAN-4 count what transfers cost. PLAN-1 and PLAN-2 take them as near
 the true price ends higher.
 
 PLAN-4 is limited by evaluations, PLAN-1 to PLAN-4 by their price (`effort`: `tuning.HYBRID_SECONDS`, or what a short run
-grants; half of that after a search for the floor), and the program by nodes. A rough plan that costs next to nothing ends the
-search (EFFORT-5). With little effort there is no program, and one
-plan that fits is enough to begin with; the plans that descents have reached, and the unplanned step, pull it towards them.
+grants; half of that after a search for the floor), and the program by nodes. With little effort a plan that costs next to
+nothing ends the search (EFFORT-5), there is no program, and one plan that fits is enough to begin with; the plans that descents
+have reached, and the unplanned step, pull it towards them.
 Swapping against recomputing as one trade-off follows Capuchin (ASPLOS 2020) and POFO (NeurIPS 2021). A local search gives
 no guarantee; the program's lower bound, `Solution.bound_seconds`, tells how far from the best a plan can be at most.
 Steps of thousands of slabs are planned by `ladder` instead.
@@ -64,7 +64,8 @@ def solve(
     enough = tuning.HYBRID_SECONDS * max(1.0, len(problem.anchors) / tuning.HYBRID_ANCHORS)
     hasty = seconds is not None and seconds < enough
     seconds = seconds if seconds is not None and hasty else enough
-    any_time = Search(problem, machine, seconds, most_swapped_bytes, account)
+    good_enough = tuning.SETTLED if hasty else 0.0
+    any_time = Search(problem, machine, seconds, most_swapped_bytes, account, good_enough)
     budget = search.usable_bytes(problem, limit_bytes, pool)
 
     def checked(found: Candidate) -> Solution:
@@ -83,9 +84,10 @@ def solve(
         bottoms = [f for f in [any_time.build(low.choices)] if good(f)]
         any_time.leave_at_least(seconds / 2)
     rough = [f for f in [any_time.fewest_moved(good)] if f is not None]
-    if rough and any_time.settled(rough[0]) and any_time.allowed(rough[0].choices):
-        return replace(checked(rough[0]), bound_seconds=unplanned.schedule.seconds)
     bottoms += rough
+    cheapest = min(bottoms, key=search.cost, default=None)
+    if hasty and cheapest is not None and any_time.settled(cheapest):
+        return replace(checked(cheapest), bound_seconds=unplanned.schedule.seconds)
     bound, starts = 0.0, [unplanned, *rough]
     affordable = not hasty or exact_seconds(len(problem.anchors)) <= tuning.EXACT_SHARE * any_time.seconds_left
     if affordable and unplanned.schedule.peak_bytes > budget >= search.working_set_bytes(problem):

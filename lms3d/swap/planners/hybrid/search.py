@@ -13,7 +13,7 @@ from lms3d.swap.planners.hybrid.choices import KEEP, Choice, Mode
 from lms3d.swap.planners.hybrid.descent import Candidate, Descent, Good, anything, cost
 from lms3d.swap.planners.hybrid.problem import Problem
 from lms3d.swap.planners.hybrid.schedule import Schedule
-from lms3d.swap.tuning import ACCIDENT, EXCHANGED, REPAIRS, RESERVE, RESERVE_IN_TURN, SETTLED
+from lms3d.swap.tuning import ACCIDENT, EXCHANGED, REPAIRS, RESERVE, RESERVE_IN_TURN
 
 _MOST_ACCIDENT_BYTES = 3 * allocator.MOST_WASTE
 
@@ -109,7 +109,7 @@ def working_set_bytes(problem: Problem) -> int:
 
 
 class Search(Descent):
-    """PLAN-1 to PLAN-4."""
+    """PLAN-1 to PLAN-4. good_enough: a plan that costs this share of the step more than the unplanned one ends the search."""
 
     def __init__(
         self,
@@ -118,7 +118,9 @@ class Search(Descent):
         seconds: float,
         most_swapped_bytes: int | None = None,
         account: Account | None = None,
+        good_enough: float = 0.0,
     ) -> None:
+        self.good_enough = good_enough
         least = working_set_bytes(problem)
         super().__init__(
             problem, machine, seconds, least_bytes=least, most_swapped_bytes=most_swapped_bytes, account=account
@@ -152,7 +154,7 @@ class Search(Descent):
 
     def settled(self, found: Candidate) -> bool:
         """Whether a plan costs so little more than the unplanned step that no search is worth its time (EFFORT-5)."""
-        return found.schedule.cost_seconds <= (1 + SETTLED) * self.step_seconds
+        return found.schedule.cost_seconds <= (1 + self.good_enough) * self.step_seconds
 
     def _bisected(self, order: list[tuple[int, Choice]], good: Good) -> Candidate | None:
         """The shortest good prefix of `order`, if longer ones are good, too."""
