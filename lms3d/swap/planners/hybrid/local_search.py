@@ -1,9 +1,9 @@
 """Memory limit -> plan: which large buffers to keep, swap or recompute, and when. No TensorFlow here.
 
 It begins with something that fits: all moved away, or else the plan of the `floor`; where not even that fits, nothing will.
-Then local search (`search`) against the schedule of `schedule.build`, from three starts: the answer of a mixed-integer program
-(`relaxation`), the unplanned step, and a rough plan (`Search.fewest_moved`), which alone has chains of ops that are computed again:
-a move looks at one buffer, and computing one again frees nothing where its parents must stay for it.
+Then local search (`search`) against the schedule of `schedule.build`, from two starts: the answer of a mixed-integer program
+(`relaxation`) and the unplanned step. A rough plan (`Search.fewest_moved`) joins what they lead to. It alone has chains of ops that
+are computed again: a move looks at one buffer, and computing one again frees nothing where its parents must stay for it.
 - PLAN-1: while the peak is above the budget, look at the event of the peak. Any buffer that is live there but not read or
   written there can be moved: swapped, recomputed, brought back later, written out at once, split into more copies, or both
   swapped and recomputed (`moves`). Take the move that removes the most excess bytes for the least added cost.
@@ -84,11 +84,12 @@ def solve(
         bottoms = [f for f in [any_time.build(low.choices)] if good(f)]
         any_time.leave_at_least(seconds / 2)
     rough = [f for f in [any_time.fewest_moved(good)] if f is not None]
-    bottoms += rough
-    cheapest = min(bottoms, key=search.cost, default=None)
-    if hasty and cheapest is not None and any_time.settled(cheapest):
-        return replace(checked(cheapest), bound_seconds=unplanned.schedule.seconds)
-    bound, starts = 0.0, [unplanned, *rough]
+    if hasty:
+        bottoms += rough
+        cheapest = min(bottoms, key=search.cost, default=None)
+        if cheapest is not None and any_time.settled(cheapest):
+            return replace(checked(cheapest), bound_seconds=unplanned.schedule.seconds)
+    bound, starts = 0.0, [unplanned]
     affordable = not hasty or exact_seconds(len(problem.anchors)) <= tuning.EXACT_SHARE * any_time.seconds_left
     if affordable and unplanned.schedule.peak_bytes > budget >= search.working_set_bytes(problem):
         relaxed = relaxation.solve(problem, budget, machine)
