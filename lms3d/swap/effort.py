@@ -5,7 +5,10 @@
 - EFFORT-2: a run grants the larger of `LEAST_SECONDS` and `RUN_SHARE` of its steps' time, whatever their plans. The grant is
   rounded down to a class, so that runs of nearly the same length ask the same question and meet the cache.
 - EFFORT-3: where the length of the run is unknown, or large, effort is not limited (None).
-- EFFORT-4: there must be a plan: a step that nothing quick fits is searched to the end, whatever that costs.
+- EFFORT-4: a run whose plan still loses time has more at stake: it grants `STAKE_SHARE` of the seconds that it would lose, where
+  that is more, up to `MOST_SECONDS`. The search begins anew with that, and the better plan counts.
+- EFFORT-5: where effort is limited, a plan that loses at most `SETTLED` of the unplanned step's time ends the search.
+- EFFORT-6: there must be a plan: a step that nothing quick fits is searched to the end, whatever that costs.
 """
 
 from __future__ import annotations
@@ -70,5 +73,19 @@ class Run:
         seconds = self.left(step_seconds)
         if seconds >= tuning.MOST_SECONDS:
             return None
-        seconds = max(seconds, tuning.SMALLEST_SECONDS)
-        return float(tuning.LEAST_SECONDS * 2.0 ** math.floor(math.log2(seconds / tuning.LEAST_SECONDS)))
+        return _class(max(seconds, tuning.SMALLEST_SECONDS))
+
+    def seconds(self, step_seconds: float) -> float:
+        """The class of what all its steps take; 0 where that is unknown, or too short to have much at stake (EFFORT-4)."""
+        seconds = (self.steps or 0) * step_seconds
+        return _class(seconds) if tuning.STAKE_SHARE * seconds >= tuning.LEAST_SECONDS else 0.0
+
+
+def at_stake(run_seconds: float, lost_share: float) -> float:
+    """The seconds of effort that a run grants a plan which loses this share of a step's time (EFFORT-4)."""
+    return min(tuning.STAKE_SHARE * run_seconds * lost_share, tuning.MOST_SECONDS)
+
+
+def _class(seconds: float) -> float:
+    """Rounded down to a power of two times `LEAST_SECONDS`."""
+    return float(tuning.LEAST_SECONDS * 2.0 ** math.floor(math.log2(seconds / tuning.LEAST_SECONDS)))

@@ -47,7 +47,8 @@ class StepRequest:
     """Plan this step. What else lies on the device is part of the graph: `resident_bytes`, `batches`.
 
     step: "train", "test", "predict" or "function". effort_seconds: what planning may cost (`effort`); None: all that the
-    planner can use. with_floor: also find the smallest limit that any plan fits in, which takes seconds.
+    planner can use. run_seconds: of all steps of the run, in classes; 0 is unknown, or too short to have much at stake.
+    with_floor: also find the smallest limit that any plan fits in, which takes seconds.
     """
 
     settings: Settings
@@ -55,11 +56,18 @@ class StepRequest:
     machine: Machine
     step: str = "train"
     effort_seconds: float | None = None
+    run_seconds: float = 0.0
     with_floor: bool = True
 
     @property
     def limit_bytes(self) -> int:
         return self.settings.limit_bytes
+
+    def about(self, other: StepRequest) -> StepRequest:
+        """The step of another request, asked with the effort of this one."""
+        return replace(
+            other, effort_seconds=self.effort_seconds, run_seconds=self.run_seconds, with_floor=self.with_floor
+        )
 
     def under(self, **changes: Any) -> StepRequest:
         """The same step under other settings, such as another limit or planner."""

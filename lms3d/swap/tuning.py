@@ -63,6 +63,13 @@ RUN_SHARE = 0.02
 MOST_SECONDS = 96.0
 """Effort class from which on only the planner's own limit counts: more than any step measured so far could use."""
 
+STAKE_SHARE = 0.1
+"""Share of the time that a run loses by its plan which a further search may take. Planning time for step time: over a slow link 3 s
+of search gave 1.98 times the step without LMS and 17 s 1.23 times. A margin, not measured."""
+
+SETTLED = 0.005
+"""Of a step's seconds: a plan that loses no more is good enough. Planning time for step time. A margin, not measured."""
+
 SMALLEST_SECONDS = LEAST_SECONDS / 8
 """Smallest effort class; less is no search. tests/lms3d/swap/planners/test_effort.py."""
 
@@ -176,6 +183,11 @@ SOON_SECONDS = 1e-4
 
 PROMISE_BYTES_PER_SECOND = 1e9
 """Speed of a tier. An order of magnitude, not measured."""
+
+CHEAP_SHARES = (0.05, 0.1, 0.2)
+"""Of a buffer's way out and back: what takes no more to compute is computed again in a rough plan. Smaller: shorter chains, fewer
+bytes freed. Of the case study's network in 57 % of the memory behind a V100's PCIe 0.05 alone gives a rough plan of 1.12 times the
+step without LMS, 0.1 and 0.2 give 1.23 (`Search.fewest_moved` alone); an H100's ops are dearer beside its link."""
 
 TIGHTER_FIRST, OTHER_SOURCE = 1e4, 0.1
 """Factors on the promise of waiting for a transfer, which costs next to nothing, and of bringing a buffer back another way,

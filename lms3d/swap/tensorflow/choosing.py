@@ -50,13 +50,15 @@ def choose(
 
     run: grants the planner's effort; None: `effort_seconds`.
     """
-    whole = ask()
-    effort = effort_seconds if run is None else run.granted(step_seconds(whole.graph, whole.machine))
+    whole = replace(ask(), effort_seconds=effort_seconds, with_floor=with_floor)
+    if run is not None:
+        seconds = step_seconds(whole.graph, whole.machine)
+        whole = replace(whole, effort_seconds=run.granted(seconds), run_seconds=run.seconds(seconds))
     refused: DoesNotFit | None = None
     finest: Slabs = ()
     for slabs in _rungs(function, whole):
         finest = slabs or finest
-        found = _with_slabs(function, ask, whole, slabs, effort_seconds=effort, with_floor=with_floor)
+        found = _with_slabs(function, ask, whole, slabs)
         if isinstance(found, Chosen):
             return _with_lower_floor(function, ask, whole, found) if with_floor else found
         refused = found if refused is None else min(refused, found, key=_smallest)
@@ -80,19 +82,11 @@ def _may_slice(whole: StepRequest) -> bool:
     return whole.settings.slabs == choice.AUTO and PLANNERS[whole.settings.planner].slices
 
 
-def _with_slabs(
-    function: Function,
-    ask: Ask,
-    whole: StepRequest,
-    slabs: Slabs,
-    *,
-    effort_seconds: float | None,
-    with_floor: bool,
-) -> Chosen | DoesNotFit:
+def _with_slabs(function: Function, ask: Ask, whole: StepRequest, slabs: Slabs) -> Chosen | DoesNotFit:
     """The plan with these slabs; where there is none, why, and the function is whole again."""
     sliced = slicing.slice_function(function, dict(slabs)) if slabs else None
     changed = sliced is not None and sliced.changed
-    request = replace(ask() if changed else whole, effort_seconds=effort_seconds, with_floor=with_floor)
+    request = whole.about(ask()) if changed else whole
     try:
         plan, prediction = plan_cache.make_plan(request)
         too_large = prediction.unedited_limit_bytes > whole.limit_bytes

@@ -2,7 +2,8 @@
 
 It begins with something that fits: all moved away, or else the plan of the `floor`; where not even that fits, nothing will.
 Then local search (`search`) against the schedule of `schedule.build`, from two starts: the answer of a mixed-integer program
-(`relaxation`) and the unplanned step.
+(`relaxation`) and the unplanned step. A rough plan (`Search.fewest_moved`) joins what they lead to. It alone has chains of ops that
+are computed again: a move looks at one buffer, and computing one again frees nothing where its parents must stay for it.
 - PLAN-1: while the peak is above the budget, look at the event of the peak. Any buffer that is live there but not read or
   written there can be moved: swapped, recomputed, brought back later, written out at once, split into more copies, or both
   swapped and recomputed (`moves`). Take the move that removes the most excess bytes for the least added cost.
@@ -18,8 +19,9 @@ PLAN-3 and PLAN-4 count what transfers cost. PLAN-1 and PLAN-2 take them as near
 the true price ends higher.
 
 PLAN-4 is limited by evaluations, PLAN-1 to PLAN-4 by their price (`effort`: `tuning.HYBRID_SECONDS`, or what a short run
-grants; half of that after a search for the floor), and the program by nodes. With little effort there is no program, and one
-plan that fits is enough to begin with; the plans that descents have reached, and the unplanned step, pull it towards them.
+grants; half of that after a search for the floor), and the program by nodes. With little effort a plan that costs next to
+nothing ends the search (EFFORT-5), there is no program, and one plan that fits is enough to begin with; the plans that descents
+have reached, and the unplanned step, pull it towards them.
 Swapping against recomputing as one trade-off follows Capuchin (ASPLOS 2020) and POFO (NeurIPS 2021). A local search gives
 no guarantee; the program's lower bound, `Solution.bound_seconds`, tells how far from the best a plan can be at most.
 Steps of thousands of slabs are planned by `ladder` instead.
@@ -62,7 +64,8 @@ def solve(
     enough = tuning.HYBRID_SECONDS * max(1.0, len(problem.anchors) / tuning.HYBRID_ANCHORS)
     hasty = seconds is not None and seconds < enough
     seconds = seconds if seconds is not None and hasty else enough
-    any_time = Search(problem, machine, seconds, most_swapped_bytes, account)
+    good_enough = tuning.SETTLED if hasty else 0.0
+    any_time = Search(problem, machine, seconds, most_swapped_bytes, account, good_enough)
     budget = search.usable_bytes(problem, limit_bytes, pool)
 
     def checked(found: Candidate) -> Solution:
@@ -80,8 +83,12 @@ def solve(
             return checked(Candidate(low.choices, low.schedule))
         bottoms = [f for f in [any_time.build(low.choices)] if good(f)]
         any_time.leave_at_least(seconds / 2)
+    rough = [f for f in [any_time.fewest_moved(good)] if f is not None]
     if hasty:
-        bottoms += [f for f in [any_time.fewest_moved(good)] if f is not None]
+        bottoms += rough
+        cheapest = min(bottoms, key=search.cost, default=None)
+        if cheapest is not None and any_time.settled(cheapest):
+            return replace(checked(cheapest), bound_seconds=unplanned.schedule.seconds)
     bound, starts = 0.0, [unplanned]
     affordable = not hasty or exact_seconds(len(problem.anchors)) <= tuning.EXACT_SHARE * any_time.seconds_left
     if affordable and unplanned.schedule.peak_bytes > budget >= search.working_set_bytes(problem):
@@ -114,7 +121,7 @@ def solve(
         fitting = any_time.nearest(min(bottoms, key=search.cost), goals, budget, good)
         for share in tuning.FEWER_BYTES if low_enough and pool != "none" else ():
             fitting += [f for f in lowered(int(low_enough[0].schedule.peak_bytes * share)) if good(f)]
-        fitting.sort(key=search.cost)
+    fitting = sorted([*fitting, *rough], key=search.cost)
     if not fitting:
         return checked(min(found, key=lambda f: f.schedule.peak_bytes))
     best = min((any_time.exchange(*f, budget, good) for f in fitting[: tuning.EXCHANGED_PLANS]), key=search.cost)

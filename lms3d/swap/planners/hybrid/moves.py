@@ -13,7 +13,15 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.planners.hybrid.choices import KEEP, Choice, Mode
 from lms3d.swap.planners.hybrid.problem import Buffer, Problem
 from lms3d.swap.planners.hybrid.schedule import Copy, Schedule
-from lms3d.swap.tuning import OTHER_SOURCE, PROMISE_BYTES_PER_SECOND, SOON_SECONDS, SPLIT, TIGHTER_FIRST
+from lms3d.swap.tuning import (
+    CHEAP_SHARES,
+    OTHER_SOURCE,
+    PROMISE_BYTES_PER_SECOND,
+    SHARED,
+    SOON_SECONDS,
+    SPLIT,
+    TIGHTER_FIRST,
+)
 
 TIGHT = Choice(Mode.SWAP, tight_out=True, tight_in=True, split=1)
 TIGHT_AGAIN = Choice(Mode.RECOMPUTE, split=1)
@@ -27,22 +35,51 @@ class Move(NamedTuple):
     choice: Choice
 
 
-def worth(problem: Problem, b: int, machine: Machine) -> float:
-    """Byte-seconds that moving a buffer away frees for each second that it costs; 0 where it cannot move or hardly waits."""
+def orders(problem: Problem, machine: Machine) -> Iterator[list[tuple[int, Choice]]]:
+    """Orders in which buffers can be moved; each is a family of plans, from few moves to many.
+
+    First swaps before recomputing: of all that waits long enough, what frees the most byte-seconds for each second of its
+    transfer comes first. Then, for each of `CHEAP_SHARES`, what takes at most that share of its way out and back to compute is
+    computed again, the oldest first, and other swaps follow. What is computed again needs its parents, and in the order of
+    their making these go with it: a family of single moves has no such chains, since each alone frees nothing.
+    """
+    buffers = problem.buffers
+    able = [b for b, x in enumerate(buffers) if (x.swappable or x.recomputable) and _waits(x)]
+    worth = {b: _worth(problem, b, machine) for b in able}
+    swaps = [(b, first_choice(buffers[b])) for b in sorted(able, key=lambda b: -worth[b])]
+    yield swaps
+    fewer: set[int] = set()
+    for share in CHEAP_SHARES:
+        cheap = {b for b, x in enumerate(buffers) if x.recomputable and x.seconds <= share * _both_ways(x, machine)}
+        if len(cheap) > len(fewer):
+            chains = [(b, Choice(Mode.RECOMPUTE, later_split=SHARED)) for b in cheap]
+            chains.sort(key=lambda move: buffers[move[0]].defined)
+            yield [*chains, *(move for move in swaps if move[0] not in cheap)]
+        fewer = cheap
+
+
+def _worth(problem: Problem, b: int, machine: Machine) -> float:
+    """Byte-seconds that moving a buffer away frees for each second that it costs."""
     buffer = problem.buffers[b]
-    if not (buffer.swappable or buffer.recomputable) or not _waits(buffer):
-        return 0.0
     gaps = ((a, z) for a, z in itertools.pairwise((buffer.defined, *buffer.reads)) if z - a > SPLIT)
     waits = sum(float(problem.begins[z] - problem.begins[a]) for a, z in gaps)
     transfer = buffer.bytes / machine.swap_out_bytes_per_second
     return buffer.bytes * waits / ((transfer if buffer.swappable else buffer.seconds) + SOON_SECONDS)
 
 
-def first_choice(buffer: Buffer, tight: bool) -> Choice:
+def _both_ways(buffer: Buffer, machine: Machine) -> float:
+    """Seconds of a buffer's way out and back."""
+    return buffer.bytes / machine.swap_out_bytes_per_second + buffer.bytes / machine.swap_in_bytes_per_second
+
+
+def first_choice(buffer: Buffer) -> Choice:
     """The choice for a buffer that waits long enough to go away."""
-    if tight:
-        return TIGHT if buffer.swappable else TIGHT_AGAIN
     return Choice(Mode.SWAP if buffer.swappable else Mode.RECOMPUTE)
+
+
+def tighter(choice: Choice) -> Choice:
+    """The same mode, as tight as it can be."""
+    return TIGHT if choice.mode is Mode.SWAP else TIGHT_AGAIN
 
 
 def changed(choices: dict[int, Choice], b: int, choice: Choice) -> dict[int, Choice]:

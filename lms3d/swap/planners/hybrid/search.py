@@ -34,6 +34,12 @@ class Solution:
     fits: bool
     bound_seconds: float = 0.0
 
+    @property
+    def lost_share(self) -> float:
+        """Of the step where all is kept: what this plan costs more than the best there can be."""
+        unplanned = float(self.problem.begins[-1])
+        return (self.schedule.cost_seconds - max(unplanned, self.bound_seconds)) / unplanned if unplanned else 0.0
+
 
 def usable_bytes(problem: Problem, limit_bytes: int, pool: str) -> int:
     """Bytes of a limit that a plan may use."""
@@ -103,7 +109,7 @@ def working_set_bytes(problem: Problem) -> int:
 
 
 class Search(Descent):
-    """PLAN-1 to PLAN-4."""
+    """PLAN-1 to PLAN-4. good_enough: a plan that costs this share of the step more than the unplanned one ends the search."""
 
     def __init__(
         self,
@@ -112,7 +118,9 @@ class Search(Descent):
         seconds: float,
         most_swapped_bytes: int | None = None,
         account: Account | None = None,
+        good_enough: float = 0.0,
     ) -> None:
+        self.good_enough = good_enough
         least = working_set_bytes(problem)
         super().__init__(
             problem, machine, seconds, least_bytes=least, most_swapped_bytes=most_swapped_bytes, account=account
@@ -132,16 +140,21 @@ class Search(Descent):
     def fewest_moved(self, good: Good) -> Candidate | None:
         """The fewest moves of a fixed order that are enough, found by bisection: a rough plan at a low price.
 
-        Moves that free the most byte-seconds for their price come first; tight ones are tried last. None where not even all of
-        them are enough.
+        The first of `moves.orders`; where it is not enough its moves are made tight. Where that plan is not settled, it is compared
+        with those of the other orders. None where nothing is enough.
         """
-        worth = {b: moves.worth(self.problem, b, self.machine) for b in range(len(self.problem.buffers))}
-        order = sorted((b for b in worth if worth[b] > 0), key=lambda b: -worth[b])
-        for tight in (False, True):
-            found = self._bisected([(b, moves.first_choice(self.problem.buffers[b], tight)) for b in order], good)
-            if found is not None:
-                return found
-        return None
+        first, *others = moves.orders(self.problem, self.machine)
+        found = self._bisected(first, good)
+        if found is None:
+            found = self._bisected([(b, moves.tighter(choice)) for b, choice in first], good)
+        if found is None or not self.settled(found):
+            rough = [found, *(self._bisected(order, good) for order in others)]
+            found = min((plan for plan in rough if plan is not None), key=cost, default=None)
+        return found
+
+    def settled(self, found: Candidate) -> bool:
+        """Whether a plan costs so little more than the unplanned step that no search is worth its time (EFFORT-5)."""
+        return found.schedule.cost_seconds <= (1 + self.good_enough) * self.step_seconds
 
     def _bisected(self, order: list[tuple[int, Choice]], good: Good) -> Candidate | None:
         """The shortest good prefix of `order`, if longer ones are good, too."""
@@ -206,7 +219,7 @@ class Search(Descent):
                 for other in (
                     moves.others(self.problem, here.schedule, b, choice) if here.choices.get(b, KEEP) == choice else ()
                 ):
-                    if self.evaluations > last or self.late:
+                    if self.evaluations > last or self.late or self.settled(here):
                         return here
                     better = self._exchanged(here, b, other, budget_bytes, good)
                     if better is not None:

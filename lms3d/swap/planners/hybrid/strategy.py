@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lms3d.errors import DoesNotFit
-from lms3d.swap import edit, tuning
+from lms3d.swap import edit, effort, tuning
 from lms3d.swap.plan import Plan
 from lms3d.swap.planners import PLANNERS, Outcome, Planner
 from lms3d.swap.planners.hybrid import emit, figures, ladder, local_search, search
@@ -57,26 +57,40 @@ def _rival(study: Study) -> Plan | None:
 def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> search.Solution | None:
     """What fits in the limit; None at once where the largest op alone does not. Where little effort fails, all is spent."""
     request, problem = study.request, study.problem
-    limit, pool, effort = request.limit_bytes, request.settings.pool, request.effort_seconds
+    limit, pool, granted = request.limit_bytes, request.settings.pool, request.effort_seconds
     if ladder.applies(problem):
-        found = ladder.solve(study.ladder, limit, pool=pool, seconds=effort, lowest=lambda: study.lowest)
+        found = ladder.solve(study.ladder, limit, pool=pool, seconds=granted, lowest=lambda: study.lowest)
         return found if found.fits else None
     if search.usable_bytes(problem, limit, pool) < search.working_set_bytes(problem):
         return None
-    for seconds in (None,) if effort is None else (effort - study.account.seconds, None):
-        solution = local_search.solve(
-            problem,
-            limit,
-            request.machine,
-            pool=pool,
-            seconds=seconds,
-            most_swapped_bytes=most_swapped_bytes,
-            lowest=lambda: study.lowest,
-            account=study.account,
-        )
-        if solution.fits:
-            return solution
+    for seconds in (None,) if granted is None else (granted - study.account.seconds, None):
+        found = _searched(study, seconds, most_swapped_bytes)
+        if found.fits:
+            return found if seconds is None else _searched_on(study, found, most_swapped_bytes)
     return None
+
+
+def _searched(study: Study, seconds: float | None, most_swapped_bytes: int | None) -> search.Solution:
+    request = study.request
+    return local_search.solve(
+        study.problem,
+        request.limit_bytes,
+        request.machine,
+        pool=request.settings.pool,
+        seconds=seconds,
+        most_swapped_bytes=most_swapped_bytes,
+        lowest=lambda: study.lowest,
+        account=study.account,
+    )
+
+
+def _searched_on(study: Study, found: search.Solution, most_swapped_bytes: int | None) -> search.Solution:
+    """A solution, or a cheaper one where so much is at stake that a further search is worth more than all before (EFFORT-4)."""
+    seconds = effort.at_stake(study.request.run_seconds, found.lost_share)
+    if seconds <= study.account.seconds:
+        return found
+    further = _searched(study, seconds, most_swapped_bytes)
+    return min((one for one in (found, further) if one.fits), key=lambda one: one.schedule.cost_seconds)
 
 
 def _simulated_peak(study: Study, plan: Plan) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lms3d import LMS
-from lms3d.swap import plan_cache, planning, tuning
+from lms3d.swap import effort, plan_cache, planning, tuning
 from lms3d.swap.cost import Machine
 from lms3d.swap.effort import Run
 from lms3d.swap.planners.hybrid import local_search, search
@@ -52,6 +52,20 @@ def test_what_was_spent_is_not_granted_again():
     assert Run(1000, 7.0).granted(0.3) == tuning.SMALLEST_SECONDS  # there has to be a plan
 
 
+@pytest.mark.parametrize(("steps", "step_seconds", "seconds"), [
+    (None, 1.0, 0.0), (29, 1.0, 0.0),  # 10 % of that are less than the least effort
+    (40, 1.0, 24.0), (47, 1.0, 24.0), (48, 1.0, 48.0),
+])  # fmt: skip
+def test_runs_of_nearly_the_same_length_have_as_much_at_stake(steps, step_seconds, seconds):
+    assert Run(steps).seconds(step_seconds) == seconds
+
+
+def test_a_tenth_of_what_a_run_loses_is_at_stake():
+    assert effort.at_stake(1000.0, 0.5) == 50.0
+    assert effort.at_stake(1e6, 0.5) == tuning.MOST_SECONDS
+    assert effort.at_stake(0.0, 0.5) == 0.0
+
+
 # -- what planning costs
 
 
@@ -73,11 +87,38 @@ def test_a_rough_plan_moves_as_few_as_are_enough_and_takes_few_looks():
     budget = searching.build({})[1].peak_bytes // 2
     before = searching.evaluations
     choices, schedule = searching.fewest_moved(lambda found: found[1].peak_bytes <= budget)
-    assert searching.evaluations - before <= 2 * (1 + len(problem.buffers).bit_length())
+    orders = 2 + len(tuning.CHEAP_SHARES)
+    assert searching.evaluations - before <= orders * (1 + len(problem.buffers).bit_length())
     assert schedule.peak_bytes <= budget
     last = max(choices, key=lambda b: problem.buffers[b].defined)
     assert searching.build({b: c for b, c in choices.items() if b != last})[1].peak_bytes > budget
     assert searching.fewest_moved(lambda found: False) is None
+
+
+def test_where_the_plan_found_stalls_the_search_goes_on():
+    """Over a slow link; beside a fast one nothing is lost, and the same run grants no more."""
+    short = half(DEEP).request(DEEP, MACHINE, effort_seconds=tuning.SMALLEST_SECONDS, with_floor=False)
+    found = {}
+    for bytes_per_second in (2e7, 1e13):
+        machine = replace(
+            MACHINE, swap_out_bytes_per_second=bytes_per_second, swap_in_bytes_per_second=bytes_per_second
+        )
+        asked = replace(short, machine=machine)
+        found[bytes_per_second] = [make_plan(question)[1] for question in (asked, replace(asked, run_seconds=96.0))]
+    (once, on), (settled, as_settled) = found.values()
+    assert once.effort_seconds < 1.25 * tuning.SMALLEST_SECONDS
+    assert 2 * tuning.SMALLEST_SECONDS < on.effort_seconds < tuning.MOST_SECONDS
+    assert on.predicted_step_seconds < once.predicted_step_seconds
+    assert as_settled.evaluations == settled.evaluations
+
+
+def test_where_nothing_stalls_the_search_ends_early():
+    """A plan within `SETTLED` of the unplanned step is taken, whatever else a run grants."""
+    machine = replace(MACHINE, swap_out_bytes_per_second=1e13, swap_in_bytes_per_second=1e13)
+    asked = half(DEEP).request(DEEP, machine, effort_seconds=tuning.LEAST_SECONDS, with_floor=False)
+    _, report = make_plan(asked)
+    assert report.predicted_step_seconds <= (1 + tuning.SETTLED) * report.unedited_step_seconds
+    assert report.effort_seconds < 0.5
 
 
 def test_the_clock_decides_nothing(monkeypatch):

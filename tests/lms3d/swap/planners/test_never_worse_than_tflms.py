@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lms3d.errors import DoesNotFit
-from lms3d.swap import edit
+from lms3d.swap import edit, tuning
 from lms3d.swap.cost import Machine
 from lms3d.swap.ir import METADATA_TYPES, StepGraph
 from lms3d.swap.plan import Plan
@@ -153,3 +153,42 @@ def test_a_step_that_fits_in_its_traced_order_is_only_held_to_it(returned):
     limit = int(simulate(graph, SECONDS).peak_bytes * 1.07)
     assert planned("tflms", graph, limit, SECONDS).empty
     assert planned("hybrid", graph, limit, SECONDS).swapped_out_bytes == 0
+
+
+def unfused(depth: int, chain: int) -> StepGraph:
+    """As `training`, with a chain of cheap ops behind each convolution whose gradients read all of them."""
+    ops, before = [placeholder(mib=4)], "x"
+    for i in range(depth):
+        ops.append(op(f"c{i}", before, mib=4, flops=8 * MIB))
+        before = f"c{i}"
+        for k in range(chain):
+            ops.append(op(f"e{i}-{k}", before, mib=4, type="Mul"))
+            before = f"e{i}-{k}"
+    gradient = before
+    for i in reversed(range(depth)):
+        for k in reversed(range(chain)):
+            source = f"e{i}-{k - 1}" if k else f"c{i}"
+            ops.append(op(f"ge{i}-{k}", gradient, source, mib=4, type="Mul"))
+            gradient = f"ge{i}-{k}"
+        source = f"e{i - 1}-{chain - 1}" if i else "x"
+        ops.append(op(f"gw{i}", gradient, source, mib=0.01, type="Conv3DBackpropFilterV2", flops=8 * MIB))
+        ops.append(op(f"gc{i}", gradient, mib=4, type="Conv3DBackpropInputV2", flops=8 * MIB))
+        gradient = f"gc{i}"
+    return step(*ops, returned=[f"gw{i}" for i in range(depth)], resident_mib=3)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.6])
+def test_over_a_slow_link_a_large_step_is_faster_than_tflms_even_with_little_effort(share):
+    """TFLMS moves what is far cheaper computed again, in chains of which no single op frees anything."""
+    graph = unfused(40, 5)
+    machine = replace(FAST, swap_out_bytes_per_second=2e8, swap_in_bytes_per_second=2e8, bytes_per_second=1e11)
+    assert len(graph.ops) > tuning.COMPARED_OPS
+    asked = Settings(limit_bytes=int(simulate(graph, machine).peak_bytes * share), pool="single")
+    seconds = {}
+    for method in ("hybrid", "tflms"):
+        request = asked.request(graph, machine, effort_seconds=0.75, with_floor=False).under(planner=method)
+        plan, report = make_plan(request)
+        assert report.predicted_peak_bytes <= asked.limit_bytes
+        seconds[method] = simulate(edit.apply(graph, plan), machine).seconds / simulate(graph, machine).seconds
+    assert seconds["hybrid"] <= 2
+    assert seconds["tflms"] >= 1.5 * seconds["hybrid"]
