@@ -30,6 +30,7 @@ from filelock import FileLock, Timeout
 from data.errors import ADVICE, DataError
 
 DEEPEST_JSON = 100
+_STRING = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?'  # its brackets do not nest
 
 Progress = Callable[[int, int, str], None]
 """progress(done, total, what): called by long work; entry points draw a bar with it."""
@@ -277,7 +278,7 @@ def parse_json(text: str | bytes) -> Any:
     """
     content = text.decode("utf-8") if isinstance(text, bytes) else text
     depth = 0
-    for bracket in re.findall(r"[\[\]{}]", content):
+    for bracket in re.findall(r"[\[\]{}]", re.sub(_STRING, "", content)):
         depth += 1 if bracket in "[{" else -1
         if depth > DEEPEST_JSON:
             raise ValueError(f"nested deeper than {DEEPEST_JSON} levels")

@@ -8,6 +8,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 DEEPEST = 100
+_STRING = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?'  # its brackets do not nest
 
 
 def parse(text: str | bytes) -> Any:
@@ -15,7 +16,7 @@ def parse(text: str | bytes) -> Any:
     in C, and where a library has raised the limit of recursion a text of brackets ends the process."""
     content = text.decode("utf-8") if isinstance(text, bytes) else text
     depth = 0
-    for bracket in re.findall(r"[\[\]{}]", content):
+    for bracket in re.findall(r"[\[\]{}]", re.sub(_STRING, "", content)):
         depth += 1 if bracket in "[{" else -1
         if depth > DEEPEST:
             raise ValueError(f"nested deeper than {DEEPEST} levels")

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import multiprocessing
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 
 from data import files
 from data.errors import DataError
+from lms3d import json_values
 from tests.power_cut import PowerCut
 
 
@@ -190,6 +192,14 @@ def test_json_of_somebody_else_may_not_be_deep():
     for text in ("[" * 100_000, '{"a":' * 100_000):
         with pytest.raises(ValueError, match="nested deeper than 100 levels"):
             files.parse_json(text)
+
+
+@pytest.mark.parametrize("parse", [files.parse_json, json_values.parse])
+def test_brackets_in_names_do_not_nest(parse):
+    names = ['a "[" of the left', "{" * 5, "]" * 300]
+    assert parse(json.dumps(names * 200)) == names * 200
+    with pytest.raises(ValueError, match="nested deeper than 100 levels"):
+        parse("[" + json.dumps("]" * 300) + ", " + "[" * 101)
 
 
 KILLED = """
