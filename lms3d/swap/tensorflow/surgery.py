@@ -58,9 +58,9 @@ class RewrittenFunction(concrete_function.ConcreteFunction):
     def _swapping(self) -> Iterator[None]:
         """A call through a tier that moves data itself. StorageError where it may have read other bytes than it wrote."""
         with self.one_at_a_time:
-            self.needed.begin()
+            begun = self.needed.begin()
             yield
-            self.needed.check()
+            self.needed.check(begun)
 
 
 def make_function(function: tf.types.experimental.ConcreteFunction) -> RewrittenFunction:

@@ -81,11 +81,15 @@ class Tier:
         """
         return {}
 
-    def begin(self) -> None:
-        """Before a step, and before its function runs: earlier failures do not explain what fails now."""
+    def begin(self) -> int:
+        """Before a step, and before its function runs: earlier failures do not explain what fails now. For `check`."""
+        return 0
 
-    def check(self) -> None:
-        """After a function: StorageError where the tier may have handed out bytes that it failed to keep."""
+    def check(self, begun: int) -> None:
+        """After a function: StorageError where the tier may have handed out bytes that it failed to keep.
+
+        begun: what `begin` returned before this very function; others may run at the same time, in threads of their own.
+        """
 
     def discard(self, graph: tf.Graph) -> None:
         """Give back the space of a graph that will not run again."""

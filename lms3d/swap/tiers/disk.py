@@ -70,7 +70,6 @@ class DiskTier(Tier):
         # Graph -> swap-out -> number of its file.
         self._files: weakref.WeakKeyDictionary[tf.Graph, dict[str, int]] = weakref.WeakKeyDictionary()
         self._swap_files: dict[int, SwapFile] = {}
-        self._pages_read = 0  # when the step began
         self._pages_go = False  # MAPPED-2: pages were dropped, in this step or the one before
         self._fetched = False
         # At the end of the process, too.
@@ -168,13 +167,14 @@ class DiskTier(Tier):
         in_bytes, in_seconds = self._in.take()
         return dict(zip(COUNTERS, (out_bytes, in_bytes, out_seconds, in_seconds), strict=True))
 
-    def begin(self) -> None:
-        self.error, self._pages_read, self._fetched = None, _pages_read(), False
+    def begin(self) -> int:
+        self.error = None
+        return _pages_read()
 
-    def check(self) -> None:
+    def check(self, begun: int) -> None:
         """FILE-3: after a function that waited for a page. MAPPED-2 for the next one."""
-        waited = _pages_read() != self._pages_read
-        self._pages_go = waited or self._fetched
+        waited = _pages_read() != begun
+        self._pages_go, self._fetched = waited or self._fetched, False
         if not waited:
             return
         try:

@@ -226,6 +226,21 @@ def test_so_does_a_function_that_was_rewritten(tmp_path, monkeypatch):
     tier.close()
 
 
+def test_a_function_that_begins_meanwhile_hides_nothing(tmp_path, monkeypatch):
+    """Two functions of one tier in two threads: what the first has waited for is not forgotten when the second begins."""
+    tier = DiskTier(tmp_path)
+    made = by_tflms(chain, tier, mapped=True)
+    made.function(batch())
+    monkeypatch.setattr(swap_file._LIBC, "msync", fails(errno.ENOSPC))
+    faults = iter([7, 9, 9, 9])
+    monkeypatch.setattr(disk, "_pages_read", lambda: next(faults))
+    first, second = tier.begin(), tier.begin()
+    tier.check(second)
+    with pytest.raises(StorageError, match=r"swap folder .*No space left .* while writing back"):
+        tier.check(first)
+    tier.close()
+
+
 # -- where no disk can be made to fail -------------------------------------------------------------------------------
 
 
