@@ -4,6 +4,7 @@ are slow, and that they come first; and the user's caches are left alone; and a 
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -17,6 +18,9 @@ import lms3d  # noqa: F401  before TensorFlow, whose kernels it chooses
 from data import pseudonyms
 from tests.browser import found as found_browser
 from tests.fork_server import Commands
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited, where a shell started the tests in its background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
