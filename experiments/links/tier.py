@@ -104,21 +104,21 @@ class LinkTier(Tier):
             self.total[name] = self.total.get(name, 0.0) + value
         return counters
 
-    def begin(self) -> None:
+    def begin(self) -> int:
         """After a function that failed: its transfers end, and nobody takes their tokens for new ones."""
-        if self._submitted == self._settled:
-            return
-        for channel in (self._out, self._back):
-            channel.wait()
-        for end in itertools.chain.from_iterable(known.values() for known in self._ends.values()):
-            end.silence()
-        self._settled = self._submitted
+        if self._submitted != self._settled:
+            for channel in (self._out, self._back):
+                channel.wait()
+            for end in itertools.chain.from_iterable(known.values() for known in self._ends.values()):
+                end.silence()
+            self._settled = self._submitted
+        return 0
 
     @property
     def _submitted(self) -> int:
         return self._out.submitted + self._back.submitted
 
-    def check(self) -> None:
+    def check(self, begun: int) -> None:
         self._settled = self._submitted
         for channel in (self._out, self._back):
             if channel.error is not None:
