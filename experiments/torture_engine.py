@@ -147,7 +147,9 @@ def table(results: Sequence[Result]) -> list[str]:
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.torture_engine", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--cases", type=cli.whole(1), default=10000, help="cases in all (default: 10000)")
-    parser.add_argument("--kind", choices=list(KINDS), action="append", help="only these; may be given several times")
+    parser.add_argument(
+        "--kind", choices=list(KINDS), action="append", default=[], help="only these; may be given several times"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the first batch of each kind (default: 0)")
     parser.add_argument(
         "--output",

@@ -38,6 +38,12 @@ def test_it_goes_on_where_it_was_stopped(tmp_path, quick, capsys):
     assert rows[-1].split() == ["limits", "110", "11", "0", "22"]
 
 
+def test_of_all_kinds_their_share(tmp_path, quick):
+    ran, _ = quick
+    assert torture_engine.main(["--cases", "100", "--output", str(tmp_path)]) == 0
+    assert {name for name, _ in ran} == {*torture_engine.KINDS}
+
+
 def test_a_failure_is_kept_and_told_again(tmp_path, quick, capsys):
     ran, failing = quick
     failing.add(("slabs", 7))
