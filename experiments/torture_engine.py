@@ -82,7 +82,7 @@ def _apart(name: str, number: int) -> Result:
 def _in_process(name: str, number: int, hash_seed: str) -> Result:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
-    os.environ["PYTHONHASHSEED"] = hash_seed
+    os.environ |= {"PYTHONHASHSEED": hash_seed, "TF_CPP_MIN_LOG_LEVEL": "3"}  # read when the process starts
     process = context.Process(target=_send, args=(there, name, number))
     process.start()
     there.close()
@@ -100,7 +100,6 @@ def _in_process(name: str, number: int, hash_seed: str) -> Result:
 
 
 def _send(there: Connection, name: str, number: int) -> None:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     there.send(batches.run(name, number))
 
 
