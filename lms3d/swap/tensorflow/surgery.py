@@ -279,10 +279,13 @@ def keep(op: tf.Operation) -> None:
 
 
 def _execution_options() -> config_pb2.ConfigProto:
-    """Turns off graph optimisers that would undo a rewrite: they remove identities, merge recomputed ops, move ops."""
+    """Turns off graph optimisers that would undo a rewrite: they remove identities, merge recomputed ops, move ops. And the folding
+    of constants, which multiplies these first, c·(x·(d·y)) as x·((c·d)·y), unless a plan's node lies between.
+    """
     rewriting = rewriter_config_pb2.RewriterConfig(
         dependency_optimization=_OFF,
         arithmetic_optimization=_OFF,
+        constant_folding=_OFF,
         common_subgraph_elimination=_OFF,
         memory_optimization=rewriter_config_pb2.RewriterConfig.NO_MEM_OPT,
         scoped_allocator_optimization=_OFF,

@@ -1,7 +1,8 @@
 """Real networks: losses, weights and predictions are bit-identical with and without LMS.
 
-"Without" is LMS(enabled=False). Stock `fit` runs under TensorFlow's own graph optimisers, of which the arithmetic one and
-the elimination of common subgraphs reorder sums: they change the last bits, so LMS switches them off with or without a plan.
+"Without" is LMS(enabled=False). Stock `fit` runs under TensorFlow's own graph optimisers, of which the arithmetic one,
+the folding of constants and the elimination of common subgraphs reorder sums and products: they change the last bits, so LMS
+switches them off with or without a plan.
 """
 
 from __future__ import annotations
