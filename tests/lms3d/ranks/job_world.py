@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -190,6 +191,7 @@ def main() -> None:
         import tensorflow as tf
 
         threads = tf.config.threading.get_intra_op_parallelism_threads()
+        noted["frozen"] = gc.get_freeze_count()
         ranks.note(world, **noted, world=[world.rank, world.size, world.local_rank, world.local_size], threads=threads)
         for check in (compute, gradients, graph, overflow, out_of_memory):
             check(world, lambda **found: ranks.note(world, **found))

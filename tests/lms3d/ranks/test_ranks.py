@@ -20,6 +20,10 @@ def test_the_world(found):
     assert [rank["limit"] for rank in found] == [400 << 20] * 2
 
 
+def test_what_tensorflow_is_made_of_is_kept_from_the_garbage_collector(found):
+    assert all(rank["frozen"] > 100_000 for rank in found)
+
+
 def test_a_value_of_rank_0_reaches_all_and_is_made_once(found):
     assert [rank["value"] for rank in found] == [[0, 200_000, 1], [0, 200_000, 0]]
     assert [rank["late_value"] for rank in found] == [0, 0]
