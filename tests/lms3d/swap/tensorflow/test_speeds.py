@@ -3,10 +3,13 @@
 import fcntl
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from lms3d.swap.tensorflow import speeds
+from lms3d.swap.tiers.base import TierSpeed
+from lms3d.swap.tiers.disk import DiskTier
 
 
 @pytest.fixture
@@ -30,6 +33,18 @@ def test_speeds_are_measured_once(store, measured):
     first = speeds.machine("CPU:0", "host", None)
     assert speeds.machine("CPU:0", "host", None) == first
     assert measured == ["CPU:0"]
+
+
+def test_a_disk_is_measured_once_whatever_folder_is_used(store, monkeypatch, tmp_path):
+    found: list[Path | None] = []
+    monkeypatch.setattr(
+        DiskTier, "speed", lambda device, folder: found.append(folder) or TierSpeed(swap_out_bytes_per_second=1e9)
+    )
+    first = speeds.machine("CPU:0", "disk", tmp_path / "one")
+    assert speeds.machine("CPU:0", "disk", tmp_path / "two") == first
+    assert found == [tmp_path / "one"]
+    speeds.machine("CPU:0", "disk", Path("/proc"))
+    assert found == [tmp_path / "one", Path("/proc")]
 
 
 WRONG = {
