@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from lms3d.swap.cost import Machine
 from lms3d.swap.tensorflow import speeds
 from lms3d.swap.tiers.base import TierSpeed
 from lms3d.swap.tiers.disk import DiskTier
+from lms3d.swap.tiers.host import HostTier
 
 
 @pytest.fixture
@@ -18,12 +20,18 @@ def store(tmp_path, monkeypatch):
     return tmp_path / "machine.json"
 
 
+@pytest.fixture(scope="module")
+def here() -> Machine:
+    """A real measurement."""
+    return speeds._measure("CPU:0", HostTier.speed("CPU:0", None))
+
+
 @pytest.fixture
-def measured(store, monkeypatch) -> list[str]:
-    """Grows with each measurement."""
+def measured(store, here, monkeypatch) -> list[str]:
+    """Grows with each measurement; all find the same."""
     found: list[str] = []
-    real = speeds._measure
-    monkeypatch.setattr(speeds, "_measure", lambda device, tier: found.append(device) or real(device, tier))
+    monkeypatch.setattr(HostTier, "speed", lambda device, folder: TierSpeed())
+    monkeypatch.setattr(speeds, "_measure", lambda device, tier: found.append(device) or here)
     speeds.machine("CPU:0", "host", None)
     assert found == ["CPU:0"]
     return found
