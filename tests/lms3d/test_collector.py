@@ -49,6 +49,10 @@ def test_later_ones_and_a_collector_that_is_off_are_left_alone(monkeypatch, froz
     assert not frozen
 
 
+def test_the_tests_are_imported_so():
+    assert gc.get_freeze_count() > 10_000
+
+
 def test_a_command_starts_tensorflow_so():
     code = "import gc; from lms3d.device import startup; startup.start_tensorflow(); print(gc.get_freeze_count() > 100_000)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
