@@ -192,6 +192,8 @@ def _watched(fit: Callable[[Any, list[Any]], Any], every: int, folder: Path) -> 
                 self.seconds.clear()
 
     keras.utils.set_random_seed(1)
+    gc.collect()
+    gc.freeze()  # the collection before each sample need not look at all that TensorFlow and Keras are made of
     inputs = y = keras.Input((None, _WIDTH))
     for _ in range(_LAYERS):
         y = keras.layers.Dense(_WIDTH, activation="tanh")(y)

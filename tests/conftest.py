@@ -1,6 +1,7 @@
 """What all tests share: hypothesis draws the same examples each time in continuous integration, elsewhere new ones; which tests
 are slow, and that they come first; and the user's caches are left alone; and a place to measure memory in."""
 
+import gc
 import multiprocessing
 import os
 import shutil
@@ -43,7 +44,7 @@ SLOW = {
     "experiments/test_scaling_ranks.py": 150,
     "lms3d/swap/planners/test_every_limit.py": 100,
     "data/phantoms/test_brains.py::test_the_same_seed": 50,
-    "lms3d/ranks/test_ranks.py": 50,
+    "lms3d/ranks/test_ranks.py": 30,
     "lms3d/swap/test_chexnet_lms.py": 100,
     "lms3d/swap/test_memory_saved.py": 30,
     "experiments/test_lms_overhead.py::test_a_real_child": 12,
@@ -91,7 +92,7 @@ SLOW = {
     "experiments/test_links.py": 12,
     "experiments/test_emulated_links.py": 20,
     "experiments/test_gpu_case_study.py::test_rehearsal": 230,
-    "experiments/test_torture_soak.py": 200,
+    "experiments/test_torture_soak.py": 40,
     "experiments/test_torture_inputs.py": 25,
     "experiments/test_torture_engine.py": 30,
     "lms3d/keras_step/test_long_runs.py": 25,
@@ -107,6 +108,18 @@ SLOW = {
 }
 """What takes more than three seconds, in seconds on one of two busy cores, about: folders, files and single tests, as the begin of
 their names within tests/. The marker `slow` says it of others."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Imports all tests, and with them TensorFlow and Keras, without collecting garbage. What they are made of stays, and later
+    collections leave it out: one would else take a quarter of a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest itself looks at the marks
@@ -125,6 +138,15 @@ def file_seconds(test: str) -> int:
     file = test.removeprefix("tests/").split("::")[0]
     known = [seconds for name, seconds in SLOW.items() if name.split("::")[0] == file]
     return sum(known) or sum(seconds for name, seconds in SLOW.items() if file.startswith(name))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_collected_twice() -> Iterator[None]:
+    """What a module leaves for good, such as the graphs that TensorFlow holds, is left out of later collections, too. In a worker
+    that has run for half an hour one would else take seconds."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -218,7 +218,9 @@ def take(streams: Sequence[int], environment: Mapping[str, str]) -> None:
 def serve(control: socket.socket) -> None:
     """Forks until the tests close their end. In a fork it returns, or raises what the command has raised."""
     before = dict(os.environ)
+    gc.disable()  # what is imported stays
     _import_all()
+    gc.enable()
     paths = sys.path[1 + len(os.environ.get("PYTHONPATH", "").split(":")) * ("PYTHONPATH" in os.environ) :]
     require_one_thread()
     gc.freeze()  # else each fork would copy the pages of all objects when it collects

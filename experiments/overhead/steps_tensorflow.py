@@ -10,9 +10,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import keras
+from lms3d import collector
+
+with collector.kept_from_imports():
+    import keras
+    import tensorflow as tf
+
 import numpy as np
-import tensorflow as tf
 
 from data import stream
 from experiments.links.counters import STEP_SECONDS

@@ -143,6 +143,12 @@ def file_system(folder: Path, table: Path = Path("/proc/mounts")) -> str:
     return kinds[max(kinds, key=len)] if kinds else ""
 
 
+def mount_point(folder: Path) -> Path:
+    """Where the file system of `folder`, which need not exist yet, is mounted."""
+    whole = folder.resolve()
+    return next(place for place in (whole, *whole.parents) if os.path.ismount(place))
+
+
 def mpirun() -> str | None:
     """First line of `mpirun --version`; None without mpirun."""
     if shutil.which("mpirun") is None:

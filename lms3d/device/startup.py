@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
+from lms3d import collector
 from lms3d.console import quiet_native_log
 from lms3d.errors import InputError
 from lms3d.ranks.world import World
@@ -43,7 +44,8 @@ def start_tensorflow(
 def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: bool) -> None:
     """Imports TensorFlow, configures it, and lets it create its devices."""
     with quiet_native_log():
-        import tensorflow as tf
+        with collector.kept_from_imports():
+            import tensorflow as tf
 
         from lms3d.device.memory import limit_memory, share_host
 

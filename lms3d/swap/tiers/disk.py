@@ -36,6 +36,7 @@ from typing import TypeVar
 import numpy as np
 import tensorflow as tf
 
+from lms3d.device import machine
 from lms3d.errors import InputError, StorageError
 from lms3d.swap.tensorflow import marks, surgery
 from lms3d.swap.tiers import in_place
@@ -204,7 +205,8 @@ class DiskTier(Tier):
 
     @classmethod
     def place(cls, directory: Path | None) -> str:
-        return f"{platform.node()} {swap_parent(directory).resolve()}"  # many machines may share a home
+        """The machine, since many may share a home, and the file system: a folder is as fast as the one of the run before."""
+        return f"{platform.node()} {machine.mount_point(swap_parent(directory))}"
 
     @classmethod
     def speed(cls, device: str, directory: Path | None) -> TierSpeed:

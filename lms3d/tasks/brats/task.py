@@ -192,10 +192,9 @@ def _segment(run_dir: Path, options: TrainConfig, model: keras.Model, material: 
     from data.brats import normalise
     from lms3d.tasks import inference
     from lms3d.tasks.brats import segment
-    from lms3d.training.callbacks.best_weights import without_training
+    from lms3d.training.callbacks import best_weights
 
-    if (run_dir / "best.keras").exists():
-        without_training(model).load_weights(run_dir / "best.keras")
+    best_weights.put_back(run_dir, model)
     with inference.rewriter(options, wanted=None, limit=options.memory_limit) as lms:
         predict = inference.predictor(model, options.sample_shape(), lms=lms)
         image = normalise.image(material.normalisation, material.cache, case_id)

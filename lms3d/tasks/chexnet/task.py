@@ -133,10 +133,9 @@ class ChestXRays(Task):
     ) -> None:
         """auroc.csv and auroc.md (beside the published areas), figures/roc.png and auroc.png: of the test patients."""
         from lms3d.tasks.chexnet.evaluate import write_areas
-        from lms3d.training.callbacks.best_weights import without_training
+        from lms3d.training.callbacks import best_weights
 
-        if (run_dir / "best.keras").exists():
-            without_training(model).load_weights(run_dir / "best.keras")
+        best_weights.put_back(run_dir, model)
         part = material.index.parts["test"]
         scores = write_areas(
             run_dir, run_dir / "figures", part.labels, _probabilities(model, part, options.batch_size), part.patients,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,22 @@ class BestWeights(TrainingCallback):
 def path_in(run_dir: Path) -> Path:
     """Where the best weights of a run lie."""
     return run_dir / "best.keras"
+
+
+def put_back(run_dir: Path, model: keras.Model) -> None:
+    """Loads them into the model that was trained; leaves it as it is where there are none.
+
+    From a file of their own: within an archive each step back begins anew at the member's first byte, which makes 1.4 s of
+    processor time out of 0.4 s (the 8 million weights of isensee2017, Python 3.11, `time.process_time` around `load_weights`).
+    """
+    path, model = path_in(run_dir), without_training(model)
+    if not path.exists():
+        return
+    try:
+        with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path) as archive:
+            model.load_weights(archive.extract("model.weights.h5", folder))
+    except OSError:  # such as no room for that file
+        model.load_weights(path)
 
 
 def older_in(run_dir: Path) -> Path:

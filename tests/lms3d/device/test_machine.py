@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from lms3d.device import machine
@@ -59,6 +61,13 @@ def test_the_innermost_mount_tells_the_file_system(tmp_path):
     assert machine.file_system(tmp_path / "ramble", table) == "nfs4"
     assert machine.file_system(tmp_path.parent, table) == "overlay"
     assert machine.file_system(tmp_path, tmp_path / "absent") == ""
+
+
+def test_folders_of_a_file_system_have_one_mount_point(tmp_path):
+    assert machine.mount_point(Path("/proc/self/task")) == Path("/proc")
+    assert machine.mount_point(tmp_path / "not" / "made") == machine.mount_point(tmp_path)
+    (tmp_path / "link").symlink_to("/proc/sys")
+    assert machine.mount_point(tmp_path / "link") == Path("/proc")
 
 
 def test_mpirun_tells_its_make(tmp_path, monkeypatch):

@@ -3,10 +3,15 @@
 import fcntl
 import json
 import math
+from pathlib import Path
 
 import pytest
 
+from lms3d.swap.cost import Machine
 from lms3d.swap.tensorflow import speeds
+from lms3d.swap.tiers.base import TierSpeed
+from lms3d.swap.tiers.disk import DiskTier
+from lms3d.swap.tiers.host import HostTier
 
 
 @pytest.fixture
@@ -15,12 +20,18 @@ def store(tmp_path, monkeypatch):
     return tmp_path / "machine.json"
 
 
+@pytest.fixture(scope="module")
+def here() -> Machine:
+    """A real measurement."""
+    return speeds._measure("CPU:0", HostTier.speed("CPU:0", None))
+
+
 @pytest.fixture
-def measured(store, monkeypatch) -> list[str]:
-    """Grows with each measurement."""
+def measured(store, here, monkeypatch) -> list[str]:
+    """Grows with each measurement; all find the same."""
     found: list[str] = []
-    real = speeds._measure
-    monkeypatch.setattr(speeds, "_measure", lambda device, tier: found.append(device) or real(device, tier))
+    monkeypatch.setattr(HostTier, "speed", lambda device, folder: TierSpeed())
+    monkeypatch.setattr(speeds, "_measure", lambda device, tier: found.append(device) or here)
     speeds.machine("CPU:0", "host", None)
     assert found == ["CPU:0"]
     return found
@@ -30,6 +41,18 @@ def test_speeds_are_measured_once(store, measured):
     first = speeds.machine("CPU:0", "host", None)
     assert speeds.machine("CPU:0", "host", None) == first
     assert measured == ["CPU:0"]
+
+
+def test_a_disk_is_measured_once_whatever_folder_is_used(store, monkeypatch, tmp_path):
+    found: list[Path | None] = []
+    monkeypatch.setattr(
+        DiskTier, "speed", lambda device, folder: found.append(folder) or TierSpeed(swap_out_bytes_per_second=1e9)
+    )
+    first = speeds.machine("CPU:0", "disk", tmp_path / "one")
+    assert speeds.machine("CPU:0", "disk", tmp_path / "two") == first
+    assert found == [tmp_path / "one"]
+    speeds.machine("CPU:0", "disk", Path("/proc"))
+    assert found == [tmp_path / "one", Path("/proc")]
 
 
 WRONG = {
