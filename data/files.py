@@ -18,6 +18,7 @@ import re
 import secrets
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -31,6 +32,9 @@ from data.errors import ADVICE, DataError
 
 DEEPEST_JSON = 100
 _STRING = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?'  # its brackets do not nest
+
+_PATIENCE_SECONDS = 3.0
+_LONGEST_SECONDS = 60.0
 
 Progress = Callable[[int, int, str], None]
 """progress(done, total, what): called by long work; entry points draw a bar with it."""
@@ -226,19 +230,18 @@ def remove_leftovers(directory: Path) -> None:
 
 @contextmanager
 def lock(directory: Path, progress: Progress | None = None, total: int = 0) -> Iterator[None]:
-    """One process at a time works in `directory`; the others wait here and say so through `progress`.
+    """One process at a time works in `directory`; the others wait here and say so through `progress`, for as long as it takes.
 
-    The kernel drops the lock of a process that dies. DataError where the file system has no such locks: a mere file in their
-    place would outlive a killed process, and everybody would wait for it.
+    Without `progress` the work must be short: who waits says so on stderr after some seconds, and a minute later it is a
+    DataError. The kernel drops the lock of a process that dies. DataError where the file system has no such locks: a mere file
+    in their place would outlive a killed process, and everybody would wait for it.
     """
     guard = FileLock(str(directory.with_name(directory.name + ".lock")), fallback_to_soft=False)
     with reported_writes(directory.parent):
         try:
             guard.acquire(timeout=0)
         except Timeout:
-            if progress:
-                progress(0, total, f"waiting for another process that works in {directory}")
-            guard.acquire()
+            _wait_for(guard, directory, progress, total)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
@@ -250,6 +253,25 @@ def lock(directory: Path, progress: Progress | None = None, total: int = 0) -> I
         yield
     finally:
         guard.release()
+
+
+def _wait_for(guard: FileLock, directory: Path, progress: Progress | None, total: int) -> None:
+    waiting = f"waiting for another process that works in {directory}"
+    if progress:
+        progress(0, total, waiting)
+        guard.acquire()
+        return
+    try:
+        guard.acquire(timeout=_PATIENCE_SECONDS)
+    except Timeout:
+        print(f"{waiting}, for {_LONGEST_SECONDS:.0f} s at most", file=sys.stderr, flush=True)
+        try:
+            guard.acquire(timeout=_LONGEST_SECONDS)
+        except Timeout:
+            raise DataError(
+                f"{guard.lock_file}: found it locked by another process for {_LONGEST_SECONDS:.0f} s; expected that for a moment "
+                f"only; end that process (`fuser {guard.lock_file}` names it) and try again"
+            ) from None
 
 
 def write_json(path: Path, value: Any) -> None:

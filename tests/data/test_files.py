@@ -155,6 +155,42 @@ def test_the_lock_makes_others_wait_and_say_so(tmp_path, record):
     assert other.exitcode == 0
 
 
+@pytest.fixture
+def held(tmp_path):
+    """Another process has the lock of this folder, until the event that is yielded with it is set."""
+    context = multiprocessing.get_context("spawn")
+    ready, release = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path / "x", ready, release))
+    other.start()
+    assert ready.wait(30)
+    yield tmp_path / "x", release
+    release.set()
+    other.join(30)
+
+
+def test_without_progress_who_waits_says_so_on_stderr(held, monkeypatch, capsys):
+    directory, release = held
+    monkeypatch.setattr(files, "_PATIENCE_SECONDS", 0.1)
+    print_to_stderr = print
+
+    def told(*values, **options) -> None:
+        print_to_stderr(*values, **options)
+        release.set()
+
+    monkeypatch.setattr(files, "print", told, raising=False)
+    with files.lock(directory):
+        pass
+    assert capsys.readouterr().err == f"waiting for another process that works in {directory}, for 60 s at most\n"
+
+
+def test_without_progress_nobody_waits_for_ever(held, monkeypatch):
+    directory, _ = held
+    monkeypatch.setattr(files, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(files, "_LONGEST_SECONDS", 0.05)
+    with pytest.raises(DataError, match=r"x.lock: found it locked by another process"), files.lock(directory):
+        pass
+
+
 def test_a_killed_holder_blocks_nobody(tmp_path):
     context = multiprocessing.get_context("spawn")
     ready, release = context.Event(), context.Event()
