@@ -9,11 +9,12 @@ import re
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from data import files
+from data import files, pseudonyms
 from data.errors import DataError
 from lms3d import json_values
 from tests.power_cut import PowerCut
@@ -180,15 +181,34 @@ def test_without_progress_who_waits_says_so_on_stderr(held, monkeypatch, capsys)
     monkeypatch.setattr(files, "print", told, raising=False)
     with files.lock(directory):
         pass
-    assert capsys.readouterr().err == f"waiting for another process that works in {directory}, for 60 s at most\n"
+    assert capsys.readouterr().err == f"waiting for another process that works in {directory}\n"
 
 
-def test_without_progress_nobody_waits_for_ever(held, monkeypatch):
+def test_nobody_waits_for_short_work_for_ever(held, monkeypatch, capsys):
     directory, _ = held
     monkeypatch.setattr(files, "_PATIENCE_SECONDS", 0.05)
-    monkeypatch.setattr(files, "_LONGEST_SECONDS", 0.05)
-    with pytest.raises(DataError, match=r"x.lock: found it locked by another process"), files.lock(directory):
+    with (
+        pytest.raises(DataError, match=r"x.lock: found it locked by another process"),
+        files.lock(directory, longest_seconds=0.05),
+    ):
         pass
+    assert "waiting for another process" in capsys.readouterr().err
+
+
+def test_the_key_of_pseudonyms_is_short_work(monkeypatch, tmp_path):
+    asked = {}
+
+    @contextmanager
+    def lock(path, **options):
+        asked.update(options)
+        yield
+
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
+    monkeypatch.setattr(files, "lock", lock)
+    pseudonyms.forget()
+    pseudonyms.made("a name")
+    pseudonyms.forget()
+    assert 0 < asked["longest_seconds"] < 600
 
 
 def test_a_killed_holder_blocks_nobody(tmp_path):
