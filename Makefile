@@ -67,4 +67,5 @@ torture: horovod
 	@'$(RUN)' -m experiments.torture_inputs --networks --output runs/torture-inputs
 	@'$(RUN)' -m experiments.torture_soak
 	@'$(RUN)' -m experiments.torture_engine $(TORTURE_ENGINE_ARGS)
+	@'$(RUN)' -m tests.faults.ranks
 	@'$(RUN)' -m tests.faults --output runs/faults $(FAULTS_ARGS)

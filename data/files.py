@@ -18,6 +18,7 @@ import re
 import secrets
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -31,6 +32,8 @@ from data.errors import ADVICE, DataError
 
 DEEPEST_JSON = 100
 _STRING = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?'  # its brackets do not nest
+
+_PATIENCE_SECONDS = 3.0
 
 Progress = Callable[[int, int, str], None]
 """progress(done, total, what): called by long work; entry points draw a bar with it."""
@@ -225,8 +228,11 @@ def remove_leftovers(directory: Path) -> None:
 
 
 @contextmanager
-def lock(directory: Path, progress: Progress | None = None, total: int = 0) -> Iterator[None]:
-    """One process at a time works in `directory`; the others wait here and say so through `progress`.
+def lock(
+    directory: Path, progress: Progress | None = None, total: int = 0, *, longest_seconds: float | None = None
+) -> Iterator[None]:
+    """One process at a time works in `directory`; the others wait here and say so: through `progress`, else after some seconds on
+    stderr. longest_seconds: of work that is short; who has waited for so long gets a DataError.
 
     The kernel drops the lock of a process that dies. DataError where the file system has no such locks: a mere file in their
     place would outlive a killed process, and everybody would wait for it.
@@ -236,9 +242,8 @@ def lock(directory: Path, progress: Progress | None = None, total: int = 0) -> I
         try:
             guard.acquire(timeout=0)
         except Timeout:
-            if progress:
-                progress(0, total, f"waiting for another process that works in {directory}")
-            guard.acquire()
+            _say_when_late(guard, directory, progress, total)
+            _wait_for(guard, longest_seconds)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
@@ -250,6 +255,30 @@ def lock(directory: Path, progress: Progress | None = None, total: int = 0) -> I
         yield
     finally:
         guard.release()
+
+
+def _say_when_late(guard: FileLock, directory: Path, progress: Progress | None, total: int) -> None:
+    """Returns with the lock, or when it has been told what this process waits for."""
+    waiting = f"waiting for another process that works in {directory}"
+    if progress:
+        progress(0, total, waiting)
+        return
+    try:
+        guard.acquire(timeout=_PATIENCE_SECONDS)
+    except Timeout:
+        print(waiting, file=sys.stderr, flush=True)
+
+
+def _wait_for(guard: FileLock, longest_seconds: float | None) -> None:
+    if guard.is_locked:
+        return
+    try:
+        guard.acquire(timeout=-1 if longest_seconds is None else longest_seconds)
+    except Timeout:
+        raise DataError(
+            f"{guard.lock_file}: found it locked by another process for {longest_seconds:.0f} s; expected that for a moment only; "
+            f"end that process (`fuser {guard.lock_file}` names it) and try again"
+        ) from None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = "LMS3D_ANONYMOUS"  # processes that this one starts do the same
 _KEY_BYTES, _DIGITS = 32, 10
+_LONGEST_SECONDS = 60.0  # that another process takes to make a key
 _SHORT = 4  # a number of so few digits is replaced only where it is named as a case: it may be any figure
 _WORDS = ("case ", "image ", "patient ", "cases ", "found ", "'", '"', "/", "such as ", ", ")
 _STARTS = re.compile(r"(?<![^\W_])|(?=[\W_])")
@@ -142,7 +143,7 @@ def _key() -> bytes:
     path = files.cache_root() / "pseudonyms.key"
     if not path.is_file():
         files.writable_directory(path.parent)
-        with files.lock(path), files.reported_writes(path.parent):
+        with files.lock(path, longest_seconds=_LONGEST_SECONDS), files.reported_writes(path.parent):
             if not path.is_file():
                 with files.new_file(path) as temporary:
                     temporary.touch(0o600)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import signal
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -145,9 +146,9 @@ def _undisturbed(folder: Path, data: str | None) -> float:
     note = folder / "undisturbed.json"
     if not note.exists():
         shutil.rmtree(folder / "undisturbed", ignore_errors=True)
-        _finish(folder, "undisturbed", data, _TRAINING)  # the first makes caches and measures the machine
+        finish(folder, "undisturbed", data, _TRAINING)  # the first makes caches and measures the machine
         shutil.rmtree(folder / "undisturbed")
-        seconds = _finish(folder, "undisturbed", data, [*_TRAINING, *_SWAPPING])
+        seconds = finish(folder, "undisturbed", data, [*_TRAINING, *_SWAPPING])
         write_json(note, {"seconds": seconds})
     seconds = float(json.loads(note.read_text(encoding="utf-8"))["seconds"])
     print(f"undisturbed: {seconds:.0f} s", flush=True)
@@ -162,33 +163,47 @@ def _struck(folder: Path, strike: Strike, data: str | None) -> Outcome | None:
     if outcome is None:
         return None
     try:
-        _finish(folder, name, data, [*strike.training, "--resume"])
-        same = _same(folder / "undisturbed", folder / name)
+        finish(folder, name, data, [*strike.training, "--resume"])
+        as_before = same(folder / "undisturbed", folder / name)
     except Failed:
-        same = False
-    if same:
+        as_before = False
+    if as_before:
         shutil.rmtree(folder / name)
-    return replace(outcome, same=same)
+    return replace(outcome, same=as_before)
 
 
-def _start(folder: Path, name: str, data: str | None, training: Sequence[str]) -> subprocess.Popen[bytes]:
+def start(
+    folder: Path,
+    name: str,
+    data: str | None,
+    training: Sequence[str],
+    *,
+    within: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """A job of `RANKS` ranks with its run in folder/name, its swap files in folder/swap and all that it says in folder/name.log.
+
+    within: a command that becomes the one that follows it, such as env, for each rank. environment: added to that of this process.
+    """
     launcher = [str(Path(sys.executable).with_name("horovodrun")), "-np", str(RANKS), "--gloo"]
     swap = folder / "swap"
     swap.mkdir(parents=True, exist_ok=True)
     where = ["--output", str(folder / name), "--swap-dir", str(swap), *(["--data", data] if data else [])]
     with _log(folder, name, training).open("w") as log:
-        command = [*launcher, *_COMMAND, *training, *where]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            [*launcher, *within, *_COMMAND, *training, *where], stdin=subprocess.DEVNULL, stdout=log,
+            stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})},
+        )  # fmt: skip
 
 
 def _log(folder: Path, name: str, training: Sequence[str]) -> Path:
     return folder / f"{name}{'-resumed' if '--resume' in training else ''}.log"
 
 
-def _finish(folder: Path, name: str, data: str | None, training: Sequence[str]) -> float:
+def finish(folder: Path, name: str, data: str | None, training: Sequence[str]) -> float:
     """Duration of an undisturbed run in seconds."""
     started = time.monotonic()
-    if code := _start(folder, name, data, training).wait():
+    if code := start(folder, name, data, training).wait():
         raise Failed(f"the job of {_log(folder, name, training)} ended with code {code}; see there")
     return time.monotonic() - started
 
@@ -197,11 +212,11 @@ def _strike(folder: Path, name: str, data: str | None, strike: Strike) -> Outcom
     """Starts a job and strikes one of its ranks at the given time, or as soon as that rank has started; None if the rank has
     ended before."""
     started = time.monotonic()
-    job, seen = _start(folder, name, data, strike.training), set[psutil.Process]()
+    job, seen = start(folder, name, data, strike.training), set[psutil.Process]()
     while time.monotonic() - started < strike.at_seconds or (job.poll() is None and strike.rank not in _ranks(job.pid)):
-        seen |= set(_family(job.pid))
+        seen |= set(family(job.pid))
         time.sleep(0.1)
-    seen |= set(_family(job.pid))
+    seen |= set(family(job.pid))
     if (rank := _ranks(job.pid).get(strike.rank)) is None:
         job.wait()
         return None
@@ -211,7 +226,7 @@ def _strike(folder: Path, name: str, data: str | None, strike: Strike) -> Outcom
         code = job.wait(2 * MOST_SECONDS)
     except subprocess.TimeoutExpired:
         code = 0
-        for process in [*_family(job.pid), job]:
+        for process in [*family(job.pid), job]:
             process.kill()
     ended = time.monotonic()
     time.sleep(3.0)  # the process that cleans up after a killed rank takes a moment
@@ -230,7 +245,8 @@ def _strike(folder: Path, name: str, data: str | None, strike: Strike) -> Outcom
     )
 
 
-def _family(pid: int) -> list[psutil.Process]:
+def family(pid: int) -> list[psutil.Process]:
+    """What a process has started, and what that has."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -240,7 +256,7 @@ def _family(pid: int) -> list[psutil.Process]:
 def _ranks(pid: int) -> dict[int, psutil.Process]:
     """The Python processes of a job by their rank."""
     found: dict[int, psutil.Process] = {}
-    for process in _family(pid):
+    for process in family(pid):
         try:
             rank = process.environ().get("HOROVOD_RANK")
             if rank is not None and process.cmdline()[1:3] == _COMMAND[1:3]:
@@ -250,7 +266,7 @@ def _ranks(pid: int) -> dict[int, psutil.Process]:
     return found
 
 
-def _same(one: Path, other: Path) -> bool:
+def same(one: Path, other: Path) -> bool:
     """Whether two runs have the same weights, optimiser and random states."""
     first, second = (checkpoint.load(checkpoint.path_in(run))[0] for run in (one, other))
     return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)

@@ -26,7 +26,7 @@ def sources() -> list[tuple[str, ast.Module]]:
     """Modules with a word in them that could matter."""
     paths = [
         path
-        for room in ("lms3d", "models", "data", "experiments", "docs")
+        for room in ("lms3d", "models", "data", "experiments", "docs", "deploy")
         for path in sorted((ROOT / room).rglob("*.py"))
     ]
     texts = {".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text() for path in paths}
@@ -60,6 +60,24 @@ def test_what_is_unsafe_is_found():
                  "import yaml", "keras.models.load_model(p, safe_mode=False)"):  # fmt: skip
         assert re.search(WORDS, code)
         assert unsafe(ast.parse(code)), code
+
+
+SHELLS = ("*.sh", "*.sbatch", "*.y*ml", "Dockerfile*")
+EVALUATING = re.compile(
+    r"\beval\b|\|\s*(sudo\s+)?(ba|z|da)?sh\b|\b(ba|z|da)?sh -c [\"']?\$|(\.|\bsource)\s+<\(|(\.|\bsource) /tmp"
+)
+
+
+def test_no_script_evaluates_text_or_runs_what_it_downloads():
+    paths = [path for kind in SHELLS for path in sorted((ROOT / "deploy").rglob(kind))]
+    assert len(paths) > 12
+    assert [path.name for path in paths if EVALUATING.search(_without_comments(path.read_text()))] == []
+    for code in ("eval $X", "curl u | sh", "wget -O- u | sudo bash", 'bash -c "$LINE"', ". <(curl u)", ". /tmp/job.sh"):
+        assert EVALUATING.search(code), code
+
+
+def _without_comments(text: str) -> str:
+    return re.sub(r"(?m)(^|\s)#.*", "", text)
 
 
 def attack(path: Path, change) -> Path:

@@ -127,14 +127,13 @@ def _world(memory: Memory) -> Iterator[World]:
     before = _sockets()
     world = job.join()
     opened = _sockets() - before
-    from horovod.common.elastic import notification_manager
+    from lms3d.ranks import notices
 
-    notification_manager.init()
-    notification_manager.register_listener(memory)
+    notices.listen(memory)
     try:
         yield world
     finally:
-        notification_manager.remove_listener(memory)
+        notices.stop(memory)
         job.leave(world)
         _hang_up(opened)
 

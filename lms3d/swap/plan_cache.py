@@ -5,7 +5,8 @@ A plan takes seconds to make, and the same step comes again: in the next run, af
   measured ops those that the step has), and the planner itself: the sources of the engine, of a planner that is registered
   from elsewhere, and the versions of the libraries. A planner whose source cannot be found is not cached.
 - PLAN-CACHE-2: what comes back equals what was stored, to the last bit. A value that JSON does not keep is not stored; a file
-  that cannot be read, or whose plan cannot be applied to the step, counts as absent.
+  holds the SHA-256 of its key and its content, and one that is not as it was written, or whose plan cannot be applied to the
+  step, counts as absent: a flipped bit could make another plan that is as sound, but slower.
 - PLAN-CACHE-3: that no plan fits is an outcome too. It is stored, and raised again.
 - PLAN-CACHE-4: the folder holds `tuning.MOST_PLANS` plans; the least recently used go first. A folder that cannot be written
   costs the time to plan again and nothing else.
@@ -100,7 +101,7 @@ def _planner_source(planner: type) -> bytes | None:
 def _load(path: Path, graph: StepGraph) -> Outcome | None:
     """The stored outcome (PLAN-CACHE-2), or None."""
     try:
-        outcome = _from_json(path.read_text())
+        outcome = _from_json(_opened(path.stem, path.read_text()))
         if not isinstance(outcome, DoesNotFit):
             edit.apply(graph, outcome[0])
             outcome = (outcome[0], replace(outcome[1], from_cache=True))
@@ -116,10 +117,24 @@ def _save(path: Path, outcome: Outcome) -> None:
         text = _to_json(outcome)
         if not _same(_from_json(text), outcome):  # PLAN-CACHE-2
             return
-        files.write_text(path, text)
+        files.write_text(path, _sealed(path.stem, text))
         kept = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)
         for old in kept[: -tuning.MOST_PLANS]:
             old.unlink(missing_ok=True)
+
+
+def _sealed(name: str, text: str) -> str:
+    """JSON, with its digest (PLAN-CACHE-2)."""
+    digest = hashlib.sha256(f"{name} {text}".encode()).hexdigest()
+    return f'{{"sha256": "{digest}", "outcome": {text}}}'
+
+
+def _opened(name: str, content: str) -> str:
+    """The text that `_sealed` was given. ValueError for anything else."""
+    text = content[len(_sealed(name, "")) - 1 : -1]
+    if _sealed(name, text) != content:
+        raise ValueError("not as it was written")
+    return text
 
 
 def _to_json(outcome: Outcome) -> str:

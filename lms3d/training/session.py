@@ -176,8 +176,10 @@ class Training:
             report = needs.estimate_step(self.options, self.task, model, with_floor=True)
         run_dir = self.session.run_dir
         title = f"{self.options.model} at {self.options.size_text(self.task.axes)}"
-        summary.draw(run_dir / "figures", title=title, report=report, history=history)
         self.task.finish(run_dir, self.options, model, self.material, report)
+        summary.draw(
+            run_dir / "figures", title=title, report=report, history=history
+        )  # last: `summary.drawn` looks for it
         rows = self.task.results(run_dir, history)
         summary.summarise(run_dir, report, history, rows, needs.elapsed_seconds(), out_of_time=out_of_time)
 

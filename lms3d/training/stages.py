@@ -18,7 +18,7 @@ from lms3d.config import FREE_ON_RESUME, TrainConfig
 from lms3d.errors import InputError
 from lms3d.ranks.elastic import Memory
 from lms3d.ranks.world import World
-from lms3d.training import checkpoint, demo, needs, run_folder, run_state
+from lms3d.training import checkpoint, demo, needs, run_folder, run_state, summary
 from lms3d.training import session as training
 from lms3d.training.run_lock import RunLock
 from lms3d.training.session import Session
@@ -108,7 +108,7 @@ def _as_begun(run_dir: Path, options: TrainConfig) -> TrainConfig:
 
 def _done(stage: Session) -> bool:
     found = run_state.read(stage.run_dir) if stage.resuming else None
-    if found is None:
+    if found is None or not summary.drawn(stage.run_dir):
         return False
     state = found[0].state
     return state.stopped_early or (stage.options.epochs is not None and state.position.epoch >= stage.options.epochs)

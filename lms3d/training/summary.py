@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from lms3d.training.trainer import History
 
 
+LAST_FIGURE = "memory.png"
+
+
+def drawn(run_dir: Path) -> bool:
+    """Whether a run has all its figures: a process may be killed between its last epoch and the last of them."""
+    return (run_dir / "figures" / LAST_FIGURE).exists()
+
+
 def draw(folder: Path, *, title: str, report: Report, history: History) -> None:
     """training.png and memory.png in `folder`: what every run has."""
     from lms3d.scoring.figures import curves, steps  # matplotlib takes half a second, which `--help` need not wait for
@@ -21,7 +29,7 @@ def draw(folder: Path, *, title: str, report: Report, history: History) -> None:
     if history.rows:
         curves.training_curves(history.rows, folder / "training.png")
     steps.memory_timeline(
-        report.timeline_bytes if report.changed else (), report.unedited_timeline_bytes, folder / "memory.png",
+        report.timeline_bytes if report.changed else (), report.unedited_timeline_bytes, folder / LAST_FIGURE,
         limit_bytes=report.limit_bytes, measured_peak_bytes=report.measured_peak_bytes,
         title=f"Memory over one training step of {title}",
     )  # fmt: skip

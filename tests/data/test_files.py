@@ -9,11 +9,12 @@ import re
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from data import files
+from data import files, pseudonyms
 from data.errors import DataError
 from lms3d import json_values
 from tests.power_cut import PowerCut
@@ -153,6 +154,61 @@ def test_the_lock_makes_others_wait_and_say_so(tmp_path, record):
         assert calls == [(0, 7, f"waiting for another process that works in {tmp_path / 'x'}")]
     other.join(30)
     assert other.exitcode == 0
+
+
+@pytest.fixture
+def held(tmp_path):
+    """Another process has the lock of this folder, until the event that is yielded with it is set."""
+    context = multiprocessing.get_context("spawn")
+    ready, release = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path / "x", ready, release))
+    other.start()
+    assert ready.wait(30)
+    yield tmp_path / "x", release
+    release.set()
+    other.join(30)
+
+
+def test_without_progress_who_waits_says_so_on_stderr(held, monkeypatch, capsys):
+    directory, release = held
+    monkeypatch.setattr(files, "_PATIENCE_SECONDS", 0.1)
+    print_to_stderr = print
+
+    def told(*values, **options) -> None:
+        print_to_stderr(*values, **options)
+        release.set()
+
+    monkeypatch.setattr(files, "print", told, raising=False)
+    with files.lock(directory):
+        pass
+    assert capsys.readouterr().err == f"waiting for another process that works in {directory}\n"
+
+
+def test_nobody_waits_for_short_work_for_ever(held, monkeypatch, capsys):
+    directory, _ = held
+    monkeypatch.setattr(files, "_PATIENCE_SECONDS", 0.05)
+    with (
+        pytest.raises(DataError, match=r"x.lock: found it locked by another process"),
+        files.lock(directory, longest_seconds=0.05),
+    ):
+        pass
+    assert "waiting for another process" in capsys.readouterr().err
+
+
+def test_the_key_of_pseudonyms_is_short_work(monkeypatch, tmp_path):
+    asked = {}
+
+    @contextmanager
+    def lock(path, **options):
+        asked.update(options)
+        yield
+
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
+    monkeypatch.setattr(files, "lock", lock)
+    pseudonyms.forget()
+    pseudonyms.made("a name")
+    pseudonyms.forget()
+    assert 0 < asked["longest_seconds"] < 600
 
 
 def test_a_killed_holder_blocks_nobody(tmp_path):

@@ -54,3 +54,12 @@ def test_a_training(bench):
 
 def test_a_prediction(bench):
     assert not bench.fault("predict", "write:run/predictions/cube/.BraTS20_Training_001.nii.*.partial.gz:1:kill")
+
+
+def test_a_prediction_with_a_package(bench):
+    fault = "write:predictions/native/.BraTS20_Training_002.nii.*.partial.gz:1:ENOSPC"
+    assert not bench.fault("predict with a package", fault)
+
+
+def test_an_evaluation_of_label_maps(bench):
+    assert not bench.fault("evaluate label maps", "rename:scores/scores.csv:1:kill")

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lms3d.files import replacing
 from lms3d.scoring.columns import COLUMNS, HEADLINE
-from lms3d.scoring.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
+from lms3d.scoring.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, write
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 LONGEST_TICK = 9  # characters; longer names go to a legend
@@ -59,8 +58,7 @@ def draw(scores: pd.DataFrame, space: str, path: Path, *, column: str = HEADLINE
         figure.suptitle(title or default, fontsize=10)
         paths = [path.with_suffix(".png"), path.with_suffix(".pdf")]
         for one in paths:
-            with replacing(one) as partial:
-                figure.savefig(partial, dpi=300)
+            write(figure, one, dpi=300)
     return paths
 
 

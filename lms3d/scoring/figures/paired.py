@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lms3d.files import replacing
 from lms3d.scoring import comparisons
 from lms3d.scoring.columns import COLUMNS, HEADLINE
-from lms3d.scoring.figures.style import BLUE, GREEN, GREY, plain, plt
+from lms3d.scoring.figures.style import BLUE, GREEN, GREY, plain, plt, write
 
 ACROSS = 3
 
@@ -36,8 +35,7 @@ def draw(
         axis.set_visible(False)
     written = [path.with_suffix(".png"), path.with_suffix(".pdf")]
     for one in written:
-        with replacing(one) as partial:
-            figure.savefig(partial, dpi=150)
+        write(figure, one)
     plt.close(figure)
     return written
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import matplotlib
@@ -36,9 +37,19 @@ def plain(axis: Axes) -> None:
     axis.grid(alpha=0.25, linewidth=0.6)
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Writes the figure, whole or not at all, and forgets it."""
+def write(figure: Figure, path: Path, *, dpi: int = 150) -> None:
+    """Writes the figure in the format of the ending, whole or not at all. StorageError where that fails.
+
+    Drawn in memory first: matplotlib's PDF writer makes an AttributeError of an error of the disk.
+    """
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:], dpi=dpi)
     with replacing(path) as partial:
-        figure.savefig(partial, dpi=150)
+        partial.write_bytes(content.getbuffer())
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Writes the figure, and forgets it."""
+    write(figure, path)
     plt.close(figure)
     return path

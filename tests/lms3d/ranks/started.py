@@ -51,7 +51,7 @@ class Started:
         """The processes of the job that are still there, orphans included."""
         if self.process.poll() is None:
             self._seen |= set(psutil.Process(self.process.pid).children(recursive=True))
-        return [one for one in self._seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        return [one for one in self._seen if _runs(one)]
 
     def left(self, seconds: float = 10) -> list[psutil.Process]:
         """The processes that are still there after that long at most: some need a moment to end behind the launcher."""
@@ -78,3 +78,10 @@ class Started:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the job hangs:\n{self.output}") from None
         return time.monotonic() - started
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it has just ended
+        return False

@@ -1,10 +1,13 @@
 """What is drawn is checked on the figure itself, not on pixels."""
 
+from types import SimpleNamespace
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from lms3d.scoring.figures import curves, paired, slices, steps
+from lms3d.errors import StorageError
+from lms3d.scoring.figures import curves, paired, slices, steps, style
 
 ROWS = [
     {"epoch": e, "loss": -e / 9, "val_loss": -e / 10, "learning_rate": 5e-4, "val_dice_WT": e / 9, "dice_WT": e / 8}
@@ -100,3 +103,19 @@ def test_a_verdict_names_the_better_one():
     row = {"first": "144", "second": "192", "verdict": "second is better"}
     assert paired._verdict(row) == "192 is better"
     assert paired._verdict(row | {"verdict": "no difference shown"}) == "no difference shown"
+
+
+@pytest.mark.parametrize("ending", ["pdf", "png"])
+def test_a_figure_on_a_full_disk_is_one_line(tmp_path, monkeypatch, ending):
+    monkeypatch.setattr("lms3d.files._unique", lambda: "x")
+    (tmp_path / f".figure.x.partial.{ending}").symlink_to("/dev/full")
+    with pytest.raises(StorageError, match="No space left on device; the previous version is intact"):
+        style.write(plt.figure(), tmp_path / f"figure.{ending}")
+
+
+def test_figures_are_drawn_in_memory(tmp_path):
+    """python -m tests.faults, "evaluate label maps", write:scores/.dice_native.*.partial.pdf:2:EIO ended in an AttributeError of
+    matplotlib, whose PDF writer closes an object that it could not make."""
+    figure = SimpleNamespace(savefig=lambda target, **_: target.write(b"drawn"))  # a path has no such method
+    style.write(figure, tmp_path / "figure.pdf")
+    assert (tmp_path / "figure.pdf").read_bytes() == b"drawn"

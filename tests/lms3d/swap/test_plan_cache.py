@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -121,6 +123,32 @@ def test_a_damaged_file_counts_as_none(damage, planned):
     file.write_text(damage)
     assert plan_cache.make_plan(REQUEST)[0] == plan
     assert plan_cache.make_plan(REQUEST)[1].from_cache  # and was replaced
+    assert len(planned) == 2
+
+
+@pytest.mark.parametrize("limit_bytes", [12 * MIB, 1])
+def test_no_flipped_bit_makes_another_plan(limit_bytes):
+    """Without the digest 28 of 16,504 made another plan that can be applied, and 2,778 other figures beside the same one."""
+    request = Settings(limit_bytes=limit_bytes).request(training(2, mib=1), MACHINE)
+    with contextlib.suppress(DoesNotFit):
+        plan_cache.make_plan(request)
+    (file,) = stored()
+    sound = bytearray(file.read_bytes())
+    content = SimpleNamespace(stem=file.stem, read_text=lambda: sound.decode())  # a file would be written 16,504 times
+    for at in range(8 * len(sound)):
+        sound[at // 8] ^= 1 << at % 8
+        assert plan_cache._load(content, request.graph) is None, f"bit {at % 8} of byte {at // 8}"
+        sound[at // 8] ^= 1 << at % 8
+    assert plan_cache._load(file, request.graph) is not None
+
+
+def test_a_plan_under_the_name_of_another_is_not_believed(planned):
+    """Of the same step under another limit, which it may not keep."""
+    wide = replace(SETTINGS, limit_bytes=1 << 40).request(GRAPH, MACHINE)
+    plan_cache.make_plan(wide)
+    (file,) = stored()
+    file.rename(file.with_stem(plan_cache.key(REQUEST)))
+    assert not plan_cache.make_plan(REQUEST)[0].empty
     assert len(planned) == 2
 
 

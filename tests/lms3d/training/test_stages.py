@@ -1,0 +1,47 @@
+"""When a stage of a run counts as done."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lms3d.training import session, stages, summary
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch) -> SimpleNamespace:
+    """All of its two epochs are in the checkpoint."""
+    state = SimpleNamespace(stopped_early=False, position=SimpleNamespace(epoch=2))
+    monkeypatch.setattr(stages.run_state, "read", lambda run_dir: (SimpleNamespace(state=state), ""))
+    return SimpleNamespace(resuming=True, run_dir=tmp_path, options=SimpleNamespace(epochs=2))
+
+
+def draw(run_dir: Path) -> None:
+    (run_dir / "figures").mkdir()
+    (run_dir / "figures" / "memory.png").touch()
+
+
+def test_a_stage_that_was_killed_before_its_figures_is_not_done(stage):
+    """python -m tests.faults, "train in stages", fsync:run/stages/16:8:kill: they were never drawn."""
+    assert not stages._done(stage)
+    draw(stage.run_dir)
+    assert stages._done(stage)
+    stage.options.epochs = 3
+    assert not stages._done(stage)
+
+
+def test_memory_png_is_the_last_that_a_run_writes(tmp_path, monkeypatch):
+    order = []
+    monkeypatch.setattr(summary, "draw", lambda *_, **__: order.append("draw"))
+    monkeypatch.setattr(summary, "summarise", lambda *_, **__: order.append("summarise"))
+    training = SimpleNamespace(
+        session=SimpleNamespace(run_dir=tmp_path),
+        world=SimpleNamespace(is_chief=True),
+        options=SimpleNamespace(model="unet3d", size_text=lambda axes: "16^3"),
+        task=SimpleNamespace(axes=3, finish=lambda *_: order.append("finish"), results=lambda *_: {}),
+        material=None,
+        _lms=lambda: SimpleNamespace(report=object(), close=lambda: None),
+        _fit=lambda model, lms: (None, False),
+    )
+    session.Training.run(training, None)
+    assert order == ["finish", "draw", "summarise"]
