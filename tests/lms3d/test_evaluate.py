@@ -261,12 +261,36 @@ def test_the_ceiling_is_what_a_perfect_network_of_the_resolution_has(tiny_brats,
     case = layouts.find_cases(tiny_brats).cases[0]
     truth = load_truth(case, SCHEMAS["brats2020"])
     box = foreground_box(load_images(case)[0])
-    back = box.place(resize(resize(box.crop(truth), (16,) * 3, "nearest"), box.shape, "nearest"), truth.shape)
+    channels = resize(box.crop(truth), (16,) * 3, "nearest")[..., None] == (1, 2, 4)
+    inside = resize(channels.astype(np.float32), box.shape)  # linear, as probabilities
+    back = box.place(inside.max(axis=-1) >= 0.5, truth.shape)
     expected = 2 * ((back > 0) & (truth > 0)).sum() / ((back > 0).sum() + (truth > 0).sum())
     assert float(found["16", case.id, "native", "WT"]["ceiling_dice"]) == pytest.approx(expected, abs=1e-6)
     assert found["48", case.id, "cube", "WT"]["ceiling_dice"] == "1.000000"
     cube = found["16", case.id, "cube", "WT"]
     assert cube["ceiling_dice"] == cube["dice"]  # a perfect cube of 16, enlarged
+    assert cube["ceiling_hd95_area_mm"] == ""  # voxels of a cube are no millimetres
+    told = (tmp_path / "out/summary.md").read_text()
+    assert "| ceiling | sensitivity (ceiling) |" in told
+    (metric,) = [
+        row for row in rows(tmp_path / "out/metrics.csv")
+        if tuple(row.values())[:5] == ("16", "native", "WT", "hd95_area_mm", "rules")
+    ]  # fmt: skip
+    mean = np.mean(
+        [
+            float(row["ceiling_hd95_area_mm"])
+            for key, row in found.items()
+            if (key[0], *key[2:]) == ("16", "native", "WT")
+        ]
+    )
+    assert float(metric["ceiling"]) == pytest.approx(mean, abs=1e-6)
+    assert float(metric["ceiling"]) > 0
+    (summary,) = [
+        row for row in rows(tmp_path / "out/summary.csv") if tuple(row.values())[:3] == ("16", "native", "WT")
+    ]
+    assert summary["mean_ceiling_hd95_area_mm"] == metric["ceiling"]
+    shown = f"{float(summary['mean_hd95_area_mm']):.1f} ({float(metric['ceiling']):.1f})"
+    assert shown in next(line for line in told.splitlines() if line.startswith("| 16 | native | WT |"))
 
 
 def test_a_box_is_compared_with_a_cube_on_the_files_grid_alone_each_below_its_own_ceiling(tiny_brats, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
 import json
 import shutil
 import subprocess
@@ -17,11 +19,12 @@ import models
 from data import split
 from data.brats import cache, layouts, normalise, symmetries
 from data.brats.preprocess import cube, to_native
-from data.brats.targets import Labels
+from data.brats.targets import Labels, targets_of
 from lms3d import evaluate, predict
 from lms3d.config import TrainConfig
 from lms3d.device import startup
 from lms3d.errors import DoesNotFit
+from lms3d.scoring.columns import COLUMNS
 from lms3d.tasks import inference
 from lms3d.tasks.brats import predict as segmentation
 from lms3d.tasks.brats import segment
@@ -79,6 +82,33 @@ def test_validation_cases_are_segmented_in_native_and_cube_space(run_dir, tiny_b
             labels(run_dir / f"predictions/cube/{case_id}.nii.gz")[0] == Labels(schema).from_channels(probabilities)
         ).all()
     assert evaluate.main([str(run_dir)]) == 0
+
+
+@pytest.mark.parametrize("kind", ["labels", "regions"])
+def test_a_network_that_gives_back_what_it_was_taught_scores_its_ceiling(run_dir, tmp_path, kind, monkeypatch):
+    """In every column, on both grids: the ceiling goes the way of predictions."""
+    content = json.loads((run_dir / "config.json").read_text())
+    content["options"]["targets"] = kind
+    (run_dir / "config.json").write_text(json.dumps(content))
+
+    def perfect(member, *_):
+        learnt = targets_of(kind, member.volumes.schema)
+        return lambda case_id: learnt.to_channels(member.volumes.truth(case_id)).astype(np.float32)
+
+    monkeypatch.setattr(segmentation, "_segmenter", perfect)
+    assert predict.main([str(run_dir)]) == 0
+    assert evaluate.main([str(run_dir), "--scoring", "brats2023", "--output", str(tmp_path / "out")]) == 0
+    with open(tmp_path / "out/scores.csv", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert {(row["space"], row["region"]) for row in found} == set(
+        itertools.product(("native", "cube"), ("WT", "TC", "ET"))
+    )
+    columns = [name for name in COLUMNS.names if name != "truth_ml"]
+    for row in found:
+        assert [row[f"ceiling_{name}"] for name in columns] == [row[name] for name in columns]
+    native = [row for row in found if row["space"] == "native"]
+    assert all(float(row["dice"]) < 1 for row in native if row["both_empty"] == "0.000000")
+    assert {row["ceiling_lesion_f1"] for row in native} - {""}
 
 
 def test_the_command_works_under_a_memory_limit_(run_dir):

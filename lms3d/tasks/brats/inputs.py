@@ -183,7 +183,7 @@ def _source(folder: Folder, found: Mapping[str, Path], case: str, coding: LabelS
         return Source(label=folder.label, coding=coding, native=found.get(case))
     return Source(
         label=folder.label, coding=schema_named(folder.schema), native=found[case], cube=folder.cube(case) if grid else None,
-        geometry=Geometry.from_json(folder.cases[case]), shape=folder.shape,
+        geometry=Geometry.from_json(folder.cases[case]), shape=folder.shape, targets=folder.targets,
     )  # fmt: skip
 
 

@@ -144,7 +144,7 @@ def _target(request: PredictRequest, folder: Path, volumes: Cache, learnt: Targe
         run=", ".join(map(str, runs)), model=request.trained.model, shape=volumes.shape,
         stretched=volumes.preprocessing.stretched, tta=request.tta, data=str(Path(folder).resolve()),
         fingerprint=volumes.fingerprint, schema=learnt.schema.name, meaning=described(learnt.schema),
-        schema_of_data=volumes.schema.name,
+        schema_of_data=volumes.schema.name, targets=learnt.kind,
         cases={case_id: volumes.geometry(case_id).to_json() for case_id in ids},
     )  # fmt: skip
 
