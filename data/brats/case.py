@@ -34,6 +34,8 @@ class Case:
     """Channel -> index on the fourth axis, where all channels are in one file."""
     patient: str = ""
     """Whose brain it is; the same for several visits. Where nobody says, what the id says."""
+    known_as: tuple[str, ...] = ()
+    """Every name of the patient that the data set tells, and marks of the images: what other data sets may know, see `patients`."""
     grade: str | None = None
     """"HGG" or "LGG", where the data set says."""
 

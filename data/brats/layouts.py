@@ -39,6 +39,11 @@ class DataSet:
         return {case.id: case.patient for case in self.cases}
 
     @property
+    def known_as(self) -> dict[str, tuple[str, ...]]:
+        """Case id -> every name of its patient, for `data.split.seen`."""
+        return {case.id: case.known_as for case in self.cases}
+
+    @property
     def grades(self) -> dict[str, str | None]:
         """Case id -> "HGG", "LGG" or None: strata for `data.split.folds`."""
         return {case.id: case.grade for case in self.cases}
@@ -94,7 +99,7 @@ def _of_manifest(path: Path, labels: str | None) -> DataSet:
             f'{path}: found no "labels"; expected to be told what the labels mean; add --labels with one of '
             f"{', '.join(SCHEMAS)}"
         )
-    cases = patients.joined(cases, path, several_sets=False)
+    cases = patients.joined(cases, path, compare_images=True)
     return DataSet(cases=sorted(cases, key=_id), schema=schema, layout=f"manifest {path.name}")
 
 
@@ -115,7 +120,7 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
         pseudonyms.know_case(case, root)
     _require_different_ids(cases)
     return DataSet(
-        cases=patients.joined(cases, root, several_sets=len(layouts) > 1),
+        cases=patients.joined(cases, root, compare_images=len(layouts) > 1),
         schema=schema,
         layout=" and ".join(layout.title for layout in layouts) + mirrored,
     )

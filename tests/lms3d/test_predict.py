@@ -174,9 +174,9 @@ def test_other_visits_of_patients_who_trained_are_told_of(tmp_path, capsys):
         (SimpleNamespace(run_dir=tmp_path),),
         SimpleNamespace(cases=["BraTS-GLI-00001-001", "BraTS-GLI-00002-001"]),
     )
-    segmentation._tell_of_seen(runs, target, {})
+    segmentation._tell_of_seen(runs, target, {}, {})
     assert "note: 1 of 2 cases, or other scans of their patients" in capsys.readouterr().out
-    segmentation._tell_of_seen(runs, SimpleNamespace(cases=target.cases[1:]), {})
+    segmentation._tell_of_seen(runs, SimpleNamespace(cases=target.cases[1:]), {}, {})
     assert capsys.readouterr().out == ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,29 +159,39 @@ def _split(options: TrainConfig, run_dir: Path, resuming: bool, found: DataSet, 
             volumes.ids, options.seed, options.validation_fraction, patients=found.patients
         )
     _require_unseen(options, parts, found)
+    if not resuming:
+        start = _start(options)
+        before = tuple(sorted(start.trained)) if start else ()
+        parts = replace(parts, known_as=found.known_as, seen_before=before)
     split.save(parts, run_dir / "split.json")
     return parts
 
 
 def _split_of_the_start(options: TrainConfig, volumes: Cache) -> Split | None:
     """That of the run which this one starts from, where it is of the same cases."""
+    parts = _start(options)
+    return parts if parts and {*parts.training, *parts.validation} == set(volumes.ids) else None
+
+
+def _start(options: TrainConfig) -> Split | None:
+    """The split of the run which this one starts from."""
     from data import split
 
     path = options.start_from / "split.json" if options.start_from else None
-    if path is None or not path.is_file():
-        return None
-    parts = split.load(path)
-    return parts if {*parts.training, *parts.validation} == set(volumes.ids) else None
+    return split.load(path) if path is not None and path.is_file() else None
 
 
 def _require_unseen(options: TrainConfig, parts: Split, found: DataSet) -> None:
     """InputError where a patient validates that the weights have been trained on."""
     from data import split
 
-    path = options.start_from / "split.json" if options.start_from else None
-    if path is None or not path.is_file():
+    start = _start(options)
+    if options.start_from is None or start is None:
         return
-    if seen := split.seen(parts.validation, split.load(path).training, found.patients):
+    path = options.start_from / "split.json"
+    if seen := split.seen(
+        parts.validation, start.training, found.patients, known_as=found.known_as, names=start.trained
+    ):
         raise InputError(
             f"--start-from {options.start_from}: its weights have seen {seen[0]}, or another scan of this patient ({len(seen)} "
             f"cases in all), which would validate here; add --split {path}, or start from another run"

@@ -42,6 +42,8 @@ class Member:
     """Case -> its first image."""
     patients: Mapping[str, str]
     """Case -> whose brain it is."""
+    known_as: Mapping[str, Sequence[str]]
+    """Case -> every name of that patient."""
     normalisation: Normalisation
 
 
@@ -52,7 +54,7 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     members = [_member(run, folder, request) for run in request.runs]
     learnt = targets_of(request.trained.targets, coding.written(request.runs, members[0].volumes.schema))
     target = _target(request, folder, members[0].volumes, learnt, _shared_ids(request, members))
-    _tell_of_seen(request.runs, target, members[0].patients)
+    _tell_of_seen(request.runs, target, members[0].patients, members[0].known_as)
     with ExitStack() as stack:
         segmenters = [_segmenter(member, len(learnt.names), request.tta, stack) for member in members]
         _write(segmenters, members, learnt, target, request)
@@ -87,7 +89,14 @@ def _member(run: TrainedRun, folder: Path, request: PredictRequest) -> Member:
     # All cases of the folder: for the run's own data this is the cache that training has built.
     volumes = cache.build(cases, schema, preprocessing(run.trained), progress=request.progress)
     files = {case.id: case.files[0] for case in cases}
-    return Member(run=run, volumes=volumes, files=files, patients=found.patients, normalisation=_normalisation(run))
+    return Member(
+        run=run,
+        volumes=volumes,
+        files=files,
+        patients=found.patients,
+        known_as=found.known_as,
+        normalisation=_normalisation(run),
+    )
 
 
 def _shared_ids(request: PredictRequest, members: Sequence[Member]) -> Sequence[str]:
@@ -106,11 +115,15 @@ def _shared_ids(request: PredictRequest, members: Sequence[Member]) -> Sequence[
     return validated[0]
 
 
-def _tell_of_seen(runs: Sequence[TrainedRun], target: Predictions, patients: Mapping[str, str]) -> None:
+def _tell_of_seen(
+    runs: Sequence[TrainedRun], target: Predictions, patients: Mapping[str, str], known_as: Mapping[str, Sequence[str]]
+) -> None:
     """Says of how many of the cases a run has been trained on the patient: their scores say little."""
     paths = [path for run in runs if (path := run.run_dir / "split.json").is_file()]
-    trained = [case_id for path in paths for case_id in split.load(path).training]
-    if seen := split.seen(target.cases, trained, patients):
+    splits = [split.load(path) for path in paths]
+    trained = [case_id for one in splits for case_id in one.training]
+    names = set[str]().union(*(one.trained for one in splits))
+    if seen := split.seen(target.cases, trained, patients, known_as=known_as, names=names):
         say(
             f"note: {len(seen)} of {len(target.cases)} cases, or other scans of their patients, have trained the network, such as "
             f"{seen[0]}: do not score these"
