@@ -20,7 +20,7 @@ from data import split
 from data.brats import cache, layouts, normalise, symmetries
 from data.brats.preprocess import cube, to_native
 from data.brats.targets import Labels, targets_of
-from lms3d import evaluate, predict
+from lms3d import evaluate, package, predict
 from lms3d.config import TrainConfig
 from lms3d.device import startup
 from lms3d.errors import DoesNotFit
@@ -153,6 +153,24 @@ def test_help_waits_for_neither_tensorflow_nor_matplotlib(module):
     code = f"import sys; {absent}; import {module} as command; command.main(['--help'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "exit codes:" in done.stdout
+
+
+def test_a_network_of_other_modalities_is_refused(run_dir, tiny_brats, tmp_path, capsys):
+    rows = ["case,t1,t1ce,flair,t2"]
+    for case in layouts.find_cases(tiny_brats).cases[:1]:
+        rows.append(",".join([case.id, *(str(case.images[name]) for name in ("t1", "t1ce", "flair")), ""]))
+    (tmp_path / "three.csv").write_text("\n".join(rows))
+    command = ["--data", str(tmp_path / "three.csv"), "--labels", "brats2020", "--output", str(tmp_path / "out")]
+    assert predict.main([str(run_dir), *command]) == 2
+    assert "three.csv: found t1, t1ce, flair; expected t1, t1ce, flair, t2 as tiny has" in capsys.readouterr().err
+    content = json.loads((run_dir / "config.json").read_text())
+    content["data"] = {"modalities": ["t1", "t1ce", "flair"]}
+    (run_dir / "config.json").write_text(json.dumps(content))
+    assert package.main([str(run_dir), "--output", str(tmp_path / "p.lms3d")]) == 0
+    for run in (run_dir, tmp_path / "p.lms3d"):
+        assert predict.main([str(run), *command]) == 0
+        assert predict.main([str(run), "--data", str(tiny_brats), "--output", str(tmp_path / "no")]) == 2
+        assert "found t1, t1ce, flair, t2; expected t1, t1ce, flair as" in capsys.readouterr().err
 
 
 def test_cases_without_truth_are_segmented(run_dir, tiny_brats, tmp_path, capsys):

@@ -100,7 +100,7 @@ def _truth(
     root = truth or (ours.data if ours else "")
     known = labels or (None if truth or ours is None else ours.schema_of_truth)
     try:
-        cases, schema = find_cases(root, labels=known, require_truth=False)
+        cases, schema = find_cases(root, labels=known, require_truth=False, require_complete=False)
     except NoCaseError as error:
         bare = _label_maps_alone(root) if ours is None else {}
         if bare and not labels:

@@ -74,6 +74,7 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
     from data import split
     from data.brats import cache, layouts, normalise
     from data.brats.definition import described
+    from data.brats.schema import CHANNELS
     from data.brats.targets import targets_of
     from data.phantoms import brains
 
@@ -83,13 +84,15 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
         folder = world.from_chief(lambda: brains.write(brains.default_directory(), progress=progress))
 
     def build() -> tuple[DataSet, Cache]:
-        found = layouts.find_cases(folder, labels=options.labels)
+        found = layouts.find_cases(folder, labels=options.labels, require_complete=False)
         return found, cache.build(found.cases, found.schema, preprocessing(options), progress=progress)
 
     for kind in (split.Split, normalise.PerCase, normalise.Global):
         sendable(kind)
     found, volumes = chief_first(world, build)
     say(f"{len(found.cases)} cases of {found.layout}, labels of {found.schema.name}")
+    if absent := [channel for channel in CHANNELS if channel not in found.modalities]:
+        say(f"note: no case has {', '.join(absent)}: the network learns from {', '.join(found.modalities)} alone")
     if volumes.skipped:
         say(
             f"note: {len(volumes.skipped)} cases are left out, as data.prepare was asked to: {volumes.directory / 'skipped.csv'}"
@@ -105,7 +108,10 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
         batch_size=options.batch_size, validation_batch_size=options.validation_batch_size or options.batch_size,
         seed=options.seed, shown=_presentation(options),
         described={
-            "data": {"fingerprint": volumes.fingerprint, "schema": volumes.schema.name, "cases": len(volumes.ids)},
+            "data": {
+                "fingerprint": volumes.fingerprint, "schema": volumes.schema.name, "cases": len(volumes.ids),
+                "modalities": list(found.modalities),
+            },
             "labels": described(volumes.schema),
             "normalisation": normalisation.to_json(),
         },

@@ -20,6 +20,7 @@ from data.brats.definition import described
 from data.brats.normalise import Normalisation
 from data.brats.preprocess import to_native
 from data.brats.resample import resize
+from data.brats.schema import CHANNELS
 from data.brats.targets import Targets, targets_of
 from data.phantoms import brains
 from lms3d.console import say
@@ -86,6 +87,12 @@ def _folder(request: PredictRequest) -> Path:
 def _member(run: TrainedRun, folder: Path, request: PredictRequest) -> Member:
     found = coding.find_cases(folder, request.labels or run.trained.labels, run)
     cases, schema = found
+    learnt = tuple(run.content.get("data", {}).get("modalities", CHANNELS))
+    if found.modalities != learnt:
+        raise InputError(
+            f"{folder}: found {', '.join(found.modalities)}; expected {', '.join(learnt)} as {run.name} has learnt from; give data "
+            "with these modalities, such as a manifest that leaves the others empty in every row"
+        )
     # All cases of the folder: for the run's own data this is the cache that training has built.
     volumes = cache.build(cases, schema, preprocessing(run.trained), progress=request.progress)
     files = {case.id: case.files[0] for case in cases}
