@@ -19,6 +19,8 @@ from data.brats.preprocess import Preprocessing, to_grid
 from data.brats.resample import resize
 from data.brats.schema import SCHEMAS
 from lms3d import evaluate
+from lms3d.scoring import components
+from lms3d.scoring.rules import RULES
 from lms3d.tasks.brats import label_maps
 from lms3d.tasks.brats.label_maps import Predictions, read_labels, write_labels
 from tests.data.small_data import LATE, random_case, write_case
@@ -251,6 +253,24 @@ def test_a_submission_is_flat_and_has_the_header_of_the_input(tiny_brats, tmp_pa
     assert {row["dice"] for row in rows(tmp_path / "out/scores.csv")} == {"1.000000"}
     assert evaluate.main([str(tmp_path / "p"), str(tmp_path / "p"), "--submission", str(tmp_path / "up")]) == 2
     assert "--submission: found several predictions" in capsys.readouterr().err
+
+
+def test_what_the_labels_do_not_have_joins_no_lesions_and_the_tables_say_so(tiny_brats, tmp_path, capsys):
+    write_predictions(tiny_brats, tmp_path / "p", 16)
+    said = "RC of brats2024-gli left out, and no lesions are joined because they touch RC: the labels of brats2020 do not have them"
+    assert evaluate.main([str(tmp_path / "p"), "--scoring", "brats2024", "--output", str(tmp_path / "out")]) == 0
+    assert f"note: {said}" in capsys.readouterr().err
+    assert said in (tmp_path / "out/summary.md").read_text()
+    assert said in (tmp_path / "out/report.html").read_text()
+    masks = {"ET": np.zeros((9, 9, 9), bool), "NETC": np.zeros((9, 9, 9), bool)}
+    masks["ET"][0, :, 4], masks["ET"][8, :, 4], masks["NETC"][1:8, 4, 4] = True, True, True
+    with_rc = masks | {"RC": np.zeros((9, 9, 9), bool)}
+    for predicted in (False, True):
+        one, other = (
+            components.lesions(given, RULES["brats2024-gli"], predicted=predicted) for given in (masks, with_rc)
+        )
+        for region in masks:
+            np.testing.assert_array_equal(one[region], other[region])
 
 
 def test_the_ceiling_is_what_a_perfect_network_of_the_resolution_has(tiny_brats, tmp_path):

@@ -34,6 +34,8 @@ class Plan:
     jobs: tuple[Job, ...]
     labels: tuple[str, ...]
     """Of the predictions, in the order in which they were given."""
+    left_out: str = ""
+    """What of the rules the labels do not have, in one sentence."""
 
 
 def load_all(paths: Sequence[Path]) -> list[Folder]:
@@ -83,8 +85,12 @@ def plan(
         jobs.append(Job(
             case=cases[case], schema=schema, rules=chosen.name, sources=tuple(sources), geometry=geometry, grid=grid,
         ))  # fmt: skip
-    _tell_left_out(schema, chosen)
-    return Plan(rules=chosen, schema=schema, jobs=tuple(jobs), labels=tuple(one.label for one in folders))
+    left_out = _left_out(schema, chosen)
+    if left_out:
+        say(f"note: {left_out}")
+    return Plan(
+        rules=chosen, schema=schema, jobs=tuple(jobs), labels=tuple(one.label for one in folders), left_out=left_out
+    )
 
 
 def _truth(
@@ -187,7 +193,12 @@ def _source(folder: Folder, found: Mapping[str, Path], case: str, coding: LabelS
     )  # fmt: skip
 
 
-def _tell_left_out(schema: LabelSchema, rules: Rules) -> None:
-    without = [region for region in rules.regions if codings.values_of(schema, region) is None]
-    if without:
-        say(f"note: {', '.join(without)} of {rules.name} left out: the labels of {schema.name} do not have them")
+def _left_out(schema: LabelSchema, rules: Rules) -> str:
+    """Regions that the labels do not have count as empty masks do: they are not scored, and lesions are not joined by them."""
+    without = [region for region in rules.needed if codings.values_of(schema, region) is None]
+    joining = {other for names in rules.merge_touching.values() for other in names}
+    joins = [region for region in without if region in joining]
+    if not without:
+        return ""
+    merges = f", and no lesions are joined because they touch {' or '.join(joins)}" if joins else ""
+    return f"{', '.join(without)} of {rules.name} left out{merges}: the labels of {schema.name} do not have them"
