@@ -138,7 +138,8 @@ def build(
     """The cache of `cases`; makes what is missing, in parallel processes, and returns at once when nothing is.
 
     directory: where caches lie (default: `cubes` under the cache root).
-    skip_bad: leave out cases that cannot be used, as told by `Cache.skipped`; they stay left out until their files change.
+    skip_bad: leave out cases that cannot be used, as told by `Cache.skipped`; they stay left out, on other grids too, until
+        their files change.
     Raises DataError for the first case that cannot be used, unless it is to be left out, and for a folder or disk that cannot
     take the arrays.
     """
@@ -249,7 +250,7 @@ def _is_sound(entry: Path) -> bool:
 def _fill(cache: Cache, cases: Sequence[Case], skip_bad: bool, workers: int | None, progress: Progress | None) -> None:
     """Make the missing entries, then the index. The lock is held."""
     index = cache.directory / _INDEX
-    earlier = _skipped(index) if index.is_file() else {}
+    earlier = _skipped(index) if index.is_file() else _skipped_on_other_grids(cache)
     missing = [case for case in cases if case.id not in earlier and not _is_sound(cache.directory / case.id)]
     for case in missing if not skip_bad else ():  # before an hour of others
         require_usable(case)
@@ -268,6 +269,18 @@ def _fill(cache: Cache, cases: Sequence[Case], skip_bad: bool, workers: int | No
         for case_id in skipped:  # before the index: after it nobody comes back to them
             (cache.directory / f"{case_id}{_BAD}").unlink(missing_ok=True)
         _write_index(cache, skipped)
+
+
+def _skipped_on_other_grids(cache: Cache) -> dict[str, str]:
+    """Case -> why it was left out of a cache of the same files and labels: what is wrong with a file is so on every grid."""
+    found: dict[str, str] = {}
+    for index in sorted(cache.directory.parent.glob(f"{cache.fingerprint[:16]}-*-v{_FORMAT}/{_INDEX}")):
+        try:
+            schema = files.read_json(index, advice=_REPAIR_INDEX, keys=("schema",))["schema"]
+            found |= _skipped(index) if schema == cache.schema.name else {}
+        except DataError:  # told to those who need that grid
+            continue
+    return {case_id: why for case_id, why in found.items() if case_id in cache.ids}
 
 
 def _write_skipped(cache: Cache, skipped: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,12 @@ def test_a_case_without_one_modality_is_named_or_left_out(data_set, tmp_path, ca
     assert len(made.cache.ids) == 4
     assert "BraTS20_Training_002" not in {*made.split.training, *made.split.validation}
     assert "note: 1 cases are left out" in capsys.readouterr().out
+    (tmp_path / "finer").mkdir()
+    finer = material.prepare(
+        replace(options, resolution=32), tmp_path / "finer", False, World(), lambda *_: None
+    )  # was not prepared itself
+    assert finer.cache.ids == made.cache.ids
+    assert "found no t2" in str(finer.cache.skipped.values())
 
 
 def test_interrupted(data_set, tmp_path, capsys, monkeypatch):
