@@ -12,7 +12,7 @@ from data.brats.preprocess import cube
 from data.brats.schema import SCHEMAS
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
-from lms3d.tasks.brats import material
+from lms3d.tasks.brats import material, task
 from lms3d.tasks.brats.task import TASK
 from tests.data.small_data import LATE, random_case, write_case
 
@@ -34,6 +34,16 @@ def test_other_names_are_told(tmp_path, capsys):
     begun(tmp_path, "brats2020")
     TASK.network(TrainConfig(labels="brats2023", start_from=tmp_path, **SMALL), None)
     assert "what it learnt as NCR, ED, ET is NETC, SNFH, ET here" in capsys.readouterr().out
+
+
+def test_other_modalities_are_told(tmp_path, capsys):
+    begun(tmp_path, "brats2020")
+    options = TrainConfig(labels="brats2020", start_from=tmp_path, **SMALL)
+    network = models.build("unet3d", input_shape=(16, 16, 16, 4), outputs=3)
+    task._start_from(network, options, SCHEMAS["brats2020"].learnt, ("t1", "t1ce", "flair", "t2"))
+    assert capsys.readouterr().out == ""
+    task._start_from(network, options, SCHEMAS["brats2020"].learnt, ("t1", "t1ce", "flair"))
+    assert "it learnt from t1, t1ce, flair, t2; here are t1, t1ce, flair" in capsys.readouterr().out
 
 
 def test_the_same_names_are_not(tmp_path, capsys):
