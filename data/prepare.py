@@ -79,7 +79,9 @@ def _list_pseudonyms(options: argparse.Namespace) -> int:
     else:
         found = [
             ("case", case.id)
-            for case in layouts.find_cases(options.data, labels=options.labels, require_truth=False).cases
+            for case in layouts.find_cases(
+                options.data, labels=options.labels, require_truth=False, require_complete=False
+            ).cases
         ]
     for kind, name in found:
         print(f"{pseudonyms.made(name, kind)}  {name}")
@@ -89,7 +91,7 @@ def _list_pseudonyms(options: argparse.Namespace) -> int:
 def _prepare_volumes(options: argparse.Namespace) -> Path:
     """Examine a brain tumour data set, then make its volumes; returns their folder."""
     how = _preprocessing(options)
-    found = layouts.find_cases(options.data, labels=options.labels, require_truth=False)
+    found = layouts.find_cases(options.data, labels=options.labels, require_truth=False, require_complete=False)
     cases, schema = found
     without = sum(case.truth is None for case in cases)
     print(f"{len(cases)} cases of {found.layout}, labels of {schema.name}, {without} without truth")

@@ -7,8 +7,8 @@ where there is none, by the ids.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Hashable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,16 @@ class Split:
 
     training: tuple[str, ...]
     validation: tuple[str, ...]
+    known_as: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
+    """Case id -> every name of its patient that was known when the run began, so that a data set with other names for the same
+    brains can be told of it (`seen`)."""
+    seen_before: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """Names of patients that have trained the weights with which the run began."""
+
+    @property
+    def trained(self) -> set[str]:
+        """Every name of the patients that have trained the weights of this run."""
+        return set(self.seen_before) | names_of(self.training, {}, self.known_as)
 
 
 def make(
@@ -86,19 +96,37 @@ def without(split: Split, left_out: Container[str]) -> Split:
     return Split(training=training, validation=validation)
 
 
-def seen(ids: Iterable[str], earlier: Iterable[str], patients: Mapping[str, str]) -> list[str]:
+def names_of(
+    ids: Iterable[str], patients: Mapping[str, str], known_as: Mapping[str, Iterable[str]] | None = None
+) -> set[str]:
+    """Every name of the patients of these cases."""
+    found = {patients.get(case_id) or patient_of(case_id) for case_id in ids}
+    return found.union(*((known_as or {}).get(case_id, ()) for case_id in ids))
+
+
+def seen(
+    ids: Iterable[str],
+    earlier: Iterable[str],
+    patients: Mapping[str, str],
+    *,
+    known_as: Mapping[str, Iterable[str]] | None = None,
+    names: Set[str] = frozenset(),
+) -> list[str]:
     """Those of `ids` whose patient is one of the cases `earlier`, which may be of another data set: another visit is no new brain.
 
-    patients: case id -> patient, of `ids` at least.
+    patients: case id -> patient, of `ids` at least. known_as: case id -> the patient's other names. names: of patients that count
+    as earlier ones, too (`Split.trained`).
     """
-    known = {patients.get(case_id) or patient_of(case_id) for case_id in earlier}
-    return sorted(case_id for case_id in ids if (patients.get(case_id) or patient_of(case_id)) in known)
+    known = names_of(list(earlier), patients, known_as) | names
+    return sorted(case_id for case_id in ids if names_of([case_id], patients, known_as) & known)
 
 
 def save(split: Split, path: str | Path) -> None:
     """Write `split` as JSON."""
+    value = {"training": split.training, "validation": split.validation}
+    more = {"known_as": split.known_as, "seen_before": split.seen_before}
     with reported_writes(Path(path).parent):
-        write_json(Path(path), {"training": split.training, "validation": split.validation})
+        write_json(Path(path), value | {name: told for name, told in more.items() if told})
 
 
 def load(path: str | Path) -> Split:
@@ -116,7 +144,16 @@ def load(path: str | Path) -> Split:
         raise DataError(
             f"{path}: found {min(both)} in both parts; expected every case in one part; take it out of one of them"
         )
-    return Split(training=tuple(value["training"]), validation=tuple(value["validation"]))
+    known_as, seen_before = value.get("known_as", {}), value.get("seen_before", [])
+    if not isinstance(known_as, dict) or not all(map(_is_ids, [*known_as.values(), seen_before or [""]])):
+        raise DataError(
+            f'{path}: found names of patients that are no lists; expected "known_as" and "seen_before" as written; restore '
+            "the file, or take both out"
+        )
+    return Split(
+        training=tuple(value["training"]), validation=tuple(value["validation"]),
+        known_as={case_id: tuple(names) for case_id, names in known_as.items()}, seen_before=tuple(seen_before),
+    )  # fmt: skip
 
 
 def _is_ids(value: object) -> bool:

@@ -12,11 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from data.brats.case import Case
+from data.brats.geometry import Box, Geometry
 from data.brats.schema import schema_named
 from lms3d import cli, errors
 from lms3d.tasks.brats.job import Job, Source
 
 SHAPE = (240, 240, 155)
+BRAIN = Box(lower=(50, 35, 5), upper=(190, 206, 145))
+"""140x171x140, the mean of Table 1 of the LMS case study."""
 CASES = 1251
 """Of the training set of BraTS 2021 and 2023."""
 
@@ -39,7 +42,7 @@ def _measure(options: argparse.Namespace) -> None:
     random = np.random.default_rng(0)
     named = rules.choose(options.scoring, "brats2024", ())
     with tempfile.TemporaryDirectory() as folder:
-        jobs = [_job(Path(folder), number, random, named.name) for number in range(options.cases)]
+        jobs = [_job(Path(folder), number, random, named.name, options.resolution) for number in range(options.cases)]
         seconds = []
         for one in jobs:
             begin = time.perf_counter()
@@ -52,8 +55,8 @@ def _measure(options: argparse.Namespace) -> None:
     )
 
 
-def _job(folder: Path, number: int, random: np.random.Generator, rules: str) -> Job:
-    """Two files, and what a worker is told of them."""
+def _job(folder: Path, number: int, random: np.random.Generator, rules: str, resolution: int | None) -> Job:
+    """Two files, and what a worker is told of them. resolution: of the network's cube; None: a folder of label maps."""
     import nibabel as nib
 
     paths = []
@@ -61,9 +64,12 @@ def _job(folder: Path, number: int, random: np.random.Generator, rules: str) -> 
         paths.append(folder / f"{name}{number}.nii.gz")
         nib.save(nib.Nifti1Image(labels, np.eye(4)), paths[-1])
     schema = schema_named("brats2024")
-    source = Source(label="p", coding=schema, native=paths[1])
+    rows = tuple(tuple(row) for row in np.eye(4).tolist())
+    geometry = Geometry(shape=SHAPE, affine=rows, box=BRAIN) if resolution else None
+    shape = (resolution,) * 3 if resolution else None
+    source = Source(label="p", coding=schema, native=paths[1], geometry=geometry, shape=shape)
     case = Case(id=str(number), images={}, truth=paths[0])
-    return Job(case=case, schema=schema, rules=rules, sources=(source,), geometry=None, grid=None)
+    return Job(case=case, schema=schema, rules=rules, sources=(source,), geometry=geometry, grid=None)
 
 
 def pair(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -96,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--cases", type=cli.whole(1), metavar="N", default=6, help="label maps to make and score (default: 6)")
     add("--scoring", metavar="RULES", default="brats2024-gli", help="rules (default: brats2024-gli, which cost most)")
+    grid = "also score the ceiling of a cube of N (default: as a folder of label maps, which has none)"
+    add("--resolution", type=cli.whole(16), metavar="N", default=None, help=grid)
     return parser
 
 

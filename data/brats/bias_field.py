@@ -17,7 +17,7 @@ def correct_bias(images: np.ndarray) -> np.ndarray:
     """N4_CHANNELS of images (X, Y, Z, 4), corrected; a copy."""
     corrected = images.astype(np.float32)
     for index, channel in enumerate(CHANNELS):
-        if channel in N4_CHANNELS:
+        if channel in N4_CHANNELS and corrected[..., index].any():
             corrected[..., index] = _without_bias(corrected[..., index])
     return corrected
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from data import files
-from data.brats.case import Case, load_images, load_truth
+from data.brats.case import Case, load_images, load_truth, require_usable
 from data.brats.geometry import Geometry, foreground_box
 from data.brats.preprocess import Preprocessing, to_grid
 from data.brats.schema import LabelSchema
@@ -138,7 +138,8 @@ def build(
     """The cache of `cases`; makes what is missing, in parallel processes, and returns at once when nothing is.
 
     directory: where caches lie (default: `cubes` under the cache root).
-    skip_bad: leave out cases that cannot be used, as told by `Cache.skipped`; they stay left out until their files change.
+    skip_bad: leave out cases that cannot be used, as told by `Cache.skipped`; they stay left out, on other grids too, until
+        their files change.
     Raises DataError for the first case that cannot be used, unless it is to be left out, and for a folder or disk that cannot
     take the arrays.
     """
@@ -168,7 +169,7 @@ def data_fingerprint(cases: Sequence[Case]) -> str:
     """
     digest = hashlib.sha256(b"format 1")
     for case in sorted(cases, key=lambda case: case.id):
-        digest.update(repr((case.id, sorted(case.volumes.items()) if case.volumes else None)).encode())
+        digest.update(repr((case.id, sorted(case.volumes.items()) if case.volumes else None, *case.absent)).encode())
         for path in case.files:
             digest.update(_file_sample(path))
     return digest.hexdigest()
@@ -249,8 +250,10 @@ def _is_sound(entry: Path) -> bool:
 def _fill(cache: Cache, cases: Sequence[Case], skip_bad: bool, workers: int | None, progress: Progress | None) -> None:
     """Make the missing entries, then the index. The lock is held."""
     index = cache.directory / _INDEX
-    earlier = _skipped(index) if index.is_file() else {}
+    earlier = _skipped(index) if index.is_file() else _skipped_on_other_grids(cache)
     missing = [case for case in cases if case.id not in earlier and not _is_sound(cache.directory / case.id)]
+    for case in missing if not skip_bad else ():  # before an hour of others
+        require_usable(case)
     files.require_space(cache.directory, len(missing) * 9 * math.prod(cache.shape))  # 4 float16 and 1 byte per voxel
     items = [(case, cache.schema, cache.preprocessing, cache.directory / case.id, skip_bad) for case in missing]
     what = f"preprocessing to {'x'.join(map(str, cache.shape))}" + (" with N4" if cache.preprocessing.n4 else "")
@@ -266,6 +269,18 @@ def _fill(cache: Cache, cases: Sequence[Case], skip_bad: bool, workers: int | No
         for case_id in skipped:  # before the index: after it nobody comes back to them
             (cache.directory / f"{case_id}{_BAD}").unlink(missing_ok=True)
         _write_index(cache, skipped)
+
+
+def _skipped_on_other_grids(cache: Cache) -> dict[str, str]:
+    """Case -> why it was left out of a cache of the same files and labels: what is wrong with a file is so on every grid."""
+    found: dict[str, str] = {}
+    for index in sorted(cache.directory.parent.glob(f"{cache.fingerprint[:16]}-*-v{_FORMAT}/{_INDEX}")):
+        try:
+            schema = files.read_json(index, advice=_REPAIR_INDEX, keys=("schema",))["schema"]
+            found |= _skipped(index) if schema == cache.schema.name else {}
+        except DataError:  # told to those who need that grid
+            continue
+    return {case_id: why for case_id, why in found.items() if case_id in cache.ids}
 
 
 def _write_skipped(cache: Cache, skipped: Mapping[str, str]) -> None:
@@ -320,12 +335,18 @@ def _made(case: Case, schema: LabelSchema, how: Preprocessing) -> tuple[dict[str
         "brain": [list(brain_box.lower), list(brain_box.upper)],
         "scale": scale.tolist(),
         "mean": restored.mean(axis=(0, 1, 2)).tolist(),
-        "std": restored.std(axis=(0, 1, 2)).tolist(),
+        "std": np.where(stored.any(axis=(0, 1, 2)), restored.std(axis=(0, 1, 2)), 1.0).tolist(),
         "brain_mean": brain.mean(axis=0).tolist(),
-        "brain_std": np.maximum(brain.std(axis=0), _LEAST_STD * np.abs(brain.mean(axis=0))).tolist(),
+        "brain_std": _deviation(brain).tolist(),
         "files": {},
     }
     return entry, {"image.npy": stored} | ({} if small_truth is None else {"truth.npy": small_truth})
+
+
+def _deviation(brain: np.ndarray) -> np.ndarray:
+    """Voxels (n, 4) -> standard deviations (4,) to divide by: 1 where a modality is absent and all voxels are 0."""
+    least = _LEAST_STD * np.abs(brain.mean(axis=0))
+    return np.where(brain.any(axis=0), np.maximum(brain.std(axis=0), least), 1.0)
 
 
 def _to_float16(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -334,6 +355,7 @@ def _to_float16(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     A power of two per channel brings the largest value to 16,384-32,768: nothing overflows (float16 ends at 65,504),
     and the division itself is exact. The relative error of 2^-11 is a hundredth of the noise in such images.
     """
-    largest = np.maximum(np.abs(grid).max(axis=(0, 1, 2)), np.finfo(np.float32).tiny)
+    largest = np.abs(grid).max(axis=(0, 1, 2))
+    largest = np.maximum(np.where(largest > 0, largest, 1), np.finfo(np.float32).tiny)
     scale = np.exp2(np.ceil(np.log2(largest)) - 15)
     return (grid / scale.astype(np.float32)).astype(np.float16), scale

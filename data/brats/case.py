@@ -6,7 +6,7 @@ on another grid is refused. Every function raises DataError for a file that cann
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,15 +27,21 @@ class Case:
 
     id: str
     images: Mapping[str, Path]
-    """Channel -> file, for each of CHANNELS."""
+    """Channel -> file, for each of CHANNELS, but for those in `absent`, and those that are missing (see `problem`)."""
     truth: Path | None = None
     """The label map; None for a case that is only to be predicted."""
     volumes: Mapping[str, int] | None = None
     """Channel -> index on the fourth axis, where all channels are in one file."""
     patient: str = ""
     """Whose brain it is; the same for several visits. Where nobody says, what the id says."""
+    known_as: tuple[str, ...] = ()
+    """Every name of the patient that the data set tells, and marks of the images: what other data sets may know, see `patients`."""
+    absent: tuple[str, ...] = ()
+    """Modalities that no case of the data set has: zeros stand in their place."""
     grade: str | None = None
     """"HGG" or "LGG", where the data set says."""
+    problem: str = ""
+    """Why it cannot be used, where its files' names tell: the message of the DataError that reading it raises."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "patient", self.patient or patient_of(self.id))
@@ -43,29 +49,39 @@ class Case:
     @property
     def files(self) -> tuple[Path, ...]:
         """Every file of the case once, in a fixed order."""
-        paths = [self.images[channel] for channel in CHANNELS] + ([self.truth] if self.truth else [])
+        paths = [self.images[channel] for channel in CHANNELS if channel in self.images]
+        paths += [self.truth] if self.truth else []
         return tuple(dict.fromkeys(paths))
 
 
 def header_of(case: Case) -> Header:
     """The header of the first image, whose frame is that of the case: what is written for the case takes it over."""
-    return read_header(case.images[CHANNELS[0]])
+    require_usable(case)
+    return read_header(case.files[0])
+
+
+def require_usable(case: Case) -> None:
+    """DataError where a modality is missing."""
+    if case.problem:
+        raise DataError(case.problem)
 
 
 def load_images(case: Case) -> tuple[np.ndarray, np.ndarray]:
     """The four modalities (X, Y, Z, 4) float32 in the order of CHANNELS, and the affine (4, 4) float64 of the first."""
+    require_usable(case)
     if case.volumes is not None:
         return _load_stacked(case.images[CHANNELS[0]], [case.volumes[channel] for channel in CHANNELS])
     images: np.ndarray | None = None
-    for index, channel in enumerate(CHANNELS):
+    present = [channel for channel in CHANNELS if channel not in case.absent]
+    for channel in present:
         path = case.images[channel]
         array, header = volume.read_volume(path, np.float32)
         if images is None:
             first = header
-            images = np.empty((*first.shape, len(CHANNELS)), np.float32)
-        images[..., index] = _as_in(path, array, header, first.affine, first.shape, CHANNELS[0])
+            images = np.zeros((*first.shape, len(CHANNELS)), np.float32)
+        images[..., CHANNELS.index(channel)] = _as_in(path, array, header, first.affine, first.shape, present[0])
     assert images is not None
-    _require_content(case.images[CHANNELS[0]].parent, images)
+    _require_content(case.files[0].parent, images, present)
     return images, first.affine
 
 
@@ -125,13 +141,13 @@ def _load_stacked(path: Path, order: list[int]) -> tuple[np.ndarray, np.ndarray]
         )  # fmt: skip
     array, header = volume.read(path, np.float32)
     images = np.ascontiguousarray(array[..., order])
-    _require_content(path, images)
+    _require_content(path, images, CHANNELS)
     return images, header.affine
 
 
-def _require_content(where: Path, images: np.ndarray) -> None:
-    for index, channel in enumerate(CHANNELS):
-        if not images[..., index].any():
+def _require_content(where: Path, images: np.ndarray, present: Sequence[str]) -> None:
+    for channel in present:
+        if not images[..., CHANNELS.index(channel)].any():
             raise DataError(
                 f"{where}: found modality {channel} with nothing but zeros; expected an image; replace the file or "
                 "take the case out"

@@ -173,6 +173,7 @@ def bias_field(sample: Sample, random: np.random.Generator) -> Sample:
 
 
 def _with_intensities(sample: Sample, image: np.ndarray) -> Sample:
+    image = np.where((sample.image == sample.background).all(axis=(0, 1, 2)), sample.background, image)
     return replace(sample, image=np.where(sample.brain, image, sample.background).astype(np.float32, copy=False))
 
 

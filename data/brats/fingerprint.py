@@ -97,7 +97,8 @@ def facts(case: Case, schema: LabelSchema) -> dict[str, Any]:
     box, sizes = foreground_box(images), voxel_sizes(affine)
     brain = images[np.abs(images).max(axis=-1) > 1e-5]
     sample = brain[:: max(1, len(brain) // 200_000)]  # enough for percentiles and correlations
-    correlations = np.corrcoef(sample, rowvar=False)
+    with np.errstate(invalid="ignore", divide="ignore"):  # of a modality that is absent
+        correlations = np.corrcoef(sample, rowvar=False)
     found: dict[str, Any] = {"case": case.id, "problem": "", "axes": "".join(aff2axcodes(affine))}
     for axis, name in enumerate("xyz"):
         found |= {f"size_{name}": box.shape[axis], f"spacing_{name}_mm": round(float(sizes[axis]), 4)}

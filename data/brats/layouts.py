@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from data import pseudonyms
 from data.brats import folders, manifest, msd, patients, published
-from data.brats.case import Case
-from data.brats.schema import SCHEMAS, LabelSchema, schema_named
+from data.brats.case import Case, require_usable
+from data.brats.schema import CHANNELS, SCHEMAS, LabelSchema, schema_named
 from data.errors import DataError, NoCaseError
 from data.files import readable_directory
 
@@ -39,6 +39,16 @@ class DataSet:
         return {case.id: case.patient for case in self.cases}
 
     @property
+    def modalities(self) -> tuple[str, ...]:
+        """Those that the cases have."""
+        return tuple(channel for channel in CHANNELS if channel not in self.cases[0].absent)
+
+    @property
+    def known_as(self) -> dict[str, tuple[str, ...]]:
+        """Case id -> every name of its patient, for `data.split.seen`."""
+        return {case.id: case.known_as for case in self.cases}
+
+    @property
     def grades(self) -> dict[str, str | None]:
         """Case id -> "HGG", "LGG" or None: strata for `data.split.folds`."""
         return {case.id: case.grade for case in self.cases}
@@ -59,7 +69,7 @@ class Layout(Protocol):
         """What the names of the cases in this folder begin with; none where it is of another layout."""
 
     def case_of(self, folder: Path, stem: str, files: Sequence[str]) -> Case:
-        """The case of a stem. DataError where one of its images is missing."""
+        """The case of a stem; where one of its images is missing, with that as its `problem`."""
 
 
 LAYOUTS: tuple[Layout, ...] = (*published.PUBLISHED, msd.Task01())
@@ -68,12 +78,15 @@ _LAST: tuple[Layout, ...] = published.OWN
 _UNKNOWN = "names of no known data set"
 
 
-def find_cases(root: str | Path, *, labels: str | None = None, require_truth: bool = True) -> DataSet:
+def find_cases(
+    root: str | Path, *, labels: str | None = None, require_truth: bool = True, require_complete: bool = True
+) -> DataSet:
     """The cases below `root`, sorted by id, and what their labels mean. Reads no voxels.
 
     root: a folder, or a manifest (see `data.brats.manifest`).
     labels: name of a schema in SCHEMAS; needed only where the data set is not recognised by its names and path.
     require_truth: a case without a label map is an error. Otherwise its `truth` is None.
+    require_complete: a case without one of the modalities is an error. Otherwise reading it is (`Case.problem`).
     Raises DataError for a missing or empty folder, an incomplete case, or labels that nobody has named.
     """
     root = Path(root).expanduser()
@@ -81,6 +94,9 @@ def find_cases(root: str | Path, *, labels: str | None = None, require_truth: bo
     for case in found.cases:  # as the tables of patients name them, too
         pseudonyms.know_case(case, root)
     _require_different_ids(found.cases)
+    if require_complete:
+        for case in found.cases:
+            require_usable(case)
     if require_truth:
         _require_truth(found.cases)
     return found
@@ -94,7 +110,7 @@ def _of_manifest(path: Path, labels: str | None) -> DataSet:
             f'{path}: found no "labels"; expected to be told what the labels mean; add --labels with one of '
             f"{', '.join(SCHEMAS)}"
         )
-    cases = patients.joined(cases, path, several_sets=False)
+    cases = patients.joined(cases, path, compare_images=True)
     return DataSet(cases=sorted(cases, key=_id), schema=schema, layout=f"manifest {path.name}")
 
 
@@ -115,7 +131,7 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
         pseudonyms.know_case(case, root)
     _require_different_ids(cases)
     return DataSet(
-        cases=patients.joined(cases, root, several_sets=len(layouts) > 1),
+        cases=patients.joined(cases, root, compare_images=len(layouts) > 1),
         schema=schema,
         layout=" and ".join(layout.title for layout in layouts) + mirrored,
     )

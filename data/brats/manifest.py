@@ -7,15 +7,15 @@
     {"labels": "brats2021", "cases": [...]}                   or with its labels: the name of a schema, or one of its own
                                                               (see `data.brats.definition`)
 
-Paths start at the folder of the manifest. Every mistake is a DataError with the number of the row, as a spreadsheet counts
-them (the head is row 1); in JSON, of the object.
+A modality that no case has is empty in every row: zeros stand in its place. Paths start at the folder of the manifest. Every
+mistake is a DataError with the number of the row, as a spreadsheet counts them (the head is row 1); in JSON, of the object.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,9 @@ def read(path: Path) -> tuple[list[Case], LabelSchema | None]:
     cases = []
     for _, row in rows:
         _know(path, row)
+    absent = tuple(channel for channel in CHANNELS if not any(row.get(channel) for _, row in rows))
     for number, row in rows:
-        case = _case(path, number, row)
+        case = _case(path, number, row, absent if len(absent) < len(CHANNELS) else ())
         if case.id in seen:
             raise _wrong(path, f"case {case.id} in {number} and in {seen[case.id]}", "every case once")
         seen[case.id] = number
@@ -105,12 +106,14 @@ def _require_columns(path: Path, number: str, names: list[str]) -> None:
             raise _wrong(path, f"{what} column {name!r} in {number}", ", ".join(_COLUMNS))
 
 
-def _case(path: Path, number: str, row: Mapping[str, Any]) -> Case:
+def _case(path: Path, number: str, row: Mapping[str, Any], absent: Sequence[str]) -> Case:
+    """The case of a row. absent: modalities that no row has; one that is missing here alone is the case's `problem`."""
     for name, value in row.items():
-        if not (isinstance(value, str) or (value is None and name not in _NEEDED)):
+        if not (isinstance(value, str) or (value is None and name != "case")):
             raise _wrong(path, f"{value!r} as {name} in {number}", "text")
-        if name in _NEEDED and not value:
-            raise _wrong(path, f"no {name} in {number}", "a name" if name == "case" else "a path")
+    if not row["case"]:
+        raise _wrong(path, f"no case in {number}", "a name")
+    missing = [channel for channel in CHANNELS if not row[channel] and channel not in absent]
     if not _ID.fullmatch(row["case"]):
         raise _wrong(
             path, f"case {row['case']!r} in {number}", "a name of letters, digits, - _ . + = @ that can name a file"
@@ -118,8 +121,18 @@ def _case(path: Path, number: str, row: Mapping[str, Any]) -> Case:
     files = {name: _file(path, number, name, row[name]) for name in (*CHANNELS, "truth") if row.get(name)}
     if len(set(files.values())) < len(files):
         raise _wrong(path, f"one file twice in {number}", "a file of its own for each modality and the truth")
-    images = {channel: files[channel] for channel in CHANNELS}
-    return Case(id=row["case"], images=images, truth=files.get("truth"), patient=row.get("patient") or "")
+    if len(missing) == len(CHANNELS):
+        raise _wrong(path, f"no {missing[0]} in {number}", "a path")
+    problem = ""
+    if missing:
+        problem = str(_wrong(path, f"no {missing[0]} in {number}", "a path, as in other rows")) + (
+            ", or leave the case out (python -m data.prepare DATA --skip-bad)"
+        )
+    images = {channel: files[channel] for channel in CHANNELS if channel in files}
+    return Case(
+        id=row["case"], images=images, truth=files.get("truth"), patient=row.get("patient") or "", absent=tuple(absent),
+        problem=problem,
+    )  # fmt: skip
 
 
 def _know(path: Path, row: Mapping[str, Any]) -> None:

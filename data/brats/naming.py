@@ -14,7 +14,6 @@ from data.brats.case import Case
 from data.brats.header import ENDINGS
 from data.brats.patients import grade_of
 from data.brats.schema import CHANNELS
-from data.errors import DataError
 
 _CHALLENGE = re.compile(r"brats|miccai", re.IGNORECASE)
 _YEARS = (  # in the name of a folder of the challenge: BraTS2023, BraTS-PEDs2024_Training, MICCAI2024-BraTS-GoAT, BraTS24_MET
@@ -55,21 +54,26 @@ class Named:
 
     def case_of(self, folder: Path, stem: str, files: Sequence[str]) -> Case:
         found = _by_stem(self, tuple(files))[stem]
-        for channel, suffix in zip(CHANNELS, self.images, strict=True):
-            if suffix not in found:
-                raise DataError(
-                    f"{folder}: found no {channel} image; expected {stem}{suffix}.nii.gz; add the file, or take the case "
-                    "out of the folder"
-                )
+        suffixes = dict(zip(CHANNELS, self.images, strict=True))
+        problem = next(
+            (
+                f"{folder}: found no {channel} image; expected {stem}{suffix}.nii.gz; add the file, or leave the case out "
+                "(python -m data.prepare DATA --skip-bad)"
+                for channel, suffix in suffixes.items()
+                if suffix not in found
+            ),
+            "",
+        )
         alone = len(self.stems(folder, files)) == 1
         truths = [found[suffix] for suffix in self.truth if suffix in found]
         if self.odd_truth and alone:  # else nobody knows whose it is
             truths += [name for pattern in self.odd_truth for name in fnmatch.filter(files, pattern)]
         return Case(
             id=folder.name if alone and stem.startswith(folder.name) else stem,
-            images={channel: folder / found[suffix] for channel, suffix in zip(CHANNELS, self.images, strict=True)},
+            images={channel: folder / found[suffix] for channel, suffix in suffixes.items() if suffix in found},
             truth=folder / truths[0] if truths else None,
             grade=grade_of(folder),
+            problem=problem,
         )
 
 

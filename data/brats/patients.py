@@ -4,7 +4,9 @@ seen a brain knows it again, so the same patient must not train and validate.
 Three sources, joined:
 ids       from 2023 on a case id ends in the number of the visit; 2017-2019 keep the name that the hospital's set had
 tables    name_mapping.csv of BraTS 2018-2020: in a row stand the ids of one patient in all years
-images    where several sets lie under one folder: files of equal checksum
+images    where several sets lie under one folder, and in a manifest: files of equal checksum
+
+Another data set may call the patient by another of these names, or know the image alone: `Case.known_as` has all of them.
 """
 
 from __future__ import annotations
@@ -33,11 +35,14 @@ _PATIENTS = tuple(
     )
 )
 
+_PUBLISHED = re.compile(r"(?i)brats|tcga-")
+
 TABLES = ("name_mapping.csv", "name_mapping_validation_data.csv")
-_ABOVE = 2  # folders above the one that was named, in which a table may lie
+_ABOVE = 2  # folders above the one that was named, and above a case, in which a table may lie
 # Columns of 2020: Grade,BraTS_2017_subject_ID,BraTS_2018_subject_ID,TCGA_TCIA_subject_ID,BraTS_2019_subject_ID,
 # BraTS_2020_subject_ID, with NA where there is none; earlier years have the earlier ones.
 _ID_COLUMN = re.compile(r"^(BraTS_20\d\d|TCGA_TCIA)_subject_ID$", re.IGNORECASE)
+_SAMPLE_BYTES = 4096
 _GRADES = ("HGG", "LGG")
 _GRADE_FOLDERS = re.compile(r"^(?:(HGG|LGG)|Pre-operative_TCGA_(?:(GBM)|LGG)_.*)$", re.IGNORECASE)
 
@@ -58,22 +63,34 @@ def grade_of(folder: Path) -> str | None:
     return None
 
 
-def joined(cases: Sequence[Case], root: Path, *, several_sets: bool) -> list[Case]:
-    """`cases` with patients, and grades where they are known, from the tables in and above `root` as well.
+def joined(cases: Sequence[Case], root: Path, *, compare_images: bool) -> list[Case]:
+    """`cases` with patients, all their names, and grades where they are known, from the tables in and above `root` as well.
 
-    several_sets: compare images, too.
+    root: the folder, or the manifest. compare_images: cases with the same first image are one patient.
     """
     groups = _Groups()
+    for case in cases:  # an id of the challenge is the same patient wherever it stands, whatever a manifest calls him
+        groups.join([case.patient, *([patient_of(case.id)] if _PUBLISHED.match(case.id) else [])])
     grades: dict[str, str] = {}
     for row in _rows(_tables(cases, root)):
         ids = [value for name, value in row.items() if _ID_COLUMN.match(name) and value not in ("", "NA")]
         groups.join(patient_of(case_id) for case_id in ids)
         grades |= {case_id: row.get("Grade", "").upper() for case_id in ids}
-    if several_sets:
+    if compare_images:
         for same in _same_images(cases):
             groups.join(same)
     known = {case_id: grade for case_id, grade in grades.items() if grade in _GRADES}
-    return [replace(case, patient=groups.name(case.patient), grade=case.grade or known.get(case.id)) for case in cases]
+    marks: dict[str, set[str]] = defaultdict(set)
+    for case in cases:
+        marks[groups.name(case.patient)] |= _marks(case)
+    names = groups.members()
+    return [
+        replace(
+            case, patient=name, known_as=tuple(sorted(names[name] | marks[name])), grade=case.grade or known.get(case.id)
+        )
+        for case in cases
+        for name in [groups.name(case.patient)]
+    ]  # fmt: skip
 
 
 class _Groups:
@@ -87,6 +104,13 @@ class _Groups:
             member = above
         return member
 
+    def members(self) -> Mapping[str, set[str]]:
+        """Name -> all that mean the same."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for member in list(self._above):
+            found[self.name(member)].add(member)
+        return found
+
     def join(self, members: Iterable[str]) -> None:
         names = sorted({self.name(member) for member in members})
         self._above |= dict.fromkeys(names, names[0]) if names else {}
@@ -95,9 +119,11 @@ class _Groups:
 def _tables(cases: Sequence[Case], root: Path) -> list[Path]:
     """Tables in the folders of the cases, in those above them up to `root`, and a little further up."""
     root = Path(os.path.abspath(root))
-    highest = root.parents[:_ABOVE] if root.is_dir() else root.parents[: _ABOVE + 1]
-    within = {case.files[0].parent for case in cases}
-    folders = {root, *highest, *within, *(above for one in within for above in one.parents if root in above.parents)}
+    root = root if root.is_dir() else root.parent
+    within = {Path(os.path.abspath(case.files[0].parent)) for case in cases}
+    between = (above for one in within for above in one.parents if root in above.parents)
+    near = (above for one in within for above in one.parents[:_ABOVE])  # of a manifest cases may lie anywhere
+    folders = {root, *root.parents[:_ABOVE], *within, *between, *near}
     return [folder / name for folder in sorted(folders) for name in TABLES if (folder / name).is_file()]
 
 
@@ -117,9 +143,40 @@ def _rows(tables: Iterable[Path]) -> Iterator[Mapping[str, str]]:
 def _same_images(cases: Sequence[Case]) -> list[set[str]]:
     """Patients that share a first image."""
     patients: dict[tuple[int, int], set[str]] = defaultdict(set)
-    for case in cases:
-        patients[_checksum(case.files[0])].add(case.patient)
+    for alike in _alike(cases):
+        for case in alike:
+            patients[_checksum(case.files[0])].add(case.patient)
     return [names for names in patients.values() if len(names) > 1]
+
+
+def _alike(cases: Sequence[Case]) -> Iterator[list[Case]]:
+    """Cases whose first images may be equal: an uncompressed one that a few bytes tell from all others need not be read."""
+    groups: dict[object, list[Case]] = defaultdict(list)
+    compressed = any(case.files[0].suffix == ".gz" for case in cases)
+    for case in cases:
+        groups[None if compressed else _middle(case.files[0])].append(case)
+    return (alike for alike in groups.values() if len(alike) > 1)
+
+
+def _middle(path: Path) -> tuple[int, bytes]:
+    """Length, and bytes from the middle of the head, where no two scans are equal."""
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(size // 2)
+            return size, stream.read(_SAMPLE_BYTES)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _marks(case: Case) -> set[str]:
+    """Of the case's first image, in words: none of an uncompressed file, which would have to be read as a whole."""
+    path = case.files[0]
+    try:
+        crc32, size = _checksum(path) if path.suffix == ".gz" else (0, 0)
+    except DataError:  # who needs the image will say so
+        return set()
+    return {f"image {crc32:08x} {size}"} if size else set()
 
 
 def _checksum(path: Path) -> tuple[int, int]:
@@ -132,5 +189,9 @@ def _checksum(path: Path) -> tuple[int, int]:
             stream.seek(max(0, path.stat().st_size - 8))
             last = stream.read(8)
     except OSError as error:
-        raise DataError(f"{path}: found {error.strerror}; expected a readable file; check the data set") from None
+        raise _unreadable(path, error) from None
     return int.from_bytes(last[:4], "little"), int.from_bytes(last[4:], "little")
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path}: found {error.strerror}; expected a readable file; check the data set")

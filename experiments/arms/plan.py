@@ -76,9 +76,11 @@ def require_unseen(run_dir: str | None, data: Path, options: argparse.Namespace,
     path = Path(run_dir).expanduser() / "split.json"
     if not path.is_file():
         raise InputError(f"--start-from {run_dir}: found no split.json there; expected the folder of a run")
-    known, patients = split.load(path), layouts.find_cases(data, labels=options.labels).patients
+    known, found = split.load(path), layouts.find_cases(data, labels=options.labels)
     test = tested(output).read_text(encoding="utf-8").split()
-    if seen := split.seen(test, [*known.training, *known.validation], patients):
+    looked_at = [*known.training, *known.validation]
+    names = known.trained | split.names_of(looked_at, {}, known.known_as)
+    if seen := split.seen(test, looked_at, found.patients, known_as=found.known_as, names=names):
         raise InputError(
             f"--start-from {run_dir}: its run has seen {seen[0]} ({len(seen)} cases in all) of the test set {tested(output)}, or "
             "another scan of this patient; expected none; start from a run on other patients"

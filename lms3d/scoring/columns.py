@@ -42,6 +42,8 @@ class Column:
     in_table: bool = True
     """Whether the Markdown table has its mean; CSV files and the report have all."""
     box_plot: bool = False
+    of_truth: bool = False
+    """Whether no prediction can change it: then it has no ceiling."""
 
 
 COLUMNS: Registry[Column] = Registry("metric column")
@@ -117,7 +119,7 @@ column("nsd_one_mm", title="NSD 1 mm", spaces=("native",), perfect=1.0)(
 
 _ML = {"unit": "ml", "decimals": 2, "in_table": False}
 
-column("truth_ml", title="truth ml", **_ML)(lambda pair: pair.counts[2] * pair.voxel_ml)
+column("truth_ml", title="truth ml", of_truth=True, **_ML)(lambda pair: pair.counts[2] * pair.voxel_ml)
 column("prediction_ml", title="prediction ml", **_ML)(lambda pair: pair.counts[1] * pair.voxel_ml)
 
 

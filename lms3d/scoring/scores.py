@@ -22,9 +22,9 @@ from lms3d.scoring.pair import CasePair
 KEYS = ["predictions", "case", "space", "region"]
 """predictions: label of the predictions folder, or of a group of models. space: one of `columns.SPACES`."""
 
-CEILING = "ceiling_dice"
-"""Dice of the truth itself, resized to the cube of the predictions and back: what a perfect network would have. NaN where
-predictions come from no cube."""
+CEILING = "ceiling_"
+"""Before the name of a column: what the truth itself has there, brought to the network's grid and back as predictions are: the
+score of a perfect network of that resolution. NaN where predictions come from no such grid."""
 
 GROUP = ["predictions", "space", "region"]
 
@@ -40,10 +40,29 @@ def score(pair: CasePair, *, predictions: str, case: str, space: str) -> list[di
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """The rows of `score`, with every column, and `CEILING` where a row has it."""
+    """The rows of `score`, with every column, and ceilings where a row has them."""
     rows = list(rows)
-    values = [*COLUMNS.names, *([CEILING] if any(CEILING in row for row in rows) else [])]
+    has_ceilings = any(name.startswith(CEILING) for row in rows for name in row)
+    values = [*COLUMNS.names, *(_with_ceiling() if has_ceilings else [])]
     return pd.DataFrame(rows, columns=[*KEYS, *values]).astype(dict.fromkeys(values, float))
+
+
+def _with_ceiling() -> dict[str, str]:
+    """Name of a ceiling -> its column."""
+    return {CEILING + name: name for name in COLUMNS.names if not COLUMNS[name].of_truth}
+
+
+def as_ceiling(row: Mapping[str, Any]) -> dict[str, float]:
+    """The ceilings that a row of `score` tells, which is of the truth on the network's grid."""
+    return {ceiling: row[name] for ceiling, name in _with_ceiling().items() if name in row}
+
+
+def ceilings(scores: pd.DataFrame) -> pd.DataFrame | None:
+    """The scores of the truth itself: a row for each of `scores`, with the same columns. None where there is none."""
+    names = _with_ceiling()
+    if not set(names) <= set(scores):
+        return None
+    return scores.assign(**{name: scores[ceiling] for ceiling, name in names.items()}).drop(columns=list(names))
 
 
 def counted(scores: pd.DataFrame) -> pd.DataFrame:
@@ -79,7 +98,7 @@ EMPTY: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 def summarise(scores: pd.DataFrame) -> pd.DataFrame:
     """A row for each (predictions, space, region), in the order in which they first occur: of the headline column the spread
     over the cases (standard deviation of the population), the 95 % interval of the mean, and the mean with empty regions
-    counted and left out; of all others the mean."""
+    counted and left out; of all others the mean; beside each mean that of the ceilings."""
     groups = scores.groupby(GROUP, sort=False)
     values = groups[HEADLINE]
     both_ways = {
@@ -93,7 +112,7 @@ def summarise(scores: pd.DataFrame) -> pd.DataFrame:
         "mean": values.mean(),
         "low": values.apply(lambda one: statistics.interval_of_mean(one.to_numpy())[0]),
         "high": values.apply(lambda one: statistics.interval_of_mean(one.to_numpy())[1]),
-        **({f"mean_{CEILING}": groups[CEILING].mean()} if CEILING in scores else {}),
+        **_mean_ceiling(scores, HEADLINE),
         "std": values.std(ddof=0),
         "minimum": values.min(),
         "lower_quartile": values.quantile(0.25),
@@ -101,19 +120,30 @@ def summarise(scores: pd.DataFrame) -> pd.DataFrame:
         "upper_quartile": values.quantile(0.75),
         "maximum": values.max(),
         **both_ways,
-        **{f"mean_{name}": groups[name].mean() for name in COLUMNS.names if name not in (HEADLINE, "both_empty")},
     }
+    for name in COLUMNS.names:
+        if name not in (HEADLINE, "both_empty"):
+            summary |= {f"mean_{name}": groups[name].mean(), **_mean_ceiling(scores, name)}
     order = scores[GROUP].drop_duplicates()
     return order.merge(pd.DataFrame(summary).reset_index(), on=GROUP, how="left")
 
 
+def _mean_ceiling(scores: pd.DataFrame, name: str) -> dict[str, pd.Series]:
+    """{} where the column has none."""
+    ceiling = CEILING + name
+    return {f"mean_{ceiling}": scores.groupby(GROUP, sort=False)[ceiling].mean()} if ceiling in scores else {}
+
+
 def spread_of_all(scores: pd.DataFrame) -> pd.DataFrame:
-    """A row for each (predictions, space, region, metric, empty): mean with its 95 % interval, median, quartiles.
+    """A row for each (predictions, space, region, metric, empty): mean with its 95 % interval, median, quartiles, mean
+    of the ceilings.
 
     empty: one of EMPTY.
     """
     rows = []
+    of_truth = ceilings(scores)
     for way, chosen in EMPTY.items():
+        perfect = {} if of_truth is None else dict(iter(chosen(of_truth).groupby(GROUP, sort=False)))
         for keys, group in chosen(scores).groupby(GROUP, sort=False):
             for name in COLUMNS.names:
                 values = group[name].dropna().to_numpy()
@@ -124,9 +154,10 @@ def spread_of_all(scores: pd.DataFrame) -> pd.DataFrame:
                 rows.append([
                     *keys, name, way, len(values), int((group["both_empty"] == 1).sum()), values.mean(), low, high,
                     values.std(), values.min(), *quartiles, values.max(),
+                    perfect[keys][name].mean() if keys in perfect and not COLUMNS[name].of_truth else np.nan,
                 ])  # fmt: skip
     head = [*GROUP, "metric", "empty", "n", "both_empty", "mean", "low", "high", "std", "minimum", "lower_quartile", "median",
-            "upper_quartile", "maximum"]  # fmt: skip
+            "upper_quartile", "maximum", "ceiling"]  # fmt: skip
     return pd.DataFrame(rows, columns=head)
 
 
@@ -144,23 +175,30 @@ def average_over_models(scores: pd.DataFrame, group_of: Mapping[str, str]) -> pd
 
 
 def to_markdown(summary: pd.DataFrame, note: str = "") -> str:
-    """The table of a summary, without the columns that were not measured. note: the rules, below it."""
+    """The table of a summary, without the columns that were not measured; ceilings in brackets. note: the rules, below it."""
     others = {name: COLUMNS[name] for name in COLUMNS.names if name != HEADLINE and COLUMNS[name].in_table}
     others = {name: one for name, one in others.items() if summary[f"mean_{name}"].notna().any()}
-    ceiling = f"mean_{CEILING}" in summary and summary[f"mean_{CEILING}"].notna().any()
+    has_ceiling = {name for name in (HEADLINE, *others) if _has_value(summary, f"mean_{CEILING}{name}")}
     head = [*GROUP, "cases", "both empty", "mean ± std", "95 %", "median (quartiles)", "empty left out"]
-    head += [*(["ceiling"] if ceiling else []), *(one.title for one in others.values())]
+    head += ["ceiling"] if HEADLINE in has_ceiling else []
+    head += [one.title + (" (ceiling)" if name in has_ceiling else "") for name, one in others.items()]
     rows = []
     for row in summary.to_dict("records"):
         quartiles = f"{_figure(row['median'])} ({_figure(row['lower_quartile'])}-{_figure(row['upper_quartile'])})"
-        means = ((row[f"mean_{name}"], one.decimals) for name, one in others.items())
+        ceiling = {name: row[f"mean_{CEILING}{name}"] for name in has_ceiling}
+        means = [_figure(row[f"mean_{name}"], one.decimals) for name, one in others.items()]
+        best = [_figure(ceiling.get(name, np.nan), one.decimals) for name, one in others.items()]
         rows.append([
             *(row[key] for key in GROUP), str(row["cases"]), _figure(row["both_empty"], 0),
             f"{_figure(row['mean'])} ± {_figure(row['std'])}", f"{_figure(row['low'])}-{_figure(row['high'])}", quartiles,
-            _figure(row["mean_empty_left_out"]), *([_figure(row[f"mean_{CEILING}"])] if ceiling else []),
-            *(_figure(mean, decimals) for mean, decimals in means),
+            _figure(row["mean_empty_left_out"]), *(_figure(value) for name, value in ceiling.items() if name == HEADLINE),
+            *(f"{mean} ({top})" if mean and top else mean for mean, top in zip(means, best, strict=True)),
         ])  # fmt: skip
     return tables.markdown(head, rows) + (f"\n{note}\n" if note else "")
+
+
+def _has_value(table: pd.DataFrame, name: str) -> bool:
+    return name in table and bool(table[name].notna().any())
 
 
 def _figure(value: float, decimals: int = 3) -> str:

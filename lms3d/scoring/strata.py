@@ -10,6 +10,7 @@ from lms3d.scoring.columns import HEADLINE
 
 BY = "ET"
 NONE = f"no {BY}"
+_CEILING = scores.CEILING + HEADLINE
 
 
 def of_cases(table: pd.DataFrame) -> dict[str, str]:
@@ -37,7 +38,7 @@ def table(found: pd.DataFrame) -> pd.DataFrame:
             values = part[HEADLINE].dropna().to_numpy()
             low, high = statistics.interval_of_mean(values) if len(values) else (np.nan, np.nan)
             mean = values.mean() if len(values) else np.nan
-            ceiling = part[scores.CEILING].mean() if scores.CEILING in part else np.nan
+            ceiling = part[_CEILING].mean() if _CEILING in part else np.nan
             rows.append([*keys, stratum, len(part), int(part["both_empty"].sum()), mean, low, high, ceiling])
-    head = [*scores.GROUP, "stratum", "cases", "both_empty", "mean", "low", "high", f"mean_{scores.CEILING}"]
+    head = [*scores.GROUP, "stratum", "cases", "both_empty", "mean", "low", "high", f"mean_{_CEILING}"]
     return pd.DataFrame(rows, columns=head)

@@ -5,12 +5,17 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from data.brats import cache
+from data.errors import DataError
 from data.prepare import main
+from lms3d.config import TrainConfig
+from lms3d.ranks.world import World
+from lms3d.tasks.brats import material
 
 ROOT = Path(cache.__file__).parents[2]
 
@@ -63,6 +68,43 @@ def test_a_bad_file_is_named(data_set, tmp_path, capsys):
     (data_set / "BraTS20_Training_002" / "BraTS20_Training_002_t1ce.nii.gz").write_bytes(b"\x1f\x8b")
     assert main([str(data_set), "--resolution", "16", "--cache", str(tmp_path / "c"), "--workers", "1"]) == 2
     assert "BraTS20_Training_002_t1ce.nii.gz: found a file that cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["a folder", "a manifest"])
+def test_a_case_without_one_modality_is_named_or_left_out(data_set, tmp_path, capsys, how, monkeypatch):
+    """And once it has been left out, training goes on without it."""
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "c"))
+    lost = data_set / "BraTS20_Training_002" / "BraTS20_Training_002_t2.nii.gz"
+    lost.unlink()
+    data, named = data_set, "BraTS20_Training_002: found no t2 image; expected BraTS20_Training_002_t2.nii.gz"
+    if how == "a manifest":
+        data, named = tmp_path / "m.csv", "m.csv: found no t2 in row 3; expected a path"
+        rows = ["case,t1,t1ce,flair,t2,truth"]
+        for folder in sorted(data_set.iterdir()):
+            files = (folder / f"{folder.name}_{kind}.nii.gz" for kind in ("t1", "t1ce", "flair", "t2", "seg"))
+            rows.append(",".join([folder.name, *(str(one) if one.is_file() else "" for one in files)]))
+        data.write_text("\n".join(rows))
+    words = [str(data), "--labels", "brats2020", "--resolution", "16", "--workers", "1"]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert named in error
+    assert "--skip-bad" in error
+    options = TrainConfig(data=data, labels="brats2020", resolution=16)
+    (tmp_path / "run").mkdir()
+    with pytest.raises(DataError, match="no t2"):
+        material.prepare(options, tmp_path / "run", False, World(), lambda *_: None)
+    assert main([*words, "--skip-bad"]) == 0
+    assert "skipped: 1 cases" in capsys.readouterr().out
+    made = material.prepare(options, tmp_path / "run", False, World(), lambda *_: None)
+    assert len(made.cache.ids) == 4
+    assert "BraTS20_Training_002" not in {*made.split.training, *made.split.validation}
+    assert "note: 1 cases are left out" in capsys.readouterr().out
+    (tmp_path / "finer").mkdir()
+    finer = material.prepare(
+        replace(options, resolution=32), tmp_path / "finer", False, World(), lambda *_: None
+    )  # was not prepared itself
+    assert finer.cache.ids == made.cache.ids
+    assert "found no t2" in str(finer.cache.skipped.values())
 
 
 def test_interrupted(data_set, tmp_path, capsys, monkeypatch):

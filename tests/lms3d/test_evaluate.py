@@ -19,6 +19,8 @@ from data.brats.preprocess import Preprocessing, to_grid
 from data.brats.resample import resize
 from data.brats.schema import SCHEMAS
 from lms3d import evaluate
+from lms3d.scoring import components
+from lms3d.scoring.rules import RULES
 from lms3d.tasks.brats import label_maps
 from lms3d.tasks.brats.label_maps import Predictions, read_labels, write_labels
 from tests.data.small_data import LATE, random_case, write_case
@@ -253,6 +255,24 @@ def test_a_submission_is_flat_and_has_the_header_of_the_input(tiny_brats, tmp_pa
     assert "--submission: found several predictions" in capsys.readouterr().err
 
 
+def test_what_the_labels_do_not_have_joins_no_lesions_and_the_tables_say_so(tiny_brats, tmp_path, capsys):
+    write_predictions(tiny_brats, tmp_path / "p", 16)
+    said = "RC of brats2024-gli left out, and no lesions are joined because they touch RC: the labels of brats2020 do not have them"
+    assert evaluate.main([str(tmp_path / "p"), "--scoring", "brats2024", "--output", str(tmp_path / "out")]) == 0
+    assert f"note: {said}" in capsys.readouterr().err
+    assert said in (tmp_path / "out/summary.md").read_text()
+    assert said in (tmp_path / "out/report.html").read_text()
+    masks = {"ET": np.zeros((9, 9, 9), bool), "NETC": np.zeros((9, 9, 9), bool)}
+    masks["ET"][0, :, 4], masks["ET"][8, :, 4], masks["NETC"][1:8, 4, 4] = True, True, True
+    with_rc = masks | {"RC": np.zeros((9, 9, 9), bool)}
+    for predicted in (False, True):
+        one, other = (
+            components.lesions(given, RULES["brats2024-gli"], predicted=predicted) for given in (masks, with_rc)
+        )
+        for region in masks:
+            np.testing.assert_array_equal(one[region], other[region])
+
+
 def test_the_ceiling_is_what_a_perfect_network_of_the_resolution_has(tiny_brats, tmp_path):
     write_predictions(tiny_brats, tmp_path / "16", 16)
     write_predictions(tiny_brats, tmp_path / "48", 48)
@@ -261,12 +281,36 @@ def test_the_ceiling_is_what_a_perfect_network_of_the_resolution_has(tiny_brats,
     case = layouts.find_cases(tiny_brats).cases[0]
     truth = load_truth(case, SCHEMAS["brats2020"])
     box = foreground_box(load_images(case)[0])
-    back = box.place(resize(resize(box.crop(truth), (16,) * 3, "nearest"), box.shape, "nearest"), truth.shape)
+    channels = resize(box.crop(truth), (16,) * 3, "nearest")[..., None] == (1, 2, 4)
+    inside = resize(channels.astype(np.float32), box.shape)  # linear, as probabilities
+    back = box.place(inside.max(axis=-1) >= 0.5, truth.shape)
     expected = 2 * ((back > 0) & (truth > 0)).sum() / ((back > 0).sum() + (truth > 0).sum())
     assert float(found["16", case.id, "native", "WT"]["ceiling_dice"]) == pytest.approx(expected, abs=1e-6)
     assert found["48", case.id, "cube", "WT"]["ceiling_dice"] == "1.000000"
     cube = found["16", case.id, "cube", "WT"]
     assert cube["ceiling_dice"] == cube["dice"]  # a perfect cube of 16, enlarged
+    assert cube["ceiling_hd95_area_mm"] == ""  # voxels of a cube are no millimetres
+    told = (tmp_path / "out/summary.md").read_text()
+    assert "| ceiling | sensitivity (ceiling) |" in told
+    (metric,) = [
+        row for row in rows(tmp_path / "out/metrics.csv")
+        if tuple(row.values())[:5] == ("16", "native", "WT", "hd95_area_mm", "rules")
+    ]  # fmt: skip
+    mean = np.mean(
+        [
+            float(row["ceiling_hd95_area_mm"])
+            for key, row in found.items()
+            if (key[0], *key[2:]) == ("16", "native", "WT")
+        ]
+    )
+    assert float(metric["ceiling"]) == pytest.approx(mean, abs=1e-6)
+    assert float(metric["ceiling"]) > 0
+    (summary,) = [
+        row for row in rows(tmp_path / "out/summary.csv") if tuple(row.values())[:3] == ("16", "native", "WT")
+    ]
+    assert summary["mean_ceiling_hd95_area_mm"] == metric["ceiling"]
+    shown = f"{float(summary['mean_hd95_area_mm']):.1f} ({float(metric['ceiling']):.1f})"
+    assert shown in next(line for line in told.splitlines() if line.startswith("| 16 | native | WT |"))
 
 
 def test_a_box_is_compared_with_a_cube_on_the_files_grid_alone_each_below_its_own_ceiling(tiny_brats, tmp_path):

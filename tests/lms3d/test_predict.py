@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
 import json
 import shutil
 import subprocess
@@ -17,11 +19,12 @@ import models
 from data import split
 from data.brats import cache, layouts, normalise, symmetries
 from data.brats.preprocess import cube, to_native
-from data.brats.targets import Labels
-from lms3d import evaluate, predict
+from data.brats.targets import Labels, targets_of
+from lms3d import evaluate, package, predict
 from lms3d.config import TrainConfig
 from lms3d.device import startup
 from lms3d.errors import DoesNotFit
+from lms3d.scoring.columns import COLUMNS
 from lms3d.tasks import inference
 from lms3d.tasks.brats import predict as segmentation
 from lms3d.tasks.brats import segment
@@ -81,6 +84,33 @@ def test_validation_cases_are_segmented_in_native_and_cube_space(run_dir, tiny_b
     assert evaluate.main([str(run_dir)]) == 0
 
 
+@pytest.mark.parametrize("kind", ["labels", "regions"])
+def test_a_network_that_gives_back_what_it_was_taught_scores_its_ceiling(run_dir, tmp_path, kind, monkeypatch):
+    """In every column, on both grids: the ceiling goes the way of predictions."""
+    content = json.loads((run_dir / "config.json").read_text())
+    content["options"]["targets"] = kind
+    (run_dir / "config.json").write_text(json.dumps(content))
+
+    def perfect(member, *_):
+        learnt = targets_of(kind, member.volumes.schema)
+        return lambda case_id: learnt.to_channels(member.volumes.truth(case_id)).astype(np.float32)
+
+    monkeypatch.setattr(segmentation, "_segmenter", perfect)
+    assert predict.main([str(run_dir)]) == 0
+    assert evaluate.main([str(run_dir), "--scoring", "brats2023", "--output", str(tmp_path / "out")]) == 0
+    with open(tmp_path / "out/scores.csv", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert {(row["space"], row["region"]) for row in found} == set(
+        itertools.product(("native", "cube"), ("WT", "TC", "ET"))
+    )
+    columns = [name for name in COLUMNS.names if name != "truth_ml"]
+    for row in found:
+        assert [row[f"ceiling_{name}"] for name in columns] == [row[name] for name in columns]
+    native = [row for row in found if row["space"] == "native"]
+    assert all(float(row["dice"]) < 1 for row in native if row["both_empty"] == "0.000000")
+    assert {row["ceiling_lesion_f1"] for row in native} - {""}
+
+
 def test_the_command_works_under_a_memory_limit_(run_dir):
     command = [sys.executable, "-m", "lms3d.predict", str(run_dir), "--memory-limit", "400MiB"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -125,6 +155,24 @@ def test_help_waits_for_neither_tensorflow_nor_matplotlib(module):
     assert "exit codes:" in done.stdout
 
 
+def test_a_network_of_other_modalities_is_refused(run_dir, tiny_brats, tmp_path, capsys):
+    rows = ["case,t1,t1ce,flair,t2"]
+    for case in layouts.find_cases(tiny_brats).cases[:1]:
+        rows.append(",".join([case.id, *(str(case.images[name]) for name in ("t1", "t1ce", "flair")), ""]))
+    (tmp_path / "three.csv").write_text("\n".join(rows))
+    command = ["--data", str(tmp_path / "three.csv"), "--labels", "brats2020", "--output", str(tmp_path / "out")]
+    assert predict.main([str(run_dir), *command]) == 2
+    assert "three.csv: found t1, t1ce, flair; expected t1, t1ce, flair, t2 as tiny has" in capsys.readouterr().err
+    content = json.loads((run_dir / "config.json").read_text())
+    content["data"] = {"modalities": ["t1", "t1ce", "flair"]}
+    (run_dir / "config.json").write_text(json.dumps(content))
+    assert package.main([str(run_dir), "--output", str(tmp_path / "p.lms3d")]) == 0
+    for run in (run_dir, tmp_path / "p.lms3d"):
+        assert predict.main([str(run), *command]) == 0
+        assert predict.main([str(run), "--data", str(tiny_brats), "--output", str(tmp_path / "no")]) == 2
+        assert "found t1, t1ce, flair, t2; expected t1, t1ce, flair as" in capsys.readouterr().err
+
+
 def test_cases_without_truth_are_segmented(run_dir, tiny_brats, tmp_path, capsys):
     new = tmp_path / "new"
     shutil.copytree(tiny_brats / "BraTS20_Training_001", new / "BraTS20_Training_001")
@@ -144,9 +192,9 @@ def test_other_visits_of_patients_who_trained_are_told_of(tmp_path, capsys):
         (SimpleNamespace(run_dir=tmp_path),),
         SimpleNamespace(cases=["BraTS-GLI-00001-001", "BraTS-GLI-00002-001"]),
     )
-    segmentation._tell_of_seen(runs, target, {})
+    segmentation._tell_of_seen(runs, target, {}, {})
     assert "note: 1 of 2 cases, or other scans of their patients" in capsys.readouterr().out
-    segmentation._tell_of_seen(runs, SimpleNamespace(cases=target.cases[1:]), {})
+    segmentation._tell_of_seen(runs, SimpleNamespace(cases=target.cases[1:]), {}, {})
     assert capsys.readouterr().out == ""
 
 

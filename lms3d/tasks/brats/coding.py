@@ -30,11 +30,11 @@ def find_cases(folder: Path, labels: str | None, run: TrainedRun) -> DataSet:
     """The cases of a folder. Where neither its names nor `labels` tell what labels mean, they mean what the run has learnt."""
     own = learnt(run)
     try:
-        return layouts.find_cases(folder, labels=labels, require_truth=False)
+        return layouts.find_cases(folder, labels=labels, require_truth=False, require_complete=False)
     except DataError:
         if labels is not None or own is None:
             raise
-        return layouts.find_cases(folder, labels=own.name, require_truth=False)
+        return layouts.find_cases(folder, labels=own.name, require_truth=False, require_complete=False)
 
 
 def written(runs: Sequence[TrainedRun], of_data: LabelSchema) -> LabelSchema:

@@ -39,7 +39,7 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
         found = score(plan, progress=bar)
     made = Report(
         found=found, groups=_groups(request, folders), rules=plan.rules.name, margin=request.margin,
-        note=described(plan.rules, chosen=request.scoring is not None),
+        note=described(plan.rules, chosen=request.scoring is not None) + (f" {plan.left_out}." if plan.left_out else ""),
     )  # fmt: skip
     written = report.write(made, output, plan=plan, worst=request.worst)
     return Evaluation(table=scores.to_markdown(made.summary, made.note), written=written)

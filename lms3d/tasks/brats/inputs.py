@@ -34,6 +34,8 @@ class Plan:
     jobs: tuple[Job, ...]
     labels: tuple[str, ...]
     """Of the predictions, in the order in which they were given."""
+    left_out: str = ""
+    """What of the rules the labels do not have, in one sentence."""
 
 
 def load_all(paths: Sequence[Path]) -> list[Folder]:
@@ -83,8 +85,12 @@ def plan(
         jobs.append(Job(
             case=cases[case], schema=schema, rules=chosen.name, sources=tuple(sources), geometry=geometry, grid=grid,
         ))  # fmt: skip
-    _tell_left_out(schema, chosen)
-    return Plan(rules=chosen, schema=schema, jobs=tuple(jobs), labels=tuple(one.label for one in folders))
+    left_out = _left_out(schema, chosen)
+    if left_out:
+        say(f"note: {left_out}")
+    return Plan(
+        rules=chosen, schema=schema, jobs=tuple(jobs), labels=tuple(one.label for one in folders), left_out=left_out
+    )
 
 
 def _truth(
@@ -100,7 +106,7 @@ def _truth(
     root = truth or (ours.data if ours else "")
     known = labels or (None if truth or ours is None else ours.schema_of_truth)
     try:
-        cases, schema = find_cases(root, labels=known, require_truth=False)
+        cases, schema = find_cases(root, labels=known, require_truth=False, require_complete=False)
     except NoCaseError as error:
         bare = _label_maps_alone(root) if ours is None else {}
         if bare and not labels:
@@ -183,11 +189,16 @@ def _source(folder: Folder, found: Mapping[str, Path], case: str, coding: LabelS
         return Source(label=folder.label, coding=coding, native=found.get(case))
     return Source(
         label=folder.label, coding=schema_named(folder.schema), native=found[case], cube=folder.cube(case) if grid else None,
-        geometry=Geometry.from_json(folder.cases[case]), shape=folder.shape,
+        geometry=Geometry.from_json(folder.cases[case]), shape=folder.shape, targets=folder.targets,
     )  # fmt: skip
 
 
-def _tell_left_out(schema: LabelSchema, rules: Rules) -> None:
-    without = [region for region in rules.regions if codings.values_of(schema, region) is None]
-    if without:
-        say(f"note: {', '.join(without)} of {rules.name} left out: the labels of {schema.name} do not have them")
+def _left_out(schema: LabelSchema, rules: Rules) -> str:
+    """Regions that the labels do not have count as empty masks do: they are not scored, and lesions are not joined by them."""
+    without = [region for region in rules.needed if codings.values_of(schema, region) is None]
+    joining = {other for names in rules.merge_touching.values() for other in names}
+    joins = [region for region in without if region in joining]
+    if not without:
+        return ""
+    merges = f", and no lesions are joined because they touch {' or '.join(joins)}" if joins else ""
+    return f"{', '.join(without)} of {rules.name} left out{merges}: the labels of {schema.name} do not have them"

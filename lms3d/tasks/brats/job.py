@@ -14,11 +14,11 @@ from nibabel.affines import voxel_sizes
 from data.brats import frame
 from data.brats.case import Case, load_truth
 from data.brats.geometry import Geometry, Shape
-from data.brats.preprocess import to_native
 from data.brats.resample import resize
 from data.brats.schema import LabelSchema
+from data.brats.targets import targets_of
 from lms3d.errors import InputError
-from lms3d.scoring import masks, scores
+from lms3d.scoring import scores
 from lms3d.scoring.columns import COLUMNS
 from lms3d.scoring.components import around
 from lms3d.scoring.pair import CasePair
@@ -43,6 +43,8 @@ class Source:
     """Where the network's grid lies; None for a plain folder, which has the grid of the files alone."""
     shape: Shape | None = None
     """Of the network's grid."""
+    targets: str = "labels"
+    """What the network learns, a name in `data.brats.targets.KINDS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,18 +80,22 @@ class _Truth:
         )
         assert labels is not None
         self.labels = labels
-        self.ceilings: dict[tuple[object, ...], dict[str, float]] = {}
+        self.ceilings: dict[tuple[object, ...], dict[str, dict[str, float]]] = {}
 
     def score(self, source: Source) -> Iterator[Row]:
         if source.native is None:
             yield from _missing(source.label, self.job.case.id, self._shown, self.rules)
             return
         for space, found in self._found(source):
-            truth = self.labels if space == "native" else self.small
-            pair = _pair(found, source.coding, truth, self.schema, self.rules, tuple(voxel_sizes(self.affine)))
             ceiling = self.ceiling(source, space) if source.geometry is not None else {}
-            for row in scores.score(pair, predictions=source.label, case=self.job.case.id, space=space):
-                yield row | ({scores.CEILING: ceiling[row["region"]]} if ceiling else {})
+            for row in self._rows(source, space, found, source.coding):
+                yield row | ceiling.get(row["region"], {})
+
+    def _rows(self, source: Source, space: str, labels: np.ndarray, coding: LabelSchema) -> list[Row]:
+        """Of a label map in `space`."""
+        truth = self.labels if space == "native" else self.small
+        pair = _pair(labels, coding, truth, self.schema, self.rules, tuple(voxel_sizes(self.affine)))
+        return scores.score(pair, predictions=source.label, case=self.job.case.id, space=space)
 
     def _found(self, source: Source) -> Iterator[tuple[str, np.ndarray]]:
         """(space, predicted label map)."""
@@ -123,27 +129,26 @@ class _Truth:
         assert self.job.grid is not None
         return resize(self.job.geometry.box.crop(self.labels), self.job.grid, "nearest")
 
-    def ceiling(self, source: Source, space: str) -> dict[str, float]:
-        """Region -> Dice of the truth on the network's grid, brought to `space` by nearest neighbour."""
-        key = (source.geometry, source.shape, space)
+    def ceiling(self, source: Source, space: str) -> dict[str, dict[str, float]]:
+        """Region -> what the truth scores once it has been on the network's grid, by the way that predictions come back."""
+        key = (source.geometry, source.shape, source.targets, space)
         if key not in self.ceilings:
-            there, truth = self._there_and_back(source), self.labels
-            if space == "cube":
-                assert self.job.grid is not None
-                there, truth = resize(self._seen(source), self.job.grid, "nearest"), self.small
-            one, other = (codings.masks_of(labels, self.schema, self.rules.regions) for labels in (there, truth))
-            self.ceilings[key] = {region: masks.dice(one[region], other[region]) for region in other}
+            rows = self._rows(source, space, self._perfect(source, space), self.schema)
+            self.ceilings[key] = {row["region"]: scores.as_ceiling(row) for row in rows}
         return self.ceilings[key]
 
-    def _seen(self, source: Source) -> np.ndarray:
-        """The truth as the network's grid holds it."""
+    def _perfect(self, source: Source, space: str) -> np.ndarray:
+        """The label map of a network that gives back exactly what it was taught."""
         assert source.geometry is not None
         assert source.shape is not None
-        return resize(source.geometry.box.crop(self.labels), source.shape, "nearest")
-
-    def _there_and_back(self, source: Source) -> np.ndarray:
-        assert source.geometry is not None
-        return to_native(self._seen(source), source.geometry)
+        learnt, box = targets_of(source.targets, self.schema), source.geometry.box
+        taught = learnt.to_channels(resize(box.crop(self.labels), source.shape, "nearest"))
+        if space == "cube":
+            assert self.job.grid is not None
+            return resize(learnt.from_channels(taught), self.job.grid, "nearest")
+        # As lms3d.predict does, but that it puts channels on the files' grid before it takes labels of them. Voxels outside of the
+        # box are background either way, and here they cost no time.
+        return box.place(learnt.from_channels(resize(taught, box.shape)), source.geometry.shape)
 
     @property
     def _shown(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from data import pseudonyms
-from data.brats import definition, volume
+from data.brats import definition, targets, volume
 from data.brats.geometry import Geometry
 from data.errors import DataError
 from lms3d import json_values
@@ -53,6 +53,8 @@ class Predictions:
     """Name of the label schema of what was written."""
     meaning: Mapping[str, Any] = field(default_factory=dict)
     """That schema, as `data.brats.definition` describes it; empty in what earlier versions wrote."""
+    targets: str = "labels"
+    """What the network learnt, a name in `data.brats.targets.KINDS`."""
     schema_of_data: str = ""
     """Name of the data set's own, which is another where a network does not know its labels; empty: the same."""
     cases: Mapping[str, Any]
@@ -120,6 +122,8 @@ def _read(directory: Path) -> Predictions:
             Geometry.from_json(geometry)
         if values.get("meaning") and definition.restored(values["meaning"], where="meaning").name != values["schema"]:
             raise ValueError(f"found the meaning of other labels than {values['schema']!r}")
+        if values.get("targets", "labels") not in targets.KINDS:
+            raise ValueError(f"found targets {values['targets']!r}; expected {' or '.join(targets.KINDS)}")
         return Predictions(directory=directory, **values)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,7 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
     from data import split
     from data.brats import cache, layouts, normalise
     from data.brats.definition import described
+    from data.brats.schema import CHANNELS
     from data.brats.targets import targets_of
     from data.phantoms import brains
 
@@ -83,13 +84,15 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
         folder = world.from_chief(lambda: brains.write(brains.default_directory(), progress=progress))
 
     def build() -> tuple[DataSet, Cache]:
-        found = layouts.find_cases(folder, labels=options.labels)
+        found = layouts.find_cases(folder, labels=options.labels, require_complete=False)
         return found, cache.build(found.cases, found.schema, preprocessing(options), progress=progress)
 
     for kind in (split.Split, normalise.PerCase, normalise.Global):
         sendable(kind)
     found, volumes = chief_first(world, build)
     say(f"{len(found.cases)} cases of {found.layout}, labels of {found.schema.name}")
+    if absent := [channel for channel in CHANNELS if channel not in found.modalities]:
+        say(f"note: no case has {', '.join(absent)}: the network learns from {', '.join(found.modalities)} alone")
     if volumes.skipped:
         say(
             f"note: {len(volumes.skipped)} cases are left out, as data.prepare was asked to: {volumes.directory / 'skipped.csv'}"
@@ -105,7 +108,10 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
         batch_size=options.batch_size, validation_batch_size=options.validation_batch_size or options.batch_size,
         seed=options.seed, shown=_presentation(options),
         described={
-            "data": {"fingerprint": volumes.fingerprint, "schema": volumes.schema.name, "cases": len(volumes.ids)},
+            "data": {
+                "fingerprint": volumes.fingerprint, "schema": volumes.schema.name, "cases": len(volumes.ids),
+                "modalities": list(found.modalities),
+            },
             "labels": described(volumes.schema),
             "normalisation": normalisation.to_json(),
         },
@@ -159,29 +165,39 @@ def _split(options: TrainConfig, run_dir: Path, resuming: bool, found: DataSet, 
             volumes.ids, options.seed, options.validation_fraction, patients=found.patients
         )
     _require_unseen(options, parts, found)
+    if not resuming:
+        start = _start(options)
+        before = tuple(sorted(start.trained)) if start else ()
+        parts = replace(parts, known_as=found.known_as, seen_before=before)
     split.save(parts, run_dir / "split.json")
     return parts
 
 
 def _split_of_the_start(options: TrainConfig, volumes: Cache) -> Split | None:
     """That of the run which this one starts from, where it is of the same cases."""
+    parts = _start(options)
+    return parts if parts and {*parts.training, *parts.validation} == set(volumes.ids) else None
+
+
+def _start(options: TrainConfig) -> Split | None:
+    """The split of the run which this one starts from."""
     from data import split
 
     path = options.start_from / "split.json" if options.start_from else None
-    if path is None or not path.is_file():
-        return None
-    parts = split.load(path)
-    return parts if {*parts.training, *parts.validation} == set(volumes.ids) else None
+    return split.load(path) if path is not None and path.is_file() else None
 
 
 def _require_unseen(options: TrainConfig, parts: Split, found: DataSet) -> None:
     """InputError where a patient validates that the weights have been trained on."""
     from data import split
 
-    path = options.start_from / "split.json" if options.start_from else None
-    if path is None or not path.is_file():
+    start = _start(options)
+    if options.start_from is None or start is None:
         return
-    if seen := split.seen(parts.validation, split.load(path).training, found.patients):
+    path = options.start_from / "split.json"
+    if seen := split.seen(
+        parts.validation, start.training, found.patients, known_as=found.known_as, names=start.trained
+    ):
         raise InputError(
             f"--start-from {options.start_from}: its weights have seen {seen[0]}, or another scan of this patient ({len(seen)} "
             f"cases in all), which would validate here; add --split {path}, or start from another run"

@@ -28,6 +28,7 @@ def packaged(run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) ->
         "outputs": list(targets_of(options.targets, schema).names),
         "labels": described(schema),
         "normalisation": scaled.to_json(),
+        "modalities": content.get("data", {}).get("modalities", list(CHANNELS)),
     }
 
 
@@ -41,7 +42,12 @@ def unpacked(said: Mapping[str, Any], options: TrainConfig, where: str) -> dict[
     scaled = normalisation(said.get("normalisation")).to_json()
     if scaled["kind"] != options.normalisation:
         raise ValueError(f"found figures of --normalisation {scaled['kind']}, expected {options.normalisation}")
-    return {"labels": dict(said["labels"]), "normalisation": scaled}
+    modalities = said.get("modalities", list(CHANNELS))  # of earlier versions
+    if not (isinstance(modalities, list) and modalities) or modalities != [
+        channel for channel in CHANNELS if channel in modalities
+    ]:
+        raise ValueError(f"found modalities {str(modalities)[:80]}, expected some of {', '.join(CHANNELS)}")
+    return {"labels": dict(said["labels"]), "normalisation": scaled, "data": {"modalities": modalities}}
 
 
 def normalisation(value: Any) -> Normalisation:
@@ -73,4 +79,4 @@ def _schema(run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) -> 
             f"{run_dir / 'config.json'}: found no description of the labels{f' {name}' if name else ''}, which earlier versions "
             f"left to the data, and no data at {options.data}; expected one of them; put the data back"
         )
-    return layouts.find_cases(options.data, labels=options.labels, require_truth=False).schema
+    return layouts.find_cases(options.data, labels=options.labels, require_truth=False, require_complete=False).schema

@@ -20,6 +20,7 @@ from data.brats.definition import described
 from data.brats.normalise import Normalisation
 from data.brats.preprocess import to_native
 from data.brats.resample import resize
+from data.brats.schema import CHANNELS
 from data.brats.targets import Targets, targets_of
 from data.phantoms import brains
 from lms3d.console import say
@@ -42,6 +43,8 @@ class Member:
     """Case -> its first image."""
     patients: Mapping[str, str]
     """Case -> whose brain it is."""
+    known_as: Mapping[str, Sequence[str]]
+    """Case -> every name of that patient."""
     normalisation: Normalisation
 
 
@@ -52,7 +55,7 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     members = [_member(run, folder, request) for run in request.runs]
     learnt = targets_of(request.trained.targets, coding.written(request.runs, members[0].volumes.schema))
     target = _target(request, folder, members[0].volumes, learnt, _shared_ids(request, members))
-    _tell_of_seen(request.runs, target, members[0].patients)
+    _tell_of_seen(request.runs, target, members[0].patients, members[0].known_as)
     with ExitStack() as stack:
         segmenters = [_segmenter(member, len(learnt.names), request.tta, stack) for member in members]
         _write(segmenters, members, learnt, target, request)
@@ -84,10 +87,23 @@ def _folder(request: PredictRequest) -> Path:
 def _member(run: TrainedRun, folder: Path, request: PredictRequest) -> Member:
     found = coding.find_cases(folder, request.labels or run.trained.labels, run)
     cases, schema = found
+    learnt = tuple(run.content.get("data", {}).get("modalities", CHANNELS))
+    if found.modalities != learnt:
+        raise InputError(
+            f"{folder}: found {', '.join(found.modalities)}; expected {', '.join(learnt)} as {run.name} has learnt from; give data "
+            "with these modalities, such as a manifest that leaves the others empty in every row"
+        )
     # All cases of the folder: for the run's own data this is the cache that training has built.
     volumes = cache.build(cases, schema, preprocessing(run.trained), progress=request.progress)
     files = {case.id: case.files[0] for case in cases}
-    return Member(run=run, volumes=volumes, files=files, patients=found.patients, normalisation=_normalisation(run))
+    return Member(
+        run=run,
+        volumes=volumes,
+        files=files,
+        patients=found.patients,
+        known_as=found.known_as,
+        normalisation=_normalisation(run),
+    )
 
 
 def _shared_ids(request: PredictRequest, members: Sequence[Member]) -> Sequence[str]:
@@ -106,11 +122,15 @@ def _shared_ids(request: PredictRequest, members: Sequence[Member]) -> Sequence[
     return validated[0]
 
 
-def _tell_of_seen(runs: Sequence[TrainedRun], target: Predictions, patients: Mapping[str, str]) -> None:
+def _tell_of_seen(
+    runs: Sequence[TrainedRun], target: Predictions, patients: Mapping[str, str], known_as: Mapping[str, Sequence[str]]
+) -> None:
     """Says of how many of the cases a run has been trained on the patient: their scores say little."""
     paths = [path for run in runs if (path := run.run_dir / "split.json").is_file()]
-    trained = [case_id for path in paths for case_id in split.load(path).training]
-    if seen := split.seen(target.cases, trained, patients):
+    splits = [split.load(path) for path in paths]
+    trained = [case_id for one in splits for case_id in one.training]
+    names = set[str]().union(*(one.trained for one in splits))
+    if seen := split.seen(target.cases, trained, patients, known_as=known_as, names=names):
         say(
             f"note: {len(seen)} of {len(target.cases)} cases, or other scans of their patients, have trained the network, such as "
             f"{seen[0]}: do not score these"
@@ -144,7 +164,7 @@ def _target(request: PredictRequest, folder: Path, volumes: Cache, learnt: Targe
         run=", ".join(map(str, runs)), model=request.trained.model, shape=volumes.shape,
         stretched=volumes.preprocessing.stretched, tta=request.tta, data=str(Path(folder).resolve()),
         fingerprint=volumes.fingerprint, schema=learnt.schema.name, meaning=described(learnt.schema),
-        schema_of_data=volumes.schema.name,
+        schema_of_data=volumes.schema.name, targets=learnt.kind,
         cases={case_id: volumes.geometry(case_id).to_json() for case_id in ids},
     )  # fmt: skip
 

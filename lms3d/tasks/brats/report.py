@@ -126,7 +126,7 @@ class Report:
             "Comparison": [page.text(_COMPARISON), _table(self.comparison)] if len(self.comparison) else [],
             "By tumour size": [page.text(_STRATA), _table(self.strata)] if len(self.strata) else [],
             "Worst cases": [page.figure(shown["worst"], _WORST)] if "worst" in shown else [],
-            "Cases": [_table(self.found)],
+            "Cases": _cases(self.found),
             "All metrics": [page.text(_METRICS), _table(self.metrics)],
         }
         if "paired" in shown:
@@ -144,15 +144,23 @@ def _table(frame: pd.DataFrame) -> str:
     titles: dict[str, str] = {}
     decimals = {"both_empty": 0, "n": 0, "cases": 0, "p": 4, "p_holm": 4}
     for name in COLUMNS.names:
-        titles |= {name: COLUMNS[name].title, f"mean_{name}": f"mean {COLUMNS[name].title}"}
-        decimals |= {key: COLUMNS[name].decimals for key in (name, f"mean_{name}") if key not in decimals}
+        for key, prefix in ((name, ""), (scores.CEILING + name, "ceiling of ")):
+            title = prefix + COLUMNS[name].title
+            titles |= {key: title, f"mean_{key}": f"mean {title}"}
+            decimals |= {one: COLUMNS[name].decimals for one in (key, f"mean_{key}") if one not in decimals}
     return page.table(frame, titles=titles, decimals=decimals)
+
+
+def _cases(found: pd.DataFrame) -> list[str]:
+    """With the ceilings of the headline column alone."""
+    others = [name for name in found if name.startswith(scores.CEILING) and name != scores.CEILING + HEADLINE]
+    return [*([page.text(_CASES)] if others else []), _table(found.drop(columns=others))]
 
 
 _SUMMARY = (
     "Dice: mean, 95 % bootstrap interval (over cases; of a group over cases and seeds), spread. mean empty counted and left out: "
     "cases in which a region is empty in truth and prediction count as 1, or not at all; both empty: how many there are. Ceiling: "
-    "what the truth itself would score at the resolution of the predictions. All other columns are means."
+    "what the truth itself scores, brought to the grid of the predictions and back as they are. All other columns are means."
 )
 _COMPARISON = (
     "Second minus first, the same cases. p: Wilcoxon's signed-rank test, corrected over the regions after Holm. Equal: the 90 % "
@@ -161,6 +169,7 @@ _COMPARISON = (
 _PAIRED = "Dots: cases; bar: 95 % interval of the mean; band: margin within which both count as equal."
 _STRATA = "Thirds of the cases by the volume of their true enhancing tumour."
 _WORST = "The cases with the lowest mean Dice over regions; full lines: truth, broken lines: prediction."
+_CASES = "Other ceilings than that of Dice: scores.csv."
 _METRICS = "Every metric; empty: how regions that are empty in truth and prediction count."
 
 

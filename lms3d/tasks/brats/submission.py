@@ -18,7 +18,9 @@ from lms3d.tasks.brats.label_maps import Predictions
 def write(predictions: Predictions, directory: Path, *, data: str | None = None, progress: Progress) -> list[Path]:
     """Every case of `predictions` into `directory`; returns the files. data: the data set, where it has been moved."""
     files.writable_folder(directory, "--submission")
-    cases, _ = find_cases(data or predictions.data, labels=predictions.schema_of_truth, require_truth=False)
+    cases, _ = find_cases(
+        data or predictions.data, labels=predictions.schema_of_truth, require_truth=False, require_complete=False
+    )
     images = {case.id: case.files[0] for case in cases}
     written = []
     for done, case in enumerate(predictions.cases):

@@ -51,7 +51,7 @@ class BrainTumours(Task):
         more = {"separate_heads": True} if _deep(options) else {}
         model = models.build(options.model, input_shape=(*options.sample_shape(), 4), outputs=len(outputs), **more)
         if options.start_from is not None:
-            _start_from(model, options, outputs)
+            _start_from(model, options, outputs, material.described["data"]["modalities"] if material else None)
         if options.weights is not None:
             _load_weights(model, options.weights, f"--weights {options.weights}")
         return model
@@ -145,12 +145,16 @@ def _deep(options: TrainConfig) -> bool:
     return options.deep_supervision
 
 
-def _start_from(model: keras.Model, options: TrainConfig, outputs: Sequence[str]) -> None:
-    """Takes over the best weights of another run. InputError where its outputs are others; said, where they have other names.
+def _start_from(
+    model: keras.Model, options: TrainConfig, outputs: Sequence[str], modalities: Sequence[str] | None
+) -> None:
+    """Takes over the best weights of another run. InputError where its outputs are others; said, where they have other names, or
+    it has learnt from other modalities.
 
     Two years of BraTS call one tissue NCR and NETC: names do not tell whether the weights are of use.
     """
     from data.brats import definition
+    from data.brats.schema import CHANNELS
     from data.brats.targets import targets_of
     from lms3d import config
 
@@ -168,6 +172,10 @@ def _start_from(model: keras.Model, options: TrainConfig, outputs: Sequence[str]
     ).names
     if list(learnt) != list(outputs):
         say(f"--start-from {run_dir}: what it learnt as {', '.join(learnt)} is {', '.join(outputs)} here")
+
+    seen = content.get("data", {}).get("modalities", list(CHANNELS))
+    if modalities is not None and list(modalities) != seen:
+        say(f"--start-from {run_dir}: it learnt from {', '.join(seen)}; here are {', '.join(modalities)}")
 
 
 def _load_weights(model: keras.Model, path: Path, told: str) -> None:

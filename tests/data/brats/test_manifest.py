@@ -5,8 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from data.brats import cache, definition, normalise
 from data.brats.case import load_images, load_truth
+from data.brats.distortions import DISTORTIONS, Sample
+from data.brats.fingerprint import facts
 from data.brats.layouts import find_cases
+from data.brats.preprocess import cube
 from data.brats.schema import SCHEMAS, schema_named
 from data.brats.targets import Labels, Regions
 from data.errors import DataError
@@ -122,6 +126,31 @@ def test_wrong_labels(home, change, pattern):
     assert fails(path, f"mine.json: found .*{pattern}", labels=None).startswith(str(path))
 
 
+def test_a_modality_that_no_case_has_is_zero(home, tmp_path):
+    path = write_csv(home, row(1, t2=""), row(2, t2=""))
+    found = find_cases(path, labels=definition.define(OWN, where="test").name)
+    assert found.modalities == ("t1", "t1ce", "flair")
+    images, _ = load_images(found.cases[0])
+    whole, _ = load_images(find_cases(write_csv(home, row(1)), labels=found.schema.name).cases[0])
+    np.testing.assert_array_equal(images[..., :3], whole[..., :3])
+    assert not images[..., 3].any()
+    assert facts(found.cases[0], found.schema)["t2_p50"] == 0
+    for n4 in (False, True):
+        built = cache.build(found.cases, found.schema, cube(16, n4=n4), directory=tmp_path / "c", workers=1)
+        for kind in ("case", "global"):
+            image = normalise.image(normalise.fit(kind, built, built.ids), built, built.ids[0])
+            assert np.isfinite(image).all()
+            assert image[..., 2].any()
+            assert not image[..., 3].any()
+    zeros = np.zeros(4, np.float32)
+    sample = Sample(image=image, truth=built.truth(built.ids[0]), zero=zeros, background=zeros)
+    for name, one in DISTORTIONS.items():
+        assert not one.apply(sample, np.random.default_rng(0)).image[..., 3].any(), name
+    path = write_json(home, [row(1, t2=None)])
+    assert find_cases(path, labels="brats2021").modalities == ("t1", "t1ce", "flair")
+    fails(write_csv(home, row(1, t1="", t1ce="", flair="", t2="")), "no t1 in row 2; expected a path")
+
+
 WRONG_TABLES = [
     (("case,t1,t1ce,flair",), "no column 't2' in row 1; expected case, t1, t1ce"),
     (("case,t1,t1ce,flair,t2,t2",), "more than one column 't2' in row 1"),
@@ -160,7 +189,7 @@ WRONG_JSON = [
     ('[{"case": "a"}]', "no column 't1' in row 1"),
     ('{"cases": [], "label": "x"}', "key 'label'"),
     (json.dumps([row(1), row(2, t1=3)]), "3 as t1 in row 2; expected text"),
-    (json.dumps([row(1, t1=None)]), "None as t1 in row 1"),
+    (json.dumps([row(1), row(2, t1=None)]), "no t1 in row 2"),
     (json.dumps([row(1, age="3")]), "unknown column 'age' in row 1"),
     (json.dumps([row(1, t1="a\0.nii")]), "in row 1; expected a file that ends in"),
 ]

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from data import split
+from data.brats import patients
 from data.brats.layouts import find_cases
 from data.brats.patients import patient_of
 from data.errors import DataError
@@ -104,11 +105,50 @@ def test_the_same_image_in_two_sets(tmp_path, ending):
         tmp_path / "BraTS20_Training_002" / f"BraTS20_Training_002_t1{ending}",
         tmp_path / "BraTS2021_00007" / f"BraTS2021_00007_t1{ending}",
     )
-    patients = find_cases(tmp_path).patients
-    assert patients["BraTS20_Training_002"] == patients["BraTS2021_00007"] != patients["BraTS20_Training_001"]
+    found = find_cases(tmp_path).patients
+    assert found["BraTS20_Training_002"] == found["BraTS2021_00007"] != found["BraTS20_Training_001"]
     for seed in range(20):
-        parts = split.make(patients, seed, 0.5, patients=patients)
-        split.require_undivided(parts, patients, "split.json")
+        parts = split.make(found, seed, 0.5, patients=found)
+        split.require_undivided(parts, found, "split.json")
+
+
+def manifest_of(path, cases, **patients):
+    """A table of these folders of cases, which may lie anywhere."""
+    rows = ["case,t1,t1ce,flair,t2,truth,patient"]
+    for folder in cases:
+        files = (folder / f"{folder.name}_{kind}.nii.gz" for kind in ("t1", "t1ce", "flair", "t2", "seg"))
+        rows.append(",".join([folder.name, *map(str, files), patients.get(folder.name, "")]))
+    path.write_text("\n".join(rows))
+    return path
+
+
+def test_the_same_image_in_a_manifest(tmp_path):
+    folders = [tmp_path / name for name in ("anna", "berta", "clara")]
+    for number, folder in enumerate(folders):
+        write_case(folder, random_case(number))
+    shutil.copy(folders[1] / "berta_t1.nii.gz", folders[2] / "clara_t1.nii.gz")
+    found = find_cases(manifest_of(tmp_path / "m.csv", folders, clara="not berta"), labels="brats2021").patients
+    assert found["berta"] == found["clara"] != found["anna"]
+
+
+@pytest.mark.parametrize("grade", ["", "HGG"])
+def test_tables_reach_a_manifest_wherever_its_cases_lie(tmp_path, grade):
+    folders = [tmp_path / "sets/2020" / grade / "BraTS20_Training_001", tmp_path / "sets/2019/HGG/BraTS19_TMC_06290_1"]
+    for number, folder in enumerate(folders):
+        write_case(folder, random_case(number))
+    (tmp_path / "sets/2020/name_mapping.csv").write_text(
+        f"{HEAD}\nHGG,NA,NA,NA,BraTS19_TMC_06290_1,BraTS20_Training_001"
+    )
+    (tmp_path / "elsewhere").mkdir()
+    path = manifest_of(tmp_path / "elsewhere" / "m.csv", folders, BraTS20_Training_001="Smith")
+    assert len(set(find_cases(path, labels="brats2020").patients.values())) == 1
+
+
+def test_uncompressed_images_that_differ_are_not_read_as_a_whole(tmp_path, monkeypatch):
+    for number, name in enumerate(("BraTS20_Training_001", "BraTS20_Training_002", "BraTS2021_00007")):
+        write_case(tmp_path / name, random_case(number), ending=".nii")
+    monkeypatch.setattr(patients, "_checksum", lambda path: pytest.fail(f"{path} was read"))
+    assert len(set(find_cases(tmp_path).patients.values())) == 3
 
 
 def test_grades_of_folders(tmp_path):

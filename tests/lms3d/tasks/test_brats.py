@@ -25,7 +25,7 @@ def test_cases_that_were_left_out_may_stand_in_splits_and_lists(tmp_path, capsys
     volumes = SimpleNamespace(ids=("a", "b", "c"), skipped={"bad": "a.nii.gz: found nothing"}, directory=tmp_path)
     split.save(split.Split(training=("a", "bad"), validation=("b",)), tmp_path / "given.json")
     options = TrainConfig(split=tmp_path / "given.json")
-    made = material._split(options, tmp_path, False, SimpleNamespace(patients={}), volumes)
+    made = material._split(options, tmp_path, False, SimpleNamespace(patients={}, known_as={}), volumes)
     assert made == split.load(tmp_path / "split.json") == split.Split(training=("a",), validation=("b",))
     (tmp_path / "list.txt").write_text("c\nbad\n")
     assert predict._named(tmp_path / "list.txt", volumes) == ["c"]

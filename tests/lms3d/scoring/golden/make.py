@@ -2,6 +2,7 @@
 
     python tests/lms3d/scoring/golden/make.py --sources DIR
 
+with --keep-label-maps leaves the numbers of label maps, which need DIR, as they are, and makes those of masks anew. It
 makes a virtual environment of its own (they need an older numpy than this project), installs PACKAGES and asks them. DIR has
 checkouts of https://github.com/rachitsaluja/BraTS-2023-Metrics and BraTS-2024-Metrics under those names; without it the
 challenges of those years are left out. Takes about ten minutes, most of them the download of PyTorch for MONAI.
@@ -24,7 +25,9 @@ PACKAGES = (
     "BraTS_evaluation==0.0.10", "panoptica==2.1.7", "medpy==0.5.2", "monai==1.5.1", "surface-distance==0.1",
     "connected-components-3d==3.29.0", "numpy<2.3", "pandas<3",
 )  # fmt: skip
-MASKS, LABEL_MAPS = 120, 40
+MASKS, MONAI_MASKS, LABEL_MAPS = 800, 120, 40
+SPACING = (1.0, 1.0, 2.0)
+"""Of the degenerate pairs."""
 SETS_2024 = ("GLI", "PED", "MET", "SSA", "MEN")
 SETS_2023 = ("GLI", "MET")
 CONFIGS_2026 = ("gli", "ped", "mets")
@@ -34,10 +37,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sources", type=Path, default=None)
     parser.add_argument("--environment", type=Path, default=None, help="keep the virtual environment here")
+    parser.add_argument("--keep-label-maps", action="store_true")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        _write(options.sources)
+        _write(options.sources, options.keep_label_maps)
         return
     with tempfile.TemporaryDirectory() as folder:
         environment = (options.environment or Path(folder)).resolve()
@@ -47,44 +51,42 @@ def main() -> None:
             subprocess.run([str(python), "-m", "pip", "install", "-q", *PACKAGES], check=True)
         command = [str(python), __file__, "--inside"]
         command += ["--sources", str(options.sources.resolve())] if options.sources else []
+        command += ["--keep-label-maps"] if options.keep_label_maps else []
         subprocess.run(command, check=True)
 
 
-def _write(sources: Path | None) -> None:
+def _write(sources: Path | None, keep_label_maps: bool) -> None:
     from importlib.metadata import version
 
     import pairs
 
     found: dict[str, Any] = {
         "versions": {name.split("=")[0].split("<")[0]: version(name.split("=")[0].split("<")[0]) for name in PACKAGES},
-        "masks": [_of_masks(*pair) for pair in pairs.masks(MASKS)],
-        "label_maps": [],
+        "masks": [_of_masks(*pair, monai=number < MONAI_MASKS) for number, pair in enumerate(pairs.masks(MASKS))],
+        "degenerate": [{"name": name, **_of_masks(*pair, SPACING)} for name, pair in pairs.degenerate().items()],
+        "label_maps": json.loads((HERE / "golden.json").read_text())["label_maps"] if keep_label_maps else [],
     }
     with tempfile.TemporaryDirectory() as folder:
-        for number, (prediction, truth) in enumerate(pairs.label_maps(LABEL_MAPS)):
+        for number, (prediction, truth) in enumerate(pairs.label_maps(0 if keep_label_maps else LABEL_MAPS)):
             print(f"{number + 1}/{LABEL_MAPS}", flush=True)
             found["label_maps"].append(
                 {"digest": pairs.digest(prediction, truth), **_of_labels(prediction, truth, Path(folder), sources)}
             )
     text = json.dumps(_rounded(found), separators=(",", ":"))
-    (HERE / "golden.json").write_text(text.replace('{"digest', '\n{"digest') + "\n")
+    (HERE / "golden.json").write_text(text.replace('{"digest', '\n{"digest').replace('{"name', '\n{"name') + "\n")
     print(f"{HERE / 'golden.json'}: {len(text) / 1000:.0f} kB")
 
 
-def _of_masks(prediction: Any, truth: Any, spacing: tuple[float, ...]) -> dict[str, Any]:
+def _of_masks(prediction: Any, truth: Any, spacing: tuple[float, ...], *, monai: bool = False) -> dict[str, Any]:
     import pairs
-    import torch
     from medpy.metric import binary
-    from monai.metrics import compute_hausdorff_distance
     from panoptica.metrics import Metric
 
     row: dict[str, Any] = {"digest": pairs.digest(prediction, truth), "spacing": spacing}
     if not prediction.any() or not truth.any():
         return row
-    tensors = [torch.from_numpy(one)[None, None] for one in (prediction, truth)]
-    row["monai_hd95"] = float(
-        compute_hausdorff_distance(*tensors, include_background=True, percentile=95, spacing=list(spacing))[0, 0]
-    )
+    if monai:
+        row["monai_hd95"] = _monai_hd95(prediction, truth, spacing)
     row["medpy_hd95"] = float(binary.hd95(prediction, truth, spacing))
     row["medpy_dice"] = float(binary.dc(prediction, truth))
     row["medpy_sensitivity"] = float(binary.sensitivity(prediction, truth))
@@ -93,6 +95,15 @@ def _of_masks(prediction: Any, truth: Any, spacing: tuple[float, ...]) -> dict[s
     row["panoptica_dice"] = float(Metric.DSC(truth, prediction))
     row["panoptica_hd95"] = float(Metric.HD95(truth, prediction, voxelspacing=spacing))
     return row
+
+
+def _monai_hd95(prediction: Any, truth: Any, spacing: tuple[float, ...]) -> float:
+    import torch
+    from monai.metrics import compute_hausdorff_distance
+
+    tensors = [torch.from_numpy(one)[None, None] for one in (prediction, truth)]
+    found = compute_hausdorff_distance(*tensors, include_background=True, percentile=95, spacing=list(spacing))
+    return float(found[0, 0])
 
 
 def _of_labels(prediction: Any, truth: Any, folder: Path, sources: Path | None) -> dict[str, Any]:
