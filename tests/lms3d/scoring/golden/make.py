@@ -25,7 +25,7 @@ PACKAGES = (
     "BraTS_evaluation==0.0.10", "panoptica==2.1.7", "medpy==0.5.2", "monai==1.5.1", "surface-distance==0.1",
     "connected-components-3d==3.29.0", "numpy<2.3", "pandas<3",
 )  # fmt: skip
-MASKS, MONAI_MASKS, LABEL_MAPS = 800, 120, 40
+MASKS, LABEL_MAPS = 800, 40
 SPACING = (1.0, 1.0, 2.0)
 """Of the degenerate pairs."""
 SETS_2024 = ("GLI", "PED", "MET", "SSA", "MEN")
@@ -62,7 +62,7 @@ def _write(sources: Path | None, keep_label_maps: bool) -> None:
 
     found: dict[str, Any] = {
         "versions": {name.split("=")[0].split("<")[0]: version(name.split("=")[0].split("<")[0]) for name in PACKAGES},
-        "masks": [_of_masks(*pair, monai=number < MONAI_MASKS) for number, pair in enumerate(pairs.masks(MASKS))],
+        "masks": [_of_masks(*pair) for pair in pairs.masks(MASKS)],
         "degenerate": [{"name": name, **_of_masks(*pair, SPACING)} for name, pair in pairs.degenerate().items()],
         "label_maps": json.loads((HERE / "golden.json").read_text())["label_maps"] if keep_label_maps else [],
     }
@@ -77,7 +77,7 @@ def _write(sources: Path | None, keep_label_maps: bool) -> None:
     print(f"{HERE / 'golden.json'}: {len(text) / 1000:.0f} kB")
 
 
-def _of_masks(prediction: Any, truth: Any, spacing: tuple[float, ...], *, monai: bool = False) -> dict[str, Any]:
+def _of_masks(prediction: Any, truth: Any, spacing: tuple[float, ...]) -> dict[str, Any]:
     import pairs
     from medpy.metric import binary
     from panoptica.metrics import Metric
@@ -85,8 +85,7 @@ def _of_masks(prediction: Any, truth: Any, spacing: tuple[float, ...], *, monai:
     row: dict[str, Any] = {"digest": pairs.digest(prediction, truth), "spacing": spacing}
     if not prediction.any() or not truth.any():
         return row
-    if monai:
-        row["monai_hd95"] = _monai_hd95(prediction, truth, spacing)
+    row["monai_hd95"] = _monai_hd95(prediction, truth, spacing)
     row["medpy_hd95"] = float(binary.hd95(prediction, truth, spacing))
     row["medpy_dice"] = float(binary.dc(prediction, truth))
     row["medpy_sensitivity"] = float(binary.sensitivity(prediction, truth))
@@ -101,7 +100,7 @@ def _monai_hd95(prediction: Any, truth: Any, spacing: tuple[float, ...]) -> floa
     import torch
     from monai.metrics import compute_hausdorff_distance
 
-    tensors = [torch.from_numpy(one)[None, None] for one in (prediction, truth)]
+    tensors = [torch.from_numpy(one.copy())[None, None] for one in (prediction, truth)]
     found = compute_hausdorff_distance(*tensors, include_background=True, percentile=95, spacing=list(spacing))
     return float(found[0, 0])
 
