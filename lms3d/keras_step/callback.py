@@ -12,7 +12,6 @@ traces (`experiments.first_step` compares the two).
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,6 @@ import tensorflow as tf
 
 from lms3d.device import memory
 from lms3d.errors import InputError, StorageError
-from lms3d.files import write_text
 from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import Attachment, attached, compilation, require_graph_step
 from lms3d.keras_step.report import Report
@@ -134,10 +132,7 @@ class LMS(keras.callbacks.Callback):
 
     def write(self, folder: str | Path) -> None:
         """Write lms_plan.json (plans and reports) and lms_report.md of every kind of step to `folder`."""
-        found = self._results()
-        content = {kind: {"report": report.to_dict(), "plan": plan.to_dict()} for kind, (report, plan) in found.items()}
-        write_text(Path(folder) / "lms_plan.json", json.dumps(content, indent=1))
-        write_text(Path(folder) / "lms_report.md", "\n".join(report.to_markdown() for report, _ in found.values()))
+        report.write(Path(folder), self._results())
 
     def _results(self) -> dict[str, tuple[Report, Plan]]:
         """By kind of step, or "function" for what `rewrite` was given last."""

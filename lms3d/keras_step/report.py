@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
+from lms3d.files import write_text
 from lms3d.keras_step.step_log import StepStatistics
+from lms3d.swap.plan import Plan
 from lms3d.swap.prediction import Prediction
 from lms3d.swap.tiers import TIERS
 from lms3d.units import format_seconds, format_size
@@ -172,3 +175,10 @@ def of(
         plan=plan,
         rounds=tuple(rounds),
     )
+
+
+def write(folder: Path, found: Mapping[str, tuple[Report, Plan]]) -> None:
+    """lms_plan.json and lms_report.md, of the report and plan of each kind of step."""
+    content = {kind: {"report": report.to_dict(), "plan": plan.to_dict()} for kind, (report, plan) in found.items()}
+    write_text(folder / "lms_plan.json", json.dumps(content, indent=1))
+    write_text(folder / "lms_report.md", "\n".join(report.to_markdown() for report, _ in found.values()))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import keras
 
     from lms3d.keras_step.callback import LMS
+    from lms3d.keras_step.report import Report
     from lms3d.training.trainer import History
 
 STATS, AVERAGES = "lms_stats.csv", "lms_stats_average.csv"
@@ -172,9 +173,9 @@ class Training:
             report = lms.report
         if not self.world.is_chief:
             return
-        if report is None:  # a resumed run may have had nothing left to do
-            report = needs.estimate_step(self.options, self.task, model, with_floor=True)
         run_dir = self.session.run_dir
+        if report is None:  # a resumed run may have had nothing left to do
+            report = self._report_of_a_finished_run(model)
         title = f"{self.options.model} at {self.options.size_text(self.task.axes)}"
         self.task.finish(run_dir, self.options, model, self.material, report)
         summary.draw(
@@ -182,6 +183,15 @@ class Training:
         )  # last: `summary.drawn` looks for it
         rows = self.task.results(run_dir, history)
         summary.summarise(run_dir, report, history, rows, needs.elapsed_seconds(), out_of_time=out_of_time)
+
+    def _report_of_a_finished_run(self, model: keras.Model) -> Report:
+        """Predicted. Written, too, where the run was killed between its last checkpoint and its report."""
+        from lms3d.keras_step import report
+
+        planned = needs.plan_step(self.options, self.task, model, with_floor=True)
+        if not (self.session.run_dir / "lms_report.md").exists():
+            report.write(self.session.run_dir, {"train": (planned.report, planned.plan)})
+        return planned.report
 
     def _lms(self) -> LMS:
         from lms3d.keras_step.callback import LMS

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -174,6 +175,15 @@ def test_wrong_input_is_one_line(train, brains, tmp_path, options, words):
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1
     assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_killed_after_its_last_checkpoint_it_gets_its_report(train, straight, tmp_path):
+    run_dir, reports = tmp_path / "run", ("lms_plan.json", "lms_report.md")
+    shutil.copytree(straight, run_dir, ignore=shutil.ignore_patterns(*reports))
+    done = train("--output", run_dir, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((run_dir / "lms_plan.json").read_text())["train"]["report"]["step"] == "train"
+    assert (run_dir / "lms_report.md").stat().st_size > 100
 
 
 def test_resuming_with_other_options(train, straight):
