@@ -8,6 +8,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from data import split
 from tests.integration.test_train import brains, environment, train  # noqa: F401
 
 
@@ -136,7 +137,7 @@ def test_stages_are_runs_of_their_own_each_started_by_the_one_before(staged):
     assert [one["resolution"] for one in options.values()] == [48, 16, 32]
     assert options["stages/16"]["start_from"] is None
     assert options["stages/32"]["start_from"] == str(staged / "stages/16")
-    assert len({(staged / name / "split.json").read_text() for name in options}) == 1
+    assert len({split.load(staged / name / "split.json") for name in options}) == 1
     rows = list(csv.DictReader((staged / "stages/16/history.csv").read_text().splitlines()))
     assert len(rows) == 2
 
