@@ -43,7 +43,12 @@ READ_WHEN_USED = (
 """The begins of the names of variables that may differ between the commands of a server."""
 PACKAGES = ("lms3d", "models", "data", "experiments")
 """Whose modules are imported before the forks."""
-NOT_IMPORTED = ("lms3d.ranks.horovod", "experiments.overhead.network_torch", "experiments.overhead.steps_torch")
+NOT_IMPORTED = (
+    "lms3d.ranks.horovod",
+    "lms3d.ranks.notices",
+    "experiments.overhead.network_torch",
+    "experiments.overhead.steps_torch",
+)
 """They load libraries that few commands need."""
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # TensorFlow's import reads it, and lms3d sets it before
 _NUMBER = struct.Struct("i")
