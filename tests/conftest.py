@@ -97,7 +97,7 @@ SLOW = {
     "experiments/test_torture_engine.py": 30,
     "lms3d/keras_step/test_long_runs.py": 25,
     "integration/test_train_arms.py": 200,
-    "integration/test_guides.py": 130,
+    "integration/test_guides.py": 220,
     "integration/test_train_elastic.py": 70,
     "experiments/test_decisive_comparison.py::test_with_real_commands": 60,
     "experiments/test_floors.py": 75,

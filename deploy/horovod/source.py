@@ -27,6 +27,33 @@ class Patch:
     why: str
 
 
+_PLAIN = '''
+
+class _PlainUnpickler(pickle.Unpickler):
+    def __init__(self, data, classes):
+        super().__init__(io.BytesIO(data))
+        self._classes = {(c.__module__, c.__qualname__): c for c in classes}
+
+    def find_class(self, module, name):
+        if (module, name) not in self._classes:
+            raise pickle.UnpicklingError('{}.{} is not expected here'.format(module, name))
+        return self._classes[module, name]
+
+
+def loads_plain(data, classes=()):
+    """Numbers, texts, bytes, tuples, lists and dicts, and objects of these classes alone."""
+    return _PlainUnpickler(data, classes).load()
+'''
+
+_PLAIN_CLIENT = """\
+    def _probe(self, addresses):
+        from horovod.runner.common.util import codec
+        answers = (network.PingResponse, network.AckResponse)
+        self._wire = network.Wire(self._wire._key, lambda message: codec.loads_plain(message, answers))
+        return super()._probe(addresses)
+
+"""
+
 PATCHES = (
     Patch(
         file="horovod/tensorflow/CMakeLists.txt",
@@ -40,6 +67,36 @@ PATCHES = (
         new="template <typename S>\nGpuStreamHandle AsGpuStreamValue(S* stream) {\n"
         "  return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);\n}\n",
         why="builds for GPUs only: TensorFlow no longer has this function; the stream itself tells its handle",
+    ),
+    Patch(
+        file="horovod/runner/common/util/codec.py",
+        old="import base64\nimport pickle\nimport cloudpickle\n",
+        new="import base64\nimport io\nimport pickle\nimport cloudpickle\n" + _PLAIN,
+        why="the launcher of an elastic job unpickles what strangers may send: a way to read it that runs nothing",
+    ),
+    Patch(
+        file="horovod/runner/elastic/rendezvous.py",
+        old="codec.loads_base64(value)",
+        new="codec.loads_plain(codec.base64.b64decode(value))",
+        why="anybody can put an address of a rank into the launcher's store",
+    ),
+    Patch(
+        file="horovod/runner/common/util/network.py",
+        old="    def __init__(self, key):\n        self._key = key\n",
+        new="    def __init__(self, key, loads=cloudpickle.loads):\n        self._key, self._loads = key, loads\n",
+        why="as above: how a connection reads messages becomes its own matter",
+    ),
+    Patch(
+        file="horovod/runner/common/util/network.py",
+        old="        return cloudpickle.loads(message)\n",
+        new="        return self._loads(message)\n",
+        why="as above",
+    ),
+    Patch(
+        file="horovod/runner/elastic/worker.py",
+        old="    def notify_hosts_updated(self, timestamp, update_res):\n",
+        new=_PLAIN_CLIENT + "    def notify_hosts_updated(self, timestamp, update_res):\n",
+        why="who put an address and a key there answers the launcher with a message that bears that key",
     ),
 )
 

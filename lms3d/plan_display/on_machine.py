@@ -184,19 +184,19 @@ def _rounded(side: float) -> int:
 def _fits_without(options: TrainConfig, where: Place, side: int) -> bool:
     unlimited = dataclasses.replace(where, limit_bytes=1 << 50)
     planned = _planned(dataclasses.replace(options, resolution=side), unlimited, "off", slabs="off")
-    return planned.prediction.unedited_limit_bytes <= where.limit_bytes
+    needed = planned.prediction.unedited_limit_bytes
+    console.say(f"{side}^3, {WITHOUT}: needs {format_size(needed)}")
+    return needed <= where.limit_bytes
 
 
 def _fits(options: TrainConfig, where: Place, side: int, planner: str, *, slabs: str | None = None) -> bool:
+    options, way = dataclasses.replace(options, resolution=side), TFLMS if planner == "tflms" else OURS
     try:
-        planned = _planned(
-            dataclasses.replace(options, resolution=side),
-            where,
-            planner,
-            slabs=slabs,
-            effort_seconds=tuning.LEAST_SECONDS,
-        )
+        planned = _planned(options, where, planner, slabs=slabs, effort_seconds=tuning.LEAST_SECONDS)
     except DoesNotFit:
+        console.say(f"{side}^3, {way}: does not fit")
         return False
-    console.say(f"{side}^3, {planner}: {format_size(planned.prediction.predicted_peak_bytes)}")
-    return planned.prediction.limit_bytes <= where.limit_bytes
+    fits = planned.prediction.limit_bytes <= where.limit_bytes
+    peak = format_size(planned.prediction.predicted_peak_bytes)
+    console.say(f"{side}^3, {way}: {f'peak {peak}' if fits else 'does not fit'}")
+    return fits

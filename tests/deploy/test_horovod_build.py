@@ -38,8 +38,10 @@ def tree(tmp_path):
     """Horovod's source as far as the patches look at it."""
     root = tmp_path / "made" / f"horovod-{source.VERSION}"
     for patch in source.PATCHES:
-        (root / patch.file).parent.mkdir(parents=True, exist_ok=True)
-        (root / patch.file).write_text(f"before\n{patch.old}after\n")
+        path = root / patch.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = path.read_text() if path.exists() else "before\n"
+        path.write_text(f"{before}{patch.old}after\n")
     (root / "setup.py").write_text(f"from setuptools import setup\nsetup(name='horovod', version='{source.VERSION}')\n")
     return root
 

@@ -74,16 +74,28 @@ def table(results: Sequence[dict[str, str]]) -> str:
 
 
 def _trials(bench: Bench, options: argparse.Namespace) -> Iterator[Trial]:
-    for name in options.only or SCENARIOS:
-        undisturbed = bench.undisturbed(name)
-        faults: list[Trial] = [(name, rule, partial(bench.fault, name, rule)) for rule in undisturbed.rules]
-        faults += [
-            (name, f"power cut {at}", partial(bench.power_cut, name, tree)) for at, tree in undisturbed.power_cuts()
-        ]
-        faults = [*_signals(bench, name, options), *_resources(bench, name), *faults]
+    for name in options.only or [name for name, scenario in SCENARIOS.items() if scenario.tried]:
+        faults = [*_signals(bench, name, options), *_resources(bench, name), *_files(bench, name)]
         faults = [one for one in faults if fnmatch(one[1], options.match)]
         chance = random.Random(options.seed)
         yield from faults if options.most is None else chance.sample(faults, min(options.most, len(faults)))
+
+
+def _files(bench: Bench, name: str) -> Iterator[Trial]:
+    """Faults of one file, and power cuts; but for those that stand in the way of a scenario beside this one, too."""
+    undisturbed = bench.undisturbed(name)
+    others = [bench.undisturbed(other) for other in SCENARIOS[name].beside]
+    rules = {rule for other in others for rule in other.rules}
+    yield from ((name, rule, partial(bench.fault, name, rule)) for rule in undisturbed.rules if rule not in rules)
+    cuts = {_moment(at) for other in others for at, _ in other.power_cuts()}
+    for at, tree in undisturbed.power_cuts():
+        if _moment(at) not in cuts:
+            yield name, f"power cut {at}", partial(bench.power_cut, name, tree)
+
+
+def _moment(power_cut: str) -> str:
+    """After what it comes, without its number."""
+    return power_cut.partition(", ")[2]
 
 
 def _signals(bench: Bench, name: str, options: argparse.Namespace) -> Iterator[Trial]:

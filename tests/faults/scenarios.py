@@ -31,6 +31,11 @@ class Scenario:
     """The scenario that leaves what this one begins with."""
     without: tuple[str, ...] = ()
     """What of that is taken away."""
+    beside: tuple[str, ...] = ()
+    """Scenarios that do much of the same: a fault of one file at one place that they meet is not tried again in this one."""
+
+    tried: bool = True
+    """False: it does nothing of its own, and only leaves what another begins with."""
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -47,47 +52,48 @@ _STEPS = "--steps-per-epoch 2 --validation-steps 1 --seed 3 --output {folder}/ru
 _SMALL = "--data {data}/volumes --model unet3d " + _STEPS
 _TRAIN = "--resolution 16 --epochs 2 " + _SMALL
 _SLABS = "--lms --slabs 2 --memory-limit 16MiB"
+_STAGES = "--resolution 32 --stages 16:1 --epochs 1 --no-lms " + _SMALL
+_RADIOGRAPHS = (
+    "--task chexnet --data {data}/radiographs --model resnet50 --resolution 32 --batch-size 2 --epochs 2 --no-lms "
+    + _STEPS
+)
 SWAP = "--lms --swap-tier disk --sync-mode 0 --swapout-threshold 10 --swapin-ahead 3 --swapin-groupby 0"
+
+
+def _training(arguments: str, *, after: str = "", beside: tuple[str, ...] = (), tried: bool = True) -> Scenario:
+    """After another training: the volumes are in the cache and the machine is measured, and no more."""
+    return Scenario(
+        module="lms3d.train",
+        arguments=arguments,
+        again="--resume",
+        after=after,
+        without=("run", "swap", "cache/plans") if after else (),
+        beside=beside,
+        tried=tried,
+    )
+
 
 SCENARIOS = {
     "cubes": Scenario(
-        module="data.prepare", arguments="{data}/volumes --resolution 16 --workers 1 --cache {folder}/cache"
+        module="data.prepare", arguments="{data}/volumes --resolution 16 --workers 1 --cache {folder}/cache/cubes"
     ),
     "cubes by two": Scenario(
-        module="data.prepare", arguments="{data}/volumes --resolution 16 --workers 2 --cache {folder}/cache"
+        module="data.prepare", arguments="{data}/volumes --resolution 16 --workers 2 --cache {folder}/cache/cubes"
     ),
     "skipped": Scenario(
-        module="data.prepare", arguments="{data}/damaged --resolution 16 --workers 1 --skip-bad --cache {folder}/cache"
+        module="data.prepare",
+        arguments="{data}/damaged --resolution 16 --workers 1 --skip-bad --cache {folder}/cache/cubes",
     ),
     "shards": Scenario(
-        module="data.prepare", arguments="{data}/radiographs --resolution 32 --workers 1 --cache {folder}/cache"
+        module="data.prepare", arguments="{data}/radiographs --resolution 32 --workers 1 --cache {folder}/cache/images"
     ),
-    "train": Scenario(module="lms3d.train", arguments=_TRAIN + "--no-lms", again="--resume"),
-    "train swapping, first": Scenario(module="lms3d.train", arguments=_TRAIN + SWAP, again="--resume"),
-    "train swapping": Scenario(
-        module="lms3d.train",
-        arguments=_TRAIN + SWAP,
-        again="--resume",
-        after="train swapping, first",  # the machine is measured, the volumes are there
-        without=("run", "swap", "cache/plans"),
-    ),
-    "train in stages": Scenario(
-        module="lms3d.train", arguments="--resolution 32 --stages 16:1 --epochs 1 --no-lms " + _SMALL, again="--resume"
-    ),
-    "train in slabs, first": Scenario(module="lms3d.train", arguments=_TRAIN + _SLABS, again="--resume"),
-    "train in slabs": Scenario(
-        module="lms3d.train",
-        arguments=_TRAIN + _SLABS,
-        again="--resume",
-        after="train in slabs, first",
-        without=("run", "swap", "cache/plans"),
-    ),
-    "train on radiographs": Scenario(
-        module="lms3d.train",
-        arguments="--task chexnet --data {data}/radiographs --model resnet50 --resolution 32 --batch-size 2 --epochs 2 --no-lms "
-        + _STEPS,
-        again="--resume",
-    ),
+    "train, first": _training(_TRAIN + "--no-lms", beside=("cubes", "train")),
+    "train": _training(_TRAIN + "--no-lms", after="train, first"),
+    "train swapping": _training(_TRAIN + SWAP, after="train, first", beside=("train",)),
+    "train in slabs": _training(_TRAIN + _SLABS, after="train, first", beside=("train",)),
+    "train in stages, first": _training(_STAGES, after="train, first", tried=False),
+    "train in stages": _training(_STAGES, after="train in stages, first", beside=("train",)),
+    "train on radiographs": _training(_RADIOGRAPHS, after="train, first", beside=("shards", "train")),
     "predict": Scenario(module="lms3d.predict", arguments="{folder}/run", after="train"),
     "package": Scenario(module="lms3d.package", arguments="{folder}/run --output {folder}/run.lms3d", after="train"),
     "predict with a package": Scenario(

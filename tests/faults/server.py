@@ -8,6 +8,7 @@ answers it is the exit code, or minus the signal. Importing TensorFlow starts no
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -81,8 +82,11 @@ class Server:
 
 def main(library: str, *modules: str) -> int:
     """The server. In a child it returns the exit code of the command, which ends as every Python does."""
+    gc.disable()
     for module in modules:
         importlib.import_module(module)
+    gc.enable()
+    gc.freeze()  # as tests.fork_server does: no fork looks at these objects, and so copies their pages
     fork_server.require_one_thread()
     print("ready", flush=True)
     while line := sys.stdin.readline():

@@ -23,5 +23,5 @@ def _classifier(input_shape, outputs=chexnet.PATHOLOGIES, *, weights=None):
     return chexnet._with_head(_body, "resnet50", input_shape, outputs, weights)
 
 
-_replace("unet3d", partial(unet3d.build, filters=(4, 4, 8), dropout=0.2))
+_replace("unet3d", partial(unet3d.build, filters=(4, 8), normalise=False, dropout=0.2))
 _replace("resnet50", _classifier)

@@ -1,48 +1,112 @@
-"""The commands of the guides, in their order, really run: sizes are small, and the data are artificial brains."""
+"""The commands of the guides, in their order, really run: sizes are small, and the data are artificial brains and radiographs.
+
+But for `make`, launchers, which tests/lms3d/ranks and tests/deploy start, and `plan --largest`, which takes minutes at any size.
+"""
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import nibabel
+import numpy as np
 import pytest
 
 from data.phantoms import brains
+from tests.data.small_radiographs import many, write_set
 
 ROOT = Path(__file__).parents[2]
-SMALLER = {"96": "16", "192": "32", "15GiB": "1GiB", "30": "1", "15": "1"}
-TRAINING = ["--model", "unet3d", "--steps-per-epoch", "1", "--validation-steps", "1"]
+SMALLER = {
+    "64": "32", "96": "16", "144": "16", "192": "32", "224": "32", "160x192x160": "32x32x32",
+    "15GiB": "1GiB", "5.4GiB": "160MiB", "800MiB": "1GiB",
+    "30": "1", "15": "1",
+    "densenet121_imagenet.h5": "runs/chest/best.keras",
+}  # fmt: skip
+MORE = {
+    "lms3d.train": ("--model unet3d", "--steps-per-epoch 1 --validation-steps 1 --epochs 1"),
+    "lms3d.plan": ("--model unet3d", ""),
+    "experiments.machine_models": ("", "--side 32 --only published"),
+}
+"""For 3D networks, and for all."""
 
 
 def lines(guide: str) -> list[list[str]]:
-    """Words of each line in its blocks of code."""
+    """Words of each command of Python in its blocks of code; one may go over lines, in quotes."""
     text = (ROOT / "docs" / guide).read_text()
-    blocks = re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    return [shlex.split(line) for block in blocks for line in block.splitlines()]
+    found, begun = [], ""
+    for line in "\n".join(re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)).splitlines():
+        begun += line + "\n"
+        if begun.count('"') % 2 == 0:
+            found.append(begun)
+            begun = ""
+    return [shlex.split(one, comments=True) for one in found if one.startswith("python ") and "--largest" not in one]
 
 
-def small(words: list[str], data: Path) -> list[str]:
-    """What Python gets of the same command, for this machine and a minute."""
-    made = [SMALLER.get(word, re.sub(r"^~/\w+", str(data), word)) for word in words]
-    if "lms3d.train" in words:
-        made += TRAINING
-    if "lms3d.plan" in words:
-        made += TRAINING[:2]
-    return [f"{word}=2" if word == "--sweep" else word for word in made[1:]]
+def _place(name: str, sets: dict[str, Path]) -> str:
+    """Of a folder in the user's home: where one is read, and below the working directory where one is written."""
+    return name if name in ("segmented", "findings") else str(sets.get(name, sets[""]))
 
 
-@pytest.mark.parametrize("guide", ["first_results.md"])
-def test_every_command_runs(guide, tmp_path, commands):
-    data = brains.write(tmp_path / "set", cases=5, spacing_mm=8, workers=1)
+def small(words: list[str], sets: dict[str, Path]) -> list[str]:
+    """What Python gets of the same command, for this machine and a minute. sets: data, by the name of a folder in the guides."""
+    made = [
+        SMALLER.get(word) or re.sub(r"^~/(\w+).*", lambda found: _place(found[1], sets), word) for word in words[1:]
+    ]
+    if "-c" in words:
+        return [word.replace("192", "32") for word in made]
+    volumes, always = MORE.get(words[2], ("", ""))
+    made += [*always.split(), *([] if "chexnet" in words else volumes.split())]
+    if "chexnet" in words:
+        data = [] if "--data" in words else ["--data", str(sets["radiographs"])]
+        made += ["--model", "resnet50", "--batch-size", "2", *data]
+    return [f"{word}=2" if word == "--sweep" else word for word in made]
+
+
+@pytest.fixture
+def sets(tmp_path):
+    chests = write_set(tmp_path / "chests", many(12))
+    return {
+        "": brains.write(tmp_path / "set", cases=5, spacing_mm=8, workers=1),
+        "ChestX": chests,
+        "radiographs": chests,
+    }
+
+
+def between(folder: Path, data: Path) -> None:
+    """What scoring.md takes for granted: another run, and label maps of another program."""
+    shutil.copytree(folder / "runs/192", folder / "runs/144")
+    (folder / "nnunet_output").mkdir()
+    for truth in data.rglob("*_seg.nii.gz"):
+        image = nibabel.load(truth)
+        labels = np.asarray(image.dataobj).astype(np.uint8)
+        labels[labels == 4] = 3
+        name = truth.name.replace("_seg", "")
+        nibabel.save(nibabel.Nifti1Image(labels, image.affine), folder / "nnunet_output" / name)
+
+
+@pytest.mark.parametrize(
+    ("guides", "leaves"),
+    [
+        (["first_results.md"], ["comparison/report.html", "comparison/dice_native.png", "segmented/native/*.nii.gz"]),
+        (
+            ["training.md", "scoring.md"],
+            ["tumours-predictions", "findings/*.csv", "comparison/report.html", "to_upload/*.nii.gz"],
+        ),
+        (["machines.md"], ["machine-models/report.md"]),
+    ],
+)
+def test_every_command_runs(guides, leaves, sets, tmp_path, commands):
     environment = {**os.environ, "LMS3D_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    for words in lines(guide):
-        done = commands.run(small(words, data), cwd=tmp_path, env=environment)
-        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
-    assert (tmp_path / "comparison/report.html").exists()
-    assert (tmp_path / "comparison/dice_native.png").exists()
-    assert list((tmp_path / "segmented/native").glob("*.nii.gz"))
+    for guide in guides:
+        if guide == "scoring.md":
+            between(tmp_path, sets[""])
+        for words in lines(guide):
+            done = commands.run(small(words, sets), cwd=tmp_path, env=environment)
+            assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
+    assert all(list(tmp_path.glob(name)) for name in leaves)
 
 
 PRELUDE = """

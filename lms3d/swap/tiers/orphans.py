@@ -35,14 +35,19 @@ def new_folder(parent: Path) -> tuple[Path, tuple[int, int]]:
     OSError where it cannot be made.
     """
     parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
+    folder, held = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)), list[int]()  # mode 0700
     try:
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return folder, (lock, _remove_after(folder))
+        held.append(os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600))
+        fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(_remove_after(folder))
     except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
+        for file in held:
+            os.close(file)
+        with contextlib.suppress(OSError):  # by their names: where no more files can be opened no folder can be listed
+            (folder / "lock").unlink(missing_ok=True)
+            folder.rmdir()
         raise
+    return folder, (held[0], held[1])
 
 
 def _remove_after(folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""What reaches the service by which an elastic launcher tells of other hosts: nothing of it is ever run."""
+"""What ranks and launcher of an elastic job send each other when there are other hosts: nothing of it is ever run."""
 
 from __future__ import annotations
 
@@ -74,6 +74,50 @@ def test_the_launcher_gets_through(service, told):
 
     WorkerNotificationClient(service.addresses(), KEY, verbose=0).notify_hosts_updated(1, HostUpdateResult.added)
     assert told.wait(30)
+
+
+# The launcher, as deploy/horovod/source.py patches it
+
+
+def test_an_address_of_a_rank_runs_nothing(tmp_path):
+    from horovod.runner.common.util import codec
+    from horovod.runner.elastic.rendezvous import PUT_WORKER_ADDRESSES, create_rendezvous_handler
+    from horovod.runner.http.http_client import put_data_into_kvstore
+    from horovod.runner.http.http_server import RendezvousServer
+
+    known = []
+    driver = SimpleNamespace(register_worker_server=lambda *words: known.append(words))
+    store = RendezvousServer()
+    port = store.start(create_rendezvous_handler(driver))
+    try:
+        with pytest.raises((RuntimeError, ConnectionError)):  # the server hangs up
+            put_data_into_kvstore("127.0.0.1", port, PUT_WORKER_ADDRESSES, "here:0", Bomb(tmp_path / "mark"))
+        address = {"lo": [("127.0.0.1", 1)]}
+        put_data_into_kvstore("127.0.0.1", port, PUT_WORKER_ADDRESSES, "here:0", (address, KEY))
+    finally:
+        store.stop()
+    assert known == [("here", 0, address, KEY)]
+    assert not (tmp_path / "mark").exists()
+    with pytest.raises(pickle.UnpicklingError, match="not expected here"):
+        codec.loads_plain(pickle.dumps(os.system))
+
+
+def test_an_answer_runs_nothing(tmp_path):
+    """Of who has put his own address and key into the launcher's store."""
+    from horovod.runner.common.util import network
+    from horovod.runner.elastic.worker import WorkerNotificationClient
+
+    class Stranger(network.BasicService):
+        def _handle(self, request, client_address):
+            return Bomb(tmp_path / "mark")
+
+    stranger = Stranger(WorkerNotificationClient.__name__, KEY, "lo")
+    try:
+        with pytest.raises(network.NoValidAddressesFound):
+            WorkerNotificationClient(stranger.addresses(), KEY, verbose=0)
+    finally:
+        stranger.shutdown()
+    assert not (tmp_path / "mark").exists()
 
 
 def test_it_takes_the_place_of_horovods_own(monkeypatch):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -22,7 +24,7 @@ from lms3d.keras_step.callback import LMS
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tiers import choose_tier, disk, swap_file, traffic
 from lms3d.swap.tiers.disk import DiskTier
-from lms3d.swap.tiers.orphans import remove_orphans
+from lms3d.swap.tiers.orphans import new_folder, remove_orphans
 from lms3d.swap.tiers.swap_file import SwapFile
 from tests.lms3d.swap.traced import SPEC, batch, by_tflms, chain, same_bits
 
@@ -227,6 +229,25 @@ def test_a_folder_that_cannot_be_locked_does_not_stay(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="No space left on device"):
         DiskTier(tmp_path)
     assert folders(tmp_path) == []
+
+
+def test_a_folder_for_which_too_few_files_can_be_opened_does_not_stay(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 20, limits[1]))
+    opened = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+        os.close(opened.pop())  # the lock can be opened, the pipe cannot
+        with pytest.raises(OSError, match="Too many open files"):
+            new_folder(tmp_path)
+        opened.append(os.open(os.devnull, os.O_RDONLY))  # the lock is closed
+    finally:
+        for file in opened:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_speed_is_measured_in_a_folder_that_is_swept(tmp_path, monkeypatch):
