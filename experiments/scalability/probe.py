@@ -32,10 +32,13 @@ class Probe:
         for size, seconds in self.all_reduces:
             fitted = ring_seconds(self.ranks, size, self.link)
             rows.append([format_size(size), _seconds(seconds), _seconds(fitted), f"{fitted / seconds - 1:+.0%}"])
+        bound = "At least " if self.link.at_least else ""
         note = (
-            f"{format_size(self.link.bytes_per_second)}/s and {_seconds(self.link.latency_seconds)} for a step of the "
+            f"{bound}{format_size(self.link.bytes_per_second)}/s and {_seconds(self.link.latency_seconds)} for a step of the "
             f"ring (Horovod's negotiation included), fitted to these medians with {self.ranks} ranks on this machine."
         )
+        if self.link.at_least:
+            note += " Large all-reduces took no longer than small ones: other work hides the bandwidth."
         head = ("all-reduce of", "measured", "by the fit", "error")
         return f"## Links of this machine\n\n{markdown(head, rows)}\n\n{note}"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.scalability import case_study, communication, model_report, shares
+from experiments.scalability import case_study, communication, model_report, probe, shares
 from experiments.scalability.case_study import INDEPENDENT, JOB
 from experiments.scalability.communication import Link
 from experiments.scalability.model import WEAK, Machine, predict
@@ -32,6 +32,17 @@ def test_a_link_is_found_again_from_its_all_reduces():
     assert (found.bytes_per_second, found.latency_seconds) == pytest.approx((1e9, 1e-3))
     with pytest.raises(ValueError, match="expected at least two"):
         communication.fit_link(1, sizes, sizes)
+
+
+def test_a_busy_machine_gives_a_bound_and_no_bandwidth_that_no_link_has():
+    sizes, seconds = [1e3, 1e5, 1e7, 3e7], [0.030, 0.031, 0.025, 0.028]
+    found = communication.fit_link(2, sizes, seconds)
+    assert found.at_least
+    assert found.bytes_per_second == pytest.approx(3e7 / 0.028)  # two members: each byte goes once
+    assert 0.005 < found.latency_seconds < 0.02
+    measured = probe.Probe(ranks=2, all_reduces=tuple(zip(map(int, sizes), seconds, strict=True)), link=found)
+    assert "At least 1.00 GiB/s" in measured.markdown()
+    assert "other work hides the bandwidth" in measured.markdown()
 
 
 @pytest.mark.parametrize(("members", "known"), [(1, 0.0), (2, 0.56419), (4, 1.02938), (16, 1.76599), (1000, 3.24144)])

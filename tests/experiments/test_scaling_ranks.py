@@ -22,7 +22,7 @@ def test_one_rank_and_two_train_and_are_measured(tmp_path, capsys):
     assert sorted(found) == [("strong", 1), ("strong", 2)]
     assert [(int(row["steps"]), int(row["samples"])) for row in found.values()] == [(4, 4), (2, 4)]
     assert all(float(row["epoch_seconds"]) > float(row["step_seconds"]) > 0 for row in found.values())
-    assert 0.5 < float(found["strong", 2]["predicted_efficiency"]) < 1  # 33 MB of gradients against a short step
+    assert 0 < float(found["strong", 2]["predicted_efficiency"]) < 1  # 33 MB of gradients against a short step
     compared = json.loads((out / "result.json").read_text())
     assert compared["settings"] == {"model": "isensee2017", "resolution": "16", "batch_size": 1, "precision": "float32"}
     assert compared["machines"][0]["cores"] == os.cpu_count()
