@@ -82,9 +82,14 @@ def _apart(name: str, number: int) -> Result:
 def _in_process(name: str, number: int, hash_seed: str) -> Result:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
-    os.environ |= {"PYTHONHASHSEED": hash_seed, "TF_CPP_MIN_LOG_LEVEL": "3"}  # read when the process starts
     process = context.Process(target=_send, args=(there, name, number))
-    process.start()
+    before = dict(os.environ)
+    os.environ |= {"PYTHONHASHSEED": hash_seed, "TF_CPP_MIN_LOG_LEVEL": "3"}  # read when the process starts
+    try:
+        process.start()
+    finally:
+        os.environ.clear()
+        os.environ |= before
     there.close()
     try:
         if here.poll(MOST_SECONDS):

@@ -18,7 +18,7 @@ from hypothesis import settings
 import lms3d  # noqa: F401  before TensorFlow, whose kernels it chooses
 from data import pseudonyms
 from tests.browser import found as found_browser
-from tests.fork_server import Commands
+from tests.fork_server import READ_WHEN_USED, Commands
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited, where a shell started the tests in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -147,6 +147,22 @@ def nothing_collected_twice() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment_left_as_it_was() -> Iterator[None]:
+    """Where a test leaves a variable changed that is read at a start, later commands of its worker are no forks any more."""
+
+    imports = ("KMP_", "TF2_BEHAVIOR", "TPU_ML_", "HDF5_PLUGIN_PATH", "ENABLE_RUNTIME_")  # what libraries set
+
+    def read_at_the_start() -> dict[str, str]:
+        free = (*READ_WHEN_USED, "TF_CPP_MIN_LOG_LEVEL", *imports)
+        return {name: value for name, value in os.environ.items() if not name.startswith(free)}
+
+    before = read_at_the_start()
+    yield
+    after = read_at_the_start()
+    assert after == before, f"left changed: {sorted(name for name, _ in after.items() ^ before.items())}"
 
 
 @pytest.fixture(scope="session")
