@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lms3d.config import PRECISIONS, TrainConfig
+from lms3d.config import LONGEST_SIDE, PRECISIONS, TrainConfig
 from lms3d.errors import InputError
 from lms3d.swap.tiers import tier_choices
 from lms3d.tasks import TASKS
@@ -52,8 +52,8 @@ def checked(check: Callable[[str], Any], name: str) -> Callable[[str], Any]:
     return convert
 
 
-def whole(minimum: int) -> Callable[[str], Any]:
-    """An option value that is a whole number of at least `minimum`."""
+def whole(minimum: int, maximum: int = 2**31 - 1) -> Callable[[str], Any]:
+    """An option value that is a whole number from `minimum` to `maximum`."""
 
     def check(text: str) -> int:
         try:
@@ -62,6 +62,8 @@ def whole(minimum: int) -> Callable[[str], Any]:
             raise InputError(f"{text!r} is not a whole number") from None
         if value < minimum:
             raise InputError(f"{value} is too small; the least is {minimum}")
+        if value > maximum:
+            raise InputError(f"{text[:20]} is too large; the most is {maximum}")
         return value
 
     return checked(check, "whole number")
@@ -84,7 +86,14 @@ def number(low: float, high: float = float("inf")) -> Callable[[str], Any]:
 
 def path(text: str) -> Path:
     """A path as the user means it now: absolute, so that config.json names the same place from any folder."""
-    return Path(text).expanduser().absolute()
+    return place(text).absolute()
+
+
+def place(text: str) -> Path:
+    """A path for results, which messages tell as the user wrote it. "" is a variable of the shell that was not set."""
+    if not text:
+        raise InputError("an empty path; name a file or a folder")
+    return Path(text).expanduser()
 
 
 def levels(text: str) -> tuple[int | str, ...]:
@@ -98,6 +107,8 @@ def levels(text: str) -> tuple[int | str, ...]:
 def resolution(text: str) -> int:
     """The side of the cube: a whole number divisible by 16, since the networks halve it four times."""
     value = int(text) if text.isdecimal() else 0
+    if value > LONGEST_SIDE:
+        raise InputError(f"{text[:20]} is too large; the most is {LONGEST_SIDE}")
     if value < 16 or value % 16:
         below = max(16, value // 16 * 16)
         raise InputError(f"{text} is not a multiple of 16; the nearest that work are {below} and {below + 16}")
@@ -214,7 +225,7 @@ def add_model_options(
         grid.add_argument("--box", type=checked(box, "box"), metavar="XxYxZ", help=around)
         part = "train on cubes of side N cut from the volume, predict with a sliding window (default: the whole volume)"
         add("--patch", type=_RESOLUTION, metavar="N", help=part)
-    add("--batch-size", type=whole(1), metavar="N", help=f"samples per step and rank {samples}")
+    add("--batch-size", type=whole(1, 1 << 20), metavar="N", help=f"samples per step and rank {samples}")
     formats = "number format of the activations; weights stay float32 (default: float32)"
     add("--precision", choices=PRECISIONS, help=formats)
 
@@ -265,7 +276,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     validated = "validation steps per epoch (default: all cases)"
     add("--validation-steps", type=whole(1), metavar="N", help=validated)
     wide = "samples per validation step (default: the training batch)"
-    add("--validation-batch-size", type=whole(1), metavar="N", help=wide)
+    add("--validation-batch-size", type=whole(1, 1 << 20), metavar="N", help=wide)
     add("--loss", choices=every("losses"), help=f"what to minimise: {_by_task('losses')} {_default('loss')}")
     deep = "a loss for each deeper head of isensee2017, beside that of their sum (default: off)"
     add("--deep-supervision", action=argparse.BooleanOptionalAction, help=deep)
@@ -295,7 +306,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"end training after N epochs without a better validation loss {_default('patience')}",
     )
-    add("--seed", type=whole(0), metavar="N", help="decides everything that is random (default: 0)")
+    add("--seed", type=whole(0, 2**32 - 1), metavar="N", help="decides everything that is random (default: 0)")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -303,7 +314,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     add = group.add_argument
     output = "folder for all results (default: a new one under runs/)"
-    add("--output", type=Path, metavar="RUN_DIR", help=output)
+    add("--output", type=checked(place, "path"), metavar="RUN_DIR", help=output)
     resume = (
         "go on where the run in RUN_DIR stopped; without --output the latest under runs/ (of the network and resolution, if "
         "given); a new run where there is none"

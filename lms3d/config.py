@@ -215,7 +215,7 @@ _FORMS = {
     "earlier_sessions": list,
 }
 
-# What may differ when a run is resumed: how long, where and how it computes, nothing that changes what is learned.
+# What may differ when a run is resumed: how long, where and how it computes; of what it started from see `require_same_start`.
 FREE_ON_RESUME = frozenset(
     {"data", "epochs", "lms", "memory_limit", "swap_tier", "swap_dir", "swapout_threshold", "swapin_ahead",
      "swapin_groupby", "sync_mode", "serialization", "serialization_by_size", "gradient_compression", "weights", "start_from"}
@@ -233,6 +233,17 @@ def resumed(stored: TrainConfig, given: dict[str, Any], run_dir: Path) -> TrainC
                 f"leave {option} out to resume it, or start another run with another --output"
             )
     return dataclasses.replace(stored, **given)
+
+
+def require_same_start(stored: TrainConfig, given: dict[str, Any], run_dir: Path) -> None:
+    """InputError where a run with a checkpoint is asked to start from other weights, which nobody would read."""
+    for name in ("weights", "start_from"):
+        if name in given and given[name] != getattr(stored, name) and not stored.stages:
+            option = "--" + name.replace("_", "-")
+            raise InputError(
+                f"{option} {given[name]}: the run in {run_dir} goes on from its own checkpoint; leave {option} out, or start "
+                "another run with another --output"
+            )
 
 
 def load(run_dir: Path) -> tuple[TrainConfig, dict[str, Any]]:

@@ -5,12 +5,14 @@ On a terminal these are live bars; in a log file they are plain lines, at most o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import IO, Any, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -18,10 +20,45 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from lms3d import errors
 from lms3d.units import format_seconds
 
 LOG_SECONDS = 30.0
-OUT = Console(highlight=False, soft_wrap=True)
+
+
+class _Output:
+    """stdout of the moment, and nothing once it takes no more: work of hours does not end because `tee` did, or a log's disk is
+    full."""
+
+    def write(self, text: str) -> int:
+        self._try(lambda out: out.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(lambda out: out.flush())
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "rich_proxied_file":  # rich would write past this
+            raise AttributeError(name)
+        return getattr(_stdout(), name)
+
+    def _try(self, act: Callable[[IO[str]], object]) -> None:
+        out = _stdout()
+        try:
+            act(out)
+        except OSError as error:
+            with contextlib.suppress(OSError, ValueError):  # what is left in its buffer goes there, too
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, out.fileno())
+                os.close(nowhere)
+            errors.say(f"stdout: {error.strerror}; going on without it")
+
+
+def _stdout() -> Any:
+    return getattr(sys.stdout, "rich_proxied_file", sys.stdout)  # itself, where a live bar stands in its place
+
+
+OUT = Console(file=cast(IO[str], _Output()), highlight=False, soft_wrap=True)
 Report = Callable[..., None]
 """report(done, total, what, note=""): how far a long step is."""
 

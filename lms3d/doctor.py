@@ -102,7 +102,7 @@ def _compute_device() -> dict[str, Finding]:
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.doctor", description=_DESCRIPTION)
     parser.add_argument(
-        "--swap-dir", type=Path, metavar="DIR", default=Path(tempfile.gettempdir()),
+        "--swap-dir", type=cli.checked(cli.place, "path"), metavar="DIR", default=Path(tempfile.gettempdir()),
         help="folder to measure (default: the system's temporary folder)",
     )  # fmt: skip
     return parser

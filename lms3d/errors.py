@@ -18,6 +18,7 @@ With several ranks, rank 0 reports an error that all of them have, and each rank
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -104,13 +105,21 @@ _ADVICE = {
     errno.EMFILE: "raise the limit of this shell (`ulimit -n 1024`)",
     errno.ENFILE: "raise the limit of this machine (`sysctl fs.file-max`), or end other programs",
 }
+_OF_PATHS = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "ask its owner to let you in, or name another"),
+    errno.ENAMETOOLONG: "choose a shorter one",
+    errno.ELOOP: "mend the links",
+}
+"""Of what the user named."""
 """As in `data.errors`, which this module may not import."""
 
 
 def _in_words(error: Exception) -> Exception:
-    """An error of a disk, or a limit of files, as a StorageError; others as they are."""
+    """An error of a disk, a limit of files or a path as the user's; others as they are."""
     if isinstance(error, OSError) and error.errno in _ADVICE:
         return StorageError(f"{error.filename or 'a file'}: {error.strerror}; {_ADVICE[error.errno]}")
+    if isinstance(error, OSError) and error.errno in _OF_PATHS and error.filename:
+        return InputError(f"{error.filename}: {error.strerror}; {_OF_PATHS[error.errno]}")
     return error
 
 
@@ -153,8 +162,9 @@ def _story(error: BaseException) -> Iterator[BaseException]:
 
 
 def say(message: str) -> None:
-    """One line on stderr."""
-    print("lms3d:", line(message), file=sys.stderr, flush=True)
+    """One line on stderr, where anybody takes it."""
+    with contextlib.suppress(OSError):  # a terminal that is gone
+        print("lms3d:", line(message), file=sys.stderr, flush=True)
 
 
 def line(message: str) -> str:

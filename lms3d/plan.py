@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lms3d import cli, console, errors, tasks
-from lms3d.config import TrainConfig
+from lms3d.config import LONGEST_SIDE, TrainConfig
 from lms3d.errors import InputError
 from lms3d.files import writable_folder
 from lms3d.tasks import TASKS
@@ -226,7 +226,7 @@ def _sweep(
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.plan", description=_DESCRIPTION, epilog=_EPILOG)
-    cli.add_model_options(parser, resolution=cli.whole(1), with_task=False)
+    cli.add_model_options(parser, resolution=cli.whole(1, LONGEST_SIDE), with_task=False)
     cli.add_memory_options(parser)
     parser.add_argument(
         "--keras-model", type=cli.path, metavar="FILE",
@@ -238,7 +238,12 @@ def _parser() -> cli.Parser:
     )  # fmt: skip
     parser.add_argument("--largest", action="store_true", help="with --machine: the largest cube there, each way")
     parser.add_argument("--list-machines", action="store_true", help="name the machines, and stop")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the plan and figures (default: none)")
+    parser.add_argument(
+        "--output",
+        type=cli.checked(cli.place, "path"),
+        metavar="DIR",
+        help="folder for the plan and figures (default: none)",
+    )
     parser.add_argument(
         "--sweep", type=cli.whole(2), nargs="?", const=LIMITS, metavar="N",
         help=f"also plan for N limits between the smallest with LMS and the smallest without (default N: {LIMITS}), and for "

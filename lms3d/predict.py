@@ -49,8 +49,13 @@ def _predict(options: argparse.Namespace) -> None:
     from lms3d.tasks import inference, task_of
     from lms3d.tasks.packages import package as packages
     from lms3d.tasks.task import PredictRequest, TrainedRun
+    from lms3d.training.run_lock import RunLock
 
     pseudonyms.start(options.anonymous)
+    if options.symmetries and not options.tta:
+        raise InputError(
+            f"--symmetries {options.symmetries}: without --tta there is no mean over them; add --tta or leave it out"
+        )
 
     def opened(path: Path, number: int) -> TrainedRun:
         if path.is_file():
@@ -74,11 +79,15 @@ def _predict(options: argparse.Namespace) -> None:
         raise InputError("--output: an ensemble belongs to none of its runs; name a folder")
     output = Path(options.output).expanduser() if options.output else runs[0].default_output
     files.writable_folder(output, "--output")
-    with console.progress() as progress:
+    with RunLock() as lock, console.progress() as progress:
+        if not lock.take(output):  # two of them would leave a mixture under one name
+            raise InputError(
+                f"--output {output} is in use by {lock.holder(output)}; wait until that has ended, or choose another"
+            )
         title, rows = task_of(runs[0].trained).predict(PredictRequest(
             runs=runs, remove_below_ml=options.remove_below, cases=options.cases,
             data=Path(options.data).expanduser() if options.data else None, labels=options.labels, output=output,
-            tta=options.symmetries if options.tta else None, progress=progress,
+            tta=(options.symmetries or "all") if options.tta else None, progress=progress,
         ))  # fmt: skip
     console.summary(title, rows)
 
@@ -99,7 +108,7 @@ def _parser() -> cli.Parser:
     which = (
         "with --tta, of a volume: all that keep its shape (48 of a cube), the 8 flips, or left and right (default: all)"
     )
-    add("--symmetries", choices=("all", "flips", "mirror"), default="all", help=which)
+    add("--symmetries", choices=("all", "flips", "mirror"), default=None, help=which)
     least = "remove connected parts of a tumour below this volume, from the label maps on the files' grid (default: 0)"
     add("--remove-below", type=cli.number(0), metavar="ML", default=0.0, help=least)
     lms = "use LMS where the network does not fit (default: as the run was trained; of a package, yes)"

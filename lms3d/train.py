@@ -53,7 +53,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
     profile, output = given.pop("profile", None), given.pop("output", None)
     average = given.pop("stats_average", None)
     if dry_run:
-        options = tasks.chosen(given)
+        options = run_folder.planned(given, output, resume, chosen=tasks.chosen)
         session.dry_run(options, task_of(options))
         return
     lock = RunLock()  # of rank 0, for as long as it lives

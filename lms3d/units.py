@@ -17,7 +17,7 @@ def parse_size(text: str | int) -> int:
     """Bytes in "6GiB", "900MiB", "4GB" (powers of 1000), "1.5G" (powers of 1024) or a plain number of bytes."""
     if isinstance(text, int):
         return _positive(text, text)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     factor = _FACTORS.get(match.group(2).upper()) if match else None
     if match is None or factor is None:
         raise InputError(f"{text!r} is not a size; write for example 900MiB, 6GiB or 4GB")

@@ -58,6 +58,12 @@ def _require_sense(options: TrainConfig, given: dict[str, Any]) -> None:
     if len(ways) > 1:
         first, second = (f"--{name.replace('_', '-')}" for name in ways[:2])
         raise InputError(f"{first} and {second}: each says who validates; leave one of them out")
+    if options.distort:
+        from data.brats.distortions import check_names
+
+        check_names(options.distort)
+    if options.deep_supervision and options.model != "isensee2017":
+        raise InputError(f"--deep-supervision: {options.model} has one head; leave it out, or take --model isensee2017")
     smallest = min(options.volume_shape())
     if options.patch and options.patch > smallest:
         whole = options.size_text().split(" of ")[-1]

@@ -20,11 +20,12 @@ from types import TracebackType
 
 from lms3d.errors import Interrupted
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the second is what batch systems send before they take the machine away
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Batch systems send the second before they take the machine away; a terminal that is closed sends the third, but for nohup."""
 
 
 class Interrupt:
-    """Context manager; `asked` turns true at the first SIGINT or SIGTERM. Outside the main thread it does nothing."""
+    """Context manager; `asked` turns true at the first SIGINT, SIGTERM or SIGHUP. Outside the main thread it does nothing."""
 
     def __init__(self, announce: Callable[[], None]) -> None:
         self.asked = False
@@ -54,6 +55,8 @@ class Interrupt:
         stack.callback(os.close, writer)  # the watcher reads the end of the pipe and returns
         stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writer, warn_on_full_buffer=False))
         for number in _SIGNALS:
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue
             stack.callback(signal.signal, number, signal.signal(number, self._ask))
 
     def _ask(self, *_: object) -> None:

@@ -43,7 +43,16 @@ def choose(
             if (run_dir / "config.json").exists():
                 stored, content = config.load(run_dir)
                 _tell_of_other_versions(run_dir, content)
-                return config.resumed(stored, given, run_dir), run_dir, bool(checkpoint.generations(run_dir))
+                has_checkpoint = bool(checkpoint.generations(run_dir))
+                _require_whole(run_dir, has_checkpoint)
+                options = config.resumed(stored, given, run_dir)
+                if has_checkpoint:
+                    config.require_same_start(stored, given, run_dir)
+                return options, run_dir, has_checkpoint
+            if holds_results(run_dir):
+                raise InputError(
+                    f"--resume: {run_dir} holds weights but no config.json; restore that, or choose another --output"
+                )
         console.say(f"--resume: there is no run in {run_dir or DEFAULT_PARENT} to go on with; starting a new one")
     new = chosen(given)
     if output is None:
@@ -54,6 +63,29 @@ def choose(
     if not resume and holds_results(output):  # it ended just now
         raise _other_run(output)
     return new, output, False
+
+
+def planned(
+    given: dict[str, Any], output: Path | None, resume: bool, *, chosen: Callable[..., TrainConfig]
+) -> TrainConfig:
+    """The options that `choose` would give, for a dry run: nothing is locked or written."""
+    run_dir = (output or _latest(given, chosen)) if resume else None
+    if run_dir is None or not (run_dir / "config.json").exists():
+        return chosen(given)
+    return config.resumed(config.load(run_dir)[0], given, run_dir)
+
+
+def _require_whole(run_dir: Path, has_checkpoint: bool) -> None:
+    """InputError where a run has lost its checkpoints: to begin again would overwrite what is left of it."""
+    history = run_dir / "history.csv"
+    if has_checkpoint or not history.exists():
+        return
+    epochs = len(history.read_text(encoding="utf-8", errors="replace").splitlines()) - 1
+    if epochs > 1:  # a run that is killed in the midst of saving its first has one, and no checkpoint yet
+        raise InputError(
+            f"--resume: {checkpoint.path_in(run_dir)} is missing after {epochs} epochs; restore it, or start another run with "
+            "another --output"
+        )
 
 
 def claim(run_dir: Path, lock: RunLock) -> None:
@@ -70,7 +102,7 @@ def take_over(run_dir: Path, lock: RunLock) -> None:
     if not _taken(run_dir, lock, HANDOVER_SECONDS):
         console.say(
             f"{run_dir} is still locked by {lock.holder(run_dir)}, after {HANDOVER_SECONDS:.0f} s; training goes on without "
-            "the lock: see to it that no other training writes there"
+            "the lock: see to it that nothing else writes there"
         )
 
 

@@ -84,11 +84,11 @@ def _locked(path: Path, attempts: int = _ATTEMPTS) -> int | None:
     except OSError as error:
         why = f"cannot lock it ({error.strerror})"
         if error.errno in _NO_LOCKS:
-            console.say(f"{path.parent}: {why}: see to it that no other training writes there")
+            console.say(f"{path.parent}: {why}: see to it that nothing else writes there")
             return _NO_FILE
         if error.errno not in _GONE or attempts == 1:
             raise InputError(
-                f"{path}: {why}; if no training runs there, delete it and try again, or choose another --output"
+                f"{path}: {why}; if nothing else writes there, delete it and try again, or choose another --output"
             ) from None
     time.sleep(_POLL_SECONDS)
     return _locked(path, attempts - 1)

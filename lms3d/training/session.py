@@ -87,7 +87,7 @@ def train(session: Session, task: Task, world: World, memory: Memory | None, *, 
     if continuing:
         options = replace(options, weights=None, start_from=None)  # a checkpoint has them all
     with console.progress() as report:
-        material = task.prepare(options, session.run_dir, session.resuming, world, report)
+        material = task.prepare(options, session.run_dir, continuing, world, report)
     if not world.is_chief:
         options = replace(options, weights=None, start_from=None)  # they come from rank 0
     limit = _start_tensorflow(options, world, elastic_restart=elastic_restart or again)

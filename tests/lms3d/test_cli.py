@@ -40,6 +40,10 @@ def test_folders_are_meant_from_here(parser, tmp_path, monkeypatch):
     assert given == {
         "data": tmp_path / "set", "split": Path.home() / "s.json", "swap_dir": Path("/swap"), "output": Path("run"),
     }  # fmt: skip
+    assert vars(parser.parse_args(["--output=~/run"])) == {"output": Path.home() / "run"}
+    for option in ("--output", "--data"):
+        with pytest.raises(InputError, match=option):
+            parser.parse_args([option, ""])
 
 
 def test_values(parser):
@@ -69,6 +73,11 @@ def test_values(parser):
         ("--serialization 3,:", "3,5:8"),
         ("--colour blue", "--colour"),
         ("--swapout-threshold 0", "too small"),
+        ("--seed 20240131123456", "20240131123456 is too large; the most is 4294967295"),
+        ("--resolution 1600000", "too large; the most is 4096"),
+        ("--box 160x160x16000", "too large"),
+        ("--batch-size 99999999999999", "too large"),
+        (f"--memory-limit {'9' * 400}", "is not a size"),
     ],
 )
 def test_wrong_values(parser, line, message):

@@ -50,6 +50,32 @@ def test_limits_of_files_are_one_line(number, advice, capsys):
     assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.EACCES, "owner"), (errno.EPERM, "owner"), (errno.ENAMETOOLONG, "shorter"), (errno.ELOOP, "links")],
+)
+def test_what_the_user_named_is_one_line(number, advice, capsys):
+    def main(*where):
+        raise OSError(number, "No entry", *where)
+
+    assert errors.run(lambda: main("/their/run")) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("lms3d: error: /their/run: No entry; ")
+    assert advice in told
+    with pytest.raises(OSError, match="No entry"):  # of nothing that has a name: a defect
+        errors.run(main)
+
+
+def test_a_name_that_is_too_long(capsys):
+    from lms3d import predict, train
+
+    for command in (lambda: train.main(["--output", "x" * 300]), lambda: predict.main(["y" * 300])):
+        assert command() == 2
+        told = capsys.readouterr().err
+        assert "File name too long; choose a shorter one" in told
+        assert told.count("\n") == 1
+
+
 def test_interrupts(capsys):
     def main():
         raise errors.Interrupted("go on with: x")

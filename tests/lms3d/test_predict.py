@@ -28,6 +28,7 @@ from lms3d.scoring.columns import COLUMNS
 from lms3d.tasks import inference
 from lms3d.tasks.brats import predict as segmentation
 from lms3d.tasks.brats import segment
+from lms3d.training.run_lock import RunLock
 
 VALIDATION = ("BraTS20_Training_002", "BraTS20_Training_004")
 RESOLUTION = 16
@@ -236,6 +237,21 @@ def test_inference_that_runs_out_of_memory_is_planned_again_for_less():
     lms.rewrite = lambda function, *, failed: lms._fail
     with pytest.raises(DoesNotFit, match="needs more memory than there is; raise --memory-limit"):
         inference.predictor(model, (16, 16, 16), lms=lms)(image)
+
+
+def test_no_second_prediction_into_the_folder_of_one_that_works(run_dir, capsys):
+    (run_dir / "predictions").mkdir()
+    with RunLock() as lock:
+        assert lock.take(run_dir / "predictions")
+        assert predict.main([str(run_dir)]) == 2
+    assert "predictions is in use by process" in capsys.readouterr().err
+    assert predict.main([str(run_dir)]) == 0
+    assert {path.name for path in (run_dir / "predictions").iterdir()} == {"cube", "native", "predictions.json"}
+
+
+def test_symmetries_without_a_mean_over_them_are_refused(run_dir, capsys):
+    assert predict.main([str(run_dir), "--symmetries", "flips"]) == 2
+    assert "--symmetries flips: without --tta" in capsys.readouterr().err
 
 
 def test_an_unfinished_prediction_leaves_no_index(run_dir, monkeypatch):

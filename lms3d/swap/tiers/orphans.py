@@ -20,7 +20,7 @@ from pathlib import Path
 
 _PREFIX = "lms3d-swap-"
 _YOUNG_SECONDS = 5  # the owner of a younger folder may not hold the lock yet
-_SCRIPT = 'exec 3<&0; (trap "" HUP INT TERM; read -r _ <&3; rm -rf -- "$1") </dev/null >/dev/null 2>&1 &'
+_SCRIPT = 'exec 3<&0; (trap "" HUP INT TERM; read -r _ <&3; rm -f -- "$1"/[0-9]*; rm -rf -- "$1") </dev/null >/dev/null 2>&1 &'
 
 
 def swap_parent(directory: str | Path | None) -> Path:
@@ -76,10 +76,17 @@ def remove_orphans(parent: Path) -> list[Path]:
             )  # no link, which anybody may plant in /tmp
             if not ours or time.time() - about.st_mtime < _YOUNG_SECONDS:
                 continue
-            # Made where it is missing: its owner may have ended before it made one.
-            file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            # Without a lock it has nothing in it, unless a cleaner of old files has taken the lock of a run of many days.
+            if not (folder / "lock").exists():
+                folder.rmdir()
+                removed.append(folder)
+                continue
+            file = os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for path in folder.iterdir():
+                    if path.name != "lock":  # which goes last
+                        path.unlink()
                 shutil.rmtree(folder)
                 removed.append(folder)
             finally:

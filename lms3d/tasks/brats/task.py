@@ -48,7 +48,7 @@ class BrainTumours(Task):
         from lms3d.tasks.brats.material import targets
 
         outputs = targets(options, material).names
-        more = {"separate_heads": True} if _deep(options) else {}
+        more = {"separate_heads": True} if options.deep_supervision else {}
         model = models.build(options.model, input_shape=(*options.sample_shape(), 4), outputs=len(outputs), **more)
         if options.start_from is not None:
             _start_from(model, options, outputs, material.described["data"]["modalities"] if material else None)
@@ -60,7 +60,7 @@ class BrainTumours(Task):
         from lms3d.scoring import losses
 
         chosen = {"dice": losses.dice_loss, "dice_cross_entropy": losses.dice_cross_entropy}[options.loss]
-        if not _deep(options):
+        if not options.deep_supervision:
             return chosen
         from lms3d.tasks.brats.material import targets
 
@@ -70,7 +70,7 @@ class BrainTumours(Task):
         from models.isensee2017 import HEADS
 
         *sides, channels = model.output_shape[1:]
-        return (*sides, channels // HEADS if _deep(options) else channels)
+        return (*sides, channels // HEADS if options.deep_supervision else channels)
 
     def metrics(self, options: TrainConfig, material: Material | None) -> list[Any]:
         from lms3d.scoring.keras_dice import RegionDice
@@ -138,13 +138,6 @@ class BrainTumours(Task):
 TASK = BrainTumours()
 
 
-def _deep(options: TrainConfig) -> bool:
-    """Whether deeper heads have losses of their own. InputError for a network that has none."""
-    if options.deep_supervision and options.model != "isensee2017":
-        raise InputError(f"--deep-supervision: {options.model} has one head; leave it out, or take --model isensee2017")
-    return options.deep_supervision
-
-
 def _start_from(
     model: keras.Model, options: TrainConfig, outputs: Sequence[str], modalities: Sequence[str] | None
 ) -> None:
@@ -161,7 +154,11 @@ def _start_from(
     run_dir = options.start_from
     assert run_dir is not None
     trained, content = config.load(run_dir)
-    if (trained.model, trained.targets, _deep(trained)) != (options.model, options.targets, _deep(options)):
+    if (trained.model, trained.targets, trained.deep_supervision) != (
+        options.model,
+        options.targets,
+        options.deep_supervision,
+    ):
         raise InputError(
             f"--start-from {run_dir}: found a run of {trained.model} with --targets {trained.targets}; expected {options.model} "
             f"with --targets {options.targets}, and --deep-supervision in both or in neither; give another run"

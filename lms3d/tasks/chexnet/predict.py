@@ -127,8 +127,10 @@ def _predicted(images: Sequence[Image], network: Predictor, tta: bool, progress:
 
 def write(images: Iterator[Image], path: Path) -> None:
     """The table, whole or not at all."""
-    path.unlink(missing_ok=True)
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
+    with (
+        replacing(path) as partial,
+        partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream,
+    ):
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(COLUMNS)
         for one in images:
@@ -150,7 +152,7 @@ def read(path: Path) -> list[Image]:
     advice = "expected what `python -m lms3d.predict` writes; predict again"
     line = 1
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as stream:
             reader = csv.DictReader(stream)
             if tuple(reader.fieldnames or ()) != COLUMNS:
                 raise ValueError("other columns")

@@ -33,6 +33,7 @@ class Material:
 
     index: Index
     batch_size: int
+    validation_batch_size: int
     seed: int
     augment: bool
     described: Mapping[str, Any] = field(repr=False)
@@ -57,7 +58,9 @@ class Material:
         from data.chest_xray import pipeline
 
         part = self.index.parts["validation"]
-        return pipeline.validation_dataset(part, batch_size=self.batch_size, rank=world.rank, size=world.size)
+        return pipeline.validation_dataset(
+            part, batch_size=self.validation_batch_size, rank=world.rank, size=world.size
+        )
 
 
 class ChestXRays(Task):
@@ -94,7 +97,8 @@ class ChestXRays(Task):
             write_json(run_dir / "split.json", {name: part.names for name, part in index.parts.items()})
         counts = {name: len(part) for name, part in index.parts.items()}
         return Material(
-            index=index, batch_size=options.batch_size, seed=options.seed, augment=options.augment,
+            index=index, batch_size=options.batch_size,
+            validation_batch_size=options.validation_batch_size or options.batch_size, seed=options.seed, augment=options.augment,
             described={"data": {"fingerprint": index.fingerprint, "images": counts, "shards": str(index.directory)}},
         )  # fmt: skip
 

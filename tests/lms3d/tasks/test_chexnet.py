@@ -16,8 +16,10 @@ from data.chest_xray.pipeline import IMAGENET_MEAN, IMAGENET_STD
 from data.phantoms import chests as radiograph
 from lms3d import evaluate, package, predict
 from lms3d.device import startup
-from lms3d.tasks import chosen
+from lms3d.ranks.world import World
+from lms3d.tasks import chosen, task_of
 from lms3d.tasks.chexnet import predict as predict_images
+from lms3d.training import session
 
 SIDE = 32
 
@@ -125,6 +127,27 @@ def test_an_unfinished_prediction_leaves_no_table(run_dir, chests, tmp_path, cap
     assert predict.main([str(run_dir), "--data", str(tmp_path / "new"), "--output", str(out)]) == 2
     assert "b.png: found a file that cannot be read" in capsys.readouterr().err
     assert list(out.iterdir()) == []
+    (out / "predictions.csv").write_text("of before")
+    assert predict.main([str(run_dir), "--data", str(tmp_path / "new"), "--output", str(out)]) == 2
+    assert (out / "predictions.csv").read_text() == "of before"
+
+
+def test_names_that_are_no_utf8_come_back(tmp_path):
+    one = predict_images.Image(name="a\udce9.png", patient="", findings=None, grey=None, probabilities=(0.5,) * 14)
+    predict_images.write(iter([one]), tmp_path / "predictions.csv")
+    assert predict_images.read(tmp_path / "predictions.csv")[0].name == one.name
+
+
+@pytest.mark.parametrize("batches", [{}, {"validation_batch_size": 8}, {"validation_batch_size": 1}])
+def test_every_image_validates_whatever_the_batch(chests, own_cache, tmp_path, batches):
+    options = chosen({"task": "chexnet", "data": chests, "resolution": SIDE, "batch_size": 3, **batches})
+    material = task_of(options).prepare(options, tmp_path, False, World(), lambda *_, **__: None)
+    _, steps = session._whole_epoch(options, material, World())
+    seen = [len(images) for images, _ in material.validation(World()).take(steps)]
+    assert (sum(seen), seen[0]) == (
+        material.validation_count,
+        min(session.validation_batch(options), material.validation_count),
+    )
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def start():
             process.stdin.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_first_signal_is_answered_at_once_and_the_step_ends(start, number):
     process = start()
     process.send_signal(number)
@@ -49,6 +49,16 @@ def test_first_signal_is_answered_at_once_and_the_step_ends(start, number):
     process.stdin.flush()
     assert process.stdout.readline() == "asked True\n"
     assert process.wait() == 0
+
+
+def test_under_nohup_a_closed_terminal_is_nothing():
+    program = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{PROGRAM}"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "busy\n"
+        process.send_signal(signal.SIGHUP)
+        assert process.communicate("the step ends\n")[0] == "asked False\n"
 
 
 def test_second_signal_ends_the_process(start):

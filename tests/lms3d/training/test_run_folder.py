@@ -56,6 +56,66 @@ def test_a_resume_of_nothing_says_that_it_starts_anew(capsys):
     assert "there is no run in runs to go on with" in capsys.readouterr().out
 
 
+def test_a_checkpoint_without_options_is_not_overwritten(tmp_path):
+    run_dir = finished("run")
+    (run_dir / "config.json").unlink()
+    with pytest.raises(InputError, match=r"runs/run holds weights but no config\.json; restore that"):
+        choose({}, run_dir, True, RunLock())
+
+
+@pytest.mark.parametrize(("epochs", "goes_on"), [(0, True), (1, True), (2, False)])
+def test_a_run_that_has_lost_its_checkpoints_does_not_begin_again(epochs, goes_on):
+    """With one epoch in the table it may have been killed in the midst of saving its first."""
+    run_dir = finished("run")
+    checkpoint.path_in(run_dir).unlink()
+    (run_dir / "history.csv").write_text("epoch,loss\n" + "".join(f"{n + 1},0.5\n" for n in range(epochs)))
+    if goes_on:
+        assert choose({}, run_dir, True, RunLock())[2] is False
+    else:
+        with pytest.raises(InputError, match=r"checkpoint\.npz is missing after 2 epochs; restore it"):
+            choose({}, run_dir, True, RunLock())
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_after_a_lost_rank_the_split_is_not_drawn_again(before, tmp_path):
+    """Cases that the first world trained on would validate in the second."""
+    asked = []
+
+    class Task:
+        def prepare(self, options, run_dir, resuming, world, progress):
+            asked.append(resuming)
+            raise InputError("asked")
+
+    began = Session(
+        options=chosen({}), run_dir=tmp_path, resuming=False, profile=None, arguments=(), stats_average=None
+    )
+    with pytest.raises(InputError, match="asked"):
+        session.train(began, Task(), World(), SimpleNamespace(resuming=before))
+    assert asked == [before]
+
+
+@pytest.mark.parametrize("option", ["weights", "start_from"])
+def test_a_run_with_a_checkpoint_starts_from_nothing_else(option, tmp_path):
+    lock = RunLock()
+    run_dir = finished("run", resolution=64, weights=tmp_path / "mine")
+    with pytest.raises(InputError, match="goes on from its own checkpoint; leave --"):
+        choose({option: tmp_path / "others"}, run_dir, True, lock)
+    assert choose({"weights": tmp_path / "mine"}, run_dir, True, lock)[2] is True
+    assert choose({}, run_dir, True, lock)[2] is True
+
+
+def test_a_dry_run_of_a_resumed_run_has_its_options(monkeypatch, capsys):
+    run_dir = finished("run", model="unet3d", resolution=64)
+    asked = []
+    monkeypatch.setattr(session, "dry_run", lambda options, task: asked.append(options))
+    words = ["--resume", "--output", str(run_dir), "--dry-run", "--memory-limit", "1GiB"]
+    assert train.main(words) == 0
+    assert (asked[0].model, asked[0].resolution, asked[0].memory_limit) == ("unet3d", 64, 2**30)
+    assert train.main([*words, "--resolution", "96"]) == 2
+    assert "--resolution 96 differs from the run" in capsys.readouterr().err
+    assert not (run_dir / "lock").exists()
+
+
 @pytest.mark.parametrize("data", ["/data", None])
 def test_what_follows_from_the_number_of_ranks_is_not_kept(tmp_path, data):
     """A run of four ranks that goes on alone must pass over all its data. How long a demonstration is, is kept."""

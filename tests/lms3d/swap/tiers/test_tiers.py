@@ -210,6 +210,19 @@ def test_an_owner_that_ended_before_it_made_a_lock(tmp_path):
     assert remove_orphans(tmp_path) == [orphan]
 
 
+def test_the_folder_of_a_living_run_stays_where_a_cleaner_took_its_lock(tmp_path):
+    folder, held = new_folder(tmp_path)
+    try:
+        (folder / "lock").unlink()  # as systemd-tmpfiles does after some days
+        (folder / "0.bin").touch()
+        make_old(folder)
+        assert remove_orphans(tmp_path) == []
+        assert (folder / "0.bin").exists()
+    finally:
+        for file in held:
+            os.close(file)
+
+
 def test_a_link_that_somebody_has_planted_is_not_followed(tmp_path):
     mine, parent = tmp_path / "mine", tmp_path / "tmp"
     mine.mkdir()
