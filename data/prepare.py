@@ -69,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         os.umask(umask)
     print(f"cache: {directory}")
+    if options.cache and not options.examine:
+        print(f"trainings find it with LMS3D_CACHE={Path(options.cache).expanduser().absolute()}")
     return 0
 
 
@@ -106,12 +108,17 @@ def _prepare_volumes(options: argparse.Namespace) -> Path:
         return Path(options.cache).expanduser() if options.cache else files.cache_root()
     with _bar() as progress:
         built = cache.build(
-            cases, schema, how, directory=Path(options.cache).expanduser() if options.cache else None,
+            cases, schema, how, directory=_below(options.cache, "cubes"),
             skip_bad=options.skip_bad, workers=options.workers, progress=progress,
         )  # fmt: skip
     if built.skipped:
         print(f"skipped: {len(built.skipped)} cases, listed in {built.directory / 'skipped.csv'}")
     return built.directory
+
+
+def _below(cache_root: str | None, kind: str) -> Path | None:
+    """Where training looks for caches of a kind when LMS3D_CACHE names that root."""
+    return Path(cache_root).expanduser() / kind if cache_root else None
 
 
 def _preprocessing(options: argparse.Namespace) -> Preprocessing:
@@ -139,7 +146,7 @@ def _prepare_images(options: argparse.Namespace) -> Path:
     print(f"{len(collection.images)} images, {'no' if collection.test is None else 'official'} test list")
     with _bar() as progress:
         built = shards.build(
-            collection, resolution, directory=options.cache, skip_bad=options.skip_bad, workers=options.workers,
+            collection, resolution, directory=_below(options.cache, "images"), skip_bad=options.skip_bad, workers=options.workers,
             progress=progress,
         )  # fmt: skip
     if built.skipped and not options.skip_bad:
@@ -193,7 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--anonymous", action="store_true", help=hidden)
     whose = "only list the pseudonyms of --anonymous on this machine and whose they are: not for others"
     add("--pseudonyms", action="store_true", help=whose)
-    folder = "where caches lie (default: cubes/ or images/ under $LMS3D_CACHE or ~/.cache/lms3d)"
+    folder = "where caches lie, in cubes/ or images/; then train with LMS3D_CACHE=DIR (default: $LMS3D_CACHE or ~/.cache/lms3d)"
     add("--cache", metavar="DIR", help=folder)
     add("--workers", type=int, metavar="N", help="processes (default: one per core, at most 16)")
     return parser

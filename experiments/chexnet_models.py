@@ -197,7 +197,13 @@ def _parser() -> cli.Parser:
     add("--batch-size", type=count, metavar="N", default=16, help="images a batch (default: 16)")
     add("--epochs", type=count, metavar="N", default=10 if gpu else 3, help="of each (default: 10; without a GPU 3)")
     add("--seed", type=cli.whole(0), metavar="N", default=0, help="of everything that is random (default: 0)")
-    add("--train-options", metavar="TEXT", default="", help="further options of lms3d.train, in quotes (default: none)")
+    add(
+        "--train-options",
+        type=cli.checked(cli.quoted, "text"),
+        metavar="TEXT",
+        default="",
+        help="further options of lms3d.train, in quotes (default: none)",
+    )
     add("--output", metavar="DIR", default="chexnet-models", help="where everything goes (default: chexnet-models)")
     return parser
 

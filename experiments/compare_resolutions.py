@@ -35,6 +35,8 @@ from lms3d.units import parse_size
 if TYPE_CHECKING:
     import pandas as pd
 
+    from lms3d.scoring.scores import Ways
+
 _DESCRIPTION = """\
 Compare two resolutions as the LMS case study did: train N models at each, all on the same split, score the predictions
 of both against the truth at the high resolution and against the original truth, and draw box plots of Dice per case.
@@ -98,9 +100,9 @@ def _compare(options: argparse.Namespace, command: str) -> None:
         print(f"[{number}/{len(runs)}] {run.directory.name}", flush=True)
         _train(run)
         _predict(run)
-    found = average(runs, output)
+    found, ways = average(runs, output)
     conditions = _conditions(runs, command)
-    print(_report(found, options, conditions, output))
+    print(_report(found, ways, options, conditions, output))
     print(f"written: {output}")
 
 
@@ -150,8 +152,9 @@ def _best_loss(history: Path) -> float:
         return min(float(row["val_loss"]) for row in csv.DictReader(file))
 
 
-def average(runs: Sequence[Run], output: Path) -> pd.DataFrame:
-    """Scores of every run, written as scores_per_model.csv; returns their mean over the models of each resolution."""
+def average(runs: Sequence[Run], output: Path) -> tuple[pd.DataFrame, Ways]:
+    """Scores of every run, written as scores_per_model.csv; returns their mean over the models of each resolution, also by each
+    way in which empty regions count."""
     from lms3d.console import progress
     from lms3d.scoring import scores, tables
     from lms3d.tasks.brats import evaluate, label_maps
@@ -160,7 +163,8 @@ def average(runs: Sequence[Run], output: Path) -> pd.DataFrame:
     with progress() as report:
         found = evaluate.score_all(folders, progress=report)
     tables.write_csv(found, output / "scores_per_model.csv")
-    return scores.average_over_models(found, {one.label: run.group for one, run in zip(folders, runs, strict=True)})
+    group_of = {one.label: run.group for one, run in zip(folders, runs, strict=True)}
+    return scores.average_over_models(found, group_of), scores.each_way(found, group_of)
 
 
 def differences(found: pd.DataFrame, low: str, high: str) -> list[tuple[str, str, float, float, int, int]]:
@@ -175,7 +179,7 @@ def differences(found: pd.DataFrame, low: str, high: str) -> list[tuple[str, str
     return rows
 
 
-def _report(found: pd.DataFrame, options: argparse.Namespace, conditions: list[str], output: Path) -> str:
+def _report(found: pd.DataFrame, ways: Ways, options: argparse.Namespace, conditions: list[str], output: Path) -> str:
     """Write tables and box plots; returns the text of report.md."""
     from lms3d.files import write_text
     from lms3d.scoring import scores, tables
@@ -183,7 +187,7 @@ def _report(found: pd.DataFrame, options: argparse.Namespace, conditions: list[s
 
     low, high = f"{options.low}³", f"{options.high}³"
     models = f"{options.models} model{'s' if options.models > 1 else ''}"
-    write_report(found, output, title=f"Dice per case, {low} and {high}, mean over {models}")
+    write_report(found, output, title=f"Dice per case, {low} and {high}, mean over {models}", ways=ways)
     (output / "summary.md").unlink()  # report.md has the same table
     compared = tables.markdown(
         ["space", "region", low, high, "difference", f"{high} better"],
@@ -192,7 +196,7 @@ def _report(found: pd.DataFrame, options: argparse.Namespace, conditions: list[s
             for space, region, a, b, better, cases in differences(found, low, high)
         ],
     )
-    summary = scores.to_markdown(scores.summarise(found))
+    summary = scores.to_markdown(scores.summarise(found, ways))
     text = "\n".join([f"# {low} and {high}, {models} each", "", compared, summary, *conditions]) + "\n"
     write_text(output / "report.md", text)
     return text
@@ -232,8 +236,11 @@ def _write_split(data: Path, options: argparse.Namespace, path: Path) -> None:
     from data.brats import layouts
 
     if not path.exists():
-        patients = layouts.find_cases(data, labels=options.labels).patients
-        split.save(split.make(patients, options.split_seed, patients=patients), path)
+        found = layouts.find_cases(data, labels=options.labels, require_complete=False)
+        whole = [
+            case.id for case in found.cases if not case.problem
+        ]  # training takes the others once --skip-bad left them out
+        split.save(split.make(whole, options.split_seed, patients=found.patients), path)
 
 
 def _parser() -> cli.Parser:

@@ -123,7 +123,7 @@ def _parser() -> cli.Parser:
         "begin every model with the weights of an earlier run, which has seen no case of the test set (default: none)"
     )
     add("--start-from", metavar="RUN_DIR", default=None, help=start)
-    add("--train-options", metavar="TEXT", default="", help=more)
+    add("--train-options", type=cli.checked(cli.quoted, "text"), metavar="TEXT", default="", help=more)
     add(
         "--memory-limit",
         type=cli.checked(parse_size, "size"),

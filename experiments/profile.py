@@ -165,7 +165,7 @@ def _parser() -> cli.Parser:
     add("--mapped", action="store_true", default=False, help=mapped)
     add("--data", type=cli.path, metavar="DIR", default=None, help="a BraTS folder (default: the embedded data)")
     more = "further options of lms3d.train, in quotes (default: none)"
-    add("--train-options", metavar="TEXT", default="", help=more)
+    add("--train-options", type=cli.checked(cli.quoted, "text"), metavar="TEXT", default="", help=more)
     add("--again", action="store_true", default=False, help="train again though there is a profile (default: off)")
     add("--output", metavar="DIR", default="profile", help="where everything goes (default: profile)")
     return parser

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -122,6 +123,12 @@ def box(text: str) -> tuple[int, int, int]:
         raise InputError(f"{text!r} is not three sides such as 160x192x160")
     a, b, c = map(resolution, sides)
     return a, b, c
+
+
+def quoted(text: str) -> str:
+    """Words for another command, as a shell would read them."""
+    shlex.split(text)  # ValueError says which quote is open
+    return text
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -259,7 +259,7 @@ def _fill(cache: Cache, cases: Sequence[Case], skip_bad: bool, workers: int | No
     what = f"preprocessing to {'x'.join(map(str, cache.shape))}" + (" with N4" if cache.preprocessing.n4 else "")
     run_all(make_entry, items, workers=workers, progress=progress, what=what)
     skipped = earlier | {
-        case.id: (cache.directory / f"{case.id}{_BAD}").read_text()
+        case.id: (cache.directory / f"{case.id}{_BAD}").read_text(encoding="utf-8")
         for case in missing
         if (cache.directory / f"{case.id}{_BAD}").is_file()
     }
@@ -284,7 +284,10 @@ def _skipped_on_other_grids(cache: Cache) -> dict[str, str]:
 
 
 def _write_skipped(cache: Cache, skipped: Mapping[str, str]) -> None:
-    with files.new_file(cache.directory / _SKIPPED) as temporary, temporary.open("w", newline="") as stream:
+    with (
+        files.new_file(cache.directory / _SKIPPED) as temporary,
+        temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as stream,
+    ):
         csv.writer(stream).writerows([("case", "reason"), *sorted(skipped.items())])
 
 
@@ -310,7 +313,7 @@ def make_entry(case: Case, schema: LabelSchema, how: Preprocessing, target: Path
         if not skip_bad:
             raise
         with files.reported_writes(target.parent), files.new_file(target.with_name(target.name + _BAD)) as temporary:
-            temporary.write_text(str(error))
+            temporary.write_text(str(error), encoding="utf-8", errors="backslashreplace")
         return
     with files.reported_writes(target), files.new_directory(target) as temporary:
         for name, array in arrays.items():

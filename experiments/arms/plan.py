@@ -76,7 +76,7 @@ def require_unseen(run_dir: str | None, data: Path, options: argparse.Namespace,
     path = Path(run_dir).expanduser() / "split.json"
     if not path.is_file():
         raise InputError(f"--start-from {run_dir}: found no split.json there; expected the folder of a run")
-    known, found = split.load(path), layouts.find_cases(data, labels=options.labels)
+    known, found = split.load(path), layouts.find_cases(data, labels=options.labels, require_complete=False)
     test = tested(output).read_text(encoding="utf-8").split()
     looked_at = [*known.training, *known.validation]
     names = known.trained | split.names_of(looked_at, {}, known.known_as)
@@ -91,8 +91,11 @@ def divide(data: Path, options: argparse.Namespace, output: Path) -> None:
     """Writes the test set and the splits of all folds, once. Patients stay together; grades are spread over the folds."""
     if tested(output).exists() and split_of(output, options.of_folds - 1).exists():
         return
-    found = layouts.find_cases(data, labels=options.labels)
-    first = split.make(found.patients, DIVISION_SEED, options.test_share, patients=found.patients)
+    found = layouts.find_cases(data, labels=options.labels, require_complete=False)
+    whole = [
+        case.id for case in found.cases if not case.problem
+    ]  # training takes the others once --skip-bad left them out
+    first = split.make(whole, DIVISION_SEED, options.test_share, patients=found.patients)
     rest = {case_id: found.patients[case_id] for case_id in first.training}
     for number, one in enumerate(split.folds(rest, found.grades, options.of_folds, DIVISION_SEED)):
         split.save(Split(training=one.training, validation=one.validation), split_of(output, number))

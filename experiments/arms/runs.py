@@ -23,10 +23,12 @@ LEAST_EPOCHS = 2
 NOTE = "equal_time.json"
 
 OWNED = (
-    "--data", "--split", "--epochs", "--patience", "--output", "--resume", "--seed", "--stages", "--start-from", "--folds",
-    "--schedule",
+    "--data", "--split", "--patch", "--epochs", "--patience", "--output", "--resume", "--seed", "--stages", "--start-from",
+    "--folds", "--schedule", "--resolution", "--box", "--precision", "--targets", "--model", "--memory-limit", "--labels",
+    "--task", "--dry-run",
 )  # fmt: skip
-"""Options of training that the comparison sets. A cosine knows how long a run is, so none could be the beginning of another."""
+"""Options of training that the comparison or an arm of it sets. A cosine knows how long a run is, so that none could
+be the beginning of another."""
 
 
 def directory_of(arm: Arm, fold: int, seed: int, output: Path) -> Path:

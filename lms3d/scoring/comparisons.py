@@ -43,19 +43,26 @@ def table(scores: pd.DataFrame, units: Units, *, margin: float, space: str = "na
             found.append(statistics.compare(one.loc[cases].to_numpy(), other.loc[cases].to_numpy(), margin=margin))
         corrected = statistics.holm([one.p for one in found])
         for region, one, p in zip(regions, found, corrected, strict=True):
+            equal = one.equivalent and _enough(one, len(regions))
             rows.append({
                 "first": first, "second": second, "space": space, "region": region, "metric": HEADLINE, "cases": one.cases,
                 "difference": one.difference, "low": one.low, "high": one.high, "p": one.p, "p_holm": p,
-                "margin": margin, "equivalent": one.equivalent, "verdict": _verdict(one, p, len(regions), margin),
+                "margin": margin, "equivalent": equal, "verdict": _verdict(one, p, len(regions), margin),
             })  # fmt: skip
     return pd.DataFrame(rows)
 
 
+def _enough(one: statistics.Comparison, regions: int) -> bool:
+    return one.smallest_p * regions <= LEVEL
+
+
 def _verdict(one: statistics.Comparison, p: float, regions: int, margin: float) -> str:
+    if not _enough(one, regions):  # nor for equality: intervals of a few cases are far too narrow
+        return f"too few cases: {regions} regions need {int(np.ceil(1 - np.log2(LEVEL / regions)))}"
     if one.equivalent:
         return f"equal within {margin:g}"
-    if np.isnan(p) or one.smallest_p * regions > LEVEL:
-        return f"too few cases: {regions} regions need {int(np.ceil(1 - np.log2(LEVEL / regions)))}"
+    if np.isnan(p):
+        return "no difference shown"
     if p > LEVEL or (one.seeds > 1 and one.low <= 0 <= one.high):
         return "no difference shown"
     return "second is better" if one.difference > 0 else "first is better"

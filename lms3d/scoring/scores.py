@@ -94,16 +94,30 @@ EMPTY: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 }
 """How regions count that are empty in truth and prediction."""
 
+Ways = Mapping[str, pd.DataFrame]
+"""The same scores by each way of EMPTY."""
 
-def summarise(scores: pd.DataFrame) -> pd.DataFrame:
+
+def each_way(scores: pd.DataFrame, group_of: Mapping[str, str] | None = None) -> Ways:
+    """group_of: as of `average_over_models`, over which a mean is taken of what each model scores that way: one that predicts
+    nothing is right where another is wrong."""
+    ways = {name: way(scores) for name, way in EMPTY.items()}
+    return ways if group_of is None else {name: average_over_models(one, group_of) for name, one in ways.items()}
+
+
+def summarise(scores: pd.DataFrame, ways: Ways | None = None) -> pd.DataFrame:
     """A row for each (predictions, space, region), in the order in which they first occur: of the headline column the spread
     over the cases (standard deviation of the population), the 95 % interval of the mean, and the mean with empty regions
-    counted and left out; of all others the mean; beside each mean that of the ceilings."""
+    counted and left out; of all others the mean; beside each mean that of the ceilings.
+
+    ways: of the same scores, where these are means over models.
+    """
     groups = scores.groupby(GROUP, sort=False)
     values = groups[HEADLINE]
+    ways = each_way(scores) if ways is None else ways
     both_ways = {
-        f"mean_{name}": way(scores).groupby(GROUP, sort=False)[HEADLINE].mean()
-        for name, way in (("empty_counted", counted), ("empty_left_out", left_out))
+        f"mean_empty_{name.replace(' ', '_')}": ways[name].groupby(GROUP, sort=False)[HEADLINE].mean()
+        for name in ("counted", "left out")
     }
     summary = {
         "cases": groups.size(),
@@ -134,17 +148,17 @@ def _mean_ceiling(scores: pd.DataFrame, name: str) -> dict[str, pd.Series]:
     return {f"mean_{ceiling}": scores.groupby(GROUP, sort=False)[ceiling].mean()} if ceiling in scores else {}
 
 
-def spread_of_all(scores: pd.DataFrame) -> pd.DataFrame:
+def spread_of_all(scores: pd.DataFrame, ways: Ways | None = None) -> pd.DataFrame:
     """A row for each (predictions, space, region, metric, empty): mean with its 95 % interval, median, quartiles, mean
     of the ceilings.
 
-    empty: one of EMPTY.
+    empty: one of EMPTY. ways: as of `summarise`.
     """
     rows = []
     of_truth = ceilings(scores)
-    for way, chosen in EMPTY.items():
-        perfect = {} if of_truth is None else dict(iter(chosen(of_truth).groupby(GROUP, sort=False)))
-        for keys, group in chosen(scores).groupby(GROUP, sort=False):
+    for way, chosen in (each_way(scores) if ways is None else ways).items():
+        perfect = {} if of_truth is None else dict(iter(EMPTY[way](of_truth).groupby(GROUP, sort=False)))
+        for keys, group in chosen.groupby(GROUP, sort=False):
             for name in COLUMNS.names:
                 values = group[name].dropna().to_numpy()
                 if name == "both_empty" or not len(values):
@@ -162,13 +176,18 @@ def spread_of_all(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def average_over_models(scores: pd.DataFrame, group_of: Mapping[str, str]) -> pd.DataFrame:
-    """The mean over the models of a group, for each case, space and region; groups in the order of `group_of`.
+    """The mean over the models of a group, for each case, space and region; groups in the order of `group_of`. Both masks are empty
+    where they are so for all models.
 
     group_of: label of predictions -> label of their group, which stands in its place.
     """
     order = list(dict.fromkeys(group_of.values()))
     grouped = scores.assign(predictions=scores["predictions"].map(group_of))
     means = grouped.groupby(KEYS, sort=False).mean().reset_index()
+    if "both_empty" in means:
+        means["both_empty"] = (
+            means["both_empty"].where(means["both_empty"].isna(), means["both_empty"] == 1).astype(float)
+        )
     return means.sort_values(
         "predictions", key=lambda labels: labels.map(order.index), kind="stable", ignore_index=True
     )

@@ -34,7 +34,9 @@ def test_from_the_command_line(data_set, tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
     assert done.returncode == 0, done.stderr
     assert "5 cases of BraTS 2020, labels of brats2020, 0 without truth" in done.stdout
-    built = Path(done.stdout.split("cache: ")[1].strip())
+    built = Path(done.stdout.split("cache: ")[1].splitlines()[0])
+    assert f"trainings find it with LMS3D_CACHE={tmp_path / 'c'}" in done.stdout
+    assert built.parent == tmp_path / "c/cubes"
     assert len(json.loads((built / "index.json").read_text())["ids"]) == 5
 
 

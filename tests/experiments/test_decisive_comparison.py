@@ -175,10 +175,25 @@ def test_what_cannot_be_within_the_time_is_told(brains, tmp_path, called, monkey
     assert "| B | 32^3 | 2 (more than its time) | 5.0 |" in (tmp_path / "out/report.md").read_text()
 
 
-@pytest.mark.parametrize("owned", ["--schedule cosine", "--seed=3", "--epochs 4"])
+@pytest.mark.parametrize("owned", ["--schedule cosine", "--seed=3", "--epochs 4", "--resolution 32", "--patch 16"])
 def test_options_that_the_comparison_sets_are_refused(brains, tmp_path, called, capsys, owned):
     assert decisive.main(arguments(brains, tmp_path, f"--train-options={owned}")) == 2
     assert "which the comparison sets itself" in capsys.readouterr().err
+
+
+def test_an_open_quote_is_one_line(brains, tmp_path, called, capsys):
+    assert decisive.main(arguments(brains, tmp_path, "--train-options", "--loss 'dice")) == 2
+    assert "--train-options: No closing quotation" in capsys.readouterr().err
+
+
+def test_a_case_without_a_modality_is_in_no_part(brains, tmp_path, called):
+    """`data.prepare --skip-bad` leaves it out, and training goes on without it."""
+    (left_out,) = brains.glob("*_005/*_t1ce.nii.gz")
+    left_out.unlink()
+    assert decisive.main(arguments(brains, tmp_path, "--arms", "A")) == 0
+    written = [(tmp_path / "out/test.txt").read_text(), (tmp_path / "out/split-fold0.json").read_text()]
+    assert "BraTS20_Training_005" not in "".join(written)
+    assert "BraTS20_Training_006" in "".join(written)
 
 
 def test_killed_while_dividing_it_divides_again(brains, tmp_path, called):

@@ -14,14 +14,16 @@ import pytest
 
 from data.brats import layouts
 from data.brats.case import load_images, load_truth
+from data.brats.definition import define
 from data.brats.geometry import Geometry, foreground_box
 from data.brats.preprocess import Preprocessing, to_grid
 from data.brats.resample import resize
-from data.brats.schema import SCHEMAS
+from data.brats.schema import SCHEMAS, schema_named
 from lms3d import evaluate
+from lms3d.errors import InputError
 from lms3d.scoring import components
 from lms3d.scoring.rules import RULES
-from lms3d.tasks.brats import label_maps
+from lms3d.tasks.brats import codings, label_maps, submission
 from lms3d.tasks.brats.label_maps import Predictions, read_labels, write_labels
 from tests.data.small_data import LATE, random_case, write_case
 
@@ -253,6 +255,24 @@ def test_a_submission_is_flat_and_has_the_header_of_the_input(tiny_brats, tmp_pa
     assert {row["dice"] for row in rows(tmp_path / "out/scores.csv")} == {"1.000000"}
     assert evaluate.main([str(tmp_path / "p"), str(tmp_path / "p"), "--submission", str(tmp_path / "up")]) == 2
     assert "--submission: found several predictions" in capsys.readouterr().err
+
+
+def test_a_submission_has_the_labels_of_the_data_set():
+    """4 is the enhancing tumour of 2021, and a resection cavity in 2024."""
+    table = submission._values_there(schema_named("brats2021"), schema_named("brats2024"))
+    assert table[[0, 1, 2, 4]].tolist() == [0, 1, 2, 3]
+    assert submission._values_there(schema_named("brats2021"), schema_named("brats2021")).tolist() == list(range(256))
+    with pytest.raises(
+        InputError, match="brats2021, which the data set has, knows no label for RC; train on labels of brats2021"
+    ):
+        submission._values_there(schema_named("brats2024"), schema_named("brats2021"))
+
+
+def test_two_tissues_that_are_one_since_are_both_meant():
+    own = define(
+        {"labels": {"NCR": 1, "ED": 2, "NET": 3, "ET": 4}, "regions": {"WT": ["NCR", "ED", "NET", "ET"]}}, where="here"
+    )
+    assert codings.values_of(own, "NETC") == (1, 3)
 
 
 def test_what_the_labels_do_not_have_joins_no_lesions_and_the_tables_say_so(tiny_brats, tmp_path, capsys):

@@ -83,6 +83,22 @@ def test_the_longest_id_wins_and_what_could_be_two_is_refused():
         folder_of("case1_case2.nii").matched(["case1", "case2"])
 
 
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("BraTS20_Validation_001", "BraTS20_Training_001"),
+        ("BraTS-GLI-00005-000", "BraTS-SSA-00005-000"),
+        ("BRATS_001", "BraTS20_Training_001"),
+        ("Brats18_CBICA_AAM_1", "Brats18_CBICA_AAB_1"),
+        ("TCGA-02-0006", "TCGA-08-0006"),
+        ("x_pred_2", "Brats18_CBICA_AAC_2"),
+    ],
+)
+def test_another_case_with_the_same_number_is_not_meant(name, case):
+    """Grids of BraTS are all alike: the scores would be those of another brain."""
+    assert folder_of(f"{name}.nii.gz").matched([case]) == {}
+
+
 def test_hidden_files_are_no_predictions(tmp_path):
     (tmp_path / "._a.nii.gz").touch()
     (tmp_path / "a.nii.gz.txt").touch()
@@ -196,8 +212,10 @@ def test_images_are_never_taken_for_the_truth(tiny_brats, tmp_path, capsys):
     shutil.copytree(tiny_brats, tmp_path / "set")
     (missing,) = (tmp_path / "set").glob("*_002/*_t1ce.nii.gz")
     missing.unlink()
-    assert run(tmp_path / "set", tmp_path, "--labels", "brats2020") == 2
-    assert "BraTS20_Training_002" in capsys.readouterr().err
+    assert run(tmp_path / "set", tmp_path, "--labels", "brats2020") == 0
+    assert "note: no picture of BraTS20_Training_002" in capsys.readouterr().out  # scoring needs its truth alone
+    assert {row["dice"] for row in rows(tmp_path / "out/scores.csv")} == {"1.000000"}
+    assert (tmp_path / "out/report.html").exists()
 
 
 def test_a_missing_case_is_told_and_under_the_rules_of_2026_it_costs(tiny_brats, tmp_path, capsys):

@@ -33,7 +33,10 @@ def coding(name: str) -> LabelSchema:
 
 def values_of(schema: LabelSchema, region: str) -> tuple[int, ...] | None:
     """Label values of a region or tissue by any of its names; None where the schema does not have it."""
-    tissues = {_SAME.get(name, name): (value,) for name, value in schema.labels.items()}
+    tissues: dict[str, tuple[int, ...]] = {}
+    for name, value in schema.labels.items():  # before 2017 there were two that are one since
+        tissue = _SAME.get(name, name)
+        tissues[tissue] = (*tissues.get(tissue, ()), value)
     known = {**tissues, **schema.regions}
     return known.get(region, known.get(_SAME.get(region, region)))
 

@@ -102,9 +102,17 @@ def _in_parallel(jobs: Sequence[job.Job]) -> Iterable[list[job.Row]]:
     return found
 
 
-def write_report(found: pd.DataFrame, output: Path, *, title: str = "", rules: str = "", note: str = "") -> list[Path]:
-    """CSV files, figures and report.html of `found` in `output`; returns their paths."""
-    return report.write(Report(found=found, groups={}, rules=rules, note=note, title=title), output)
+def write_report(
+    found: pd.DataFrame,
+    output: Path,
+    *,
+    title: str = "",
+    rules: str = "",
+    note: str = "",
+    ways: scores.Ways | None = None,
+) -> list[Path]:
+    """CSV files, figures and report.html of `found` in `output`; returns their paths. ways: as of `scores.summarise`."""
+    return report.write(Report(found=found, groups={}, rules=rules, note=note, title=title, known_ways=ways), output)
 
 
 def _output_of(folders: Sequence[Folder]) -> Path:

@@ -31,9 +31,10 @@ class PlainFolder:
         """Case id -> its file. InputError where two files, or two cases, could be meant."""
         ids = sorted(cases)
         found: dict[str, list[Path]] = defaultdict(list)
+        words = {one: re.compile(rf"(?<![A-Za-z0-9]){re.escape(one)}(?![A-Za-z0-9])") for one in ids}
         ends = _unique_ends(ids)
         for path in self.files:
-            case = _case_of(path.relative_to(self.directory), ids, ends, path)
+            case = _case_of(path.relative_to(self.directory), words, ends, path)
             if case is not None:
                 found[case].append(path)
         for case, paths in found.items():
@@ -60,11 +61,17 @@ def _stem(name: str) -> str | None:
     return next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), None)
 
 
-def _case_of(relative: Path, ids: list[str], ends: Mapping[str, str], path: Path) -> str | None:
-    """The case with the longest id in the file's name, else in the names of its folders, else by the end of its id."""
+_END = re.compile(r"\d{3,}(?:-\d{3,})?")
+"""What a challenge goes by, patient and visit, or a number of as many digits."""
+_OTHER_CASE = re.compile(r"brats|tcga", re.IGNORECASE)
+
+
+def _case_of(relative: Path, words: Mapping[str, re.Pattern[str]], ends: Mapping[str, str], path: Path) -> str | None:
+    """The case with the longest id in the file's name, else in the names of its folders, else by the end of its id, but where the
+    name is that of another data set's case."""
     stem = _stem(relative.name) or ""
     for text in (stem, *reversed(relative.parts[:-1])):
-        inside = [one for one in ids if re.search(rf"(?<![A-Za-z0-9]){re.escape(one)}(?![A-Za-z0-9])", text)]
+        inside = [one for one, word in words.items() if one in text and word.search(text)]
         longest = [one for one in inside if len(one) == max(map(len, inside))]
         if len(longest) > 1:
             raise InputError(
@@ -72,14 +79,14 @@ def _case_of(relative: Path, ids: list[str], ends: Mapping[str, str], path: Path
             )
         if longest:
             return longest[0]
-    end = re.search(r"(\d+(?:-\d+)?)(?:[_-]seg)?$", stem)
-    return ends.get(end[1]) if end else None
+    end = re.search(rf"(?<![\d-])({_END.pattern})(?:[_-]seg)?$", stem)
+    return ends.get(end[1]) if end and not _OTHER_CASE.search(stem[: end.start()]) else None
 
 
 def _unique_ends(ids: list[str]) -> dict[str, str]:
     """The digits that a case's name ends with, such as 00000-000 -> case; without those that several share."""
     owners: dict[str, list[str]] = defaultdict(list)
     for case in ids:
-        if end := re.search(r"\d+(?:-\d+)?$", case):
+        if end := re.search(rf"(?<!\d){_END.pattern}$", case):
             owners[end[0]].append(case)
     return {end: cases[0] for end, cases in owners.items() if len(cases) == 1}

@@ -13,7 +13,10 @@ import pandas as pd
 from data import pseudonyms
 from data.brats.case import load_images, load_truth
 from data.brats.schema import CHANNELS
+from data.errors import DataError
 from lms3d import files
+from lms3d.console import say
+from lms3d.errors import InputError
 from lms3d.scoring import comparisons, page, scores, statistics, strata, tables
 from lms3d.scoring.columns import COLUMNS, HEADLINE
 from lms3d.scoring.figures import box_plot, mosaic, paired
@@ -22,6 +25,7 @@ from lms3d.tasks.brats import codings, job, plain_maps
 from lms3d.tasks.brats.inputs import Plan
 
 MODALITY = "flair"
+_DRAWN = ("WT", "TC", "ET")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,8 @@ class Report:
     note: str = ""
     title: str = ""
     margin: float = 0.01
+    known_ways: scores.Ways | None = None
+    """`scores.each_way` of the models, where `found` is a mean over them already."""
 
     @property
     def units(self) -> dict[str, Sequence[str]]:
@@ -47,20 +53,31 @@ class Report:
     @cached_property
     def of_units(self) -> pd.DataFrame:
         """Rows of the units: of a group the mean over its models, case by case."""
-        if not self.groups:
-            return self.found
-        unit_of = {label: unit for unit, labels in self.units.items() for label in labels}
-        return scores.average_over_models(self.found, unit_of)
+        return scores.average_over_models(self.found, self.unit_of) if self.groups else self.found
+
+    @property
+    def unit_of(self) -> dict[str, str]:
+        """Label of predictions -> the unit that they belong to."""
+        return {label: unit for unit, labels in self.units.items() for label in labels}
+
+    @cached_property
+    def ways(self) -> scores.Ways:
+        """Rows of the units, by how empty regions count."""
+        if self.known_ways is not None:
+            return self.known_ways
+        return scores.each_way(self.found, self.unit_of if self.groups else None)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
         """`scores.summarise` of the units; intervals of groups are over cases and seeds."""
-        return self._over_models(scores.summarise(self.of_units), lambda row: (self.found, HEADLINE))
+        return self._over_models(scores.summarise(self.of_units, self.ways), lambda row: (self.found, HEADLINE))
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        found = {way: chosen(self.found) for way, chosen in scores.EMPTY.items()}
-        return self._over_models(scores.spread_of_all(self.of_units), lambda row: (found[row["empty"]], row["metric"]))
+        found = scores.each_way(self.found)
+        return self._over_models(
+            scores.spread_of_all(self.of_units, self.ways), lambda row: (found[row["empty"]], row["metric"])
+        )
 
     @cached_property
     def strata(self) -> pd.DataFrame:
@@ -193,7 +210,10 @@ def _worst(found: pd.DataFrame, plan: Plan, count: int) -> list[mosaic.Tile]:
     for (label, case), dice in means.items():
         source = next(one for one in jobs[case].sources if one.label == label)
         if source.native is not None and jobs[case].case.images and len(tiles) < count:
-            tiles.append(_tile(jobs[case], source, plan, f"{label}, {case}: {dice:.3f}"))
+            try:
+                tiles.append(_tile(jobs[case], source, plan, f"{label}, {case}: {dice:.3f}"))
+            except (DataError, InputError) as error:  # the truth alone was needed so far, and everything is scored
+                say(f"note: no picture of {case}: {error}")
     return tiles
 
 
@@ -204,8 +224,11 @@ def _tile(one: job.Job, source: job.Source, plan: Plan, title: str) -> mosaic.Ti
     assert truth is not None  # a job has one
     assert source.native is not None
     found = plain_maps.read(source.native, source.coding, image.shape, affine, like="the images")
-    regions = ("WT", "TC", "ET")
+    masks, predicted = (
+        codings.masks_of(labels, schema, _DRAWN) for labels, schema in ((truth, plan.schema), (found, source.coding))
+    )
+    both = [region for region in _DRAWN if region in masks and region in predicted]
     return mosaic.Tile(
-        image=image, truth=codings.masks_of(truth, plan.schema, regions),
-        prediction=codings.masks_of(found, source.coding, regions), title=title,
+        image=image, truth={region: masks[region] for region in both}, prediction={region: predicted[region] for region in both},
+        title=title,
     )  # fmt: skip

@@ -1,17 +1,21 @@
 """Our predictions as a challenge wants them: one folder, <case>.nii.gz each, uint8, with the header of the case's own images.
 
-Written again from the native label maps: shape, affine, qform and sform with their codes, and units as in the input.
+Written again from the native label maps: shape, affine, qform and sform with their codes, and units as in the input; label values
+are those of the data set, whatever the network learnt them as.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from data.brats.layouts import find_cases
+from data.brats.schema import LabelSchema, schema_named
 from lms3d import files
 from lms3d.console import Report as Progress
 from lms3d.errors import InputError
-from lms3d.tasks.brats import label_maps
+from lms3d.tasks.brats import codings, label_maps
 from lms3d.tasks.brats.label_maps import Predictions
 
 
@@ -22,6 +26,7 @@ def write(predictions: Predictions, directory: Path, *, data: str | None = None,
         data or predictions.data, labels=predictions.schema_of_truth, require_truth=False, require_complete=False
     )
     images = {case.id: case.files[0] for case in cases}
+    theirs = _values_there(schema_named(predictions.schema), schema_named(predictions.schema_of_truth))
     written = []
     for done, case in enumerate(predictions.cases):
         progress(done, len(predictions.cases), "writing the submission")
@@ -32,6 +37,20 @@ def write(predictions: Predictions, directory: Path, *, data: str | None = None,
             )
         labels, _ = label_maps.read_labels(predictions.native(case))
         written.append(directory / f"{case}.nii.gz")
-        label_maps.write_like(labels, images[case], written[-1])
+        label_maps.write_like(theirs[labels], images[case], written[-1])
     progress(len(predictions.cases), len(predictions.cases), "writing the submission")
     return written
+
+
+def _values_there(ours: LabelSchema, theirs: LabelSchema) -> np.ndarray:
+    """(256,) uint8: value of our label maps -> value of the same tissue in the data set's. InputError where it has none."""
+    table = np.arange(256, dtype=np.uint8)
+    for name, value in ours.labels.items() if ours.name != theirs.name else ():
+        found = codings.values_of(theirs, name)
+        if found is None or len(found) != 1:
+            raise InputError(
+                f"--submission: the network wrote labels of {ours.name}; {theirs.name}, which the data set has, knows no label for "
+                f"{name}; train on labels of {theirs.name}"
+            )
+        table[value] = found[0]
+    return table

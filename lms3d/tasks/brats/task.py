@@ -80,6 +80,7 @@ class BrainTumours(Task):
         return [
             RegionDice(channels, channels=len(learnt.names), disjoint=learnt.kind == "labels", name=f"dice_{region}")
             for region, channels in learnt.region_channels.items()
+            if channels  # one's own labels may have regions of what is not learnt
         ]
 
     def demonstration_limit(self, options: TrainConfig) -> int | None:

@@ -73,6 +73,28 @@ def test_average_over_models_is_per_case():
     ]  # fmt: skip
 
 
+def test_of_models_of_which_one_predicts_nothing_each_counts_its_own_way():
+    """Where the truth is empty, too, the one is right and the other is not."""
+
+    def found(label: str, case: str, dice: float, empty: int) -> dict:
+        return {**row(label, case, dice), "both_empty": empty}
+
+    each = scores.frame([
+        found("a1", "x", 0.5, 0), found("a2", "x", 0.5, 0),
+        found("a1", "y", 1.0, 1), found("a2", "y", 0.0, 0),
+        found("a1", "z", 1.0, 1), found("a2", "z", 1.0, 1),
+    ])  # fmt: skip
+    unit_of = {"a1": "a", "a2": "a"}
+    means, ways = scores.average_over_models(each, unit_of), scores.each_way(each, unit_of)
+    (summary,) = scores.summarise(means, ways).itertuples()
+    assert summary.both_empty == 1  # z, in which all are
+    assert summary.mean_empty_counted == pytest.approx((0.5 + 0.5 + 1) / 3)
+    assert summary.mean_empty_left_out == pytest.approx((0.5 + 0) / 2)
+    wide = {r.empty: r for r in scores.spread_of_all(means, ways).itertuples() if r.metric == "dice"}
+    assert (wide["counted"].mean, wide["left out"].mean) == pytest.approx((2 / 3, 0.25))
+    assert (wide["counted"].both_empty, wide["left out"].n) == (1, 2)
+
+
 def test_tables(tmp_path):
     found = scores.frame([row("p", "x", 0.25, 3.0), row("p", "y", 0.75)])
     tables.write_csv(found, tmp_path / "new" / "scores.csv")

@@ -110,6 +110,7 @@ def table(labels, cases, region="WT", shift=0.0):
     ("cases", "shift", "verdict"),
     [
         (5, 0.1, "too few cases: 1 regions need 6"),
+        (2, 0.001, "too few cases: 1 regions need 6"),
         (30, 0.1, "second is better"),
         (30, -0.1, "first is better"),
         (30, 0.001, "equal within 0.01"),
@@ -118,6 +119,7 @@ def table(labels, cases, region="WT", shift=0.0):
 def test_verdicts(cases, shift, verdict):
     found = comparisons.table(table(["a", "b"], cases, shift=shift), {"a": ["a"], "b": ["b"]}, margin=0.01)
     assert found["verdict"].tolist() == [verdict]
+    assert found["equivalent"].tolist() == [verdict.startswith("equal")]
 
 
 def test_three_regions_need_seven_cases():
