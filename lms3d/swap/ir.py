@@ -206,8 +206,8 @@ def topological(unordered: Iterable[Op], *, urgent: Callable[[Op], bool] = _inse
     before: list[list[int]] = [[] for _ in ops]
     for i, op in enumerate(ops):
         sources = {producer_name(t) for t in op.inputs} | set(op.control_inputs)
-        if op.in_loop:  # frames are cyclic: their ops stay in place
-            sources = set()
+        if op.in_loop:  # frames are cyclic: their ops wait for what stands before them, not for what comes round
+            sources = {name for name in sources if index.get(name, i) < i}
         for name in sources:
             if name not in index:
                 raise ValueError(f"op {op.name!r} uses {name!r}, which does not exist")
