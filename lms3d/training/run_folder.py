@@ -49,7 +49,7 @@ def choose(
                 if has_checkpoint:
                     config.require_same_start(stored, given, run_dir)
                 return options, run_dir, has_checkpoint
-            if holds_results(run_dir):
+            if _has_weights(run_dir):  # stages tell themselves what they were begun with
                 raise InputError(
                     f"--resume: {run_dir} holds weights but no config.json; restore that, or choose another --output"
                 )
@@ -118,8 +118,11 @@ def _taken(run_dir: Path, lock: RunLock, seconds: float = 0.0) -> bool:
 
 def holds_results(run_dir: Path) -> bool:
     """Whether another run would overwrite results; a run that never finished an epoch has none."""
-    stages = run_dir.glob("stages/*/best.keras")
-    return bool(checkpoint.generations(run_dir)) or (run_dir / "best.keras").exists() or any(stages)
+    return _has_weights(run_dir) or any(run_dir.glob("stages/*/best.keras"))
+
+
+def _has_weights(run_dir: Path) -> bool:
+    return bool(checkpoint.generations(run_dir)) or (run_dir / "best.keras").exists()
 
 
 def describe(
