@@ -237,10 +237,7 @@ def _write_split(data: Path, options: argparse.Namespace, path: Path) -> None:
 
     if not path.exists():
         found = layouts.find_cases(data, labels=options.labels, require_complete=False)
-        whole = [
-            case.id for case in found.cases if not case.problem
-        ]  # training takes the others once --skip-bad left them out
-        split.save(split.make(whole, options.split_seed, patients=found.patients), path)
+        split.save(split.make(found.complete, options.split_seed, patients=found.patients), path)
 
 
 def _parser() -> cli.Parser:

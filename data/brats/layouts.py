@@ -34,6 +34,11 @@ class DataSet:
         return iter((self.cases, self.schema))
 
     @property
+    def complete(self) -> list[str]:
+        """Ids of the cases that have all their images. Training goes on with these once `--skip-bad` has left out the others."""
+        return [case.id for case in self.cases if not case.problem]
+
+    @property
     def patients(self) -> dict[str, str]:
         """Case id -> patient, for `data.split`."""
         return {case.id: case.patient for case in self.cases}

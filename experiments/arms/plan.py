@@ -92,10 +92,7 @@ def divide(data: Path, options: argparse.Namespace, output: Path) -> None:
     if tested(output).exists() and split_of(output, options.of_folds - 1).exists():
         return
     found = layouts.find_cases(data, labels=options.labels, require_complete=False)
-    whole = [
-        case.id for case in found.cases if not case.problem
-    ]  # training takes the others once --skip-bad left them out
-    first = split.make(whole, DIVISION_SEED, options.test_share, patients=found.patients)
+    first = split.make(found.complete, DIVISION_SEED, options.test_share, patients=found.patients)
     rest = {case_id: found.patients[case_id] for case_id in first.training}
     for number, one in enumerate(split.folds(rest, found.grades, options.of_folds, DIVISION_SEED)):
         split.save(Split(training=one.training, validation=one.validation), split_of(output, number))

@@ -21,11 +21,11 @@ _OTHER_EACH_TIME = (
     "lms_plan.json",
     "lms_report.md",
     "lms_stats.csv",
-    "machine.json",
     "ops.json",
     "predictions.json",
 )
-_PASSED_OVER = ("tensorboard", "plans", "swap")
+_PASSED_OVER = ("tensorboard", "plans", "swap", "machine.json")
+"""Who cannot write the last, which holds measured speeds, goes on without it."""
 _TEMPORARY = (".part-", ".partial", ".probe.", ".write-test-")
 
 _ADDRESSES = re.compile(rb'"shared_object_id": \d+')  # Keras writes where an object lay in memory

@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import matplotlib.image
 import nibabel as nib
@@ -23,7 +24,7 @@ from lms3d import evaluate
 from lms3d.errors import InputError
 from lms3d.scoring import components
 from lms3d.scoring.rules import RULES
-from lms3d.tasks.brats import codings, label_maps, submission
+from lms3d.tasks.brats import codings, label_maps, report, submission
 from lms3d.tasks.brats.label_maps import Predictions, read_labels, write_labels
 from tests.data.small_data import LATE, random_case, write_case
 
@@ -266,6 +267,20 @@ def test_a_submission_has_the_labels_of_the_data_set():
         InputError, match="brats2021, which the data set has, knows no label for RC; train on labels of brats2021"
     ):
         submission._values_there(schema_named("brats2024"), schema_named("brats2021"))
+
+
+def test_the_picture_of_a_case_shows_the_regions_that_both_sides_have(tiny_brats, tmp_path):
+    """A network of one's own labels may know the whole tumour alone."""
+    found = layouts.find_cases(tiny_brats)
+    case = found.cases[0]
+    own = define({"labels": {"all": 1}, "regions": {"WT": ["all"]}}, where="here")
+    image = nib.load(case.truth)
+    whole = nib.Nifti1Image((np.asarray(image.dataobj) > 0).astype(np.uint8), image.affine)
+    nib.save(whole, tmp_path / "whole.nii.gz")
+    source = SimpleNamespace(native=tmp_path / "whole.nii.gz", coding=own)
+    tile = report._tile(SimpleNamespace(case=case), source, SimpleNamespace(schema=found.schema), "a case")
+    assert list(tile.truth) == list(tile.prediction) == ["WT"]
+    assert tile.slice == image.shape[2] // 2  # nothing differs
 
 
 def test_two_tissues_that_are_one_since_are_both_meant():

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
@@ -191,6 +192,14 @@ def test_bad_cases_can_be_left_out_and_are_listed(data_set, tmp_path, workers):
     assert listed[1].startswith("BraTS20_Training_005,")
     assert not list(built.directory.glob("*.bad"))
     assert build(data_set, tmp_path / "c") == built  # training uses what was prepared
+
+
+def test_a_bad_case_in_a_folder_whose_name_is_no_utf8_is_listed(data_set, tmp_path):
+    spoil(data_set, 5)
+    root = data_set.rename(data_set.with_name(os.fsdecode(b"s\xe9t")))
+    built = build(root, tmp_path / "c", skip_bad=True)
+    assert list(built.skipped) == ["BraTS20_Training_005"]
+    assert "s\\udce9t" in (built.directory / "skipped.csv").read_text()
 
 
 def test_a_build_that_ends_while_it_clears_up_is_cleared_up_by_the_next(data_set, tmp_path, monkeypatch):
