@@ -14,6 +14,7 @@ import pytest
 from lms3d import evaluate
 from lms3d.scoring import comparisons, page, statistics
 from lms3d.scoring.page import Section
+from lms3d.scoring.scores import frame
 from lms3d.tasks.brats.report import Report
 from tests.browser import clicked
 from tests.lms3d.test_evaluate import write_predictions
@@ -89,6 +90,20 @@ def test_every_table_has_the_interval_of_a_group_over_its_models(report):
     one_stratum = Report(found=of_a.assign(truth_ml=1.0), groups={"a": ["a1", "a2"]}).strata.query("region == 'WT'")
     values = comparisons.matrix(of_a, ["a1", "a2"], space="native", region="WT").to_numpy()
     assert one_stratum[["low", "high"]].to_numpy()[0] == pytest.approx(statistics.interval_of_mean(values), abs=1e-6)
+
+
+def test_of_a_group_empty_regions_count_as_each_model_says():
+    cells = [("a1", "x", 0.5, 0), ("a2", "x", 0.5, 0), ("a1", "y", 1.0, 1), ("a2", "y", 0.0, 0)]
+    found = frame(
+        {"predictions": label, "case": case, "space": "native", "region": "ET", "dice": dice, "both_empty": empty}
+        for label, case, dice, empty in cells
+    )
+    (summary,) = Report(found=found, groups={"a": ["a1", "a2"]}).summary.to_dict("records")
+    assert (summary["mean_empty_counted"], summary["mean_empty_left_out"]) == (0.5, 0.25)
+    metrics = (
+        Report(found=found, groups={"a": ["a1", "a2"]}).metrics.query("metric == 'dice'").set_index("empty")["mean"]
+    )
+    assert (metrics["counted"], metrics["left out"]) == (0.5, 0.25)
 
 
 class Links(HTMLParser):

@@ -26,7 +26,7 @@ def write(predictions: Predictions, directory: Path, *, data: str | None = None,
         data or predictions.data, labels=predictions.schema_of_truth, require_truth=False, require_complete=False
     )
     images = {case.id: case.files[0] for case in cases}
-    theirs = _values_there(schema_named(predictions.schema), schema_named(predictions.schema_of_truth))
+    ours, theirs = schema_named(predictions.schema), schema_named(predictions.schema_of_truth)
     written = []
     for done, case in enumerate(predictions.cases):
         progress(done, len(predictions.cases), "writing the submission")
@@ -37,20 +37,24 @@ def write(predictions: Predictions, directory: Path, *, data: str | None = None,
             )
         labels, _ = label_maps.read_labels(predictions.native(case))
         written.append(directory / f"{case}.nii.gz")
-        label_maps.write_like(theirs[labels], images[case], written[-1])
+        label_maps.write_like(_translated(labels, ours, theirs), images[case], written[-1])
     progress(len(predictions.cases), len(predictions.cases), "writing the submission")
     return written
 
 
-def _values_there(ours: LabelSchema, theirs: LabelSchema) -> np.ndarray:
-    """(256,) uint8: value of our label maps -> value of the same tissue in the data set's. InputError where it has none."""
-    table = np.arange(256, dtype=np.uint8)
-    for name, value in ours.labels.items() if ours.name != theirs.name else ():
-        found = codings.values_of(theirs, name)
-        if found is None or len(found) != 1:
+def _translated(labels: np.ndarray, ours: LabelSchema, theirs: LabelSchema) -> np.ndarray:
+    """A label map of ours with the data set's values for the same tissues. InputError where it has none for one that is there."""
+    if ours.name == theirs.name:
+        return labels
+    found = np.zeros_like(labels)
+    for name, value in ours.labels.items():
+        there = labels == value
+        values = codings.values_of(theirs, name) or ()
+        if len(values) == 1:
+            found[there] = values[0]
+        elif there.any():
             raise InputError(
                 f"--submission: the network wrote labels of {ours.name}; {theirs.name}, which the data set has, knows no label for "
                 f"{name}; train on labels of {theirs.name}"
             )
-        table[value] = found[0]
-    return table
+    return found
