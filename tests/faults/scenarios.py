@@ -13,7 +13,7 @@ from tests.data.small_radiographs import many, write_set
 
 NUMPY = ("data.prepare", "lms3d.evaluate", "lms3d.tasks.brats.evaluate", "matplotlib.pyplot")
 TENSORFLOW = (
-    "tests.faults.small_network", "lms3d.train", "lms3d.predict", "lms3d.package", "lms3d.training.trainer",
+    "tests.small_networks", "lms3d.train", "lms3d.predict", "lms3d.package", "lms3d.training.trainer",
     "lms3d.keras_step.callback", "lms3d.tasks.brats.predict", "lms3d.tasks.packages.package", "lms3d.tasks.chexnet.task",
     "matplotlib.pyplot",
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""The commands of the guides, in their order, really run: sizes are small, and the data are artificial brains and radiographs.
+"""The commands of the guides, in their order, really run: sizes and networks are small, and the data are artificial brains and
+radiographs.
 
 But for `make`, launchers, which tests/lms3d/ranks and tests/deploy start, and `plan --largest`, which takes minutes at any size.
 """
@@ -104,7 +105,10 @@ def test_every_command_runs(guides, leaves, sets, tmp_path, commands):
         if guide == "scoring.md":
             between(tmp_path, sets[""])
         for words in lines(guide):
-            done = commands.run(small(words, sets), cwd=tmp_path, env=environment)
+            line = small(words, sets)
+            if line[1].startswith("lms3d."):
+                line.insert(1, "tests.small")
+            done = commands.run(line, cwd=tmp_path, env=environment)
             assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
     assert all(list(tmp_path.glob(name)) for name in leaves)
 

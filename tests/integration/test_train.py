@@ -1,4 +1,7 @@
-"""The real command, on a coarse phantom at 16^3: what it writes, how it resumes, how it refuses."""
+"""The real command, on a coarse phantom at 16^3: what it writes, how it resumes, how it refuses.
+
+Most of it with a small network (`tests.small`); what is said of isensee2017 itself, with that.
+"""
 
 import csv
 import json
@@ -8,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -34,23 +38,24 @@ def environment(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def train(environment, commands):
-    def run(*arguments) -> subprocess.CompletedProcess:
-        return commands.run(["-m", "lms3d.train", *arguments], env=environment)
+    def run(*arguments, command=("tests.small", "lms3d.train")) -> subprocess.CompletedProcess:
+        return commands.run(["-m", *command, *arguments], env=environment)
 
     return run
 
 
 @pytest.fixture(scope="session")
-def straight(environment, brains, tmp_path_factory) -> Path:
-    """By a Python of its own: what it imports prints nothing."""
+def train_real(train):
+    """The networks have their real sizes."""
+    return partial(train, command=("lms3d.train",))
+
+
+@pytest.fixture(scope="session")
+def straight(train, brains, tmp_path_factory) -> Path:
     run_dir = tmp_path_factory.mktemp("runs") / "straight"
-    words = [*SMALL, "--epochs", "4", "--profile", "2:2-3", "--stats-average", "1", "--output"]
-    done = subprocess.run(
-        [sys.executable, "-m", "lms3d.train", "--data", brains, *words, run_dir],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    words = [*SMALL, "--epochs", "4", "--profile", "2:2-3", "--stats-average", "1"]
+    done = train("--data", brains, *words, "--output", run_dir)
+    assert (done.returncode, done.stderr) == (0, "")
     return run_dir
 
 
@@ -108,10 +113,17 @@ def test_its_profile_is_read(straight, tmp_path):
     assert 0 < float(row["busy_share"]) <= 1
 
 
-def test_best_weights_load_without_further_ado(straight):
+def test_best_weights_load_without_further_ado(environment, brains, tmp_path):
+    """Of the real network, trained by a Python of its own: what it imports prints nothing."""
     import models  # noqa: F401
 
-    model = keras.models.load_model(straight / "best.keras")
+    words = [*SMALL, "--epochs", "1", "--steps-per-epoch", "1", "--validation-steps", "1", "--output", tmp_path / "run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "lms3d.train", "--data", brains, *words],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    model = keras.models.load_model(tmp_path / "run/best.keras")
     assert model.count_params() == 8_269_561
     assert model.input_shape == (None, 16, 16, 16, 4)
 
@@ -121,7 +133,7 @@ def test_interrupted_resumed_and_prolonged_it_ends_with_the_same_bits(
 ):
     run_dir = tmp_path / "run"
     words = ["--data", brains, *SMALL, "--epochs", 2, "--output", run_dir]
-    process = commands.start(["-m", "lms3d.train", *words], env=environment)
+    process = commands.start(["-m", "tests.small", "lms3d.train", *words], env=environment)
     statistics, deadline = run_dir / "lms_stats.csv", time.monotonic() + 120
     while time.monotonic() < deadline and not (statistics.exists() and statistics.read_text().count("\n") >= 3):
         time.sleep(0.01)
@@ -192,17 +204,17 @@ def test_resuming_with_other_options(train, straight):
     assert "--learning-rate" in done.stderr
 
 
-def test_a_limit_below_the_floor(train, brains, tmp_path):
+def test_a_limit_below_the_floor(train_real, brains, tmp_path):
     """120 MiB hold the weights and Adam's slots, but no step at 32^3 with whole tensors."""
     limit = ("--memory-limit", "120MiB", "--slabs", "off")
-    done = train("--data", brains, "--resolution", 32, *limit, "--output", tmp_path / "run")
+    done = train_real("--data", brains, "--resolution", 32, *limit, "--output", tmp_path / "run")
     assert done.returncode == 3, done.stderr
     assert done.stderr.count("\n") == 1
     assert "smallest" in done.stderr
 
 
-def test_dry_run(train):
-    done = train("--dry-run", "--resolution", 32, "--memory-limit", "1GiB")
+def test_dry_run(train_real):
+    done = train_real("--dry-run", "--resolution", 32, "--memory-limit", "1GiB")
     assert done.returncode == 0, done.stderr
     for words in ("memory limit", "predicted peak", "predicted step", "nothing was trained"):
         assert words in done.stdout
@@ -214,7 +226,7 @@ def test_the_profile_has_two_steps(straight):
 
 
 @pytest.mark.slow
-def test_where_it_does_not_fit_without_lms_it_trains_with_it(train, brains, tmp_path):
+def test_where_it_does_not_fit_without_lms_it_trains_with_it(train_real, brains, tmp_path):
     """What the README tells of 96^3 and 192^3, at sizes of seconds: the same hard limit (in MiB), with LMS and without."""
     limit = 155
     options = ["--data", brains, "--resolution", 32, "--memory-limit", f"{limit}MiB", "--epochs", 1,
@@ -222,7 +234,7 @@ def test_where_it_does_not_fit_without_lms_it_trains_with_it(train, brains, tmp_
     for number in range(
         3
     ):  # guards make a crash of TensorFlow's own kernels rare, not impossible (see lms3d.swap.tensorflow.guard)
-        without = train(*options, "--no-lms", "--output", tmp_path / f"without{number}")
+        without = train_real(*options, "--no-lms", "--output", tmp_path / f"without{number}")
         if without.returncode >= 0:
             break
     assert without.returncode == 3, without.stderr
@@ -231,7 +243,7 @@ def test_where_it_does_not_fit_without_lms_it_trains_with_it(train, brains, tmp_
     assert "use --lms or raise --memory-limit" in without.stderr
 
     run_dir = tmp_path / "with"
-    done = train(*options, "--lms", "--output", run_dir)
+    done = train_real(*options, "--lms", "--output", run_dir)
     assert done.returncode == 0, done.stderr
     report = json.loads((run_dir / "lms_plan.json").read_text())["train"]["report"]
     assert report["unedited_peak_bytes"] > limit << 20 >= report["measured_peak_bytes"]

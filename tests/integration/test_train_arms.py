@@ -1,4 +1,7 @@
-"""The arms of a comparison by the real commands: boxes, patches, regions, schedules, folds, weights of other runs, ensembles."""
+"""The arms of a comparison by the real commands: boxes, patches, regions, schedules, folds, weights of other runs, ensembles.
+
+With small networks (`tests.small`).
+"""
 
 import csv
 import json
@@ -17,7 +20,7 @@ def call(environment, commands):  # noqa: F811
     """`call("predict", ...)`: runs a command of lms3d."""
 
     def run(name, *arguments):
-        return commands.run(["-m", f"lms3d.{name}", *arguments], env=environment)
+        return commands.run(["-m", "tests.small", f"lms3d.{name}", *arguments], env=environment)
 
     return run
 

@@ -1,4 +1,7 @@
-"""The real command with `--elastic`: a rank is killed, and the one that is left goes on to the end, LMS at work in both worlds."""
+"""The real command with `--elastic`: a rank is killed, and the one that is left goes on to the end, LMS at work in both worlds.
+
+The network is a small one (`tests.small`).
+"""
 
 import csv
 import json
@@ -12,6 +15,7 @@ from tests.lms3d.ranks.started import LAUNCHER, Started
 
 EPOCHS, STEPS = 3, 12
 RATE = 1e-3
+TRAIN = ("tests.small", "lms3d.train")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not LAUNCHER.exists(), reason="Horovod is not installed: make horovod"),
@@ -30,7 +34,7 @@ def job(tmp_path_factory):
     options = ["--elastic", "--data", brains, "--model", "unet3d", "--resolution", 16, "--epochs", EPOCHS,
                "--steps-per-epoch", STEPS, "--validation-steps", 1, "--warmup-epochs", 0, "--learning-rate", RATE,
                "--lms", "--swapout-threshold", 20, "--output", folder / "run"]  # fmt: skip
-    return Started(folder / "log", launcher, "-m", "lms3d.train", *map(str, options)), folder / "run"
+    return Started(folder / "log", launcher, "-m", *TRAIN, *map(str, options)), folder / "run"
 
 
 def test_the_rest_goes_on_when_a_rank_is_killed(job):
@@ -56,4 +60,4 @@ def test_the_rest_goes_on_when_a_rank_is_killed(job):
 
 def ranks_of(running: Started) -> list[psutil.Process]:
     children = psutil.Process(running.process.pid).children(recursive=True)
-    return [child for child in children if child.cmdline()[1:3] == ["-m", "lms3d.train"]]
+    return [child for child in children if child.cmdline()[1:4] == ["-m", *TRAIN]]

@@ -1,5 +1,6 @@
 """The real command under real launchers, two ranks, for both tasks: what it writes and says, with and without LMS, after
-Ctrl-C, and how it refuses. Starting two ranks costs much: each job answers several questions."""
+Ctrl-C, and how it refuses. Starting two ranks costs much: each job answers several questions. Networks are small
+(`tests.small`)."""
 
 import csv
 import json
@@ -21,6 +22,7 @@ from tests.lms3d.ranks import launchers
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = Path(sys.executable).with_name("horovodrun")
+TRAIN = ["tests.small", "lms3d.train"]
 METRICS = {"brats": "dice_WT", "chexnet": "auroc"}
 SWAPPING = ["--lms", "--swapout-threshold", 20, "--swapin-ahead", 2, "--swapin-groupby", 0, "--sync-mode", 0]
 
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.skipif(not LAUNCHER.exists(), reason="Horovod is not in
 
 
 def command(*arguments) -> list[str]:
-    return [str(LAUNCHER), "-np", "2", "--gloo", sys.executable, "-m", "lms3d.train", *map(str, arguments)]
+    return [str(LAUNCHER), "-np", "2", "--gloo", sys.executable, "-m", *TRAIN, *map(str, arguments)]
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +148,7 @@ def test_lms_interrupted_on_one_rank_and_resumed_gives_the_same_bits(straight, s
         time.sleep(0.01)
     ranks = [
         process for process in psutil.Process(job.pid).children(recursive=True)
-        if process.cmdline()[1:3] == ["-m", "lms3d.train"]
+        if process.cmdline()[1:4] == ["-m", *TRAIN]
     ]  # fmt: skip
     assert len(ranks) == 2
     next(rank for rank in ranks if rank.environ()["HOROVOD_RANK"] == "1").send_signal(2)

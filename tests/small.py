@@ -1,0 +1,15 @@
+"""`python -m tests.small MODULE ...` is `python -m MODULE ...` with small networks under the names of the real ones.
+
+For tests of what commands do with a network, whichever it is. What starts further processes gives them the real networks.
+"""
+
+import runpy
+import sys
+
+import tests.small_networks  # noqa: F401
+
+if __name__ == "__main__":
+    module = sys.argv[1]
+    sys.argv = sys.argv[1:]
+    sys.modules.pop(module, None)  # runpy warns of a module that is there already
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
