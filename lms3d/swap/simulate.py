@@ -3,7 +3,7 @@
 The executor is modelled as a list scheduler:
 
 SIM-1  Compute is serial: among the ready ops, the earliest in the graph's order runs next.
-SIM-2  Ops that move no data (identities, shapes, constants) take no time and run at once.
+SIM-2  Ops that move no data (identities, shapes, constants, swap-ins that are read in place) take no time and run at once.
 SIM-3  Swap-outs and swap-ins run on one serial link each, as soon as they are ready, and overlap with compute.
 SIM-4  A swap-out holds its input until it is complete. A swap-in takes its memory when it starts.
 SIM-5  Buffers come and go by the rules of `liveness`.
@@ -117,8 +117,8 @@ class _Executor:
     def _enqueue(self, i: int, clock: float) -> None:
         op = self.graph.ops[i]
         resource = _OUT if op.type == "SwapOut" else _IN if op.type == "SwapIn" else _COMPUTE  # SIM-3
-        # SIM-2 first, then SIM-1: the earlier op.
-        first = 0.0 if resource == _COMPUTE and self._seconds(op, resource) == 0.0 else 1.0
+        # SIM-2 first, on the links, too, where what is read in place moves nothing; then SIM-1: the earlier op.
+        first = 0.0 if self._seconds(op, resource) == 0.0 else 1.0
         heapq.heappush(self.ready[resource], (first, i))
 
     def _seconds(self, op: Op, resource: str) -> float:

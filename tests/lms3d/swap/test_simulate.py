@@ -60,6 +60,18 @@ def test_each_link_is_serial():
     assert simulate(edit.apply(graph, Plan(swap_outs=outs, swap_ins=backs)), slow_out).seconds == 9  # out 1-4, 4-7
 
 
+def test_what_is_read_in_place_does_not_wait_for_what_is_copied():
+    """Found by experiments.torture_engine (simulator, seed 23): both become ready at once, and the copy stands first."""
+    graph = step(
+        op("a", flops=1),
+        op("copied", "a", type="SwapIn", mib=1),
+        op("in_place", "a", type="SwapIn", mib=0),
+        op("b", "in_place", flops=1),
+        op("z", "b", "copied", flops=1),
+    )
+    assert simulate(graph, SECONDS).seconds == 3  # a 0-1, b 1-2 beside the copy, z 2-3
+
+
 def thick_middle():
     """The worked example with an f2 of 4 MiB."""
     ops = list(worked_example(flops=1).ops)
