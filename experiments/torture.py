@@ -7,7 +7,7 @@
    or swap file left.
 4. The same command with --resume must end with the weights of the undisturbed run, bit for bit: swapping changes none.
 
-Results are added to results.jsonl; what stands there is not tried again.
+Results are added to results.jsonl; what went well there is not tried again.
 """
 
 from __future__ import annotations
@@ -103,16 +103,19 @@ def _torture(options: argparse.Namespace) -> None:
     folder = writable_folder(Path(options.output).expanduser(), "--output").absolute()
     length, results = _undisturbed(folder, options.data), folder / "results.jsonl"
     known = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-    found = [Outcome(**json.loads(line)) for line in known]
-    while len(found) < options.kills:
-        chance = random.Random(f"{options.seed} {len(found)}")
+    by_number = {one.number: one for one in (Outcome(**json.loads(line)) for line in known)}
+    for number in range(options.kills):
+        if number in by_number and by_number[number].good:
+            continue
+        chance = random.Random(f"{options.seed} {number}")
         outcome = None
         while outcome is None:  # the job had ended before: draw again
-            outcome = _struck(folder, _drawn(len(found), length, chance), options.data)
+            outcome = _struck(folder, _drawn(number, length, chance), options.data)
         print(outcome, flush=True)
         with results.open("a", encoding="utf-8") as stream:
             print(json.dumps(asdict(outcome)), file=stream)
-        found.append(outcome)
+        by_number[number] = outcome
+    found = list(by_number.values())
     print(table(found))
     if bad := [one.number + 1 for one in found if not one.good]:
         raise Failed(f"jobs {', '.join(map(str, bad))} of {len(found)} failed; their logs are in {folder}")

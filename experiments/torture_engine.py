@@ -4,7 +4,7 @@
 2. TensorFlow functions of all sorts of layers, with state: not a bit may change, sliced in float64 no more than rounding.
 3. Each batch runs in a process of its own, the steps in two, under other hash seeds: plans must be equal.
 
-Batches that a folder holds already are not run again: the same command goes on where it was stopped.
+Batches that a folder holds already, and that went well, are not run again: the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _torture(options: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     done = _done(folder / "batches.csv")
     for name, number in _wanted(options.cases, options.seed, options.kind or list(KINDS)):
-        if (name, number) not in done:
+        if (name, number) not in done or done[name, number].failure:
             done[name, number] = result = _apart(name, number)
             _note(folder, result)
             said = f"FAILED, see {folder / _failure(result)}" if result.failure else "good"
@@ -125,9 +125,12 @@ def _done(path: Path) -> dict[tuple[str, int], Result]:
 
 
 def _note(folder: Path, result: Result) -> None:
-    """The text of a failure first: a batch that is in the table is complete."""
+    """The text of a failure first: a batch that is in the table is complete. Its last row counts."""
+    text = folder / _failure(result)
     if result.failure:
-        (folder / _failure(result)).write_text(result.failure)
+        text.write_text(result.failure)
+    else:
+        text.unlink(missing_ok=True)
     path = folder / "batches.csv"
     new = not path.exists()
     with path.open("a", newline="") as file:

@@ -5,7 +5,7 @@ values, pickles, claims of terabytes. What was read must be what was written, wh
 tells what is wrong. It is a fault where anything else is raised, more than 300 MiB is taken, or code of a file runs.
 
 A trial follows from the reader's name and its number: `--first N --count 1 --readers NAME` repeats one. What is done stays in
---output: started again, it goes on.
+--output: started again, it goes on, and tries the faults again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _trials(name: str, reader: Reader, options: argparse.Namespace, folder: Path
         done = {one.seed: one for one in (Trial(**json.loads(line)) for line in path.read_text().splitlines())}
     bench = Bench(name, reader, folder)
     for seed in range(options.first, options.first + options.count):
-        if seed not in done:
+        if seed not in done or done[seed].outcome == "fault":
             done[seed] = bench.run(seed)
             if path:
                 with path.open("a") as stream:

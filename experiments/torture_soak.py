@@ -6,7 +6,7 @@
 
 Something that grows by a little in each step is a line with a slope: it is estimated by Theil and Sen's method (the median of the
 slopes of all pairs), which single outliers do not bend, over the samples after the first third. Each part runs in a process of its
-own; one that a folder holds already is not run again.
+own; one that a folder holds already, and that was flat, is not run again.
 """
 
 from __future__ import annotations
@@ -82,12 +82,21 @@ def _torture(options: argparse.Namespace) -> None:
     found: list[Trend] = []
     for part, count in (("steps", options.steps), ("shapes", options.shapes), ("errors", options.errors)):
         path = folder / f"{part}-{count}.json"
-        if not path.exists():
+        if not _is_flat(part, path):
             write_json(path, [asdict(one) for one in _apart(part, count, folder)])
-        found += trends(part, [Sample(**one) for one in json.loads(path.read_text())])
+        found += _read(part, path)
     print("\n".join(table(found)))
     if grown := [f"{one.part}: {one.figure}" for one in found if not one.flat]:
         raise Failed(f"it grows: {', '.join(grown)}; the samples are in {folder}")
+
+
+def _is_flat(part: str, path: Path) -> bool:
+    """By the samples of an earlier call; False where there are none."""
+    return path.exists() and all(trend.flat for trend in _read(part, path))
+
+
+def _read(part: str, path: Path) -> list[Trend]:
+    return trends(part, [Sample(**one) for one in json.loads(path.read_text())])
 
 
 def _apart(part: str, count: int, folder: Path) -> list[Sample]:

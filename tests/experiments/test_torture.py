@@ -45,14 +45,17 @@ def test_it_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
         tried.append(strike.number)
         if len(tried) == 3:
             raise KeyboardInterrupt
-        return replace(GOOD, number=strike.number, signal=strike.signal, same=strike.number != 1)
+        return replace(GOOD, number=strike.number, signal=strike.signal, same=strike.number != 1 or tried.count(1) == 3)
 
     monkeypatch.setattr(torture, "_undisturbed", lambda *_: 30.0)
     monkeypatch.setattr(torture, "_struck", struck)
     words = ["--kills", "4", "--output", str(tmp_path)]
     assert torture.main(words) == 130
     assert torture.main(words) == 1
-    assert tried == [0, 1, 2, 2, 3]
+    assert tried == [0, 1, 2, 1, 2, 3]  # what failed is tried again
     told = capsys.readouterr()
     assert "jobs 2 of 4 failed" in told.err
     assert "| SIGTERM | yes | 1 | 1 |" in told.out
+    assert torture.main(words) == 0
+    assert tried[6:] == [1]
+    assert "| SIGTERM | yes | 1 | 0 |" in capsys.readouterr().out

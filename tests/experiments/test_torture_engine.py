@@ -44,16 +44,22 @@ def test_of_all_kinds_their_share(tmp_path, quick):
     assert {name for name, _ in ran} == {*torture_engine.KINDS}
 
 
-def test_a_failure_is_kept_and_told_again(tmp_path, quick, capsys):
+def test_a_failure_is_kept_and_tried_again(tmp_path, quick, capsys):
     ran, failing = quick
     failing.add(("slabs", 7))
     arguments = ["--kind", "slabs", "--cases", "40", "--seed", "7", "--output", str(tmp_path)]
-    for expected in ([("slabs", 7), ("slabs", 8)], []):
+    for expected in ([("slabs", 7), ("slabs", 8)], [("slabs", 7)]):
         ran.clear()
         assert torture_engine.main(arguments) == 1
         assert ran == expected
         assert "1 of 2 batches failed" in capsys.readouterr().err
-    assert (tmp_path / "failed-slabs-7.txt").read_text() == "AssertionError: more"
+        assert (tmp_path / "failed-slabs-7.txt").read_text() == "AssertionError: more"
+    failing.clear()
+    for expected in ([("slabs", 7)], []):
+        ran.clear()
+        assert torture_engine.main(arguments) == 0
+        assert ran == expected
+    assert not (tmp_path / "failed-slabs-7.txt").exists()
 
 
 def test_a_batch_repeats_itself_and_stops_at_a_failure(monkeypatch):

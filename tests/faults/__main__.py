@@ -2,7 +2,7 @@
 
 Signals at random moments come first, then limits of files, full disks and a clock that jumps. Then each command is killed, or
 refused by the disk, at every rename, fsync and unlink, and at the first, a middle and the last write of each file: what must hold
-then is in trial.py. Results are added to OUTPUT/results.jsonl; what stands there already is not tried again.
+then is in trial.py. Results are added to OUTPUT/results.jsonl; what went well there is not tried again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from itertools import product
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(options.output).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     results = folder / "results.jsonl"
-    done = {(one["scenario"], one["fault"]) for one in _read(results)}
+    done = {(one["scenario"], one["fault"]) for one in _read(results) if not one["wrong"]}
     with Bench(folder) as bench, results.open("a") as stream:
         for scenario, fault, attempt in _trials(bench, options):
             if (scenario, fault) in done:
@@ -115,9 +115,10 @@ def _resources(bench: Bench, name: str) -> Iterator[Trial]:
         yield name, f"clock {seconds:+} s at {share}", partial(bench.clock_jumps, name, share, seconds)
 
 
-def _read(results: Path) -> Iterator[dict[str, str]]:
-    if results.exists():
-        yield from map(json.loads, results.read_text().splitlines())
+def _read(results: Path) -> Iterable[dict[str, str]]:
+    """Of each fault the last result."""
+    lines = map(json.loads, results.read_text().splitlines() if results.exists() else ())
+    return {(one["scenario"], one["fault"]): one for one in lines}.values()
 
 
 def _parser() -> argparse.ArgumentParser:

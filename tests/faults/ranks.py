@@ -4,7 +4,7 @@ RANKS-1  Whatever befalls one rank's files, the job ends soon, with a code other
 RANKS-2  After an error nothing is left behind: no process, no swap file, no temporary name; after a kill not once it was repeated.
 RANKS-3  Repeated with --resume, the job ends with the weights of the undisturbed one, bit for bit.
 
-Results are added to OUTPUT/results.jsonl; what stands there already is not tried again.
+Results are added to OUTPUT/results.jsonl; what went well there is not tried again.
 """
 
 from __future__ import annotations
@@ -57,17 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         torture.finish(folder / "undisturbed", "run", str(folder / "data" / "volumes"), _TRAINING)
         (folder / "undisturbed" / "done").touch()
     library, results = shim.built(folder), folder / "results.jsonl"
-    found = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
-    known = {(one["rank"], one["fault"]) for one in found}
+    lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    found = {(one["rank"], one["fault"]): one["wrong"] for one in lines}
     for rank, rule in FAULTS[: options.most]:
-        if (rank, rule) not in known:
-            wrong = tried(folder, library, rank, rule)
-            found.append({"rank": rank, "fault": rule, "wrong": wrong})
+        if found.get((rank, rule), "not tried"):
+            found[rank, rule] = wrong = tried(folder, library, rank, rule)
             print(f"rank {rank}, {rule}: {wrong or 'well'}", flush=True)
             with results.open("a") as stream:
-                print(json.dumps(found[-1]), file=stream)
-    print(f"{len(found)} faults of one of two ranks, {sum(bool(one['wrong']) for one in found)} wrong")
-    return int(any(one["wrong"] for one in found))
+                print(json.dumps({"rank": rank, "fault": rule, "wrong": wrong}), file=stream)
+    print(f"{len(found)} faults of one of two ranks, {sum(map(bool, found.values()))} wrong")
+    return int(any(found.values()))
 
 
 def tried(folder: Path, library: Path, rank: int, rule: str) -> str:
