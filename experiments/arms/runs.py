@@ -21,11 +21,13 @@ BUDGETS = ("updates", "time")
 LEAST_EPOCHS = 2
 """The first of a process is no measure."""
 NOTE = "equal_time.json"
+SLOWER = 0.05
+"""Share by which a machine may have been slower than when the number of epochs was chosen."""
 
 OWNED = (
     "--data", "--split", "--patch", "--epochs", "--patience", "--output", "--resume", "--seed", "--stages", "--start-from",
     "--folds", "--schedule", "--resolution", "--box", "--precision", "--targets", "--model", "--memory-limit", "--labels",
-    "--task", "--dry-run",
+    "--task", "--dry-run", "--weights",
 )  # fmt: skip
 """Options of training that the comparison or an arm of it sets. A cosine knows how long a run is, so that none could
 be the beginning of another."""
@@ -58,10 +60,9 @@ def train_round(
             continue
         if not _done(run_dir, "time"):
             _train(arm, min(LEAST_EPOCHS, options.epochs), fold, seed, data, options, output)
-            each = usual(epoch_seconds(run_dir))
-            epochs = min(options.epochs, max(LEAST_EPOCHS, int(seconds / each)))
-            _train(arm, epochs, fold, seed, data, options, output)
-            _note(run_dir, epochs, within=epochs * each <= seconds * 1.001)
+            _train(arm, _chosen(run_dir, seconds, options.epochs), fold, seed, data, options, output)
+            trained = epoch_seconds(run_dir)
+            _note(run_dir, len(trained), within=spent(trained) <= seconds * (1 + SLOWER))
             _test(run_dir, "time", data, output, options)
         _train(arm, options.epochs, fold, seed, data, options, output)
         _test(run_dir, "updates", data, output, options)
@@ -72,12 +73,26 @@ def usual(seconds: Sequence[float]) -> float:
     return statistics.median(seconds[1:] or seconds)
 
 
+def spent(seconds: Sequence[float]) -> float:
+    """Seconds of all epochs, the first, in which a process traces and plans, counted as a usual one."""
+    return usual(seconds) + sum(seconds[1:])
+
+
+def _chosen(run_dir: Path, seconds: float, most: int) -> int:
+    """Epochs within the time, by the first of them: chosen once, so that a run that is stopped and goes on keeps to it."""
+    if (run_dir / NOTE).exists():
+        return noted(run_dir)[0]
+    epochs = min(most, max(LEAST_EPOCHS, int(seconds / usual(epoch_seconds(run_dir)))))
+    _note(run_dir, epochs, within=False)  # nothing is known of it before they are trained
+    return epochs
+
+
 def _note(run_dir: Path, epochs: int, *, within: bool) -> None:
     write_json(run_dir / NOTE, {"epochs": epochs, "within": within})
 
 
 def noted(run_dir: Path) -> tuple[int, bool]:
-    """Epochs that the run was tested after for equal time, and whether they are within it."""
+    """Epochs that the run is tested after for equal time, and whether they were within it."""
     content = json.loads((run_dir / NOTE).read_text(encoding="utf-8"))
     return int(content["epochs"]), bool(content["within"])
 

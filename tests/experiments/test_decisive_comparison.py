@@ -167,6 +167,7 @@ def test_no_arm_starts_from_a_run_that_has_seen_another_visit_of_a_tested_patien
 def test_start_up_is_no_part_of_an_epoch():
     assert runs.usual([40.0, 2.0, 4.0, 3.0]) == 3
     assert runs.usual([40.0]) == 40
+    assert runs.spent([40.0, 2.0, 4.0, 3.0]) == 12
 
 
 def test_what_cannot_be_within_the_time_is_told(brains, tmp_path, called, monkeypatch):
@@ -175,7 +176,29 @@ def test_what_cannot_be_within_the_time_is_told(brains, tmp_path, called, monkey
     assert "| B | 32^3 | 2 (more than its time) | 5.0 |" in (tmp_path / "out/report.md").read_text()
 
 
-@pytest.mark.parametrize("owned", ["--schedule cosine", "--seed=3", "--epochs 4", "--resolution 32", "--patch 16"])
+def test_a_machine_that_became_slower_is_told(brains, tmp_path, called, monkeypatch):
+    read = runs.epoch_seconds
+    slower = {"C": [1.0, 1.0, *[3.0] * 10]}  # six of the first kind are within D's 6 s, these are not
+    monkeypatch.setattr(
+        runs, "epoch_seconds", lambda run_dir: slower.get(run_dir.name[0], read(run_dir))[: len(read(run_dir))]
+    )
+    assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D")) == 0
+    assert "| C | 32x48x32 at 1 mm | 6 (more than its time) |" in (tmp_path / "out/report.md").read_text()
+
+
+def test_a_run_that_is_stopped_keeps_to_its_number_of_epochs(tmp_path):
+    history = tmp_path / "history.csv"
+    history.write_text("epoch,seconds\n1,42\n2,2\n")
+    assert runs._chosen(tmp_path, 6.0, 12) == 3
+    history.write_text("epoch,seconds\n1,42\n2,2\n3,1\n")
+    assert runs._chosen(tmp_path, 6.0, 12) == 3
+    assert runs.noted(tmp_path) == (3, False)  # until they are trained
+
+
+OWNED = ["--weights run/best.keras", "--schedule cosine", "--seed=3", "--epochs 4", "--resolution 32", "--patch 16"]
+
+
+@pytest.mark.parametrize("owned", OWNED)
 def test_options_that_the_comparison_sets_are_refused(brains, tmp_path, called, capsys, owned):
     assert decisive.main(arguments(brains, tmp_path, f"--train-options={owned}")) == 2
     assert "which the comparison sets itself" in capsys.readouterr().err
