@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -87,6 +89,8 @@ class _Study:
     def __init__(self, options: argparse.Namespace, output: Path) -> None:
         self.options, self.output = options, output
         self.parts = Parts(output, minutes=options.minutes, again=options.again)
+        if options.again:  # the step that set the link's rate is measured anew, too
+            (output / "link.json").unlink(missing_ok=True)
 
     def measure(self, kind: str, number: int) -> None:
         """One run; nothing where the run that sets the link's rate is missing."""
@@ -112,17 +116,19 @@ class _Study:
         return Link.parse(str(link))
 
     def _run(self, kind: str, number: int, left: float | None) -> dict[str, Any]:
-        patience = PATIENCE_SECONDS if left is None else min(PATIENCE_SECONDS, left)
+        deadline = math.inf if left is None else time.monotonic() + left
         # Costs of ops on one core are of no use to others.
         environment = {"LMS3D_CACHE": str(self.output / "cache")}
         with tempfile.TemporaryDirectory(prefix="lms3d-bus-") as bus:
             part = self._part(kind, Path(bus))
             logs = self.output / "logs" / kind
-            group = Group(part, number, logs, patience_seconds=patience, environment=environment)
+            group = Group(
+                part, number, logs, patience_seconds=PATIENCE_SECONDS, environment=environment, deadline=deadline
+            )
             try:
                 found = group.run()
             except ChildFailed as failure:
-                raise RunFailed(f"{failure} (logs: {logs})") from None
+                raise RunFailed(f"{failure} (logs: {logs})", late=failure.outcome == "out of time") from None
         return {
             "kind": kind, "ranks": number, "epoch_seconds": [one.seconds for one in found],
             "traffic": [one.traffic for one in found], "limit_mib": part.limit_mib,

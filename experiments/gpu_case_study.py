@@ -78,10 +78,11 @@ def _measure(options: argparse.Namespace, command: str) -> None:
         raise errors.Interrupted("interrupted; run the same command again to go on") from None
     finally:
         text = page.write(study, card, command)
+        failed = [name for name, state in study.states.items() if state.outcome == FAILED]
+        code = errors.Interrupted.exit_code if isinstance(sys.exception(), errors.Interrupted) else 1 if failed else 0
+        _note(output, command, card, exit_code=code, seconds=time.monotonic() - started)
     print(text)
     print(f"written: {output}")
-    failed = [name for name, state in study.states.items() if state.outcome == FAILED]
-    _note(output, command, card, exit_code=1 if failed else 0, seconds=time.monotonic() - started)
     if failed:
         raise SectionFailed(f"these sections failed: {', '.join(failed)}; {output / 'report.md'} says why")
 

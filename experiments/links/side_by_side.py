@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import threading
@@ -29,15 +30,17 @@ class Epoch:
 class Group:
     """Processes of one part: each takes its warm-up, waits for the others, and takes the steps of an epoch.
 
-    Who is done goes on until all are, so that no epoch ends on an emptier machine. ChildFailed where one fails.
+    Who is done goes on until all are, so that no epoch ends on an emptier machine. ChildFailed where one fails; "out of time" at
+    `deadline`, of `time.monotonic`.
     """
 
     def __init__(
         self, part: Part, number: int, folder: Path, *, patience_seconds: float, environment: Mapping[str, str],
-        start: Callable[..., Trainer] | None = None,
+        deadline: float = math.inf, start: Callable[..., Trainer] | None = None,
     ) -> None:  # fmt: skip
         self.part, self.number, self.folder = part, number, folder
         self._patience, self._environment, self._start = patience_seconds, environment, start or Child
+        self._deadline = deadline
         self._together = threading.Barrier(number)
         self._working, self._guard = number, threading.Lock()
 
@@ -49,6 +52,9 @@ class Group:
         for error in errors:
             if not isinstance(error, threading.BrokenBarrierError):  # that one only heard of another's failure
                 raise error
+        if errors:
+            outcome = "failed" if time.monotonic() < self._deadline else "out of time"
+            raise ChildFailed(outcome, f"the {self.number} processes were not ready together")
         return [run.result() for run in runs]
 
     def _process(self, number: int) -> Epoch:
@@ -56,10 +62,10 @@ class Group:
         child: Trainer | None = None
         try:
             log = self.folder / f"{self.part.method.replace(' ', '_')}-{self.number}-{number}.txt"
-            child = self._start(self.part, log, self._patience, self._environment)
+            child = self._start(self.part, log, self._patience, self._environment, self._deadline)
             for _ in range(self.part.warm_up):
                 child.step()
-            self._together.wait(self._patience)
+            self._together.wait(max(0.0, min(self._patience, self._deadline - time.monotonic())))
             return self._epoch(child)
         except BaseException:
             self._together.abort()

@@ -76,10 +76,10 @@ class Study:
     def _rates(self) -> dict[str, Any]:
         """Link -> its word here, and whether it is reached; with the step that they follow from. Empty where there was no time.
 
-        Kept with the output: another run would find others.
+        Kept with the output: another run would find others. --again finds them anew.
         """
         kept = read_rates(self.bench.folder)
-        known = kept.get(str(self.resolution), {})
+        known = {} if self.bench.again else kept.get(str(self.resolution), {})
         missing = [name for name in self.links if name not in known]
         if not missing:
             return known

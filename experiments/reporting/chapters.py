@@ -67,7 +67,7 @@ CHAPTERS = (
         question="What does one limit cost as the resolution rises?",
         published=(published.OVERHEAD,),
         command=_words(
-            "experiments.lms_overhead --over-resolution --resolutions 48 64 80 --limits 400MiB --minutes 5 --output {output}"
+            "experiments.lms_overhead --over-resolution --resolutions 48 64 80 --limits 250MiB --minutes 5 --output {output}"
         ),
         minutes=5,
     ),

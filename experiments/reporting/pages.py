@@ -60,9 +60,9 @@ def _published(table: Table) -> str:
 
 def _results(folder: Path, output: Path) -> Iterator[str]:
     told = folder / "report.md"
-    text = (
-        _lowered(told.read_text(encoding="utf-8")) if told.exists() else "\n".join(_tables(folder)) or _printed(folder)
-    )
+    texts = [told] if told.exists() else sorted(folder.glob("*.md"))
+    text = "\n".join(_lowered(one.read_text(encoding="utf-8")) for one in texts)
+    text = text or "\n".join(_tables(folder)) or _printed(folder)
     text = _IMAGE.sub(lambda found: f"![{found[1]}]({folder.name}/{found[2]})", text)
     yield text
     shown = {name for _, name in _IMAGE.findall(text)}

@@ -72,6 +72,7 @@ def plan_step(
     with_floor: bool = True,
     effort_seconds: float | None = None,
     machine: Machine | None = None,
+    at_floor: bool = True,
     **tflms_parameters: Any,
 ) -> Planned:
     """What LMS would do to a step of `model`, without running it: does it fit, and at what cost?
@@ -89,10 +90,12 @@ def plan_step(
         what its length is worth, and may make another plan.
 
     machine: the GPU to plan for, as speeds, in place of what is here; `memory_limit` must say what it has. Nothing is measured.
+    at_floor: plan for the floor where `memory_limit` is below it; False raises DoesNotFit, in half the time.
 
     Of the report: `unedited_limit_bytes` and `floor_bytes`, the smallest limits without and with LMS; `predicted_peak_bytes` and
     `predicted_step_seconds` under the plan, `unedited_peak_bytes` and `unedited_step_seconds` without. A limit below the floor
-    is no error here: the plan is then the one with the smallest peak, and `floor_bytes` is above `limit_bytes`.
+    is no error here (but for `at_floor`): the plan is then the one with the smallest peak, and `floor_bytes` is above
+    `limit_bytes`.
 
     Under a CPU's hard limit batches are taken to come from the pipelines of `data`: they lie outside of the limited pool, and
     count nowhere. Training looks where they are.
@@ -117,7 +120,7 @@ def plan_step(
     try:
         chosen = ask()
     except DoesNotFit as error:
-        if error.smallest_limit_bytes is None:
+        if error.smallest_limit_bytes is None or not at_floor:
             raise
         chosen = ask(settings=replace(asked, limit_bytes=error.smallest_limit_bytes))
     request = chosen.request.under(limit_bytes=asked.limit_bytes)

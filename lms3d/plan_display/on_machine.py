@@ -4,7 +4,8 @@
 - ON-2: on a machine from a file the step is traced as for a GPU (`models.layers.traced_for_gpu`) and nothing is measured; `here`
   is planned for and measured as ever.
 - ON-3: the largest cube is found by trying multiples of 16, larger and larger until one does not fit, then between; with the
-  effort of a short run, and TFLMS with the parameters that move most, since only whether a plan fits counts.
+  effort of a short run, and TFLMS with the parameters that move most, since only whether a plan fits counts. Where what lies
+  there all through the step is above the limit, nothing is planned.
 """
 
 from __future__ import annotations
@@ -109,9 +110,10 @@ def _outlook(planned: Planned, gap: float, sharers: int = 1) -> Outlook:
 
 
 def _planned(
-    options: TrainConfig, where: Place, planner: str, *, slabs: str | None = None, effort_seconds: float | None = None
-) -> Planned:
-    """ON-2. slabs: in place of those of the options. effort_seconds: None searches to the end."""
+    options: TrainConfig, where: Place, planner: str, *, slabs: str | None = None, effort_seconds: float | None = None,
+    at_floor: bool = True,
+) -> Planned:  # fmt: skip
+    """ON-2. slabs: in place of those of the options. effort_seconds: None searches to the end. at_floor: see `plan_step`."""
     from lms3d.device import startup
 
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
@@ -122,7 +124,9 @@ def _planned(
     with nullcontext() if where.model is None else layers.traced_for_gpu():
         model = compilation.compiled_model(options, task)
         speeds = None if where.model is None else where.model.speeds()
-        return needs.plan_step(options, task, model, effort_seconds=effort_seconds, machine=speeds, planner=planner)
+        return needs.plan_step(
+            options, task, model, effort_seconds=effort_seconds, machine=speeds, planner=planner, at_floor=at_floor
+        )
 
 
 def _without(planned: Planned, seconds: float) -> tuple[str, ...]:
@@ -142,21 +146,17 @@ def _row(name: str, step: Outlook | None, without_seconds: float) -> tuple[str, 
 
 def show_largest(options: TrainConfig, where: Place) -> None:
     """ON-3, for each of the three ways."""
-    tightest = dataclasses.replace(options, swapout_threshold=1, swapin_ahead=1, swapin_groupby=0)
-    ways: dict[str, Callable[[int], bool]] = {
-        WITHOUT: lambda side: _fits_without(options, where, side),
-        TFLMS: lambda side: _fits(tightest, where, side, "tflms", slabs="off"),
-        OURS: lambda side: _fits(options, where, side, "auto"),
-    }
-    found = {WITHOUT: largest(ways[WITHOUT])}
-    for way in (TFLMS, OURS):
-        found[way] = largest(ways[way], known=found[WITHOUT])
-    least = found[WITHOUT] or _SIDES
+    sides, axes = _Sides(options, where), TASKS[options.task].axes
+    found = {WITHOUT: largest(sides.fits_without)}
+    for way, fits in ((TFLMS, sides.fits_tflms), (OURS, sides.fits_ours)):
+        found[way] = largest(fits, known=found[WITHOUT])
+    least = found[WITHOUT]
+    shape, unit = ("cube", "voxels") if axes == 3 else ("square", "pixels")
     console.table(
-        f"The largest cube of {options.model} on {where.title}, limit {format_size(where.limit_bytes)} (predicted)",
-        ("", "cube", "voxels"),
+        f"The largest {shape} of {options.model} on {where.title}, limit {format_size(where.limit_bytes)} (predicted)",
+        ("", shape, f"{unit}, x no LMS"),
         [
-            (name, f"{side}^3" if side else "none", f"{(side / least) ** 3:.2f}" if side else "")
+            (name, f"{side}^{axes}" if side else "none", f"{(side / least) ** axes:.2f}" if side and least else "")
             for name, side in found.items()
         ],
     )
@@ -181,22 +181,49 @@ def _rounded(side: float) -> int:
     return max(_SIDES, round(side / _SIDES) * _SIDES)
 
 
-def _fits_without(options: TrainConfig, where: Place, side: int) -> bool:
-    unlimited = dataclasses.replace(where, limit_bytes=1 << 50)
-    planned = _planned(dataclasses.replace(options, resolution=side), unlimited, "off", slabs="off")
-    needed = planned.prediction.unedited_limit_bytes
-    console.say(f"{side}^3, {WITHOUT}: needs {format_size(needed)}")
-    return needed <= where.limit_bytes
+class _Sides:
+    """Which cubes, or squares, fit on a machine; each answer is told."""
 
+    def __init__(self, options: TrainConfig, where: Place) -> None:
+        self._options, self._where = options, where
+        self._axes, self._known = TASKS[options.task].axes, dict[int, tuple[int, int]]()
 
-def _fits(options: TrainConfig, where: Place, side: int, planner: str, *, slabs: str | None = None) -> bool:
-    options, way = dataclasses.replace(options, resolution=side), TFLMS if planner == "tflms" else OURS
-    try:
-        planned = _planned(options, where, planner, slabs=slabs, effort_seconds=tuning.LEAST_SECONDS)
-    except DoesNotFit:
-        console.say(f"{side}^3, {way}: does not fit")
-        return False
-    fits = planned.prediction.limit_bytes <= where.limit_bytes
-    peak = format_size(planned.prediction.predicted_peak_bytes)
-    console.say(f"{side}^3, {way}: {f'peak {peak}' if fits else 'does not fit'}")
-    return fits
+    def fits_without(self, side: int) -> bool:
+        needed, _ = self._unplanned(side)
+        self._say(side, WITHOUT, f"needs {format_size(needed)}")
+        return needed <= self._where.limit_bytes
+
+    def fits_tflms(self, side: int) -> bool:
+        tightest = dataclasses.replace(self._options, swapout_threshold=1, swapin_ahead=1, swapin_groupby=0)
+        return self._fits(tightest, side, TFLMS, "tflms", slabs="off")
+
+    def fits_ours(self, side: int) -> bool:
+        return self._fits(self._options, side, OURS, "auto")
+
+    def _unplanned(self, side: int) -> tuple[int, int]:
+        """Bytes: the smallest limit without LMS, and what lies there all through the step, which no plan can move."""
+        if side not in self._known:
+            unlimited = dataclasses.replace(self._where, limit_bytes=1 << 50)
+            options = dataclasses.replace(self._options, resolution=side)
+            planned = _planned(options, unlimited, "off", slabs="off")
+            self._known[side] = planned.prediction.unedited_limit_bytes, planned.graph.resident_bytes
+        return self._known[side]
+
+    def _fits(self, options: TrainConfig, side: int, way: str, planner: str, *, slabs: str | None = None) -> bool:
+        _, resident = self._unplanned(side)
+        if resident > self._where.limit_bytes:
+            self._say(side, way, f"does not fit: {format_size(resident)} lie there all through the step")
+            return False
+        options = dataclasses.replace(options, resolution=side)
+        try:
+            planned = _planned(
+                options, self._where, planner, slabs=slabs, effort_seconds=tuning.LEAST_SECONDS, at_floor=False
+            )
+        except DoesNotFit:
+            self._say(side, way, "does not fit")
+            return False
+        self._say(side, way, f"peak {format_size(planned.prediction.predicted_peak_bytes)}")
+        return True
+
+    def _say(self, side: int, way: str, text: str) -> None:
+        console.say(f"{side}^{self._axes}, {way}: {text}")

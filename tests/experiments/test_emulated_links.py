@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import threading
+import time
 
 import pytest
 
@@ -28,7 +30,7 @@ class Imitation:
     made: list[Part]
     lock: threading.Lock
 
-    def __init__(self, part: Part, log, patience_seconds: float, environment=None) -> None:
+    def __init__(self, part: Part, log, patience_seconds: float, environment=None, deadline=math.inf) -> None:
         self.part, self.environment = part, environment
         with self.lock:
             self.made.append(part)
@@ -243,6 +245,41 @@ def test_one_that_fails_ends_its_group_and_is_told(tmp_path, child, capsys):
     assert side_by_side_run(tmp_path, "--processes", "2") == 1
     assert "as it was told" in capsys.readouterr().err
     assert "Failed:" in (tmp_path / "out/report.md").read_text()
+
+
+def test_one_that_is_not_ready_in_time_ends_its_group(tmp_path, child):
+    def slow(part, log, *_):
+        if log.stem.endswith("-1"):
+            time.sleep(0.5)
+        return child(part, log, 60)
+
+    part = Part(method=parts.NONE, model="unet3d", resolution=32, warm_up=1, steps=1)
+    group = side_by_side.Group(part, 2, tmp_path, patience_seconds=0.1, environment={}, start=slow)
+    with pytest.raises(process.ChildFailed, match="failed: the 2 processes were not ready together"):
+        group.run()
+
+
+def test_the_time_that_is_over_is_no_failure(tmp_path, child, capsys):
+    real = child.step
+
+    def step(self) -> dict:
+        if self.part.method == parts.LMS:
+            raise process.ChildFailed("out of time", "ended at its deadline")
+        return real(self)
+
+    child.step = step
+    assert side_by_side_run(tmp_path, "--processes", "2", "--minutes", "5") == 0
+    text = (tmp_path / "out/report.md").read_text()
+    assert "Skipped:" in text
+    assert "Failed:" not in text
+
+
+def test_measured_again_the_link_follows_from_the_new_step(tmp_path, child):
+    assert side_by_side_run(tmp_path, "--processes", "1", "--emulate-link", "pcie3") == 0
+    first = json.loads((tmp_path / "out/link.json").read_text())
+    (tmp_path / "out/link.json").write_text(json.dumps(first | {"word": "1MB/s"}))
+    assert side_by_side_run(tmp_path, "--processes", "1", "--emulate-link", "pcie3", "--again") == 0
+    assert json.loads((tmp_path / "out/link.json").read_text())["word"] != "1MB/s"
 
 
 def test_epoch_tables_compare_with_one_alone_and_with_links_apart():

@@ -26,9 +26,9 @@ calls.write_text((calls.read_text() if calls.exists() else "") + "x")
 
 @pytest.fixture
 def written(tmp_path) -> Path:
-    """A report of four chapters: with a text, with a table, with what was printed, and one that was not run."""
+    """A report of five chapters: with a report, a table, what was printed, a text of another name, and one that was not run."""
     plt.figure(figsize=(3, 2)).savefig(tmp_path / "figure.png")
-    for name in ("text", "table", "printed"):
+    for name in ("text", "table", "printed", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "text/shown.png").write_bytes((tmp_path / "figure.png").read_bytes())
     (tmp_path / "text/other.png").write_bytes((tmp_path / "figure.png").read_bytes())
@@ -36,14 +36,17 @@ def written(tmp_path) -> Path:
         "# Title\n\n## Part\n\n| a | b |\n| --- | --- |\n| 1 | <i> |\n\n![one](shown.png)\n"
     )
     (tmp_path / "table/found.csv").write_text("name,value\nx,1.23456789\ny,\n")
+    (tmp_path / "other/over_other.md").write_text("# Title\n\nIts own text.\n")
+    (tmp_path / "other/other.csv").write_text("name,value\nx,1\n")
     (tmp_path / "printed/log.txt").write_text("a line <script>\n")
     made = [
         Chapter(name="text", title="Text", question="Why?", published=(published.RANKS,), command=("x",)),
         Chapter(name="table", title="Table", question="How?", command=("x",)),
         Chapter(name="printed", title="Printed", question="What?", command=("x",)),
+        Chapter(name="other", title="Other", question="Whither?", command=("x",)),
         Chapter(name="none", title="None", question="When?", published=(published.CLUSTERS,), missing="two clusters"),
     ]
-    pages.write(tmp_path, made, {"text": RUN, "table": RUN, "printed": RUN, "none": "two clusters"})
+    pages.write(tmp_path, made, {"text": RUN, "table": RUN, "printed": RUN, "other": RUN, "none": "two clusters"})
     return tmp_path
 
 
@@ -51,7 +54,7 @@ def test_published_tables_stand_beside_results(written):
     text = (written / "report.md").read_text()
     assert "- None: two clusters" in text
     parts = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
-    assert list(parts) == ["Text", "Table", "Printed", "None"]
+    assert list(parts) == ["Text", "Table", "Printed", "Other", "None"]
     assert "| 16 | 40 | 14.75 | 92.19 % |" in parts["Text"]
     assert (
         "`python -m experiments.x` (a CPU, 2 cores; 2026-11-23 05:00 UTC; the last call took 1 min 01 s)"
@@ -65,13 +68,15 @@ def test_published_tables_stand_beside_results(written):
     assert "| x | 1.23457 |" in parts["Table"]
     assert "| y |  |" in parts["Table"]
     assert "a line <script>" in parts["Printed"]
+    assert "Its own text." in parts["Other"]
+    assert "other.csv" not in parts["Other"]
     assert "Not run: two clusters" in parts["None"]
 
 
 def test_the_page_is_clicked_through_in_a_browser(written, browser, tmp_path):
     said = clicked(browser, written / "report.html", tmp_path)
     assert said["errors"] == []
-    assert [tab[1] for tab in said["tabs"]] == [["Text"], ["Table"], ["Printed"], ["None"]]
+    assert [tab[1] for tab in said["tabs"]] == [["Text"], ["Table"], ["Printed"], ["Other"], ["None"]]
     assert said["tabs"][0][3] == [True, True]
     text = (written / "report.html").read_text()
     assert "&lt;i&gt;" in text

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from lms3d import plan
+from lms3d.errors import DoesNotFit
 from lms3d.machines import files
+from lms3d.swap.ir import StepGraph
 from lms3d.swap.prediction import Prediction
 
 MIB = 1 << 20
@@ -69,24 +71,30 @@ def test_the_largest_multiple_of_16_that_fits(limit):
 
 
 def test_the_largest_cube_each_way(monkeypatch, capsys):
-    """Peaks by the cube of the side: 1 without LMS, 1/8 with TFLMS's plan, 1/64 with ours."""
+    """Peaks by the cube of the side: 1 without LMS, 1/8 with TFLMS's plan, 1/64 with ours; 1/128 lies there all the time."""
     from lms3d.plan_display import on_machine
 
+    tried = []
     shares = {"off": 1, "tflms": 8, "auto": 64}
 
     @dataclass
     class Planned:
         prediction: Prediction
+        graph: StepGraph
 
-    def planned(options, where, planner, *, slabs=None, effort_seconds=None):
+    def planned(options, where, planner, *, slabs=None, effort_seconds=None, at_floor=True):
         assert slabs == (None if planner == "auto" else "off")
+        tried.append((planner, options.resolution))
         needed = options.resolution**3 // shares[planner]
+        if needed > where.limit_bytes and not at_floor:
+            raise DoesNotFit("too large")
         return Planned(
             Prediction(
                 step="train", planner=planner, tier="host", limit_bytes=max(needed, where.limit_bytes), floor_bytes=None,
                 unedited_peak_bytes=needed, predicted_peak_bytes=needed, unedited_limit_bytes=needed,
                 unedited_step_seconds=1.0, predicted_step_seconds=1.0,
-            )
+            ),
+            StepGraph(ops=(), resident_bytes=options.resolution**3 // 128),
         )  # fmt: skip
 
     monkeypatch.setattr(on_machine, "_planned", planned)
@@ -94,6 +102,21 @@ def test_the_largest_cube_each_way(monkeypatch, capsys):
     assert (code, err) == (0, "")
     rows = {line.split("  ")[1].strip(): line.split()[-2:] for line in out.splitlines()[-3:]}
     assert rows == {"without LMS": ["64^3", "1.00"], "TFLMS": ["128^3", "8.00"], "lms3d": ["256^3", "64.00"]}
+    assert len(tried) == len(set(tried))  # each side is traced once for all ways
+    assert max(side for planner, side in tried if planner != "off") ** 3 <= 128 * 64**3
+
+
+def test_of_images_it_is_a_square(monkeypatch, capsys):
+    from lms3d.plan_display import on_machine
+
+    words = ("--machine", "ac922", "--model", "resnet50", "--largest")
+    monkeypatch.setattr(on_machine, "largest", lambda fits, known=0: 2 * known or 512)
+    code, out, _ = run(capsys, *words)
+    assert (code, out.splitlines()[-1].split()) == (0, ["lms3d", "1024^2", "4.00"])
+    assert "pixels" in out
+    monkeypatch.setattr(on_machine, "largest", lambda fits, known=0: 0 if fits.__name__ == "fits_without" else 512)
+    code, out, _ = run(capsys, *words)
+    assert (code, out.splitlines()[-1].split()) == (0, ["lms3d", "512^2"])
 
 
 @pytest.mark.slow
