@@ -25,6 +25,7 @@ from pathlib import Path
 from data import pseudonyms
 from experiments.arms import plan, report, runs
 from experiments.feeding.parts import remember
+from experiments.scalability.launch import HORVODRUN
 from experiments.training_runs import data_folder
 from lms3d import cli, errors
 from lms3d.files import writable_folder
@@ -40,6 +41,7 @@ Every model is trained by `python -m lms3d.train`. Started again with the same -
 _EPILOG = """\
 examples:
   python -m experiments.decisive_comparison --data ~/BraTS2020 --memory-limit 15GiB --epochs 150 --folds 5 --seeds 3
+  python -m experiments.decisive_comparison --data ~/BraTS2020 --memory-limit 15GiB --ranks 4 --launcher "srun -n {ranks}"
   python -m experiments.decisive_comparison --low 48 --high 64 --box 48x64x48 --patch 32 --epochs 40 --seeds 2 --arms A B C D
 
 writes into --output: runs/<arm>-fold<i>-seed<k>/, the splits, test.txt, updates/ and time/ (tables, figures and report.html of
@@ -65,6 +67,7 @@ def _compare(options: argparse.Namespace, command: str) -> None:
     remember(fixed, writable_folder(output, "--output"))
     if owned := [word for word in shlex.split(options.train_options) if word.split("=")[0] in runs.OWNED]:
         raise errors.InputError(f"--train-options: found {owned[0]}, which the comparison sets itself; leave it out")
+    runs.launched([], options)  # InputError now, not after the data set
     data = data_folder(options.data)
     plan.divide(data, options, output)
     plan.require_unseen(options.start_from, data, options, output)
@@ -130,6 +133,13 @@ def _parser() -> cli.Parser:
         metavar="SIZE",
         default=None,
         help="one hard limit for all arms",
+    )
+    add("--ranks", type=count, metavar="N", default=1, help="processes that train each model (default: 1)")
+    add(
+        "--launcher",
+        metavar="COMMAND",
+        default=HORVODRUN,
+        help="starts them, where there are several; {ranks} stands for their number (default: %(default)r)",
     )
     add("--data", metavar="DIR", default=None, help="BraTS or MSD folder (default: the embedded artificial brains)")
     add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import shlex
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +25,7 @@ class CommandFailed(RuntimeError):
 
 def run(command: Sequence[str]) -> None:
     """Runs it; Ctrl-C is the command's to answer. CommandFailed where it ends with an error."""
-    print("  $", shlex.join(("python", *command[1:])), flush=True)
+    print("  $", shlex.join(map(_shown, command)), flush=True)
     process = subprocess.Popen(command)
     try:
         exit_code = process.wait()
@@ -33,6 +34,12 @@ def run(command: Sequence[str]) -> None:
         raise errors.Interrupted("interrupted; run the same command again to go on") from None
     if exit_code:
         raise CommandFailed(command, exit_code)
+
+
+def _shown(word: str) -> str:
+    """Programs of this environment are on the PATH where it is activated."""
+    path = Path(word)
+    return path.name if path.parent == Path(sys.executable).parent else word
 
 
 def training_seconds(history: Path) -> float:

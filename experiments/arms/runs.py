@@ -13,6 +13,7 @@ from pathlib import Path
 
 from experiments.arms import plan
 from experiments.arms.plan import Arm
+from experiments.scalability.launch import Launcher
 from experiments.training_runs import run as run_command
 from lms3d.files import write_json
 from lms3d.tasks.brats.label_maps import INDEX
@@ -117,7 +118,12 @@ def _train(arm: Arm, epochs: int, fold: int, seed: int, data: Path, options: arg
     command += ["--labels", options.labels] if options.labels else []
     command += ["--start-from", options.start_from] if options.start_from else []
     command += ["--memory-limit", str(options.memory_limit)] if options.memory_limit else []
-    run_command([*command, *shlex.split(options.train_options)])
+    run_command(launched([*command, *shlex.split(options.train_options)], options))
+
+
+def launched(command: Sequence[str], options: argparse.Namespace) -> list[str]:
+    """A training's command, under the launcher where several ranks train. InputError where that is not there."""
+    return [*command] if options.ranks == 1 else Launcher(template=options.launcher).command(options.ranks, command)
 
 
 def _test(run_dir: Path, budget: str, data: Path, output: Path, options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from data.brats import layouts
 from experiments import decisive_comparison as decisive
 from experiments import training_runs
 from experiments.arms import plan, report, runs
+from lms3d.training import checkpoint
 from tests.data.small_data import LATE, random_case, write_case
+from tests.lms3d.ranks.started import LAUNCHER
 
 SECONDS = {"A": 1.0, "B": 3.0, "C": 2.0, "D": 0.5, "AE": 1.0, "CE": 2.0}
 
@@ -229,6 +232,32 @@ def test_killed_while_dividing_it_divides_again(brains, tmp_path, called):
 def test_more_folds_than_there_are(brains, tmp_path, called, capsys):
     assert decisive.main(arguments(brains, tmp_path, "--folds", "4")) == 2
     assert "expected at most --of-folds, which is 3" in capsys.readouterr().err
+
+
+def test_ranks_are_started_by_the_launcher(brains, tmp_path, called, capsys):
+    words = ["--arms", "A", "--ranks", "3", "--launcher", "env RANKS={ranks}"]
+    assert decisive.main(arguments(brains, tmp_path, *words)) == 0
+    trained, tested = of_arm(called, "A"), of_arm(called, "A", "lms3d.predict")
+    assert all(Path(c[0]).name == "env" and c[1:4] == ["RANKS=3", sys.executable, "-m"] for c in trained)
+    assert all(c[:2] == [sys.executable, "-m"] for c in tested)
+    words[-1] = "no-such-launcher {ranks}"
+    assert decisive.main(arguments(brains, tmp_path, *words, "--output", str(tmp_path / "other"))) == 2
+    assert "--launcher: no-such-launcher was not found" in capsys.readouterr().err
+    assert not (tmp_path / "other/test.txt").exists()
+
+
+@pytest.mark.skipif(not LAUNCHER.exists(), reason="Horovod is not installed: make horovod")
+def test_two_real_ranks_train_an_arm(brains, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
+    small = ["--epochs", "1", "--model", "unet3d", "--ranks", "2", "--launcher", "horovodrun --gloo -np {ranks}"]
+    fold, out = (0, 1), tmp_path / "out"
+    out.mkdir()
+    options = decisive._parser().parse_args(arguments(brains, tmp_path, "--arms", "A", *small))
+    plan.divide(brains, options, out)
+    runs._train(plan.arms(options)[0], 1, *fold, brains, options, out)
+    assert "  $ horovodrun --gloo -np 2 python -m lms3d.train" in capfd.readouterr().out
+    _, state = checkpoint.load(checkpoint.path_in(out / "runs/A-fold0-seed1"))
+    assert state["size"] == 2
 
 
 def test_with_real_commands(brains, tmp_path, commands, monkeypatch):
