@@ -17,12 +17,11 @@ EPOCHS = 2
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, commands):
-    """Runs a module of lms3d, with small networks or the real ones, that has to succeed; returns what it said."""
+    """Runs a module of lms3d that has to succeed; returns what it said."""
     environment = {**os.environ, "LMS3D_CACHE": str(tmp_path_factory.mktemp("cache"))}
 
-    def done(module, *arguments, small=True) -> str:
-        words = ["-m", *(["tests.small"] if small else []), f"lms3d.{module}", *arguments]
-        result = commands.run(words, env=environment)
+    def done(module, *arguments) -> str:
+        result = commands.run(["-m", "tests.small", f"lms3d.{module}", *arguments], env=environment)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
@@ -93,6 +92,6 @@ def test_the_run_predicts_and_its_areas_are_those_of_training(run, straight, tmp
 
 def test_plans_are_made_without_data(run):
     options = ["--model", "densenet121", "--resolution", 64, "--batch-size", 8, "--memory-limit", "300MiB"]
-    said = run("plan", *options, small=False)
+    said = run("plan", *options)
     assert "densenet121 at 64^2, batch 8" in said
     assert "peak with this plan" in said
