@@ -18,6 +18,13 @@ ADVICE = {
 }
 """What to do about an OSError of a disk, or of a limit of files, by its number."""
 
+OF_PATHS = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "ask its owner to let you in, or name another"),
+    errno.ENAMETOOLONG: "choose a shorter one",
+    errno.ELOOP: "mend the links",
+}
+"""What to do about one of a path that the user named."""
+
 
 class DataError(ValueError):
     """Wrong input. The message is one line: "<file or option>: found <this>; expected <that>; <what to do>".
@@ -36,6 +43,19 @@ class DataError(ValueError):
 
 class NoCaseError(DataError):
     """A folder holds none of the layouts; it may hold something else that is not damaged."""
+
+
+def in_words(error: OSError) -> DataError | None:
+    """An error of a disk, a limit of files or a path as the user's; None for others, which are defects.
+
+    It may come from any call on a file, such as the one that closes a lock.
+    """
+    where = error.filename or "a file"
+    if error.errno in ADVICE:
+        return DataError(f"{where}: found {error.strerror}; expected a disk that works; {ADVICE[error.errno]}")
+    if error.errno in OF_PATHS and error.filename:
+        return DataError(f"{where}: found {error.strerror}; expected a path that you can use; {OF_PATHS[error.errno]}")
+    return None
 
 
 def unwrap(error: BaseException) -> DataError | None:

@@ -10,6 +10,7 @@ CACHE-3 An entry of the wrong size is made again; a wrong checksum is found when
 
 from __future__ import annotations
 
+import csv
 import errno
 import hashlib
 import json
@@ -19,7 +20,7 @@ import secrets
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,7 @@ from typing import Any
 import psutil
 from filelock import FileLock, Timeout
 
-from data.errors import ADVICE, DataError
+from data.errors import ADVICE, OF_PATHS, DataError
 
 DEEPEST_JSON = 100
 _STRING = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?'  # its brackets do not nest
@@ -55,7 +56,8 @@ def readable_directory(path: str | Path) -> Path:
     except NotADirectoryError:
         raise DataError(f"{path}: found a file; expected a folder; name the folder that holds it") from None
     except OSError as error:
-        raise DataError(f"{path}: found {error.strerror}; expected a readable folder; check its permissions") from None
+        advice = OF_PATHS.get(error.errno or 0, "check its permissions")
+        raise DataError(f"{path}: found {error.strerror}; expected a readable folder; {advice}") from None
     return path
 
 
@@ -285,6 +287,15 @@ def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON, atomically."""
     with new_file(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:
+    """Write rows as CSV for people, atomically. Bytes of a name that are no UTF-8 stand there with backslashes."""
+    with (
+        new_file(path) as temporary,
+        temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as stream,
+    ):
+        csv.writer(stream).writerows(rows)
 
 
 def read_json(path: Path, *, advice: str, keys: Iterable[str] = ()) -> Any:

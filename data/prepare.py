@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from data.brats.preprocess import Preprocessing, cube
 from data.brats.schema import SCHEMAS
 from data.chest_xray import collection as chest_xray
 from data.chest_xray import shards
-from data.errors import ADVICE, DataError
+from data.errors import DataError, in_words
 from data.files import Progress
 
 _DESCRIPTION = """\
@@ -54,24 +55,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _list_pseudonyms(options)
         prepare = _prepare_images if chest_xray.is_chest_xray(options.data) else _prepare_volumes
         directory = prepare(options)
-    except DataError as error:
-        print(f"data.prepare: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        if error.errno not in ADVICE:  # those may come from any call on a file, such as the one that closes a lock
+    except (DataError, OSError) as error:
+        told = error if isinstance(error, DataError) else in_words(error)
+        if told is None:
             raise
-        what = f"{error.filename or 'a file'}: found {error.strerror}; expected a disk that works"
-        print(f"data.prepare: error: {what}; {ADVICE[error.errno]}", file=sys.stderr)
-        return DataError.exit_code
+        print(f"data.prepare: error: {told}", file=sys.stderr)
+        return told.exit_code
     except KeyboardInterrupt:
         print("data.prepare: interrupted; what is done stays, run again to go on", file=sys.stderr)
         return 130
     finally:
         os.umask(umask)
-    print(f"cache: {directory}")
+    _say(f"cache: {directory}")
     if options.cache and not options.examine:
-        print(f"trainings find it with LMS3D_CACHE={Path(options.cache).expanduser().absolute()}")
+        _say(f"trainings find it with LMS3D_CACHE={options.cache.absolute()}")
     return 0
+
+
+def _say(text: str) -> None:
+    """A line for the reader. Work of hours does not end because nobody takes it any more, or it has a name that is no UTF-8."""
+    try:
+        print(text.encode(errors="backslashreplace").decode(), flush=True)
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # what is left in the buffer goes there, too
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        with contextlib.suppress(OSError):
+            print(f"data.prepare: stdout: {error.strerror}; going on without it", file=sys.stderr)
 
 
 def _list_pseudonyms(options: argparse.Namespace) -> int:
@@ -86,7 +96,7 @@ def _list_pseudonyms(options: argparse.Namespace) -> int:
             ).cases
         ]
     for kind, name in found:
-        print(f"{pseudonyms.made(name, kind)}  {name}")
+        _say(f"{pseudonyms.made(name, kind)}  {name}")
     return 0
 
 
@@ -96,54 +106,52 @@ def _prepare_volumes(options: argparse.Namespace) -> Path:
     found = layouts.find_cases(options.data, labels=options.labels, require_truth=False, require_complete=False)
     cases, schema = found
     without = sum(case.truth is None for case in cases)
-    print(f"{len(cases)} cases of {found.layout}, labels of {schema.name}, {without} without truth")
+    _say(f"{len(cases)} cases of {found.layout}, labels of {schema.name}, {without} without truth")
     with _bar() as progress:
         table = fingerprint.examine(cases, schema, directory=options.cache, workers=options.workers, progress=progress)
-    print(fingerprint.told(table))
+    _say(fingerprint.told(table))
     problems = [problem for problem in table["problem"] if problem]
     if problems and not options.skip_bad:
         more = f" ({len(problems)} cases cannot be used; --skip-bad leaves them out)"
         raise DataError(problems[0] + more)
     if options.examine:
-        return Path(options.cache).expanduser() if options.cache else files.cache_root()
+        return options.cache or files.cache_root()
     with _bar() as progress:
         built = cache.build(
             cases, schema, how, directory=_below(options.cache, "cubes"),
             skip_bad=options.skip_bad, workers=options.workers, progress=progress,
         )  # fmt: skip
     if built.skipped:
-        print(f"skipped: {len(built.skipped)} cases, listed in {built.directory / 'skipped.csv'}")
+        _say(f"skipped: {len(built.skipped)} cases, listed in {built.directory / 'skipped.csv'}")
     return built.directory
 
 
-def _below(cache_root: str | None, kind: str) -> Path | None:
+def _below(cache_root: Path | None, kind: str) -> Path | None:
     """Where training looks for caches of a kind when LMS3D_CACHE names that root."""
-    return Path(cache_root).expanduser() / kind if cache_root else None
+    return cache_root / kind if cache_root else None
 
 
 def _preprocessing(options: argparse.Namespace) -> Preprocessing:
     if options.box is not None and options.resolution is not None:
         raise DataError("--box: found --resolution, too; expected one of them; leave one out")
+    how = {"n4": bool(options.n4), "anti_alias": options.anti_alias is not False}
     if options.box is None:
-        resolution = _CUBE if options.resolution is None else options.resolution
-        return cube(resolution, n4=options.n4, anti_alias=options.anti_alias)
+        return cube(_CUBE if options.resolution is None else options.resolution, **how)
     sides = [int(side) for side in options.box.lower().split("x") if side.isdecimal()]
     if len(sides) != 3 or options.box.count("x") + options.box.count("X") != 2:
         raise DataError(f"--box: found {options.box!r}; expected three sides; write 160x192x160")
     a, b, c = sides
-    return Preprocessing(shape=(a, b, c), stretched=False, n4=options.n4, anti_alias=options.anti_alias)
+    return Preprocessing(shape=(a, b, c), stretched=False, **how)
 
 
 def _prepare_images(options: argparse.Namespace) -> Path:
     """Make the shards of ChestX-ray14; returns their folder."""
-    _refuse(options, "labels", "chest X-rays", "brain scans")
-    _refuse(options, "n4", "chest X-rays", "brain scans")
-    _refuse(options, "box", "chest X-rays", "brain scans")
-    _refuse(options, "examine", "chest X-rays", "brain scans")
+    for name in ("labels", "n4", "anti_alias", "box", "examine"):
+        _refuse(options, name, "chest X-rays", "brain scans")
     resolution = _SQUARE if options.resolution is None else options.resolution
     shards.check_resolution(resolution)
     collection = chest_xray.find_images(options.data)
-    print(f"{len(collection.images)} images, {'no' if collection.test is None else 'official'} test list")
+    _say(f"{len(collection.images)} images, {'no' if collection.test is None else 'official'} test list")
     with _bar() as progress:
         built = shards.build(
             collection, resolution, directory=_below(options.cache, "images"), skip_bad=options.skip_bad, workers=options.workers,
@@ -154,17 +162,24 @@ def _prepare_images(options: argparse.Namespace) -> Path:
             f"{built.directory}: found {len(built.skipped)} images that an earlier --skip-bad left out; expected all "
             "of them; mend those in its skipped.csv and remove the folder, or say --skip-bad again"
         )
-    print(", ".join(f"{name}: {len(part)}" for name, part in built.parts.items()))
+    _say(", ".join(f"{name}: {len(part)}" for name, part in built.parts.items()))
     if built.skipped:
-        print(f"skipped: {len(built.skipped)} images, listed in {built.directory / 'skipped.csv'}")
+        _say(f"skipped: {len(built.skipped)} images, listed in {built.directory / 'skipped.csv'}")
     return built.directory
 
 
 def _refuse(options: argparse.Namespace, name: str, found: str, wanted: str) -> None:
     """DataError when an option of the other kind of data was given."""
-    if getattr(options, name):
-        option = "--" + name.replace("_", "-")
+    if (given := getattr(options, name)) is not None:
+        option = ("--no-" if given is False else "--") + name.replace("_", "-")
         raise DataError(f"{option}: found {found} in {options.data}; expected {wanted}; leave {option} out")
+
+
+def _place(text: str) -> Path:
+    """A file or folder. "" is a variable of the shell that was not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty path; name a file or a folder")
+    return Path(text).expanduser()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -178,22 +193,18 @@ def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
     parser = _Parser(prog="python -m data.prepare", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=layout)
     add = parser.add_argument
-    add("data", metavar="DATA", help="folder of the data set, or a manifest of scans (.csv, .json)")
+    add("data", type=_place, metavar="DATA", help="folder of the data set, or a manifest of scans (.csv, .json)")
     edge = f"edge of the cube, a multiple of 16 (default: {_CUBE}), or of the square, 32 to 1024 (default: {_SQUARE})"
     add("--resolution", type=int, metavar="N", help=edge)
     labels = f"what the labels mean, where the names of the files do not tell: {', '.join(SCHEMAS)}"
     add("--labels", metavar="SCHEMA", help=labels)
-    add(
-        "--n4", action="store_true", help="correct the bias field of t1, t1ce and t2, once cropped (slow; default: off)"
-    )
+    corrected = "correct the bias field of t1, t1ce and t2, once cropped (slow; default: off)"
+    add("--n4", action="store_true", default=None, help=corrected)
     add("--box", metavar="XxYxZ", help="voxels of 1 mm around the brain, such as 160x192x160, in place of a cube")
     smooth = "before volumes are made smaller, remove detail that they cannot hold (default: on)"
-    add("--anti-alias", action=argparse.BooleanOptionalAction, default=True, help=smooth)
-    add(
-        "--examine",
-        action="store_true",
-        help="only say what brain scans are like: sizes, spacings, labels, intensities",
-    )
+    add("--anti-alias", action=argparse.BooleanOptionalAction, help=smooth)
+    alone = "only say what brain scans are like: sizes, spacings, labels, intensities"
+    add("--examine", action="store_true", default=None, help=alone)
     skip = "leave out what cannot be used, and list it in skipped.csv"
     add("--skip-bad", action="store_true", help=skip)
     hidden = "pseudonyms in the place of the names of cases, patients and images in all messages (default: off)"
@@ -201,7 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     whose = "only list the pseudonyms of --anonymous on this machine and whose they are: not for others"
     add("--pseudonyms", action="store_true", help=whose)
     folder = "where caches lie, in cubes/ or images/; then train with LMS3D_CACHE=DIR (default: $LMS3D_CACHE or ~/.cache/lms3d)"
-    add("--cache", metavar="DIR", help=folder)
+    add("--cache", type=_place, metavar="DIR", help=folder)
     add("--workers", type=int, metavar="N", help="processes (default: one per core, at most 16)")
     return parser
 

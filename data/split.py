@@ -88,6 +88,13 @@ def require_undivided(split: Split, patients: Mapping[str, str], where: str | Pa
             )
 
 
+def of_weights(weights: Path) -> Path | None:
+    """split.json of the run that has written this file of weights; None where it is not where that run has it."""
+    run_dir = weights.parent.parent if weights.parent.name == "last" else weights.parent
+    path = run_dir / "split.json"
+    return path if path.is_file() else None
+
+
 def without(split: Split, left_out: Container[str]) -> Split:
     """The split of the other cases."""
     training, validation = (

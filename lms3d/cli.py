@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -275,7 +275,8 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
     """How long and how to learn."""
-    add = parser.add_argument_group("training").add_argument
+    group = parser.add_argument_group("training")
+    add = group.add_argument
     epochs = "passes over the training cases, at most (default: 500; on the embedded data as many as 14 minutes allow)"
     add("--epochs", type=whole(1), metavar="N", help=epochs)
     steps = "training steps per epoch (default: all training cases)"
@@ -301,12 +302,13 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--accumulate", type=whole(1), metavar="N", help=together)
     mean = "validate and keep a moving average of the weights with this decay, such as 0.999 (default: the weights themselves)"
     add("--ema", type=number(0, 1), metavar="DECAY", help=mean)
+    begin = group.add_mutually_exclusive_group()
     start = "start from the best weights of another run, of any resolution (default: random weights)"
-    add("--start-from", type=path, metavar="RUN_DIR", help=start)
+    begin.add_argument("--start-from", type=path, metavar="RUN_DIR", help=start)
+    weights = "weights to start from, such as ImageNet's (default: random ones)"
+    begin.add_argument("--weights", type=path, metavar="FILE", help=weights)
     before = "train at lower resolutions first, each stage starting from the one before: RESOLUTION:EPOCHS,.. such as 64:20,96:10"
     add("--stages", type=checked(stages, "stages"), metavar="N:E,..", help=before)
-    weights = "weights to start from, such as ImageNet's (default: random ones)"
-    add("--weights", type=path, metavar="FILE", help=weights)
     add(
         "--patience",
         type=whole(1),
@@ -337,6 +339,22 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add("--elastic", action="store_true", help=elastic)
     add_anonymous_option(group)
     add("--dry-run", action="store_true", help="print the plan, the predicted peak and step time, and stop")
+
+
+_OF_THE_PLAN = (
+    "slabs", "swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode", "serialization", "serialization_by_size",
+)  # fmt: skip
+
+
+def require_a_plan(given: Mapping[str, Any]) -> None:
+    """InputError for an option that changes the plan of a training step, beside --no-lms.
+
+    Not for --swap-tier and --swap-dir: they change no result, scripts name them for every job, and the run keeps them for a later
+    `--resume --lms` and for `predict --lms`.
+    """
+    idle = next((name for name in _OF_THE_PLAN if name in given), None)
+    if idle and given.get("lms") is False:
+        raise InputError(f"--{idle.replace('_', '-')}: with --no-lms there is no plan; leave one of them out")
 
 
 def add_memory_options(parser: argparse.ArgumentParser) -> None:

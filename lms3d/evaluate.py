@@ -47,11 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _evaluate(options: argparse.Namespace) -> None:
     from data import pseudonyms
     from lms3d.config import TrainConfig
+    from lms3d.scoring import tables
     from lms3d.tasks import TASKS
     from lms3d.tasks.task import EvaluateRequest
 
     pseudonyms.start(options.anonymous)
-    paths = tuple(Path(path).expanduser() for path in options.predictions)
+    paths = tuple(options.predictions)
     if not paths and not options.group:
         raise errors.InputError(
             "PREDICTIONS: found none; expected run directories or folders of label maps; name at least one, or a --group"
@@ -60,57 +61,65 @@ def _evaluate(options: argparse.Namespace) -> None:
     # Where no task recognises anything, the default one says what it was looking for.
     task = next((task for task in tasks if any(map(task.recognises, paths))), TASKS[TrainConfig.task])
     found = task.evaluate(EvaluateRequest(
-        predictions=paths, output=Path(options.output).expanduser() if options.output else None, truth=options.truth,
+        predictions=paths, output=options.output, truth=str(options.truth) if options.truth else None,
         labels=options.labels, scoring=options.scoring, prediction_labels=options.prediction_labels,
-        groups=tuple(options.group), margin=options.margin, worst=options.worst,
-        submission=Path(options.submission).expanduser() if options.submission else None,
+        groups=tuple(options.group), margin=options.margin, worst=options.worst, submission=options.submission,
     ))  # fmt: skip
     print(found.table)
-    print("written:", *(f"  {path}" for path in found.written), sep="\n")
+    print("written:", *(tables.printable(f"  {path}") for path in found.written), sep="\n")
 
 
 def group(text: str) -> tuple[str, tuple[Path, ...]]:
     """The text "192=runs/a,runs/b" -> the name and the folders of a group."""
     name, _, folders = text.partition("=")
-    paths = tuple(Path(one).expanduser() for one in folders.split(",") if one)
-    if not name or not paths:
+    paths = folders.split(",")
+    if not name or not all(paths):
         raise errors.InputError(f"{text!r} is not NAME=RUN,RUN,.. such as 192=runs/192-seed1,runs/192-seed2")
-    return name, paths
+    return name, tuple(map(cli.place, paths))
+
+
+def named(text: str) -> str:
+    """A name. "" is a variable of the shell that was not set."""
+    if not text:
+        raise errors.InputError("an empty name; leave the option out for the default")
+    return text
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = cli.Parser(prog="python -m lms3d.evaluate", description=_DESCRIPTION, epilog=_EPILOG)
+    folder, name = cli.checked(cli.place, "path"), cli.checked(named, "name")
     parser.add_argument(
-        "predictions", nargs="*", default=[], metavar="PREDICTIONS",
+        "predictions", nargs="*", default=[], metavar="PREDICTIONS", type=folder,
         help="run directory, predictions folder, folder of label maps or table",
     )  # fmt: skip
     add = parser.add_argument
-    add("--truth", metavar="DIR", default=None, help="data set with the truth (default: the one predicted from)")
+    truth = "data set with the truth (default: the one predicted from)"
+    add("--truth", metavar="DIR", type=folder, default=None, help=truth)
     meaning = "what the truth's label values mean, such as brats2021, where its file names do not tell"
-    add("--labels", metavar="SCHEMA", default=None, help=meaning)
+    add("--labels", metavar="SCHEMA", type=name, default=None, help=meaning)
     rules = (
         "rules of a challenge: brats2017, or brats2023, brats2024, brats2026, with or without a set, such as brats2024-ped "
         "(default: by the labels; the tables name it)"
     )
-    add("--scoring", metavar="RULES", default=None, help=rules)
+    add("--scoring", metavar="RULES", type=name, default=None, help=rules)
     coding = "what the values of another program's label maps mean: a SCHEMA, or nnunet (default: as in the truth)"
-    add("--prediction-labels", metavar="SCHEMA", default=None, help=coding)
+    add("--prediction-labels", metavar="SCHEMA", type=name, default=None, help=coding)
     members = "predictions of models that differ in their seed, taken together; may be given several times"
     add("--group", metavar="NAME=RUN,..", type=cli.checked(group, "group"), action="append", default=[], help=members)
     equal = "difference in Dice within which two predictions count as equal (default: 0.01)"
-    add("--margin", metavar="X", type=cli.number(0), default=0.01, help=equal)
+    add("--margin", metavar="X", type=cli.number(0), default=None, help=equal)
     flat = (
         "only write the predictions of one run to DIR as a challenge wants them: <case>.nii.gz with the input's header"
     )
-    add("--submission", metavar="DIR", default=None, help=flat)
-    add("--worst", metavar="N", type=cli.whole(0), default=6, help="cases on the page of the worst (default: 6)")
+    add("--submission", metavar="DIR", type=folder, default=None, help=flat)
+    add("--worst", metavar="N", type=cli.whole(0), default=None, help="cases on the page of the worst (default: 6)")
     cli.add_anonymous_option(parser)
     parser.set_defaults(anonymous=False)
     where = (
         "where tables and figures go (default: evaluation/ beside the predictions, that is RUN_DIR/predictions/evaluation of a "
         "run; ./evaluation for several)"
     )
-    add("--output", metavar="DIR", default=None, help=where)
+    add("--output", metavar="DIR", type=folder, default=None, help=where)
     return parser
 
 

@@ -133,9 +133,9 @@ def require_checksums(archive: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes `text` to `path`, atomically."""
+    """Writes `text` for people to `path`, atomically. Bytes of a name that are no UTF-8 stand there with backslashes."""
     with replacing(path) as partial:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from lms3d import cli, errors
 
@@ -36,20 +35,20 @@ def _package(options: argparse.Namespace) -> None:
     from lms3d.tasks.packages import archive, package, summary
 
     pseudonyms.start(options.anonymous)
-    run_dir = Path(options.run_dir).expanduser()
-    package.require_run(run_dir)
-    output = package.target(run_dir, Path(options.output).expanduser() if options.output else None)
+    package.require_run(options.run_dir)
+    output = package.target(options.run_dir, options.output)
     startup.start_tensorflow(without_gpu=True)  # nothing is computed
-    content = package.make(run_dir)
+    content = package.make(options.run_dir)
     archive.write(content, output)
     console.summary(*summary.summary(content, output))
 
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.package", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="folder of a trained run")
+    place = cli.checked(cli.place, "path")
+    parser.add_argument("run_dir", type=place, metavar="RUN_DIR", help="folder of a trained run")
     where = "file to write (default: RUN_DIR/NAME.lms3d, NAME being that of the folder)"
-    parser.add_argument("--output", metavar="FILE", default=None, help=where)
+    parser.add_argument("--output", type=place, metavar="FILE", default=None, help=where)
     cli.add_anonymous_option(parser)
     parser.set_defaults(anonymous=False)
     return parser

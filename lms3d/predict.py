@@ -71,13 +71,13 @@ def _predict(options: argparse.Namespace) -> None:
         network = partial(inference.network, load, trained, first=number == 0, **asked)
         return TrainedRun(run_dir=path, trained=trained, content=content, network=network)
 
-    paths = [Path(run_dir).expanduser() for run_dir in options.run_dir]
+    paths: list[Path] = options.run_dir
     runs = tuple(opened(path, number) for number, path in enumerate(paths))
     if not options.data and (package := next((path for path in paths if path.is_file()), None)):
         raise InputError(f"{package} is a package, which has no validation cases; name cases or images with --data")
     if len(runs) > 1 and not options.output:
         raise InputError("--output: an ensemble belongs to none of its runs; name a folder")
-    output = Path(options.output).expanduser() if options.output else runs[0].default_output
+    output = options.output or runs[0].default_output
     files.writable_folder(output, "--output")
     with RunLock() as lock, console.progress() as progress:
         if not lock.take(output):  # two of them would leave a mixture under one name
@@ -86,7 +86,7 @@ def _predict(options: argparse.Namespace) -> None:
             )
         title, rows = task_of(runs[0].trained).predict(PredictRequest(
             runs=runs, remove_below_ml=options.remove_below, cases=options.cases,
-            data=Path(options.data).expanduser() if options.data else None, labels=options.labels, output=output,
+            data=options.data, labels=options.labels, output=output,
             tta=(options.symmetries or "all") if options.tta else None, progress=progress,
         ))  # fmt: skip
     console.summary(title, rows)
@@ -96,14 +96,15 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.predict", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
     several = "folder of a trained run, or a package; of several, probabilities are averaged"
-    add("run_dir", metavar="RUN_DIR", nargs="+", help=several)
+    place = cli.checked(cli.place, "path")
+    add("run_dir", type=place, metavar="RUN_DIR", nargs="+", help=several)
     what = "cases or images (default: the run's validation cases or test images; a package needs it)"
-    add("--data", metavar="DIR", default=None, help=what)
+    add("--data", type=place, metavar="DIR", default=None, help=what)
     some = "only these cases of --data: a text file with a name on each line (default: all)"
     add("--cases", type=cli.path, metavar="FILE", default=None, help=some)
     add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
     where = "where to write (default: RUN_DIR/predictions; of a package NAME.lms3d, NAME-predictions beside it)"
-    add("--output", metavar="DIR", default=None, help=where)
+    add("--output", type=place, metavar="DIR", default=None, help=where)
     add("--tta", action="store_true", default=False, help=_TTA)
     which = (
         "with --tta, of a volume: all that keep its shape (48 of a cube), the 8 flips, or left and right (default: all)"

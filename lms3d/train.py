@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
     """The options that were given. All ranks have the same, and one of them reports what is wrong."""
     try:
-        return vars(_parser().parse_args(arguments))
+        given = vars(_parser().parse_args(arguments))
+        cli.require_a_plan(given)
+        return given
     except InputError as error:
         with job.joined():
             raise errors.of_all_ranks(error) from None

@@ -6,7 +6,10 @@ For tests of what commands do with a network, whichever it is. What starts furth
 import runpy
 import sys
 
-import tests.small_networks  # noqa: F401
+from lms3d import console
+
+with console.quiet_native_log():  # it imports TensorFlow
+    import tests.small_networks  # noqa: F401
 
 if __name__ == "__main__":
     module = sys.argv[1]

@@ -12,7 +12,6 @@ Rules: CACHE-1, -2 and -3 of `data.files`.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import math
 import zlib
@@ -66,10 +65,10 @@ class Cache:
         """The way back to the native grid."""
         return Geometry.from_json(self.entry(case_id)["geometry"])
 
-    def cut_off(self) -> list[str]:
-        """Cases whose brain reaches beyond the part of the native grid that is kept."""
+    def cut_off(self, ids: Sequence[str] | None = None) -> list[str]:
+        """Those of `ids` (default: all cases) whose brain reaches beyond the part of the native grid that is kept."""
         found = []
-        for case_id in self.ids:
+        for case_id in self.ids if ids is None else ids:
             box = self.geometry(case_id).box
             lower, upper = self.entry(case_id).get("brain", (box.lower, box.upper))
             within = all(a <= b for a, b in zip(box.lower, lower, strict=True))
@@ -145,6 +144,7 @@ def build(
     """
     if not cases:
         raise DataError("cases: found none; expected at least one; give the folder of a data set")
+    _require_free_names(cases)
     root = Path(directory).expanduser() if directory else files.cache_root() / "cubes"
     fingerprint = data_fingerprint(cases)
     # CACHE-1
@@ -159,6 +159,15 @@ def build(
     fill = partial(_fill, cache, cases, skip_bad, workers, progress)
     files.build_once(cache.directory, lambda: _is_complete(cache), fill, progress, len(cases))
     return _without_skipped(cache)
+
+
+def _require_free_names(cases: Sequence[Case]) -> None:
+    """DataError for a case that is called as the cache calls a file of its own beside the entries."""
+    taken = {_INDEX, _SKIPPED, *(f"{case.id}{_BAD}" for case in cases)}
+    if case := next((case for case in cases if case.id in taken), None):
+        raise DataError(
+            f"{case.files[0]}: found a case called {case.id}, as a file of the cache is; expected another name; give the case one"
+        )
 
 
 def data_fingerprint(cases: Sequence[Case]) -> str:
@@ -179,7 +188,7 @@ def _file_sample(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, 2)
-            pieces = [f"{path.name} {size}".encode()]
+            pieces = [f"{path.name} {size}".encode(errors="surrogateescape")]
             for start in sorted({0, size // 2, max(0, size - _SAMPLE_BYTES)}):
                 stream.seek(start)
                 pieces.append(stream.read(_SAMPLE_BYTES))
@@ -265,7 +274,7 @@ def _fill(cache: Cache, cases: Sequence[Case], skip_bad: bool, workers: int | No
     }
     with files.reported_writes(cache.directory):
         if skipped:
-            _write_skipped(cache, skipped)
+            files.write_table(cache.directory / _SKIPPED, [("case", "reason"), *sorted(skipped.items())])
         for case_id in skipped:  # before the index: after it nobody comes back to them
             (cache.directory / f"{case_id}{_BAD}").unlink(missing_ok=True)
         _write_index(cache, skipped)
@@ -281,14 +290,6 @@ def _skipped_on_other_grids(cache: Cache) -> dict[str, str]:
         except DataError:  # told to those who need that grid
             continue
     return {case_id: why for case_id, why in found.items() if case_id in cache.ids}
-
-
-def _write_skipped(cache: Cache, skipped: Mapping[str, str]) -> None:
-    with (
-        files.new_file(cache.directory / _SKIPPED) as temporary,
-        temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as stream,
-    ):
-        csv.writer(stream).writerows([("case", "reason"), *sorted(skipped.items())])
 
 
 def _write_index(cache: Cache, skipped: Mapping[str, str]) -> None:

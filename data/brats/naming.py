@@ -15,11 +15,11 @@ from data.brats.header import ENDINGS
 from data.brats.patients import grade_of
 from data.brats.schema import CHANNELS
 
-_CHALLENGE = re.compile(r"brats|miccai", re.IGNORECASE)
-_YEARS = (  # in the name of a folder of the challenge: BraTS2023, BraTS-PEDs2024_Training, MICCAI2024-BraTS-GoAT, BraTS24_MET
-    (re.compile(r"(?<!\d)(20[12]\d)(?!\d)"), 0),
-    (re.compile(r"brats[-_ ]?([12]\d)(?!\d)", re.IGNORECASE), 2000),
-)
+_SET = r"(?<![a-z])(?:gli|peds?|mets?|ssa|men|goat)"
+_CHALLENGE = re.compile(rf"brats|miccai|{_SET}(?![a-z])", re.IGNORECASE)
+_YEAR = re.compile(r"(?<!\d)(20[12]\d)(?!\d)")  # BraTS2023, BraTS-PEDs2024_Training, MICCAI2024-BraTS-GoAT, MET2023
+_SHORT_YEAR = re.compile(r"brats[-_ ]?([12]\d)(?!\d)", re.IGNORECASE)  # BraTS24_MET
+_PERHAPS_A_YEAR = re.compile(rf"{_SET}[-_ ]?(2\d)(?!\d)", re.IGNORECASE)  # PED24, which may be a number of cases
 _MARKS = {  # folders that a set has, whatever they lie in
     "training_data1": 2024,
     "training_data1_v2": 2024,
@@ -78,16 +78,32 @@ class Named:
 
 
 def year_of(folder: Path) -> int | None:
-    """The year of the challenge that the path tells, the nearest folder first. None where none does, or one tells two."""
+    """The year of the challenge: that of the nearest folder which names challenge or set with a year.
+
+    None where there is no such folder, or it tells two years, or a nearer one has another, which may be a year or not.
+    """
+    doubtful: set[int] = set()
     for part in reversed(folder.parts):
-        if part in _MARKS:
-            return _MARKS[part]
-        if _CASE.match(part) or not _CHALLENGE.search(part):
-            continue
-        for pattern, century in _YEARS:
-            if years := {century + int(year) for year in pattern.findall(part)}:
-                return years.pop() if len(years) == 1 else None
+        if years := _years(part):
+            return years.pop() if len(years | doubtful) == 1 else None
+        doubtful |= _possible_years(part)
     return None
+
+
+def _years(part: str) -> set[int]:
+    """Those that a folder tells by its name."""
+    if part in _MARKS:
+        return {_MARKS[part]}
+    if _CASE.match(part) or not _CHALLENGE.search(part):
+        return set()
+    return {int(year) for year in _YEAR.findall(part)} or {2000 + int(year) for year in _SHORT_YEAR.findall(part)}
+
+
+def _possible_years(part: str) -> set[int]:
+    """Numbers in the name of a folder that tells no year: one of the challenge, a day's, or nothing of the kind."""
+    if _CASE.match(part):
+        return set()
+    return {int(year) for year in _YEAR.findall(part)} | {2000 + int(year) for year in _PERHAPS_A_YEAR.findall(part)}
 
 
 @lru_cache(maxsize=64)  # a flat folder is asked for once per case, by every layout

@@ -80,8 +80,8 @@ class Collection:
 
 
 def is_chest_xray(root: str | Path) -> bool:
-    """Whether `root` holds the table of ChestX-ray14."""
-    return any((Path(root).expanduser() / name).is_file() for name in _TABLES)
+    """Whether `root` holds the table of ChestX-ray14, as far as it can be looked into; who needs it will say what is wrong."""
+    return any(os.path.isfile(Path(root).expanduser() / name) for name in _TABLES)
 
 
 def find_images(root: str | Path) -> Collection:
@@ -251,7 +251,7 @@ def _fingerprint(root: Path, table: Path, files: Mapping[str, Path]) -> str:
             with path.open("rb") as stream:
                 size = stream.seek(0, 2)
                 stream.seek(max(0, size - _TAIL_BYTES))
-                digest.update(f"{name} {size} ".encode() + stream.read())
+                digest.update(f"{name} {size} ".encode(errors="surrogateescape") + stream.read())
         except OSError as error:
             raise DataError(
                 f"{path}: found {error.strerror}; expected a readable file; check its permissions"

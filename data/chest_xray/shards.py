@@ -5,7 +5,6 @@ Rules: CACHE-1, -2 and -3 of `data.files`. A bad image shortens its own shard an
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import zlib
 from collections.abc import Sequence
@@ -111,7 +110,7 @@ def _fill(
     }
     with files.reported_writes(target):
         if problems:
-            _write_skipped(problems, target / "skipped.csv")
+            files.write_table(target / "skipped.csv", [("image", "problem"), *problems])
         files.write_json(target / "index.json", about)
 
 
@@ -161,8 +160,3 @@ def _example(image: Radiograph, pixels: bytes) -> bytes:
         "labels": [int(finding in image.findings) for finding in FINDINGS],
         "image": pixels,  # last, so that its place in the file is known
     })  # fmt: skip
-
-
-def _write_skipped(problems: Sequence[tuple[str, str]], path: Path) -> None:
-    with files.new_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream).writerows([("image", "problem"), *problems])

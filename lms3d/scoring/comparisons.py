@@ -32,10 +32,10 @@ def matrix(
 
 
 def table(scores: pd.DataFrame, units: Units, *, margin: float, space: str = "native") -> pd.DataFrame:
-    """A row for each pair of units and each region: second minus first, of the headline column."""
+    """A row for each pair of units and each region that both have: second minus first, of the headline column."""
     rows = []
-    regions = list(scores.loc[scores["space"] == space, "region"].unique())
     for first, second in combinations(units, 2):
+        regions = _shared_regions(scores[scores["space"] == space], units[first], units[second])
         found = []
         for region in regions:
             one, other = (matrix(scores, units[unit], space=space, region=region) for unit in (first, second))
@@ -50,6 +50,12 @@ def table(scores: pd.DataFrame, units: Units, *, margin: float, space: str = "na
                 "margin": margin, "equivalent": equal, "verdict": _verdict(one, p, len(regions), margin),
             })  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def _shared_regions(scores: pd.DataFrame, first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """In the order of the scores."""
+    one, other = (set(scores.loc[scores["predictions"].isin(labels), "region"]) for labels in (first, second))
+    return [region for region in scores["region"].unique() if region in one & other]
 
 
 def _enough(one: statistics.Comparison, regions: int) -> bool:

@@ -27,28 +27,29 @@ class CasePair:
         rules: Rules,
         grid: Sequence[int] | None = None,
     ) -> None:
-        """prediction, truth: region -> mask, also of regions that are not scored but merge others (`Rules.needed`).
+        """prediction, truth: region -> mask, also of regions that are not scored but merge others (`Rules.needed`). Those of the
+        truth count: of one that the prediction does not have nothing is marked.
 
         grid: shape of the whole volume, where the masks are a part of it already.
         """
-        shared = [region for region in truth if region in prediction]
         first = next(iter(truth.values()))
+        nothing = np.zeros(first.shape, bool)
+        marked = {region: prediction.get(region, nothing) for region in truth}
         union = np.zeros(first.shape, bool)
-        for region in shared:
-            union |= prediction[region]
-            union |= truth[region]
+        for mask in (*marked.values(), *truth.values()):
+            union |= mask
         # The crop must not stop a dilation that the grid itself does not stop.
         margin = max([rules.dilation, *rules.dilation_of.values()]) + 1
         box = components.around(union, margin) if union.any() else tuple(slice(0, 1) for _ in first.shape)
         self.grid = tuple(grid or first.shape)
         self.spacing_mm = tuple(float(size) for size in spacing_mm)
         self.rules = rules
-        self.prediction = {region: prediction[region][box] for region in shared}
-        self.truth = {region: truth[region][box] for region in shared}
+        self.prediction = {region: mask[box] for region, mask in marked.items()}
+        self.truth = {region: mask[box] for region, mask in truth.items()}
 
     @property
     def regions(self) -> dict[str, RegionPair]:
-        """Those that the rules score, as far as there are masks."""
+        """Those that the rules score, as far as the truth has them."""
         return {region: RegionPair(case=self, region=region) for region in self.rules.regions if region in self.truth}
 
     @cached_property

@@ -19,7 +19,7 @@ _EQUIVALENCE = 0.90  # the interval of two one-sided tests at 5 % (Schuirmann, 1
 
 def interval_of_mean(values: np.ndarray, *, seed: int = 0) -> tuple[float, float]:
     """values (cases,) or (cases, seeds), NaN left out -> ends of the interval of the mean; NaN for fewer than two cases."""
-    table = np.asarray(values, float).reshape(len(values), -1)
+    table = _by_seed(values)
     table = table[np.isfinite(table).any(axis=1)]
     if len(table) < 2:
         return float("nan"), float("nan")
@@ -29,6 +29,12 @@ def interval_of_mean(values: np.ndarray, *, seed: int = 0) -> tuple[float, float
     means = ((times @ filled) * of_seeds).sum(axis=1)[counts > 0] / counts[counts > 0]
     low, high = _percentiles(means, [CONFIDENCE])
     return low, high
+
+
+def _by_seed(values: np.ndarray) -> np.ndarray:
+    """(cases,) or (cases, seeds), of which either may be none -> (cases, seeds)."""
+    table = np.asarray(values, float)
+    return table if table.ndim == 2 else table[:, None]
 
 
 @lru_cache(maxsize=8)  # all metrics of a table have about as many cases
@@ -59,7 +65,7 @@ class Comparison:
 
 def compare(first: np.ndarray, second: np.ndarray, *, margin: float) -> Comparison:
     """first, second: (cases,), or (cases, seeds) of which the mean over seeds is compared; NaN leaves a case out."""
-    tables = [np.asarray(values, float).reshape(len(values), -1) for values in (first, second)]
+    tables = [_by_seed(values) for values in (first, second)]
     one, other = (_over_seeds(table) for table in tables)
     both = np.isfinite(other - one)
     difference, n = (other - one)[both], int(both.sum())

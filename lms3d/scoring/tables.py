@@ -40,6 +40,11 @@ PUBLISHED = {
 """By source: the area of each class, and their mean."""
 
 
+def printable(text: str) -> str:
+    """A name for tables, figures and pages. A file's may have bytes that are no UTF-8, which nothing else can write."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def write_csv(table: pd.DataFrame, path: Path) -> None:
     """One line per row, figures with six decimals, empty where there is none; whole or not at all."""
     with replacing(path) as partial:

@@ -106,12 +106,19 @@ class EvaluateRequest:
     """Coding of the predictions; None: that of the truth."""
     groups: tuple[tuple[str, tuple[Path, ...]], ...] = ()
     """(name, predictions of its models, which differ in their seed), beside `predictions`."""
-    margin: float = 0.01
-    """Of Dice, within which two predictions count as equal."""
+    margin: float | None = None
+    """Of Dice, within which two predictions count as equal; None: 0.01."""
     submission: Path | None = None
     """Where to write the predictions as the challenge wants them, in place of scoring."""
-    worst: int = 6
-    """Cases on the page of the worst."""
+    worst: int | None = None
+    """Cases on the page of the worst; None: 6."""
+
+
+def refuse(given: Mapping[str, object], why: str) -> None:
+    """InputError for the first of these options, by name, that the user gave: `why` it cannot do anything here."""
+    for option, value in given.items():
+        if value is not None and value != ():
+            raise InputError(f"{option} {why}; leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)

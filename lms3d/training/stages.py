@@ -55,28 +55,26 @@ def _parts(session: Session, lock: RunLock) -> Iterator[Session]:
     if session.resuming:  # the run itself has begun, so its stages are done
         yield session
         return
-    start = session.options.start_from
+    part = session
     for resolution, epochs in _planned(session):
         run_folder.claim(_folder(session, resolution), lock)
-        stage = _stage(session, resolution, epochs, start)
-        start = stage.run_dir
+        stage = _stage(part, resolution, epochs)
+        part = replace(part, options=replace(part.options, start_from=stage.run_dir, weights=None))
         if not _done(stage):
             console.say(f"Stage at {resolution}^3, in {stage.run_dir}")
             run_folder.announce(session.run_dir, session.options, session.arguments)
             yield stage
     lock.release()
-    yield replace(session, options=replace(session.options, start_from=start))
+    yield part
 
 
 def _folder(session: Session, resolution: int) -> Path:
     return session.run_dir / FOLDER / str(resolution)
 
 
-def _stage(session: Session, resolution: int, epochs: int | None, start: Path | None) -> Session:
+def _stage(session: Session, resolution: int, epochs: int | None) -> Session:
     run_dir = _folder(session, resolution)
-    options = replace(
-        session.options, resolution=resolution, box=None, patch=None, epochs=epochs, stages=(), start_from=start
-    )
+    options = replace(session.options, resolution=resolution, box=None, patch=None, epochs=epochs, stages=())
     resuming = bool(checkpoint.generations(run_dir))
     if resuming:
         options = _as_begun(run_dir, options)

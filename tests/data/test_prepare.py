@@ -16,6 +16,7 @@ from data.prepare import main
 from lms3d.config import TrainConfig
 from lms3d.ranks.world import World
 from lms3d.tasks.brats import material
+from tests.data.small_data import random_case, write_case
 
 ROOT = Path(cache.__file__).parents[2]
 
@@ -51,6 +52,14 @@ def test_from_the_command_line(data_set, tmp_path):
         (["{set}", "--resolution", "abc"], "--resolution: invalid int value: 'abc'"),
         (["{set}", "--workers", "0"], "workers: found 0"),
         (["{set}", "--cache", "/proc/nowhere"], "expected a folder that can be written to"),
+        (["x" * 300], f"{'x' * 300}: found File name too long; expected a readable folder; choose a shorter one"),
+        (
+            ["x" * 300 + ".csv"],
+            "xxx.csv: found File name too long; expected a path that you can use; choose a shorter one",
+        ),
+        (["{set}", "--cache", "x" * 300], "found File name too long; expected a folder that can be written to"),
+        ([""], "argument DATA: an empty path; name a file or a folder"),
+        (["{set}", "--cache", ""], "argument --cache: an empty path"),
     ],
 )
 def test_wrong_input_is_one_line_and_code_2(data_set, tmp_path, capsys, options, expected):
@@ -125,6 +134,64 @@ def test_a_disk_that_fails_where_nobody_looks_is_one_line(data_set, capsys, monk
     monkeypatch.setattr("data.prepare.cache.build", fail)
     assert main([str(data_set), "--workers", "1"]) == 2
     assert "error: /disk/cubes.lock: found Input/output error; expected a disk that works" in capsys.readouterr().err
+
+
+def test_a_folder_that_nobody_may_enter_is_one_line(data_set, capsys, monkeypatch):
+    def refuse(path, *_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    for name in ("stat", "scandir"):  # what root may do, too
+        monkeypatch.setattr(os, name, refuse)
+    assert main([str(data_set)]) == 2
+    assert capsys.readouterr().err == (
+        f"data.prepare: error: {data_set}: found Permission denied; expected a readable folder; ask its owner to let you in, or "
+        "name another\n"
+    )
+
+
+def test_a_defect_keeps_its_traceback(data_set, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr("data.prepare.cache.build", fail)
+    with pytest.raises(OSError, match="Bad file"):
+        main([str(data_set), "--workers", "1"])
+
+
+def test_nobody_reads_what_it_prints(data_set, tmp_path):
+    """As with `| true`: the cache is built all the same."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [str(data_set), "--resolution", "16", "--workers", "1", "--cache", str(tmp_path / "c")]
+    command = [sys.executable, "-m", "data.prepare", *words]
+    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("data.prepare: stdout: Broken pipe; going on without it") == 1
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert list((tmp_path / "c/cubes").glob("*/index.json"))
+
+
+def test_names_that_are_no_utf8(tmp_path, capsys):
+    for number in (1, 2):
+        write_case(tmp_path / "set" / f"BraTS20_Training_\udce9{number}", random_case(number))
+    spoilt = next((tmp_path / "set").rglob("*1_t2.nii.gz"))
+    spoilt.write_bytes(spoilt.read_bytes()[:-50])
+    words = [
+        str(tmp_path / "set"),
+        "--resolution",
+        "16",
+        "--workers",
+        "1",
+        "--cache",
+        str(tmp_path / "c"),
+        "--skip-bad",
+    ]
+    assert main(words) == 0
+    assert "BraTS20_Training_\\udce91" in capsys.readouterr().out
+    (table,) = (tmp_path / "c").rglob("skipped.csv")
+    assert "\nBraTS20_Training_\\udce91," in table.read_text(encoding="utf-8")
 
 
 def test_help(capsys):

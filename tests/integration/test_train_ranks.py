@@ -192,6 +192,7 @@ def test_the_command_of_the_mpijob_under_mpirun_gives_the_same_bits(straight, op
     assert here.keys() <= set(container["args"])
     words = [here.get(word, word) for word in [*container["command"], *container["args"]]]
     words[words.index("DATA")] = str(options["brats"][1])
+    words.insert(words.index("lms3d.train"), "tests.small")
     environ = {
         **{entry["name"]: entry["value"] for entry in container["env"]}, **environment, **launchers.ENVIRONMENT,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "LMS3D_RANKS": str(tmp_path / "ranks"),

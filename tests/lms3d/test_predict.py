@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import itertools
 import json
 import shutil
@@ -24,10 +25,11 @@ from lms3d import evaluate, package, predict
 from lms3d.config import TrainConfig
 from lms3d.device import startup
 from lms3d.errors import DoesNotFit
+from lms3d.ranks.world import World
 from lms3d.scoring.columns import COLUMNS
 from lms3d.tasks import inference
+from lms3d.tasks.brats import material, segment
 from lms3d.tasks.brats import predict as segmentation
-from lms3d.tasks.brats import segment
 from lms3d.training.run_lock import RunLock
 
 VALIDATION = ("BraTS20_Training_002", "BraTS20_Training_004")
@@ -138,6 +140,25 @@ def test_the_header_is_that_of_the_files(run_dir, tiny_brats, tmp_path):
     assert found.header.get_xyzt_units() == like.header.get_xyzt_units()
 
 
+def test_a_scan_with_a_damaged_qform_beside_its_sform_is_predicted(run_dir, tiny_brats, tmp_path):
+    case = VALIDATION[0]
+    shutil.copytree(tiny_brats / case, tmp_path / "set" / case)
+    scan = tmp_path / "set" / case / f"{case}_t1.nii.gz"
+    image = nib.load(scan)
+    image.set_sform(image.affine, 1)
+    image.header["qform_code"], image.header["quatern_b"], image.header["quatern_c"] = 1, 2, 1
+    scan.write_bytes(gzip.compress(image.to_bytes()))
+    with pytest.raises(ValueError, match="should be positive"):
+        nib.load(scan).get_qform(coded=True)
+    assert predict.main([str(run_dir), "--data", str(tmp_path / "set"), "--output", str(tmp_path / "out")]) == 0
+    found = nib.load(tmp_path / f"out/native/{case}.nii.gz")
+    matrix, code = found.get_sform(coded=True)
+    np.testing.assert_array_equal(matrix, image.affine)
+    assert code == 1
+    assert found.get_qform(coded=True) == (None, 0)
+    assert found.get_qform().shape == (4, 4)  # for programs that do not ask for the code
+
+
 @pytest.mark.parametrize(
     "module",
     [
@@ -172,6 +193,26 @@ def test_a_network_of_other_modalities_is_refused(run_dir, tiny_brats, tmp_path,
         assert predict.main([str(run), *command]) == 0
         assert predict.main([str(run), "--data", str(tiny_brats), "--output", str(tmp_path / "no")]) == 2
         assert "found t1, t1ce, flair, t2; expected t1, t1ce, flair as" in capsys.readouterr().err
+
+
+def test_brains_that_the_box_of_the_run_cuts_off_are_told(run_dir, tiny_brats, tmp_path, capsys):
+    """In the words of training, once for runs with the same box."""
+    content = json.loads((run_dir / "config.json").read_text())
+    content["options"] |= {"box": [16, 16, 16]}
+    (run_dir / "config.json").write_text(json.dumps(content))
+    shutil.copytree(run_dir, tmp_path / "again")
+    command = [str(run_dir), str(tmp_path / "again"), "--data", str(tiny_brats), "--output", str(tmp_path / "out")]
+    (tmp_path / "some.txt").write_text(VALIDATION[0])
+    assert predict.main([*command, "--cases", str(tmp_path / "some.txt")]) == 0
+    told = "do not fit into --box, such as {}: what lies outside is lost"
+    said = capsys.readouterr().out
+    assert f"note: 1 of 1 brains {told.format(VALIDATION[0])}" in said
+    assert said.count("--box") == 1
+    run = tmp_path / "run"
+    run.mkdir()
+    options = TrainConfig(data=tiny_brats, box=(16, 16, 16), model="unet3d")
+    material.prepare(options, run, False, World(), lambda *_: None)
+    assert f"note: 4 of 4 brains {told.format('BraTS20_Training_001')}" in capsys.readouterr().out
 
 
 def test_cases_without_truth_are_segmented(run_dir, tiny_brats, tmp_path, capsys):
@@ -280,6 +321,19 @@ def test_a_damaged_run_is_one_line_and_exit_code_2(run_dir, capsys, damage, says
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [(predict, [""]), (predict, ["{run}", "--data", ""]), (predict, ["{run}", "--output", ""]),
+     (package, [""]), (package, ["{run}", "--output", ""])],
+)  # fmt: skip
+def test_a_variable_of_the_shell_that_was_not_set(tmp_path, capsys, monkeypatch, command, words):
+    monkeypatch.chdir(tmp_path)
+    assert command.main([word.format(run=tmp_path) for word in words]) == 2
+    error = capsys.readouterr().err
+    assert "an empty path; name a file or a folder" in error
+    assert (error.count("\n"), list(tmp_path.iterdir())) == (1, [])
 
 
 def test_a_missing_data_folder_is_exit_code_2(run_dir, capsys):

@@ -40,6 +40,30 @@ def test_a_defect_keeps_its_traceback(ending):
         ending(RuntimeError("a defect"))
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["--slabs 16", "--swapout-threshold 40", "--swapin-ahead 3", "--swapin-groupby 2", "--sync-mode 0", "--serialization 3",
+     "--serialization-by-size 1"],
+)  # fmt: skip
+def test_what_changes_the_plan_is_refused_where_there_is_none(monkeypatch, capsys, option):
+    monkeypatch.setattr(session, "dry_run", lambda *_: None)
+    assert train.main(["--dry-run", "--no-lms", *option.split()]) == 2
+    assert capsys.readouterr().err == (
+        f"lms3d: error: {option.split()[0]}: with --no-lms there is no plan; leave one of them out\n"
+    )
+    assert train.main(["--dry-run", *option.split()]) == 0
+
+
+def test_where_to_swap_may_be_said_of_every_job(monkeypatch):
+    monkeypatch.setattr(session, "dry_run", lambda *_: None)
+    assert train.main(["--dry-run", "--no-lms", "--swap-dir", "/swap", "--swap-tier", "disk"]) == 0
+
+
+def test_a_run_begins_with_one_set_of_weights(capsys):
+    assert train.main(["--start-from", "a", "--weights", "b"]) == 2
+    assert "--weights: not allowed with argument --start-from" in capsys.readouterr().err
+
+
 def test_a_dry_run_chooses_no_folder(monkeypatch):
     monkeypatch.setattr(run_folder, "choose", None)
     asked = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -45,6 +45,28 @@ def regions_of(schema: LabelSchema, wanted: tuple[str, ...]) -> Mapping[str, tup
     """Region -> label values, of those that the schema has."""
     found = {region: values_of(schema, region) for region in wanted}
     return {region: values for region, values in found.items() if values is not None}
+
+
+def expressed(labels: np.ndarray, schema: LabelSchema, coding: LabelSchema) -> np.ndarray:
+    """A label map (X, Y, Z) uint8 of `schema` in the values of `coding`. Each label becomes the one, or background, that lies in
+    the same regions, as far as both know them; of several the same tissue. Where `coding` has no label for it, a cavity becomes
+    background, and a cyst core that does not enhance."""
+    if coding == schema:
+        return labels
+    table = np.zeros(256, np.uint8)
+    for value in schema.labels.values():
+        table[value] = min(coding.values, key=lambda own: _disagreements(value, schema, own, coding))
+    return table[labels]
+
+
+def _disagreements(value: int, schema: LabelSchema, own: int, coding: LabelSchema) -> tuple[int, int]:
+    """In how many regions, and in how many tissues, just one of two label values lies, of those that both schemas know."""
+
+    def count(names: Iterable[str]) -> int:
+        both = [(values_of(schema, name), values_of(coding, name)) for name in names]
+        return sum((value in one) != (own in other) for one, other in both if one and other)
+
+    return count(schema.regions.keys() & coding.regions.keys()), count(schema.labels)
 
 
 def masks_of(labels: np.ndarray, schema: LabelSchema, wanted: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -7,21 +7,23 @@ from pathlib import Path
 
 import pandas as pd
 
-from data import pseudonyms
 from data.workers import worker_count
-from lms3d import files
 from lms3d.console import Report as Progress
 from lms3d.console import progress
 from lms3d.errors import InputError
 from lms3d.scoring import scores
 from lms3d.scoring.rules import described
-from lms3d.tasks.brats import inputs, job, label_maps, report, submission
+from lms3d.scoring.tables import printable
+from lms3d.tasks.brats import inputs, job, report, submission
 from lms3d.tasks.brats.inputs import Folder, Plan
+from lms3d.tasks.brats.plain_folders import PlainFolder
 from lms3d.tasks.brats.report import Report
-from lms3d.tasks.task import EvaluateRequest, Evaluation
+from lms3d.tasks.claimed_folder import claimed
+from lms3d.tasks.task import EvaluateRequest, Evaluation, refuse
 
 _FEW = 12
 """Cases that one process scores in less time than others need to start."""
+_MARGIN, _WORST = 0.01, 6  # where the user names none
 
 
 def evaluate(request: EvaluateRequest) -> Evaluation:
@@ -30,7 +32,17 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
         return _submit(request, request.submission)
     paths = [*request.predictions, *(path for _, group in request.groups for path in group)]
     folders = inputs.load_all(paths)
-    output = files.writable_folder(request.output or _output_of(folders), "--output")
+    if not any(isinstance(one, PlainFolder) for one in folders):
+        refuse(
+            {"--prediction-labels": request.prediction_labels},
+            f"is for label maps of other programs, and {folders[0].directory} tells what its own mean",
+        )
+    with claimed(request.output or _output_of(folders), "--output") as output:
+        return _report(request, folders, output)
+
+
+def _report(request: EvaluateRequest, folders: Sequence[Folder], output: Path) -> Evaluation:
+    """Scores, and writes everything of them into `output`, without what an earlier call has left there."""
     plan = inputs.plan(
         folders, truth=request.truth, labels=request.labels, scoring=request.scoring,
         prediction_labels=request.prediction_labels,
@@ -38,10 +50,12 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
     with progress() as bar:
         found = score(plan, progress=bar)
     made = Report(
-        found=found, groups=_groups(request, folders), rules=plan.rules.name, margin=request.margin,
-        note=described(plan.rules, chosen=request.scoring is not None) + (f" {plan.left_out}." if plan.left_out else ""),
+        found=found, groups=_groups(request, folders), rules=plan.rules.name,
+        margin=_MARGIN if request.margin is None else request.margin,
+        note=" ".join([described(plan.rules, chosen=request.scoring is not None), *(f"{note}." for note in plan.notes)]),
     )  # fmt: skip
-    written = report.write(made, output, plan=plan, worst=request.worst)
+    written = report.write(made, output, plan=plan, worst=_WORST if request.worst is None else request.worst)
+    report.remove_others(output, written)
     return Evaluation(table=scores.to_markdown(made.summary, made.note), written=written)
 
 
@@ -50,7 +64,7 @@ def _groups(request: EvaluateRequest, folders: Sequence[Folder]) -> dict[str, li
     labels = iter([one.label for one in folders[len(request.predictions) :]])
     alone = {one.label for one in folders[: len(request.predictions)]}
     groups: dict[str, list[str]] = {}
-    for name, paths in request.groups:
+    for name, paths in ((printable(name), paths) for name, paths in request.groups):
         if name in groups or name in alone:
             raise InputError(f"--group {name}: found the name twice; expected one for each group; choose another")
         groups[name] = [next(labels) for _ in paths]
@@ -60,7 +74,17 @@ def _groups(request: EvaluateRequest, folders: Sequence[Folder]) -> dict[str, li
 def _submit(request: EvaluateRequest, directory: Path) -> Evaluation:
     if len(request.predictions) != 1 or request.groups:
         raise InputError("--submission: found several predictions; expected those of one run; name one")
-    predictions = label_maps.load(request.predictions[0])
+    options = {
+        "--labels": request.labels, "--scoring": request.scoring, "--prediction-labels": request.prediction_labels,
+        "--margin": request.margin, "--worst": request.worst, "--output": request.output,
+    }  # fmt: skip
+    refuse(options, "is for scores, and --submission only writes label maps")
+    (predictions,) = inputs.load_all(request.predictions)
+    if isinstance(predictions, PlainFolder):
+        raise InputError(
+            f"--submission: found label maps of another program in {predictions.directory}; expected what lms3d.predict wrote; "
+            "name a run, or upload them as they are"
+        )
     with progress() as bar:
         written = submission.write(predictions, directory, data=request.truth, progress=bar)
     return Evaluation(table=f"{len(written)} cases of {predictions.label}", written=[directory])
@@ -83,7 +107,7 @@ def score(plan: Plan, *, progress: Progress) -> pd.DataFrame:
     rows: list[job.Row] = []
     progress(0, len(plan.jobs), "scoring")
     for done, of_case in enumerate(_in_parallel(plan.jobs), start=1):
-        rows += [{**row, "case": pseudonyms.of(row["case"])} for row in of_case]
+        rows += [{**row, "case": inputs.shown(row["case"])} for row in of_case]
         progress(done, len(plan.jobs), "scoring")
     return scores.frame(sorted(rows, key=lambda row: plan.labels.index(row["predictions"])))
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from data import pseudonyms
 from data.brats.case import Case
 from data.brats.geometry import Geometry, Shape
 from data.brats.layouts import find_cases
@@ -14,6 +15,7 @@ from data.brats.schema import LabelSchema, schema_named
 from data.errors import NoCaseError
 from lms3d.errors import InputError, say
 from lms3d.scoring import rules as challenge
+from lms3d.scoring import tables
 from lms3d.scoring.rules import Rules
 from lms3d.tasks.brats import codings, label_maps, plain_folders
 from lms3d.tasks.brats.job import Job, Source
@@ -34,8 +36,8 @@ class Plan:
     jobs: tuple[Job, ...]
     labels: tuple[str, ...]
     """Of the predictions, in the order in which they were given."""
-    left_out: str = ""
-    """What of the rules the labels do not have, in one sentence."""
+    notes: tuple[str, ...] = ()
+    """What of the rules the labels of the truth, or of a prediction, do not have: a sentence for each."""
 
 
 def load_all(paths: Sequence[Path]) -> list[Folder]:
@@ -47,7 +49,12 @@ def load_all(paths: Sequence[Path]) -> list[Folder]:
     if len(set(labels)) < len(labels):
         twice = next(label for label in labels if labels.count(label) > 1)
         raise InputError(f"PREDICTIONS: found {twice} twice; expected different folders; name each once")
-    return [replace(one, label=label) for one, label in zip(found, labels, strict=True)]
+    return [replace(one, label=tables.printable(label)) for one, label in zip(found, labels, strict=True)]
+
+
+def shown(case: str) -> str:
+    """The name of a case in tables and figures."""
+    return tables.printable(pseudonyms.of(case))
 
 
 def _load(path: Path) -> Folder:
@@ -72,24 +79,27 @@ def plan(
     only alone); predictions of a coarser one are resized to it, nearest neighbour. Else there is native space alone.
     """
     root, cases, schema = _truth(folders, truth, labels)
-    coding = codings.coding(prediction_labels) if prediction_labels else schema
+    own = codings.coding(prediction_labels) if prediction_labels else schema
+    known = [own if isinstance(one, PlainFolder) else schema_named(one.schema) for one in folders]
     found = [_cases_of(one, cases) for one in folders]
     chosen = challenge.choose(scoring, schema.name, cases)
     scored = _scored(folders, found, cases, root, chosen)
     grid = _common_grid(folders)
+    parts = list(zip(folders, found, known, strict=True))
+    first = next((one for one in folders if isinstance(one, Predictions)), None)
     jobs = []
     for case in scored:
-        sources = [_source(one, files, case, coding, grid) for one, files in zip(folders, found, strict=True)]
-        first = next((one for one in folders if isinstance(one, Predictions)), None)
+        sources = tuple(_source(*part, case, grid) for part in parts)
         geometry = Geometry.from_json(first.cases[case]) if first is not None and case in first.cases else None
         jobs.append(Job(
-            case=cases[case], schema=schema, rules=chosen.name, sources=tuple(sources), geometry=geometry, grid=grid,
+            case=cases[case], schema=schema, rules=chosen.name, sources=sources, geometry=geometry, grid=grid,
         ))  # fmt: skip
-    left_out = _left_out(schema, chosen)
-    if left_out:
-        say(f"note: {left_out}")
+    notes = [_left_out(schema, chosen), *(_unmarked(one.label, coding, schema, chosen) for one, _, coding in parts)]
+    notes = [note for note in notes if note]
+    for note in notes:
+        say(f"note: {note}")
     return Plan(
-        rules=chosen, schema=schema, jobs=tuple(jobs), labels=tuple(one.label for one in folders), left_out=left_out
+        rules=chosen, schema=schema, jobs=tuple(jobs), labels=tuple(one.label for one in folders), notes=tuple(notes)
     )
 
 
@@ -184,11 +194,11 @@ def _common_grid(folders: Sequence[Folder]) -> Shape | None:
     return max((one.shape for one in ours), key=math.prod)
 
 
-def _source(folder: Folder, found: Mapping[str, Path], case: str, coding: LabelSchema, grid: Shape | None) -> Source:
+def _source(folder: Folder, found: Mapping[str, Path], coding: LabelSchema, case: str, grid: Shape | None) -> Source:
     if isinstance(folder, PlainFolder):
         return Source(label=folder.label, coding=coding, native=found.get(case))
     return Source(
-        label=folder.label, coding=schema_named(folder.schema), native=found[case], cube=folder.cube(case) if grid else None,
+        label=folder.label, coding=coding, native=found[case], cube=folder.cube(case) if grid else None,
         geometry=Geometry.from_json(folder.cases[case]), shape=folder.shape, targets=folder.targets,
     )  # fmt: skip
 
@@ -202,3 +212,12 @@ def _left_out(schema: LabelSchema, rules: Rules) -> str:
         return ""
     merges = f", and no lesions are joined because they touch {' or '.join(joins)}" if joins else ""
     return f"{', '.join(without)} of {rules.name} left out{merges}: the labels of {schema.name} do not have them"
+
+
+def _unmarked(label: str, coding: LabelSchema, schema: LabelSchema, rules: Rules) -> str:
+    """Regions of the truth that a prediction has no labels for: the challenge would find nothing there, and so do we."""
+    of_truth, own = (codings.regions_of(one, rules.needed) for one in (schema, coding))
+    without = [region for region in of_truth if region not in own]
+    if not without:
+        return ""
+    return f"{label} has labels of {coding.name}, without {', '.join(without)}: scored as if nothing were marked there"

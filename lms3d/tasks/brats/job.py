@@ -104,23 +104,11 @@ class _Truth:
             where = (self.labels.shape, self.affine)
             yield "native", plain_maps.read(source.native, source.coding, *where, like=str(self.job.case.truth))
             return
-        yield "native", self._own(source.native)
+        assert self.job.geometry is not None
+        yield "native", own_labels(source.native, self.job.geometry)
         if source.cube is not None and self.job.grid is not None:
             small, _ = label_maps.read_labels(source.cube)
             yield "cube", resize(small, self.job.grid, "nearest")
-
-    def _own(self, path: Path) -> np.ndarray:
-        """What lms3d.predict wrote, on the grid of the images."""
-        geometry = self.job.geometry
-        assert geometry is not None
-        labels, affine = label_maps.read_labels(path)
-        if labels.shape != geometry.shape:
-            raise InputError(
-                f"{path}: found shape {labels.shape}; expected {geometry.shape} as in {self.job.case.truth}; predict "
-                "again with the same data"
-            )
-        frame.require_same(path, affine, np.array(geometry.affine), "the images")
-        return labels
 
     @cached_property
     def small(self) -> np.ndarray:
@@ -131,18 +119,19 @@ class _Truth:
 
     def ceiling(self, source: Source, space: str) -> dict[str, dict[str, float]]:
         """Region -> what the truth scores once it has been on the network's grid, by the way that predictions come back."""
-        key = (source.geometry, source.shape, source.targets, space)
+        key = (source.geometry, source.shape, source.targets, source.coding.name, space)
         if key not in self.ceilings:
-            rows = self._rows(source, space, self._perfect(source, space), self.schema)
+            rows = self._rows(source, space, self._perfect(source, space), source.coding)
             self.ceilings[key] = {row["region"]: scores.as_ceiling(row) for row in rows}
         return self.ceilings[key]
 
     def _perfect(self, source: Source, space: str) -> np.ndarray:
-        """The label map of a network that gives back exactly what it was taught."""
+        """The label map of a network that gives back exactly what it was taught, in the labels that it knows."""
         assert source.geometry is not None
         assert source.shape is not None
-        learnt, box = targets_of(source.targets, self.schema), source.geometry.box
-        taught = learnt.to_channels(resize(box.crop(self.labels), source.shape, "nearest"))
+        learnt, box = targets_of(source.targets, source.coding), source.geometry.box
+        labels = codings.expressed(self.labels, self.schema, source.coding)
+        taught = learnt.to_channels(resize(box.crop(labels), source.shape, "nearest"))
         if space == "cube":
             assert self.job.grid is not None
             return resize(learnt.from_channels(taught), self.job.grid, "nearest")
@@ -156,6 +145,18 @@ class _Truth:
         ml = float(np.prod(voxel_sizes(self.affine))) / 1000
         found = codings.masks_of(self.labels, self.schema, self.rules.regions)
         return {region: np.count_nonzero(mask) * ml for region, mask in found.items()}
+
+
+def own_labels(path: Path, geometry: Geometry) -> np.ndarray:
+    """What lms3d.predict wrote, which lies on the grid of the images, that of `geometry`. InputError or DataError where it does
+    not."""
+    labels, affine = label_maps.read_labels(path)
+    if labels.shape != geometry.shape:
+        raise InputError(
+            f"{path}: found shape {labels.shape}; expected {geometry.shape} as of the images; predict again with the same data"
+        )
+    frame.require_same(path, affine, np.array(geometry.affine), "the images")
+    return labels
 
 
 def _pair(

@@ -18,6 +18,7 @@ import numpy as np
 from data import pseudonyms
 from data.brats import definition, targets, volume
 from data.brats.geometry import Geometry
+from data.brats.header import read_header
 from data.errors import DataError
 from lms3d import json_values
 from lms3d.errors import InputError
@@ -151,10 +152,12 @@ def write_labels(labels: np.ndarray, affine: np.ndarray, path: Path) -> None:
 
 
 def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
-    """Label map (X, Y, Z) -> compressed NIfTI of uint8 with the header of `image`, but for its free text and extensions."""
+    """Label map (X, Y, Z) -> compressed NIfTI of uint8 with the header of `image`, but for its free text, its extensions, and a
+    qform that is damaged beside a sound sform."""
     import nibabel as nib
 
     like: Any = nib.load(image)
+    said = read_header(image)
     if labels.shape != like.shape[:3]:
         raise InputError(
             f"{image}: found shape {like.shape[:3]}; expected {labels.shape} as was predicted; predict again"
@@ -167,10 +170,13 @@ def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
     header.set_data_shape(labels.shape)
     header.set_slope_inter(1, 0)
     header["cal_min"], header["cal_max"] = 0, 0  # the window of a scan would hide labels
+    if said.qform_code and said.qform is None:
+        header["quatern_b"], header["quatern_c"], header["quatern_d"] = 0, 0, 0
     written = nib.Nifti1Image(labels.astype(np.uint8), like.affine, header)
-    for name in ("qform", "sform"):  # Nifti1Image sets codes of its own
-        matrix, code = getattr(like, f"get_{name}")(coded=True)
-        getattr(written, f"set_{name}")(matrix, int(code))
+    # Nifti1Image sets codes of its own.
+    written.set_qform(said.qform, 0 if said.qform is None else said.qform_code)
+    matrix, code = like.get_sform(coded=True)
+    written.set_sform(matrix, int(code))
     with replacing(path) as partial:
         partial.write_bytes(gzip.compress(written.to_bytes(), compresslevel=6, mtime=0))
 

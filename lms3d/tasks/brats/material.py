@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,10 +97,7 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
         say(
             f"note: {len(volumes.skipped)} cases are left out, as data.prepare was asked to: {volumes.directory / 'skipped.csv'}"
         )
-    if options.box and (cut := volumes.cut_off()):
-        say(
-            f"note: {len(cut)} of {len(volumes.ids)} brains do not fit into --box, such as {cut[0]}: what lies outside is lost"
-        )
+    tell_of_cut_off(volumes, volumes.ids)
     parts = world.from_chief(lambda: _split(options, run_dir, resuming, found, volumes))
     normalisation = world.from_chief(lambda: normalise.fit(options.normalisation, volumes, parts.training))
     return Material(
@@ -124,6 +121,12 @@ def preprocessing(options: TrainConfig) -> Preprocessing:
 
     a, b, c = options.volume_shape()
     return Preprocessing(shape=(a, b, c), stretched=options.box is None, n4=options.n4, anti_alias=options.anti_alias)
+
+
+def tell_of_cut_off(volumes: Cache, ids: Sequence[str]) -> None:
+    """Says of how many of these cases the box holds a part of the brain alone."""
+    if not volumes.preprocessing.stretched and (cut := volumes.cut_off(ids)):
+        say(f"note: {len(cut)} of {len(ids)} brains do not fit into --box, such as {cut[0]}: what lies outside is lost")
 
 
 def targets(options: TrainConfig, material: Material | None) -> Targets:
@@ -150,6 +153,7 @@ def _split(options: TrainConfig, run_dir: Path, resuming: bool, found: DataSet, 
     from data import split
     from lms3d.training import run_folder
 
+    start = None if resuming else _start(options)
     if resuming:
         run_folder.check_data(run_dir, volumes.fingerprint)
         parts = split.load(run_dir / "split.json")
@@ -161,46 +165,78 @@ def _split(options: TrainConfig, run_dir: Path, resuming: bool, found: DataSet, 
     elif options.folds:
         parts = _fold(options, found, volumes)
     else:
-        parts = _split_of_the_start(options, volumes) or split.make(
-            volumes.ids, options.seed, options.validation_fraction, patients=found.patients
-        )
-    _require_unseen(options, parts, found)
+        drawn = split.make(volumes.ids, options.seed, options.validation_fraction, patients=found.patients)
+        parts = _split_of_the_start(options, start, drawn, found.patients) or drawn
+    if start is not None:
+        _require_unseen(start, parts, found)
     if not resuming:
-        start = _start(options)
-        before = tuple(sorted(start.trained)) if start else ()
+        before = tuple(sorted(start.split.trained)) if start else ()
         parts = replace(parts, known_as=found.known_as, seen_before=before)
     split.save(parts, run_dir / "split.json")
     return parts
 
 
-def _split_of_the_start(options: TrainConfig, volumes: Cache) -> Split | None:
-    """That of the run which this one starts from, where it is of the same cases."""
-    parts = _start(options)
-    return parts if parts and {*parts.training, *parts.validation} == set(volumes.ids) else None
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The run whose weights this one starts from."""
+
+    told: str
+    """The option that names it."""
+    path: Path
+    """Its split.json."""
+    split: Split
 
 
-def _start(options: TrainConfig) -> Split | None:
-    """The split of the run which this one starts from."""
+def _start(options: TrainConfig) -> Start | None:
+    """None where the weights are random ones. Says so where nobody knows whom they have seen."""
     from data import split
 
-    path = options.start_from / "split.json" if options.start_from else None
-    return split.load(path) if path is not None and path.is_file() else None
+    if options.weights is not None:
+        told, path = f"--weights {options.weights}", split.of_weights(options.weights)
+        if path is None:
+            say(f"note: {told}: no split.json of a run lies there; whether these weights have seen patients that validate here, "
+                "nobody knows")  # fmt: skip
+            return None
+    elif options.start_from is not None:
+        told, path = f"--start-from {options.start_from}", options.start_from / "split.json"
+        if not path.is_file():
+            raise InputError(
+                f"{told}: found no split.json there; expected the folder of a run, which says whom its weights have seen; restore "
+                f"it, or do without that check: --weights {options.start_from / 'best.keras'}"
+            )
+    else:
+        return None
+    return Start(told=told, path=path, split=split.load(path))
 
 
-def _require_unseen(options: TrainConfig, parts: Split, found: DataSet) -> None:
+def _split_of_the_start(
+    options: TrainConfig, start: Start | None, drawn: Split, patients: Mapping[str, str]
+) -> Split | None:
+    """That of the run which this one starts from, where it is of the same cases: another would mix the parts.
+
+    InputError where --validation-fraction asks for a part of another size.
+    """
+    if start is None or {*start.split.training, *start.split.validation} != {*drawn.training, *drawn.validation}:
+        return None
+    kept, asked = (len({patients.get(one, one) for one in each.validation}) for each in (start.split, drawn))
+    if options.validation_fraction != TrainConfig.validation_fraction and kept != asked:
+        raise InputError(
+            f"--validation-fraction {options.validation_fraction}: {start.told} is of a run on the same cases, whose split is "
+            f"kept: {kept} patients validate there, not {asked}; leave --validation-fraction out"
+        )
+    return start.split
+
+
+def _require_unseen(start: Start, parts: Split, found: DataSet) -> None:
     """InputError where a patient validates that the weights have been trained on."""
     from data import split
 
-    start = _start(options)
-    if options.start_from is None or start is None:
-        return
-    path = options.start_from / "split.json"
     if seen := split.seen(
-        parts.validation, start.training, found.patients, known_as=found.known_as, names=start.trained
+        parts.validation, start.split.training, found.patients, known_as=found.known_as, names=start.split.trained
     ):
         raise InputError(
-            f"--start-from {options.start_from}: its weights have seen {seen[0]}, or another scan of this patient ({len(seen)} "
-            f"cases in all), which would validate here; add --split {path}, or start from another run"
+            f"{start.told}: its weights have seen {seen[0]}, or another scan of this patient ({len(seen)} cases in all), which "
+            f"would validate here; add --split {start.path}, or start from another run"
         )
 
 

@@ -28,7 +28,7 @@ from lms3d.errors import InputError
 from lms3d.tasks.brats import coding, label_maps, segment
 from lms3d.tasks.brats.components import without_small
 from lms3d.tasks.brats.label_maps import INDEX, Predictions
-from lms3d.tasks.brats.material import preprocessing
+from lms3d.tasks.brats.material import preprocessing, tell_of_cut_off
 from lms3d.tasks.brats.package import normalisation
 from lms3d.tasks.task import PredictRequest, TrainedRun
 
@@ -56,6 +56,8 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     learnt = targets_of(request.trained.targets, coding.written(request.runs, members[0].volumes.schema))
     target = _target(request, folder, members[0].volumes, learnt, _shared_ids(request, members))
     _tell_of_seen(request.runs, target, members[0].patients, members[0].known_as)
+    for volumes in {member.volumes.directory: member.volumes for member in members}.values():
+        tell_of_cut_off(volumes, list(target.cases))
     with ExitStack() as stack:
         segmenters = [_segmenter(member, len(learnt.names), request.tta, stack) for member in members]
         _write(segmenters, members, learnt, target, request)

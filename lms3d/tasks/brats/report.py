@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data import pseudonyms
 from data.brats.case import load_images, load_truth
 from data.brats.schema import CHANNELS
 from data.errors import DataError
@@ -21,11 +20,12 @@ from lms3d.scoring import comparisons, page, scores, statistics, strata, tables
 from lms3d.scoring.columns import COLUMNS, HEADLINE
 from lms3d.scoring.figures import box_plot, mosaic, paired
 from lms3d.scoring.page import Section
-from lms3d.tasks.brats import codings, job, plain_maps
+from lms3d.tasks.brats import codings, inputs, job, plain_maps
 from lms3d.tasks.brats.inputs import Plan
 
 MODALITY = "flair"
 _DRAWN = ("WT", "TC", "ET")
+_TABLES = ("scores", "summary", "metrics", "strata", "comparison")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +100,9 @@ class Report:
 
     def csv_files(self, output: Path) -> list[Path]:
         """scores.csv, summary.csv, metrics.csv, strata.csv, comparison.csv where there are several, and summary.md."""
-        parts = {
-            "scores": self.found, "summary": self.summary, "metrics": self.metrics,
-            "strata": self.strata, "comparison": self.comparison,
-        }  # fmt: skip
+        parts = (self.found, self.summary, self.metrics, self.strata, self.comparison)
         written = []
-        for name, table in parts.items():
+        for name, table in zip(_TABLES, parts, strict=True):
             if len(table):
                 written.append(output / f"{name}.csv")
                 tables.write_csv(table.assign(rules=self.rules) if self.rules else table, written[-1])
@@ -201,11 +198,24 @@ def write(report: Report, output: Path, *, plan: Plan | None = None, worst: int 
     return [report.page(output, written), *written]
 
 
+def remove_others(output: Path, written: Sequence[Path]) -> None:
+    """Removes what an earlier call has left in `output` under names of ours, and this one has not written again."""
+    for name in names() - {path.name for path in written}:
+        (output / name).unlink(missing_ok=True)
+
+
+def names() -> set[str]:
+    """Every name that `write` may give to a file."""
+    plots = {f"{name}_{space}" for name in COLUMNS.names if COLUMNS[name].box_plot for space in COLUMNS[name].spaces}
+    figures = {f"{name}.{ending}" for name in (*plots, "paired") for ending in ("png", "pdf")}
+    return {*(f"{name}.csv" for name in _TABLES), "summary.md", "report.html", "worst.png", *figures}
+
+
 def _worst(found: pd.DataFrame, plan: Plan, count: int) -> list[mosaic.Tile]:
     """Of all predictions, those with the lowest mean Dice over regions; cases without a prediction or images are not shown."""
     native = found[found["space"] == "native"]
     means = native.groupby(["predictions", "case"])[HEADLINE].mean().dropna().sort_values(kind="stable")
-    jobs = {pseudonyms.of(one.case.id): one for one in plan.jobs}
+    jobs = {inputs.shown(one.case.id): one for one in plan.jobs}
     tiles: list[mosaic.Tile] = []
     for (label, case), dice in means.items():
         source = next(one for one in jobs[case].sources if one.label == label)
@@ -213,7 +223,7 @@ def _worst(found: pd.DataFrame, plan: Plan, count: int) -> list[mosaic.Tile]:
             try:
                 tiles.append(_tile(jobs[case], source, plan, f"{label}, {case}: {dice:.3f}"))
             except (DataError, InputError) as error:  # the truth alone was needed so far, and everything is scored
-                say(f"note: no picture of {case}: {error}")
+                say(tables.printable(f"note: no picture of {case}: {error}"))
     return tiles
 
 

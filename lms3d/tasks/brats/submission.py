@@ -2,44 +2,91 @@
 
 Written again from the native label maps: shape, affine, qform and sform with their codes, and units as in the input; label values
 are those of the data set, whatever the network learnt them as.
+
+A folder holds one submission, whole: it is made in a hidden folder inside, compared with what is there, then moved. Other files
+that were there are neither replaced nor removed: the submission is refused, so that no case of another run is ever among it.
 """
 
 from __future__ import annotations
 
+import filecmp
+import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from data.brats import frame
+from data.brats.geometry import Geometry
+from data.brats.header import read_header
 from data.brats.layouts import find_cases
 from data.brats.schema import LabelSchema, schema_named
 from lms3d import files
 from lms3d.console import Report as Progress
 from lms3d.errors import InputError
-from lms3d.tasks.brats import codings, label_maps
+from lms3d.tasks.brats import codings, job, label_maps
 from lms3d.tasks.brats.label_maps import Predictions
+from lms3d.tasks.claimed_folder import claimed
+
+_UNFINISHED = ".unfinished"
+_ADVICE = "expected an empty folder, or this very submission; empty it, or name another"
 
 
 def write(predictions: Predictions, directory: Path, *, data: str | None = None, progress: Progress) -> list[Path]:
     """Every case of `predictions` into `directory`; returns the files. data: the data set, where it has been moved."""
-    files.writable_folder(directory, "--submission")
-    cases, _ = find_cases(
-        data or predictions.data, labels=predictions.schema_of_truth, require_truth=False, require_complete=False
-    )
+    images = _images(predictions, data or predictions.data)
+    written = [directory / f"{case}.nii.gz" for case in predictions.cases]
+    with claimed(directory, "--submission"):
+        _require_nothing_else(directory, [path.name for path in written])
+        unfinished = directory / _UNFINISHED
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+        try:
+            _make(predictions, images, unfinished, progress)
+            for path in written:
+                _require_equal(unfinished / path.name, path)
+            for path in written:
+                with files.replacing(path) as partial:
+                    (unfinished / path.name).rename(partial)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return written
+
+
+def _images(predictions: Predictions, data: str) -> dict[str, Path]:
+    """Case -> its first image. InputError or DataError where it is not there, or is not on the grid that was predicted."""
+    cases, _ = find_cases(data, labels=predictions.schema_of_truth, require_truth=False, require_complete=False)
     images = {case.id: case.files[0] for case in cases}
-    ours, theirs = schema_named(predictions.schema), schema_named(predictions.schema_of_truth)
-    written = []
-    for done, case in enumerate(predictions.cases):
-        progress(done, len(predictions.cases), "writing the submission")
+    for case, geometry in predictions.cases.items():
         if case not in images:
             raise InputError(
-                f"{data or predictions.data}: found no case {case}; expected the images that were predicted; name their "
-                "folder with --truth"
+                f"{data}: found no case {case}; expected the images that were predicted; name their folder with --truth"
             )
-        labels, _ = label_maps.read_labels(predictions.native(case))
-        written.append(directory / f"{case}.nii.gz")
-        label_maps.write_like(_translated(labels, ours, theirs), images[case], written[-1])
+        predicted = np.array(Geometry.from_json(geometry).affine)
+        frame.require_same(images[case], read_header(images[case]).affine, predicted, "the images that were predicted")
+    return images
+
+
+def _require_nothing_else(directory: Path, names: Iterable[str]) -> None:
+    """InputError where the folder shows a file that is none of these."""
+    others = sorted({one.name for one in directory.iterdir() if not one.name.startswith(".")} - set(names))
+    if others:
+        raise InputError(f"--submission {directory}: found {others[0]}, which is none of its cases; {_ADVICE}")
+
+
+def _require_equal(new: Path, old: Path) -> None:
+    """InputError where there is an `old` file that says something else than the new one."""
+    if old.exists() and not filecmp.cmp(new, old, shallow=False):
+        raise InputError(f"--submission {old.parent}: found another {old.name} than it would write; {_ADVICE}")
+
+
+def _make(predictions: Predictions, images: Mapping[str, Path], folder: Path, progress: Progress) -> None:
+    """All label maps, into a folder of their own."""
+    ours, theirs = schema_named(predictions.schema), schema_named(predictions.schema_of_truth)
+    for done, (case, geometry) in enumerate(predictions.cases.items()):
+        progress(done, len(predictions.cases), "writing the submission")
+        labels = job.own_labels(predictions.native(case), Geometry.from_json(geometry))
+        label_maps.write_like(_translated(labels, ours, theirs), images[case], folder / f"{case}.nii.gz")
     progress(len(predictions.cases), len(predictions.cases), "writing the submission")
-    return written
 
 
 def _translated(labels: np.ndarray, ours: LabelSchema, theirs: LabelSchema) -> np.ndarray:

@@ -11,13 +11,14 @@ import numpy as np
 from data.chest_xray import collection
 from data.chest_xray.collection import FINDINGS
 from lms3d.errors import InputError, say
-from lms3d.files import writable_folder, write_text
+from lms3d.files import write_text
 from lms3d.scoring import auroc, tables
 from lms3d.scoring.auroc import Scores
 from lms3d.scoring.figures import roc
 from lms3d.tasks.chexnet import predict
 from lms3d.tasks.chexnet.predict import FILE, Image
-from lms3d.tasks.task import EvaluateRequest, Evaluation
+from lms3d.tasks.claimed_folder import claimed
+from lms3d.tasks.task import EvaluateRequest, Evaluation, refuse
 
 TABLE = "auroc.md"
 
@@ -34,15 +35,18 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
     table = next(table for path in request.predictions if (table := table_in(path)))
     if (count := len(request.predictions)) > 1:
         raise InputError(f"{table}: found {count} PREDICTIONS; chest X-rays are scored one at a time")
-    for option, given in (
-        ("--labels", request.labels), ("--scoring", request.scoring),
-        ("--prediction-labels", request.prediction_labels), ("--group", request.groups), ("--submission", request.submission),
-    ):  # fmt: skip
-        if given:
-            raise InputError(f"{option} is for label maps, and {table} holds probabilities of findings; leave it out")
-    output = writable_folder(request.output or table.parent / "evaluation", "--output")
+    options = {
+        "--labels": request.labels, "--scoring": request.scoring, "--prediction-labels": request.prediction_labels,
+        "--group": request.groups, "--submission": request.submission, "--margin": request.margin, "--worst": request.worst,
+    }  # fmt: skip
+    refuse(options, f"is for label maps, and {table} holds probabilities of findings")
+    with claimed(request.output or table.parent / "evaluation", "--output") as output:
+        return _scored(table, request.truth, output)
+
+
+def _scored(table: Path, truth: str | None, output: Path) -> Evaluation:
     images = predict.read(table)
-    known = [one for one in _with_truth(images, request.truth) if one.findings is not None]
+    known = [one for one in _with_truth(images, truth) if one.findings is not None]
     if not known:
         raise InputError(
             f"{table}: found no true findings of its {len(images)} images; expected those of some; name a ChestX-ray14 "
@@ -54,7 +58,7 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
     probabilities = np.array([one.probabilities for one in known])
     # An image without a patient id counts as the only image of its patient.
     patients = [one.patient or f"image {one.name}" for one in known]
-    title = f"{table.parent.resolve().name}/{table.name}"
+    title = tables.printable(f"{table.parent.resolve().name}/{table.name}")
     write_areas(output, output, labels, probabilities, patients, title)
     names = ("auroc.csv", TABLE, "roc.png", "auroc.png")
     return Evaluation(table=(output / TABLE).read_text(), written=[output / name for name in names])

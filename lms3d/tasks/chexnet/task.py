@@ -77,7 +77,6 @@ class ChestXRays(Task):
     ) -> Material:
         from data.chest_xray import collection as chest_xray
         from data.chest_xray import shards
-        from data.files import write_json
         from data.phantoms import chests
         from lms3d.training import run_folder
 
@@ -93,8 +92,7 @@ class ChestXRays(Task):
         index = chief_first(world, build)
         if resuming:
             world.from_chief(lambda: run_folder.check_data(run_dir, index.fingerprint))
-        if world.is_chief:
-            write_json(run_dir / "split.json", {name: part.names for name, part in index.parts.items()})
+        world.from_chief(lambda: _keep_split(options, run_dir, resuming, index))
         counts = {name: len(part) for name, part in index.parts.items()}
         return Material(
             index=index, batch_size=options.batch_size,
@@ -170,6 +168,20 @@ class ChestXRays(Task):
 
 
 TASK = ChestXRays()
+
+
+def _keep_split(options: TrainConfig, run_dir: Path, resuming: bool, index: Index) -> None:
+    """Writes split.json: the images of each part, and those that have trained the weights with which the run began."""
+    from data.files import write_json
+    from lms3d.tasks.chexnet import seen
+
+    path, before = run_dir / "split.json", []
+    if resuming:
+        before = seen.before(path)
+    elif options.weights is not None:
+        before = seen.trained_by(options.weights, index)
+    parts = {name: list(part.names) for name, part in index.parts.items()}
+    write_json(path, parts | ({"seen_before": before} if before else {}))
 
 
 def _probabilities(model: keras.Model, part: Part, batch_size: int) -> np.ndarray:

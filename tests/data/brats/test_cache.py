@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,16 @@ def test_wrong_questions(small_cache, data_set, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="Not a directory; expected a folder that can be written to"):
         build(data_set, tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["index.json", "skipped.csv", "BraTS20_Training_001.bad"])
+def test_a_case_that_is_called_as_a_file_of_the_cache_is_refused(data_set, tmp_path, name):
+    cases, schema = layouts.find_cases(data_set)
+    cases = [cases[0], replace(cases[1], id=name)]
+    with pytest.raises(DataError, match=f"002_t1.nii.gz: found a case called {name}, as a file of the cache is"):
+        cache.build(cases, schema, cube(16), directory=tmp_path, workers=1)
+    other = replace(cases[1], id=f"{name}.gz")
+    assert cache.build([cases[0], other], schema, cube(16), directory=tmp_path, workers=1).ids[1:] == (f"{name}.gz",)
 
 
 def test_a_cache_that_may_only_be_read_is_enough(data_set, small_cache, monkeypatch):

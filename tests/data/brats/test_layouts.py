@@ -38,6 +38,8 @@ LAYOUTS = [  # what is said, schema, folder of the case, names, ending
     ("PED 2023", "brats2023", "ASNR-MICCAI-BraTS2023-PED-Challenge-TrainingData/BraTS-PED-00002-000", LATE, GZ),
     ("PED 2024", "brats2024-ped", "BraTS-PEDs2024_Training/BraTS-PED-00002-000", LATE, GZ),
     ("PED 2024", "brats2024-ped", "BraTS2025-PED/BraTS-PED-00300-000", LATE, GZ),
+    ("PED 2023", "brats2023", "brats2024-work/PEDs2023/BraTS-PED-00300-000", LATE, GZ),
+    ("MET 2023", "brats2023", "brats25_project/MET2023/BraTS-MET-00300-000", LATE, GZ),
     ("GoAT", "brats2023", "MICCAI2024-BraTS-GoAT-TrainingData-With-GroundTruth/BraTS-GoAT-00000", LATE, GZ),
 ]
 
@@ -112,6 +114,8 @@ AMBIGUOUS = [  # folder of the case, what the line says
     ("PKG - BraTS-PEDs-v1/Training/BraTS-PED-00002-000", "BraTS PED, of an unknown year"),
     ("BraTS2026-PED/BraTS-PED-00002-000", "BraTS PED, of an unknown year"),
     ("BraTS2023-and-2024/BraTS-PED-00002-000", "BraTS PED, of an unknown year"),
+    ("brats2024-work/2023/BraTS-PED-00002-000", "BraTS PED, of an unknown year"),
+    ("brats2024-work/PED23/BraTS-PED-00002-000", "BraTS PED, of an unknown year"),
     ("metastases/BraTS-MET-00001-000", "BraTS MET, of an unknown year .*brats2024 for 2025"),
     ("BraTS2024-GLI/BraTS-GLI-00000-000", "BraTS GLI, whose path and visits disagree"),
     ("BraTS2023-GLI/BraTS-GLI-00005-100", "BraTS GLI, whose path and visits disagree"),
@@ -169,6 +173,15 @@ def test_radiotherapy_is_refused_by_name(tmp_path):
         ("/x/BraTS-PED-2024-Training", 2024),
         ("/x/MICCAI2024-BraTS-GoAT", 2024),
         ("/x/brats20240131", None),
+        ("/x/brats2024-work/PEDs2023/BraTS-PED-00002-000", 2023),
+        ("/x/brats25_project/MET2023", 2023),
+        ("/x/brats2024-work/Training_2023", None),
+        ("/x/brats2024-work/2024/Training", 2024),
+        ("/x/BraTS2024/of_2023-11-05/BraTS-PED", None),
+        ("/x/BraTS2023/PED24", None),
+        ("/x/brats2025/methods20/documents2024", None),
+        ("/x/BraTS2025-MET/BraTS-MET-02023-000", 2025),
+        ("/x/2024/BraTS2023-PED", 2023),
     ],
 )
 def test_the_year_in_a_path(folder, year):

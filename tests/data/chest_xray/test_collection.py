@@ -291,11 +291,23 @@ def test_prepare_stops_at_the_first_defect_or_skips_and_lists_them(small_set, tm
     assert "found 2 images that an earlier --skip-bad left out" in capsys.readouterr().err
 
 
+def test_an_image_whose_name_is_no_utf8_is_left_out_and_listed(small_set, tmp_path):
+    image = file_of(small_set, "00000006_001.png")
+    shutil.copy(image, image.with_name("\udce9.png"))
+    cache = ["--cache", str(tmp_path / "c"), "--workers", "1", "--skip-bad"]
+    assert prepare.main([str(small_set), "--resolution", "32", *cache]) == 0
+    (table,) = (tmp_path / "c").rglob("skipped.csv")
+    assert "\n\\udce9.png," in table.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         (["--resolution", "16"], "--resolution: found 16; expected 32 to 1024"),
         (["--n4"], "--n4: found chest X-rays in"),
+        (["--no-anti-alias"], "--no-anti-alias: found chest X-rays in"),
+        (["--anti-alias"], "leave --anti-alias out"),
+        (["--examine"], "--examine: found chest X-rays in"),
         (["--labels", "brats2020"], "--labels: found chest X-rays in"),
     ],
 )

@@ -108,6 +108,17 @@ def test_parts_that_touch_one_and_the_same_other_are_joined():
     assert len(components.numbers(found["ET"])) == 2
 
 
+def test_what_a_prediction_cannot_name_counts_as_not_found_and_joins_what_it_did():
+    truth = {"ET": mask((2, 5), (20, 5)), "RC": mask()}
+    truth["RC"][7:20, 5:8, 5:8] = True
+    pair = CasePair({"ET": truth["ET"]}, truth, spacing_mm=(1, 1, 1), rules=RULES["brats2024-gli"])
+    assert list(pair.regions) == ["ET", "RC"]
+    assert COLUMNS["dice"].measure(pair.regions["RC"]) == 0
+    assert COLUMNS["lesions_missed"].measure(pair.regions["RC"]) == 1
+    assert COLUMNS["dice"].measure(pair.regions["ET"]) == 1
+    assert COLUMNS["lesions_found"].measure(pair.regions["ET"]) == 1  # the cavity of the truth makes one lesion of two
+
+
 def test_a_crop_does_not_stop_what_the_grid_does_not_stop():
     """Numbers do not depend on how much empty space surrounds the tumour."""
     truth, prediction = mask((2, 5), (14, 5)), mask((4, 5), (24, 4))

@@ -122,6 +122,24 @@ def test_verdicts(cases, shift, verdict):
     assert found["equivalent"].tolist() == [verdict.startswith("equal")]
 
 
+@pytest.mark.parametrize("other", [["b"], ["b1", "b2"]], ids=["run", "group"])
+def test_a_region_that_one_side_has_not_is_not_compared(other):
+    found = pd.concat([table(["a", *other], 6, "WT", shift=0.1), table(["a"], 6, "RC")])
+    compared = comparisons.table(found, {"a": ["a"], "b": other}, margin=0.01)
+    assert compared["region"].tolist() == ["WT"]
+    assert compared["verdict"].tolist() == ["second is better"]  # of one region, for which six cases are enough
+    nothing = found[(found["region"] == "RC") | (found["predictions"] != "a")]
+    assert comparisons.table(nothing, {"a": ["a"], "b": other}, margin=0.01).empty
+
+
+def test_of_nothing_there_is_no_interval_and_no_difference():
+    nothing = statistics.compare(np.empty((0, 0)), np.empty((0, 2)), margin=0.01)
+    assert (nothing.cases, nothing.equivalent) == (0, False)
+    assert np.isnan([nothing.p, nothing.difference, nothing.low]).all()
+    assert np.isnan(statistics.compare(np.empty((3, 0)), np.ones(3), margin=0.01).difference)
+    assert np.isnan(statistics.interval_of_mean(np.empty((3, 0)))).all()
+
+
 def test_three_regions_need_seven_cases():
     parts = [table(["a", "b"], 6, region, shift=0.1) for region in ("WT", "TC", "ET")]
     found = comparisons.table(pd.concat(parts), {"a": ["a"], "b": ["b"]}, margin=0.01)

@@ -16,10 +16,11 @@ from data.chest_xray.pipeline import IMAGENET_MEAN, IMAGENET_STD
 from data.phantoms import chests as radiograph
 from lms3d import evaluate, package, predict
 from lms3d.device import startup
+from lms3d.errors import InputError
 from lms3d.ranks.world import World
 from lms3d.tasks import chosen, task_of
 from lms3d.tasks.chexnet import predict as predict_images
-from lms3d.training import session
+from lms3d.training import run_folder, session
 
 SIDE = 32
 
@@ -148,6 +149,54 @@ def test_every_image_validates_whatever_the_batch(chests, own_cache, tmp_path, b
         material.validation_count,
         min(session.validation_batch(options), material.validation_count),
     )
+
+
+@pytest.fixture
+def begin(chests, own_cache, tmp_path):
+    """`begin("name", weights=..., seed=...)`: a run's material; returns what its split.json says."""
+
+    def prepared(name, resuming=False, **options):
+        (tmp_path / name).mkdir(exist_ok=True)
+        options = chosen({"task": "chexnet", "data": chests, "resolution": SIDE, **options})
+        task_of(options).prepare(options, tmp_path / name, resuming, World(), lambda *_, **__: None)
+        return json.loads((tmp_path / name / "split.json").read_text())
+
+    return prepared
+
+
+def test_weights_that_have_seen_a_patient_who_would_validate_are_refused(begin, tmp_path, capsys, monkeypatch):
+    first = begin("first")
+    weights = {"weights": tmp_path / "first/best.keras"}
+    second = begin("second", **weights)  # the same seed, the same patients
+    assert second == {**first, "seen_before": sorted(first["training"])}
+    with pytest.raises(
+        InputError, match=r"--weights .*first/best.keras: these weights have seen patient \w+ \(\d+ patients"
+    ):
+        begin("other", seed=1, **weights)
+    (tmp_path / "second/split.json").write_text(json.dumps({**second, "training": []}))
+    with pytest.raises(InputError, match="give the --seed of that run"):  # a chain hands on whom it has seen
+        begin("third", seed=1, weights=tmp_path / "second/best.keras")
+    monkeypatch.setattr(run_folder, "check_data", lambda *_: None)
+    (tmp_path / "second/split.json").write_text(json.dumps(second))
+    assert begin("second", resuming=True) == second
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("best.keras", True), ("a.weights.h5", True), ("densenet121_imagenet.h5", False)]
+)
+def test_weights_without_a_run_are_told_of_but_for_imagenets(begin, tmp_path, capsys, name, told):
+    assert "seen_before" not in begin("run", weights=tmp_path / "elsewhere" / name)
+    assert (f"{name}: no split.json of a run lies there" in capsys.readouterr().out) == told
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"training": "a.png"}', '{"training": [1]}'])
+def test_a_split_of_a_run_that_is_damaged(begin, tmp_path, text):
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first/split.json").write_text(text)
+    with pytest.raises(ValueError, match=r"first/split.json: found") as error:
+        begin("run", weights=tmp_path / "first/best.keras")
+    assert error.value.exit_code == 2
 
 
 @pytest.mark.parametrize(

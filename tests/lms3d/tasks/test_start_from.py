@@ -1,7 +1,9 @@
-"""`--start-from` between data sets whose labels have other names: said, and not refused. Patients that it has seen: refused."""
+"""`--start-from` and `--weights` between data sets whose labels have other names: said, and not refused. Patients that these
+weights have seen: refused."""
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,33 +62,35 @@ def test_another_visit_of_a_patient_whom_the_weights_have_seen_must_not_validate
     (tmp_path / "run").mkdir()
     split.save(begun, tmp_path / "run" / "split.json")
     given = split.Split(training=tuple(visits[:1]), validation=tuple(visits[1:]))
-    options = TrainConfig(start_from=tmp_path / "run", **SMALL)
+    start = material._start(TrainConfig(start_from=tmp_path / "run", **SMALL))
     found = layouts.find_cases(tmp_path / "now")
     with pytest.raises(
         InputError, match=r"have seen BraTS-GLI-00001-001, or another scan of this patient \(1 cases in all\)"
     ):
-        material._require_unseen(options, given, found)
-    material._require_unseen(options, split.Split(training=given.validation, validation=given.training), found)
+        material._require_unseen(start, given, found)
+    material._require_unseen(start, split.Split(training=given.validation, validation=given.training), found)
 
 
 OLD, NEW = "BraTS19_TMC_06290_1", "BraTS20_Training_001"
 TABLE = f"BraTS_2019_subject_ID,BraTS_2020_subject_ID\n{OLD},{NEW}\n"
 
 
-def begin(run, data, earlier=None):
-    """A run whose first case trains. What it says where it must not begin."""
+def begin(run, data, earlier=None, *, how="start_from"):
+    """A run whose first case validates. What it says where it must not begin. how: it is given the run `earlier`."""
     found = layouts.find_cases(data)
     volumes = cache.build(found.cases, found.schema, cube(16), workers=1)
     run.mkdir()
     given = run / "given.json"
     ids = [case.id for case in found.cases]
     split.save(split.Split(training=tuple(ids[1:]), validation=tuple(ids[:1])), given)
-    options = TrainConfig(data=data, split=given, start_from=earlier, **SMALL)
+    origin = {how: earlier if how == "start_from" or earlier is None else earlier / "best.keras"}
+    options = TrainConfig(data=data, split=given, **origin, **SMALL)
     return material._split(options, run, False, found, volumes)
 
 
+@pytest.mark.parametrize("how", ["start_from", "weights"])
 @pytest.mark.parametrize("told", ["by the old set's table", "by the new set's table", "by the image"])
-def test_a_patient_with_another_name_in_another_year_must_not_validate(tmp_path, told, own_cache):
+def test_a_patient_with_another_name_in_another_year_must_not_validate(tmp_path, told, how, own_cache):
     """The network has learnt from 2019; the same brain has another id in 2020, and comes first there: it would validate."""
     for number, name in enumerate(("BraTS19_AAA_1_1", OLD)):
         write_case(tmp_path / "2019" / name, random_case(number))
@@ -98,10 +102,11 @@ def test_a_patient_with_another_name_in_another_year_must_not_validate(tmp_path,
         (tmp_path / ("2019" if "old" in told else "2020") / "name_mapping.csv").write_text(TABLE)
     begin(tmp_path / "first", tmp_path / "2019")
     with pytest.raises(InputError, match=f"have seen {NEW}, or another scan of this patient"):
-        begin(tmp_path / "second", tmp_path / "2020", tmp_path / "first")
+        begin(tmp_path / "second", tmp_path / "2020", tmp_path / "first", how=how)
 
 
-def test_a_chain_of_runs_hands_on_whom_it_has_seen(tmp_path, own_cache):
+@pytest.mark.parametrize("how", ["start_from", "weights"])
+def test_a_chain_of_runs_hands_on_whom_it_has_seen(tmp_path, how, own_cache):
     for year, names in (
         ("a", ("BraTS19_AAA_1_1", OLD)),
         ("b", ("BraTS19_BBB_1_1", "BraTS19_CCC_1_1")),
@@ -110,9 +115,70 @@ def test_a_chain_of_runs_hands_on_whom_it_has_seen(tmp_path, own_cache):
         for number, name in enumerate(names):
             write_case(tmp_path / year / name, random_case(10 * ord(year) + number))
     begin(tmp_path / "first", tmp_path / "a")
-    begin(tmp_path / "second", tmp_path / "b", tmp_path / "first")
+    begin(tmp_path / "second", tmp_path / "b", tmp_path / "first", how=how)
     with pytest.raises(InputError, match=f"have seen {OLD}"):
-        begin(tmp_path / "third", tmp_path / "c", tmp_path / "second")
+        begin(tmp_path / "third", tmp_path / "c", tmp_path / "second", how=how)
+
+
+IDS = [f"case{number:02d}" for number in range(20)]
+
+
+def division(tmp_path, **options) -> split.Split:
+    """Of a new run on the 20 cases of the run `tmp_path / "run"`, each a patient of its own."""
+    (tmp_path / "new").mkdir(exist_ok=True)
+    found = SimpleNamespace(patients={one: one for one in IDS}, known_as=dict.fromkeys(IDS, ()))
+    volumes = SimpleNamespace(ids=tuple(IDS), skipped={})
+    return material._split(TrainConfig(seed=3, **options), tmp_path / "new", False, found, volumes)
+
+
+@pytest.fixture
+def earlier(tmp_path) -> split.Split:
+    """The split of that run; four of its cases validate."""
+    (tmp_path / "run/last").mkdir(parents=True)
+    made = split.make(IDS, seed=0)
+    split.save(made, tmp_path / "run/split.json")
+    return made
+
+
+@pytest.mark.parametrize("origin", [{"start_from": "run"}, {"weights": "run/best.keras"},
+                                    {"weights": "run/last/best.older.keras"}])  # fmt: skip
+def test_on_the_same_cases_the_split_of_the_run_is_kept_or_another_refused(tmp_path, earlier, origin):
+    origin = {name: tmp_path / place for name, place in origin.items()}
+    kept = division(tmp_path, **origin)
+    assert kept == earlier
+    assert set(kept.seen_before) == set(earlier.training)
+    (told,) = (f"--{name.replace('_', '-')} {path}" for name, path in origin.items())
+    split.save(split.make(IDS, seed=3), tmp_path / "other.json")
+    with pytest.raises(
+        InputError, match=f"{told}: its weights have seen case..,.* add --split {tmp_path}/run/split.json"
+    ):
+        division(tmp_path, split=tmp_path / "other.json", **origin)
+
+
+def test_a_share_that_the_kept_split_does_not_have_is_refused(tmp_path, earlier):
+    start = {"start_from": tmp_path / "run"}
+    with pytest.raises(
+        InputError, match=r"--validation-fraction 0.5: --start-from .*4 patients validate there, not 10"
+    ):
+        division(tmp_path, validation_fraction=0.5, **start)
+    assert division(tmp_path, validation_fraction=0.21, **start) == earlier  # as many
+    split.save(split.make(IDS, seed=0, validation_fraction=0.5), tmp_path / "run/split.json")
+    assert len(division(tmp_path, validation_fraction=0.5, **start).validation) == 10  # as a stage and the next
+    split.save(split.Split(training=("x", "y"), validation=("z",)), tmp_path / "run/split.json")
+    assert len(division(tmp_path, validation_fraction=0.5, **start).validation) == 10  # of other cases
+
+
+def test_weights_of_which_nobody_knows_whom_they_have_seen(tmp_path, earlier, capsys):
+    (tmp_path / "run/split.json").unlink()
+    with pytest.raises(
+        InputError, match=r"--start-from .*/run: found no split.json there.*--weights .*/run/best.keras"
+    ):
+        division(tmp_path, start_from=tmp_path / "run")
+    assert capsys.readouterr().out == ""
+    assert division(tmp_path, weights=tmp_path / "run/best.keras").seen_before == ()
+    told = capsys.readouterr().out
+    assert f"note: --weights {tmp_path}/run/best.keras: no split.json of a run lies there" in told
+    assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize("how", ["start_from", "weights"])

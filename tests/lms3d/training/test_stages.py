@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lms3d.config import TrainConfig
 from lms3d.training import session, stages, summary
 
 
@@ -28,6 +29,19 @@ def test_a_stage_that_was_killed_before_its_figures_is_not_done(stage):
     assert stages._done(stage)
     stage.options.epochs = 3
     assert not stages._done(stage)
+
+
+def test_weights_start_the_first_stage_alone(tmp_path, monkeypatch):
+    """Those of a file would else take the place of what each stage has learnt."""
+    monkeypatch.setattr(stages.run_folder, "claim", lambda *_: None)
+    monkeypatch.setattr(stages.run_folder, "announce", lambda *_: None)
+    options = TrainConfig(data=tmp_path, weights=tmp_path / "w.keras", resolution=48, stages=((16, 1), (32, 1)))
+    given = session.Session(options=options, run_dir=tmp_path, resuming=False, profile=None, arguments=())
+    parts = [part.options for part in stages._parts(given, SimpleNamespace(release=lambda: None))]
+    assert [one.resolution for one in parts] == [16, 32, 48]
+    assert [one.weights for one in parts] == [tmp_path / "w.keras", None, None]
+    assert [one.start_from for one in parts] == [None, tmp_path / "stages/16", tmp_path / "stages/32"]
+    assert [one.stages for one in parts] == [(), (), options.stages]
 
 
 def test_memory_png_is_the_last_that_a_run_writes(tmp_path, monkeypatch):
