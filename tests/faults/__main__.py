@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 
 from tests.faults.scenarios import SCENARIOS
-from tests.faults.trial import Bench
+from tests.faults.trial import Bench, NoDisk
 
 Trial = tuple[str, str, Callable[[], str]]
 """Scenario, what befalls it, and what tries that."""
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             try:
                 wrong = attempt()
-            except PermissionError as error:
+            except NoDisk as error:
                 print(f"{scenario}, {fault}: left out: {error}", flush=True)
                 continue
             print(json.dumps({"scenario": scenario, "fault": fault, "wrong": wrong}), file=stream, flush=True)

@@ -5,7 +5,8 @@ TRIAL-2  An error of the disk is one line on stderr and exit code 2, or no harm:
 TRIAL-3  Repeated (a training with --resume), the command ends with the results of the undisturbed run, bit for bit.
 TRIAL-4  Then nothing is left under a temporary name, nor a swap folder; after an error not even before.
 TRIAL-5  The same after a power cut at any moment.
-TRIAL-6  The same after SIGKILL, SIGTERM or SIGINT at any moment; interrupted, a command ends with code 130 and without a traceback.
+TRIAL-6  The same after SIGKILL, SIGTERM or SIGINT at any moment; interrupted, a command ends with code 130 and without a traceback;
+         by the signal itself where it has not begun.
 TRIAL-7  The same, as after an error of the disk, where files may not grow (RLIMIT_FSIZE), no more can be opened (RLIMIT_NOFILE),
          or the disk (a tmpfs) is really full.
 TRIAL-8  A clock on the wall that jumps by a day changes nothing.
@@ -52,6 +53,10 @@ class Undisturbed:
     def power_cuts(self) -> Iterator[tuple[str, disk.Tree]]:
         """Name and what is left."""
         return disk.after_power_cuts(self.tree, self.events)
+
+
+class NoDisk(RuntimeError):
+    """A file system cannot be mounted here."""
 
 
 class Bench:
@@ -132,7 +137,7 @@ class Bench:
         return self._wrong_error(name, before, self._run(name, limits=limits))
 
     def on_full_disk(self, name: str, share: float) -> str:
-        """TRIAL-7, on a tmpfs with room for this share of what the undisturbed run adds. PermissionError where none is allowed."""
+        """TRIAL-7, on a tmpfs with room for this share of what the undisturbed run adds. NoDisk where none is allowed."""
         before = self.undisturbed(name)
         self._begin(before.start)
         there = _bytes_in(before.start)
@@ -155,7 +160,7 @@ class Bench:
         try:
             _mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", self.folder)
         except (OSError, subprocess.SubprocessError) as error:
-            raise PermissionError(f"no disk of its own can be mounted here: {error}") from None
+            raise NoDisk(f"no disk of its own can be mounted here: {error}") from None
         try:
             shutil.copytree(start, self.folder, dirs_exist_ok=True)
             yield

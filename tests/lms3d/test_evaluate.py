@@ -250,7 +250,7 @@ def test_a_submission_is_flat_and_has_the_header_of_the_input(tiny_brats, tmp_pa
     ]
     for path in (tmp_path / "up").iterdir():
         image, like = nib.load(path), nib.load(next(root.rglob(path.name.replace(".nii", "_t1.nii"))))
-        assert image.get_data_dtype() == np.uint8
+        assert image.get_data_dtype() == like.get_data_dtype() == np.int16
         assert (int(image.header["qform_code"]), int(image.header["sform_code"])) == (1, 4)
         assert not image.header["descrip"].item()  # what a scanner has written there may be about a patient
         np.testing.assert_array_equal(image.affine, like.affine)

@@ -28,7 +28,7 @@ from lms3d.errors import DoesNotFit
 from lms3d.ranks.world import World
 from lms3d.scoring.columns import COLUMNS
 from lms3d.tasks import inference
-from lms3d.tasks.brats import material, segment
+from lms3d.tasks.brats import label_maps, material, segment
 from lms3d.tasks.brats import predict as segmentation
 from lms3d.training.run_lock import RunLock
 
@@ -76,7 +76,7 @@ def test_validation_cases_are_segmented_in_native_and_cube_space(run_dir, tiny_b
     for case_id in VALIDATION:
         native, affine = labels(run_dir / f"predictions/native/{case_id}.nii.gz")
         original = nib.load(tiny_brats / case_id / f"{case_id}_t1.nii.gz")
-        assert (native.shape, native.dtype) == (original.shape, np.uint8)
+        assert (native.shape, native.dtype) == (original.shape, np.int16)
         np.testing.assert_array_equal(affine, original.affine)
         probabilities = network()(normalise.image(fitted, built, case_id)[None], training=False).numpy()[0]
         expected = Labels(schema).from_channels(to_native(probabilities, built.geometry(case_id)))
@@ -121,6 +121,20 @@ def test_the_command_works_under_a_memory_limit_(run_dir):
     assert "2 cases segmented" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("stored", "expected"), [("u1", "u1"), ("<i2", "<i2"), (">i4", ">i4"), ("<i8", "<i8"), ("<f4", "u1"), ("<f8", "u1")]
+)
+def test_label_maps_have_the_integer_type_of_the_files(tmp_path, stored, expected):
+    header = nib.Nifti1Header(endianness=stored[0] if stored[0] in "<>" else "<")
+    header.set_data_dtype(stored)
+    nib.save(nib.Nifti1Image(np.ones((3, 4, 5), stored), np.eye(4), header), tmp_path / "scan.nii.gz")
+    labels = np.arange(60).reshape(3, 4, 5) % 5
+    label_maps.write_like(labels, tmp_path / "scan.nii.gz", tmp_path / "labels.nii.gz")
+    written = nib.load(tmp_path / "labels.nii.gz")
+    assert written.get_data_dtype() == np.dtype(expected)
+    np.testing.assert_array_equal(np.asarray(written.dataobj), labels)
+
+
 def test_the_header_is_that_of_the_files(run_dir, tiny_brats, tmp_path):
     data = tmp_path / "set"
     shutil.copytree(tiny_brats, data)
@@ -136,7 +150,7 @@ def test_the_header_is_that_of_the_files(run_dir, tiny_brats, tmp_path):
         (matrix, code), (expected, expected_code) = (getattr(one, f"get_{name}")(coded=True) for one in (found, like))
         np.testing.assert_array_equal(matrix, expected)
         assert code == expected_code
-    assert found.get_data_dtype() == np.uint8
+    assert found.get_data_dtype() == like.get_data_dtype() == np.int16
     assert found.header.get_xyzt_units() == like.header.get_xyzt_units()
 
 

@@ -1,6 +1,6 @@
 """A predictions folder: what `lms3d.predict` writes and `lms3d.evaluate` reads.
 
-native/<case>.nii.gz     label map on the grid of the case's files, with the header of the first, uint8
+native/<case>.nii.gz     label map on the grid of the case's files, with the header of the first
 cube/<case>.nii.gz       label map on the cube of the network, uint8; its affine puts it over the same brain
 predictions.json         where they come from; written last: a folder without it is unfinished
 """
@@ -152,8 +152,8 @@ def write_labels(labels: np.ndarray, affine: np.ndarray, path: Path) -> None:
 
 
 def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
-    """Label map (X, Y, Z) -> compressed NIfTI of uint8 with the header of `image`, but for its free text, its extensions, and a
-    qform that is damaged beside a sound sform."""
+    """Label map (X, Y, Z) -> compressed NIfTI with the header of `image`, but for its free text, its extensions, and a qform that
+    is damaged beside a sound sform. Its type is the image's, too; uint8 for a floating-point one, since labels are whole numbers."""
     import nibabel as nib
 
     like: Any = nib.load(image)
@@ -166,13 +166,15 @@ def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
     header.extensions.clear()  # DICOM headers stand there, with names
     for text in _FREE_TEXT:
         header[text] = b""
-    header.set_data_dtype(np.uint8)
+    stored = like.get_data_dtype()
+    stored = stored if stored.kind in "iu" else np.dtype(np.uint8)
+    header.set_data_dtype(stored)
     header.set_data_shape(labels.shape)
     header.set_slope_inter(1, 0)
     header["cal_min"], header["cal_max"] = 0, 0  # the window of a scan would hide labels
     if said.qform_code and said.qform is None:
         header["quatern_b"], header["quatern_c"], header["quatern_d"] = 0, 0, 0
-    written = nib.Nifti1Image(labels.astype(np.uint8), like.affine, header)
+    written = nib.Nifti1Image(labels.astype(stored), like.affine, header)
     # Nifti1Image sets codes of its own.
     written.set_qform(said.qform, 0 if said.qform is None else said.qform_code)
     matrix, code = like.get_sform(coded=True)
