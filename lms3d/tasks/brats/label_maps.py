@@ -153,7 +153,7 @@ def write_labels(labels: np.ndarray, affine: np.ndarray, path: Path) -> None:
 
 def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
     """Label map (X, Y, Z) -> compressed NIfTI with the header of `image`, but for its free text, its extensions, and a qform that
-    is damaged beside a sound sform. Its type is the image's, too; uint8 for a floating-point one, since labels are whole numbers."""
+    is damaged beside a sound sform. Its type is the image's, too; uint8 for a floating-point one: labels are whole numbers."""
     import nibabel as nib
 
     like: Any = nib.load(image)
