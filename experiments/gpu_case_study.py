@@ -79,7 +79,8 @@ def _measure(options: argparse.Namespace, command: str) -> None:
     finally:
         text = page.write(study, card, command)
         failed = [name for name, state in study.states.items() if state.outcome == FAILED]
-        code = errors.Interrupted.exit_code if isinstance(sys.exception(), errors.Interrupted) else 1 if failed else 0
+        ended = sys.exception()
+        code = errors.Interrupted.exit_code if isinstance(ended, errors.Interrupted) else int(bool(ended or failed))
         _note(output, command, card, exit_code=code, seconds=time.monotonic() - started)
     print(text)
     print(f"written: {output}")

@@ -75,8 +75,9 @@ def usual(seconds: Sequence[float]) -> float:
 
 
 def spent(seconds: Sequence[float]) -> float:
-    """Seconds of all epochs, the first, in which a process traces and plans, counted as a usual one."""
-    return usual(seconds) + sum(seconds[1:])
+    """Seconds of all epochs. Those in which a process traces and plans, the first and that after `LEAST_EPOCHS`, count as usual."""
+    each = usual(seconds)
+    return sum(each if number in (0, LEAST_EPOCHS) else taken for number, taken in enumerate(seconds))
 
 
 def _chosen(run_dir: Path, seconds: float, most: int) -> int:

@@ -251,7 +251,10 @@ def _predict(model: keras.Model, part: Part) -> dict[str, Any]:
         asked["tier"] = tier.name
     # Without one: far above what it needs. The plan is empty, and both smallest limits are those of a pool with a hard limit.
     limit = part.limit_mib * MIB if part.limit_mib else 1 << 40
-    planned = plan_step(model, spec, memory_limit=limit, with_floor=part.method == parts.PREDICTION, **asked)
+    # A limit that is too small raises DoesNotFit, which names the floor.
+    planned = plan_step(
+        model, spec, memory_limit=limit, with_floor=part.method == parts.PREDICTION, at_floor=False, **asked
+    )
     if planned.report.predicted_peak_bytes > limit:
         raise does_not_fit(limit, planned.report.smallest_limit_bytes, planned.report.unedited_limit_bytes)
     report = planned.report.to_dict() | {"step_flops": sum(op.flops for op in planned.graph.ops)}

@@ -170,7 +170,7 @@ def test_no_arm_starts_from_a_run_that_has_seen_another_visit_of_a_tested_patien
 def test_start_up_is_no_part_of_an_epoch():
     assert runs.usual([40.0, 2.0, 4.0, 3.0]) == 3
     assert runs.usual([40.0]) == 40
-    assert runs.spent([40.0, 2.0, 4.0, 3.0]) == 12
+    assert runs.spent([40.0, 2.0, 30.0, 3.0]) == 2 * 3 + 2 + 3
 
 
 def test_what_cannot_be_within_the_time_is_told(brains, tmp_path, called, monkeypatch):
