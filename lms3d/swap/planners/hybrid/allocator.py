@@ -251,9 +251,12 @@ def _held_lives(problem: Problem, schedule: Schedule, shifts: random.Random | No
     for size, first, end, hidden in problem.small:
         if hidden and size >= smallest:
             read = _made_for(problem, schedule, first, end, at[first])
-            again = [c.start for c in _made_again(problem, schedule, first)]
-            lives += [_Life(size, e, at[end] if e == read else e, _WORKSPACE) for e in (at[first], *again)]
-    lives += [_Life(int(w), at[a], at[a], _WORKSPACE) for a, w in enumerate(problem.workspace_bytes) if w >= smallest]
+            made = [at[first], *(c.start for c in _made_again(problem, schedule, first))]
+            lives += [_Life(size, e, at[end] if e == read else e, _WORKSPACE) for e in made]
+    workspaces = [(int(size), at[anchor]) for anchor, size in enumerate(problem.workspace_bytes)]
+    again = (copy for copy in schedule.copies if copy.mode is Mode.RECOMPUTE)
+    workspaces += [(problem.buffers[copy.buffer].workspace_bytes, copy.start) for copy in again]
+    lives += [_Life(size, event, event, _WORKSPACE) for size, event in workspaces if size >= smallest]
     number = {id(c): len(lives) + i for i, c in enumerate(schedule.copies)}
     heirs = {id(c.heir) for c in schedule.copies if c.heir is not None}
     for copy in schedule.copies:

@@ -31,7 +31,8 @@ class Buffer:
 
     parents: the buffers that its op reads, as indices. overwrites: those of them into which its op may write where nobody
     reads them afterwards; it takes the first that it can.
-    seconds: to compute it again. mapped: once swapped out, it is read where it lies and takes no memory of the device.
+    seconds: to compute it again, which takes workspace_bytes besides. mapped: once swapped out, it is read where it lies and takes
+    no memory of the device.
     """
 
     root: str
@@ -45,6 +46,7 @@ class Buffer:
     seconds: float
     overwrites: tuple[int, ...]
     mapped: bool = False
+    workspace_bytes: int = 0
 
 
 class Event(NamedTuple):
@@ -200,6 +202,7 @@ class _Reduction:
             seconds=op_seconds(self.graph, op, self.machine),
             overwrites=self._overwrites(op, store),
             mapped=self.machine.mapped and store.root not in self.lasts,
+            workspace_bytes=op.workspace_bytes,
         )
 
     def _maker(self, store: Storage) -> Op:

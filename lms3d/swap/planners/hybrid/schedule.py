@@ -93,7 +93,8 @@ def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Sch
     _forward(problem, copies, at, release)
     live = ledger.live_bytes(copies, len(seconds)) + problem.base_bytes
     live[anchor_at] += problem.small_bytes + problem.workspace_bytes
-    live[recomputed_at] += problem.small_bytes[before]
+    workspaces = np.fromiter((problem.buffers[e.buffer].workspace_bytes for e in recomputed), np.int64, len(recomputed))
+    live[recomputed_at] += problem.small_bytes[before] + workspaces
     ended = {c.buffer: c.end for c in copies if c.number == 0 and c.buffer in release}
     release = {b: ended[b] + 1 for b in release if ended[b] + 1 < len(seconds)}
     total = _timeline(problem, copies, release, begins, machine)

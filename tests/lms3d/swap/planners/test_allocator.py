@@ -229,6 +229,22 @@ def test_a_workspace_that_is_a_crumb_takes_no_piece():
         assert replay(problem, build(problem, {}, SECONDS), limit, "split").fits == fits
 
 
+def test_an_op_that_is_computed_again_takes_its_workspace_again():
+    graph = step(
+        placeholder(),
+        op("a", "x", mib=1, workspace_bytes=8 * MIB),
+        *(op(f"f{i}", f"f{i - 1}" if i else "a", mib=0.5, flops=1) for i in range(6)),
+        op("g", "a", "f5", mib=1),
+    )
+    problem = reduce(graph, SECONDS)
+    (a,) = [i for i, b in enumerate(problem.buffers) if b.root == "a:0"]
+    schedule = build(problem, {a: Choice(Mode.RECOMPUTE)}, SECONDS)
+    (again,) = [i for i, e in enumerate(schedule.events) if not e.is_anchor]
+    assert schedule.live_bytes[again] == 9.5 * MIB
+    spaces = [life for life in _held_lives(problem, schedule, None, in_turn=True) if life.bytes == 8 * MIB]
+    assert [(life.start, life.end) for life in spaces] == [(0, 0), (again, again)]
+
+
 def test_a_split_pool_keeps_a_reserve_for_waste(monkeypatch):
     """A planned schedule whose pieces take up nearly the whole pool does not count as fitting."""
     problem, schedule, _ = swapped_over_a_chain()

@@ -13,6 +13,7 @@ import pytest
 from experiments.fuzzing import batches, plan_checks, reference, step_checks
 from experiments.fuzzing.steps import MACHINES
 from lms3d.swap import ledger, liveness
+from lms3d.swap.cost import Machine
 from lms3d.swap.ledger import Held
 from lms3d.swap.plan import Plan, Recompute
 from lms3d.swap.request import Settings
@@ -111,6 +112,50 @@ def test_where_the_pieces_do_not_fit_a_plan_for_fewer_bytes_may():
     )
     found = step_checks.answers(request, [16_953_001, 17_200_000, 17_361_649, 18_000_000])
     assert all(not a.plan.empty and a.report.predicted_step_seconds < 0.005 for a in found)
+
+
+def test_the_workspace_of_an_op_that_runs_again_is_in_the_peak():
+    """It was left out: a plan that ran f3 again was predicted 1 MiB too low, so that of TFLMS was taken, six times as slow."""
+    machine = Machine(
+        flops_per_second=1e10,
+        bytes_per_second=8e9,
+        swap_out_bytes_per_second=1e7,
+        swap_in_bytes_per_second=2e7,
+        op_seconds=5e-6,
+    )
+    dear = {"flops": 10**8}
+    graph = step(
+        placeholder(),
+        op("f0", "x", **dear),
+        op("f1", "f0", type="LeakyRelu"),
+        op("f2", "f1", type="LeakyRelu"),
+        op("f3", "f2", type="LeakyRelu", workspace_bytes=MIB),
+        op("f4", "f3", mib=0.5, **dear),
+        op("f5", "f4", mib=0.25, **dear),
+        op("f6", "f5", type="FusedBatchNormV3", mib=0.25),
+        op("f7", "f6", "f3", type="AddV2", mib=0.25),
+        op("f8", "f7", mib=1 / 16, **dear),
+        op("loss", "f8", type="Sum", mib=4 / MIB),
+        op("g", "loss", "f8", type="Mul", mib=1 / 16),
+        op("g8", "g", "f7", type="Conv3DGrad", mib=0.25, **dear),
+        op("w8", "g", "f7", mib=1 / 256, **dear),
+        op("g7", "g8", type="AddV2Grad", mib=0.25),
+        op("g7f3", "g8", type="AddV2Grad"),
+        op("g6", "g7", "f5", type="FusedBatchNormV3Grad", mib=0.25),
+        op("g5", "g6", "f4", type="Conv3DGrad", mib=0.5, **dear),
+        op("w5", "g6", "f4", mib=1 / 256, **dear),
+        op("g4", "g5", "f3", type="Conv3DGrad", **dear),
+        op("w4", "g5", "f3", mib=1 / 256, **dear),
+        op("sum", "g7f3", "g4", type="AddN"),
+        op("g3", "sum", "f3", type="LeakyReluGrad"),
+        op("g2", "g3", "f2", type="LeakyReluGrad"),
+        op("g1", "g2", "f1", type="LeakyReluGrad"),
+        op("g0", "g1", "x", type="Conv3DGrad", **dear),
+        op("w0", "g1", "x", mib=1 / 256, **dear),
+        returned=["loss"],
+    )
+    found = step_checks.check_limits(graph, machine, "none", [i / 8 for i in range(9)], None)
+    assert all(answer.plan.planner != "tflms" for answer in found)
 
 
 # -- the checks themselves
