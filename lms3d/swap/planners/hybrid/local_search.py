@@ -121,8 +121,14 @@ def solve(
         fitting = any_time.nearest(min(bottoms, key=search.cost), goals, budget, good)
         for share in tuning.FEWER_BYTES if low_enough and pool != "none" else ():
             fitting += [f for f in lowered(int(low_enough[0].schedule.peak_bytes * share)) if good(f)]
-    fitting = sorted([*fitting, *rough], key=search.cost)
+    fitting = _different(sorted([*fitting, *rough], key=search.cost))
     if not fitting:
         return checked(min(found, key=lambda f: f.schedule.peak_bytes))
     best = min((any_time.exchange(*f, budget, good) for f in fitting[: tuning.EXCHANGED_PLANS]), key=search.cost)
     return replace(checked(best), bound_seconds=bound)
+
+
+def _different(plans: list[Candidate]) -> list[Candidate]:
+    """Each once: what costs and takes the same is the same plan, found on another way."""
+    known = [search.cost(plan) for plan in plans]
+    return [plan for n, plan in enumerate(plans) if known[n] not in known[:n]]

@@ -55,28 +55,40 @@ def _rival(study: Study) -> Plan | None:
 
 
 def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> search.Solution | None:
-    """What fits in the limit; None at once where the largest op alone does not. Where little effort fails, all is spent."""
-    request, problem = study.request, study.problem
-    limit, pool, granted = request.limit_bytes, request.settings.pool, request.effort_seconds
-    if ladder.applies(problem):
-        found = ladder.solve(study.ladder, limit, pool=pool, seconds=granted, lowest=lambda: study.lowest)
-        return found if found.fits else None
-    if search.usable_bytes(problem, limit, pool) < search.working_set_bytes(problem):
+    """What fits in the limit; None at once where the largest op alone does not.
+
+    In a pool it is chance which pieces fit: where a limit finds nothing and a smaller one, the floor, has a plan, it takes that.
+    """
+    limit, pool = study.request.limit_bytes, study.request.settings.pool
+    least = 0 if ladder.applies(study.problem) else search.working_set_bytes(study.problem)
+    if search.usable_bytes(study.problem, limit, pool) < least:
         return None
+    found = _solved(study, limit, most_swapped_bytes)
+    if found is None and pool != "none" and study.lowest.limit_bytes < limit:
+        found = _solved(study, study.lowest.limit_bytes, most_swapped_bytes)
+    return found
+
+
+def _solved(study: Study, limit_bytes: int, most_swapped_bytes: int | None) -> search.Solution | None:
+    """What the search finds in a limit. Where little effort fails, all is spent."""
+    request, problem, granted = study.request, study.problem, study.request.effort_seconds
+    if ladder.applies(problem):
+        pool = request.settings.pool
+        found = ladder.solve(study.ladder, limit_bytes, pool=pool, seconds=granted, lowest=lambda: study.lowest)
+        return found if found.fits else None
     for seconds in (None,) if granted is None else (granted - study.account.seconds, None):
-        found = _searched(study, seconds, most_swapped_bytes)
+        found = _searched(study, limit_bytes, seconds, most_swapped_bytes)
         if found.fits:
             return found if seconds is None else _searched_on(study, found, most_swapped_bytes)
     return None
 
 
-def _searched(study: Study, seconds: float | None, most_swapped_bytes: int | None) -> search.Solution:
-    request = study.request
+def _searched(study: Study, limit_bytes: int, seconds: float | None, most_swapped_bytes: int | None) -> search.Solution:
     return local_search.solve(
         study.problem,
-        request.limit_bytes,
-        request.machine,
-        pool=request.settings.pool,
+        limit_bytes,
+        study.request.machine,
+        pool=study.request.settings.pool,
         seconds=seconds,
         most_swapped_bytes=most_swapped_bytes,
         lowest=lambda: study.lowest,
@@ -89,7 +101,7 @@ def _searched_on(study: Study, found: search.Solution, most_swapped_bytes: int |
     seconds = effort.at_stake(study.request.run_seconds, found.lost_share)
     if seconds <= study.account.seconds:
         return found
-    further = _searched(study, seconds, most_swapped_bytes)
+    further = _searched(study, found.limit_bytes, seconds, most_swapped_bytes)
     return min((one for one in (found, further) if one.fits), key=lambda one: one.schedule.cost_seconds)
 
 
