@@ -48,8 +48,9 @@ the planner, before the first step; of x no LMS against its own prediction witho
 the peak, of the smallest limit that trained without LMS. Peak: most bytes that TensorFlow's allocator had handed out. Achieved:
 bytes / seconds in which a transfer was asked for and had not ended. Copies' processor time: what the copies of a step took of this
 processor, and of the processor time of the whole step; a device would copy by itself, so that the ratio behind a real link is
-lower by up to as much. Model only: the link needs more than {study.REACHED:.0%} of what one thread copies here; the prediction is
-for copies that cost the processor nothing.
+lower by up to as much. Calibrated: predicted / measured x no LMS - 1, once two runs have told how much slower than predicted
+computing under a plan and transfers are; nothing for these two. Model only: the link needs more than {study.REACHED:.0%} of
+what one thread copies here; the prediction is for copies that cost the processor nothing.
 Swapped bytes lie in the memory of the process. LMS and TFLMS keep their first plan unless it runs out of memory: a recovery.
 Recomputation moves no bytes: its rows are the same for every link."""
 

@@ -5,6 +5,7 @@ channel    moves bytes at a link's rate, in a thread of its own  tier       the 
 copying    what copies cost here
 counters   what a link counts
 machines   real machines, and what their links are here          study      which parts, in which order
+calibration   two runs -> how the others should be
 report     results -> tables, CSV, aims                          figure     results -> PNG
 side_by_side   several trainings at once                         epochs     their table
 """

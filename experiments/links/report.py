@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from experiments.links import machines
+from experiments.links import calibration, machines
+from experiments.links.calibration import Calibration, Curve
 from experiments.links.counters import COPY_SECONDS, STEP_SECONDS
 from experiments.links.link import Link
 from experiments.links.study import METHODS
@@ -21,13 +23,13 @@ SHARE_WIDTH = 0.012
 """Limits are whole MiB, and smallest limits are known to 2.5 %: shares this near are the same."""
 RATIOS = {"nvlink2": 1.10, "pcie3": 1.25}
 """Aims at half of the memory."""
-SLOWER_TFLMS, SECONDS_ERROR, PEAK_ERROR = 1.5, 0.10, 0.03
+SLOWER_TFLMS, SECONDS_ERROR, PEAK_ERROR, CALIBRATED_ERROR = 1.5, 0.10, 0.03, 0.10
 MODEL_ONLY = "model only"
 COLUMNS = (
     "model", "resolution", "link", "rate", "method", "limit_mib", "limit_share", "outcome", "ratio", "predicted_ratio",
     "step_seconds", "predicted_step_seconds", "seconds_error", "peak_bytes", "predicted_peak_bytes", "peak_error",
     "swapped_out_bytes", "swapped_in_bytes", "recomputed_ops", "out_bytes_per_second", "back_bytes_per_second",
-    "copy_processor_seconds", "copy_share", "recoveries", "detail",
+    "copy_processor_seconds", "copy_share", "recoveries", "calibrated_error", "detail",
 )  # fmt: skip
 
 
@@ -57,6 +59,13 @@ class Row:
             self.result.traffic.get(name, 0.0) for name in (f"swapped_{way}_bytes", f"swap_{way}_seconds")
         )
         return moved / seconds if seconds else None
+
+    @property
+    def curve(self) -> Curve | None:
+        """For `calibration`; None where nothing was measured."""
+        limit = f"{self.result.part.limit_mib:,} MiB" if self.result.part.limit_mib else "no limit"
+        name = f"{self.result.part.method}, {limit}, {self.link}"
+        return calibration.curve(name, self.result.report, self.result.ratio) if self.result.trained else None
 
     @property
     def copy_share(self) -> float | None:
@@ -95,6 +104,22 @@ class Found:
         ]  # fmt: skip
         return near[0] if near else None
 
+    @cached_property
+    def calibrated(self) -> Calibration | None:
+        """Of LMS's run with the most memory and that with the least, over the first link that was emulated. None where there are
+        no two."""
+        for name in self.links:
+            ours = [row for row in self.rows(name) if row.result.part.method == parts.LMS and row.result.part.limit_mib]
+            curves = [row.curve for row in ours if row.curve is not None]
+            if self.rates[name]["reached"] and len(curves) > 1:
+                return calibration.calibrate([curves[0], curves[-1]])
+        return None
+
+    def calibrated_error(self, row: Row) -> float | None:
+        """Predicted / measured - 1 once calibrated; None for the two runs that it was calibrated on."""
+        known, curve = self.calibrated, row.curve
+        return None if known is None or curve is None or curve.name in known.on else known.error(curve)
+
     @property
     def links(self) -> list[str]:
         """Those that something was measured or predicted over."""
@@ -113,7 +138,7 @@ def text(found: Found) -> str:
     sections = [f"## {found.model} at {found.resolution}³", _floors(found)]
     for name in found.links:
         link = Link.parse(found.rates[name]["word"])
-        sections += [f"### {machines.title(name)}: {link} here", _table(found.rows(name))]
+        sections += [f"### {machines.title(name)}: {link} here", _table(found, found.rows(name))]
     return "\n\n".join(sections)
 
 
@@ -135,15 +160,15 @@ def _floors(found: Found) -> str:
     return f"Smallest limits that trained: {told}.{step}"
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(found: Found, rows: Sequence[Row]) -> str:
     head = (
         "hard limit", "share", "method", "result", "x no LMS", "predicted", "step", "predicted", "peak", "predicted", "swapped out",
-        "achieved out, in", "copies' processor time",
+        "achieved out, in", "copies' processor time", "calibrated",
     )  # fmt: skip
-    return markdown(head, [_cells(row) for row in rows])
+    return markdown(head, [_cells(found, row) for row in rows])
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(found: Found, row: Row) -> list[str]:
     result, report = row.result, row.result.report
     seconds, peak = report.get("predicted_step_seconds"), report.get("predicted_peak_bytes")
     rates = [row.rate(way) for way in ("out", "in")]
@@ -163,6 +188,7 @@ def _cells(row: Row) -> list[str]:
         format_size(report["swapped_out_bytes"]) if swaps else "",
         ", ".join(f"{rate / 1e9:.2f} GB/s" for rate in rates if rate),
         "" if not copies else f"{format_seconds(copies)} ({_form(row.copy_share, '.0%')})",
+        _form(found.calibrated_error(row), "+.0%"),
     ]
 
 
@@ -181,7 +207,7 @@ def _record(found: Found, row: Row) -> dict[str, object]:
         "peak_bytes": max(result.peaks_bytes, default=None), "peak_error": result.peak_error,
         "out_bytes_per_second": row.rate("out"), "back_bytes_per_second": row.rate("in"),
         "copy_processor_seconds": result.traffic.get(COPY_SECONDS), "copy_share": row.copy_share, "recoveries": result.recoveries,
-        "detail": result.detail,
+        "calibrated_error": found.calibrated_error(row), "detail": result.detail,
     }  # fmt: skip
 
 
@@ -209,7 +235,18 @@ def aims(found: Found) -> list[Promise]:
             _errors(f"{start} predicted step seconds", SECONDS_ERROR, [r.result.seconds_error for r in trained])
         )
         made.append(_errors(f"{start} predicted peak", PEAK_ERROR, [r.result.peak_error for r in trained]))
-    return made
+    return [*made, *_calibrated(found)]
+
+
+def _calibrated(found: Found) -> list[Promise]:
+    """What moves no bytes belongs to every link, and counts once."""
+    known = found.calibrated
+    if known is None:
+        return []
+    rows = {row.result.part.name: row for name in found.links for row in found.rows(name)}
+    factors = f"computing takes x {known.compute:.2f}, transfers x {known.link * known.compute:.2f}"
+    start = f"{found.resolution}³: calibrated on two runs ({'; '.join(known.on)}: {factors}), seconds of the others"
+    return [_errors(start, CALIBRATED_ERROR, [found.calibrated_error(row) for row in rows.values()])]
 
 
 def _ratio(aim: str, found: Found, link: str) -> Promise:

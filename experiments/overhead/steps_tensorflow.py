@@ -19,6 +19,7 @@ with collector.kept_from_imports():
 import numpy as np
 
 from data import stream
+from experiments.links import calibration
 from experiments.links.counters import STEP_SECONDS
 from experiments.links.link import Link
 from experiments.overhead import data, parts, variants
@@ -202,16 +203,33 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
         )  # fmt: skip
     report = None if lms is None else lms.report
     values = {} if report is None else report.to_dict()
+    reported = {name: values[name] for name in REPORTED if values.get(name) is not None}
+    if tier is not None and lms is not None:
+        reported |= _over_other_links(model, part, lms, tier)
     talk.say(
         finished=True,
         recoveries=recoveries.count,
         digest=lockstep.digest,
-        report={name: values[name] for name in REPORTED if values.get(name) is not None},
+        report=reported,
         profile=profiler.found(),
     )
     folder.cleanup()
     if lms is not None:
         lms.close()
+
+
+def _over_other_links(model: keras.Model, part: Part, lms: LMS, tier: type[LinkTier]) -> dict[str, Any]:
+    """What the step would take over slower and faster links."""
+    plan, report, slabs = lms.plan, lms.report, lms.slabs
+    if plan is None or report is None:
+        return {}
+    # The cheapest way to the graph and the machine's speeds that the plan was made for: what it plans is not used.
+    asked = plan_step(
+        model, _specification(part), memory_limit=1 << 40, planner="swap_everything", slabs=slabs or "off", tier=tier.name,
+        with_floor=False,
+    )  # fmt: skip
+    seconds = calibration.seconds_by_slowness(asked.graph, plan, asked.machine, report.predicted_step_seconds)
+    return {"seconds_by_slowness": seconds}
 
 
 def _tier(part: Part) -> type[LinkTier] | None:
@@ -245,7 +263,6 @@ def _arguments(method: str) -> dict[str, Any] | None:
 
 def _predict(model: keras.Model, part: Part) -> dict[str, Any]:
     """Peak, smallest limits, seconds and floating-point operations, as LMS names them before anything is run."""
-    spec = tuple(tf.TensorSpec(array.shape, array.dtype) for array in _batch(part))
     tier, asked = _tier(part), dict(_arguments(part.method) or {})
     if tier is not None:
         asked["tier"] = tier.name
@@ -253,12 +270,21 @@ def _predict(model: keras.Model, part: Part) -> dict[str, Any]:
     limit = part.limit_mib * MIB if part.limit_mib else 1 << 40
     # A limit that is too small raises DoesNotFit, which names the floor.
     planned = plan_step(
-        model, spec, memory_limit=limit, with_floor=part.method == parts.PREDICTION, at_floor=False, **asked
+        model,
+        _specification(part),
+        memory_limit=limit,
+        with_floor=part.method == parts.PREDICTION,
+        at_floor=False,
+        **asked,
     )
     if planned.report.predicted_peak_bytes > limit:
         raise does_not_fit(limit, planned.report.smallest_limit_bytes, planned.report.unedited_limit_bytes)
     report = planned.report.to_dict() | {"step_flops": sum(op.flops for op in planned.graph.ops)}
     return {name: report[name] for name in (*REPORTED, "step_flops") if report.get(name) is not None}
+
+
+def _specification(part: Part) -> tuple[tf.TensorSpec, ...]:
+    return tuple(tf.TensorSpec(array.shape, array.dtype) for array in _batch(part))
 
 
 def _batch(part: Part) -> tuple[np.ndarray, np.ndarray]:

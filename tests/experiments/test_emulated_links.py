@@ -13,6 +13,7 @@ import pytest
 
 from experiments import concurrent, emulated_links
 from experiments.links import epochs, side_by_side, study
+from experiments.links.calibration import SLOWNESS
 from experiments.links.counters import COPY_SECONDS, STEP_SECONDS
 from experiments.links.study import METHODS
 from experiments.overhead import bench, parts, process
@@ -55,11 +56,15 @@ class Imitation:
 
     def finish(self) -> dict:
         limit = (self.part.limit_mib or 900) * MIB
-        report = {"planner": "hybrid", "predicted_peak_bytes": int(0.99 * limit), "swapped_out_bytes": int(GB)}
+        report = {"planner": "hybrid", "predicted_peak_bytes": int(0.99 * limit)}
+        report["swapped_out_bytes"] = int(GB) if self.part.link else 0
         report |= {
             "predicted_step_seconds": 1.05 * STEP * RATIOS.get(self.part.method, 1.0),
             "unedited_step_seconds": 1.05 * STEP,
         }
+        if self.part.link:  # as if a tenth of a step were transfers
+            step = report["predicted_step_seconds"]
+            report["seconds_by_slowness"] = [step * (0.9 + 0.1 * by) for by in SLOWNESS]
         if self.part.method == parts.PREDICTION:
             report = {"unedited_limit_bytes": 1040 * MIB, "unedited_peak_bytes": 900 * MIB, "floor_bytes": MAPPED * MIB}
             report["step_flops"] = int(2e12)
@@ -116,7 +121,7 @@ def test_a_row_states_what_was_predicted_reached_and_taken_by_copies(tmp_path, c
     text = (tmp_path / "out/report.md").read_text()
     line = next(line for line in text.splitlines() if "| LMS |" in line)
     assert "| trained | 1.20 | 1.20 | 2.4 s | 2.5 s |" in line
-    assert line.endswith("| 0.90 GB/s, 0.90 GB/s | 200 ms (5%) |")
+    assert line.endswith("| 0.90 GB/s, 0.90 GB/s | 200 ms (5%) |  |")
 
 
 def test_links_that_are_too_fast_are_predicted_only(tmp_path, child):
@@ -148,6 +153,21 @@ def test_aims_are_judged(tmp_path, child):
     assert "TFLMS's plan at 50% at least 1.5 times as slow as ours: 1.75 (2.10 x against 1.20 x) - met" in text
     assert "predicted step seconds within 10% of the measured: 1 of 1 plans, worst +5.0% - met" in text
     assert "predicted peak within 3% of the measured: 1 of 1 plans, worst -1.0% - met" in text
+
+
+def test_two_runs_calibrate_the_others(tmp_path, child):
+    """Measured: all as predicted, but for a twentieth. So it is the twentieth that computing under a plan takes less."""
+    assert run(tmp_path, "--emulate-link", "pcie3", "--shares", "0.6", "0.5", "0.35", "--no-floor") == 0
+    errors = {(row["method"], row["limit_mib"]): row["calibrated_error"] for row in rows(tmp_path)}
+    limits = sorted({limit for _, limit in errors if limit}, key=int)
+    ours = [errors[parts.LMS, limit] for limit in limits]
+    assert ours[0] == ours[2] == ""
+    others = [float(error) for error in [ours[1], errors[parts.TFLMS, limits[0]], errors[parts.RECOMPUTE_CHEAP, ""]]]
+    assert others == pytest.approx([0, 0, 0], abs=0.01)
+    text = (tmp_path / "out/report.md").read_text()
+    assert "calibrated on two runs (LMS, 6" in text
+    assert "computing takes x 1.00, transfers x 1.00), seconds of the others within 10% of the measured" in text
+    assert "- met" in next(line for line in text.splitlines() if "calibrated on two runs" in line)
 
 
 def test_rates_stay_and_nothing_is_run_twice(tmp_path, child, monkeypatch):
@@ -199,6 +219,11 @@ def test_the_command_with_a_real_child(tmp_path, monkeypatch):
     assert row["outcome"] == "trained", row["detail"]
     assert (row["rate"], row["limit_mib"]) == ("100MB/s", "800")
     assert float(row["step_seconds"]) > 0
+    (path,) = (tmp_path / "out/parts").glob("*LMS-800MiB*")
+    report = json.loads(path.read_text())["report"]
+    by_slowness = report["seconds_by_slowness"]
+    assert by_slowness == sorted(by_slowness)
+    assert by_slowness[SLOWNESS.index(1.0)] == pytest.approx(report["predicted_step_seconds"])
 
 
 # -- side by side
