@@ -52,6 +52,10 @@ FEWER_BYTES = (0.95, 0.85)
 """Of the peak of a plan that has few enough bytes but whose pieces do not fit the pool: what is tried then. More: planning time
 for step time; `python -m experiments.torture_engine --kind limits`."""
 
+DEAR, DEAR_SHARE = 0.25, 0.9
+"""In a pool a plan that loses this share of the step's seconds is compared with the plan for this share of the limit: planning time
+for step time; `python -m experiments.torture_engine --kind limits`."""
+
 # -- effort --------------------------------------------------------------------------------------------------------
 
 LEAST_SECONDS = 3.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lms3d.errors import DoesNotFit
 from lms3d.swap import edit, effort, tuning
 from lms3d.swap.plan import Plan
@@ -66,7 +68,19 @@ def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> search.Sol
     found = _solved(study, limit, most_swapped_bytes)
     if found is None and pool != "none" and study.lowest.limit_bytes < limit:
         found = _solved(study, study.lowest.limit_bytes, most_swapped_bytes)
+    elif found is not None and pool != "none" and found.lost_share > tuning.DEAR:
+        found = _with_fewer_bytes(study, found, most_swapped_bytes)
     return found
+
+
+def _with_fewer_bytes(study: Study, found: search.Solution, most_swapped_bytes: int | None) -> search.Solution:
+    """A dear plan, or a cheaper one for a smaller limit whose pieces fit in this one, too."""
+    limit, pool = study.request.limit_bytes, study.request.settings.pool
+    fewer = _solved(study, int(limit * tuning.DEAR_SHARE), most_swapped_bytes)
+    if fewer is None or fewer.schedule.cost_seconds >= found.schedule.cost_seconds:
+        return found
+    again = search.check(fewer.problem, fewer.choices, fewer.schedule, limit, pool, study.account)
+    return replace(again, bound_seconds=found.bound_seconds) if again.fits else found
 
 
 def _solved(study: Study, limit_bytes: int, most_swapped_bytes: int | None) -> search.Solution | None:

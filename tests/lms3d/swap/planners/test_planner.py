@@ -14,7 +14,7 @@ from lms3d.swap import edit, tuning
 from lms3d.swap.cost import Machine
 from lms3d.swap.order import branch_ends_first
 from lms3d.swap.plan import Plan
-from lms3d.swap.planners.hybrid import emit, floor, local_search, search
+from lms3d.swap.planners.hybrid import emit, floor, local_search, search, strategy
 from lms3d.swap.planners.hybrid.allocator import POOLS
 from lms3d.swap.planners.hybrid.choices import Choice, Mode
 from lms3d.swap.planners.hybrid.problem import reduce
@@ -366,3 +366,25 @@ def test_the_tensors_at_the_peak_of_an_unedited_step_are_those_of_its_own_order(
     )
     assert report.peak_at == "f5"
     assert report.peak_tensors[:2] == (("f5:0", 9 * MIB), ("f4:0", 8 * MIB))
+
+
+@pytest.mark.parametrize(("pieces", "taken"), [(True, "fewer"), (False, "dear")])
+def test_a_dear_plan_in_a_pool_is_compared_with_the_plan_for_less(monkeypatch, pieces, taken):
+    """Which pieces fit is chance: the plan for a smaller limit may be cheaper, and is taken if its pieces fit in this one, too."""
+    study = Study(Settings(limit_bytes=1 << 30, pool="single").request(GRAPH, MACHINE, with_floor=False))
+    problem = study.problem
+    everything = build(problem, next(search.Search(problem, MACHINE, 1.0).everything_moved()), MACHINE)
+    plans = {"dear": everything, "fewer": build(problem, {}, MACHINE)}
+    assert everything.cost_seconds > 1.5 * plans["fewer"].cost_seconds
+    limits = []
+
+    def solved(study, limit_bytes, most_swapped_bytes):
+        limits.append(limit_bytes)
+        schedule = plans["dear" if limit_bytes == 1 << 30 else "fewer"]
+        return search.Solution(problem, {}, schedule, limit_bytes, schedule.peak_bytes, True)
+
+    check = search.check
+    monkeypatch.setattr(strategy, "_solved", solved)
+    monkeypatch.setattr(search, "check", lambda *a: replace(check(*a), fits=pieces))
+    assert strategy._solve(study).schedule is plans[taken]
+    assert limits == [1 << 30, int((1 << 30) * tuning.DEAR_SHARE)]
