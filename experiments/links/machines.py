@@ -13,8 +13,7 @@ Where the figures come from:
 | PCIe Gen3 x16              | 11 GB/s            | the same, profile: 10.9 and 11.7 GB/s; 15.75 GB/s by the standard          |
 | NVLink 2.0, CPU to GPU     | 62 GB/s            | the same, profile: 64.4 and 60.4 GB/s                                      |
 | step, H100                 | 197 s / 228 / 3.72 | assumed: by the bandwidth of memory, H100 SXM 3,350, V100 900 GB/s         |
-| PCIe Gen5 x16              | 44 GB/s            | assumed: as much of the standard's 63 GB/s as Gen3 gave of its 15.75       |
-| NVLink-C2C                 | 450 GB/s           | NVIDIA, "Grace Hopper Superchip Architecture In-Depth": 900 GB/s both ways |
+| PCIe Gen5 x16, NVLink-C2C  | as their machines  | `lms3d/machines/h100-sxm.json` and `gh200.json`, with the sources          |
 | a copy's own time          | 10 us              | assumed: launch and set-up                                                 |
 
 Epochs hold loading and validation, too: real steps are shorter, and the links here then a little too fast. The case study's
@@ -27,6 +26,7 @@ from dataclasses import dataclass
 
 from experiments.links.link import Link
 from lms3d.errors import InputError
+from lms3d.machines import files
 
 SUBJECTS, SIDE = 228, 144
 COPY_SECONDS = 10e-6
@@ -39,21 +39,38 @@ class RealLink:
     """A link and the seconds of a training step of isensee2017 at 144^3, batch 1, on the device behind it."""
 
     title: str
-    bytes_per_second: float
+    out_bytes_per_second: float
+    back_bytes_per_second: float
     step_seconds: float
 
     def here(self, step_seconds: float, side: int) -> Link:
         """The link of this machine, where a step at side^3 voxels takes `step_seconds`. FLOPs go with voxels."""
         slower = step_seconds * (SIDE / side) ** 3 / self.step_seconds
-        rate = self.bytes_per_second / slower
-        return Link(out_bytes_per_second=rate, back_bytes_per_second=rate, latency_seconds=COPY_SECONDS * slower)
+        return Link(
+            out_bytes_per_second=self.out_bytes_per_second / slower,
+            back_bytes_per_second=self.back_bytes_per_second / slower,
+            latency_seconds=COPY_SECONDS * slower,
+        )
+
+
+def _of_model(name: str, title: str, step_seconds: float) -> RealLink:
+    """The link of a machine of `lms3d.machines`."""
+    model = files.load(name)
+    return RealLink(
+        title=title, step_seconds=step_seconds, out_bytes_per_second=model.to_host_bytes_per_second.value,
+        back_bytes_per_second=model.to_device_bytes_per_second.value,
+    )  # fmt: skip
 
 
 REAL = {
-    "pcie3": RealLink(title="V100, PCIe Gen3", bytes_per_second=11e9, step_seconds=X86_SECONDS),
-    "nvlink2": RealLink(title="V100, NVLink 2.0", bytes_per_second=62e9, step_seconds=AC922_SECONDS),
-    "pcie5": RealLink(title="H100, PCIe Gen5", bytes_per_second=44e9, step_seconds=H100_SECONDS),
-    "c2c": RealLink(title="H100, NVLink-C2C", bytes_per_second=450e9, step_seconds=H100_SECONDS),
+    "pcie3": RealLink(
+        title="V100, PCIe Gen3", out_bytes_per_second=11e9, back_bytes_per_second=11e9, step_seconds=X86_SECONDS
+    ),
+    "nvlink2": RealLink(
+        title="V100, NVLink 2.0", out_bytes_per_second=62e9, back_bytes_per_second=62e9, step_seconds=AC922_SECONDS
+    ),
+    "pcie5": _of_model("h100-sxm", "H100, PCIe Gen5", H100_SECONDS),
+    "c2c": _of_model("gh200", "H100, NVLink-C2C", H100_SECONDS),
 }
 
 
