@@ -273,6 +273,13 @@ PROBE_BUDGET_SECONDS = 30.0
 WORTH_SECONDS, REST = 1e-3, 0.01
 """Seconds per step of all ops of a kind, and share of the step, that may stay unmeasured: precision for time. Not measured."""
 
+PACED_OPS, PACED_STEP_SECONDS = 3, 0.2
+"""Kinds of ops that each process measures again, and the shortest step that is worth it: start-up time for predicted seconds."""
+
+PACE, SAME_PACE = 1.1, 1.5
+"""The machine of today counts as faster or slower by powers of PACE; up to PACE ** SAME_PACE (15 %) as the same, so that plans stay
+as they are and come from the cache. Margins, not measured."""
+
 RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 64 << 20, "GPU": 1 << 30}, 4
 """A run takes at most this many roofline seconds and bytes, and one in this many free bytes, since kernels take workspace;
 else it is cut. Margins, not measured."""

@@ -11,6 +11,9 @@ PROBE-3  Outputs are allocated and freed in each run, as in a step. The fastest 
 PROBE-4  An op that fails alone, or that other work held up, keeps its roofline.
 PROBE-5  On a CPU the processor time of an op tells how much of the machine it keeps busy; unordered ops can use the rest
          (`cost.step_seconds`). A GPU runs one op after the other.
+PROBE-6  The machine of today is not that of the day on which ops were measured. Once per process, and where the step takes long
+         enough to be worth it, the most important kinds are measured again. Where they take another time, all known ops count
+         as so much longer or shorter (`_pace`), in rough steps: small differences shall not make other plans.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import contextlib
 import logging
 import math
 import os
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -54,6 +58,9 @@ class Cost:
 Known = dict[str, Cost | None]
 """Signature -> cost; None for an op that cannot be measured, which is not tried again."""
 
+_paces: dict[tuple[Path, str], float] = {}
+"""What `_pace` found in this process, by the file of the known costs and `_key`."""
+
 
 def with_ops(
     graph: StepGraph,
@@ -80,8 +87,13 @@ def with_ops(
                 found = _measure(graph, wanted, function.graph, machine, device, most_bytes, budget_seconds)
                 known = {**known, **found}
                 _save(store, key, found)
+                _paces.setdefault((store, key), 1.0)  # this was today
     costs = {signature: cost for signature, cost in known.items() if cost is not None}
-    table = {signature: OpCost(cost.seconds, cost.share) for signature, cost in costs.items()}
+    if (store, key) not in _paces and most_bytes > 0:
+        with speeds.one_at_a_time(store):
+            _paces[store, key] = _pace(graph, costs, function.graph, machine, device, most_bytes)
+    pace = _paces.get((store, key), 1.0)
+    table = {signature: OpCost(cost.seconds * pace, cost.share) for signature, cost in costs.items()}
     ops = tuple(
         replace(op, workspace_bytes=costs[op.signature].workspace_bytes) if op.signature in costs else op
         for op in graph.ops
@@ -106,6 +118,30 @@ def _kinds(graph: StepGraph, machine: Machine) -> list[Op]:
         chosen.append(first[signature])
         left -= total
     return chosen
+
+
+def _pace(
+    graph: StepGraph, costs: dict[str, Cost], traced: tf.Graph, machine: Machine, device: str, most_bytes: int
+) -> float:
+    """PROBE-6: how many times as long as once an op takes today, a power of `tuning.PACE`; 1 where that makes no difference."""
+    measured = replace(machine, op_table={name: OpCost(cost.seconds, cost.share) for name, cost in costs.items()})
+    if step_seconds(graph, measured) < tuning.PACED_STEP_SECONDS:
+        return 1.0
+    known = [op for op in _kinds(graph, measured) if op.signature in costs and costs[op.signature].seconds > 0]
+    found = _measure(
+        graph, known[: tuning.PACED_OPS], traced, measured, device, most_bytes, tuning.PROBE_BUDGET_SECONDS
+    )
+    ratios = [
+        cost.seconds / costs[name].seconds for name, cost in found.items() if cost is not None and cost.seconds > 0
+    ]
+    if not ratios:
+        return 1.0
+    steps = math.log(statistics.median(ratios)) / math.log(tuning.PACE)
+    if abs(steps) <= tuning.SAME_PACE:
+        return 1.0
+    pace = float(tuning.PACE ** round(steps))
+    log.info("lms: ops take %.2f times as long as when they were measured", pace)
+    return pace
 
 
 def _measure(

@@ -54,6 +54,7 @@ def probed(monkeypatch):
         return op_costs.Cost(0.25, 0.5, 1000)
 
     monkeypatch.setattr(op_costs, "probe", fake)
+    monkeypatch.setattr(op_costs, "_paces", {})
     return seen
 
 
@@ -186,6 +187,32 @@ def test_a_cache_that_cannot_be_written_does_no_harm(step, probed, monkeypatch, 
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "file" / "folder"))
     assert op_costs.with_ops(capture(step), SLOW, step)[1].op_table
+
+
+@pytest.mark.parametrize(("today", "pace"), [(0.25, 1.0), (0.28, 1.0), (0.5, 1.1**7), (0.125, 1.1**-7)])
+def test_the_machine_of_today(step, probed, monkeypatch, today, pace):
+    """Another process measures a few ops again; 12 % are no difference."""
+    op_costs.with_ops(capture(step), SLOW, step)
+    count = len(probed)
+    op_costs._paces.clear()
+    monkeypatch.setattr(
+        op_costs, "probe", lambda op, *a, **k: probed.append(op.type) or op_costs.Cost(today, 1.0, 1000)
+    )
+    _, machine = op_costs.with_ops(capture(step), SLOW, step)
+    assert len(probed) == count + tuning.PACED_OPS
+    assert all(cost.seconds == pytest.approx(0.25 * pace) for cost in machine.op_table.values())
+    _, again = op_costs.with_ops(capture(step), SLOW, step)  # once per process
+    assert len(probed) == count + tuning.PACED_OPS
+    assert dict(again.op_table) == dict(machine.op_table)
+
+
+def test_a_short_step_is_not_worth_it(step, probed, monkeypatch):
+    op_costs.with_ops(capture(step), SLOW, step)
+    count = len(probed)
+    op_costs._paces.clear()
+    monkeypatch.setattr(tuning, "PACED_STEP_SECONDS", 1e9)
+    op_costs.with_ops(capture(step), SLOW, step)
+    assert len(probed) == count
 
 
 def test_no_time_no_probes(step, probed):
