@@ -8,7 +8,7 @@ from pathlib import Path
 from experiments.links import machines
 from experiments.links.report import Found, Row
 from experiments.links.study import METHODS
-from experiments.overhead.figure import MOST, STYLE
+from experiments.overhead.figure import MOST, STYLE, say_slower
 from lms3d.scoring.figures.style import plain, plt, save
 
 
@@ -30,7 +30,7 @@ def draw(found: Sequence[Found], path: Path) -> Path | None:
     handles = {
         label: handle for axis in grid.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=most, frameon=False)
     return save(figure, path)
 
 
@@ -39,23 +39,25 @@ def _panel(axis: plt.Axes, found: Found, link: str) -> None:
     for method in METHODS:
         mine = [row for row in rows if row.result.part.method == method and row.share]
         colour, marker = STYLE[method]
-        measured = [(row.share, row.result.ratio) for row in mine if row.result.ratio]
-        predicted = [(row.share, _predicted(row)) for row in mine if _predicted(row)]
-        for points, style, label in (
-            (measured, {"linestyle": "-"}, method),
-            (predicted, {"linestyle": ":", "markerfacecolor": "none"}, f"{method}, predicted"),
+        for found_of, style, label in (
+            (_measured, {"linestyle": "-"}, method),
+            (_predicted, {"linestyle": ":", "markerfacecolor": "none"}, f"{method}, predicted"),
         ):
+            points = [(100 * (row.share or 0), ratio) for row in mine if (ratio := found_of(row))]
             if points:
-                axis.plot(
-                    [100 * (share or 0) for share, _ in points], [min(ratio or 0, MOST) for _, ratio in points],
-                    color=colour, marker=marker, label=label, **style,
-                )  # fmt: skip
+                shown = [min(ratio, MOST) for _, ratio in points]
+                axis.plot([x for x, _ in points], shown, color=colour, marker=marker, label=label, **style)
+        say_slower(axis, [(100 * (row.share or 0), _measured(row) or _predicted(row) or 0) for row in mine], colour)
     axis.set(
         title=f"{machines.title(link)}\n{found.rates[link]['word']} here, {found.resolution}$^3$",
         xlabel="hard limit (% of the smallest without LMS)", ylabel="step time / without LMS",
     )  # fmt: skip
     axis.set_xlim(left=0)
     plain(axis)
+
+
+def _measured(row: Row) -> float | None:
+    return row.result.ratio
 
 
 def _predicted(row: Row) -> float | None:

@@ -83,13 +83,12 @@ def _points(axis: plt.Axes, points: list[tuple[float, float]], method: str, colo
     memory, ratios = zip(*sorted(points), strict=True)
     shown = [min(ratio, MOST) for ratio in ratios]
     axis.plot(memory, shown, color=colour, marker=marker, linestyle=line, label=method)
-    for x, y, ratio in zip(memory, shown, ratios, strict=True):
+    say_slower(axis, points, colour)
+
+
+def say_slower(axis: plt.Axes, points: Iterable[tuple[float, float]], colour: str) -> None:
+    """The ratios above MOST, beside where they are drawn."""
+    for x, ratio in points:
         if ratio > MOST:
-            axis.annotate(
-                f"{ratio:.1f} x \N{UPWARDS ARROW}",
-                (x, y),
-                (7, 0),
-                textcoords="offset points",
-                va="center",
-                color=colour,
-            )
+            text = f"{ratio:.1f} x \N{UPWARDS ARROW}"
+            axis.annotate(text, (x, MOST), (7, 0), textcoords="offset points", va="center", color=colour)
