@@ -56,7 +56,10 @@ class Calibration:
 
 
 def calibrate(curves: Sequence[Curve]) -> Calibration:
-    """What two runs say, in the sense of least squares of the logarithms; the slowness nearest to 1 where several fit as well."""
+    """What two runs say, in the sense of least squares of the logarithms; the slowness nearest to 1 where several fit as well.
+
+    A link that is beyond `SLOWNESS` counts as its end: the runs are then not met, and nor will the others be.
+    """
     tried = np.exp(np.linspace(math.log(SLOWNESS[0]), math.log(SLOWNESS[-1]), _TRIED)).tolist()
     found = []
     for slowness in sorted(tried, key=lambda one: abs(math.log(one))):

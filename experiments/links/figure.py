@@ -50,7 +50,7 @@ def _panel(axis: plt.Axes, found: Found, link: str) -> None:
         say_slower(axis, [(100 * (row.share or 0), _measured(row) or _predicted(row) or 0) for row in mine], colour)
     axis.set(
         title=f"{machines.title(link)}\n{found.rates[link]['word']} here, {found.resolution}$^3$",
-        xlabel="hard limit (% of the smallest without LMS)", ylabel="step time / without LMS",
+        xlabel="hard limit, or peak without one\n(% of the smallest without LMS)", ylabel="step time / without LMS",
     )  # fmt: skip
     axis.set_xlim(left=0)
     plain(axis)

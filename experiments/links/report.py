@@ -64,7 +64,7 @@ class Row:
     def curve(self) -> Curve | None:
         """For `calibration`; None where nothing was measured."""
         limit = f"{self.result.part.limit_mib:,} MiB" if self.result.part.limit_mib else "no limit"
-        name = f"{self.result.part.method}, {limit}, {self.link}"
+        name = f"{self.result.part.method}, {limit}, {self.word}"
         return calibration.curve(name, self.result.report, self.result.ratio) if self.result.trained else None
 
     @property

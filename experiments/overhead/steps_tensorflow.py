@@ -223,12 +223,15 @@ def _over_other_links(model: keras.Model, part: Part, lms: LMS, tier: type[LinkT
     plan, report, slabs = lms.plan, lms.report, lms.slabs
     if plan is None or report is None:
         return {}
-    # The cheapest way to the graph and the machine's speeds that the plan was made for: what it plans is not used.
-    asked = plan_step(
-        model, _specification(part), memory_limit=1 << 40, planner="swap_everything", slabs=slabs or "off", tier=tier.name,
-        with_floor=False,
-    )  # fmt: skip
-    seconds = calibration.seconds_by_slowness(asked.graph, plan, asked.machine, report.predicted_step_seconds)
+    try:
+        # The cheapest way to the graph and the machine's speeds that the plan was made for: what it plans is not used.
+        asked = plan_step(
+            model, _specification(part), memory_limit=1 << 40, planner="swap_everything", slabs=slabs or "off", tier=tier.name,
+            with_floor=False,
+        )  # fmt: skip
+        seconds = calibration.seconds_by_slowness(asked.graph, plan, asked.machine, report.predicted_step_seconds)
+    except Exception as error:  # whatever it is, the steps have been measured
+        return {"no_seconds_by_slowness": f"{type(error).__name__}: {error}"[:300]}
     return {"seconds_by_slowness": seconds}
 
 

@@ -53,8 +53,11 @@ FEWER_BYTES = (0.95, 0.85)
 for step time; `python -m experiments.torture_engine --kind limits`."""
 
 DEAR, DEAR_SHARE = 0.25, 0.9
-"""In a pool a plan that loses this share of the step's seconds is compared with the plan for this share of the limit: planning time
-for step time; `python -m experiments.torture_engine --kind limits`."""
+"""In a pool a plan that loses this share of the step's seconds is compared with the plan for this share of the limit, where effort
+is left: planning time for step time; `python -m experiments.torture_engine --kind limits`."""
+
+SMALLER_LIMITS = 4
+"""Limits from the floor upwards that are tried where one finds no plan. Planning time for steps out of memory. Not measured."""
 
 # -- effort --------------------------------------------------------------------------------------------------------
 
@@ -273,12 +276,14 @@ PROBE_BUDGET_SECONDS = 30.0
 WORTH_SECONDS, REST = 1e-3, 0.01
 """Seconds per step of all ops of a kind, and share of the step, that may stay unmeasured: precision for time. Not measured."""
 
-PACED_OPS, PACED_STEP_SECONDS = 3, 0.2
-"""Kinds of ops that each process measures again, and the shortest step that is worth it: start-up time for predicted seconds."""
+PACED_OPS, PACED_STEP_SECONDS, PACED_SECONDS = 3, 0.2, 2.0
+"""Kinds of ops that are timed again, the shortest step that is worth it, and the most seconds for it: start-up time for predicted
+seconds."""
 
-PACE, SAME_PACE = 1.1, 1.5
-"""The machine of today counts as faster or slower by powers of PACE; up to PACE ** SAME_PACE (15 %) as the same, so that plans stay
-as they are and come from the cache. Margins, not measured."""
+PACE, SAME_PACE, PACE_LASTS_SECONDS = 1.1, 1.5, 600.0
+"""The machine of today counts as faster or slower by powers of PACE. Up to PACE ** SAME_PACE (15 %) beside the pace that was found
+last it counts as the same, so that plans stay as they are and come from the cache. For so many seconds nobody looks again: ranks
+that start together get one pace. Margins, not measured."""
 
 RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 64 << 20, "GPU": 1 << 30}, 4
 """A run takes at most this many roofline seconds and bytes, and one in this many free bytes, since kernels take workspace;

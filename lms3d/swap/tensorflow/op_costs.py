@@ -11,9 +11,10 @@ PROBE-3  Outputs are allocated and freed in each run, as in a step. The fastest 
 PROBE-4  An op that fails alone, or that other work held up, keeps its roofline.
 PROBE-5  On a CPU the processor time of an op tells how much of the machine it keeps busy; unordered ops can use the rest
          (`cost.step_seconds`). A GPU runs one op after the other.
-PROBE-6  The machine of today is not that of the day on which ops were measured. Once per process, and where the step takes long
-         enough to be worth it, the most important kinds are measured again. Where they take another time, all known ops count
-         as so much longer or shorter (`_pace`), in rough steps: small differences shall not make other plans.
+PROBE-6  The machine of today is not that of the day on which ops were measured. Where the step takes long enough to be worth it,
+         the most important kinds are measured again, once per process and by one process for all that start soon after it (ranks).
+         Where they take another time, all known ops count as so much longer or shorter (`_pace`), in rough steps: small
+         differences shall not make other plans.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import contextlib
 import logging
 import math
 import os
+import platform
 import statistics
 import time
 from collections import defaultdict
@@ -59,7 +61,7 @@ Known = dict[str, Cost | None]
 """Signature -> cost; None for an op that cannot be measured, which is not tried again."""
 
 _paces: dict[tuple[Path, str], float] = {}
-"""What `_pace` found in this process, by the file of the known costs and `_key`."""
+"""What `_pace` said in this process, by the file of the known costs and `_key`."""
 
 
 def with_ops(
@@ -78,22 +80,26 @@ def with_ops(
     store = cache_directory() / "ops.json"
     key = _key(device)
     known = _load(store).get(key, {})
-    wanted = [op for op in _kinds(graph, machine) if op.signature not in known]
     most_bytes = min(tuning.MOST_BYTES[device.partition(":")[0]], free_bytes // tuning.FREE_SHARE)
+    pace = _paces.get((store, key))
+    if pace is None and most_bytes > 0 and _takes_long(graph, machine, known):
+        with speeds.one_at_a_time(store):
+            pace = _paces[store, key] = _pace(graph, known, function.graph, machine, device, most_bytes)
+    pace = pace or 1.0
+    wanted = [op for op in _kinds(graph, machine) if op.signature not in known]
     if wanted and most_bytes > 0:
         with speeds.one_at_a_time(store):
             known = _load(store).get(key, {})  # another rank may have measured meanwhile
             if wanted := [op for op in wanted if op.signature not in known]:
                 found = _measure(graph, wanted, function.graph, machine, device, most_bytes, budget_seconds)
+                # As they would have been on the day of the others.
+                found = {name: cost and replace(cost, seconds=cost.seconds / pace) for name, cost in found.items()}
+                if not known:
+                    _keep_pace(key, 1.0)
                 known = {**known, **found}
                 _save(store, key, found)
-                _paces.setdefault((store, key), 1.0)  # this was today
     costs = {signature: cost for signature, cost in known.items() if cost is not None}
-    if (store, key) not in _paces and most_bytes > 0:
-        with speeds.one_at_a_time(store):
-            _paces[store, key] = _pace(graph, costs, function.graph, machine, device, most_bytes)
-    pace = _paces.get((store, key), 1.0)
-    table = {signature: OpCost(cost.seconds * pace, cost.share) for signature, cost in costs.items()}
+    table = _table(known, pace)
     ops = tuple(
         replace(op, workspace_bytes=costs[op.signature].workspace_bytes) if op.signature in costs else op
         for op in graph.ops
@@ -120,28 +126,60 @@ def _kinds(graph: StepGraph, machine: Machine) -> list[Op]:
     return chosen
 
 
-def _pace(
-    graph: StepGraph, costs: dict[str, Cost], traced: tf.Graph, machine: Machine, device: str, most_bytes: int
-) -> float:
-    """PROBE-6: how many times as long as once an op takes today, a power of `tuning.PACE`; 1 where that makes no difference."""
-    measured = replace(machine, op_table={name: OpCost(cost.seconds, cost.share) for name, cost in costs.items()})
-    if step_seconds(graph, measured) < tuning.PACED_STEP_SECONDS:
-        return 1.0
-    known = [op for op in _kinds(graph, measured) if op.signature in costs and costs[op.signature].seconds > 0]
-    found = _measure(
-        graph, known[: tuning.PACED_OPS], traced, measured, device, most_bytes, tuning.PROBE_BUDGET_SECONDS
-    )
-    ratios = [
-        cost.seconds / costs[name].seconds for name, cost in found.items() if cost is not None and cost.seconds > 0
-    ]
+def _table(known: Known, pace: float = 1.0) -> dict[str, OpCost]:
+    return {name: OpCost(cost.seconds * pace, cost.share) for name, cost in known.items() if cost is not None}
+
+
+def _takes_long(graph: StepGraph, machine: Machine, known: Known) -> bool:
+    """Whether a step is worth a look at the machine of today; not where next to nothing is known of it."""
+    measured = replace(machine, op_table=_table(known))
+    some = [op for op in _kinds(graph, measured) if op.signature in measured.op_table]
+    return bool(some) and step_seconds(graph, measured) >= tuning.PACED_STEP_SECONDS
+
+
+def _pace(graph: StepGraph, known: Known, traced: tf.Graph, machine: Machine, device: str, most_bytes: int) -> float:
+    """PROBE-6: how many times as long as once an op takes today, a power of `tuning.PACE`; a known one while that is new."""
+    last, at = _last_pace(key := _key(device))
+    if abs(time.time() - at) < tuning.PACE_LASTS_SECONDS:
+        return last
+    again = _paced(graph, known, machine, most_bytes, device)
+    found = _measure(graph, again, traced, machine, device, most_bytes, tuning.PACED_SECONDS)
+    pairs = [(cost, known[name]) for name, cost in found.items()]
+    ratios = [now.seconds / then.seconds for now, then in pairs if now and then and now.seconds > 0]
     if not ratios:
-        return 1.0
+        return last
     steps = math.log(statistics.median(ratios)) / math.log(tuning.PACE)
-    if abs(steps) <= tuning.SAME_PACE:
-        return 1.0
-    pace = float(tuning.PACE ** round(steps))
-    log.info("lms: ops take %.2f times as long as when they were measured", pace)
+    same = abs(steps - math.log(last) / math.log(tuning.PACE)) <= tuning.SAME_PACE
+    pace = last if same else float(tuning.PACE ** round(steps))
+    _keep_pace(key, pace)
+    if pace != 1.0:
+        log.info("lms: ops take %.2f times as long as when they were measured", pace)
     return pace
+
+
+def _paced(graph: StepGraph, known: Known, machine: Machine, most_bytes: int, device: str) -> list[Op]:
+    """The ops to measure again: known ones, and in as many parts as if all the memory were free, as most were when measured."""
+    chosen = []
+    for op in _kinds(graph, replace(machine, op_table=_table(known))):
+        cost, seconds, moved = known.get(op.signature), op_seconds(graph, op, machine), moved_bytes(graph, op)
+        usual = _parts(seconds, moved, tuning.MOST_BYTES[device.partition(":")[0]])
+        if cost is not None and cost.seconds > 0 and _parts(seconds, moved, most_bytes) == usual:
+            chosen.append(op)
+    return chosen[: tuning.PACED_OPS]
+
+
+def _last_pace(key: str) -> tuple[float, float]:
+    """A pace of this machine and when it was found; 1 and long ago where there is none, or none that a machine can have."""
+    try:
+        pace, at = map(float, speeds.read_store(cache_directory() / "pace.json")[f"{platform.node()} {key}"])
+    except (LookupError, TypeError, ValueError):
+        return 1.0, -math.inf
+    return (pace, at) if 0.01 < pace < 100 and math.isfinite(at) else (1.0, -math.inf)
+
+
+def _keep_pace(key: str, pace: float) -> None:
+    store = cache_directory() / "pace.json"
+    speeds.write_store(store, speeds.read_store(store) | {f"{platform.node()} {key}": [pace, time.time()]})
 
 
 def _measure(

@@ -189,15 +189,28 @@ def test_a_cache_that_cannot_be_written_does_no_harm(step, probed, monkeypatch, 
     assert op_costs.with_ops(capture(step), SLOW, step)[1].op_table
 
 
+@pytest.fixture
+def another_process(probed, monkeypatch):
+    """Called with seconds: what follows is of a process that starts long after, and whose ops take so long."""
+
+    def begin(seconds):
+        def fake(op, parts=1, times=1, **_):
+            probed.append(op.type)
+            return op_costs.Cost(seconds, 0.5, 1000)
+
+        op_costs._paces.clear()
+        monkeypatch.setattr(op_costs, "probe", fake)
+        monkeypatch.setattr(tuning, "PACE_LASTS_SECONDS", 0.0)
+
+    return begin
+
+
 @pytest.mark.parametrize(("today", "pace"), [(0.25, 1.0), (0.28, 1.0), (0.5, 1.1**7), (0.125, 1.1**-7)])
-def test_the_machine_of_today(step, probed, monkeypatch, today, pace):
+def test_the_machine_of_today(step, probed, another_process, today, pace):
     """Another process measures a few ops again; 12 % are no difference."""
     op_costs.with_ops(capture(step), SLOW, step)
     count = len(probed)
-    op_costs._paces.clear()
-    monkeypatch.setattr(
-        op_costs, "probe", lambda op, *a, **k: probed.append(op.type) or op_costs.Cost(today, 1.0, 1000)
-    )
+    another_process(today)
     _, machine = op_costs.with_ops(capture(step), SLOW, step)
     assert len(probed) == count + tuning.PACED_OPS
     assert all(cost.seconds == pytest.approx(0.25 * pace) for cost in machine.op_table.values())
@@ -206,13 +219,61 @@ def test_the_machine_of_today(step, probed, monkeypatch, today, pace):
     assert dict(again.op_table) == dict(machine.op_table)
 
 
-def test_a_short_step_is_not_worth_it(step, probed, monkeypatch):
+def test_a_pace_stays_while_the_next_is_near_it(step, probed, another_process):
+    for seconds, pace in ((0.25, 1.0), (0.5, 1.1**7), (0.45, 1.1**7), (0.3, 1.1**2)):
+        another_process(seconds)
+        _, machine = op_costs.with_ops(capture(step), SLOW, step)
+        assert all(cost.seconds == pytest.approx(0.25 * pace) for cost in machine.op_table.values())
+
+
+def test_processes_that_start_together_have_one_pace(step, probed, another_process, monkeypatch):
+    op_costs.with_ops(capture(step), SLOW, step)
+    another_process(0.5)
+    _, first = op_costs.with_ops(capture(step), SLOW, step)
+    count = len(probed)
+    another_process(1.0)
+    monkeypatch.setattr(tuning, "PACE_LASTS_SECONDS", 600.0)
+    _, second = op_costs.with_ops(capture(step), SLOW, step)
+    assert len(probed) == count
+    assert dict(first.op_table) == dict(second.op_table)
+
+
+def test_new_kinds_count_as_of_the_day_of_the_others(step, probed, another_process):
+    _, first = op_costs.with_ops(capture(step), SLOW, step)
+    another_process(0.5)
+    spec = tf.TensorSpec((1, 28, 28, 28, 4))
+    both = surgery.trace(lambda x, y: (convolution_step(x), convolution_step(y)), IMAGE, spec)
+    _, today = op_costs.with_ops(capture(both), SLOW, both)
+    new = today.op_table.keys() - first.op_table.keys()
+    assert new
+    assert all(cost.seconds == pytest.approx(0.5) for name, cost in today.op_table.items() if name in new)
+    another_process(0.25)
+    _, then = op_costs.with_ops(capture(both), SLOW, both)
+    assert all(then.op_table[name].seconds == pytest.approx(0.5 / 1.1**7) for name in new)
+
+
+def test_a_short_step_is_not_worth_it_and_says_nothing_of_a_long_one(step, probed, another_process, monkeypatch):
     op_costs.with_ops(capture(step), SLOW, step)
     count = len(probed)
-    op_costs._paces.clear()
-    monkeypatch.setattr(tuning, "PACED_STEP_SECONDS", 1e9)
+    another_process(0.5)
+    with monkeypatch.context() as short:
+        short.setattr(tuning, "PACED_STEP_SECONDS", 1e9)
+        op_costs.with_ops(capture(step), SLOW, step)
+        assert len(probed) == count
     op_costs.with_ops(capture(step), SLOW, step)
-    assert len(probed) == count
+    assert len(probed) == count + tuning.PACED_OPS
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"x": 1}', "KEY:nan", "KEY:-1"])
+def test_a_pace_that_no_machine_has_is_found_anew(step, probed, another_process, text):
+    op_costs.with_ops(capture(step), SLOW, step)
+    another_process(0.5)
+    store = files.cache_directory() / "pace.json"
+    kind, _, value = text.partition(":")
+    (key,) = json.loads(store.read_text())
+    store.write_text(json.dumps({key: [float(value), 1.0]}) if kind == "KEY" else text)
+    _, machine = op_costs.with_ops(capture(step), SLOW, step)
+    assert all(cost.seconds == pytest.approx(0.25 * 1.1**7) for cost in machine.op_table.values())
 
 
 def test_no_time_no_probes(step, probed):

@@ -129,6 +129,6 @@ def solve(
 
 
 def _different(plans: list[Candidate]) -> list[Candidate]:
-    """Each once: what costs and takes the same is the same plan, found on another way."""
+    """Each once. What costs and takes the same counts as the same plan, found on another way: it nearly always is."""
     known = [search.cost(plan) for plan in plans]
     return [plan for n, plan in enumerate(plans) if known[n] not in known[:n]]

@@ -59,7 +59,9 @@ def _rival(study: Study) -> Plan | None:
 def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> search.Solution | None:
     """What fits in the limit; None at once where the largest op alone does not.
 
-    In a pool it is chance which pieces fit: where a limit finds nothing and a smaller one, the floor, has a plan, it takes that.
+    In a pool it is chance which pieces fit. Where a limit above the floor finds nothing, the plans of smaller ones are tried; where
+    the pieces of none of them are sure to fit in this one, that of the floor is taken all the same. A step that runs out of memory
+    is planned again, and to be told of a smaller limit that would do helps nobody.
     """
     limit, pool = study.request.limit_bytes, study.request.settings.pool
     least = 0 if ladder.applies(study.problem) else search.working_set_bytes(study.problem)
@@ -67,20 +69,45 @@ def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> search.Sol
         return None
     found = _solved(study, limit, most_swapped_bytes)
     if found is None and pool != "none" and study.lowest.limit_bytes < limit:
-        found = _solved(study, study.lowest.limit_bytes, most_swapped_bytes)
-    elif found is not None and pool != "none" and found.lost_share > tuning.DEAR:
-        found = _with_fewer_bytes(study, found, most_swapped_bytes)
+        return _of_a_smaller_limit(study, most_swapped_bytes)
+    if found is not None and pool != "none" and found.lost_share > tuning.DEAR:
+        return _with_fewer_bytes(study, found, most_swapped_bytes)
     return found
 
 
+def _of_a_smaller_limit(study: Study, most_swapped_bytes: int | None) -> search.Solution | None:
+    """From the floor upwards, the first plan whose pieces fit in the limit, too; else that of the floor."""
+    floor_bytes, limit = study.lowest.limit_bytes, study.request.limit_bytes
+    tried = [floor_bytes + (limit - floor_bytes) * i // tuning.SMALLER_LIMITS for i in range(tuning.SMALLER_LIMITS)]
+    plans = [one for one in (_solved(study, smaller, most_swapped_bytes) for smaller in dict.fromkeys(tried)) if one]
+    return next(
+        (again for again in (_in_the_limit(study, plan) for plan in plans) if again.fits), next(iter(plans), None)
+    )
+
+
 def _with_fewer_bytes(study: Study, found: search.Solution, most_swapped_bytes: int | None) -> search.Solution:
-    """A dear plan, or a cheaper one for a smaller limit whose pieces fit in this one, too."""
-    limit, pool = study.request.limit_bytes, study.request.settings.pool
-    fewer = _solved(study, int(limit * tuning.DEAR_SHARE), most_swapped_bytes)
-    if fewer is None or fewer.schedule.cost_seconds >= found.schedule.cost_seconds:
+    """A dear plan, or a cheaper one for a smaller limit whose pieces fit in this one, too, in what is left of the effort."""
+    request, problem = study.request, study.problem
+    smaller, pool = int(request.limit_bytes * tuning.DEAR_SHARE), request.settings.pool
+    seconds = (request.effort_seconds or tuning.HYBRID_SECONDS) - study.account.seconds
+    possible = search.usable_bytes(problem, smaller, pool) >= search.working_set_bytes(problem)
+    if ladder.applies(problem) or seconds <= 0 or not possible:
         return found
-    again = search.check(fewer.problem, fewer.choices, fewer.schedule, limit, pool, study.account)
+    fewer = local_search.solve(
+        problem, smaller, request.machine, pool=pool, seconds=seconds, most_swapped_bytes=most_swapped_bytes,
+        lowest=lambda: found, account=study.account,
+    )  # fmt: skip
+    if not fewer.fits or fewer.schedule.cost_seconds >= found.schedule.cost_seconds:
+        return found
+    again = _in_the_limit(study, fewer)
     return replace(again, bound_seconds=found.bound_seconds) if again.fits else found
+
+
+def _in_the_limit(study: Study, plan: search.Solution) -> search.Solution:
+    """A plan of another limit, looked at in that of the request."""
+    limit, pool = study.request.limit_bytes, study.request.settings.pool
+    again = search.check(plan.problem, plan.choices, plan.schedule, limit, pool, study.account)
+    return replace(again, bound_seconds=plan.bound_seconds)
 
 
 def _solved(study: Study, limit_bytes: int, most_swapped_bytes: int | None) -> search.Solution | None:

@@ -378,13 +378,53 @@ def test_a_dear_plan_in_a_pool_is_compared_with_the_plan_for_less(monkeypatch, p
     assert everything.cost_seconds > 1.5 * plans["fewer"].cost_seconds
     limits = []
 
-    def solved(study, limit_bytes, most_swapped_bytes):
+    def solution(name, limit_bytes):
         limits.append(limit_bytes)
-        schedule = plans["dear" if limit_bytes == 1 << 30 else "fewer"]
-        return search.Solution(problem, {}, schedule, limit_bytes, schedule.peak_bytes, True)
+        return search.Solution(problem, {}, plans[name], limit_bytes, plans[name].peak_bytes, True)
 
     check = search.check
-    monkeypatch.setattr(strategy, "_solved", solved)
+    monkeypatch.setattr(strategy, "_solved", lambda study, limit_bytes, _: solution("dear", limit_bytes))
+    monkeypatch.setattr(local_search, "solve", lambda problem, limit_bytes, *_, **__: solution("fewer", limit_bytes))
     monkeypatch.setattr(search, "check", lambda *a: replace(check(*a), fits=pieces))
     assert strategy._solve(study).schedule is plans[taken]
     assert limits == [1 << 30, int((1 << 30) * tuning.DEAR_SHARE)]
+    study.account.seconds = 1e9
+    assert strategy._solve(study).schedule is plans["dear"]  # no effort is left
+
+
+@pytest.mark.parametrize("fitting", [1, None])
+def test_where_a_limit_finds_nothing_the_plans_of_smaller_ones_are_tried(monkeypatch, fitting):
+    """From the floor upwards; where the pieces of none fit in this one, the plan of the floor is taken all the same."""
+    study = Study(Settings(limit_bytes=1 << 30, pool="single").request(GRAPH, MACHINE, with_floor=False))
+    schedule, asked, looked_at = build(study.problem, {}, MACHINE), [], []
+
+    def solved(study, limit_bytes, most_swapped_bytes):
+        asked.append(limit_bytes)
+        known = search.Solution(study.problem, {}, schedule, limit_bytes, schedule.peak_bytes, True)
+        return None if limit_bytes == 1 << 30 else known
+
+    def check(problem, choices, schedule, limit_bytes, pool, account=None):
+        looked_at.append(limit_bytes)
+        fits = len(looked_at) - 1 == fitting
+        return search.Solution(problem, choices, schedule, limit_bytes, schedule.peak_bytes, fits)
+
+    floor_bytes = study.lowest.limit_bytes
+    monkeypatch.setattr(strategy, "_solved", solved)
+    monkeypatch.setattr(search, "check", check)
+    found = strategy._solve(study)
+    assert asked[:2] == [1 << 30, floor_bytes]
+    assert asked == [1 << 30, *sorted(asked[1:])]
+    assert looked_at == [1 << 30] * (tuning.SMALLER_LIMITS if fitting is None else fitting + 1)
+    assert found.limit_bytes == (floor_bytes if fitting is None else 1 << 30)
+
+
+def test_comparing_takes_no_more_than_what_is_granted():
+    """Near the floor, where nine tenths of the limit have no plan."""
+    request = Settings(limit_bytes=1, pool="split").request(
+        training(20, mib=4, resident_mib=3), MACHINE, with_floor=False, effort_seconds=0.375
+    )
+    floor_bytes = Study(request).lowest.limit_bytes
+    for limit in range(floor_bytes + MIB, floor_bytes + 4 * MIB, MIB):
+        study = Study(request.under(limit_bytes=limit))
+        strategy._solve(study)
+        assert study.account.seconds < 2 * 0.375
