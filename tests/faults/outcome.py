@@ -24,8 +24,8 @@ _OTHER_EACH_TIME = (
     "ops.json",
     "predictions.json",
 )
-_PASSED_OVER = ("tensorboard", "plans", "swap", "machine.json")
-"""Who cannot write the last, which holds measured speeds, goes on without it."""
+_PASSED_OVER = ("tensorboard", "plans", "swap", "machine.json", "pace.json")
+"""Who cannot write the last two, which hold measured speeds, goes on without them."""
 _TEMPORARY = (".part-", ".partial", ".probe.", ".write-test-")
 
 _ADDRESSES = re.compile(rb'"shared_object_id": \d+')  # Keras writes where an object lay in memory
