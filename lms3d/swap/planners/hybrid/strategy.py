@@ -79,10 +79,15 @@ def _of_a_smaller_limit(study: Study, most_swapped_bytes: int | None) -> search.
     """From the floor upwards, the first plan whose pieces fit in the limit, too; else that of the floor."""
     floor_bytes, limit = study.lowest.limit_bytes, study.request.limit_bytes
     tried = [floor_bytes + (limit - floor_bytes) * i // tuning.SMALLER_LIMITS for i in range(tuning.SMALLER_LIMITS)]
-    plans = [one for one in (_solved(study, smaller, most_swapped_bytes) for smaller in dict.fromkeys(tried)) if one]
-    return next(
-        (again for again in (_in_the_limit(study, plan) for plan in plans) if again.fits), next(iter(plans), None)
-    )
+    lowest = None
+    for smaller in dict.fromkeys(tried):
+        plan = _solved(study, smaller, most_swapped_bytes)
+        if plan is not None:
+            lowest = lowest or plan
+            again = _in_the_limit(study, plan)
+            if again.fits:
+                return again
+    return lowest
 
 
 def _with_fewer_bytes(study: Study, found: search.Solution, most_swapped_bytes: int | None) -> search.Solution:
