@@ -160,7 +160,9 @@ class Commands:
     def _fork(self, words: list[str], cwd: str, environment: dict[str, str], streams: tuple[int, int]) -> _Forked:
         assert self._control is not None
         told, tells = os.pipe()
-        job = json.dumps({"words": words, "cwd": cwd, "environment": self._made | environment}).encode()
+        umask = os.umask(0o077)  # the server has that of the test it began in
+        os.umask(umask)
+        job = json.dumps({"words": words, "cwd": cwd, "environment": self._made | environment, "umask": umask}).encode()
         with open(os.devnull, "rb") as nothing:
             socket.send_fds(self._control, [job], [nothing.fileno(), *streams, tells])
         os.close(tells)
@@ -280,6 +282,7 @@ def _run(job: dict[str, Any], streams: Sequence[int], paths: Sequence[str]) -> N
 
     take(streams, job["environment"])
     os.chdir(job["cwd"])
+    os.umask(job["umask"])
     named = os.environ.get("PYTHONPATH")
     sys.path[:] = [job["cwd"], *(named.split(":") if named else []), *paths]
     tempfile.tempdir = None

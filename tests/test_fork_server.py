@@ -44,6 +44,15 @@ def test_it_finds_what_a_fresh_process_finds(commands, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o027])
+def test_its_umask_is_that_of_the_test_not_that_of_the_one_the_server_began_in(commands, umask):
+    before = os.umask(umask)
+    try:
+        assert json.loads(commands.run([*PROBE, "tell"]).stdout)["umask"] == umask
+    finally:
+        os.umask(before)
+
+
 def test_what_it_writes_and_its_exit_code(commands):
     done = commands.run([*PROBE, "exit", 3])
     assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
