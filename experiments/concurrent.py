@@ -16,7 +16,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,8 +38,9 @@ from lms3d.units import format_size, parse_size
 
 WARM_UP = 2
 PATIENCE_SECONDS = 1800.0
-SHARE = 0.35
-"""Of what a step needs without LMS: the limit where none is given."""
+SHARE, ROOM = 0.35, 1.25
+"""Of what a step needs without LMS, and of the smallest limit there is: where none is given the limit is the larger of the two.
+What is copied back over a link needs more than the smallest limit, which is predicted for tensors read in place."""
 
 BUSY = 0.15
 """Share of the cores in use by others above which the report calls a run disturbed."""
@@ -155,7 +156,12 @@ class _Study:
         result = Bench(self.output / "prediction").measure(asked)
         if result is None or result.outcome != "predicted":
             raise RunFailed("what a step needs without LMS could not be predicted; give --memory-limit")
-        return round(SHARE * result.report["unedited_limit_bytes"] / MIB)
+        return default_limit_mib(result.report)
+
+
+def default_limit_mib(needs: Mapping[str, Any]) -> int:
+    """Of the figures of a predicted step."""
+    return round(max(SHARE * needs["unedited_limit_bytes"], ROOM * needs["floor_bytes"]) / MIB)
 
 
 def _write(study: _Study, numbers: Sequence[int], command: str) -> str:
@@ -207,7 +213,7 @@ def _parser() -> cli.Parser:
     add("--resolution", type=resolution, metavar="N", default=64, help="side of the cubes (default: 64)")
     add(
         "--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None,
-        help="hard limit of each process with LMS (default: 35 %% of what a step needs without)",
+        help="hard limit of each process with LMS (default: 35 %% of what a step needs without, more where nothing fits in that)",
     )  # fmt: skip
     add(
         "--emulate-link", type=link, metavar="LINK", default="pcie3",

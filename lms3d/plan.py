@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 LIMITS = 12  # of a sweep
 ELSEWHERE_REFUSED = (
-    "keras_model", "output", "sweep", "lms", "swap_tier", "swap_dir", "swapout_threshold", "swapin_ahead", "swapin_groupby",
-    "sync_mode", "serialization", "serialization_by_size",
+    "keras_model", "output", "sweep", "copied", "lms", "swap_tier", "swap_dir", "swapout_threshold", "swapin_ahead",
+    "swapin_groupby", "sync_mode", "serialization", "serialization_by_size",
 )  # fmt: skip
 """Options that do not go with --machine, which compares methods."""
 
@@ -110,6 +110,7 @@ def _run(given: dict[str, Any]) -> None:
     output: Path | None = given.pop("output", None)
     limits: int | None = given.pop("sweep", None)
     saved: Path | None = given.pop("keras_model", None)
+    mapped: bool = not given.pop("copied", False)
     size: int | None = given.get("resolution")
     if saved is not None:
         _refuse_beside_saved_model(given)
@@ -123,9 +124,10 @@ def _run(given: dict[str, Any]) -> None:
     hard_limit = limits is not None
 
     def plan(options: TrainConfig, *, with_floor: bool = True) -> Planned:
+        asked = {"mapped": mapped, "with_floor": with_floor}
         if saved is not None:
-            return _planned_saved(saved, options, size, hard_limit, with_floor=with_floor)
-        return _planned(options, hard_limit=hard_limit, with_floor=with_floor)
+            return _planned_saved(saved, options, size, hard_limit, asked)
+        return _planned(options, hard_limit, asked)
 
     planned = plan(options)
     _show(planned, options, output, title)
@@ -159,7 +161,7 @@ def _refuse_beside_saved_model(given: dict[str, Any]) -> None:
 
 
 def _planned_saved(
-    path: Path, options: TrainConfig, size: int | None, hard_limit: bool, *, with_floor: bool
+    path: Path, options: TrainConfig, size: int | None, hard_limit: bool, asked: dict[str, Any]
 ) -> Planned:
     """`_planned` for the model in a .keras file. size: of what the model's inputs leave open."""
     from lms3d.device import startup
@@ -168,18 +170,17 @@ def _planned_saved(
     startup.start_tensorflow(seed=options.seed)
     model = saved_model.load(path)
     spec = saved_model.step_spec(model, path, options.batch_size, size)
-    asked = {"with_floor": with_floor, **needs.lms_arguments(_limited(options, hard_limit))}
-    return saved_model.plan(model, path, spec, asked)
+    return saved_model.plan(model, path, spec, asked | needs.lms_arguments(_limited(options, hard_limit)))
 
 
-def _planned(options: TrainConfig, *, hard_limit: bool, with_floor: bool) -> Planned:
-    """The limit is only planned for, not put in force: it may be larger than this machine."""
+def _planned(options: TrainConfig, hard_limit: bool, asked: dict[str, Any]) -> Planned:
+    """The limit is only planned for, not put in force: it may be larger than this machine. asked: of `estimate.plan_step`."""
     from lms3d.device import startup
     from lms3d.training import compilation
 
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
     model = compilation.compiled_model(options, TASKS[options.task])
-    return needs.plan_step(_limited(options, hard_limit), TASKS[options.task], model, with_floor=with_floor)
+    return needs.plan_step(_limited(options, hard_limit), TASKS[options.task], model, **asked)
 
 
 def _limited(options: TrainConfig, hard_limit: bool) -> TrainConfig:
@@ -235,6 +236,10 @@ def _parser() -> cli.Parser:
     parser.add_argument(
         "--machine", metavar="NAME",
         help="what a step would come to there: without LMS, with our plan, with TFLMS's; one of --list-machines, or a .json file",
+    )  # fmt: skip
+    parser.add_argument(
+        "--copied", action="store_true",
+        help="on a processor: copy back what was swapped, as to a GPU, in place of reading it where it lies (default: off)",
     )  # fmt: skip
     parser.add_argument("--largest", action="store_true", help="with --machine: the largest cube there, each way")
     parser.add_argument("--list-machines", action="store_true", help="name the machines, and stop")

@@ -48,9 +48,7 @@ def _ratios(axis: plt.Axes, cases: Sequence[dict[str, Any]]) -> None:
     axis.axvline(1, color=GREY, linestyle=":")
     axis.set_yticks(places, [f"{network}, {side}³, {machine}, {share:.0%}" for network, side, machine, share in kinds])
     axis.invert_yaxis()
-    axis.set(
-        xlabel="step / step without LMS (model)", title="Under a limit, a share of what it needs"
-    )
+    axis.set(xlabel="step / step without LMS (model)", title="Under a limit, a share of what it needs")
     axis.legend(loc="upper left", bbox_to_anchor=(0.0, -0.08), ncols=2, frameon=False)
     plain(axis)
 

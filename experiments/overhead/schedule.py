@@ -46,8 +46,8 @@ def everything(bench: Bench, wanted: Wanted) -> None:
     """All parts, by importance."""
     first, *others = [Place(bench, wanted, resolution) for resolution in wanted.resolutions]
     rounds: list[tuple[str, Callable[[], None]]] = [
-        *((group, getattr(first, group)) for group in ("limits", "times", "tries", "others", "torch")),
-        *((group, getattr(place, group)) for place in others for group in ("limits", "times", "tries")),
+        *((group, getattr(first, group)) for group in ("times", "limits", "tries", "others", "torch")),
+        *((group, getattr(place, group)) for place in others for group in ("times", "limits", "tries")),
         ("sweep", lambda: sweep(bench, wanted.sweep_resolution)),
         ("curve", first.curve),
         *((group, getattr(place, group)) for place in others for group in ("others", "torch", "curve")),
@@ -111,7 +111,8 @@ class Place:
                 self.bench.skip(f"{self.wanted.model} {self.resolution}³: no limit was found to train {what}")
 
     def times(self) -> None:
-        """Step times at the shares of the promise, and at the limits that were asked for."""
+        """Step times at the limits that were asked for, and at the shares of the promise: for these the smallest limit without LMS
+        is searched."""
         self.bench.measure(self.part(parts.NONE))
         for limit in self.wanted.limits_mib:
             self._trains(parts.NONE, limit, steps=2)

@@ -233,6 +233,14 @@ def side_by_side_run(tmp_path, *words: str) -> int:
     return concurrent.main(["--steps", "3", "--memory-limit", "300MiB", "--output", str(tmp_path / "out"), *words])
 
 
+@pytest.mark.parametrize(
+    ("without_mib", "floor_mib", "limit_mib"), [(1000, 100, 350), (329, 112, 140)], ids=["a share", "near the smallest"]
+)
+def test_side_by_side_the_limit_is_a_share_that_some_plan_fits_in(without_mib, floor_mib, limit_mib):
+    needs = {"unedited_limit_bytes": without_mib * MIB, "floor_bytes": floor_mib * MIB}
+    assert concurrent.default_limit_mib(needs) == limit_mib
+
+
 def test_each_process_has_its_epoch(tmp_path, child):
     assert side_by_side_run(tmp_path, "--processes", "2", "3") == 0
     found = rows(tmp_path, "concurrent.csv")

@@ -116,6 +116,14 @@ def test_each_measured_step_has_a_neighbour(tmp_path, child):
     )  # one neighbour serves them all
 
 
+def test_a_short_time_gives_step_times_before_the_smallest_limits(tmp_path, child):
+    assert run(tmp_path, "--only", "limits", "times") == 0
+    made = [part for part in child.made if part.steps]
+    last_timed = max(i for i, part in enumerate(made) if part.timed)
+    searched = [i for i, part in enumerate(made) if not part.timed and part.method in (parts.LMS, parts.COPIED)]
+    assert last_timed < min(searched)
+
+
 def test_a_neighbour_that_fills_the_machine_runs_before_and_after(tmp_path, child, monkeypatch):
     alive: list[Trainer] = []
 

@@ -26,7 +26,7 @@ GRAPH, MACHINE = training(5, mib=4, resident_mib=3), Machine(flops_per_second=1e
 def toy(monkeypatch):
     """The command plans for a toy step, and the memory limit that it is given."""
 
-    def planned(options, *, hard_limit, with_floor):
+    def planned(options, hard_limit, asked):
         names = ("swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode")
         given = tflms.Parameters(**{name: getattr(options, name) for name in names})
         planner = "tflms" if given.fixed else "hybrid"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import keras
@@ -124,6 +125,10 @@ def test_a_saved_model_is_planned(saved, capsys, tmp_path):
     assert "smallest limit" in out
     needed = json.loads((tmp_path / "lms_plan.json").read_text())
     assert needed["unedited_peak_bytes"] == lms3d.estimate(compiled(network()), BATCH).unedited_peak_bytes
+    floors = re.compile(r"smallest limit +([\d.]+) MiB with LMS")
+    named = [run(capsys, "--keras-model", saved, "--batch-size", "64", *words)[1] for words in ((), ("--copied",))]
+    in_place, copied = (float(floors.search(one)[1]) for one in named)
+    assert in_place < copied
     code, out, err = run(capsys, "--keras-model", saved, "--batch-size", "2", "--memory-limit", "2MiB", "--sweep", "2")
     assert code == 3
     assert "does not fit in 2.00 MiB, not even with LMS" in err
