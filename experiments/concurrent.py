@@ -155,7 +155,7 @@ class _Study:
         )
         result = Bench(self.output / "prediction").measure(asked)
         if result is None or result.outcome != "predicted":
-            raise RunFailed("what a step needs without LMS could not be predicted; give --memory-limit")
+            raise RunFailed("what a step needs could not be predicted; give --memory-limit")
         return default_limit_mib(result.report)
 
 
@@ -213,7 +213,7 @@ def _parser() -> cli.Parser:
     add("--resolution", type=resolution, metavar="N", default=64, help="side of the cubes (default: 64)")
     add(
         "--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None,
-        help="hard limit of each process with LMS (default: 35 %% of what a step needs without, more where nothing fits in that)",
+        help="hard limit of each process with LMS (default: 35 %% of what a step needs without, or a quarter above the smallest)",
     )  # fmt: skip
     add(
         "--emulate-link", type=link, metavar="LINK", default="pcie3",

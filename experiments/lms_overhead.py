@@ -41,10 +41,10 @@ examples:
   python -m experiments.lms_overhead --resolutions 144 192 --limits 16GiB      (a GPU)
   python -m experiments.lms_overhead --over-resolution         # one limit, rising resolutions: the case study's figure
 
-groups of --only: limits (the smallest ones, on a CPU also with swapped tensors copied back; not timed, so that the machine may
-have other work), times (LMS at 50 % and 35 % of the smallest limit without it), tries (whether LMS trains at --limits; not timed),
-others (what else TensorFlow has), torch (needs the extra `compare`), sweep (12 limits x 3 models at a small size; not timed), curve
-(LMS at more limits)
+groups of --only: times (LMS at --limits, and at 50 % and 35 % of the smallest limit without it, which is found first), limits
+(the smallest ones, on a CPU also with swapped tensors copied back; not timed, so that the machine may have other work), tries
+(whether LMS trains at --limits; not timed), others (what else TensorFlow has), torch (needs the extra `compare`), sweep (12
+limits x 3 models at a small size; not timed), curve (LMS at more limits)
 writes into --output: parts/<part>.json, logs/, overhead.csv, report.md, overhead.png; over_resolution.csv, .md and .png
 exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
 

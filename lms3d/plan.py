@@ -116,6 +116,9 @@ def _run(given: dict[str, Any]) -> None:
         _refuse_beside_saved_model(given)
     options = tasks.chosen(given)
     title = f"{saved.name}, batch {options.batch_size}" if saved is not None else _title(options)
+    title += "" if mapped else ", swapped tensors copied back"
+    if not mapped and not options.lms:
+        raise InputError("--copied says how LMS swaps and --no-lms is without; give one of the two")
     if limits is not None and not options.lms:
         raise InputError("--sweep compares plans and --no-lms makes none; give one of the two")
     if output is not None:
@@ -239,7 +242,7 @@ def _parser() -> cli.Parser:
     )  # fmt: skip
     parser.add_argument(
         "--copied", action="store_true",
-        help="on a processor: copy back what was swapped, as to a GPU, in place of reading it where it lies (default: off)",
+        help="on a processor: copy back what was swapped, as to a GPU, in place of reading it where it lies; as LMS(mapped=False)",
     )  # fmt: skip
     parser.add_argument("--largest", action="store_true", help="with --machine: the largest cube there, each way")
     parser.add_argument("--list-machines", action="store_true", help="name the machines, and stop")

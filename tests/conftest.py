@@ -22,6 +22,8 @@ from tests.fork_server import READ_WHEN_USED, Commands
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited, where a shell started the tests in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # or under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):

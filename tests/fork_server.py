@@ -3,10 +3,10 @@
     test ── words, variables, streams ──> server ── fork ──> keeper ── fork ──> command
       ^──────────────── process id, then exit code ────────────┘
 
-A command is a process of its own, with its own arguments, variables, folder, streams, signals, limits and exit code. What it has
-not is a start of its own: it gets a fresh Python where it asks for another value of a variable that Python or a library reads when
-it starts. What concerns the start (what is imported, and what that prints; launchers; the memory of a process) is tested by `python
--m` itself.
+A command is a process of its own, with its own arguments, variables, folder, umask, streams, signals, limits and exit code. What
+it has not is a start of its own: it gets a fresh Python where it asks for another value of a variable that Python or a library
+reads when it starts. What concerns the start (what is imported, and what that prints; launchers; the memory of a process) is
+tested by `python -m` itself.
 
 A fork copies the calling thread alone. To import TensorFlow starts no thread; OpenBLAS has some, and ends them before each fork.
 The server does not start where others are left.

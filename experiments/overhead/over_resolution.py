@@ -177,10 +177,10 @@ def draw(found: Sequence[Point], path: Path) -> Path | None:
         axis.set_xticks([factor for factor, _ in sides], [f"{factor:.2g}\n{side}$^3$" for factor, side in sides])
         axis.set_xlabel("resolution factor")
         axis.axhline(1, color=GREY, linewidth=0.8)
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.08 * axis.dataLim.y1)  # markers stay inside
         plain(axis)
     axes[0].set_ylabel("step time / step time without LMS")
-    axes[1].set_ylabel("time per voxel (smallest without LMS: 1)")
+    axes[1].set_ylabel("time per voxel (1: smallest, no LMS)")
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return save(figure, path)

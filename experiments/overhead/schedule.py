@@ -23,7 +23,7 @@ SWEEP_MODELS = {"isensee2017": 1.0, "unet3d": 1.0, "resnet50": 2.5}
 """Models of the sweep, and the side of their input as a multiple of the sweep's resolution."""
 SWEEP_STEPS = 3
 
-GROUPS = ("limits", "times", "tries", "others", "torch", "sweep", "curve")
+GROUPS = ("times", "limits", "tries", "others", "torch", "sweep", "curve")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -229,8 +229,8 @@ def test_the_command_with_a_real_child(tmp_path, monkeypatch):
 # -- side by side
 
 
-def side_by_side_run(tmp_path, *words: str) -> int:
-    return concurrent.main(["--steps", "3", "--memory-limit", "300MiB", "--output", str(tmp_path / "out"), *words])
+def side_by_side_run(tmp_path, *words: str, limit: tuple[str, ...] = ("--memory-limit", "300MiB")) -> int:
+    return concurrent.main(["--steps", "3", *limit, "--output", str(tmp_path / "out"), *words])
 
 
 @pytest.mark.parametrize(
@@ -239,6 +239,13 @@ def side_by_side_run(tmp_path, *words: str) -> int:
 def test_side_by_side_the_limit_is_a_share_that_some_plan_fits_in(without_mib, floor_mib, limit_mib):
     needs = {"unedited_limit_bytes": without_mib * MIB, "floor_bytes": floor_mib * MIB}
     assert concurrent.default_limit_mib(needs) == limit_mib
+
+
+@pytest.mark.parametrize(("share", "limit_mib"), [(0.5, 520), (0.01, round(1.25 * MAPPED))])
+def test_side_by_side_without_a_limit_it_follows_from_what_a_step_needs(tmp_path, child, monkeypatch, share, limit_mib):
+    monkeypatch.setattr(concurrent, "SHARE", share)
+    assert side_by_side_run(tmp_path, "--processes", "1", limit=()) == 0
+    assert {part.limit_mib for part in child.made if part.method == parts.LMS} == {limit_mib}
 
 
 def test_each_process_has_its_epoch(tmp_path, child):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,8 @@ from lms3d.units import format_size
 from tests.lms3d.swap.toy_graphs import MIB, training
 
 GRAPH, MACHINE = training(5, mib=4, resident_mib=3), Machine(flops_per_second=1e10)
+SLOWER = replace(MACHINE, swap_in_bytes_per_second=1e6)
+"""Stands for one to which swapped tensors are copied back."""
 
 
 @pytest.fixture
@@ -27,11 +30,13 @@ def toy(monkeypatch):
     """The command plans for a toy step, and the memory limit that it is given."""
 
     def planned(options, hard_limit, asked):
+        machines = {True: MACHINE, False: SLOWER}
+        machine = machines[asked["mapped"]]
         names = ("swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode")
         given = tflms.Parameters(**{name: getattr(options, name) for name in names})
         planner = "tflms" if given.fixed else "hybrid"
         settings = Settings(limit_bytes=options.memory_limit or 1 << 40, planner=planner, parameters=given)
-        request = settings.request(GRAPH, MACHINE)
+        request = settings.request(GRAPH, machine)
         try:
             made, prediction = plan_cache.make_plan(request)
         except DoesNotFit as error:
@@ -106,6 +111,7 @@ def test_given_parameters_that_do_not_fit(toy, capsys, limit, message):
     ("--resolution 100", "argument --resolution: 100 is not a multiple of 16; the nearest that work are 96 and 112"),
     ("--resolution 0 --keras-model my.keras", "argument --resolution: 0 is too small; the least is 1"),
     ("--sweep 3 --no-lms", "--sweep compares plans and --no-lms makes none"),
+    ("--copied --no-lms", "--copied says how LMS swaps and --no-lms is without"),
     ("--sweep --output {file}", "give a folder that you can write to"),
 ])  # fmt: skip
 def test_refusals_come_before_any_work(line, message, capsys, tmp_path, monkeypatch):
@@ -123,6 +129,14 @@ def test_the_peak_is_listed_to_its_last_row(toy, capsys, monkeypatch):
     peak = out.split("In memory at the peak")[1].split("LMS takes")[0]
     assert re.search(r"and \d+ more", peak)
     assert "(weights, slots, batches and small tensors)" in peak
+
+
+def test_copied_back_is_asked_for_and_told(toy, capsys):
+    seconds = re.compile(r"step with this plan +(.+), of that")
+    shown = [run(capsys, "--memory-limit", "36MiB", *words)[1] for words in ((), ("--copied",))]
+    in_place, copied = (seconds.search(one)[1] for one in shown)
+    assert in_place != copied
+    assert ["swapped tensors copied back" in one for one in shown] == [False, True]
 
 
 def test_a_sweep_with_given_parameters_is_named_after_them():
