@@ -102,7 +102,9 @@ CHAPTERS = (
         title="Side by side",
         question="What do trainings that share a bus cost each other?",
         published=(published.EPOCHS,),
-        command=_words("experiments.concurrent --processes 1 2 --resolution 48 --steps 6 --output {output}"),
+        command=_words(
+            "experiments.concurrent --processes 1 2 --resolution 48 --steps 6 --memory-limit 200MiB --output {output}"
+        ),
         minutes=6,
     ),
     Chapter(
