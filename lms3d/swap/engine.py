@@ -20,7 +20,7 @@ from lms3d.swap.planners import PLANNERS
 from lms3d.swap.prediction import Prediction
 from lms3d.swap.request import OnDevice, Settings, StepRequest
 from lms3d.swap.slabs.choice import Slabs
-from lms3d.swap.tensorflow import choosing, guard, op_costs, speeds, surgery
+from lms3d.swap.tensorflow import choosing, guard, op_costs, speeds, surgery, updates
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.choosing import Chosen
 from lms3d.swap.tensorflow.rewrite import rewrite
@@ -142,6 +142,7 @@ class Engine:
             surgery.separate_bias_gradients(function.graph)
             surgery.fix_shapes(function.graph)
             surgery.pass_identities(function.graph)
+            updates.hold_back(function.graph)
         return capture(
             function, compute_device=self.compute_device, extra_bytes=on_device.extra_bytes, batches=on_device.batches
         )

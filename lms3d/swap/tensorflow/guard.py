@@ -12,15 +12,19 @@ GUARD-1  In a step with a plan a guard asks for no byte more than its op: in a n
 GUARD-2  In a step without a plan, which is not meant to fit, it asks for an eighth more, for the kernel's workspace; for filter
          gradients, which reorder their inputs, for that as well.
 GUARD-3  Swap-ins that the op's inputs trigger take their memory first.
+GUARD-4  In a step with a plan there is none before an op that writes into its input: it allocates nothing, and the plan leaves
+         no room for two.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Set
 
 import tensorflow as tf
 
 from lms3d.device.pool_layout import ALIGNMENT
+from lms3d.swap.ir import ALIAS_TYPES, FORWARDING_TYPES, RESIDENT_TYPES
 from lms3d.swap.plan import SCOPE
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import capture, size
@@ -57,6 +61,8 @@ def insert(
         needed += 0 if planned else needed * UNPLANNED_EIGHTHS // 8
         if op.name not in alive or op.type not in ONEDNN_TYPES or needed < GUARDED_BYTES or surgery.in_loop(op):
             continue
+        if planned and _overwrites(graph, op, alive):  # GUARD-4
+            continue
         before = list(dict.fromkeys([t.op for t in op.inputs] + list(op.control_inputs)))
         before += [gate for trigger in before for gate in started_by[trigger.name]]  # GUARD-3
         with surgery.insertion(graph, op.device or None, before):
@@ -66,6 +72,19 @@ def insert(
         surgery.add_control_inputs(op, [probe])
         count += 1
     return (surgery.make_function(function), count) if count else (function, 0)
+
+
+def _overwrites(graph: tf.Graph, op: tf.Operation, alive: Set[str]) -> bool:
+    """Whether an op surely writes into its first input: memory of the step's own, of its size, that no other op sees."""
+    if op.type not in FORWARDING_TYPES or size(op.inputs[0]) != size(op.outputs[0]):
+        return False
+    read, reader = op.inputs[0], op
+    returned = {t.name for t in graph.outputs}
+    while read.name not in returned and {r.name for r in read.consumers()} & alive == {reader.name}:
+        if read.op.type not in ALIAS_TYPES:
+            return read.op.type not in RESIDENT_TYPES and size(read) == size(op.outputs[0])
+        read, reader = read.op.inputs[0], read.op
+    return False
 
 
 def _gates_by_trigger(graph: tf.Graph) -> dict[str, list[tf.Operation]]:

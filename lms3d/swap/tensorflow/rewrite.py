@@ -16,7 +16,7 @@ import tensorflow as tf
 from lms3d.swap import edit
 from lms3d.swap.ir import StepGraph, without_dead
 from lms3d.swap.plan import Plan
-from lms3d.swap.tensorflow import surgery
+from lms3d.swap.tensorflow import surgery, updates
 from lms3d.swap.tensorflow.capture import capture, wanted
 from lms3d.swap.tiers.base import Tier, gate, gate_name
 
@@ -59,6 +59,7 @@ def rewrite(
     _add_control_edges(function.graph, plan, made)
     if tier.memory_in_plan_order:
         _order_memory(function.graph, plan, made)
+    updates.hold_back(function.graph)  # recomputed ops read variables, too
     _verify(function, expected, plan)
     change = Change(
         changed=True,

@@ -259,8 +259,11 @@ def _held_lives(problem: Problem, schedule: Schedule, shifts: random.Random | No
     lives += [_Life(size, event, event, _WORKSPACE) for size, event in workspaces if size >= smallest]
     number = {id(c): len(lives) + i for i, c in enumerate(schedule.copies)}
     heirs = {id(c.heir) for c in schedule.copies if c.heir is not None}
+    given = {id(c.heir) for c in schedule.copies if c.heir is not None and c.end < c.start}
     for copy in schedule.copies:
-        start, end = copy.start, copy.end
+        start, end, heir = copy.start, copy.end, None if id(copy) in given else copy.heir
+        if heir is not None and end < start:  # it takes the memory for its heir
+            end, heir = heir.end, heir.heir
         if shifts is not None and not in_turn and id(copy) not in heirs and copy.heir is None:
             if copy.mode is Mode.SWAP and start < copy.first_read:
                 start = shifts.randint(start, min(start + LATE_SWAP_IN, copy.first_read))
@@ -268,5 +271,5 @@ def _held_lives(problem: Problem, schedule: Schedule, shifts: random.Random | No
                 end = shifts.randint(max(copy.last_read, start), end)
         size = 0 if id(copy) in heirs else copy.bytes
         turn = _SWAP_IN if copy.mode is Mode.SWAP else _OUTPUT
-        lives.append(_Life(size, start, end, turn, None if copy.heir is None else number[id(copy.heir)]))
+        lives.append(_Life(size, start, end, turn, None if heir is None else number[id(heir)]))
     return lives

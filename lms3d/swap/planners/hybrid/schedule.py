@@ -34,7 +34,8 @@ from lms3d.swap.tuning import LEAD
 
 @dataclass(slots=True)
 class Copy:
-    """One life of a buffer: events `start` to `end` inclusive; `number` 0 is the original; `heir` takes over its memory.
+    """One life of a buffer: events `start` to `end` inclusive; `number` 0 is the original; `heir` takes over its memory, which a
+    swap-in that ends before its start takes for it.
 
     mode: where it comes from, KEEP for the original. last_read: as `end`, without the wait for its swap-out. bytes: on the
     device (SCHEDULE-6).
@@ -221,7 +222,8 @@ def _place_swaps(
 def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[int, int]) -> None:
     """SCHEDULE-5: an input that ends where an op may write in place ends one event earlier, and its bytes are taken over.
 
-    A kernel asks for its first input first. An original that goes to the tier is held until its time is over (EMIT-4).
+    A kernel asks for its first input first, be it one whose swap-in has just begun: that ends before it starts then. An original
+    that goes to the tier is held until its time is over (EMIT-4).
     """
     ending: dict[tuple[int, int], Copy] = {}
     for copy in copies:
@@ -234,7 +236,7 @@ def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[
         event = copy.start if copy.number else at[buffer.defined]
         for parent in buffer.overwrites:
             old = ending.get((parent, event))
-            if old is not None and old.start < event:
+            if old is not None and (old.start < event or old.mode is Mode.SWAP):
                 old.end -= 1
                 old.heir = copy
                 del ending[parent, event]

@@ -356,6 +356,40 @@ def test_an_op_takes_over_the_first_of_its_inputs():
         assert [problem.buffers[c.buffer].root for c in heirs] == [f"{first}:0"]
 
 
+@pytest.mark.parametrize("after", [(), ("Relu",), ("Relu", "Relu")], ids=["last", "taken over", "taken over twice"])
+def test_an_op_takes_over_a_swap_in_that_begins_with_it(after):
+    """`sum` writes into what came back, its first input; `b` is freed, and leaves a hole below."""
+    later = [op(f"t{i}", f"t{i - 1}" if i else "sum", type=kind, mib=4) for i, kind in enumerate(after)]
+    graph = step(
+        placeholder(),
+        op("a", "x", mib=4),
+        op("f", "a", mib=0.1),
+        op("g", "f", mib=0.1),
+        op("b", "g", mib=4),
+        op("sum", "a", "b", type="AddV2", mib=4),
+        *later,
+        op("z", later[-1].name if later else "sum", mib=4),
+        op("end", "z", mib=0.1),
+    )
+    problem = reduce(graph, SECONDS)
+    index = {b.root: i for i, b in enumerate(problem.buffers)}
+    schedule = build(problem, {index["a:0"]: Choice(Mode.SWAP, split=1, tight_in=True, tight_out=True)}, SECONDS)
+    back = next(c for c in schedule.copies if c.mode is Mode.SWAP)
+    assert (back.start, back.first_read) == (problem.anchors.index("sum"),) * 2
+    assert problem.buffers[back.heir.buffer].root == "sum:0"
+    assert all(c.heir is None for c in schedule.copies if c.buffer == index["b:0"])
+    assert schedule.live_bytes[back.start] == 8 * MIB
+    lives = _held_lives(problem, schedule, None, in_turn=True)
+    there = [life for life in lives if life.bytes and life.start <= back.start <= life.end]
+    assert sorted((life.bytes, life.turn) for life in there) == [(4 * MIB, 0), (4 * MIB, 2)]
+    taken = next(life for life in there if life.turn == 0)
+    passed = [lives[taken.heir]] if taken.heir is not None else []
+    assert [life.bytes for life in passed] == [0] * bool(after)
+    found = replay(problem, schedule, 24 * MIB, "single")
+    assert found.fits
+    assert schedule.peak_bytes <= found.peak_bytes < schedule.peak_bytes + MIB  # nothing is held twice, or for good
+
+
 def test_batches_lie_in_the_pool_as_single_tensors():
     """One that comes late may get the hole that `a` has left, and `c` finds none."""
     ops = [op("a", "x", mib=6), op("b", "a", mib=6), op("c", "b", mib=6)]
