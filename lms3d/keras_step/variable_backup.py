@@ -19,50 +19,57 @@ class Snapshot:
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
         self.variables = tuple(variables)
         self._copies: list[np.ndarray] = []
-        self._read = tf.function(lambda: [v.read_value() for v in self.variables], autograph=False, jit_compile=False)
+        self._places: list[int | None] = []
+        self._read = tf.function(lambda: list(map(_readable, self.variables)), autograph=False, jit_compile=False)
 
     def is_of(self, variables: Sequence[tf.Variable]) -> bool:
         """Whether these are the variables, in this order: each trace of a step lists them again."""
         return [id(v) for v in variables] == [id(v) for v in self.variables]
 
     def take(self) -> Snapshot:
-        values = self._read()
+        values = [_array(value) for value in self._read()]
+        self._places = list(map(_place, self.variables, values))
         if self._copies:
             for copy, value in zip(self._copies, values, strict=True):
-                np.copyto(copy, _array(value))
+                np.copyto(copy, value)
         else:
-            self._copies = [np.array(_array(value)) for value in values]
+            self._copies = [np.array(value) for value in values]
         return self
 
     def restore(self) -> None:
         """Most steps run out of memory before they assign anything. What is unchanged is left alone: the pool is full, and
-        TensorFlow ends the process where it cannot make a tensor of an array. The rest is written one by one and in place: values
-        that are held meanwhile would double the memory of the variables, and new places would be where a plan needs one piece.
+        TensorFlow ends the process where it cannot make a tensor of an array.
+
+        A variable that has changed and lies where it lay is written in place: TensorFlow did so, too, and does that only where
+        nothing else holds its memory. With `assign` new values would lie beside the old ones for a while, where a plan needs one
+        free piece. The others are assigned, one by one.
         """
-        changed = [
-            (variable, copy)
-            for variable, copy, value in zip(self.variables, self._copies, self._read(), strict=True)
-            if not _same(_array(value), copy)
-        ]
-        for variable, copy in changed:
-            _write(variable, copy)
+        self._write_in_place()
+        for index in [index for index, _ in self._changed()]:
+            variable, copy = self.variables[index], self._copies[index]
+            variable.assign(tf.bitcast(copy, tf.bfloat16) if variable.dtype == tf.bfloat16 else copy)
+
+    def _write_in_place(self) -> None:
+        for index, value in self._changed():
+            copy, place = self._copies[index], self._places[index]
+            if place is not None and place == _place(self.variables[index], value) and value.shape == copy.shape:
+                ctypes.memmove(place, copy.ctypes.data, copy.nbytes)
+
+    def _changed(self) -> list[tuple[int, np.ndarray]]:
+        """Index and present values of each variable that is not as it was."""
+        now = [_array(value) for value in self._read()]
+        return [(i, value) for i, value in enumerate(now) if not _same(value, self._copies[i])]
 
 
-def _write(variable: tf.Variable, value: np.ndarray) -> None:
-    """`assign`, where a variable of the processor's keeps its memory: no op of TensorFlow's writes given bytes there.
+def _readable(variable: tf.Variable) -> tf.Tensor:
+    """Its values, of a type that numpy knows."""
+    value = variable.read_value()
+    return tf.bitcast(value, tf.uint16) if value.dtype == tf.bfloat16 else value
 
-    Nothing that the failed step changed is held by others. What is read is a copy where a variable has had sparse updates; that
-    one is assigned.
-    """
-    if variable.dtype.size and variable.shape == value.shape and "CPU" in variable.device:
-        read = variable.read_value()
-        there = _array(tf.bitcast(read, tf.uint16) if read.dtype == tf.bfloat16 else read)
-        del read
-        ctypes.memmove(there.ctypes.data, value.ctypes.data, value.nbytes)
-        del there
-        if _same(_array(variable.read_value()), value):
-            return
-    variable.assign(value)
+
+def _place(variable: tf.Variable, values: np.ndarray) -> int | None:
+    """The address of a variable whose `values` were not copied."""
+    return values.ctypes.data if "CPU" in variable.device and values.size and not values.flags.owndata else None
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
@@ -80,5 +87,5 @@ def _array(value: tf.Tensor) -> np.ndarray:
     """The values of a tensor, without a copy where its type has a buffer interface."""
     try:
         return np.asarray(memoryview(value))
-    except ValueError:  # bfloat16
+    except ValueError:  # float8 and the like
         return value.numpy()

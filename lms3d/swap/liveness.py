@@ -4,8 +4,8 @@ A *storage* is a buffer: the tensor whose op allocated it, and all tensors that 
 
 LIVE-1  An op allocates its outputs, and its workspace for as long as it runs.
 LIVE-2  An output of an aliasing op shares its input's storage.
-LIVE-3  A forwarding kernel writes into the storage of an input that it reads whole and that dies there, if its first output
-        has that size.
+LIVE-3  A forwarding kernel writes into the storage of an input that it reads whole and once and that dies there, if its first
+        output has that size.
 LIVE-4  Ops that read only a shape (Shape, Size, ...) run early and hold nothing: they are not readers.
 LIVE-5  A storage is freed after its last reader, unless it is resident (counted once, in `resident_bytes`) or returned.
 """
@@ -112,12 +112,12 @@ _UNKNOWN = frozenset(
     {"Case", "If", "PartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile", "While"}
     | {"PyFuncStateless", "InplaceAdd", "InplaceSub", "InplaceUpdate"}
 )
-_SLICES = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
+SLICE_TYPES = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
 
 
 def _may_pass_on(graph: StepGraph, op: Op, name: str, output: Tensor) -> bool:
     """Whether an output may share the buffer of an input: all of it, as a Transpose that moves no axis, or a slice."""
-    if op.shares_input or op.type in _SLICES or output.bytes is None:
+    if op.shares_input or op.type in SLICE_TYPES or output.bytes is None:
         return True
     makes_its_own = op.type in FORWARDING_TYPES and op.type != "AddN"  # AddN passes on a single input
     tensor = graph.tensors.get(name)
@@ -154,7 +154,7 @@ class LiveStorages:
         reused = None
         if dying and op.type in FORWARDING_TYPES and op.on_device:
             whole = read_whole(self.graph, op, self.root_of)
-            reused = forwarded(op, [(root, self.stores[root].bytes) for root in dying if root in whole])
+            reused = forwarded(op, [(root, self.stores[root].bytes) for root in dying if whole.count(root) == 1])
         made = [t.name for t in op.outputs if t.name in self.stores and not self.stores[t.name].resident]
         self._made.update(made)
         self.live_bytes += self._bytes(made)

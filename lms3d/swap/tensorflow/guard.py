@@ -24,7 +24,7 @@ from collections.abc import Set
 import tensorflow as tf
 
 from lms3d.device.pool_layout import ALIGNMENT
-from lms3d.swap.ir import ALIAS_TYPES, FORWARDING_TYPES, RESIDENT_TYPES
+from lms3d.swap.ir import ALIAS_TYPES, FORWARDING_TYPES
 from lms3d.swap.plan import SCOPE
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import capture, size
@@ -42,6 +42,8 @@ ONEDNN_TYPES = frozenset(
     MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad Relu Relu6 Softmax Swish Tanh Transpose
     """.split()  # noqa: SIM905 - a list of this length is read, not executed
 )
+# What these return no other op holds. Those left out may pass on an input: one that moves no axis, or adds a single tensor.
+_MAKE_THEIR_OWN = (ONEDNN_TYPES | FORWARDING_TYPES) - {"AddN", "Einsum", "Transpose"}
 
 
 def insert(
@@ -53,7 +55,8 @@ def insert(
     """
     graph, count = function.graph, 0
     alive = {op.name for op in capture(function).ops}  # a guard would run even where its op never does
-    started_by = _gates_by_trigger(graph)
+    started_by, gates = _gates_by_trigger(graph), {gate.name for gate in base.gates(graph)}
+    returned = {t.name for t in graph.outputs}
     for op in graph.get_operations():
         needed = max((size(t) or 0 for t in op.outputs), default=0)  # each output is a piece of its own
         if not planned and "BackpropFilter" in op.type:
@@ -61,7 +64,7 @@ def insert(
         needed += 0 if planned else needed * UNPLANNED_EIGHTHS // 8
         if op.name not in alive or op.type not in ONEDNN_TYPES or needed < GUARDED_BYTES or surgery.in_loop(op):
             continue
-        if planned and _overwrites(graph, op, alive):  # GUARD-4
+        if planned and _overwrites(op, alive, returned, gates):  # GUARD-4
             continue
         before = list(dict.fromkeys([t.op for t in op.inputs] + list(op.control_inputs)))
         before += [gate for trigger in before for gate in started_by[trigger.name]]  # GUARD-3
@@ -74,17 +77,21 @@ def insert(
     return (surgery.make_function(function), count) if count else (function, 0)
 
 
-def _overwrites(graph: tf.Graph, op: tf.Operation, alive: Set[str]) -> bool:
-    """Whether an op surely writes into its first input: memory of the step's own, of its size, that no other op sees."""
+def _overwrites(op: tf.Operation, alive: Set[str], returned: Set[str], gates: Set[str]) -> bool:
+    """Whether an op surely writes into its first input: memory of the step's own, of its size, that no other op sees.
+
+    alive: the ops that run; returned: the tensors that the step returns; gates: of copied swap-ins, whose memory is their own.
+    """
     if op.type not in FORWARDING_TYPES or size(op.inputs[0]) != size(op.outputs[0]):
         return False
     read, reader = op.inputs[0], op
-    returned = {t.name for t in graph.outputs}
-    while read.name not in returned and {r.name for r in read.consumers()} & alive == {reader.name}:
+    while read.op.name not in gates:
+        if read.name in returned or {r.name for r in read.consumers()} & alive != {reader.name}:
+            return False
         if read.op.type not in ALIAS_TYPES:
-            return read.op.type not in RESIDENT_TYPES and size(read) == size(op.outputs[0])
-        read, reader = read.op.inputs[0], read.op
-    return False
+            return read.op.type in _MAKE_THEIR_OWN and size(read) == size(op.outputs[0])
+        read, reader = read.op.inputs[read.value_index if read.op.type == "IdentityN" else 0], read.op
+    return True
 
 
 def _gates_by_trigger(graph: tf.Graph) -> dict[str, list[tf.Operation]]:

@@ -8,8 +8,10 @@ they can.
 
     kernel --> read --> convolution's input gradient ..control..>  kernel -= change
 
-UPDATE-1  Ops that read through identities and reshapes count, too.
+UPDATE-1  Ops that read through identities, reshapes and slices count, too.
 UPDATE-2  What comes after the update in every order is left alone: it reads the old value once more, and the variable moves.
+UPDATE-3  So does a variable that is assigned a tensor, as SGD's momentum is: it takes over the memory of that. And updates within
+          functions, as Keras accumulates gradients, are not seen.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from lms3d.swap.ir import ALIAS_TYPES, Op, topological, without_dead
+from lms3d.swap.liveness import SLICE_TYPES
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tensorflow.capture import wanted
 
+_MAY_PASS_ON = ALIAS_TYPES | SLICE_TYPES | {"CheckNumerics", "Transpose"}
 _IN_PLACE = ("AssignAddVariableOp", "AssignSubVariableOp", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
 
 
@@ -49,7 +53,8 @@ def hold_back(graph: tf.Graph) -> int:
 
 
 def _places(graph: tf.Graph, found: list[tf.Operation], updates: set[str]) -> dict[str, int]:
-    """The ops that run, in an order in which nothing comes after an update that need not: edges along it make no cycle."""
+    """The ops that run, in an order in which updates come as late as they can, among themselves as traced: edges along it make no
+    cycle."""
     light = [
         Op(
             op.name,
@@ -69,6 +74,6 @@ def _readers(tensor: tf.Tensor) -> Iterator[tf.Operation]:
     """UPDATE-1."""
     for op in tensor.consumers():
         yield op
-        if op.type in ALIAS_TYPES:
+        if op.type in _MAY_PASS_ON:
             for output in op.outputs:
                 yield from _readers(output)

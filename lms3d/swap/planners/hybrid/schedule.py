@@ -11,7 +11,8 @@ SCHEDULE-3  Recomputing reads the parents at that moment. These reads join the p
 SCHEDULE-4  The links to and from the tier are serial. A swap-out starts when the buffer exists and holds the original until
             it is complete (tight: the next event waits for it). A swap-in starts as late as still hides its transfer (tight:
             just before its reader, which waits).
-SCHEDULE-5  A forwarding op writes into an input copy that ends with it, except an original that goes to the tier.
+SCHEDULE-5  A forwarding op writes into an input copy that ends with it, except an original that goes to the tier. That may be a
+            swap-in that starts with it, too.
 SCHEDULE-6  A mapped buffer, once swapped out, is read where it lies: its swap-ins take neither memory nor time, and nobody
             writes into them. They are called `LEAD` events ahead.
 """
@@ -34,8 +35,8 @@ from lms3d.swap.tuning import LEAD
 
 @dataclass(slots=True)
 class Copy:
-    """One life of a buffer: events `start` to `end` inclusive; `number` 0 is the original; `heir` takes over its memory, which a
-    swap-in that ends before its start takes for it.
+    """One life of a buffer: events `start` to `end` inclusive; `number` 0 is the original; `heir` takes over its memory. A swap-in
+    that ends before its start is there only to allocate the memory of its heir (SCHEDULE-5).
 
     mode: where it comes from, KEEP for the original. last_read: as `end`, without the wait for its swap-out. bytes: on the
     device (SCHEDULE-6).

@@ -356,6 +356,15 @@ def test_an_op_takes_over_the_first_of_its_inputs():
         assert [problem.buffers[c.buffer].root for c in heirs] == [f"{first}:0"]
 
 
+def test_an_op_does_not_take_over_what_it_reads_twice():
+    graph = step(
+        placeholder(), op("a", "x", mib=4), op("square", "a", "a", type="Mul", mib=4), op("z", "square", mib=0.1)
+    )
+    schedule = build(reduce(graph, SECONDS), {}, SECONDS)
+    assert schedule.peak_bytes == 8 * MIB
+    assert all(c.heir is None for c in schedule.copies)
+
+
 @pytest.mark.parametrize("after", [(), ("Relu",), ("Relu", "Relu")], ids=["last", "taken over", "taken over twice"])
 def test_an_op_takes_over_a_swap_in_that_begins_with_it(after):
     """`sum` writes into what came back, its first input; `b` is freed, and leaves a hole below."""

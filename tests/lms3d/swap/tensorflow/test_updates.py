@@ -42,6 +42,10 @@ def through_a_view(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
     return tf.reduce_sum(late(x)[0, 0] * tf.reshape(w, (-1,)))
 
 
+def through_a_slice(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
+    return tf.reduce_sum(late(x) * tf.unstack(w)[0])
+
+
 def twice(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
     """Updated in between: the second reader needs the new value."""
     first = tf.matmul(late(x), w)
@@ -67,7 +71,7 @@ def traced(reader: Reader, w: tf.Variable) -> Any:
     return surgery.trace(step, tf.TensorSpec((1, SHAPE[0])))
 
 
-@pytest.mark.parametrize("reader", [product, through_a_view, twice, by_a_kernel_of_its_own])
+@pytest.mark.parametrize("reader", [product, through_a_view, through_a_slice, twice, by_a_kernel_of_its_own])
 def test_an_update_waits_for_those_who_read_the_old_value(reader):
     results, moved = {}, {}
     for held in (False, True):
