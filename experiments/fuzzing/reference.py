@@ -91,7 +91,8 @@ class Memory:
 
     def _read_whole(self, op: Op, storage: str) -> bool:
         owner, tensors = owners(self.graph), self.graph.tensors
-        return any(owner.get(t) == storage and tensors[t].bytes == tensors[storage].bytes for t in op.inputs)
+        reads = [t for t in op.inputs if owner.get(t) == storage]
+        return len(reads) == 1 and tensors[reads[0]].bytes == tensors[storage].bytes
 
 
 def live_bytes(graph: StepGraph) -> list[int]:

@@ -79,9 +79,11 @@ def storages(graph: StepGraph) -> dict[str, Storage]:
 
 
 def read_whole(graph: StepGraph, op: Op, root_of: Mapping[str, str]) -> list[str]:
-    """The storages (roots) that an op reads whole, not through a view of a part."""
+    """The storages (roots) that an op reads once and whole: not through a view of a part, nor as two inputs (two holders)."""
     inputs = [t for t in op.inputs if t in root_of]
-    return [root_of[t] for t in inputs if graph.tensors[t].bytes == graph.tensors[root_of[t]].bytes]
+    read = [root_of[t] for t in inputs]
+    sizes = [(graph.tensors[t].bytes, graph.tensors[root_of[t]].bytes) for t in inputs]
+    return [root for root, (seen, whole) in zip(read, sizes, strict=True) if seen == whole and read.count(root) == 1]
 
 
 def forwarded(op: Op, candidates: Sequence[tuple[str, int]]) -> str | None:
@@ -154,7 +156,7 @@ class LiveStorages:
         reused = None
         if dying and op.type in FORWARDING_TYPES and op.on_device:
             whole = read_whole(self.graph, op, self.root_of)
-            reused = forwarded(op, [(root, self.stores[root].bytes) for root in dying if whole.count(root) == 1])
+            reused = forwarded(op, [(root, self.stores[root].bytes) for root in dying if root in whole])
         made = [t.name for t in op.outputs if t.name in self.stores and not self.stores[t.name].resident]
         self._made.update(made)
         self.live_bytes += self._bytes(made)

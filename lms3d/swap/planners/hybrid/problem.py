@@ -212,9 +212,8 @@ class _Reduction:
         if op.type not in FORWARDING_TYPES or op.outputs[0].name != store.root:
             return ()
         whole = [root for root in read_whole(self.graph, op, self.root_of) if root in self.index]
-        # What is read twice has two holders.
-        same = [r for r in whole if self.graph.tensors[r].bytes == store.bytes and whole.count(r) == 1]
-        return tuple(dict.fromkeys(self.index[root] for root in same))
+        same = [root for root in whole if self.graph.tensors[root].bytes == store.bytes]
+        return tuple(self.index[root] for root in same)
 
     def _small(self) -> Iterator[Small]:
         """The small buffers. The executor runs a small op as soon as its inputs are ready, wherever it was traced."""
