@@ -20,7 +20,7 @@ from lms3d.swap.planners import PLANNERS
 from lms3d.swap.prediction import Prediction
 from lms3d.swap.request import OnDevice, Settings, StepRequest
 from lms3d.swap.slabs.choice import Slabs
-from lms3d.swap.tensorflow import choosing, guard, op_costs, speeds, surgery, updates
+from lms3d.swap.tensorflow import assignments, choosing, guard, op_costs, speeds, surgery, updates
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.choosing import Chosen
 from lms3d.swap.tensorflow.rewrite import rewrite
@@ -142,10 +142,17 @@ class Engine:
             surgery.separate_bias_gradients(function.graph)
             surgery.fix_shapes(function.graph)
             surgery.pass_identities(function.graph)
+            if self._pooled:
+                assignments.write_in_place(function.graph)
             updates.hold_back(function.graph)
         return capture(
             function, compute_device=self.compute_device, extra_bytes=on_device.extra_bytes, batches=on_device.batches
         )
+
+    @property
+    def _pooled(self) -> bool:
+        """A CPU's pool under a hard limit, of which a plan foresees the pieces."""
+        return self.settings.pool != "none" and self.compute_device.startswith("CPU")
 
     def _with_ops(self, graph: StepGraph, machine: Machine, function: Function) -> tuple[StepGraph, Machine]:
         """With the costs of single ops, measured where they are not known yet; as they are for a machine that is not here."""
@@ -217,7 +224,7 @@ class Engine:
     def _guarded(self, prediction: Prediction, limit_bytes: int) -> bool:
         """Where running out of memory is possible and would end the process (see `guard`)."""
         near = prediction.predicted_peak_bytes > limit_bytes * tuning.NEAR_LIMIT
-        return self.settings.pool != "none" and self.compute_device.startswith("CPU") and near
+        return self._pooled and near
 
     def _check_host_memory(self, plan: Plan) -> None:
         """Pinned host memory has its own limit: checked before the first step rather than failing in it."""

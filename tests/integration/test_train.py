@@ -251,3 +251,17 @@ def test_where_it_does_not_fit_without_lms_it_trains_with_it(train_real, brains,
     with (run_dir / "lms_stats.csv").open(newline="") as file:
         peaks = [float(row["peak_bytes"]) for row in csv.DictReader(file)]
     assert max(peaks) <= limit << 20
+
+
+@pytest.mark.slow
+def test_averaged_weights_and_accumulated_gradients_keep_the_first_plan(train_real, brains, tmp_path):
+    """Both are assigned as a whole in each step, or each other: they stay where they are, so that the plan's memory stays free."""
+    options = ["--data", brains, "--resolution", 32, "--epochs", 1, "--steps-per-epoch", 5, "--validation-steps", 1]
+    done = train_real(
+        *options, "--ema", "0.9", "--accumulate", 2, "--lms", "--memory-limit", "240MiB", "--output", tmp_path / "run"
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "run" / "lms_plan.json").read_text())["train"]["report"]
+    assert report["swapped_out_bytes"] + report["recomputed_ops"] > 0
+    assert [plan["reason"] for plan in report["rounds"]] == ["first plan"]
+    assert report["measured_peak_bytes"] < 1.06 * report["predicted_peak_bytes"]

@@ -19,6 +19,7 @@ from lms3d.swap.ir import (
     topological,
     without_dead,
 )
+from lms3d.swap.liveness import peak_bytes
 from lms3d.swap.plan import SCOPE
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tuning import ARGUMENT_ELEMENTS
@@ -40,16 +41,20 @@ def capture(
     default the arguments of `function`.
     """
     graph = function.graph
+    ops = _ops(graph, compute_device)
+    returned = frozenset(t.name for t in graph.outputs)
+    if batches is None:
+        batches = [size(t) or 0 for t in graph.inputs[: len(graph.inputs) - len(function.captured_inputs)]]
+    return StepGraph(ops, returned, surgery.captured_bytes(function) + extra_bytes + sum(batches), tuple(batches))
+
+
+def _ops(graph: tf.Graph, compute_device: str) -> tuple[Op, ...]:
     # Tracing adds control inputs to earlier ops, so the traced order need not be topological.
     order, group = surgery.slices_of(graph)
     found = [_op(op, compute_device, group.get(op.name, "")) for op in graph.get_operations()]
     if order:
         found.sort(key=lambda op: order.get(op.name, ((0, 0.0, 0), False)))
-    ops = topological(without_dead(found, wanted(graph)))
-    returned = frozenset(t.name for t in graph.outputs)
-    if batches is None:
-        batches = [size(t) or 0 for t in graph.inputs[: len(graph.inputs) - len(function.captured_inputs)]]
-    return StepGraph(ops, returned, surgery.captured_bytes(function) + extra_bytes + sum(batches), tuple(batches))
+    return topological(without_dead(found, wanted(graph)))
 
 
 def wanted(graph: tf.Graph) -> list[str]:
@@ -195,7 +200,10 @@ def argument(tensor: tf.Tensor) -> np.ndarray | None:
 
 
 def _is_view(op: tf.Operation) -> bool:
-    """Whether a slice is contiguous in its input: then TensorFlow copies nothing (`slice_op.cc`, `ops_util.h`)."""
+    """Whether a slice is contiguous in its input: then TensorFlow copies nothing (`slice_op.cc`, `ops_util.h`). InplaceUpdate
+    writes into its first input and returns it."""
+    if op.type == "InplaceUpdate":
+        return True
     if op.type != "Slice" or not op.inputs[0].shape.is_fully_defined() or op.inputs[0].dtype in _OPAQUE:
         return False
     shape, begin, extent = np.array(op.inputs[0].shape), argument(op.inputs[1]), argument(op.inputs[2])
@@ -247,6 +255,12 @@ def traced_order(graph: tf.Graph) -> list[tf.Operation]:
     return [graph.get_operation_by_name(op.name) for op in ops]
 
 
+def _within_bytes(op: tf.Operation, compute_device: str) -> int:
+    """The most that a branch of an If holds besides what it reads, one op after the other."""
+    branches = surgery.branches(op).values()
+    return max((peak_bytes(StepGraph(_ops(branch, compute_device))) for branch in branches), default=0)
+
+
 def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
     here = on_device(op, compute_device)
     return Op(
@@ -259,6 +273,7 @@ def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
             for t in op.outputs
         ),
         stateful=is_stateful(op),
+        workspace_bytes=_within_bytes(op, compute_device) if here else 0,
         view=_is_view(op),
         hidden_bytes=_hidden_bytes(op, compute_device) if here else 0,
         in_loop=surgery.in_loop(op),

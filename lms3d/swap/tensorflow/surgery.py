@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.client import device_lib
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.eager.polymorphic_function import concrete_function
+from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_math_ops, gradients_util, script_ops
 
@@ -155,6 +155,24 @@ def set_control_inputs(op: tf.Operation, before: Iterable[tf.Operation]) -> None
 def in_loop(op: tf.Operation) -> bool:
     """True for ops of a control-flow frame (TensorFlow 1 while loops and conds), which must not be touched."""
     return op._get_control_flow_context() is not None or op.type in _FRAME_TYPES
+
+
+def branches(op: tf.Operation) -> dict[str, tf.Graph]:
+    """Attribute -> graph of each function that an If chooses from; its inputs are those of the If but the first. Empty for others.
+
+    An edit has no effect before `set_branch`.
+    """
+    if op.type not in ("If", "StatelessIf"):
+        return {}
+    found = {name: op.graph._get_function(op.get_attr(name).name) for name in ("then_branch", "else_branch")}
+    return {attribute: function.graph for attribute, function in found.items() if function is not None}
+
+
+def set_branch(op: tf.Operation, attribute: str, branch: tf.Graph) -> None:
+    """Make an If call the edited graph of one of its `branches`."""
+    name = f"{op.get_attr(attribute).name}_{ops.uid()}"
+    op.graph._add_function_recursive(atomic_function.from_func_graph(name, branch, {}))
+    op._set_func_attr(attribute, name)
 
 
 _FRAME_TYPES = frozenset({"Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond", "RefEnter", "RefExit"})

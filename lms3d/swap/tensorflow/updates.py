@@ -10,21 +10,24 @@ they can.
 
 UPDATE-1  Ops that read through identities, reshapes and slices count, too.
 UPDATE-2  What comes after the update in every order is left alone: it reads the old value once more, and the variable moves.
-UPDATE-3  So does a variable that is assigned a tensor, as SGD's momentum is: it takes over the memory of that. And updates within
-          functions, as Keras accumulates gradients, are not seen.
+UPDATE-3  An If waits for those who read what a branch of it updates, as where Keras accumulates gradients. Within a branch updates
+          wait, too.
+UPDATE-4  No plan orders what is in a branch. There one variable is updated after the other, or the changes of all would exist at
+          once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 import tensorflow as tf
 
-from lms3d.swap.ir import ALIAS_TYPES, Op, topological, without_dead
+from lms3d.device.pool_layout import CRUMB_BYTES
+from lms3d.swap.ir import ALIAS_TYPES, RESIDENT_TYPES, Op, topological, without_dead
 from lms3d.swap.liveness import SLICE_TYPES
 from lms3d.swap.tensorflow import surgery
-from lms3d.swap.tensorflow.capture import wanted
+from lms3d.swap.tensorflow.capture import size, wanted
 
 _MAY_PASS_ON = ALIAS_TYPES | SLICE_TYPES | {"CheckNumerics", "Transpose"}
 _IN_PLACE = ("AssignAddVariableOp", "AssignSubVariableOp", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
@@ -33,23 +36,81 @@ _IN_PLACE = ("AssignAddVariableOp", "AssignSubVariableOp", "ResourceApply", "Res
 def hold_back(graph: tf.Graph) -> int:
     """Adds the control edges; returns how many. Results are unchanged."""
     found = graph.get_operations()
-    updates = [op for op in found if op.type.startswith(_IN_PLACE) and not surgery.in_loop(op)]
+    count = sum(map(_within_branches, found))
+    updates = {op: updated for op in found if not surgery.in_loop(op) and (updated := _updated(op))}
     if not updates:
-        return 0
+        return count
     place = _places(graph, found, {op.name for op in updates})
     holders: dict[str, list[tf.Operation]] = defaultdict(list)
     for op in found:
         if op.type == "ReadVariableOp" and op.name in place:
             holders[op.inputs[0].name] += _readers(op.outputs[0])
-    count = 0
-    for update in updates:
+    for update, updated in updates.items():
         here = place.get(update.name, 0)
         known = {*(t.op.name for t in update.inputs), *(op.name for op in update.control_inputs)}
-        late = {op.name: op for op in holders[update.inputs[0].name] if place.get(op.name, here) < here}
+        late = {op.name: op for handle in updated for op in holders[handle] if place.get(op.name, here) < here}
         waits = [op for name, op in late.items() if name not in known and not surgery.in_loop(op)]
         surgery.add_control_inputs(update, waits)
         count += len(waits)
     return count
+
+
+def _within_branches(op: tf.Operation) -> int:
+    """What is done in the branches of an If."""
+    count = 0
+    for attribute, branch in surgery.branches(op).items():
+        surgery.pass_identities(branch)  # that of all gradients would wait for the last of them
+        if found := hold_back(branch) + _take_turns(branch):
+            surgery.set_branch(op, attribute, branch)
+        count += found
+    return count
+
+
+def _take_turns(branch: tf.Graph) -> int:
+    """UPDATE-4: what an update needs, and no earlier one, is made after that."""
+    count, done, before = 0, set[tf.Operation](), None
+    for update in branch.get_operations():
+        if update in done or not _updated(update) or surgery.in_loop(update):
+            continue
+        needed = _ancestors(update, done)
+        if not any(map(_is_large, needed)):
+            continue
+        done |= needed
+        if before is not None:
+            waiting = [op for op in needed if _is_large(op) and before not in op.control_inputs]
+            for op in waiting:
+                surgery.add_control_inputs(op, [before])
+            count += len(waiting)
+        before = update
+    return count
+
+
+def _ancestors(op: tf.Operation, without: Set[tf.Operation]) -> set[tf.Operation]:
+    """`op` and what it waits for."""
+    found, left = set[tf.Operation](), [op]
+    while left:
+        one = left.pop()
+        if one not in found and one not in without:
+            found.add(one)
+            left += [*(t.op for t in one.inputs), *one.control_inputs]
+    return found
+
+
+def _is_large(op: tf.Operation) -> bool:
+    """Whether it takes memory for a large tensor."""
+    takes = op.type not in RESIDENT_TYPES and op.type not in ALIAS_TYPES and not surgery.in_loop(op)
+    return takes and any((size(t) or 0) > CRUMB_BYTES for t in op.outputs)
+
+
+def _updated(op: tf.Operation) -> set[str]:
+    """Names of the handles of the variables that `op` updates in place (UPDATE-3)."""
+    if op.type.startswith(_IN_PLACE):
+        return {op.inputs[0].name}
+    found: set[str] = set()
+    for branch in surgery.branches(op).values():
+        within = {handle for inner in branch.get_operations() for handle in _updated(inner)}
+        found |= {t.name for t, inner in zip(op.inputs[1:], branch.inputs, strict=True) if inner.name in within}
+    return found
 
 
 def _places(graph: tf.Graph, found: list[tf.Operation], updates: set[str]) -> dict[str, int]:

@@ -59,6 +59,30 @@ def by_a_kernel_of_its_own(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
     return result
 
 
+def before_a_branch(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
+    result = product(x, w)
+    tf.cond(x[0, 0] > 0, lambda: w.assign_sub(tf.fill(SHAPE, 0.5)), lambda: w.read_value())
+    return result
+
+
+def within_a_branch(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
+    def branch() -> tf.Tensor:
+        result = product(x, w)
+        w.assign_sub(tf.fill(SHAPE, 0.5))
+        return result
+
+    return tf.cond(x[0, 0] > 0, branch, lambda: x)
+
+
+READERS = [
+    product,
+    through_a_view,
+    through_a_slice,
+    twice,
+    by_a_kernel_of_its_own,
+    before_a_branch,
+    within_a_branch,
+]
 Reader = Callable[[tf.Tensor, tf.Variable], tf.Tensor]
 
 
@@ -71,7 +95,7 @@ def traced(reader: Reader, w: tf.Variable) -> Any:
     return surgery.trace(step, tf.TensorSpec((1, SHAPE[0])))
 
 
-@pytest.mark.parametrize("reader", [product, through_a_view, through_a_slice, twice, by_a_kernel_of_its_own])
+@pytest.mark.parametrize("reader", READERS)
 def test_an_update_waits_for_those_who_read_the_old_value(reader):
     results, moved = {}, {}
     for held in (False, True):
@@ -143,3 +167,32 @@ def test_lms_holds_updates_back():
     )
     prepared.function(x)
     assert address(w) == before
+
+
+def updated_together(rates: list[tf.Variable]) -> Callable[[tf.Tensor], None]:
+    def branch(x: tf.Tensor) -> tf.Tensor:
+        changes = tf.identity_n([x * rate for rate in rates])  # as Keras clips gradients
+        for rate, change in zip(rates, changes, strict=True):
+            rate.assign_sub(change)
+        return x[0, 0]
+
+    return lambda x: tf.cond(x[0, 0] > 0, lambda: branch(x), lambda: x[0, 0])
+
+
+def test_within_a_branch_one_variable_is_updated_after_the_other():
+    """Else all changes of an optimiser that accumulates gradients would exist at once."""
+    count, size = 8, 4 * SHAPE[0] * SHAPE[1]
+    most, results = {}, {}
+    for held in (False, True):
+        rates = [tf.Variable(tf.fill(SHAPE, 1.0 + i)) for i in range(count)]
+        function = surgery.trace(updated_together(rates), tf.TensorSpec(SHAPE))
+        if held:
+            assert updates.hold_back(function.graph) > 0
+            assert updates.hold_back(function.graph) == 0
+        most[held] = max(op.workspace_bytes for op in capture(function).ops)
+        surgery.make_function(function)(tf.fill(SHAPE, 0.25))
+        results[held] = [rate.numpy() for rate in rates]
+    assert most[False] >= count * size
+    assert most[True] <= 2 * size
+    for without, with_edges in zip(results[False], results[True], strict=True):
+        np.testing.assert_array_equal(with_edges, without)

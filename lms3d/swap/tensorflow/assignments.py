@@ -1,0 +1,77 @@
+"""Write what a step assigns to a variable into the memory that the variable has.
+
+TensorFlow's AssignVariableOp has a variable take over the memory of the new value, and gives up its own. That memory lies in the
+middle of what the step uses, where a plan counts on one free piece, and there the variable stays until the next step. SGD's
+momentum, averages of weights, RMSprop's and Adafactor's slots and accumulated gradients are assigned so. Here the value is copied:
+
+    value ----------------------------------+
+      |                                     v
+      +--> variable -= 0 x value --> read --> InplaceUpdate --> assign (the variable's own memory)
+
+ASSIGN-1  The first op is there for what TensorFlow does before it updates in place: where anybody else holds the memory of the
+          variable (a late reader, a tensor that the user keeps, a variable that shares it), the variable gets its own first.
+          InplaceUpdate alone would write into theirs. It leaves the old value in place: a step that fails between the two loses
+          nothing, but where the value is not finite.
+ASSIGN-2  Then InplaceUpdate copies bit by bit, and to assign what has the variable's own memory changes nothing.
+ASSIGN-3  Left alone: what is small (`pool_layout.CRUMB_BYTES`), no floating-point number, of an unknown shape, or in a loop. The
+          branches of an If are functions of their own, and are edited, too.
+ASSIGN-4  A number that fills a variable, as zero does where accumulated gradients begin anew, is a constant to TensorFlow, which
+          makes it once and keeps it, as large as the variable, for good. It is made in each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import tensorflow as tf
+
+from lms3d.device.pool_layout import CRUMB_BYTES
+from lms3d.swap.tensorflow import surgery
+from lms3d.swap.tensorflow.capture import size
+
+_TYPES = frozenset({tf.float16, tf.bfloat16, tf.float32, tf.float64})  # of ResourceApplyGradientDescent, on any device
+
+
+def write_in_place(graph: tf.Graph) -> int:
+    """Edits the graph; returns how many assignments. Results are unchanged, bit by bit."""
+    known = {id(v.handle) for v in graph.variables if v.shape.is_fully_defined()}
+    return _write_in_place(graph, {inner.name for outer, inner in graph.captures if id(outer) in known})
+
+
+def _write_in_place(graph: tf.Graph, handles: Set[str]) -> int:
+    """handles: names of the tensors that stand for a variable of a fixed shape."""
+    count = 0
+    for op in graph.get_operations():
+        if op.type == "AssignVariableOp" and op.inputs[0].name in handles and _moves(op):
+            _copy(op)
+            count += 1
+        for attribute, branch in surgery.branches(op).items():
+            passed = zip(op.inputs[1:], branch.inputs, strict=True)
+            found = _write_in_place(branch, {inner.name for outer, inner in passed if outer.name in handles})
+            if found:
+                surgery.set_branch(op, attribute, branch)
+            count += found
+    return count
+
+
+def _moves(assign: tf.Operation) -> bool:
+    """Whether the variable would move (ASSIGN-3)."""
+    value = assign.inputs[1]
+    here = value.dtype in _TYPES and (size(value) or 0) > CRUMB_BYTES and not surgery.in_loop(assign)
+    return here and not (value.op.type == "Reshape" and value.op.inputs[0].op.type == "InplaceUpdate")
+
+
+def _copy(assign: tf.Operation) -> None:
+    handle, value = assign.inputs
+    if value.op.type == "Fill":  # ASSIGN-4
+        with surgery.insertion(assign.graph, assign.device or None):
+            shape = tf.raw_ops.VariableShape(input=handle, out_type=value.op.inputs[0].dtype)
+        surgery.set_input(value.op, 0, shape)
+    with surgery.insertion(assign.graph, assign.device or None, assign.control_inputs):
+        zero = tf.zeros((), value.dtype)
+        own = tf.raw_ops.ResourceApplyGradientDescent(var=handle, alpha=zero, delta=value)  # ASSIGN-1
+    with surgery.insertion(assign.graph, assign.device or None, [own]):
+        memory = tf.raw_ops.ReadVariableOp(resource=handle, dtype=value.dtype)
+        row = [1, value.shape.num_elements()]
+        written = tf.raw_ops.InplaceUpdate(x=tf.reshape(memory, row), i=[0], v=tf.reshape(value, row))  # ASSIGN-2
+        surgery.set_input(assign, 1, tf.reshape(written, value.shape))
