@@ -13,10 +13,11 @@ ASSIGN-1  The first op is there for what TensorFlow does before it updates in pl
           InplaceUpdate alone would write into theirs. It leaves the old value in place: a step that fails between the two loses
           nothing, but where the value is not finite.
 ASSIGN-2  Then InplaceUpdate copies bit by bit, and to assign what has the variable's own memory changes nothing.
-ASSIGN-3  Left alone: what is small (`pool_layout.CRUMB_BYTES`), no floating-point number, of an unknown shape, or in a loop. The
-          branches of an If are functions of their own, and are edited, too.
-ASSIGN-4  A number that fills a variable, as zero does where accumulated gradients begin anew, is a constant to TensorFlow, which
-          makes it once and keeps it, as large as the variable, for good. It is made in each step.
+ASSIGN-3  Left alone: what is small (`pool_layout.CRUMB_BYTES`), no floating-point number, of an unknown shape, in a loop or in a
+          called function, or assigned to a variable that has no value yet. The branches of an If are edited, too.
+ASSIGN-4  What is made of constants alone, such as the zeros where accumulated gradients begin anew, TensorFlow makes once and
+          keeps, as large as the variable, for good. It is made in each step.
+ASSIGN-5  A thread that reads the variable while the step runs may get a part of either value, and what it has read may change.
 """
 
 from __future__ import annotations
@@ -31,15 +32,17 @@ from lms3d.swap.tensorflow.capture import size
 
 _TYPES = frozenset({tf.float16, tf.bfloat16, tf.float32, tf.float64})  # of ResourceApplyGradientDescent, on any device
 
+_SHAPED = {"Fill": 0, "BroadcastTo": 1}  # type -> the input that says how large the output is
+
 
 def write_in_place(graph: tf.Graph) -> int:
     """Edits the graph; returns how many assignments. Results are unchanged, bit by bit."""
-    known = {id(v.handle) for v in graph.variables if v.shape.is_fully_defined()}
+    known = {id(v.handle) for v in graph.variables if v.shape.is_fully_defined() and v.is_initialized()}
     return _write_in_place(graph, {inner.name for outer, inner in graph.captures if id(outer) in known})
 
 
 def _write_in_place(graph: tf.Graph, handles: Set[str]) -> int:
-    """handles: names of the tensors that stand for a variable of a fixed shape."""
+    """handles: names of the tensors that stand for a variable of a fixed shape, with a value."""
     count = 0
     for op in graph.get_operations():
         if op.type == "AssignVariableOp" and op.inputs[0].name in handles and _moves(op):
@@ -63,15 +66,23 @@ def _moves(assign: tf.Operation) -> bool:
 
 def _copy(assign: tf.Operation) -> None:
     handle, value = assign.inputs
-    if value.op.type == "Fill":  # ASSIGN-4
-        with surgery.insertion(assign.graph, assign.device or None):
-            shape = tf.raw_ops.VariableShape(input=handle, out_type=value.op.inputs[0].dtype)
-        surgery.set_input(value.op, 0, shape)
-    with surgery.insertion(assign.graph, assign.device or None, assign.control_inputs):
+    device = assign.device or None
+    sources = surgery.made_of_constants(value.op)
+    elements = value.shape.num_elements()
+    with surgery.insertion(assign.graph, device):
+        row = tf.constant([1, elements], tf.int64)
+        if sources:  # ASSIGN-4: no constant, as TensorFlow sees it
+            nothing = 0 * tf.reduce_prod(tf.raw_ops.VariableShape(input=handle, out_type=tf.int64))
+            row += nothing
+        for op in sources:
+            if op.type in _SHAPED:
+                shape = op.inputs[_SHAPED[op.type]]
+                surgery.set_input(op, _SHAPED[op.type], shape + tf.cast(nothing, shape.dtype))
+    with surgery.insertion(assign.graph, device, assign.control_inputs):
         zero = tf.zeros((), value.dtype)
         own = tf.raw_ops.ResourceApplyGradientDescent(var=handle, alpha=zero, delta=value)  # ASSIGN-1
-    with surgery.insertion(assign.graph, assign.device or None, [own]):
-        memory = tf.raw_ops.ReadVariableOp(resource=handle, dtype=value.dtype)
-        row = [1, value.shape.num_elements()]
-        written = tf.raw_ops.InplaceUpdate(x=tf.reshape(memory, row), i=[0], v=tf.reshape(value, row))  # ASSIGN-2
+    with surgery.insertion(assign.graph, device, [own]):
+        memory = tf.reshape(tf.raw_ops.ReadVariableOp(resource=handle, dtype=value.dtype), row)
+        written = tf.raw_ops.InplaceUpdate(x=memory, i=[0], v=tf.reshape(value, row))  # ASSIGN-2
+        written.set_shape([1, elements])
         surgery.set_input(assign, 1, tf.reshape(written, value.shape))

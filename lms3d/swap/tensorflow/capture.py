@@ -255,10 +255,15 @@ def traced_order(graph: tf.Graph) -> list[tf.Operation]:
     return [graph.get_operation_by_name(op.name) for op in ops]
 
 
+def held_bytes(graph: tf.Graph, compute_device: str = "CPU:0") -> int:
+    """The most that a function holds at a time besides its arguments, one op after the other."""
+    return peak_bytes(StepGraph(_ops(graph, compute_device), frozenset(t.name for t in graph.outputs)))
+
+
 def _within_bytes(op: tf.Operation, compute_device: str) -> int:
-    """The most that a branch of an If holds besides what it reads, one op after the other."""
-    branches = surgery.branches(op).values()
-    return max((peak_bytes(StepGraph(_ops(branch, compute_device))) for branch in branches), default=0)
+    """The most that a branch of an If holds besides what it reads and returns."""
+    held = max((held_bytes(branch, compute_device) for branch in surgery.branches(op).values()), default=0)
+    return max(0, held - sum(size(t) or 0 for t in op.outputs))
 
 
 def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:

@@ -175,6 +175,18 @@ def set_branch(op: tf.Operation, attribute: str, branch: tf.Graph) -> None:
     op._set_func_attr(attribute, name)
 
 
+def made_of_constants(op: tf.Operation) -> list[tf.Operation]:
+    """`op` and all that its inputs come from, where that are constants alone, which TensorFlow folds into one; else empty."""
+    found, left = {}, [op]
+    while left:
+        one = left.pop()
+        if is_stateful(one) or in_loop(one) or not (one.inputs or one.type == "Const"):
+            return []
+        found[one.name] = one
+        left += [t.op for t in one.inputs if t.op.name not in found]
+    return list(found.values())
+
+
 _FRAME_TYPES = frozenset({"Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond", "RefEnter", "RefExit"})
 
 
@@ -257,10 +269,11 @@ def fix_shapes(graph: tf.Graph) -> None:
                         set_input(reader, i, known)
 
 
-def pass_identities(graph: tf.Graph) -> None:
-    """Let who reads an identity of several tensors read these themselves. Custom gradients leave such an op behind; it runs when
-    the last of its inputs is there, and keeps the others alive until then.
+def pass_identities(graph: tf.Graph) -> int:
+    """Let who reads an identity of several tensors read these themselves; returns how many inputs. Custom gradients leave such an
+    op behind; it runs when the last of its inputs is there, and keeps the others alive until then.
     """
+    count = 0
     for op in graph.get_operations():
         if op.type != "IdentityN" or len(op.inputs) == 1 or in_loop(op):
             continue
@@ -269,6 +282,8 @@ def pass_identities(graph: tf.Graph) -> None:
                 for i, read in enumerate(reader.inputs):
                     if read is alias:
                         set_input(reader, i, source)
+                        count += 1
+    return count
 
 
 def remember_slices(graph: tf.Graph, order: Mapping[str, Any], group: Mapping[str, str]) -> None:

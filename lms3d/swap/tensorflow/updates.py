@@ -13,13 +13,13 @@ UPDATE-2  What comes after the update in every order is left alone: it reads the
 UPDATE-3  An If waits for those who read what a branch of it updates, as where Keras accumulates gradients. Within a branch updates
           wait, too.
 UPDATE-4  No plan orders what is in a branch. There one variable is updated after the other, or the changes of all would exist at
-          once.
+          once; not where that takes more memory, as where gradients are computed in the branch.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 
 import tensorflow as tf
 
@@ -27,7 +27,7 @@ from lms3d.device.pool_layout import CRUMB_BYTES
 from lms3d.swap.ir import ALIAS_TYPES, RESIDENT_TYPES, Op, topological, without_dead
 from lms3d.swap.liveness import SLICE_TYPES
 from lms3d.swap.tensorflow import surgery
-from lms3d.swap.tensorflow.capture import size, wanted
+from lms3d.swap.tensorflow.capture import held_bytes, size, wanted
 
 _MAY_PASS_ON = ALIAS_TYPES | SLICE_TYPES | {"CheckNumerics", "Transpose"}
 _IN_PLACE = ("AssignAddVariableOp", "AssignSubVariableOp", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
@@ -59,30 +59,43 @@ def _within_branches(op: tf.Operation) -> int:
     """What is done in the branches of an If."""
     count = 0
     for attribute, branch in surgery.branches(op).items():
-        surgery.pass_identities(branch)  # that of all gradients would wait for the last of them
-        if found := hold_back(branch) + _take_turns(branch):
+        passed = surgery.pass_identities(branch)  # that of all gradients would wait for the last of them
+        if found := passed + hold_back(branch) + _take_turns(branch):
             surgery.set_branch(op, attribute, branch)
         count += found
     return count
 
 
 def _take_turns(branch: tf.Graph) -> int:
-    """UPDATE-4: what an update needs, and no earlier one, is made after that."""
-    count, done, before = 0, set[tf.Operation](), None
-    for update in branch.get_operations():
-        if update in done or not _updated(update) or surgery.in_loop(update):
+    """UPDATE-4: what an update needs, and no earlier one, is made after that. Ops of Horovod's wait for no other."""
+    found = branch.get_operations()
+    if any(op.type.startswith("Horovod") for op in found):
+        return 0
+    edges = _turns(found)
+    before, earlier = held_bytes(branch) if edges else 0, {op: list(op.control_inputs) for op in edges}
+    for op, update in edges.items():
+        surgery.add_control_inputs(op, [update])
+    if edges and held_bytes(branch) >= before:
+        for op, waits in earlier.items():
+            surgery.set_control_inputs(op, waits)
+        return 0
+    return len(edges)
+
+
+def _turns(found: Sequence[tf.Operation]) -> dict[tf.Operation, tf.Operation]:
+    """Op that takes memory -> the update that it is to wait for."""
+    edges, done, before = {}, set[tf.Operation](), None
+    for op in found:
+        if op in done or surgery.in_loop(op) or not (_updated(op) or op.type == "AssignVariableOp"):
             continue
-        needed = _ancestors(update, done)
+        needed = _ancestors(op, done)
         if not any(map(_is_large, needed)):
             continue
         done |= needed
         if before is not None:
-            waiting = [op for op in needed if _is_large(op) and before not in op.control_inputs]
-            for op in waiting:
-                surgery.add_control_inputs(op, [before])
-            count += len(waiting)
-        before = update
-    return count
+            edges.update({one: before for one in needed if _is_large(one) and before not in one.control_inputs})
+        before = op
+    return edges
 
 
 def _ancestors(op: tf.Operation, without: Set[tf.Operation]) -> set[tf.Operation]:
@@ -105,7 +118,7 @@ def _is_large(op: tf.Operation) -> bool:
 def _updated(op: tf.Operation) -> set[str]:
     """Names of the handles of the variables that `op` updates in place (UPDATE-3)."""
     if op.type.startswith(_IN_PLACE):
-        return {op.inputs[0].name}
+        return {t.name for t in op.inputs if t.dtype == tf.resource}
     found: set[str] = set()
     for branch in surgery.branches(op).values():
         within = {handle for inner in branch.get_operations() for handle in _updated(inner)}
