@@ -2,7 +2,7 @@
 # make train   train a 3D U-Net at 192^3 with LMS on the embedded data; ARGS="..." replaces the options
 # make horovod Horovod for training on several devices: compiled once per machine (about 2 minutes on 2 cores), kept in ~/.cache/lms3d
 # make quick   linter and the fast tests, without Horovod
-# make test    linter, type checker and all tests, two files at a time; PYTEST_ARGS="-n 0 -k name" narrows them (those of quick, too)
+# make test    linter, type checker and all tests, three files at a time; PYTEST_ARGS="-n 0 -k name" narrows them (those of quick, too)
 # make lint    linter and type checker alone
 # make report  what was published beside what this machine measures, on one page: at most an hour; goes on where it was stopped
 # make torture kill ranks, break every file operation, damage every input, random graphs, long runs: hours; goes on where it was stopped
@@ -20,8 +20,9 @@ RUN := $(VENV)/bin/python
 # The stamp's name holds a checksum of what the environment is made from: file times change with every clone and checkout.
 STAMP := $(VENV)/stamp-$(shell (cat pyproject.toml constraints.txt; echo '$(EXTRAS)') | cksum | tr -dc '0-9')
 ARGS ?= --resolution 192 --lms
-# A file of tests stays in one process, so that its fixtures are made once; the slowest files come first (tests/conftest.py).
-PYTEST := '$(RUN)' -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# A file of tests stays in one process, so that its fixtures are made once; the slowest files come first (tests/conftest.py). Three
+# processes keep two cores busy: many a test waits for a real command.
+PYTEST := '$(RUN)' -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Where it is set, each of the thousand processes of the tests would compile all of lms3d anew. Empty, it means off.
 test quick: export PYTHONDONTWRITEBYTECODE :=

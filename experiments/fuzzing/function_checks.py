@@ -21,7 +21,7 @@ from lms3d.swap.planners import tflms
 from lms3d.swap.planners.study import Study
 from lms3d.swap.planning import make_plan
 from lms3d.swap.request import Settings
-from lms3d.swap.tensorflow import guard, slicing, surgery, updates
+from lms3d.swap.tensorflow import assignments, guard, slicing, surgery, updates
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
 from lms3d.swap.tiers.base import Tier
@@ -92,6 +92,7 @@ class Bench:
         if edited:
             surgery.fix_shapes(function.graph)
             surgery.pass_identities(function.graph)
+            assignments.write_in_place(function.graph, larger_than=0)
             updates.hold_back(function.graph)
         return function
 

@@ -182,6 +182,25 @@ def _custom(x: tf.Tensor, w: Weights) -> tf.Tensor:
     return tf.add(*both(x, tf.sin(x)))
 
 
+def _accumulate(x: tf.Tensor, w: Weights) -> tf.Tensor:
+    """Assigns a variable in either branch, and reads it before and after."""
+    before = w.running * 1.0
+    mean = tf.cast(tf.reduce_mean(x, [0, 1, 2, 3]), w.running.dtype)
+
+    def begin() -> tf.Tensor:
+        change = w.running - mean
+        w.running.assign(tf.zeros_like(w.running))
+        return change
+
+    def add() -> tf.Tensor:
+        w.running.assign(w.running + mean)
+        return mean
+
+    change = tf.cond(tf.math.floormod(w.count, 2) > 0, begin, add)
+    w.count.assign_add(1)
+    return x + tf.cast(w.running - before + change, x.dtype)
+
+
 def _assign(x: tf.Tensor, w: Weights) -> tf.Tensor:
     """Reads a variable, changes it, reads it again."""
     before = tf.identity(w.running)
@@ -275,6 +294,7 @@ UNARY: dict[str, Kind] = {
     "call": _call,
     "custom": _custom,
     "assign": _assign,
+    "accumulate": _accumulate,
     "integers": _integers,
     "masked": _masked,
     "empty": _empty,

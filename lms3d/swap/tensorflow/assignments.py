@@ -35,32 +35,32 @@ _TYPES = frozenset({tf.float16, tf.bfloat16, tf.float32, tf.float64})  # of Reso
 _SHAPED = {"Fill": 0, "BroadcastTo": 1}  # type -> the input that says how large the output is
 
 
-def write_in_place(graph: tf.Graph) -> int:
-    """Edits the graph; returns how many assignments. Results are unchanged, bit by bit."""
+def write_in_place(graph: tf.Graph, larger_than: int = CRUMB_BYTES) -> int:
+    """Edits the graph, for values of more bytes; returns how many assignments. Results are unchanged, bit by bit."""
     known = {id(v.handle) for v in graph.variables if v.shape.is_fully_defined() and v.is_initialized()}
-    return _write_in_place(graph, {inner.name for outer, inner in graph.captures if id(outer) in known})
+    return _write_in_place(graph, {inner.name for outer, inner in graph.captures if id(outer) in known}, larger_than)
 
 
-def _write_in_place(graph: tf.Graph, handles: Set[str]) -> int:
+def _write_in_place(graph: tf.Graph, handles: Set[str], larger_than: int) -> int:
     """handles: names of the tensors that stand for a variable of a fixed shape, with a value."""
     count = 0
     for op in graph.get_operations():
-        if op.type == "AssignVariableOp" and op.inputs[0].name in handles and _moves(op):
+        if op.type == "AssignVariableOp" and op.inputs[0].name in handles and _moves(op, larger_than):
             _copy(op)
             count += 1
         for attribute, branch in surgery.branches(op).items():
             passed = zip(op.inputs[1:], branch.inputs, strict=True)
-            found = _write_in_place(branch, {inner.name for outer, inner in passed if outer.name in handles})
-            if found:
+            known = {inner.name for outer, inner in passed if outer.name in handles}
+            if found := _write_in_place(branch, known, larger_than):
                 surgery.set_branch(op, attribute, branch)
             count += found
     return count
 
 
-def _moves(assign: tf.Operation) -> bool:
+def _moves(assign: tf.Operation, larger_than: int) -> bool:
     """Whether the variable would move (ASSIGN-3)."""
     value = assign.inputs[1]
-    here = value.dtype in _TYPES and (size(value) or 0) > CRUMB_BYTES and not surgery.in_loop(assign)
+    here = value.dtype in _TYPES and (size(value) or 0) > larger_than and not surgery.in_loop(assign)
     return here and not (value.op.type == "Reshape" and value.op.inputs[0].op.type == "InplaceUpdate")
 
 
