@@ -2,7 +2,7 @@
 # make train   train a 3D U-Net at 192^3 with LMS on the embedded data; ARGS="..." replaces the options
 # make horovod Horovod for training on several devices: compiled once per machine (about 2 minutes on 2 cores), kept in ~/.cache/lms3d
 # make quick   linter and the fast tests, without Horovod
-# make test    linter, type checker and all tests, three files at a time; PYTEST_ARGS="-n 0 -k name" narrows them (those of quick, too)
+# make test    linter, type checker and all tests, three files at a time; PYTEST_ARGS="-n 0 -k name" narrows them (quick's, too)
 # make lint    linter and type checker alone
 # make report  what was published beside what this machine measures, on one page: at most an hour; goes on where it was stopped
 # make torture kill ranks, break every file operation, damage every input, random graphs, long runs: hours; goes on where it was stopped

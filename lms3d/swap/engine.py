@@ -144,7 +144,7 @@ class Engine:
             surgery.pass_identities(function.graph)
             if self._pooled:
                 assignments.write_in_place(function.graph)
-            updates.hold_back(function.graph)
+            updates.hold_back(function.graph, self.compute_device)
         return capture(
             function, compute_device=self.compute_device, extra_bytes=on_device.extra_bytes, batches=on_device.batches
         )

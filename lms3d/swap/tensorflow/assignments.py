@@ -1,6 +1,6 @@
 """Write what a step assigns to a variable into the memory that the variable has.
 
-TensorFlow's AssignVariableOp has a variable take over the memory of the new value, and gives up its own. That memory lies in the
+With TensorFlow's AssignVariableOp a variable takes over the memory of the new value, and gives up its own. That memory lies in the
 middle of what the step uses, where a plan counts on one free piece, and there the variable stays until the next step. SGD's
 momentum, averages of weights, RMSprop's and Adafactor's slots and accumulated gradients are assigned so. Here the value is copied:
 
@@ -10,13 +10,13 @@ momentum, averages of weights, RMSprop's and Adafactor's slots and accumulated g
 
 ASSIGN-1  The first op is there for what TensorFlow does before it updates in place: where anybody else holds the memory of the
           variable (a late reader, a tensor that the user keeps, a variable that shares it), the variable gets its own first.
-          InplaceUpdate alone would write into theirs. It leaves the old value in place: a step that fails between the two loses
-          nothing, but where the value is not finite.
+          InplaceUpdate alone would write into theirs. The first op leaves the old value as it is: a step that fails between the
+          two loses nothing, unless the new value is not finite.
 ASSIGN-2  Then InplaceUpdate copies bit by bit, and to assign what has the variable's own memory changes nothing.
 ASSIGN-3  Left alone: what is small (`pool_layout.CRUMB_BYTES`), no floating-point number, of an unknown shape, in a loop or in a
           called function, or assigned to a variable that has no value yet. The branches of an If are edited, too.
 ASSIGN-4  What is made of constants alone, such as the zeros where accumulated gradients begin anew, TensorFlow makes once and
-          keeps, as large as the variable, for good. It is made in each step.
+          keeps, as large as the variable, for good. Where it comes from a fill, broadcast or tile it is made in each step.
 ASSIGN-5  A thread that reads the variable while the step runs may get a part of either value, and what it has read may change.
 """
 
@@ -32,7 +32,7 @@ from lms3d.swap.tensorflow.capture import size
 
 _TYPES = frozenset({tf.float16, tf.bfloat16, tf.float32, tf.float64})  # of ResourceApplyGradientDescent, on any device
 
-_SHAPED = {"Fill": 0, "BroadcastTo": 1}  # type -> the input that says how large the output is
+_SHAPED = {"Fill": 0, "BroadcastTo": 1, "Tile": 1}  # type -> the input that says how large the output is
 
 
 def write_in_place(graph: tf.Graph, larger_than: int = CRUMB_BYTES) -> int:
@@ -74,10 +74,10 @@ def _copy(assign: tf.Operation) -> None:
         if sources:  # ASSIGN-4: no constant, as TensorFlow sees it
             nothing = 0 * tf.reduce_prod(tf.raw_ops.VariableShape(input=handle, out_type=tf.int64))
             row += nothing
-        for op in sources:
-            if op.type in _SHAPED:
-                shape = op.inputs[_SHAPED[op.type]]
-                surgery.set_input(op, _SHAPED[op.type], shape + tf.cast(nothing, shape.dtype))
+            for op in sources:
+                if op.type in _SHAPED:
+                    shape = op.inputs[_SHAPED[op.type]]
+                    surgery.set_input(op, _SHAPED[op.type], shape + tf.cast(nothing, shape.dtype))
     with surgery.insertion(assign.graph, device, assign.control_inputs):
         zero = tf.zeros((), value.dtype)
         own = tf.raw_ops.ResourceApplyGradientDescent(var=handle, alpha=zero, delta=value)  # ASSIGN-1

@@ -200,8 +200,8 @@ def argument(tensor: tf.Tensor) -> np.ndarray | None:
 
 
 def _is_view(op: tf.Operation) -> bool:
-    """Whether a slice is contiguous in its input: then TensorFlow copies nothing (`slice_op.cc`, `ops_util.h`). InplaceUpdate
-    writes into its first input and returns it."""
+    """Whether the output lies in the first input: of a slice that is contiguous there, which TensorFlow does not copy
+    (`slice_op.cc`, `ops_util.h`), and of InplaceUpdate, which writes into it."""
     if op.type == "InplaceUpdate":
         return True
     if op.type != "Slice" or not op.inputs[0].shape.is_fully_defined() or op.inputs[0].dtype in _OPAQUE:

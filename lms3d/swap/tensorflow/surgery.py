@@ -157,6 +157,9 @@ def in_loop(op: tf.Operation) -> bool:
     return op._get_control_flow_context() is not None or op.type in _FRAME_TYPES
 
 
+_FRAME_TYPES = frozenset({"Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond", "RefEnter", "RefExit"})
+
+
 def branches(op: tf.Operation) -> dict[str, tf.Graph]:
     """Attribute -> graph of each function that an If chooses from; its inputs are those of the If but the first. Empty for others.
 
@@ -176,7 +179,7 @@ def set_branch(op: tf.Operation, attribute: str, branch: tf.Graph) -> None:
 
 
 def made_of_constants(op: tf.Operation) -> list[tf.Operation]:
-    """`op` and all that its inputs come from, where that are constants alone, which TensorFlow folds into one; else empty."""
+    """`op` and all that it is made from, where these are constants alone, which TensorFlow folds into one; else empty."""
     found, left = {}, [op]
     while left:
         one = left.pop()
@@ -185,9 +188,6 @@ def made_of_constants(op: tf.Operation) -> list[tf.Operation]:
         found[one.name] = one
         left += [t.op for t in one.inputs if t.op.name not in found]
     return list(found.values())
-
-
-_FRAME_TYPES = frozenset({"Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond", "RefEnter", "RefExit"})
 
 
 def is_stateful(op: tf.Operation) -> bool:

@@ -33,10 +33,10 @@ _MAY_PASS_ON = ALIAS_TYPES | SLICE_TYPES | {"CheckNumerics", "Transpose"}
 _IN_PLACE = ("AssignAddVariableOp", "AssignSubVariableOp", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
 
 
-def hold_back(graph: tf.Graph) -> int:
-    """Adds the control edges; returns how many. Results are unchanged."""
+def hold_back(graph: tf.Graph, compute_device: str = "CPU:0") -> int:
+    """Adds the control edges; returns how many changes. Results are unchanged."""
     found = graph.get_operations()
-    count = sum(map(_within_branches, found))
+    count = sum(_within_branches(op, compute_device) for op in found)
     updates = {op: updated for op in found if not surgery.in_loop(op) and (updated := _updated(op))}
     if not updates:
         return count
@@ -55,31 +55,32 @@ def hold_back(graph: tf.Graph) -> int:
     return count
 
 
-def _within_branches(op: tf.Operation) -> int:
-    """What is done in the branches of an If."""
+def _within_branches(op: tf.Operation, compute_device: str) -> int:
+    """The same in the branches of an If, and UPDATE-4."""
     count = 0
     for attribute, branch in surgery.branches(op).items():
         passed = surgery.pass_identities(branch)  # that of all gradients would wait for the last of them
-        if found := passed + hold_back(branch) + _take_turns(branch):
+        if found := passed + hold_back(branch, compute_device) + _take_turns(branch, compute_device):
             surgery.set_branch(op, attribute, branch)
         count += found
     return count
 
 
-def _take_turns(branch: tf.Graph) -> int:
-    """UPDATE-4: what an update needs, and no earlier one, is made after that. Ops of Horovod's wait for no other."""
+def _take_turns(branch: tf.Graph, compute_device: str) -> int:
+    """UPDATE-4: what an update needs, and no earlier one, is made after that. A branch with ops of Horovod is left alone: they wait
+    for those of other ranks."""
     found = branch.get_operations()
-    if any(op.type.startswith("Horovod") for op in found):
-        return 0
     edges = _turns(found)
-    before, earlier = held_bytes(branch) if edges else 0, {op: list(op.control_inputs) for op in edges}
+    if not edges or any(op.type.startswith("Horovod") for op in found):
+        return 0
+    before, earlier = held_bytes(branch, compute_device), {op: list(op.control_inputs) for op in edges}
     for op, update in edges.items():
         surgery.add_control_inputs(op, [update])
-    if edges and held_bytes(branch) >= before:
-        for op, waits in earlier.items():
-            surgery.set_control_inputs(op, waits)
-        return 0
-    return len(edges)
+    if held_bytes(branch, compute_device) < before:
+        return len(edges)
+    for op, waits in earlier.items():
+        surgery.set_control_inputs(op, waits)
+    return 0
 
 
 def _turns(found: Sequence[tf.Operation]) -> dict[tf.Operation, tf.Operation]:

@@ -93,19 +93,23 @@ def _of_a_smaller_limit(study: Study, most_swapped_bytes: int | None) -> search.
 def _with_fewer_bytes(study: Study, found: search.Solution, most_swapped_bytes: int | None) -> search.Solution:
     """A dear plan, or a cheaper one for a smaller limit whose pieces fit in this one, too, in what is left of the effort."""
     request, problem = study.request, study.problem
-    smaller, pool = int(request.limit_bytes * tuning.DEAR_SHARE), request.settings.pool
-    seconds = (request.effort_seconds or tuning.HYBRID_SECONDS) - study.account.seconds
-    possible = search.usable_bytes(problem, smaller, pool) >= search.working_set_bytes(problem)
-    if ladder.applies(problem) or seconds <= 0 or not possible:
+    limit, pool, best = request.limit_bytes, request.settings.pool, found
+    if ladder.applies(problem):
         return found
-    fewer = local_search.solve(
-        problem, smaller, request.machine, pool=pool, seconds=seconds, most_swapped_bytes=most_swapped_bytes,
-        lowest=lambda: found, account=study.account,
-    )  # fmt: skip
-    if not fewer.fits or fewer.schedule.cost_seconds >= found.schedule.cost_seconds:
-        return found
-    again = _in_the_limit(study, fewer)
-    return replace(again, bound_seconds=found.bound_seconds) if again.fits else found
+    for share in tuning.DEAR_SHARES:
+        smaller = int(limit * share)
+        seconds = (request.effort_seconds or tuning.HYBRID_SECONDS) - study.account.seconds
+        possible = search.usable_bytes(problem, smaller, pool) >= search.working_set_bytes(problem)
+        if best.lost_share <= tuning.DEAR or seconds <= 0 or not possible:
+            break
+        fewer = local_search.solve(
+            problem, smaller, request.machine, pool=pool, seconds=seconds, most_swapped_bytes=most_swapped_bytes,
+            lowest=lambda: found, account=study.account,
+        )  # fmt: skip
+        if fewer.fits and fewer.schedule.cost_seconds < best.schedule.cost_seconds:
+            again = _in_the_limit(study, fewer)
+            best = replace(again, bound_seconds=found.bound_seconds) if again.fits else best
+    return best
 
 
 def _in_the_limit(study: Study, plan: search.Solution) -> search.Solution:

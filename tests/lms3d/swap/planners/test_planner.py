@@ -369,7 +369,7 @@ def test_the_tensors_at_the_peak_of_an_unedited_step_are_those_of_its_own_order(
 
 
 @pytest.mark.parametrize(("pieces", "taken"), [(True, "fewer"), (False, "dear")])
-def test_a_dear_plan_in_a_pool_is_compared_with_the_plan_for_less(monkeypatch, pieces, taken):
+def test_a_dear_plan_in_a_pool_is_compared_with_plans_for_less(monkeypatch, pieces, taken):
     """Which pieces fit is chance: the plan for a smaller limit may be cheaper, and is taken if its pieces fit in this one, too."""
     study = Study(Settings(limit_bytes=1 << 30, pool="single").request(GRAPH, MACHINE, with_floor=False))
     problem = study.problem
@@ -387,7 +387,8 @@ def test_a_dear_plan_in_a_pool_is_compared_with_the_plan_for_less(monkeypatch, p
     monkeypatch.setattr(local_search, "solve", lambda problem, limit_bytes, *_, **__: solution("fewer", limit_bytes))
     monkeypatch.setattr(search, "check", lambda *a: replace(check(*a), fits=pieces))
     assert strategy._solve(study).schedule is plans[taken]
-    assert limits == [1 << 30, int((1 << 30) * tuning.DEAR_SHARE)]
+    tried = tuning.DEAR_SHARES[:1] if pieces else tuning.DEAR_SHARES
+    assert limits == [1 << 30, *(int((1 << 30) * share) for share in tried)]
     study.account.seconds = 1e9
     assert strategy._solve(study).schedule is plans["dear"]  # no effort is left
 
