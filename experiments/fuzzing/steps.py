@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
@@ -84,30 +85,31 @@ class _Net:
         return f"{name}:0"
 
 
-@st.composite
-def training_steps(draw: st.DrawFn, most: int = 10) -> StepGraph:
-    """A network of up to `most` layers with skips and changing sizes, its loss, the gradients of all layers, and updates."""
+class Layer(NamedTuple):
+    """An op of a network. back: it also reads the tensor that was made so many before, 0 for none."""
+
+    kind: str
+    size: int
+    back: int = 0
+    workspace_bytes: int = 0
+
+
+def network(layers: Sequence[Layer]) -> list[Op]:
+    """Layers "f0", "f1", .. on a batch "x", their loss, the gradients of all layers, and updates."""
     net, sizes = _Net(), {}
     made = [net.add("x", "Placeholder", [], MIB)]
     sizes[made[0]] = MIB
-    layers: list[tuple[str, str, list[str], str]] = []
-    for i in range(draw(st.integers(1, most))):
-        kind = draw(st.sampled_from([*_UNARY, *_BINARY]))
-        back = draw(st.integers(2, 6)) if kind in _BINARY else 0
+    known: list[tuple[str, str, list[str], str]] = []
+    for i, (kind, size, back, workspace) in enumerate(layers):
         read = list(dict.fromkeys([made[-1], *([made[-min(back, len(made))]] if back else [])]))
-        factor = 1 if kind in ("Reshape", "LeakyRelu", "Tanh") else draw(st.sampled_from([0.25, 0.5, 1, 1, 1, 2]))
-        size = min(max(int(sizes[made[-1]] * factor), 1024), 16 * MIB)
-        name = f"f{i}"
-        output = net.add(
-            name, kind, read, size, flops=_UNARY.get(kind, 0), workspace_bytes=draw(st.sampled_from([0, 0, size]))
-        )
+        output = net.add(f"f{i}", kind, read, size, flops=_UNARY.get(kind, 0), workspace_bytes=workspace)
         sizes[output] = size
         made.append(output)
-        layers.append((name, kind, read, output))
+        known.append((f"f{i}", kind, read, output))
     loss = net.add("loss", "Sum", [made[-1]], 4, rank=0)
     gradient: dict[str, list[str]] = {made[-1]: [net.add("loss_gradient", "Mul", [loss, made[-1]], sizes[made[-1]])]}
     updates = []
-    for name, kind, read, output in reversed(layers):
+    for name, kind, read, output in reversed(known):
         parts = gradient.pop(output, [])
         if not parts:
             continue
@@ -125,8 +127,22 @@ def training_steps(draw: st.DrawFn, most: int = 10) -> StepGraph:
             updates.append((name, weights))
     for name, weights in updates:
         net.ops.append(Op(f"update_{name}", "AssignSubVariableOp", (weights,), stateful=True))
-    returned = frozenset([loss, *draw(st.lists(st.sampled_from(made), max_size=1))])
-    return StepGraph(tuple(net.ops), returned, draw(st.integers(0, 8)) * MIB)
+    return net.ops
+
+
+@st.composite
+def training_steps(draw: st.DrawFn, most: int = 10) -> StepGraph:
+    """A network of up to `most` layers with skips and changing sizes."""
+    layers: list[Layer] = []
+    for _ in range(draw(st.integers(1, most))):
+        kind = draw(st.sampled_from([*_UNARY, *_BINARY]))
+        back = draw(st.integers(2, 6)) if kind in _BINARY else 0
+        factor = 1 if kind in ("Reshape", "LeakyRelu", "Tanh") else draw(st.sampled_from([0.25, 0.5, 1, 1, 1, 2]))
+        size = min(max(int((layers[-1].size if layers else MIB) * factor), 1024), 16 * MIB)
+        layers.append(Layer(kind, size, back, draw(st.sampled_from([0, 0, size]))))
+    made = ["x:0", *(f"f{i}:0" for i in range(len(layers)))]
+    returned = frozenset(["loss:0", *draw(st.lists(st.sampled_from(made), max_size=1))])
+    return StepGraph(tuple(network(layers)), returned, draw(st.integers(0, 8)) * MIB)
 
 
 steps = st.one_of(any_steps(), training_steps(), training_steps(30))

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from experiments.fuzzing import batches, plan_checks, reference, step_checks
-from experiments.fuzzing.steps import MACHINES
+from experiments.fuzzing.steps import MACHINES, Layer, network
 from lms3d.swap import ledger, liveness
 from lms3d.swap.cost import Machine
+from lms3d.swap.ir import StepGraph
 from lms3d.swap.ledger import Held
 from lms3d.swap.plan import Plan, Recompute
 from lms3d.swap.request import Settings
@@ -216,6 +217,19 @@ def test_where_the_pieces_of_no_plan_fit_the_plan_of_the_floor_is_taken():
     )
     found = step_checks.check_limits(graph, MACHINES["dear transfers"], "single", [0, 0.125], None)
     assert all(answer.plan is not None for answer in found)
+
+
+def test_a_slow_plan_in_a_pool_is_compared_with_those_for_several_smaller_limits():
+    """An eighth of the way up from the floor the plan took 0.96 s, at the floor 0.66 s. That for a tenth less was no better."""
+    relu, smaller = Layer("LeakyRelu", MIB), [MIB >> 5, MIB >> 7, MIB >> 9, 1024, 1024, 1024]
+    twice, tiny = relu._replace(size=2 * MIB), relu._replace(size=1024)
+    layers = [
+        Layer("Conv3D", MIB), relu, relu, Layer("Conv3D", 2 * MIB), twice, twice, twice,
+        Layer("AddV2", MIB // 2, back=3), Layer("Reshape", MIB // 2), Layer("AddV2", MIB // 8, back=4),
+        relu._replace(size=MIB // 8), *(Layer("Conv3D", size) for size in smaller), tiny, tiny, Layer("Conv3D", 1024), tiny, tiny,
+    ]  # fmt: skip
+    graph = StepGraph(tuple(network(layers)), frozenset(["loss:0"]))
+    step_checks.check_limits(graph, MACHINES["slow links"], "single", [0, 0.125], None)
 
 
 # -- the checks themselves
