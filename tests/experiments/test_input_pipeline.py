@@ -340,7 +340,8 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
     data = chests.write(tmp_path / "films", images=60, size=32, workers=1)
     out = tmp_path / "out"
-    words = ["--timelines", "--kinds", "device", "training", "--orders", "old", "new", "--ranks", "1", "--steps", "6"]
+    # So many steps that no machine has parsed all of their images before the first of them.
+    words = ["--timelines", "--kinds", "device", "training", "--orders", "old", "new", "--ranks", "1", "--steps", "20"]
     words += ["--data", str(data), "--resolution", "32", "--training-resolution", "32", "--batch-size", "8"]
     words += ["--output", str(out)]
     assert input_pipeline.main(words) == 0, capsys.readouterr().err
@@ -351,7 +352,7 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
         assert 0 < float(row["busy_share"]) <= 1 - float(row["waiting_share"])
     assert float(found["device", "old"]["data_share"]) > 0
     trace = lanes.read(xplane.newest(out / "timelines" / "device-old"))
-    assert [step.number for step in trace.steps] == [timeline_rank.LEAD_STEPS + n for n in range(6)]
+    assert [step.number for step in trace.steps] == [timeline_rank.LEAD_STEPS + n for n in range(20)]
     assert {span.name for span in trace.lanes[lanes.COMPUTE]} == {"device:Sleep"}
     assert any(span.name.endswith(":ParseExampleV2") for span in trace.lanes[lanes.DATA])
     trained = {span.name for span in lanes.read(xplane.newest(out / "timelines" / "training-old")).lanes[lanes.COMPUTE]}
@@ -359,7 +360,7 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
     assert not any(name.endswith(":ParseExampleV2") for name in trained)
     text = (out / "timelines.md").read_text()
     assert "| While training | new |" in text
-    assert "Rank 0 of 1, 6 steps each" in text
+    assert "Rank 0 of 1, 20 steps each" in text
     assert (out / "timelines.png").read_bytes()[:4] == b"\x89PNG"
     assert (out / "timelines" / "device-new.trace.json").exists()
     assert input_pipeline.main(words) == 0
