@@ -67,7 +67,7 @@ def _moves(assign: tf.Operation, larger_than: int) -> bool:
 def _copy(assign: tf.Operation) -> None:
     handle, value = assign.inputs
     device = assign.device or None
-    sources = surgery.made_of_constants(value.op)
+    sources = _constants_behind(value.op)
     elements = value.shape.num_elements()
     with surgery.insertion(assign.graph, device):
         row = tf.constant([1, elements], tf.int64)
@@ -86,3 +86,15 @@ def _copy(assign: tf.Operation) -> None:
         written = tf.raw_ops.InplaceUpdate(x=memory, i=[0], v=tf.reshape(value, row))  # ASSIGN-2
         written.set_shape([1, elements])
         surgery.set_input(assign, 1, tf.reshape(written, value.shape))
+
+
+def _constants_behind(op: tf.Operation) -> list[tf.Operation]:
+    """`op` and all that it is made from, where these are constants alone, which TensorFlow folds into one; else empty."""
+    found, left = {}, [op]
+    while left:
+        one = left.pop()
+        if surgery.is_stateful(one) or surgery.in_loop(one) or not (one.inputs or one.type == "Const"):
+            return []
+        found[one.name] = one
+        left += [t.op for t in one.inputs if t.op.name not in found]
+    return list(found.values())

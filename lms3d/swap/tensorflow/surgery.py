@@ -178,18 +178,6 @@ def set_branch(op: tf.Operation, attribute: str, branch: tf.Graph) -> None:
     op._set_func_attr(attribute, name)
 
 
-def made_of_constants(op: tf.Operation) -> list[tf.Operation]:
-    """`op` and all that it is made from, where these are constants alone, which TensorFlow folds into one; else empty."""
-    found, left = {}, [op]
-    while left:
-        one = left.pop()
-        if is_stateful(one) or in_loop(one) or not (one.inputs or one.type == "Const"):
-            return []
-        found[one.name] = one
-        left += [t.op for t in one.inputs if t.op.name not in found]
-    return list(found.values())
-
-
 def is_stateful(op: tf.Operation) -> bool:
     """True for ops that read or write variables, draw random numbers or do I/O."""
     definition = op.op_def
