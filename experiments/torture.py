@@ -6,8 +6,10 @@
 3. The job must end within 60 s, after SIGKILL with an exit code other than 0, with at most one line of lms3d, and with no process
    or swap file left.
 4. The same command with --resume must end with the weights of the undisturbed run, bit for bit: swapping changes none.
+5. With --undisturbed, as many more jobs that nothing befalls are compared with the first, swapping and without in turn. A run that
+   differs is kept: no signal did that.
 
-Results are added to results.jsonl; what went well there is not tried again.
+Results are added to results.jsonl and undisturbed.jsonl; what went well there is not tried again.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -102,8 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _torture(options: argparse.Namespace) -> None:
     folder = writable_folder(Path(options.output).expanduser(), "--output").absolute()
     length, results = _undisturbed(folder, options.data), folder / "results.jsonl"
-    known = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-    by_number = {one.number: one for one in (Outcome(**json.loads(line)) for line in known)}
+    other = _others(folder, options.undisturbed, options.data)
+    by_number = {one.number: one for one in (Outcome(**line) for line in _read(results))}
     for number in range(options.kills):
         if number in by_number and by_number[number].good:
             continue
@@ -112,13 +115,49 @@ def _torture(options: argparse.Namespace) -> None:
         while outcome is None:  # the job had ended before: draw again
             outcome = _struck(folder, _drawn(number, length, chance), options.data)
         print(outcome, flush=True)
-        with results.open("a", encoding="utf-8") as stream:
-            print(json.dumps(asdict(outcome)), file=stream)
+        _add(results, asdict(outcome))
         by_number[number] = outcome
     found = list(by_number.values())
     print(table(found))
-    if bad := [one.number + 1 for one in found if not one.good]:
-        raise Failed(f"jobs {', '.join(map(str, bad))} of {len(found)} failed; their logs are in {folder}")
+    bad, failed = [one.number + 1 for one in found if not one.good], []
+    if bad:
+        failed.append(f"jobs {_list(bad)} of {len(found)} failed")
+    if other:
+        failed.append(f"undisturbed jobs {_list(other)} of {options.undisturbed} ended with other weights")
+    if failed:
+        raise Failed(f"{'; '.join(failed)}; their logs are in {folder}")
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def _add(path: Path, result: Mapping[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as stream:
+        print(json.dumps(result), file=stream)
+
+
+def _others(folder: Path, count: int, data: str | None) -> list[int]:
+    """Of `count` more jobs that nothing befalls, those that ended with other weights than the first, from 1 on."""
+    results = folder / "undisturbed.jsonl"
+    known = {result["number"]: result["same"] for result in _read(results)}
+    for number in range(count):
+        if number in known:
+            continue
+        name, swaps = f"undisturbed-{number + 1}", number % 2 == 0
+        shutil.rmtree(folder / name, ignore_errors=True)
+        finish(folder, name, data, [*_TRAINING, *(_SWAPPING if swaps else ["--no-lms"])])
+        known[number] = same(folder / "undisturbed", folder / name)
+        if known[number]:
+            shutil.rmtree(folder / name)
+        how = "swapping" if swaps else "without LMS"
+        print(f"undisturbed {number + 1}, {how}: {'same' if known[number] else 'OTHER'} weights", flush=True)
+        _add(results, {"number": number, "swaps": swaps, "same": known[number]})
+    return [number + 1 for number in range(count) if not known[number]]
 
 
 def table(found: Sequence[Outcome]) -> str:
@@ -277,7 +316,13 @@ def same(one: Path, other: Path) -> bool:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.torture", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--kills", type=cli.whole(1), default=30, help="jobs to start and to strike (default: 30)")
+    parser.add_argument("--kills", type=cli.whole(0), default=30, help="jobs to start and to strike (default: 30)")
+    parser.add_argument(
+        "--undisturbed",
+        type=cli.whole(0),
+        default=0,
+        help="jobs that nothing befalls, compared with the first (default: 0)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of ranks and moments (default: 0)")
     parser.add_argument("--data", default=None, help="data set to train on (default: the embedded one)")
     parser.add_argument(

@@ -59,3 +59,22 @@ def test_it_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
     assert torture.main(words) == 0
     assert tried[6:] == [1]
     assert "| SIGTERM | yes | 1 | 0 |" in capsys.readouterr().out
+
+
+def test_undisturbed_jobs_are_compared_with_the_first(tmp_path, monkeypatch, capsys):
+    trained = []
+
+    def finish(folder, name, data, training):
+        trained.append((name, "--no-lms" in training))
+        (folder / name).mkdir()
+        return 1.0
+
+    monkeypatch.setattr(torture, "_undisturbed", lambda *_: 30.0)
+    monkeypatch.setattr(torture, "finish", finish)
+    monkeypatch.setattr(torture, "same", lambda first, other: other.name != "undisturbed-2")
+    words = ["--kills", "0", "--output", str(tmp_path), "--undisturbed"]
+    assert torture.main([*words, "1"]) == 0
+    assert torture.main([*words, "3"]) == 1
+    assert trained == [("undisturbed-1", False), ("undisturbed-2", True), ("undisturbed-3", False)]
+    assert "undisturbed jobs 2 of 3 ended with other weights" in capsys.readouterr().err
+    assert [path.name for path in sorted(tmp_path.glob("undisturbed-*"))] == ["undisturbed-2"]
