@@ -118,7 +118,8 @@ def _torture(options: argparse.Namespace) -> None:
         _add(results, asdict(outcome))
         by_number[number] = outcome
     found = list(by_number.values())
-    print(table(found))
+    if found:
+        print(table(found))
     bad, failed = [one.number + 1 for one in found if not one.good], []
     if bad:
         failed.append(f"jobs {_list(bad)} of {len(found)} failed")

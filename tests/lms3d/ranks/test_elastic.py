@@ -15,6 +15,7 @@ from tests.lms3d.ranks.started import LAUNCHER, Started
 
 with_horovod = pytest.mark.skipif(not LAUNCHER.exists(), reason="Horovod is not installed: make horovod")
 RATE, SAMPLES, BATCH = 1e-3, 24, 2  # as in elastic_job.py
+GLOO_FAULT = "gloo::EnforceNotMet"  # docs/limits.md: now and then Gloo aborts a rank that is left
 
 
 class Job:
@@ -66,14 +67,18 @@ def check_world(lines: list[list[str]], size: int) -> None:
 def test_a_killed_rank_shrinks_the_job(tmp_path, victim):
     epochs = 14
     hosts = "localhost:2\n127.0.0.1:1\n" if victim == "127.0.0.1" else "localhost:1\n127.0.0.1:2\n"
-    job = Job(tmp_path, epochs, hosts)
-    with job.running as running:
-        running.until(lambda: job.count(3) >= 3 * 10)
-        (process,) = [process for process, lines in job.lines().items() if lines and lines[0][0] == victim]
-        os.kill(process, signal.SIGKILL)
-        running.end()
-        assert running.process.returncode == 0, running.output
-        assert running.left() == []
+    for attempt in ("first", "second"):
+        (tmp_path / attempt).mkdir()
+        job = Job(tmp_path / attempt, epochs, hosts)
+        with job.running as running:
+            running.until(lambda job=job: job.count(3) >= 3 * 10)
+            (process,) = [process for process, lines in job.lines().items() if lines and lines[0][0] == victim]
+            os.kill(process, signal.SIGKILL)
+            running.end()
+            assert running.left() == []
+            if GLOO_FAULT not in running.output:
+                break
+    assert running.process.returncode == 0, running.output
     rows = job.rows()
     assert [row["epoch"] for row in rows] == [str(number + 1) for number in range(epochs)]
     assert float(rows[0]["learning_rate"]) == pytest.approx(3 * RATE)
