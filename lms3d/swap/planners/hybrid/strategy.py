@@ -93,23 +93,23 @@ def _of_a_smaller_limit(study: Study, most_swapped_bytes: int | None) -> search.
 def _with_fewer_bytes(study: Study, found: search.Solution, most_swapped_bytes: int | None) -> search.Solution:
     """A dear plan, or a cheaper one for a smaller limit whose pieces fit in this one, too, in what is left of the effort.
 
-    With little effort granted the floor is not looked for; else it is the smallest of these limits.
+    The search for a small step leaves some, that for a real network none. With little effort granted the floor is not looked for;
+    else it is the smallest of these limits.
     """
     request, problem = study.request, study.problem
     limit, pool, best = request.limit_bytes, request.settings.pool, found
-    if ladder.applies(problem):
-        return found
     granted = request.effort_seconds or tuning.HYBRID_SECONDS
-    lowest = found if granted < tuning.HYBRID_SECONDS else study.lowest
-    least = 0 if lowest is found else lowest.limit_bytes
-    for smaller in dict.fromkeys(max(least, int(limit * share)) for share in tuning.DEAR_SHARES):
+    if ladder.applies(problem) or study.account.seconds >= granted:
+        return found
+    floor_bytes = study.lowest.limit_bytes if granted >= tuning.HYBRID_SECONDS else 0
+    for smaller in dict.fromkeys(max(floor_bytes, int(limit * share)) for share in tuning.DEAR_SHARES):
         seconds = granted - study.account.seconds
         possible = search.usable_bytes(problem, smaller, pool) >= search.working_set_bytes(problem)
         if best.lost_share <= tuning.DEAR or seconds <= 0 or smaller >= limit or not possible:
             break
         fewer = local_search.solve(
             problem, smaller, request.machine, pool=pool, seconds=seconds, most_swapped_bytes=most_swapped_bytes,
-            lowest=lambda: lowest, account=study.account,
+            lowest=lambda: study.lowest if floor_bytes else found, account=study.account,
         )  # fmt: skip
         if fewer.fits and fewer.schedule.cost_seconds < best.schedule.cost_seconds:
             again = _in_the_limit(study, fewer)

@@ -368,13 +368,24 @@ def test_the_tensors_at_the_peak_of_an_unedited_step_are_those_of_its_own_order(
     assert report.peak_tensors[:2] == (("f5:0", 9 * MIB), ("f4:0", 8 * MIB))
 
 
-@pytest.mark.parametrize(("pieces", "taken"), [(True, "fewer"), (False, "dear")])
-def test_a_dear_plan_in_a_pool_is_compared_with_plans_for_less(monkeypatch, pieces, taken):
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("pieces", "effort", "taken", "tried"),
+    [
+        (True, None, "fewer", [0.98]),
+        (False, None, "dear", [0.98, 0.95, 0.93]),  # 0.93 is the floor
+        (False, 5.0, "dear", [0.98, 0.95, 0.92, 0.89, 0.86]),  # too little effort to look for it
+    ],
+)
+def test_a_dear_plan_in_a_pool_is_compared_with_plans_for_less(monkeypatch, pieces, effort, taken, tried):
     """Which pieces fit is chance: the plan for a smaller limit may be cheaper, and is taken if its pieces fit in this one, too."""
-    study = Study(Settings(limit_bytes=1 << 30, pool="single").request(GRAPH, MACHINE, with_floor=False))
+    settings = Settings(limit_bytes=GIB, pool="single")
+    study = Study(settings.request(GRAPH, MACHINE, with_floor=False, effort_seconds=effort))
     problem = study.problem
+    vars(study)["lowest"] = replace(floor.lowest(problem, MACHINE, pool="single"), limit_bytes=int(GIB * 0.93))
     everything = build(problem, next(search.Search(problem, MACHINE, 1.0).everything_moved()), MACHINE)
-    floor_bytes = study.lowest.limit_bytes
     plans = {"dear": everything, "fewer": build(problem, {}, MACHINE)}
     assert everything.cost_seconds > 1.5 * plans["fewer"].cost_seconds
     limits = []
@@ -388,10 +399,19 @@ def test_a_dear_plan_in_a_pool_is_compared_with_plans_for_less(monkeypatch, piec
     monkeypatch.setattr(local_search, "solve", lambda problem, limit_bytes, *_, **__: solution("fewer", limit_bytes))
     monkeypatch.setattr(search, "check", lambda *a: replace(check(*a), fits=pieces))
     assert strategy._solve(study).schedule is plans[taken]
-    tried = tuning.DEAR_SHARES[:1] if pieces else tuning.DEAR_SHARES
-    assert limits == [1 << 30, *dict.fromkeys(max(floor_bytes, int((1 << 30) * share)) for share in tried)]
-    study.account.seconds = 1e9
-    assert strategy._solve(study).schedule is plans["dear"]  # no effort is left
+    assert limits == [GIB, *(int(GIB * share) for share in tried)]
+
+
+def test_a_dear_plan_that_took_all_effort_stays(monkeypatch):
+    """Nor is the floor looked for: that takes seconds."""
+    study = Study(Settings(limit_bytes=GIB, pool="single").request(GRAPH, MACHINE, with_floor=False))
+    everything = build(study.problem, next(search.Search(study.problem, MACHINE, 1.0).everything_moved()), MACHINE)
+    dear = search.Solution(study.problem, {}, everything, GIB, everything.peak_bytes, True)
+    assert dear.lost_share > tuning.DEAR
+    monkeypatch.setattr(strategy, "_solved", lambda *_: dear)
+    study.account.seconds = tuning.HYBRID_SECONDS
+    assert strategy._solve(study) is dear
+    assert "lowest" not in vars(study)
 
 
 @pytest.mark.parametrize("fitting", [1, None])
