@@ -6,10 +6,11 @@
 3. The job must end within 60 s, after SIGKILL with an exit code other than 0, with at most one line of lms3d, and with no process
    or swap file left.
 4. The same command with --resume must end with the weights of the undisturbed run, bit for bit: swapping changes none.
-5. With --undisturbed, as many more jobs that nothing befalls are compared with the first, swapping and without in turn. A run that
-   differs is kept: no signal did that.
+5. The job is also repeated without any signal, swapping and without in turn: it must end with the same weights. A run that does not
+   is kept, as repeat-N beside the reference, undisturbed.
 
-Results are added to results.jsonl and undisturbed.jsonl; what went well there is not tried again.
+Results are added to results.jsonl and repeats.jsonl. A struck job that went well is not struck again; a repeat is never run again,
+whatever came of it: a rare difference that is tried again is gone.
 """
 
 from __future__ import annotations
@@ -33,10 +34,13 @@ import numpy as np
 import psutil
 
 from lms3d import cli, errors
+from lms3d.errors import InputError
 from lms3d.files import writable_folder, write_json
 from lms3d.training import checkpoint
 
 MOST_SECONDS = 60.0
+HUNG_SECONDS = 1800.0
+"""For a job without a signal, which takes half a minute on an idle machine."""
 RANKS = 2
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _COMMAND = [sys.executable, "-m", "lms3d.train"]
@@ -44,6 +48,22 @@ _TRAINING = ["--resolution", "16", "--epochs", "6", "--steps-per-epoch", "6", "-
 _SWAPPING = [
     "--swap-tier", "disk", "--sync-mode", "0", "--swapout-threshold", "30", "--swapin-ahead", "3", "--swapin-groupby", "0"
 ]  # fmt: skip
+
+
+_DESCRIPTION = """\
+Does a job of two ranks end soon and cleanly when one of them gets SIGKILL, SIGTERM or SIGINT, and does it reach the same
+weights when resumed? Does it reach them again when nothing happens to it?
+
+A job that nothing happens to is the reference. It is started again and again, with swapped tensors and without in turn;
+some jobs get a signal at a random moment and are resumed. A job takes about half a minute. Needs Horovod (make horovod)."""
+
+_EPILOG = """\
+examples:
+  python -m experiments.torture --kills 6 --repeats 0
+  python -m experiments.torture --kills 0 --repeats 100      # is training with two ranks repeatable?
+
+writes into --output: results.jsonl and repeats.jsonl, logs, and the runs that went wrong; goes on there when started again
+exit codes: 0 all went well, 1 a job went wrong, 2 wrong option, 130 interrupted (run again to go on)"""
 
 
 class Failed(RuntimeError):
@@ -65,7 +85,7 @@ class Strike:
     @property
     def training(self) -> list[str]:
         """Options of the job."""
-        return [*_TRAINING, *(_SWAPPING if self.swaps else ["--no-lms"])]
+        return _training(self.swaps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +105,7 @@ class Outcome:
 
     def __str__(self) -> str:
         return (
-            f"{self.number + 1}: rank {self.rank}, {'swapping' if self.swaps else 'without LMS'}, {self.signal} after "
+            f"{self.number + 1}: rank {self.rank}, {_how(self.swaps)}, {self.signal} after "
             f"{self.struck_after:5.1f} s: job ended {self.ended_after:4.1f} s later, code {self.code}, {self.lines} line(s) of "
             f"lms3d, left behind: {self.left or 'nothing'}; resumed: {'same' if self.same else 'OTHER'} weights"
         )
@@ -97,15 +117,29 @@ class Outcome:
         return self.ended_after < MOST_SECONDS and ended and self.lines <= 1 and not self.left and self.same
 
 
+@dataclass(frozen=True, kw_only=True)
+class Repeat:
+    """How a job without a signal ended. weights: "same" as those of the reference, "OTHER", or "no" where it failed."""
+
+    number: int
+    swaps: bool
+    weights: str
+
+    def __str__(self) -> str:
+        return f"repeat {self.number + 1}, {_how(self.swaps)}: {self.weights} weights"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all, report. Returns the exit code."""
     return errors.run(lambda: _torture(_parser().parse_args(arguments)))
 
 
 def _torture(options: argparse.Namespace) -> None:
+    if not options.kills and not options.repeats:
+        raise InputError("--kills 0 and --repeats 0 leave nothing to do; expected at least one job")
     folder = writable_folder(Path(options.output).expanduser(), "--output").absolute()
     length, results = _undisturbed(folder, options.data), folder / "results.jsonl"
-    other = _others(folder, options.undisturbed, options.data)
+    repeats = _repeats(folder, options.repeats, options.data)
     by_number = {one.number: one for one in (Outcome(**line) for line in _read(results))}
     for number in range(options.kills):
         if number in by_number and by_number[number].good:
@@ -117,20 +151,37 @@ def _torture(options: argparse.Namespace) -> None:
         print(outcome, flush=True)
         _add(results, asdict(outcome))
         by_number[number] = outcome
-    found = list(by_number.values())
-    if found:
-        print(table(found))
-    bad, failed = [one.number + 1 for one in found if not one.good], []
-    if bad:
-        failed.append(f"jobs {_list(bad)} of {len(found)} failed")
+    if by_number:
+        print(table(list(by_number.values())))
+    wrong = [*_wrong_strikes(list(by_number.values())), *_wrong_repeats(repeats)]
+    if wrong:
+        raise Failed(f"{'; '.join(wrong)}; what they left is in {folder}")
+
+
+def _wrong_strikes(found: Sequence[Outcome]) -> list[str]:
+    bad = [one.number for one in found if not one.good]
+    return [f"jobs {_list(bad)} of {len(found)} failed"] if bad else []
+
+
+def _wrong_repeats(found: Sequence[Repeat]) -> list[str]:
+    other, none = ([one.number for one in found if one.weights == weights] for weights in ("OTHER", "no"))
+    wrong = [f"repeats {_list(none)} of {len(found)} failed"] if none else []
     if other:
-        failed.append(f"undisturbed jobs {_list(other)} of {options.undisturbed} ended with other weights")
-    if failed:
-        raise Failed(f"{'; '.join(failed)}; their logs are in {folder}")
+        odd = ", so it may be the reference that is odd" if 2 * len(other) > len(found) else ""
+        wrong.append(f"repeats {_list(other)} of {len(found)} ended with other weights than the reference{odd}")
+    return wrong
 
 
 def _list(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
+    return ", ".join(str(number + 1) for number in numbers)
+
+
+def _training(swaps: bool) -> list[str]:
+    return [*_TRAINING, *(_SWAPPING if swaps else ["--no-lms"])]
+
+
+def _how(swaps: bool) -> str:
+    return "swapping" if swaps else "without LMS"
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
@@ -142,23 +193,26 @@ def _add(path: Path, result: Mapping[str, Any]) -> None:
         print(json.dumps(result), file=stream)
 
 
-def _others(folder: Path, count: int, data: str | None) -> list[int]:
-    """Of `count` more jobs that nothing befalls, those that ended with other weights than the first, from 1 on."""
-    results = folder / "undisturbed.jsonl"
-    known = {result["number"]: result["same"] for result in _read(results)}
+def _repeats(folder: Path, count: int, data: str | None) -> list[Repeat]:
+    """Runs the job `count` times without a signal, less those that `folder` has; all that it has then."""
+    results = folder / "repeats.jsonl"
+    found = {one.number: one for one in (Repeat(**line) for line in _read(results))}
     for number in range(count):
-        if number in known:
+        if number in found:
             continue
-        name, swaps = f"undisturbed-{number + 1}", number % 2 == 0
+        name, swaps = f"repeat-{number + 1}", number % 2 == 0
         shutil.rmtree(folder / name, ignore_errors=True)
-        finish(folder, name, data, [*_TRAINING, *(_SWAPPING if swaps else ["--no-lms"])])
-        known[number] = same(folder / "undisturbed", folder / name)
-        if known[number]:
+        try:
+            finish(folder, name, data, _training(swaps))
+            weights = "same" if same(folder / "undisturbed", folder / name) else "OTHER"
+        except Failed:
+            weights = "no"
+        if weights == "same":
             shutil.rmtree(folder / name)
-        how = "swapping" if swaps else "without LMS"
-        print(f"undisturbed {number + 1}, {how}: {'same' if known[number] else 'OTHER'} weights", flush=True)
-        _add(results, {"number": number, "swaps": swaps, "same": known[number]})
-    return [number + 1 for number in range(count) if not known[number]]
+        found[number] = Repeat(number=number, swaps=swaps, weights=weights)
+        print(found[number], flush=True)
+        _add(results, asdict(found[number]))
+    return list(found.values())
 
 
 def table(found: Sequence[Outcome]) -> str:
@@ -191,7 +245,7 @@ def _undisturbed(folder: Path, data: str | None) -> float:
         shutil.rmtree(folder / "undisturbed", ignore_errors=True)
         finish(folder, "undisturbed", data, _TRAINING)  # the first makes caches and measures the machine
         shutil.rmtree(folder / "undisturbed")
-        seconds = finish(folder, "undisturbed", data, [*_TRAINING, *_SWAPPING])
+        seconds = finish(folder, "undisturbed", data, _training(True))
         write_json(note, {"seconds": seconds})
     seconds = float(json.loads(note.read_text(encoding="utf-8"))["seconds"])
     print(f"undisturbed: {seconds:.0f} s", flush=True)
@@ -244,11 +298,23 @@ def _log(folder: Path, name: str, training: Sequence[str]) -> Path:
 
 
 def finish(folder: Path, name: str, data: str | None, training: Sequence[str]) -> float:
-    """Duration of an undisturbed run in seconds."""
-    started = time.monotonic()
-    if code := start(folder, name, data, training).wait():
+    """Duration of an undisturbed run in seconds. Failed where it ends with an error, or not at all."""
+    started, job = time.monotonic(), start(folder, name, data, training)
+    try:
+        code = job.wait(HUNG_SECONDS)
+    except subprocess.TimeoutExpired:
+        _end(job)
+        raise Failed(
+            f"the job of {_log(folder, name, training)} has not ended after {HUNG_SECONDS:.0f} s; see there"
+        ) from None
+    if code:
         raise Failed(f"the job of {_log(folder, name, training)} ended with code {code}; see there")
     return time.monotonic() - started
+
+
+def _end(job: subprocess.Popen[bytes]) -> None:
+    for process in [*family(job.pid), job]:
+        process.kill()
 
 
 def _strike(folder: Path, name: str, data: str | None, strike: Strike) -> Outcome | None:
@@ -269,8 +335,7 @@ def _strike(folder: Path, name: str, data: str | None, strike: Strike) -> Outcom
         code = job.wait(2 * MOST_SECONDS)
     except subprocess.TimeoutExpired:
         code = 0
-        for process in [*family(job.pid), job]:
-            process.kill()
+        _end(job)
     ended = time.monotonic()
     time.sleep(3.0)  # the process that cleans up after a killed rank takes a moment
     processes = [one for one in seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
@@ -316,19 +381,15 @@ def same(one: Path, other: Path) -> bool:
 
 
 def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.torture", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--kills", type=cli.whole(0), default=30, help="jobs to start and to strike (default: 30)")
-    parser.add_argument(
-        "--undisturbed",
-        type=cli.whole(0),
-        default=0,
-        help="jobs that nothing befalls, compared with the first (default: 0)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of ranks and moments (default: 0)")
-    parser.add_argument("--data", default=None, help="data set to train on (default: the embedded one)")
-    parser.add_argument(
-        "--output", default="runs/torture", help="folder of runs and logs, new or to go on in (default: runs/torture)"
-    )
+    parser = cli.Parser(prog="python -m experiments.torture", description=_DESCRIPTION, epilog=_EPILOG)
+    add = parser.add_argument
+    add("--kills", type=cli.whole(0), metavar="N", default=30, help="jobs that get a signal (default: 30)")
+    repeats = "jobs that get none, and must end with the weights of the reference (default: 10)"
+    add("--repeats", type=cli.whole(0), metavar="N", default=10, help=repeats)
+    add("--seed", type=int, metavar="N", default=0, help="of ranks and moments (default: 0)")
+    add("--data", metavar="DIR", default=None, help="data set to train on (default: the embedded one)")
+    where = "folder of runs and logs, new or to go on in (default: runs/torture)"
+    add("--output", metavar="DIR", default="runs/torture", help=where)
     return parser
 
 

@@ -1,6 +1,7 @@
 """What the torture of two ranks draws, judges and keeps. Real jobs: `make torture`, tests/lms3d/ranks/test_failure.py."""
 
 import random
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -49,7 +50,7 @@ def test_it_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(torture, "_undisturbed", lambda *_: 30.0)
     monkeypatch.setattr(torture, "_struck", struck)
-    words = ["--kills", "4", "--output", str(tmp_path)]
+    words = ["--kills", "4", "--repeats", "0", "--output", str(tmp_path)]
     assert torture.main(words) == 130
     assert torture.main(words) == 1
     assert tried == [0, 1, 2, 1, 2, 3]  # what failed is tried again
@@ -61,20 +62,63 @@ def test_it_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
     assert "| SIGTERM | yes | 1 | 0 |" in capsys.readouterr().out
 
 
-def test_undisturbed_jobs_are_compared_with_the_first(tmp_path, monkeypatch, capsys):
-    trained = []
+@pytest.fixture
+def repeated(tmp_path, monkeypatch):
+    """Names of the jobs that were trained, in folders that `same` tells apart by `other`."""
+    trained, other, failing = [], set(), set()
 
     def finish(folder, name, data, training):
-        trained.append((name, "--no-lms" in training))
+        number = len(trained)
+        trained.append(name)
+        assert (data, training) == ("scans", torture._drawn(3 * number, 30.0, random.Random(0)).training)
         (folder / name).mkdir()
+        if name in failing:
+            raise torture.Failed(name)
         return 1.0
 
     monkeypatch.setattr(torture, "_undisturbed", lambda *_: 30.0)
     monkeypatch.setattr(torture, "finish", finish)
-    monkeypatch.setattr(torture, "same", lambda first, other: other.name != "undisturbed-2")
-    words = ["--kills", "0", "--output", str(tmp_path), "--undisturbed"]
-    assert torture.main([*words, "1"]) == 0
-    assert torture.main([*words, "3"]) == 1
-    assert trained == [("undisturbed-1", False), ("undisturbed-2", True), ("undisturbed-3", False)]
-    assert "undisturbed jobs 2 of 3 ended with other weights" in capsys.readouterr().err
-    assert [path.name for path in sorted(tmp_path.glob("undisturbed-*"))] == ["undisturbed-2"]
+    monkeypatch.setattr(torture, "same", lambda first, second: second.name not in other)
+    return trained, other, failing
+
+
+def repeat(folder, count):
+    return torture.main(["--kills", "0", "--data", "scans", "--output", str(folder), "--repeats", str(count)])
+
+
+def test_jobs_without_a_signal_are_compared_with_the_reference(tmp_path, repeated, capsys):
+    trained, other, failing = repeated
+    other.add("repeat-2")
+    failing.add("repeat-3")
+    assert repeat(tmp_path, 1) == 0
+    assert repeat(tmp_path, 4) == 1
+    told = capsys.readouterr()
+    assert "repeat 2, without LMS: OTHER weights" in told.out
+    assert "repeats 3 of 4 failed; repeats 2 of 4 ended with other weights than the reference;" in told.err
+    assert trained == ["repeat-1", "repeat-2", "repeat-3", "repeat-4"]
+    assert repeat(tmp_path, 1) == 1  # what went wrong is told, but not tried again
+    assert len(trained) == 4
+    assert [path.name for path in sorted(tmp_path.glob("repeat-*"))] == ["repeat-2", "repeat-3"]
+
+
+def test_where_most_jobs_differ_the_reference_may_be_odd(tmp_path, repeated, capsys):
+    repeated[1].update(("repeat-1", "repeat-2"))
+    assert repeat(tmp_path, 3) == 1
+    assert "repeats 1, 2 of 3 ended with other weights than the reference, so it may be the reference that is odd" in (
+        capsys.readouterr().err
+    )
+
+
+def test_no_job_at_all_is_refused(tmp_path, capsys):
+    assert repeat(tmp_path / "new", 0) == 2
+    assert "--kills 0 and --repeats 0" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_job_that_hangs_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(torture, "HUNG_SECONDS", 0.5)
+    job = subprocess.Popen(["sleep", "60"])
+    monkeypatch.setattr(torture, "start", lambda *_: job)
+    with pytest.raises(torture.Failed, match="has not ended"):
+        torture.finish(tmp_path, "hung", None, [])
+    assert job.wait(10) == -9

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import signal
+import warnings
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,9 @@ def test_a_killed_rank_shrinks_the_job(tmp_path, victim):
             os.kill(process, signal.SIGKILL)
             running.end()
             assert running.left() == []
-            if GLOO_FAULT not in running.output:
+            if running.process.returncode == 0 or GLOO_FAULT not in running.output:
                 break
+        warnings.warn(f"Gloo aborted a rank that was left, as docs/limits.md says ({attempt} attempt)", stacklevel=1)
     assert running.process.returncode == 0, running.output
     rows = job.rows()
     assert [row["epoch"] for row in rows] == [str(number + 1) for number in range(epochs)]
