@@ -5,8 +5,6 @@ Each says what it trades and what measured it: a test, a command, or "a margin, 
 
 from __future__ import annotations
 
-import os
-
 # -- planning ------------------------------------------------------------------------------------------------------
 
 UNORDERED = 1.05
@@ -298,9 +296,8 @@ RUNS, ENOUGH_SECONDS = 8, 0.1
 SHORT_SECONDS, MOST_TIMES = 1e-3, 200
 """Shorter ops run several times in one call, at most this often: a call alone takes 0.1 ms (`op_costs._call_seconds`)."""
 
-CORES = os.cpu_count() or 1
-LEAST_SHARE = 0.9 / CORES
-"""Whoever computes keeps a core busy; a smaller share of the device is a run that something else held up."""
+LEAST_CORES = 0.9
+"""Whoever computes keeps a core busy; a run that had less was held up by something else."""
 
 ARGUMENT_ELEMENTS = 64
 """An integer tensor up to this size is an argument (axes, sizes, paddings), not data. A margin, not measured."""

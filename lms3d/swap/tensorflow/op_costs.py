@@ -7,9 +7,10 @@ PROBE-1  The kinds that matter most by the roofline come first, until the rest i
 PROBE-2  An op that would take too long or too much memory runs at 1/2, 1/4, .. of its size along its first long axis, and
          counts 2, 4, .. times.
 PROBE-3  Outputs are allocated and freed in each run, as in a step. The fastest run counts, since noise only adds. Time in which
-         threads waited for a processor that another process had is subtracted, where the system reports it (Linux).
+         threads waited for a processor that another process had is subtracted, where the system reports it (Linux); threads of a
+         process that has all its cores wait for each other, as they do in a step.
 PROBE-4  An op that fails alone, or that other work held up, keeps its roofline.
-PROBE-5  On a CPU the processor time of an op tells how much of the machine it keeps busy; unordered ops can use the rest
+PROBE-5  On a CPU the processor time of an op tells how much of this process's cores it keeps busy; unordered ops can use the rest
          (`cost.step_seconds`). A GPU runs one op after the other.
 PROBE-6  The machine of today is not that of the day on which ops were measured. Where the step takes long enough to be worth it,
          the most important kinds are measured again, once per process and by one process for all that start soon after it (ranks).
@@ -45,7 +46,7 @@ from lms3d.swap.tensorflow.capture import argument, is_argument, is_reserve
 
 log = logging.getLogger("lms3d")
 
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,7 @@ def probe(
             whole = _run(function, specs, device)
         except (ValueError, TypeError, tf.errors.OpError):  # this axis cannot be cut, or memory is short (PROBE-4)
             continue
-        if whole.share < tuning.LEAST_SHARE:
+        if whole.share * speeds.cores() < tuning.LEAST_CORES:
             return None
         return Cost(max(0.0, whole.seconds - call_seconds) * parts / times, whole.share, whole.workspace_bytes * parts)
     return None
@@ -290,10 +291,14 @@ def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str) -> Cost:
     if not device.startswith("CPU"):
         return Cost(min(runs), 1.0, workspace)
     worked, waited = (now - then for now, then in zip(_processor_seconds(), (worked, waited), strict=True))
-    undisturbed = min(min(runs), sum(runs) / len(runs) * worked / (worked + waited)) if worked > 0 else min(runs)
-    return Cost(
-        undisturbed, min(1.0, worked / len(runs) / undisturbed / tuning.CORES) if worked > 0 else 1.0, workspace
-    )
+    if worked <= 0:
+        return Cost(min(runs), 1.0, workspace)
+    cores, mean = speeds.cores(), sum(runs) / len(runs)
+    had = max(
+        worked / (worked + waited), worked / sum(runs) / cores
+    )  # with all cores its threads waited for each other
+    undisturbed = min(min(runs), mean * min(1.0, had))
+    return Cost(undisturbed, min(1.0, worked / len(runs) / undisturbed / cores), workspace)
 
 
 def _workspace_bytes(call: Callable[[], Any], device: str) -> int:
@@ -337,14 +342,13 @@ def _numbers(spec: tf.TensorSpec) -> tf.Tensor:
 
 def _key(device: str) -> str:
     """Everything that the seconds of an op depend on, except the op."""
-    threads = tf.config.threading
     parts = [
         _VERSION,
         tf.__version__,
         speeds.device_name(device),
         os.cpu_count(),
-        threads.get_intra_op_parallelism_threads(),
-        threads.get_inter_op_parallelism_threads(),
+        speeds.cores(),
+        tf.config.threading.get_inter_op_parallelism_threads(),
         # With its own pool, TensorFlow takes no fresh pages from the system in each step.
         os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true"),
         os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),

@@ -28,7 +28,7 @@ from lms3d.swap.tiers.base import TierSpeed, best_seconds
 from lms3d.swap.tuning import PROBE_BUDGET_SECONDS, PROBE_BYTES
 
 SPEEDS = tuple(field.name for field in fields(Machine) if field.name not in ("op_table", "mapped", "rates"))
-_VERSION = 9
+_VERSION = 10
 PATIENCE_SECONDS = 10 * PROBE_BUDGET_SECONDS
 """For those who measure before this process: ranks on one machine, one after the other."""
 
@@ -38,9 +38,8 @@ log = logging.getLogger("lms3d")
 def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = True) -> Machine:
     """The speeds of `device` ("CPU:0", "GPU:0") and of a swap tier, by its name. mapped: where that is possible."""
     kind = TIERS[tier]
-    threads = tf.config.threading.get_intra_op_parallelism_threads()  # a rank has a part of the cores
     measured = f"{device_name(device)} {tier} {kind.place(swap_dir)}"
-    key = f"{_VERSION} {tf.__version__} {threads} of {os.cpu_count()} {measured}"
+    key = f"{_VERSION} {tf.__version__} {cores()} of {os.cpu_count()} {measured}"
     store = cache_directory() / "machine.json"
     found = _stored(read_store(store), key)
     if found is None:
@@ -51,6 +50,13 @@ def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = Tru
                 found = _measure(device, kind.speed(device, swap_dir))
                 write_store(store, known | {key: {name: getattr(found, name) for name in SPEEDS}})
     return replace(found, mapped=mapped and kind.can_map(device, swap_dir))
+
+
+def cores() -> int:
+    """That this process computes on: its part where ranks share a machine, else all that it is bound to or may use."""
+    from joblib import cpu_count  # type: ignore[import-untyped]
+
+    return tf.config.threading.get_intra_op_parallelism_threads() or int(cpu_count())
 
 
 def _stored(known: dict[str, Any], key: str) -> Machine | None:

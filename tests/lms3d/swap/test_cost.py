@@ -112,15 +112,24 @@ def test_each_transfer_has_a_price_whatever_its_bytes():
     assert launched.predicted_step_seconds - report.predicted_step_seconds == pytest.approx(1e-6 * copies)
 
 
-def test_waiting_for_a_processor_is_taken_out(step, monkeypatch):
-    op, clock = of_type(step, "Conv3D"), iter([(0.0, 0.0), (1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("cores", "worked", "waited", "seconds", "share"),
+    [
+        (2, 1.0, 1.0, 0.5, 0.5),  # beside other processes
+        (1, 1.0, 1.0, 0.5, 1.0),
+        (1, 2.0, 2.0, 1.0, 1.0),  # bound to one core, all of which it had: two threads of its own in turn
+        (2, 2.0, 0.0, 1.0, 0.5),  # an op of one thread
+        (1, 2.0, 0.0, 1.0, 1.0),
+    ],
+)
+def test_waiting_for_a_processor_that_others_had_is_taken_out(step, monkeypatch, cores, worked, waited, seconds, share):
+    op, clock = of_type(step, "Conv3D"), iter([(0.0, 0.0), (worked, waited)])
     alone = op_costs.probe(op)
+    monkeypatch.setattr(op_costs.speeds, "cores", lambda: cores)
     monkeypatch.setattr(op_costs, "_processor_seconds", lambda: next(clock))
     monkeypatch.setattr(op_costs.time, "perf_counter", iter(range(1000)).__next__)  # each run takes a second
     assert alone is not None
-    assert op_costs.probe(op) == op_costs.Cost(
-        0.5, pytest.approx(min(1, 1 / 2 / 0.5 / tuning.CORES)), alone.workspace_bytes
-    )
+    assert op_costs.probe(op) == op_costs.Cost(seconds, share, alone.workspace_bytes)
 
 
 def test_equal_work_has_one_signature_and_other_work_another():

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,27 @@ def test_speeds_are_measured_once(store, measured):
     first = speeds.machine("CPU:0", "host", None)
     assert speeds.machine("CPU:0", "host", None) == first
     assert measured == ["CPU:0"]
+
+
+def test_other_cores_are_measured_for_themselves(store, measured, monkeypatch):
+    """A process that a launcher binds to one core is slower than one that has all."""
+    monkeypatch.setattr(speeds, "cores", lambda: 64)
+    speeds.machine("CPU:0", "host", None)
+    assert measured == ["CPU:0", "CPU:0"]
+
+
+def test_a_bound_process_computes_on_the_cores_that_it_is_bound_to():
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert speeds.cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def test_a_rank_computes_on_its_part_of_the_cores(monkeypatch):
+    monkeypatch.setattr(speeds.tf.config.threading, "get_intra_op_parallelism_threads", lambda: 3)
+    assert speeds.cores() == 3
 
 
 def test_a_disk_is_measured_once_whatever_folder_is_used(store, monkeypatch, tmp_path):
