@@ -132,6 +132,13 @@ def test_waiting_for_a_processor_that_others_had_is_taken_out(step, monkeypatch,
     assert op_costs.probe(op) == op_costs.Cost(seconds, share, alone.workspace_bytes)
 
 
+def test_costs_are_kept_for_each_number_of_cores(monkeypatch):
+    """Ranks and bound processes share the folder of those that have all cores."""
+    key = op_costs._key("CPU:0")
+    monkeypatch.setattr(op_costs.speeds, "cores", lambda: 64)
+    assert op_costs._key("CPU:0") != key
+
+
 def test_equal_work_has_one_signature_and_other_work_another():
     def twice(x):
         a, b = tf.tanh(x), tf.tanh(x + 1)
