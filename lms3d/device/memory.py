@@ -8,9 +8,8 @@ the first operation; the import may come earlier (tried with TensorFlow 2.21).
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-from lms3d.device import cpu_pool
+from lms3d.device import containers, cpu_pool
 from lms3d.errors import InputError
 from lms3d.units import parse_size
 
@@ -104,7 +103,7 @@ def free_host_bytes() -> int:
     import psutil
 
     available: int = psutil.virtual_memory().available
-    return min([available, *_container_headrooms()])
+    return min([available, *containers.headrooms()])
 
 
 def pinned_limit_bytes() -> int:
@@ -133,38 +132,3 @@ def _gpu_memory_bytes() -> int:
 
     with tf.compat.v1.Session(graph=tf.Graph()) as session:  # no other public call gives the size of the pool
         return next(int(d.memory_limit_bytes) for d in session.list_devices() if d.device_type == "GPU")
-
-
-def _container_headrooms(root: Path = Path("/sys/fs/cgroup"), table: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """Bytes below the limit of each control group (version 1 or 2) around this process that has one."""
-    try:
-        lines = table.read_text().splitlines()
-    except OSError:
-        return []
-    headrooms = []
-    for line in lines:  # "0::/user.slice/..." (version 2) or "7:memory:/docker/..." (version 1)
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base, names = root, ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            base, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        # In a container the path may name a group that is not mounted: then the root is the container's own group.
-        group = base / path.lstrip("/")
-        for folder in {base, group, *(p for p in group.parents if base in p.parents)}:
-            headroom = _headroom(folder, *names)
-            if headroom is not None:
-                headrooms.append(headroom)
-    return headrooms
-
-
-def _headroom(folder: Path, limit_name: str, use_name: str, cache_key: str) -> int | None:
-    """Limit - (use - reclaimable file cache) in bytes; None without a limit."""
-    try:
-        limit = int((folder / limit_name).read_text())
-        use = int((folder / use_name).read_text())
-        statistics = dict(line.split()[:2] for line in (folder / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):  # no such group, or the word "max"
-        return None
-    return max(0, limit - use + int(statistics.get(cache_key, 0)))

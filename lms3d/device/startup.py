@@ -8,6 +8,7 @@ from typing import Any
 
 from lms3d import collector
 from lms3d.console import quiet_native_log
+from lms3d.device import containers
 from lms3d.errors import InputError
 from lms3d.ranks.world import World
 
@@ -66,12 +67,14 @@ def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: boo
 def cores(processes: int, *, allowed: int | None = None, all_cores: int | None = None) -> int:
     """Cores for each of `processes` processes on this machine.
 
-    A launcher that binds processes has divided the cores already: then `allowed` of all of them fit into the machine.
+    A launcher that binds processes has divided the cores already: then `allowed` of all of them fit into the machine. A limit of
+    processor time (`docker run --cpus`) is one for all processes.
     """
+    most = containers.allowed_cores(processes) if allowed is None else allowed
     allowed = allowed or len(os.sched_getaffinity(0))
     all_cores = all_cores or os.cpu_count() or allowed
     bound = allowed < all_cores and allowed * processes <= all_cores
-    return allowed if bound else max(1, allowed // processes)
+    return min(most, allowed if bound else max(1, allowed // processes))
 
 
 def _pin_gpu(tf: Any, world: World) -> None:

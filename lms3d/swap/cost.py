@@ -16,7 +16,7 @@ from lms3d.swap.tuning import TRANSFER_PRICE
 
 
 class OpCost(NamedTuple):
-    """Measured: seconds of an op alone, and the share of the device's cores that it keeps busy."""
+    """Measured: seconds of an op alone, and the share of this process's cores, or of the GPU, that it keeps busy."""
 
     seconds: float
     share: float

@@ -4,11 +4,12 @@ A roofline is far off for single ops, such as a convolution of few channels or a
 make up most of a step are run alone, one of each kind (`ir.Op.signature`), on random numbers.
 
 PROBE-1  The kinds that matter most by the roofline come first, until the rest is `REST` of the step or the time is up.
-PROBE-2  An op that would take too long or too much memory runs at 1/2, 1/4, .. of its size along its first long axis, and
-         counts 2, 4, .. times.
-PROBE-3  Outputs are allocated and freed in each run, as in a step. The fastest run counts, since noise only adds. Time in which
-         threads waited for a processor that another process had is subtracted, where the system reports it (Linux); threads of a
-         process that has all its cores wait for each other, as they do in a step.
+PROBE-2  An op that would take too long or too much memory runs at 1/2, 1/4, .. of its size along the first axis that can be cut,
+         and counts 2, 4, .. times. A part of a convolution has the planes around it that its window reads (`_cuts`).
+PROBE-3  Outputs are allocated and freed in each run, as in a step. The lower quartile of the runs counts: noise only adds, but the
+         fastest run finds its tensors in the caches, as no step does. Time in which threads waited for a processor that another
+         process had is subtracted, where the system reports it (Linux); threads of a process that has all its cores wait for
+         each other, as they do in a step.
 PROBE-4  An op that fails alone, or that other work held up, keeps its roofline.
 PROBE-5  On a CPU the processor time of an op tells how much of this process's cores it keeps busy; unordered ops can use the rest
          (`cost.step_seconds`). A GPU runs one op after the other.
@@ -28,7 +29,7 @@ import platform
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,13 @@ from lms3d.swap.tensorflow.capture import argument, is_argument, is_reserve
 
 log = logging.getLogger("lms3d")
 
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one op alone. share: of the device that it keeps busy. workspace_bytes: besides inputs and outputs."""
+    """Of one op alone. share: of the cores of this process, or of the GPU, that it keeps busy. workspace_bytes: besides inputs and
+    outputs."""
 
     seconds: float
     share: float = 1.0
@@ -222,9 +224,9 @@ def probe(
 
     call_seconds: the cost of calling a function that does nothing.
     """
-    for axis in _axes(op, parts):
+    for axis, sizes in _cuts(op, parts):
         try:
-            function, specs = _alone(op, parts, axis, times)
+            function, specs = _alone(op, axis, sizes, times)
             whole = _run(function, specs, device)
         except (ValueError, TypeError, tf.errors.OpError):  # this axis cannot be cut, or memory is short (PROBE-4)
             continue
@@ -240,20 +242,36 @@ def _large(op: tf.Operation) -> set[tuple[int, ...]]:
     return {shape for shape, size in sizes.items() if size * 64 >= max(sizes.values())}
 
 
-def _axes(op: tf.Operation, parts: int) -> Sequence[int]:
-    """The axes along which `op` can be cut: those of all large tensors that divide; any for one part."""
+def _cuts(op: tf.Operation, parts: int) -> Iterator[tuple[int, dict[int, int]]]:
+    """(axis, size of a large tensor along it -> size of a part), where `op` can be cut: first where all sizes divide, then where
+    only the shortest does and the others are longer by little more than a window.
+
+    A convolution of stride 1 that makes 32 of 34 planes makes 16 of 18; one of stride 2 that makes 32 of 65 makes 16 of 33.
+    """
     if parts == 1:
-        return (0,)
+        yield 0, {}
+        return
     shapes = _large(op)
-    return [axis for axis in range(min(map(len, shapes))) if all(s[axis] % parts == 0 for s in shapes)]
+    along = [{shape[axis] for shape in shapes} for axis in range(min(map(len, shapes)))]
+    for axis, sizes in enumerate(along):
+        if all(size % parts == 0 for size in sizes):
+            yield axis, {size: size // parts for size in sizes}
+    for axis, sizes in enumerate(along):
+        shortest = min(sizes)
+        part = {size: size - size // shortest * (shortest - shortest // parts) for size in sizes}
+        if shortest % parts == 0 and all(part[size] * parts <= tuning.MOST_HALO * size for size in sizes):
+            yield axis, part
 
 
-def _alone(op: tf.Operation, parts: int, axis: int, times: int) -> tuple[Any, list[tf.TensorSpec]]:
-    """A function of a smaller `op`, and the specs of its arguments. ValueError where its result is no part of the whole."""
-    large = _large(op) if parts > 1 else set()
+def _alone(op: tf.Operation, axis: int, sizes: Mapping[int, int], times: int) -> tuple[Any, list[tf.TensorSpec]]:
+    """A function of a smaller `op`, and the specs of its arguments. ValueError where its result is no part of the whole.
+
+    sizes: of large tensors along `axis` -> of the part; empty for the whole op.
+    """
+    large = _large(op) if sizes else set()
 
     def cut(shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (*shape[:axis], shape[axis] // parts, *shape[axis + 1 :]) if shape in large else shape
+        return (*shape[:axis], sizes[shape[axis]], *shape[axis + 1 :]) if shape in large else shape
 
     inputs: list[tf.TensorSpec | np.ndarray] = []
     for tensor in op.inputs:
@@ -288,16 +306,17 @@ def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str) -> Cost:
         runs = [seconds(), seconds()]
         while len(runs) < tuning.RUNS and sum(runs) < tuning.ENOUGH_SECONDS:
             runs.append(seconds())
+    usual = float(np.quantile(runs, 0.25))
     if not device.startswith("CPU"):
-        return Cost(min(runs), 1.0, workspace)
+        return Cost(usual, 1.0, workspace)
     worked, waited = (now - then for now, then in zip(_processor_seconds(), (worked, waited), strict=True))
     if worked <= 0:
-        return Cost(min(runs), 1.0, workspace)
+        return Cost(usual, 1.0, workspace)
     cores, mean = speeds.cores(), sum(runs) / len(runs)
     had = max(
         worked / (worked + waited), worked / sum(runs) / cores
     )  # with all cores its threads waited for each other
-    undisturbed = min(min(runs), mean * min(1.0, had))
+    undisturbed = max(min(usual, mean * had), worked / len(runs) / cores)  # a quota lets a burst have more
     return Cost(undisturbed, min(1.0, worked / len(runs) / undisturbed / cores), workspace)
 
 
@@ -347,7 +366,7 @@ def _key(device: str) -> str:
         tf.__version__,
         speeds.device_name(device),
         os.cpu_count(),
-        speeds.cores(),
+        speeds.cores() if device.startswith("CPU") else "",
         tf.config.threading.get_inter_op_parallelism_threads(),
         # With its own pool, TensorFlow takes no fresh pages from the system in each step.
         os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true"),

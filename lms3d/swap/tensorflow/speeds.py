@@ -1,4 +1,4 @@
-"""The speeds of this machine, measured once and kept in the cache folder: what `cost.Machine` needs.
+"""The speeds of this machine, measured once for each number of cores and kept in the cache folder: what `cost.Machine` needs.
 
 Convolution and memory speed on the compute device take about half a second; the swap tier as much again.
 """
@@ -18,7 +18,7 @@ import tensorflow as tf
 from filelock import FileLock, Timeout
 
 from lms3d import files, json_values
-from lms3d.device import memory
+from lms3d.device import containers, memory
 from lms3d.device.machine import processor
 from lms3d.errors import StorageError
 from lms3d.files import cache_directory
@@ -53,10 +53,13 @@ def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = Tru
 
 
 def cores() -> int:
-    """That this process computes on: its part where ranks share a machine, else all that it is bound to or may use."""
-    from joblib import cpu_count  # type: ignore[import-untyped]
-
-    return tf.config.threading.get_intra_op_parallelism_threads() or int(cpu_count())
+    """The cores that an op of this process can keep busy: TensorFlow's threads, or the cores that it may use where these are
+    fewer.
+    """
+    given = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    threads = tf.config.threading.get_intra_op_parallelism_threads() or (int(given) if given.isdecimal() else 0)
+    allowed = containers.allowed_cores()
+    return min(threads or allowed, allowed)
 
 
 def _stored(known: dict[str, Any], key: str) -> Machine | None:

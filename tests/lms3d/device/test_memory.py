@@ -88,36 +88,6 @@ def test_current_limit_reads_tensorflows_own_variables(monkeypatch):
     assert memory.current_limit() is None
 
 
-def write_group(folder, limit, use, cache, names):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, value in zip(names[:2], (limit, use), strict=True):
-        (folder / name).write_text(f"{value}\n")
-    (folder / "memory.stat").write_text(f"anon 1\n{names[2]} {cache}\n")
-
-
-def test_container_of_version_2(tmp_path):
-    names = ("memory.max", "memory.current", "inactive_file")
-    write_group(tmp_path / "pod", 1000, 700, 100, names)
-    write_group(tmp_path / "pod/task", "max", 600, 0, names)
-    table = tmp_path / "table"
-    table.write_text("0::/pod/task\n")
-    assert memory._container_headrooms(tmp_path, table) == [400]
-
-
-def test_container_of_version_1(tmp_path):
-    names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-    write_group(tmp_path / "memory", 2**62, 500, 0, names)
-    write_group(tmp_path / "memory/docker/a", 900, 500, 0, names)
-    table = tmp_path / "table"
-    table.write_text("5:cpu,cpuacct:/docker/a\n7:memory:/docker/a\n")
-    assert min(memory._container_headrooms(tmp_path, table)) == 400
-
-
-def test_no_container(tmp_path):
-    assert memory._container_headrooms(tmp_path, tmp_path / "absent") == []
-    assert memory.free_host_bytes() > 2**20
-
-
 @pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="TensorFlow has oneDNN's kernels for x86 alone"
 )

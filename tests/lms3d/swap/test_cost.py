@@ -120,6 +120,8 @@ def test_each_transfer_has_a_price_whatever_its_bytes():
         (1, 2.0, 2.0, 1.0, 1.0),  # bound to one core, all of which it had: two threads of its own in turn
         (2, 2.0, 0.0, 1.0, 0.5),  # an op of one thread
         (1, 2.0, 0.0, 1.0, 1.0),
+        (1, 4.0, 0.0, 2.0, 1.0),  # a burst of more than its part: it must make up for it
+        (4, 0.5, 0.0, None, None),  # held up by something else
     ],
 )
 def test_waiting_for_a_processor_that_others_had_is_taken_out(step, monkeypatch, cores, worked, waited, seconds, share):
@@ -129,14 +131,69 @@ def test_waiting_for_a_processor_that_others_had_is_taken_out(step, monkeypatch,
     monkeypatch.setattr(op_costs, "_processor_seconds", lambda: next(clock))
     monkeypatch.setattr(op_costs.time, "perf_counter", iter(range(1000)).__next__)  # each run takes a second
     assert alone is not None
-    assert op_costs.probe(op) == op_costs.Cost(seconds, share, alone.workspace_bytes)
+    assert op_costs.probe(op) == (seconds and op_costs.Cost(seconds, share, alone.workspace_bytes))
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """Shapes of arguments and results of what was run alone. It runs, and counts as one second."""
+    shapes: list[list[tuple[int, ...]]] = []
+    run = op_costs._run
+
+    def seen(function, specs, device):
+        run(function, specs, device)
+        shapes.append([tuple(tensor.shape) for tensor in (*specs, *function.graph.outputs)])
+        return op_costs.Cost(1.0)
+
+    monkeypatch.setattr(op_costs, "_run", seen)
+    return shapes
+
+
+@pytest.mark.parametrize(
+    ("planes", "stride", "parts", "part"),
+    [
+        (34, 1, 2, 18), (34, 1, 4, 10), (65, 2, 2, 33), (66, 2, 2, 33),
+        (32, 1, 4, None),  # it makes 30 planes, not 4 times as many
+        (34, 1, 8, None),  # 8 parts would read 48 planes
+    ],
+)  # fmt: skip
+def test_a_part_of_a_convolution_has_the_planes_that_its_window_reads(alone, planes, stride, parts, part):
+    def forward_and_back(x):
+        kernel = tf.ones((3, 3, 3, 4, 8))
+        with tf.GradientTape() as tape:
+            tape.watch([x, kernel])
+            y = tf.nn.conv3d(x, kernel, [1, stride, stride, stride, 1], "VALID")
+        return tape.gradient(y, [x, kernel])
+
+    function = surgery.trace(forward_and_back, tf.TensorSpec((1, planes, 35, 35, 4)))
+    for kind in ("Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"):
+        found = op_costs.probe(of_type(function, kind), parts)
+        assert found == (part and op_costs.Cost(parts))
+        assert part is None or (1, part, 35, 35, 4) in alone[-1]
+
+
+@pytest.mark.parametrize(
+    ("build", "parts", "result"),
+    [
+        (lambda x: tf.concat([x[:, :8], x[:, 8:28]], 1), 4, (1, 7, 32, 32, 4)),
+        (lambda x: tf.concat([x[:, :16], x[:, 1:]], 1), 8, (1, 47, 4, 32, 4)),  # planes cannot be cut
+        (lambda x: tf.pad(x[:, :16], [[0, 0], [7, 8], [0, 0], [0, 0], [0, 0]]), 8, (1, 31, 4, 32, 4)),
+    ],
+    ids=["concat", "concat-odd", "pad"],
+)
+def test_a_part_of_an_op_is_as_large_as_it_counts(alone, build, parts, result):
+    function = surgery.trace(build, IMAGE)
+    kind = "Pad" if result[1] == 31 else "ConcatV2"
+    assert op_costs.probe(of_type(function, kind), parts) == op_costs.Cost(parts)
+    assert alone[-1][-1] == result
 
 
 def test_costs_are_kept_for_each_number_of_cores(monkeypatch):
-    """Ranks and bound processes share the folder of those that have all cores."""
-    key = op_costs._key("CPU:0")
-    monkeypatch.setattr(op_costs.speeds, "cores", lambda: 64)
-    assert op_costs._key("CPU:0") != key
+    """A bound process shares the folder of those that have all cores. A GPU computes whoever starts its kernels."""
+    processor, card, another = op_costs._key("CPU:0"), op_costs._key("GPU:0"), op_costs.speeds.cores() + 1
+    monkeypatch.setattr(op_costs.speeds, "cores", lambda: another)
+    assert op_costs._key("CPU:0") != processor
+    assert op_costs._key("GPU:0") == card
 
 
 def test_equal_work_has_one_signature_and_other_work_another():

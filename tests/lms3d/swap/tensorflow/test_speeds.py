@@ -46,9 +46,32 @@ def test_speeds_are_measured_once(store, measured):
 
 def test_other_cores_are_measured_for_themselves(store, measured, monkeypatch):
     """A process that a launcher binds to one core is slower than one that has all."""
-    monkeypatch.setattr(speeds, "cores", lambda: 64)
+    another = speeds.cores() + 1
+    monkeypatch.setattr(speeds, "cores", lambda: another)
     speeds.machine("CPU:0", "host", None)
     assert measured == ["CPU:0", "CPU:0"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "threads", "variable", "cores"),
+    [
+        (8, 0, "", 8),
+        (1, 0, "", 1),  # bound by a launcher
+        (8, 3, "", 3),  # a rank's part
+        (2, 32, "", 2),
+        (8, 0, "2", 2),
+        (8, 3, "2", 3),  # TensorFlow asks the variable where nothing was set
+        (8, 0, "many", 8),
+    ],
+)
+def test_an_op_has_the_threads_of_tensorflow_and_no_more_cores_than_the_process(
+    monkeypatch, allowed, threads, variable, cores
+):
+    monkeypatch.setattr(speeds.containers, "allowed_cores", lambda: allowed)
+    monkeypatch.setattr(speeds.tf.config.threading, "get_intra_op_parallelism_threads", lambda: threads)
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", variable)
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")  # of joblib's workers
+    assert speeds.cores() == cores
 
 
 def test_a_bound_process_computes_on_the_cores_that_it_is_bound_to():
@@ -58,11 +81,6 @@ def test_a_bound_process_computes_on_the_cores_that_it_is_bound_to():
         assert speeds.cores() == 1
     finally:
         os.sched_setaffinity(0, allowed)
-
-
-def test_a_rank_computes_on_its_part_of_the_cores(monkeypatch):
-    monkeypatch.setattr(speeds.tf.config.threading, "get_intra_op_parallelism_threads", lambda: 3)
-    assert speeds.cores() == 3
 
 
 def test_a_disk_is_measured_once_whatever_folder_is_used(store, monkeypatch, tmp_path):
