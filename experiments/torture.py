@@ -26,6 +26,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,7 @@ def _wrong_repeats(found: Sequence[Repeat]) -> list[str]:
     other, none = ([one.number for one in found if one.weights == weights] for weights in ("OTHER", "no"))
     wrong = [f"repeats {_list(none)} of {len(found)} failed"] if none else []
     if other:
-        odd = ", so it may be the reference that is odd" if 2 * len(other) > len(found) else ""
+        odd = ", so it may be the reference that is odd" if 2 * len(other) > len(found) - len(none) else ""
         wrong.append(f"repeats {_list(other)} of {len(found)} ended with other weights than the reference{odd}")
     return wrong
 
@@ -202,17 +203,23 @@ def _repeats(folder: Path, count: int, data: str | None) -> list[Repeat]:
             continue
         name, swaps = f"repeat-{number + 1}", number % 2 == 0
         shutil.rmtree(folder / name, ignore_errors=True)
-        try:
-            finish(folder, name, data, _training(swaps))
-            weights = "same" if same(folder / "undisturbed", folder / name) else "OTHER"
-        except Failed:
-            weights = "no"
+        weights = _weights_after(folder, name, data, _training(swaps))
         if weights == "same":
             shutil.rmtree(folder / name)
         found[number] = Repeat(number=number, swaps=swaps, weights=weights)
         print(found[number], flush=True)
         _add(results, asdict(found[number]))
     return list(found.values())
+
+
+def _weights_after(folder: Path, name: str, data: str | None, training: Sequence[str]) -> str:
+    """How a job without a signal ends: with the "same" weights as the reference, "OTHER" ones, or "no", where it fails or what it
+    leaves cannot be read."""
+    try:
+        finish(folder, name, data, training)
+        return "same" if same(folder / "undisturbed", folder / name) else "OTHER"
+    except (Failed, checkpoint.Damaged):
+        return "no"
 
 
 def table(found: Sequence[Outcome]) -> str:
@@ -239,15 +246,22 @@ def _drawn(number: int, length: float, chance: random.Random) -> Strike:
 
 
 def _undisturbed(folder: Path, data: str | None) -> float:
-    """Seconds of the job that nothing befalls; its weights are the reference."""
-    note = folder / "undisturbed.json"
+    """Seconds of the job that nothing befalls; its weights are the reference. InputError where it is of other data, or damaged."""
+    note, scans = folder / "undisturbed.json", data and str(Path(data).absolute())
     if not note.exists():
         shutil.rmtree(folder / "undisturbed", ignore_errors=True)
         finish(folder, "undisturbed", data, _TRAINING)  # the first makes caches and measures the machine
         shutil.rmtree(folder / "undisturbed")
         seconds = finish(folder, "undisturbed", data, _training(True))
-        write_json(note, {"seconds": seconds})
-    seconds = float(json.loads(note.read_text(encoding="utf-8"))["seconds"])
+        write_json(note, {"seconds": seconds, "data": scans})
+    known = json.loads(note.read_text(encoding="utf-8"))
+    if known.get("data", scans) != scans:
+        was = known["data"] or "none"
+        raise InputError(
+            f"{folder}: its jobs train with --data {was}, this call with {scans or 'none'}; use another --output"
+        )
+    checkpoint.load(checkpoint.path_in(folder / "undisturbed"))
+    seconds = float(known["seconds"])
     print(f"undisturbed: {seconds:.0f} s", flush=True)
     return seconds
 
@@ -259,11 +273,7 @@ def _struck(folder: Path, strike: Strike, data: str | None) -> Outcome | None:
     outcome = _strike(folder, name, data, strike)
     if outcome is None:
         return None
-    try:
-        finish(folder, name, data, [*strike.training, "--resume"])
-        as_before = same(folder / "undisturbed", folder / name)
-    except Failed:
-        as_before = False
+    as_before = _weights_after(folder, name, data, [*strike.training, "--resume"]) == "same"
     if as_before:
         shutil.rmtree(folder / name)
     return replace(outcome, same=as_before)
@@ -313,8 +323,11 @@ def finish(folder: Path, name: str, data: str | None, training: Sequence[str]) -
 
 
 def _end(job: subprocess.Popen[bytes]) -> None:
-    for process in [*family(job.pid), job]:
-        process.kill()
+    for process in family(job.pid):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            process.kill()
+    job.kill()
+    job.wait()
 
 
 def _strike(folder: Path, name: str, data: str | None, strike: Strike) -> Outcome | None:

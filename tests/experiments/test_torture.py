@@ -64,8 +64,8 @@ def test_it_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def repeated(tmp_path, monkeypatch):
-    """Names of the jobs that were trained, in folders that `same` tells apart by `other`."""
-    trained, other, failing = [], set(), set()
+    """Names of the jobs that were trained, in folders that `same` tells apart by `other`; of `damaged` it can read nothing."""
+    trained, other, failing, damaged = [], set(), set(), set()
 
     def finish(folder, name, data, training):
         number = len(trained)
@@ -78,8 +78,14 @@ def repeated(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torture, "_undisturbed", lambda *_: 30.0)
     monkeypatch.setattr(torture, "finish", finish)
-    monkeypatch.setattr(torture, "same", lambda first, second: second.name not in other)
-    return trained, other, failing
+
+    def same(reference, run):
+        if run.name in damaged:
+            raise torture.checkpoint.Damaged(run.name)
+        return run.name not in other
+
+    monkeypatch.setattr(torture, "same", same)
+    return trained, other, failing, damaged
 
 
 def repeat(folder, count):
@@ -87,26 +93,43 @@ def repeat(folder, count):
 
 
 def test_jobs_without_a_signal_are_compared_with_the_reference(tmp_path, repeated, capsys):
-    trained, other, failing = repeated
+    trained, other, failing, damaged = repeated
     other.add("repeat-2")
     failing.add("repeat-3")
+    damaged.add("repeat-4")
     assert repeat(tmp_path, 1) == 0
     assert repeat(tmp_path, 4) == 1
     told = capsys.readouterr()
     assert "repeat 2, without LMS: OTHER weights" in told.out
-    assert "repeats 3 of 4 failed; repeats 2 of 4 ended with other weights than the reference;" in told.err
+    assert "repeats 3, 4 of 4 failed; repeats 2 of 4 ended with other weights than the reference;" in told.err
     assert trained == ["repeat-1", "repeat-2", "repeat-3", "repeat-4"]
     assert repeat(tmp_path, 1) == 1  # what went wrong is told, but not tried again
     assert len(trained) == 4
-    assert [path.name for path in sorted(tmp_path.glob("repeat-*"))] == ["repeat-2", "repeat-3"]
+    assert [path.name for path in sorted(tmp_path.glob("repeat-*"))] == ["repeat-2", "repeat-3", "repeat-4"]
 
 
 def test_where_most_jobs_differ_the_reference_may_be_odd(tmp_path, repeated, capsys):
     repeated[1].update(("repeat-1", "repeat-2"))
-    assert repeat(tmp_path, 3) == 1
-    assert "repeats 1, 2 of 3 ended with other weights than the reference, so it may be the reference that is odd" in (
+    repeated[2].add("repeat-4")
+    assert repeat(tmp_path, 4) == 1
+    assert "repeats 1, 2 of 4 ended with other weights than the reference, so it may be the reference that is odd" in (
         capsys.readouterr().err
     )
+
+
+def test_jobs_on_other_scans_are_not_compared(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torture, "finish", lambda folder, name, data, training: (folder / name).mkdir() or 30.0)
+    monkeypatch.setattr(torture.checkpoint, "load", lambda path: ({}, {}))
+    assert repeat(tmp_path, 1) == 0
+    assert torture.main(["--kills", "0", "--output", str(tmp_path)]) == 2
+    assert "--data" in capsys.readouterr().err
+
+
+def test_a_reference_that_cannot_be_read_ends_the_torture(tmp_path, capsys):
+    (tmp_path / "undisturbed.json").write_text('{"seconds": 30.0}')
+    assert repeat(tmp_path, 1) == 2
+    assert "undisturbed" in capsys.readouterr().err
+    assert not (tmp_path / "repeats.jsonl").exists()
 
 
 def test_no_job_at_all_is_refused(tmp_path, capsys):
