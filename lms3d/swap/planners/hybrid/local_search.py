@@ -61,7 +61,7 @@ def solve(
     account: who pays for all this.
     """
     account = account or Account()
-    enough = tuning.HYBRID_SECONDS * max(1.0, len(problem.anchors) / tuning.HYBRID_ANCHORS)
+    enough = most_seconds(problem)
     hasty = seconds is not None and seconds < enough
     seconds = seconds if seconds is not None and hasty else enough
     good_enough = tuning.SETTLED if hasty else 0.0
@@ -126,6 +126,11 @@ def solve(
         return checked(min(found, key=lambda f: f.schedule.peak_bytes))
     best = min((any_time.exchange(*f, budget, good) for f in fitting[: tuning.EXCHANGED_PLANS]), key=search.cost)
     return replace(checked(best), bound_seconds=bound)
+
+
+def most_seconds(problem: Problem) -> float:
+    """That one search costs, however much is granted."""
+    return tuning.HYBRID_SECONDS * max(1.0, len(problem.anchors) / tuning.HYBRID_ANCHORS)
 
 
 def _different(plans: list[Candidate]) -> list[Candidate]:

@@ -93,15 +93,16 @@ def _of_a_smaller_limit(study: Study, most_swapped_bytes: int | None) -> search.
 def _with_fewer_bytes(study: Study, found: search.Solution, most_swapped_bytes: int | None) -> search.Solution:
     """A dear plan, or a cheaper one for a smaller limit whose pieces fit in this one, too, in what is left of the effort.
 
-    The search for a small step leaves some, that for a real network none. With little effort granted the floor is not looked for;
-    else it is the smallest of these limits.
+    All together costs as much as one search at most, which that for a small step leaves some of and that for a real network nothing.
+    With little effort granted the floor is not looked for; else it is the smallest of these limits.
     """
     request, problem = study.request, study.problem
     limit, pool, best = request.limit_bytes, request.settings.pool, found
-    granted = request.effort_seconds or tuning.HYBRID_SECONDS
+    enough = local_search.most_seconds(problem)
+    granted = enough if request.effort_seconds is None else min(request.effort_seconds, enough)
     if ladder.applies(problem) or study.account.seconds >= granted:
         return found
-    floor_bytes = study.lowest.limit_bytes if granted >= tuning.HYBRID_SECONDS else 0
+    floor_bytes = study.lowest.limit_bytes if granted >= enough else 0
     for smaller in dict.fromkeys(max(floor_bytes, int(limit * share)) for share in tuning.DEAR_SHARES):
         seconds = granted - study.account.seconds
         possible = search.usable_bytes(problem, smaller, pool) >= search.working_set_bytes(problem)

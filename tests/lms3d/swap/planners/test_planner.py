@@ -402,9 +402,11 @@ def test_a_dear_plan_in_a_pool_is_compared_with_plans_for_less(monkeypatch, piec
     assert limits == [GIB, *(int(GIB * share) for share in tried)]
 
 
-def test_a_dear_plan_that_took_all_effort_stays(monkeypatch):
-    """Nor is the floor looked for: that takes seconds."""
-    study = Study(Settings(limit_bytes=GIB, pool="single").request(GRAPH, MACHINE, with_floor=False))
+@pytest.mark.parametrize("granted", [None, 24.0])
+def test_a_dear_plan_that_took_all_effort_stays(monkeypatch, granted):
+    """Nor is the floor looked for: that takes seconds. More is granted than a search takes."""
+    request = Settings(limit_bytes=GIB, pool="single").request(GRAPH, MACHINE, with_floor=False)
+    study = Study(replace(request, effort_seconds=granted))
     everything = build(study.problem, next(search.Search(study.problem, MACHINE, 1.0).everything_moved()), MACHINE)
     dear = search.Solution(study.problem, {}, everything, GIB, everything.peak_bytes, True)
     assert dear.lost_share > tuning.DEAR
