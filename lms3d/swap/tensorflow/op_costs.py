@@ -316,7 +316,7 @@ def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str) -> Cost:
     had = max(
         worked / (worked + waited), worked / sum(runs) / cores
     )  # with all cores its threads waited for each other
-    undisturbed = max(min(usual, mean * had), worked / len(runs) / cores)  # a quota lets a burst have more
+    undisturbed = min(usual, mean * had)
     return Cost(undisturbed, min(1.0, worked / len(runs) / undisturbed / cores), workspace)
 
 

@@ -120,7 +120,6 @@ def test_each_transfer_has_a_price_whatever_its_bytes():
         (1, 2.0, 2.0, 1.0, 1.0),  # bound to one core, all of which it had: two threads of its own in turn
         (2, 2.0, 0.0, 1.0, 0.5),  # an op of one thread
         (1, 2.0, 0.0, 1.0, 1.0),
-        (1, 4.0, 0.0, 2.0, 1.0),  # a burst of more than its part: it must make up for it
         (4, 0.5, 0.0, None, None),  # held up by something else
     ],
 )

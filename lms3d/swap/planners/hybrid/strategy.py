@@ -93,8 +93,8 @@ def _of_a_smaller_limit(study: Study, most_swapped_bytes: int | None) -> search.
 def _with_fewer_bytes(study: Study, found: search.Solution, most_swapped_bytes: int | None) -> search.Solution:
     """A dear plan, or a cheaper one for a smaller limit whose pieces fit in this one, too, in what is left of the effort.
 
-    All together costs as much as one search at most, which that for a small step leaves some of and that for a real network nothing.
-    With little effort granted the floor is not looked for; else it is the smallest of these limits.
+    All together costs as much as one search at most: that for a small step leaves some of it, that for a real network nothing. With
+    little effort granted the floor is not looked for; else it is the smallest of these limits.
     """
     request, problem = study.request, study.problem
     limit, pool, best = request.limit_bytes, request.settings.pool, found
