@@ -1,13 +1,14 @@
 """The copies of one model on several ranks: made equal, and what is each rank's own kept apart.
 
 Weights and optimiser hold the same bits on every rank, since every rank adds the same mean of the gradients to the same
-start. Each rank has its own moving statistics of batch normalisation between two epoch borders, random states, and running
-sums of the metrics.
+start; `equalise` sees to it where a processor of another make, or one that fails, rounds otherwise. Each rank has its own
+moving statistics of batch normalisation between two epoch borders, random states, and running sums of the metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,43 @@ def average_statistics(model: Any, world: World) -> None:
         variable.assign(means[end - array.size : end].reshape(array.shape).astype(array.dtype))
 
 
+def equalise(model: Any, world: World) -> str:
+    """Gives every rank the weights and the optimiser of rank 0 where these are not the same bits.
+
+    Returns on every rank which differed most, and by how much; "" where none did. Only then more than a digest is sent.
+    """
+    if world.size == 1:
+        return ""
+    variables = _unique([*model.trainable_variables, *model.optimizer.variables])
+    digest = hashlib.blake2b(digest_size=16)
+    for variable in variables:
+        digest.update(_bytes(np.asarray(variable)))
+    if len(set(world.everyone(digest.hexdigest()))) == 1:
+        return ""
+    most, where = 0.0, ""
+    for chunk in _chunks(variables):
+        for variable, array, of_chief in _with_those_of_chief(chunk, world):
+            if array.tobytes() != of_chief.tobytes():
+                share = _difference(array, of_chief)
+                if not where or share > most:
+                    most, where = share, f"rank {world.rank}'s {variable.path} by {share:.1e} of its largest value"
+                variable.assign(of_chief)
+    found = max(world.everyone((most, where)), key=lambda one: (bool(one[1]), one[0]))
+    return str(found[1])
+
+
+def _difference(array: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference as a share of the largest value; infinity where one is not finite."""
+    difference = np.abs(array.astype(np.float64) - expected.astype(np.float64)).max()
+    largest = np.abs(expected.astype(np.float64)).max()
+    share = float(difference / largest) if largest else float(difference)
+    return share if np.isfinite(share) else float("inf")
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
 def _require_same(variables: Sequence[Any], world: World) -> None:
     signature = [(tuple(v.shape), str(v.dtype)) for v in variables]
     of_chief = world.from_chief(lambda: signature)
@@ -65,6 +103,12 @@ def _require_same(variables: Sequence[Any], world: World) -> None:
 
 
 def _broadcast(variables: Sequence[Any], world: World) -> None:
+    for variable, _, of_chief in _with_those_of_chief(variables, world):
+        variable.assign(of_chief)
+
+
+def _with_those_of_chief(variables: Sequence[Any], world: World) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
+    """Each variable, its value, and that on rank 0; nothing on rank 0 itself."""
     arrays = [np.asarray(v) for v in variables]
     message = world.linked.broadcast(b"".join(a.tobytes() for a in arrays))
     if world.is_chief:
@@ -72,7 +116,7 @@ def _broadcast(variables: Sequence[Any], world: World) -> None:
     start = 0
     for variable, array in zip(variables, arrays, strict=True):
         content = message[start : start + array.nbytes]
-        variable.assign(np.frombuffer(content, array.dtype).reshape(array.shape))
+        yield variable, array, np.frombuffer(content, array.dtype).reshape(array.shape)
         start += array.nbytes
 
 

@@ -72,7 +72,7 @@ def moved_bytes(graph: StepGraph, op: Op) -> int:
 
 
 def device_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:
-    """Seconds of the whole device that one op takes, if other ops use the cores that it leaves idle."""
+    """Seconds of all cores of the process, or of the GPU, that one op takes, if other ops use the cores that it leaves idle."""
     measured = machine.op_table.get(op.signature)
     return op_seconds(graph, op, machine) * (measured.share if measured else 1.0)
 

@@ -293,6 +293,9 @@ RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 256 << 20, "GPU": 1 << 30}, 
 """A run takes at most this many roofline seconds and bytes, and one in this many free bytes, since kernels take workspace;
 else it is cut. Margins, not measured; on a CPU beyond the caches, in which a part would be faster than the whole."""
 
+CACHES_BYTES = 128 << 20
+"""Read between two runs of a part of an op: more than a core finds in its caches. Not measured."""
+
 MOST_HALO = 1.25
 """All parts of a convolution together read at most this many times the planes of the whole. A margin, not measured."""
 

@@ -5,7 +5,8 @@ make up most of a step are run alone, one of each kind (`ir.Op.signature`), on r
 
 PROBE-1  The kinds that matter most by the roofline come first, until the rest is `REST` of the step or the time is up.
 PROBE-2  An op that would take too long or too much memory runs at 1/2, 1/4, .. of its size along the first axis that can be cut,
-         and counts 2, 4, .. times. A part of a convolution has the planes around it that its window reads (`_cuts`).
+         and counts 2, 4, .. times. A part of a convolution has the planes around it that its window reads (`_cuts`). A part
+         would lie in the processor's caches, where the whole does not: what it reads is driven out of them before each run.
 PROBE-3  Outputs are allocated and freed in each run, as in a step. The lower quartile of the runs counts: noise only adds, but the
          fastest run finds its tensors in the caches, as no step does. Time in which threads waited for a processor that another
          process had is subtracted, where the system reports it (Linux); threads of a process that has all its cores wait for
@@ -47,7 +48,7 @@ from lms3d.swap.tensorflow.capture import argument, is_argument, is_reserve
 
 log = logging.getLogger("lms3d")
 
-_VERSION = 4
+_VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,7 @@ def probe(
     for axis, sizes in _cuts(op, parts):
         try:
             function, specs = _alone(op, axis, sizes, times)
-            whole = _run(function, specs, device)
+            whole = _run(function, specs, device, cold=bool(sizes) and device.startswith("CPU"))
         except (ValueError, TypeError, tf.errors.OpError):  # this axis cannot be cut, or memory is short (PROBE-4)
             continue
         if whole.share * speeds.cores() < tuning.LEAST_CORES:
@@ -287,13 +288,16 @@ def _alone(op: tf.Operation, axis: int, sizes: Mapping[int, int], times: int) ->
     return function, [i for i in inputs if isinstance(i, tf.TensorSpec)]
 
 
-def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str) -> Cost:
-    """The cost of a call (PROBE-3, PROBE-5)."""
+def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str, *, cold: bool = False) -> Cost:
+    """The cost of a call (PROBE-3, PROBE-5). cold: nothing that it reads is in the processor's caches."""
     with tf.device(device):
         passed = [_numbers(spec) for spec in specs]
+        others = np.zeros(tuning.CACHES_BYTES // 8 if cold else 0)
 
         def seconds() -> float:
             """Of one call; on a GPU until it is done."""
+            if cold:
+                _read(others)
             start = time.perf_counter()
             function(*passed)
             if not device.startswith("CPU"):
@@ -313,11 +317,14 @@ def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str) -> Cost:
     if worked <= 0:
         return Cost(usual, 1.0, workspace)
     cores, mean = speeds.cores(), sum(runs) / len(runs)
-    had = max(
-        worked / (worked + waited), worked / sum(runs) / cores
-    )  # with all cores its threads waited for each other
-    undisturbed = min(usual, mean * had)
+    busy = worked / sum(runs) / cores  # 1 where the threads had all cores: they waited for each other
+    undisturbed = min(usual, mean * max(worked / (worked + waited), busy))
     return Cost(undisturbed, min(1.0, worked / len(runs) / undisturbed / cores), workspace)
+
+
+def _read(others: np.ndarray) -> None:
+    """Drives out of the processor's caches what they hold."""
+    others.sum()
 
 
 def _workspace_bytes(call: Callable[[], Any], device: str) -> int:

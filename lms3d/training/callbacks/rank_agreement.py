@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lms3d import errors
+from lms3d import console, errors
 from lms3d.errors import Diverged, Interrupted
 from lms3d.ranks import replicas, variables
 from lms3d.ranks.elastic import HostsChanged
@@ -32,6 +32,7 @@ class RankAgreement(TrainingCallback):
             self.model.stop_training = True
         if stop or run.state.position.step == run.schedule.steps_per_epoch:  # all ranks validate one model
             replicas.average_statistics(self.model, run.world)
+            self._equalise()
             self._require_finite()  # else history.csv and best.keras would have an epoch that no checkpoint has
         if asked:
             self._leave()
@@ -66,6 +67,15 @@ class RankAgreement(TrainingCallback):
         self.run.world.wait()
         position = self.run.state.position
         raise errors.of_all_ranks(Interrupted(f"interrupted in epoch {position.epoch + 1} after step {position.step}"))
+
+    def _equalise(self) -> None:
+        """What the ranks learn stays one network, whatever their processors make of it."""
+        differed = replicas.equalise(self.model, self.run.world)
+        if differed and self.run.world.is_chief:
+            console.say(
+                f"The ranks' weights were not the same bits after epoch {self.run.state.position.epoch + 1} ({differed}): all "
+                "go on with those of rank 0. Other makes of processor differ by rounding; more is a fault of a machine"
+            )
 
     def _require_finite(self) -> None:
         """The loss is that before the last update, which may itself have made the weights infinite."""

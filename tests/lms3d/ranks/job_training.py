@@ -15,7 +15,7 @@ from lms3d.ranks.world import World
 def main() -> None:
     with job.joined() as world:
         startup.start_tensorflow(seed=1, world=world)
-        for check in (equivalence, files, statistics, lms, interrupts, other_ranks, stopping, not_finite):
+        for check in (equivalence, files, statistics, drift, lms, interrupts, other_ranks, stopping, not_finite):
             check(world)
 
 
@@ -74,6 +74,23 @@ def statistics(world: World) -> None:
     ranks.train(world, model, ranks.FOLDER / "statistics", Look(), epochs=2)
     seeds = [np.asarray(v).tolist() for v in model.variables if v.name == "seed_generator_state"]
     ranks.note(world, moving=seen, seeds=seeds, normalised=ranks.values(model))
+
+
+def drift(world: World) -> None:
+    """A weight of rank 1 changes in the second step, as on a processor that computes otherwise."""
+    import keras
+    import numpy as np
+    import ranks
+
+    class Change(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 1 and world.rank == 1:
+                kernel = self.model.trainable_variables[0]
+                kernel.assign(np.asarray(kernel) * np.float32(1 + 1e-6))
+
+    model = ranks.make_model(world, dropout=0.5, normalised=True)
+    ranks.train(world, model, ranks.FOLDER / "drift", Change(), epochs=1)
+    ranks.note(world, drift=ranks.values(model))
 
 
 def lms(world: World) -> None:

@@ -7,9 +7,14 @@ WEIGHTS = 4  # two convolutions
 
 
 @pytest.fixture(scope="module")
-def found(horovodrun):
+def job(horovodrun):
     job = horovodrun("job_training.py", timeout=500)
     assert job.code == 0, job.output
+    return job
+
+
+@pytest.fixture(scope="module")
+def found(job):
     return [job.results(rank) for rank in range(2)]
 
 
@@ -46,6 +51,12 @@ def test_dropout_differs_between_ranks(found):
     (first,), (second,) = (rank["seeds"] for rank in found)
     assert first[0] != second[0]
     assert first[1] == second[1]
+
+
+def test_ranks_that_drift_apart_are_made_one_and_told(found, job):
+    assert found[0]["drift"] == found[1]["drift"]
+    assert "not the same bits after epoch 1 (rank 1's " in job.output
+    assert job.output.count("not the same bits") == 1  # in none of the other trainings
 
 
 @pytest.mark.parametrize("name", ["lms_both", "lms_one"])

@@ -139,8 +139,9 @@ def alone(monkeypatch):
     shapes: list[list[tuple[int, ...]]] = []
     run = op_costs._run
 
-    def seen(function, specs, device):
-        run(function, specs, device)
+    def seen(function, specs, device, *, cold):
+        run(function, specs, device, cold=cold)
+        assert cold
         shapes.append([tuple(tensor.shape) for tensor in (*specs, *function.graph.outputs)])
         return op_costs.Cost(1.0)
 
@@ -185,6 +186,16 @@ def test_a_part_of_an_op_is_as_large_as_it_counts(alone, build, parts, result):
     kind = "Pad" if result[1] == 31 else "ConcatV2"
     assert op_costs.probe(of_type(function, kind), parts) == op_costs.Cost(parts)
     assert alone[-1][-1] == result
+
+
+def test_a_part_is_read_from_memory_and_a_whole_op_as_it_comes(step, monkeypatch):
+    read: list[int] = []
+    monkeypatch.setattr(op_costs, "_read", lambda others: read.append(others.nbytes))
+    op_costs.probe(of_type(step, "Conv3D"))
+    assert read == []
+    op_costs.probe(of_type(step, "Conv3D"), 2)
+    assert set(read) == {op_costs.tuning.CACHES_BYTES}
+    assert len(read) > 2  # before each run
 
 
 def test_costs_are_kept_for_each_number_of_cores(monkeypatch):
@@ -371,7 +382,7 @@ def test_a_probe_runs_an_op_of_a_step(step, op_type):
 def test_a_part_counts_as_often_as_it_fits(step, op_type, monkeypatch):
     shapes = []
 
-    def run(function, specs, device):
+    def run(function, specs, device, *, cold):
         shapes.append([tuple(spec.shape) for spec in specs] + [tuple(t.shape) for t in function.graph.outputs])
         return op_costs.Cost(0.2, 0.5, 100)
 
