@@ -6,7 +6,8 @@ make up most of a step are run alone, one of each kind (`ir.Op.signature`), on r
 PROBE-1  The kinds that matter most by the roofline come first, until the rest is `REST` of the step or the time is up.
 PROBE-2  An op that would take too long or too much memory runs at 1/2, 1/4, .. of its size along the first axis that can be cut,
          and counts 2, 4, .. times. A part of a convolution has the planes around it that its window reads (`_cuts`). A part
-         would lie in the processor's caches, where the whole does not: what it reads is driven out of them before each run.
+         would lie in the processor's caches, where the whole does not: what it reads is driven out of them before each run. Under
+         a tight limit parts are small, and slow together: who has more memory measures such an op again.
 PROBE-3  Outputs are allocated and freed in each run, as in a step. The lower quartile of the runs counts: noise only adds, but the
          fastest run finds its tensors in the caches, as no step does. Time in which threads waited for a processor that another
          process had is subtracted, where the system reports it (Linux); threads of a process that has all its cores wait for
@@ -48,17 +49,18 @@ from lms3d.swap.tensorflow.capture import argument, is_argument, is_reserve
 
 log = logging.getLogger("lms3d")
 
-_VERSION = 5
+_VERSION = 6
 
 
 @dataclass(frozen=True)
 class Cost:
     """Of one op alone. share: of the cores of this process, or of the GPU, that it keeps busy. workspace_bytes: besides inputs and
-    outputs."""
+    outputs. parts: into how many it was cut to be measured."""
 
     seconds: float
     share: float = 1.0
     workspace_bytes: int = 0
+    parts: int = 1
 
 
 Known = dict[str, Cost | None]
@@ -90,14 +92,17 @@ def with_ops(
         with speeds.one_at_a_time(store):
             pace = _paces[store, key] = _pace(graph, known, function.graph, machine, device, most_bytes)
     pace = pace or 1.0
-    wanted = [op for op in _kinds(graph, machine) if op.signature not in known]
+    wanted = _unknown(graph, _kinds(graph, machine), machine, known, most_bytes)
     if wanted and most_bytes > 0:
         with speeds.one_at_a_time(store):
             known = _load(store).get(key, {})  # another rank may have measured meanwhile
-            if wanted := [op for op in wanted if op.signature not in known]:
+            if wanted := _unknown(graph, wanted, machine, known, most_bytes):
                 found = _measure(graph, wanted, function.graph, machine, device, most_bytes, budget_seconds)
                 # As they would have been on the day of the others.
                 found = {name: cost and replace(cost, seconds=cost.seconds / pace) for name, cost in found.items()}
+                for name, cost in found.items():
+                    if cost is None and (before := known.get(name)):  # it can only be measured in more parts
+                        found[name] = replace(before, parts=1)
                 if not known:
                     _keep_pace(key, 1.0)
                 known = {**known, **found}
@@ -130,6 +135,17 @@ def _kinds(graph: StepGraph, machine: Machine) -> list[Op]:
     return chosen
 
 
+def _unknown(graph: StepGraph, ops: Sequence[Op], machine: Machine, known: Known, most_bytes: int) -> list[Op]:
+    """Those that were not measured yet, or only in more parts than they need here."""
+    wanted = []
+    for op in ops:
+        cost = known.get(op.signature)
+        parts = _parts(op_seconds(graph, op, machine), moved_bytes(graph, op), max(1, most_bytes))
+        if op.signature not in known or (cost is not None and cost.parts > parts):
+            wanted.append(op)
+    return wanted
+
+
 def _table(known: Known, pace: float = 1.0) -> dict[str, OpCost]:
     return {name: OpCost(cost.seconds * pace, cost.share) for name, cost in known.items() if cost is not None}
 
@@ -146,7 +162,7 @@ def _pace(graph: StepGraph, known: Known, traced: tf.Graph, machine: Machine, de
     last, at = _last_pace(key := _key(device))
     if abs(time.time() - at) < tuning.PACE_LASTS_SECONDS:
         return last
-    again = _paced(graph, known, machine, most_bytes, device)
+    again = _paced(graph, known, machine, most_bytes)
     found = _measure(graph, again, traced, machine, device, most_bytes, tuning.PACED_SECONDS)
     pairs = [(cost, known[name]) for name, cost in found.items()]
     ratios = [now.seconds / then.seconds for now, then in pairs if now and then and now.seconds > 0]
@@ -161,14 +177,15 @@ def _pace(graph: StepGraph, known: Known, traced: tf.Graph, machine: Machine, de
     return pace
 
 
-def _paced(graph: StepGraph, known: Known, machine: Machine, most_bytes: int, device: str) -> list[Op]:
-    """The ops to measure again: known ones, and in as many parts as if all the memory were free, as most were when measured."""
+def _paced(graph: StepGraph, known: Known, machine: Machine, most_bytes: int) -> list[Op]:
+    """The ops to measure again: known ones, and in as many parts as then."""
     chosen = []
     for op in _kinds(graph, replace(machine, op_table=_table(known))):
-        cost, seconds, moved = known.get(op.signature), op_seconds(graph, op, machine), moved_bytes(graph, op)
-        usual = _parts(seconds, moved, tuning.MOST_BYTES[device.partition(":")[0]])
-        if cost is not None and cost.seconds > 0 and _parts(seconds, moved, most_bytes) == usual:
-            chosen.append(op)
+        cost = known.get(op.signature)
+        if cost is not None and cost.seconds > 0:
+            parts = _parts(op_seconds(graph, op, machine), moved_bytes(graph, op), most_bytes)
+            if parts == cost.parts:
+                chosen.append(op)
     return chosen[: tuning.PACED_OPS]
 
 
@@ -233,7 +250,8 @@ def probe(
             continue
         if whole.share * speeds.cores() < tuning.LEAST_CORES:
             return None
-        return Cost(max(0.0, whole.seconds - call_seconds) * parts / times, whole.share, whole.workspace_bytes * parts)
+        seconds = max(0.0, whole.seconds - call_seconds) * parts / times
+        return Cost(seconds, whole.share, whole.workspace_bytes * parts, parts)
     return None
 
 
@@ -387,7 +405,7 @@ def _load(store: Any) -> dict[str, Known]:
     try:
         return {
             key: {
-                signature: cost and _checked(Cost(float(cost[0]), float(cost[1]), int(cost[2])))
+                signature: cost and _checked(Cost(float(cost[0]), float(cost[1]), int(cost[2]), int(cost[3])))
                 for signature, cost in ops.items()
             }
             for key, ops in speeds.read_store(store).items()
@@ -398,7 +416,7 @@ def _load(store: Any) -> dict[str, Known]:
 
 def _checked(cost: Cost) -> Cost:
     """ValueError for what no op has taken."""
-    if not (0 <= cost.seconds < math.inf and 0 <= cost.share <= 1 and cost.workspace_bytes >= 0):
+    if not (0 <= cost.seconds < math.inf and 0 <= cost.share <= 1 and cost.workspace_bytes >= 0 and cost.parts >= 1):
         raise ValueError(f"found {cost}")
     return cost
 
@@ -408,6 +426,7 @@ def _save(store: Any, key: str, found: Known) -> None:
     known = _load(store)
     known[key] = {**known.get(key, {}), **found}
     content = {
-        k: {s: c and [c.seconds, c.share, c.workspace_bytes] for s, c in ops.items()} for k, ops in known.items()
+        k: {s: c and [c.seconds, c.share, c.workspace_bytes, c.parts] for s, c in ops.items()}
+        for k, ops in known.items()
     }
     speeds.write_store(store, content)

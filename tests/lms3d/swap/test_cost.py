@@ -51,7 +51,7 @@ def probed(monkeypatch):
 
     def fake(op, parts=1, times=1, **_):
         seen.append(op.type)
-        return op_costs.Cost(0.25, 0.5, 1000)
+        return op_costs.Cost(0.25, 0.5, 1000, parts)
 
     monkeypatch.setattr(op_costs, "probe", fake)
     monkeypatch.setattr(op_costs, "_paces", {})
@@ -168,7 +168,7 @@ def test_a_part_of_a_convolution_has_the_planes_that_its_window_reads(alone, pla
     function = surgery.trace(forward_and_back, tf.TensorSpec((1, planes, 35, 35, 4)))
     for kind in ("Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"):
         found = op_costs.probe(of_type(function, kind), parts)
-        assert found == (part and op_costs.Cost(parts))
+        assert found == (part and op_costs.Cost(parts, parts=parts))
         assert part is None or (1, part, 35, 35, 4) in alone[-1]
 
 
@@ -184,7 +184,7 @@ def test_a_part_of_a_convolution_has_the_planes_that_its_window_reads(alone, pla
 def test_a_part_of_an_op_is_as_large_as_it_counts(alone, build, parts, result):
     function = surgery.trace(build, IMAGE)
     kind = "Pad" if result[1] == 31 else "ConcatV2"
-    assert op_costs.probe(of_type(function, kind), parts) == op_costs.Cost(parts)
+    assert op_costs.probe(of_type(function, kind), parts) == op_costs.Cost(parts, parts=parts)
     assert alone[-1][-1] == result
 
 
@@ -249,6 +249,26 @@ def test_each_kind_of_op_is_probed_once_and_kept(step, probed):
     assert dict(second.op_table) == dict(first.op_table)
 
 
+def test_who_has_more_memory_measures_again_what_was_cut(step, probed):
+    def free(mib):
+        op_costs.with_ops(capture(step), SLOW, step, free_bytes=mib << 20)
+        return len(probed)
+
+    little, more = free(4), free(1 << 10)
+    assert little < more < 2 * little  # small ops were whole
+    assert free(4) == free(1 << 10) == more
+
+
+def test_what_can_only_be_measured_in_parts_keeps_its_cost(step, probed, monkeypatch):
+    _, first = op_costs.with_ops(capture(step), SLOW, step, free_bytes=4 << 20)
+    monkeypatch.setattr(op_costs, "probe", lambda op, parts=1, *_, **__: probed.append(op.type))
+    _, second = op_costs.with_ops(capture(step), SLOW, step)
+    tried = len(probed)
+    assert dict(second.op_table) == dict(first.op_table)
+    op_costs.with_ops(capture(step), SLOW, step)
+    assert len(probed) == tried
+
+
 def test_what_another_run_measured_stays(step, probed):
     op_costs.with_ops(capture(step), SLOW, step)
     other = surgery.trace(convolution_step, tf.TensorSpec((1, 8, 8, 8, 4)))
@@ -279,7 +299,7 @@ def another_process(probed, monkeypatch):
     def begin(seconds):
         def fake(op, parts=1, times=1, **_):
             probed.append(op.type)
-            return op_costs.Cost(seconds, 0.5, 1000)
+            return op_costs.Cost(seconds, 0.5, 1000, parts)
 
         op_costs._paces.clear()
         monkeypatch.setattr(op_costs, "probe", fake)
@@ -387,7 +407,7 @@ def test_a_part_counts_as_often_as_it_fits(step, op_type, monkeypatch):
         return op_costs.Cost(0.2, 0.5, 100)
 
     monkeypatch.setattr(op_costs, "_run", run)
-    assert op_costs.probe(of_type(step, op_type), 4, call_seconds=0.1) == op_costs.Cost(pytest.approx(0.4), 0.5, 400)
+    assert op_costs.probe(of_type(step, op_type), 4, call_seconds=0.1) == op_costs.Cost(pytest.approx(0.4), 0.5, 400, 4)
     assert (3, 3, 3, 4, 8) in shapes[0] or op_type == "Relu"
     assert [s[1] for s in shapes[0] if s[0] == 1] == [SIZE // 4] * 2
 
