@@ -280,14 +280,15 @@ WORTH_SECONDS, REST = 3e-4, 0.003
 in 280 MiB (AMD EPYC, 2 cores): with 1e-3 and 0.01 52 kinds are measured in 2 s, and of the others, small convolutions and `ArgMax`
 above all, a step of 0.39 s takes 17 ms more than their roofline; with these 116 kinds in 3 s; with 1e-4 and 0.001 229 in 7 s."""
 
-PACED_OPS, PACED_STEP_SECONDS, PACED_SECONDS = 3, 0.2, 2.0
+PACED_OPS, PACED_STEP_SECONDS, PACED_SECONDS = 5, 0.2, 2.0
 """Kinds of ops that are timed again, the shortest step that is worth it, and the most seconds for it: start-up time for predicted
 seconds."""
 
-PACE, SAME_PACE, PACE_LASTS_SECONDS = 1.1, 1.5, 600.0
-"""The machine of today counts as faster or slower by powers of PACE. Up to PACE ** SAME_PACE (15 %) beside the pace that was found
-last it counts as the same, so that plans stay as they are and come from the cache. For so many seconds nobody looks again: ranks
-that start together get one pace. Margins, not measured."""
+PACE, SAME_PACE, PACE_LASTS_SECONDS = 1.1, 1.0, 600.0
+"""The machine of today counts as faster or slower by powers of PACE. Up to PACE ** SAME_PACE (10 %) beside the pace that was found
+last it counts as the same, so that plans stay as they are and come from the cache; with 15 %, one that was found once to be 17 %
+faster stayed so, and steps at 64^3 were predicted to take 17 to 24 % too few seconds. For so many seconds nobody looks again: ranks
+that start together get one pace."""
 
 RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 256 << 20, "GPU": 1 << 30}, 4
 """A run takes at most this many roofline seconds and bytes, and one in this many free bytes, since kernels take workspace;
@@ -304,6 +305,11 @@ RUNS, ENOUGH_SECONDS = 8, 0.1
 
 SHORT_SECONDS, MOST_TIMES = 1e-3, 200
 """Shorter ops run several times in one call, at most this often: a call alone takes 0.1 ms (`op_costs._call_seconds`)."""
+
+UNDISTURBED = 0.8
+"""Share of the processor time that its threads could use, from which on an op counts as undisturbed: alone on two cores of an AMD
+EPYC they had 0.8 to 1, since threads of one process wait for each other, too; beside one thread of another process two thirds. To
+take out what is missing from 1 made the ops of isensee2017 at 64^3 faster than they ever ran."""
 
 LEAST_CORES = 0.9
 """Whoever computes keeps a core busy; a run that had less was held up by something else."""

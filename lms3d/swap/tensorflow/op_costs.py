@@ -10,8 +10,8 @@ PROBE-2  An op that would take too long or too much memory runs at 1/2, 1/4, .. 
          a tight limit parts are small, and slow together: who has more memory measures such an op again.
 PROBE-3  Outputs are allocated and freed in each run, as in a step. The lower quartile of the runs counts: noise only adds, but the
          fastest run finds its tensors in the caches, as no step does. Time in which threads waited for a processor that another
-         process had is subtracted, where the system reports it (Linux); threads of a process that has all its cores wait for
-         each other, as they do in a step.
+         process had is subtracted, where it is much and the system reports it (Linux); threads of one process wait for each
+         other, as they do in a step.
 PROBE-4  An op that fails alone, or that other work held up, keeps its roofline.
 PROBE-5  On a CPU the processor time of an op tells how much of this process's cores it keeps busy; unordered ops can use the rest
          (`cost.step_seconds`). A GPU runs one op after the other.
@@ -49,7 +49,7 @@ from lms3d.swap.tensorflow.capture import argument, is_argument, is_reserve
 
 log = logging.getLogger("lms3d")
 
-_VERSION = 6
+_VERSION = 7
 
 
 @dataclass(frozen=True)
@@ -336,7 +336,8 @@ def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str, *, cold: bo
         return Cost(usual, 1.0, workspace)
     cores, mean = speeds.cores(), sum(runs) / len(runs)
     busy = worked / sum(runs) / cores  # 1 where the threads had all cores: they waited for each other
-    undisturbed = min(usual, mean * max(worked / (worked + waited), busy))
+    had = max(worked / (worked + waited), busy)
+    undisturbed = usual if had >= tuning.UNDISTURBED else min(usual, mean * had)
     return Cost(undisturbed, min(1.0, worked / len(runs) / undisturbed / cores), workspace)
 
 
