@@ -88,8 +88,8 @@ def _difference(array: np.ndarray, expected: np.ndarray) -> float:
     return share if np.isfinite(share) else float("inf")
 
 
-def _bytes(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def _bytes(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _require_same(variables: Sequence[Any], world: World) -> None:
