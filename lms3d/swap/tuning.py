@@ -308,7 +308,7 @@ SHORT_SECONDS, MOST_TIMES = 1e-3, 200
 
 UNDISTURBED = 0.8
 """Share of the processor time that its threads could use, from which on an op counts as undisturbed: alone on two cores of an AMD
-EPYC they had 0.8 to 1, since threads of one process wait for each other, too; beside one thread of another process two thirds are left. To
+EPYC they had 0.8 to 1, since threads of one process wait for each other, too; beside one thread of another process two thirds. To
 take out what is missing from 1 made the ops of isensee2017 at 64^3 faster than they ever ran."""
 
 LEAST_CORES = 0.9
