@@ -354,10 +354,12 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
     trace = lanes.read(xplane.newest(out / "timelines" / "device-old"))
     assert [step.number for step in trace.steps] == [timeline_rank.LEAD_STEPS + n for n in range(20)]
     assert {span.name for span in trace.lanes[lanes.COMPUTE]} == {"device:Sleep"}
-    assert any(span.name.endswith(":ParseExampleV2") for span in trace.lanes[lanes.DATA])
+    # Some of the pipeline's ops, not a certain one: on a fast machine an op of so small an image is too short to be traced.
+    of_data = (":ParseExampleV2", ":Tile", ":ReverseV2", ":RealDiv")
+    assert any(span.name.endswith(of_data) for span in trace.lanes[lanes.DATA])
     trained = {span.name for span in lanes.read(xplane.newest(out / "timelines" / "training-old")).lanes[lanes.COMPUTE]}
     assert any(name.endswith("MatMul") for name in trained)
-    assert not any(name.endswith(":ParseExampleV2") for name in trained)
+    assert not any(name.endswith((":ParseExampleV2", ":Tile", ":ReverseV2")) for name in trained)
     text = (out / "timelines.md").read_text()
     assert "| While training | new |" in text
     assert "Rank 0 of 1, 20 steps each" in text
