@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import signal
@@ -26,25 +25,20 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
+from experiments import rank_jobs
 from lms3d import cli, errors
 from lms3d.errors import InputError
 from lms3d.files import writable_folder, write_json
 from lms3d.training import checkpoint
 
 MOST_SECONDS = 60.0
-HUNG_SECONDS = 1800.0
-"""For a job without a signal, which takes half a minute on an idle machine."""
-RANKS = 2
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-_COMMAND = [sys.executable, "-m", "lms3d.train"]
 _TRAINING = ["--resolution", "16", "--epochs", "6", "--steps-per-epoch", "6", "--seed", "5"]  # small
 _SWAPPING = [
     "--swap-tier", "disk", "--sync-mode", "0", "--swapout-threshold", "30", "--swapin-ahead", "3", "--swapin-groupby", "0"
@@ -67,7 +61,7 @@ writes into --output: results.jsonl and repeats.jsonl, logs, and the runs that w
 exit codes: 0 all went well, 1 a job went wrong, 2 wrong option, 130 interrupted (run again to go on)"""
 
 
-class Failed(RuntimeError):
+class WentWrong(RuntimeError):
     """A job hung, left something behind, or lost work."""
 
     exit_code = 1
@@ -156,7 +150,7 @@ def _torture(options: argparse.Namespace) -> None:
         print(table(list(by_number.values())))
     wrong = [*_wrong_strikes(list(by_number.values())), *_wrong_repeats(repeats)]
     if wrong:
-        raise Failed(f"{'; '.join(wrong)}; what they left is in {folder}")
+        raise WentWrong(f"{'; '.join(wrong)}; what they left is in {folder}")
 
 
 def _wrong_strikes(found: Sequence[Outcome]) -> list[str]:
@@ -216,9 +210,9 @@ def _weights_after(folder: Path, name: str, data: str | None, training: Sequence
     """How a job without a signal ends: with the "same" weights as the reference, "OTHER" ones, or "no", where it fails or what it
     leaves cannot be read."""
     try:
-        finish(folder, name, data, training)
-        return "same" if same(folder / "undisturbed", folder / name) else "OTHER"
-    except (Failed, checkpoint.Damaged):
+        rank_jobs.finish(folder, name, data, training)
+        return "same" if rank_jobs.same(folder / "undisturbed", folder / name) else "OTHER"
+    except (rank_jobs.Failed, checkpoint.Damaged):
         return "no"
 
 
@@ -239,7 +233,7 @@ def _drawn(number: int, length: float, chance: random.Random) -> Strike:
     return Strike(
         number=number,
         signal=SIGNALS[number % len(SIGNALS)].name,
-        rank=chance.randrange(RANKS),
+        rank=chance.randrange(rank_jobs.RANKS),
         swaps=number // len(SIGNALS) % 2 == 0,
         at_seconds=chance.uniform(1, length),
     )
@@ -250,9 +244,9 @@ def _undisturbed(folder: Path, data: str | None) -> float:
     note, scans = folder / "undisturbed.json", data and str(Path(data).absolute())
     if not note.exists():
         shutil.rmtree(folder / "undisturbed", ignore_errors=True)
-        finish(folder, "undisturbed", data, _TRAINING)  # the first makes caches and measures the machine
+        rank_jobs.finish(folder, "undisturbed", data, _TRAINING)  # the first makes caches and measures the machine
         shutil.rmtree(folder / "undisturbed")
-        seconds = finish(folder, "undisturbed", data, _training(True))
+        seconds = rank_jobs.finish(folder, "undisturbed", data, _training(True))
         write_json(note, {"seconds": seconds, "data": scans})
     known = json.loads(note.read_text(encoding="utf-8"))
     if known.get("data", scans) != scans:
@@ -279,67 +273,18 @@ def _struck(folder: Path, strike: Strike, data: str | None) -> Outcome | None:
     return replace(outcome, same=as_before)
 
 
-def start(
-    folder: Path,
-    name: str,
-    data: str | None,
-    training: Sequence[str],
-    *,
-    within: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
-) -> subprocess.Popen[bytes]:
-    """A job of `RANKS` ranks with its run in folder/name, its swap files in folder/swap and all that it says in folder/name.log.
-
-    within: a command that becomes the one that follows it, such as env, for each rank. environment: added to that of this process.
-    """
-    launcher = [str(Path(sys.executable).with_name("horovodrun")), "-np", str(RANKS), "--gloo"]
-    swap = folder / "swap"
-    swap.mkdir(parents=True, exist_ok=True)
-    where = ["--output", str(folder / name), "--swap-dir", str(swap), *(["--data", data] if data else [])]
-    with _log(folder, name, training).open("w") as log:
-        return subprocess.Popen(
-            [*launcher, *within, *_COMMAND, *training, *where], stdin=subprocess.DEVNULL, stdout=log,
-            stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})},
-        )  # fmt: skip
-
-
-def _log(folder: Path, name: str, training: Sequence[str]) -> Path:
-    return folder / f"{name}{'-resumed' if '--resume' in training else ''}.log"
-
-
-def finish(folder: Path, name: str, data: str | None, training: Sequence[str]) -> float:
-    """Duration of an undisturbed run in seconds. Failed where it ends with an error, or not at all."""
-    started, job = time.monotonic(), start(folder, name, data, training)
-    try:
-        code = job.wait(HUNG_SECONDS)
-    except subprocess.TimeoutExpired:
-        _end(job)
-        raise Failed(
-            f"the job of {_log(folder, name, training)} has not ended after {HUNG_SECONDS:.0f} s; see there"
-        ) from None
-    if code:
-        raise Failed(f"the job of {_log(folder, name, training)} ended with code {code}; see there")
-    return time.monotonic() - started
-
-
-def _end(job: subprocess.Popen[bytes]) -> None:
-    for process in family(job.pid):
-        with suppress(psutil.NoSuchProcess):  # it has just ended
-            process.kill()
-    job.kill()
-    job.wait()
-
-
 def _strike(folder: Path, name: str, data: str | None, strike: Strike) -> Outcome | None:
     """Starts a job and strikes one of its ranks at the given time, or as soon as that rank has started; None if the rank has
     ended before."""
     started = time.monotonic()
-    job, seen = start(folder, name, data, strike.training), set[psutil.Process]()
-    while time.monotonic() - started < strike.at_seconds or (job.poll() is None and strike.rank not in _ranks(job.pid)):
-        seen |= set(family(job.pid))
+    job, seen = rank_jobs.start(folder, name, data, strike.training), set[psutil.Process]()
+    while time.monotonic() - started < strike.at_seconds or (
+        job.poll() is None and strike.rank not in rank_jobs.ranks(job.pid)
+    ):
+        seen |= set(rank_jobs.family(job.pid))
         time.sleep(0.1)
-    seen |= set(family(job.pid))
-    if (rank := _ranks(job.pid).get(strike.rank)) is None:
+    seen |= set(rank_jobs.family(job.pid))
+    if (rank := rank_jobs.ranks(job.pid).get(strike.rank)) is None:
         job.wait()
         return None
     rank.send_signal(signal.Signals[strike.signal])
@@ -348,7 +293,7 @@ def _strike(folder: Path, name: str, data: str | None, strike: Strike) -> Outcom
         code = job.wait(2 * MOST_SECONDS)
     except subprocess.TimeoutExpired:
         code = 0
-        _end(job)
+        rank_jobs.end(job)
     ended = time.monotonic()
     time.sleep(3.0)  # the process that cleans up after a killed rank takes a moment
     processes = [one for one in seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
@@ -361,36 +306,9 @@ def _strike(folder: Path, name: str, data: str | None, strike: Strike) -> Outcom
         struck_after=struck - started,
         ended_after=ended - struck,
         code=code,
-        lines=_log(folder, name, strike.training).read_text(errors="replace").count("lms3d: "),
+        lines=rank_jobs.log(folder, name, strike.training).read_text(errors="replace").count("lms3d: "),
         left=", ".join(left),
     )
-
-
-def family(pid: int) -> list[psutil.Process]:
-    """What a process has started, and what that has."""
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _ranks(pid: int) -> dict[int, psutil.Process]:
-    """The Python processes of a job by their rank."""
-    found: dict[int, psutil.Process] = {}
-    for process in family(pid):
-        try:
-            rank = process.environ().get("HOROVOD_RANK")
-            if rank is not None and process.cmdline()[1:3] == _COMMAND[1:3]:
-                found[int(rank)] = process
-        except psutil.Error:
-            continue
-    return found
-
-
-def same(one: Path, other: Path) -> bool:
-    """Whether two runs have the same weights, optimiser and random states."""
-    first, second = (checkpoint.load(checkpoint.path_in(run))[0] for run in (one, other))
-    return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
 
 
 def _parser() -> cli.Parser:

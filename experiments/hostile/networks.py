@@ -12,7 +12,7 @@ import numpy as np
 from experiments.hostile.readers import Reader
 from lms3d.keras_step import saved_model
 from lms3d.swap.tensorflow import op_costs, speeds
-from lms3d.swap.tensorflow.op_costs import Cost
+from lms3d.swap.tensorflow.probing import Cost
 from lms3d.tasks import inference
 
 CONFIG = "config.json"

@@ -98,10 +98,13 @@ OP_SECONDS = 5e-5
 
 # -- slabs/choice --------------------------------------------------------------------------------------------------
 
-ROOM, WHOLE_ROOM = 1.5, 2.5
-"""Factors on the working set of the hungriest op: the room that a plan should have, for a sliced and for a whole step. Smaller:
-coarser slabs, and plans that move nearly everything; larger for the whole: slabs step in where whole tensors would already be
-slow; `python -m experiments.lms_overhead`."""
+ROOM, WHOLE_ROOM, WHOLE_ROOM_MAPPED = 1.5, 1.8, 1.1
+"""Factors on the working set of the hungriest op: the room that a plan should have, for a sliced step, for a whole one, and for a
+whole one that reads swapped tensors where they lie. Smaller: coarser slabs, and plans that move nearly everything; slabs step in
+later. isensee2017 on an AMD EPYC, 2 cores, mapped: a whole step is faster than one in slabs wherever it fits, 2.87 against 3.08 s
+in 1 GiB at 128^3, 1.28 against 1.39 s in 280 MiB at 96^3, which is 1.1 times that working set; to find that it does not fit takes
+4 s at 64^3. Copied over a link as slow as PCIe Gen3, predicted: slabs are faster below 1.3 times at 96^3 and somewhere between 1.6
+and 2 times at 128^3, whole steps above. `python -m experiments.lms_overhead`."""
 
 RAISED_TOO = 0.7
 """Of the largest working set: levels that need as much are sliced finer together. Smaller: fewer steps, finer slabs. Not
@@ -290,6 +293,8 @@ last it counts as the same, so that plans stay as they are and come from the cac
 faster stayed so, and steps at 64^3 were predicted to take 17 to 24 % too few seconds. For so many seconds nobody looks again: ranks
 that start together get one pace."""
 
+# -- tensorflow/probing --------------------------------------------------------------------------------------------
+
 RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 256 << 20, "GPU": 1 << 30}, 4
 """A run takes at most this many roofline seconds and bytes, and one in this many free bytes, since kernels take workspace;
 else it is cut. Margins, not measured; on a CPU beyond the caches, in which a part would be faster than the whole."""
@@ -304,7 +309,7 @@ RUNS, ENOUGH_SECONDS = 8, 0.1
 """Runs of one op, at least two, and seconds after which there are no more: noise for time."""
 
 SHORT_SECONDS, MOST_TIMES = 1e-3, 200
-"""Shorter ops run several times in one call, at most this often: a call alone takes 0.1 ms (`op_costs._call_seconds`)."""
+"""Shorter ops run several times in one call, at most this often: a call alone takes 0.1 ms (`probing.call_seconds`)."""
 
 UNDISTURBED = 0.8
 """Share of the processor time that its threads could use, from which on an op counts as undisturbed: alone on two cores of an AMD
@@ -313,6 +318,8 @@ take out what is missing from 1 made the ops of isensee2017 at 64^3 faster than 
 
 LEAST_CORES = 0.9
 """Whoever computes keeps a core busy; a run that had less was held up by something else."""
+
+# -- tensorflow/capture --------------------------------------------------------------------------------------------
 
 ARGUMENT_ELEMENTS = 64
 """An integer tensor up to this size is an argument (axes, sizes, paddings), not data. A margin, not measured."""

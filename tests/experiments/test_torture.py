@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments import torture
+from experiments import rank_jobs, torture
 from experiments.torture import Outcome
 
 GOOD = Outcome(
@@ -73,18 +73,18 @@ def repeated(tmp_path, monkeypatch):
         assert (data, training) == ("scans", torture._drawn(3 * number, 30.0, random.Random(0)).training)
         (folder / name).mkdir()
         if name in failing:
-            raise torture.Failed(name)
+            raise rank_jobs.Failed(name)
         return 1.0
 
     monkeypatch.setattr(torture, "_undisturbed", lambda *_: 30.0)
-    monkeypatch.setattr(torture, "finish", finish)
+    monkeypatch.setattr(rank_jobs, "finish", finish)
 
     def same(reference, run):
         if run.name in damaged:
             raise torture.checkpoint.Damaged(run.name)
         return run.name not in other
 
-    monkeypatch.setattr(torture, "same", same)
+    monkeypatch.setattr(rank_jobs, "same", same)
     return trained, other, failing, damaged
 
 
@@ -118,7 +118,7 @@ def test_where_most_jobs_differ_the_reference_may_be_odd(tmp_path, repeated, cap
 
 
 def test_jobs_on_other_scans_are_not_compared(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(torture, "finish", lambda folder, name, data, training: (folder / name).mkdir() or 30.0)
+    monkeypatch.setattr(rank_jobs, "finish", lambda folder, name, data, training: (folder / name).mkdir() or 30.0)
     monkeypatch.setattr(torture.checkpoint, "load", lambda path: ({}, {}))
     assert repeat(tmp_path, 1) == 0
     assert torture.main(["--kills", "0", "--output", str(tmp_path)]) == 2
@@ -139,9 +139,9 @@ def test_no_job_at_all_is_refused(tmp_path, capsys):
 
 
 def test_a_job_that_hangs_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(torture, "HUNG_SECONDS", 0.5)
+    monkeypatch.setattr(rank_jobs, "HUNG_SECONDS", 0.5)
     job = subprocess.Popen(["sleep", "60"])
-    monkeypatch.setattr(torture, "start", lambda *_: job)
-    with pytest.raises(torture.Failed, match="has not ended"):
-        torture.finish(tmp_path, "hung", None, [])
+    monkeypatch.setattr(rank_jobs, "start", lambda *_: job)
+    with pytest.raises(rank_jobs.Failed, match="has not ended"):
+        rank_jobs.finish(tmp_path, "hung", None, [])
     assert job.wait(10) == -9

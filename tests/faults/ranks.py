@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from experiments import torture
+from experiments import rank_jobs
 from tests.faults import outcome, scenarios, shim
 
 FAULTS = (
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scenarios.make_data(folder / "data")
     if not (folder / "undisturbed" / "done").exists():
         shutil.rmtree(folder / "undisturbed", ignore_errors=True)
-        torture.finish(folder / "undisturbed", "run", str(folder / "data" / "volumes"), _TRAINING)
+        rank_jobs.finish(folder / "undisturbed", "run", str(folder / "data" / "volumes"), _TRAINING)
         (folder / "undisturbed" / "done").touch()
     library, results = shim.built(folder), folder / "results.jsonl"
     lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
@@ -77,7 +77,9 @@ def tried(folder: Path, library: Path, rank: int, rule: str) -> str:
         path.mkdir()
     environment = shim.environment(library, job, scratch, rule)
     environment |= {"FAULTS_LIBRARY": environment.pop("LD_PRELOAD"), "FAULTS_RANK": str(rank)}
-    process = torture.start(job, "run", data, _TRAINING, within=("sh", "-c", _PRELOADED, "sh"), environment=environment)
+    process = rank_jobs.start(
+        job, "run", data, _TRAINING, within=("sh", "-c", _PRELOADED, "sh"), environment=environment
+    )
     code, left = _ended(process)
     if not shim.struck(scratch):
         return f"the fault has not struck; exit code {code}"
@@ -88,13 +90,13 @@ def tried(folder: Path, library: Path, rank: int, rule: str) -> str:
     if not rule.endswith(":kill") and (names := outcome.temporary_names(job)):
         return f"left behind by an error: {', '.join(map(shim.pattern, names))}"
     try:
-        torture.finish(job, "run", data, [*_TRAINING, "--resume"])
-    except torture.Failed as error:
+        rank_jobs.finish(job, "run", data, [*_TRAINING, "--resume"])
+    except rank_jobs.Failed as error:
         return f"repeated, {error}"
     _settle(job / "swap")
     if names := outcome.temporary_names(job):
         return f"left behind: {', '.join(map(shim.pattern, names))}"
-    return "" if torture.same(folder / "undisturbed" / "run", job / "run") else "repeated, it has other weights"
+    return "" if rank_jobs.same(folder / "undisturbed" / "run", job / "run") else "repeated, it has other weights"
 
 
 def _wrong_end(code: int | None, lines: Sequence[str], left: Sequence[psutil.Process]) -> str:
@@ -112,10 +114,10 @@ def _ended(job: subprocess.Popen[bytes]) -> tuple[int | None, list[psutil.Proces
     """The exit code, None if it hung, and the processes that outlived it."""
     seen, until = set[psutil.Process](), time.monotonic() + _MOST_SECONDS
     while job.poll() is None and time.monotonic() < until:
-        seen |= set(torture.family(job.pid))
+        seen |= set(rank_jobs.family(job.pid))
         time.sleep(0.1)
     if job.poll() is None:
-        for process in [*torture.family(job.pid), job]:
+        for process in [*rank_jobs.family(job.pid), job]:
             process.kill()
         job.wait()
         return None, []

@@ -5,7 +5,9 @@ CHOICE-1  The bytes that the hungriest op needs at once bound every plan from be
 CHOICE-2  While the bound, with room for what a plan needs besides (`tuning.ROOM`), is above the limit, the level of the hungriest
           op gets twice as many slabs, and so do levels that need nearly as much. Slabs are never thinner than
           `tuning.THINNEST` planes.
-CHOICE-3  Limit and trace alone decide, not measured speeds: all ranks and all runs choose alike.
+CHOICE-3  Limit, trace and whether swapped tensors are read where they lie (`cost.Machine.mapped`) alone decide, not measured
+          speeds: all ranks and all runs choose alike. Where they are, a whole step is the faster one almost down to its smallest
+          limit; over a link slabs move less, earlier.
 """
 
 from __future__ import annotations
@@ -149,12 +151,12 @@ def finest(nodes: Sequence[Node]) -> Slabs:
     return last
 
 
-def rungs(nodes: Sequence[Node], limit_bytes: int, resident_bytes: int) -> Iterator[Slabs]:
+def rungs(nodes: Sequence[Node], limit_bytes: int, resident_bytes: int, *, mapped: bool) -> Iterator[Slabs]:
     """Numbers of slabs to try for a limit, from the first that leaves room to the finest (CHOICE-2), and last the whole step."""
-    levels = Levels(nodes)
+    levels, whole_room = Levels(nodes), tuning.WHOLE_ROOM_MAPPED if mapped else tuning.WHOLE_ROOM
 
     def too_large(slabs: Slabs) -> bool:
-        room = tuning.ROOM if slabs else tuning.WHOLE_ROOM
+        room = tuning.ROOM if slabs else whole_room
         return resident_bytes + levels.bound(dict(slabs)) * room > limit_bytes
 
     ladder = list(levels.rungs())

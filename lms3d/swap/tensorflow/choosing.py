@@ -74,7 +74,8 @@ def _rungs(function: Function, whole: StepRequest) -> Iterator[Slabs]:
     elif not _may_slice(whole) or planning.is_noop(whole):
         yield ()
     else:
-        yield from choice.rungs(slicing.nodes_of(function), whole.limit_bytes, whole.graph.resident_bytes)
+        nodes, resident = slicing.nodes_of(function), whole.graph.resident_bytes
+        yield from choice.rungs(nodes, whole.limit_bytes, resident, mapped=whole.machine.mapped)
 
 
 def _may_slice(whole: StepRequest) -> bool:

@@ -1,4 +1,4 @@
-"""What is known of single ops: measured seconds go before estimates, are kept, and come from the op alone."""
+"""What is known of single ops: measured seconds go before estimates, and are kept."""
 
 from __future__ import annotations
 
@@ -15,23 +15,12 @@ from lms3d.swap.planning import make_plan
 from lms3d.swap.request import Settings
 from lms3d.swap.tensorflow import op_costs, surgery
 from lms3d.swap.tensorflow.capture import capture, signature
+from lms3d.swap.tensorflow.probing import Cost
 from tests.lms3d.swap.toy_graphs import training
+from tests.lms3d.swap.traced import IMAGE, convolution_step, of_type
 
-SIZE = 32
-IMAGE = tf.TensorSpec((1, SIZE, SIZE, SIZE, 4))
 # By this roofline even small ops are worth a measurement.
 SLOW = Machine(flops_per_second=1e9, bytes_per_second=1e8)
-
-
-def convolution_step(x: tf.Tensor) -> tf.Tensor:
-    """Forward, gradients, a reduction with an argument, and what must not run alone."""
-    kernel = tf.random.stateless_normal((3, 3, 3, 4, 8), (1, 2))
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = tf.nn.relu(tf.nn.conv3d(x, kernel, [1] * 5, "SAME"))
-        y = tf.nn.max_pool3d(y, 2, 2, "VALID") * tf.random.uniform(())
-        loss = tf.reduce_sum(y * y)
-    return tape.gradient(loss, x)
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +40,11 @@ def probed(monkeypatch):
 
     def fake(op, parts=1, times=1, **_):
         seen.append(op.type)
-        return op_costs.Cost(0.25, 0.5, 1000, parts)
+        return Cost(0.25, 0.5, 1000, parts)
 
-    monkeypatch.setattr(op_costs, "probe", fake)
+    monkeypatch.setattr(op_costs.probing, "probe", fake)
     monkeypatch.setattr(op_costs, "_paces", {})
     return seen
-
-
-def of_type(function, op_type: str) -> tf.Operation:
-    return next(op for op in function.graph.get_operations() if op.type == op_type)
 
 
 def test_a_measured_op_does_not_ask_the_roofline(step):
@@ -110,93 +95,6 @@ def test_each_transfer_has_a_price_whatever_its_bytes():
     copies = len(plan.swap_outs) + len(plan.swap_ins)
     assert copies
     assert launched.predicted_step_seconds - report.predicted_step_seconds == pytest.approx(1e-6 * copies)
-
-
-@pytest.mark.parametrize(
-    ("cores", "worked", "waited", "seconds", "share"),
-    [
-        (2, 1.0, 1.0, 0.5, 0.5),  # beside other processes
-        (2, 1.9, 0.1, 1.0, 0.475),  # beside next to nothing
-        (1, 1.0, 1.0, 0.5, 1.0),
-        (1, 2.0, 2.0, 1.0, 1.0),  # bound to one core, all of which it had: two threads of its own in turn
-        (2, 2.0, 0.0, 1.0, 0.5),  # an op of one thread
-        (1, 2.0, 0.0, 1.0, 1.0),
-        (4, 0.5, 0.0, None, None),  # held up by something else
-    ],
-)
-def test_waiting_for_a_processor_that_others_had_is_taken_out(step, monkeypatch, cores, worked, waited, seconds, share):
-    op, clock = of_type(step, "Conv3D"), iter([(0.0, 0.0), (worked, waited)])
-    alone = op_costs.probe(op)
-    monkeypatch.setattr(op_costs.speeds, "cores", lambda: cores)
-    monkeypatch.setattr(op_costs, "_processor_seconds", lambda: next(clock))
-    monkeypatch.setattr(op_costs.time, "perf_counter", iter(range(1000)).__next__)  # each run takes a second
-    assert alone is not None
-    assert op_costs.probe(op) == (seconds and op_costs.Cost(seconds, share, alone.workspace_bytes))
-
-
-@pytest.fixture
-def alone(monkeypatch):
-    """Shapes of arguments and results of what was run alone. It runs, and counts as one second."""
-    shapes: list[list[tuple[int, ...]]] = []
-    run = op_costs._run
-
-    def seen(function, specs, device, *, cold):
-        run(function, specs, device, cold=cold)
-        assert cold
-        shapes.append([tuple(tensor.shape) for tensor in (*specs, *function.graph.outputs)])
-        return op_costs.Cost(1.0)
-
-    monkeypatch.setattr(op_costs, "_run", seen)
-    return shapes
-
-
-@pytest.mark.parametrize(
-    ("planes", "stride", "parts", "part"),
-    [
-        (34, 1, 2, 18), (34, 1, 4, 10), (65, 2, 2, 33), (66, 2, 2, 33),
-        (32, 1, 4, None),  # it makes 30 planes, not 4 times as many
-        (34, 1, 8, None),  # 8 parts would read 48 planes
-    ],
-)  # fmt: skip
-def test_a_part_of_a_convolution_has_the_planes_that_its_window_reads(alone, planes, stride, parts, part):
-    def forward_and_back(x):
-        kernel = tf.ones((3, 3, 3, 4, 8))
-        with tf.GradientTape() as tape:
-            tape.watch([x, kernel])
-            y = tf.nn.conv3d(x, kernel, [1, stride, stride, stride, 1], "VALID")
-        return tape.gradient(y, [x, kernel])
-
-    function = surgery.trace(forward_and_back, tf.TensorSpec((1, planes, 35, 35, 4)))
-    for kind in ("Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"):
-        found = op_costs.probe(of_type(function, kind), parts)
-        assert found == (part and op_costs.Cost(parts, parts=parts))
-        assert part is None or (1, part, 35, 35, 4) in alone[-1]
-
-
-@pytest.mark.parametrize(
-    ("build", "parts", "result"),
-    [
-        (lambda x: tf.concat([x[:, :8], x[:, 8:28]], 1), 4, (1, 7, 32, 32, 4)),
-        (lambda x: tf.concat([x[:, :16], x[:, 1:]], 1), 8, (1, 47, 4, 32, 4)),  # planes cannot be cut
-        (lambda x: tf.pad(x[:, :16], [[0, 0], [7, 8], [0, 0], [0, 0], [0, 0]]), 8, (1, 31, 4, 32, 4)),
-    ],
-    ids=["concat", "concat-odd", "pad"],
-)
-def test_a_part_of_an_op_is_as_large_as_it_counts(alone, build, parts, result):
-    function = surgery.trace(build, IMAGE)
-    kind = "Pad" if result[1] == 31 else "ConcatV2"
-    assert op_costs.probe(of_type(function, kind), parts) == op_costs.Cost(parts, parts=parts)
-    assert alone[-1][-1] == result
-
-
-def test_a_part_is_read_from_memory_and_a_whole_op_as_it_comes(step, monkeypatch):
-    read: list[int] = []
-    monkeypatch.setattr(op_costs, "_read", lambda others: read.append(others.nbytes))
-    op_costs.probe(of_type(step, "Conv3D"))
-    assert read == []
-    op_costs.probe(of_type(step, "Conv3D"), 2)
-    assert set(read) == {op_costs.tuning.CACHES_BYTES}
-    assert len(read) > 2  # before each run
 
 
 def test_costs_are_kept_for_each_number_of_cores(monkeypatch):
@@ -262,7 +160,7 @@ def test_who_has_more_memory_measures_again_what_was_cut(step, probed):
 
 def test_what_can_only_be_measured_in_parts_keeps_its_cost(step, probed, monkeypatch):
     _, first = op_costs.with_ops(capture(step), SLOW, step, free_bytes=4 << 20)
-    monkeypatch.setattr(op_costs, "probe", lambda op, parts=1, *_, **__: probed.append(op.type))
+    monkeypatch.setattr(op_costs.probing, "probe", lambda op, parts=1, *_, **__: probed.append(op.type))
     _, second = op_costs.with_ops(capture(step), SLOW, step)
     tried = len(probed)
     assert dict(second.op_table) == dict(first.op_table)
@@ -300,10 +198,10 @@ def another_process(probed, monkeypatch):
     def begin(seconds):
         def fake(op, parts=1, times=1, **_):
             probed.append(op.type)
-            return op_costs.Cost(seconds, 0.5, 1000, parts)
+            return Cost(seconds, 0.5, 1000, parts)
 
         op_costs._paces.clear()
-        monkeypatch.setattr(op_costs, "probe", fake)
+        monkeypatch.setattr(op_costs.probing, "probe", fake)
         monkeypatch.setattr(tuning, "PACE_LASTS_SECONDS", 0.0)
         monkeypatch.setattr(tuning, "PACED_OPS", 3)  # of the few that this step has
 
@@ -389,68 +287,3 @@ def test_no_time_no_probes(step, probed):
 def test_no_memory_no_probes(step, probed):
     op_costs.with_ops(capture(step), SLOW, step, free_bytes=0)
     assert probed == []
-
-
-@pytest.mark.parametrize("op_type", ["Conv3D", "Conv3DBackpropInputV2", "Relu", "Sum"])
-def test_a_probe_runs_an_op_of_a_step(step, op_type):
-    cost = op_costs.probe(of_type(step, op_type))
-    assert cost is not None
-    assert cost.seconds > 0
-    assert 0 < cost.share <= 1
-    assert cost.workspace_bytes >= 0
-
-
-@pytest.mark.parametrize("op_type", ["Conv3D", "Conv3DBackpropInputV2", "Relu"])
-def test_a_part_counts_as_often_as_it_fits(step, op_type, monkeypatch):
-    shapes = []
-
-    def run(function, specs, device, *, cold):
-        shapes.append([tuple(spec.shape) for spec in specs] + [tuple(t.shape) for t in function.graph.outputs])
-        return op_costs.Cost(0.2, 0.5, 100)
-
-    monkeypatch.setattr(op_costs, "_run", run)
-    assert op_costs.probe(of_type(step, op_type), 4, call_seconds=0.1) == op_costs.Cost(pytest.approx(0.4), 0.5, 400, 4)
-    assert (3, 3, 3, 4, 8) in shapes[0] or op_type == "Relu"
-    assert [s[1] for s in shapes[0] if s[0] == 1] == [SIZE // 4] * 2
-
-
-@pytest.mark.parametrize("parts", [1, 4])
-def test_a_fused_normalisation_and_its_gradient_can_be_probed(parts):
-    """They share a tensor of unknown shape."""
-
-    def normalise(x):
-        one = tf.ones(4)
-        y = tf.raw_ops.FusedBatchNormV3(
-            x=x, scale=one, offset=one, mean=[], variance=[], is_training=True, data_format="NDHWC"
-        ).y
-        y.set_shape(x.shape)
-        return tf.gradients(tf.reduce_sum(y * y), x)
-
-    function = surgery.trace(normalise, IMAGE)
-    for op_type in ("FusedBatchNormV3", "FusedBatchNormGradV3"):
-        op = of_type(function, op_type)
-        assert signature(op)
-        assert op_costs.probe(op, parts) is not None
-
-
-def test_short_ops_run_many_times_in_one_call(step):
-    function, _ = op_costs._alone(of_type(step, "Relu"), 1, 0, 5)
-    assert sum(op.type == "Relu" for op in function.graph.get_operations()) == 5
-
-
-def test_an_op_that_cannot_be_cut_keeps_its_estimate(step):
-    assert op_costs.probe(of_type(step, "Sum"), 2**10) is None
-
-
-def test_an_op_that_runs_out_of_memory_keeps_its_estimate(step, monkeypatch):
-    def exhausted(*_):
-        raise tf.errors.ResourceExhaustedError(None, None, "no memory")
-
-    monkeypatch.setattr(op_costs, "_run", exhausted)
-    assert op_costs.probe(of_type(step, "Conv3D")) is None
-
-
-def test_a_run_stays_below_the_bytes_and_seconds_that_it_may_take():
-    assert op_costs._parts(0.01, 1 << 20, 1 << 20) == 1
-    assert op_costs._parts(4 * tuning.RUN_SECONDS, 1 << 20, 1 << 20) == 4
-    assert op_costs._parts(0.01, 3 << 20, 1 << 20) == 4

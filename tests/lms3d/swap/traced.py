@@ -17,6 +17,8 @@ from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import Change, rewrite
 
 SPEC = tf.TensorSpec((64, 32), tf.float32)
+SIZE = 32
+IMAGE = tf.TensorSpec((1, SIZE, SIZE, SIZE, 4))
 PARAMETERS = tflms.Parameters(swapout_threshold=4, swapin_ahead=1, swapin_groupby=0, sync_mode=0)
 
 
@@ -83,6 +85,22 @@ def u_net(x: tf.Tensor) -> tf.Tensor:
         y = tf.nn.leaky_relu(tf.matmul(y, tf.ones((64, 32)) / 64))
     (gradient,) = tf.gradients(tf.reduce_sum(tf.square(y)), x)
     return gradient
+
+
+def convolution_step(x: tf.Tensor) -> tf.Tensor:
+    """Of an `IMAGE`: forward, gradients, a reduction with an argument, and what must not run alone."""
+    kernel = tf.random.stateless_normal((3, 3, 3, 4, 8), (1, 2))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.nn.relu(tf.nn.conv3d(x, kernel, [1] * 5, "SAME"))
+        y = tf.nn.max_pool3d(y, 2, 2, "VALID") * tf.random.uniform(())
+        loss = tf.reduce_sum(y * y)
+    return tape.gradient(loss, x)
+
+
+def of_type(function: Any, op_type: str) -> tf.Operation:
+    """The first op of that type."""
+    return next(op for op in function.graph.get_operations() if op.type == op_type)
 
 
 def same_bits(found: Any, expected: Any) -> None:

@@ -60,77 +60,112 @@ def solve(
     lowest: gives the plan of the floor for this step and pool, where the caller may know it already.
     account: who pays for all this.
     """
-    account = account or Account()
-    enough = most_seconds(problem)
-    hasty = seconds is not None and seconds < enough
-    seconds = seconds if seconds is not None and hasty else enough
-    good_enough = tuning.SETTLED if hasty else 0.0
-    any_time = Search(problem, machine, seconds, most_swapped_bytes, account, good_enough)
-    budget = search.usable_bytes(problem, limit_bytes, pool)
-
-    def checked(found: Candidate) -> Solution:
-        return search.check(problem, *found, limit_bytes, pool, account)
-
-    def good(found: Candidate) -> bool:
-        return any_time.allowed(found.choices) and checked(found).fits
-
-    unplanned = any_time.build({})
-    at_once = itertools.chain([unplanned], map(any_time.build, any_time.everything_moved()))
-    bottoms = [*itertools.islice(filter(good, at_once), 1 if hasty else None)]
-    if not bottoms and most_swapped_bytes is None:
-        low = (lowest or (lambda: floor.lowest(problem, machine, pool=pool)))()
-        if low.schedule.peak_bytes > budget:
-            return checked(Candidate(low.choices, low.schedule))
-        bottoms = [f for f in [any_time.build(low.choices)] if good(f)]
-        any_time.leave_at_least(seconds / 2)
-    rough = [f for f in [any_time.fewest_moved(good)] if f is not None]
-    if hasty:
-        bottoms += rough
-        cheapest = min(bottoms, key=search.cost, default=None)
-        if cheapest is not None and any_time.settled(cheapest):
-            return replace(checked(cheapest), bound_seconds=unplanned.schedule.seconds)
-    bound, starts = 0.0, [unplanned]
-    affordable = not hasty or exact_seconds(len(problem.anchors)) <= tuning.EXACT_SHARE * any_time.seconds_left
-    if affordable and unplanned.schedule.peak_bytes > budget >= search.working_set_bytes(problem):
-        relaxed = relaxation.solve(problem, budget, machine)
-        account.charge_program(len(problem.anchors))
-        any_time.extend(0.0 if hasty else exact_seconds(len(problem.anchors)))
-        bound = unplanned.schedule.seconds + relaxed.bound_seconds
-        if relaxed.choices is not None and any_time.allowed(relaxed.choices):
-            starts.insert(0, any_time.build(relaxed.choices))
-    downhill = Search(
-        problem, search.cheap(machine), tuning.DESCENT_SHARE * any_time.seconds_left, most_swapped_bytes, account
-    )
-
-    def lowered(budget_bytes: int) -> list[Candidate]:
-        """From each start downhill, and lightened again where that was far enough."""
-        found: list[Candidate] = []
-        for choices, _ in starts:
-            low = any_time.build(downhill.descend(*downhill.build(choices), budget_bytes).choices)
-            if low.schedule.peak_bytes <= budget_bytes:
-                low = any_time.give_back(*low, budget_bytes)
-            if all(low.choices != other.choices for other in found):
-                found.append(low)
-        return found
-
-    found = lowered(budget)
-    low_enough = sorted((f for f in found if f.schedule.peak_bytes <= budget), key=search.cost)
-    fitting = [f for f in low_enough if good(f)]
-    if not fitting and bottoms:
-        goals = low_enough[: tuning.EXCHANGED_PLANS] or ([*found[-1:], unplanned] if downhill.late else [])
-        fitting = any_time.nearest(min(bottoms, key=search.cost), goals, budget, good)
-        for share in tuning.FEWER_BYTES if low_enough and pool != "none" else ():
-            fitting += [f for f in lowered(int(low_enough[0].schedule.peak_bytes * share)) if good(f)]
-    fitting = _different(sorted([*fitting, *rough], key=search.cost))
-    if not fitting:
-        return checked(min(found, key=lambda f: f.schedule.peak_bytes))
-    best = min((any_time.exchange(*f, budget, good) for f in fitting[: tuning.EXCHANGED_PLANS]), key=search.cost)
-    return replace(checked(best), bound_seconds=bound)
+    return _Solver(problem, limit_bytes, machine, pool, seconds, most_swapped_bytes, account or Account()).solve(lowest)
 
 
 def most_seconds(problem: Problem) -> float:
     """That one search costs, however much is granted."""
     return tuning.HYBRID_SECONDS * max(1.0, len(problem.anchors) / tuning.HYBRID_ANCHORS)
+
+
+class _Solver:
+    """One call of `solve`. any_time: the search that pays for it all, by the true price of transfers."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        limit_bytes: int,
+        machine: Machine,
+        pool: str,
+        seconds: float | None,
+        most_swapped_bytes: int | None,
+        account: Account,
+    ) -> None:
+        self.problem, self.limit_bytes, self.machine, self.pool = problem, limit_bytes, machine, pool
+        self.most_swapped_bytes, self.account = most_swapped_bytes, account
+        self.budget = search.usable_bytes(problem, limit_bytes, pool)
+        enough = most_seconds(problem)
+        self.seconds = enough if seconds is None else min(seconds, enough)
+        self.hasty = self.seconds < enough
+        good_enough = tuning.SETTLED if self.hasty else 0.0
+        self.any_time = Search(problem, machine, self.seconds, most_swapped_bytes, account, good_enough)
+        self.unplanned = self.any_time.build({})
+
+    def solve(self, lowest: Callable[[], Solution] | None) -> Solution:
+        any_time, good, budget = self.any_time, self._good, self.budget
+        bottoms = self._moved_away()
+        if not bottoms and self.most_swapped_bytes is None:
+            low = lowest() if lowest else floor.lowest(self.problem, self.machine, pool=self.pool)
+            if low.schedule.peak_bytes > budget:
+                return self._checked(Candidate(low.choices, low.schedule))
+            bottoms = [f for f in [any_time.build(low.choices)] if good(f)]
+            any_time.leave_at_least(self.seconds / 2)
+        rough = [f for f in [any_time.fewest_moved(good)] if f is not None]
+        if self.hasty:
+            bottoms += rough
+            cheapest = min(bottoms, key=search.cost, default=None)
+            if cheapest is not None and any_time.settled(cheapest):
+                return replace(self._checked(cheapest), bound_seconds=self.unplanned.schedule.seconds)
+        starts, bound = self._starts()
+        found, fitting = self._descended(starts, min(bottoms, key=search.cost, default=None))
+        fitting = _different(sorted([*fitting, *rough], key=search.cost))
+        if not fitting:
+            return self._checked(min(found, key=lambda f: f.schedule.peak_bytes))
+        best = min((any_time.exchange(*f, budget, good) for f in fitting[: tuning.EXCHANGED_PLANS]), key=search.cost)
+        return replace(self._checked(best), bound_seconds=bound)
+
+    def _checked(self, found: Candidate) -> Solution:
+        return search.check(self.problem, *found, self.limit_bytes, self.pool, self.account)
+
+    def _good(self, found: Candidate) -> bool:
+        return self.any_time.allowed(found.choices) and self._checked(found).fits
+
+    def _moved_away(self) -> list[Candidate]:
+        """What fits of the unplanned step and the two in which all is moved; only the first where time is short."""
+        at_once = itertools.chain([self.unplanned], map(self.any_time.build, self.any_time.everything_moved()))
+        return [*itertools.islice(filter(self._good, at_once), 1 if self.hasty else None)]
+
+    def _starts(self) -> tuple[list[Candidate], float]:
+        """Where descents begin: the program's answer, where it is asked and has one, and the unplanned step; and its bound."""
+        count, unplanned = len(self.problem.anchors), self.unplanned
+        affordable = not self.hasty or exact_seconds(count) <= tuning.EXACT_SHARE * self.any_time.seconds_left
+        needed = unplanned.schedule.peak_bytes > self.budget >= search.working_set_bytes(self.problem)
+        if not (affordable and needed):
+            return [unplanned], 0.0
+        relaxed = relaxation.solve(self.problem, self.budget, self.machine)
+        self.account.charge_program(count)
+        self.any_time.extend(0.0 if self.hasty else exact_seconds(count))
+        bound = unplanned.schedule.seconds + relaxed.bound_seconds
+        if relaxed.choices is None or not self.any_time.allowed(relaxed.choices):
+            return [unplanned], bound
+        return [self.any_time.build(relaxed.choices), unplanned], bound
+
+    def _descended(self, starts: list[Candidate], bottom: Candidate | None) -> tuple[list[Candidate], list[Candidate]]:
+        """What descents reach, and what fits of it. Where nothing does, `bottom`, which fits, is pulled towards it."""
+        any_time, budget = self.any_time, self.budget
+        share = tuning.DESCENT_SHARE * any_time.seconds_left
+        downhill = Search(self.problem, search.cheap(self.machine), share, self.most_swapped_bytes, self.account)
+        found = self._lowered(starts, downhill, budget)
+        low_enough = sorted((f for f in found if f.schedule.peak_bytes <= budget), key=search.cost)
+        fitting = [f for f in low_enough if self._good(f)]
+        if not fitting and bottom is not None:
+            late = [*found[-1:], self.unplanned] if downhill.late else []
+            fitting = any_time.nearest(bottom, low_enough[: tuning.EXCHANGED_PLANS] or late, budget, self._good)
+            for fewer in tuning.FEWER_BYTES if low_enough and self.pool != "none" else ():
+                lower = int(low_enough[0].schedule.peak_bytes * fewer)
+                fitting += [f for f in self._lowered(starts, downhill, lower) if self._good(f)]
+        return found, fitting
+
+    def _lowered(self, starts: list[Candidate], downhill: Search, budget_bytes: int) -> list[Candidate]:
+        """From each start downhill, and lightened again where that was far enough."""
+        found: list[Candidate] = []
+        for choices, _ in starts:
+            low = self.any_time.build(downhill.descend(*downhill.build(choices), budget_bytes).choices)
+            if low.schedule.peak_bytes <= budget_bytes:
+                low = self.any_time.give_back(*low, budget_bytes)
+            if all(low.choices != other.choices for other in found):
+                found.append(low)
+        return found
 
 
 def _different(plans: list[Candidate]) -> list[Candidate]:
