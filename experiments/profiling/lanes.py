@@ -12,7 +12,8 @@ Steps are marks, too (`lms3d.swap.tensorflow.marks`). On a CPU the op of a swap 
 does not contain that. tf.data's functions run on the same threads as the step. What the executor does (`ExecutorState::Process`)
 has the id of its function, and so has the call of it: `FunctionRun` within a step, `InstantiatedCapturedFunction::Run` in tf.data.
 
-On a CPU, ops that took TensorFlow under some 8,000 cycles so far (3 µs) may be absent: it traces only what it counts as expensive.
+On a CPU, ops whose earlier runs took less than some 8,000 cycles (3 µs) may be absent: TensorFlow traces what it
+counts as expensive.
 """
 
 from __future__ import annotations

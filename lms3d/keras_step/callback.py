@@ -51,9 +51,9 @@ class LMS(keras.callbacks.Callback):
     swapout_threshold, swapin_ahead, swapin_groupby, sync_mode, serialization, serialization_by_size, n_tensors and the
         include/exclude options: see `lms3d.swap.planners.tflms.parameters`; None is tuned against the limit.
     slabs: cut the tensors of the largest levels into slabs along their first spatial axis: "auto", only where the whole step does
-        not fit, as few as the limit allows; "off"; or how many, {level: number}, where level 0 is the full resolution and level
-        1 the next (also 16, which is "16/8"). Results then equal those of the whole step to rounding. The numbers stay as
-        they are once a step has run.
+        not fit, or has little room and copies back what it swaps, as few as the limit allows; "off"; or how many, {level: number},
+        where level 0 is the full resolution and level 1 the next (also 16, which is "16/8"). Results then equal those of the whole
+        step to rounding. The numbers stay as they are once a step has run.
     adapt: after the first training steps compare what was measured with the plan, and try other plans (at most three) where
         that promises to be faster or safer; the report names each of them. False keeps the first. Results never depend on
         it. Parameters of TFLMS that are all given are never changed.

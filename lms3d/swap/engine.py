@@ -127,8 +127,9 @@ class Engine:
     ) -> Chosen:
         """Slabs and a plan for the step behind `function`, whose graph is sliced if slabs are chosen. Raises DoesNotFit.
 
-        Numbers that the settings give are used as they are. Of its own accord it slices only what has no plan as a whole, and
-        then as coarsely as the limit allows (`slabs.choice`). run: grants the planner's effort; None: `effort_seconds`.
+        Numbers that the settings give are used as they are. Of its own accord it slices only what has no plan as a whole, or
+        little room for one, and then as coarsely as the limit allows (`slabs.choice`). run: grants the planner's effort; None:
+        `effort_seconds`.
         """
         settings = settings or self.settings
 

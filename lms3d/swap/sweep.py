@@ -8,6 +8,7 @@ everything" and "recompute everything"; they stand at the smallest limit that th
   is asked of all but TFLMS, which has no fixed order to replay.
 - SWEEP-3: limits are whole MiB, and nothing is run: these are predictions.
 - SWEEP-4: below the floor of the whole step, the step in slabs, as its limit asks for them: down to the floor of the finest ones.
+  Above it the whole step, also where training would choose slabs since what it swaps is copied back.
 """
 
 from __future__ import annotations

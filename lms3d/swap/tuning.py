@@ -98,13 +98,13 @@ OP_SECONDS = 5e-5
 
 # -- slabs/choice --------------------------------------------------------------------------------------------------
 
-ROOM, WHOLE_ROOM, WHOLE_ROOM_MAPPED = 1.5, 1.8, 1.1
+ROOM, WHOLE_ROOM, WHOLE_ROOM_MAPPED = 1.5, 1.8, 1.0
 """Factors on the working set of the hungriest op: the room that a plan should have, for a sliced step, for a whole one, and for a
 whole one that reads swapped tensors where they lie. Smaller: coarser slabs, and plans that move nearly everything; slabs step in
-later. isensee2017 on an AMD EPYC, 2 cores, mapped: a whole step is faster than one in slabs wherever it fits, 2.87 against 3.08 s
-in 1 GiB at 128^3, 1.28 against 1.39 s in 280 MiB at 96^3, which is 1.1 times that working set; to find that it does not fit takes
-4 s at 64^3. Copied over a link as slow as PCIe Gen3, predicted: slabs are faster below 1.3 times at 96^3 and somewhere between 1.6
-and 2 times at 128^3, whole steps above. `python -m experiments.lms_overhead`."""
+later. Measured with isensee2017 (docs/benchmarks.md, "Whole or in slabs?"): mapped, a whole step is faster than one in slabs
+wherever it fits, down to 1.4 times its working set at 64^3 and 1.1 times at 96^3; to find that it does not fit takes 4 s. Over a
+link as slow as PCIe Gen3 it is the faster one at 2.1 times (128^3, measured); predicted, slabs are at 1.3 to 1.75 times, though
+not at 1.6 times at 96^3."""
 
 RAISED_TOO = 0.7
 """Of the largest working set: levels that need as much are sliced finer together. Smaller: fewer steps, finer slabs. Not
@@ -293,7 +293,7 @@ last it counts as the same, so that plans stay as they are and come from the cac
 faster stayed so, and steps at 64^3 were predicted to take 17 to 24 % too few seconds. For so many seconds nobody looks again: ranks
 that start together get one pace."""
 
-# -- tensorflow/probing --------------------------------------------------------------------------------------------
+# -- tensorflow/op_costs, probing ----------------------------------------------------------------------------------
 
 RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 256 << 20, "GPU": 1 << 30}, 4
 """A run takes at most this many roofline seconds and bytes, and one in this many free bytes, since kernels take workspace;

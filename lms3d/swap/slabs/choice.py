@@ -1,13 +1,13 @@
 """How many slabs each level gets. No TensorFlow here.
 
-CHOICE-1  The bytes that the hungriest op needs at once bound every plan from below. A tensor of a level with n slabs counts with
-          1/n of its bytes and the planes of its neighbours.
+CHOICE-1  The bytes that the hungriest op needs at once bound every plan from below, unless some are read where they lie. A tensor
+          of a level with n slabs counts with 1/n of its bytes and the planes of its neighbours.
 CHOICE-2  While the bound, with room for what a plan needs besides (`tuning.ROOM`), is above the limit, the level of the hungriest
           op gets twice as many slabs, and so do levels that need nearly as much. Slabs are never thinner than
           `tuning.THINNEST` planes.
 CHOICE-3  Limit, trace and whether swapped tensors are read where they lie (`cost.Machine.mapped`) alone decide, not measured
-          speeds: all ranks and all runs choose alike. Where they are, a whole step is the faster one almost down to its smallest
-          limit; over a link slabs move less, earlier.
+          speeds: all ranks and all runs with swap folders of one kind choose alike. Where they are, a whole step is the faster one
+          wherever it fits; over a link slabs, which move fewer bytes, are faster from larger limits on.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ make up most of a step are run alone, one of each kind (`ir.Op.signature`; `prob
 
 OPS-1  The kinds that matter most by the roofline come first, until the rest is `REST` of the step or the time is up.
 OPS-2  One that cannot be measured keeps its roofline.
-OPS-3  Under a tight limit an op is measured in small parts, and such are slow together: who has more memory measures it again.
+OPS-3  Under a tight limit an op is measured in small parts, which together take longer than the whole: who has more memory
+       measures it again.
 OPS-4  Where an op leaves cores of this process idle, ops that no order holds back can use them (`cost.step_seconds`).
 OPS-5  The machine of today is not that of the day on which ops were measured. Where the step takes long enough to be worth it, the
        most important kinds are measured again, once per process and by one process for all that start soon after it (ranks).

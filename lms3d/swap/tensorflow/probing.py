@@ -8,8 +8,8 @@ PROBE-2  Outputs are allocated and freed in each run, as in a step. The lower qu
          process had is subtracted, where it is much and the system reports it (Linux); threads of one process wait for each
          other, as they do in a step.
 PROBE-3  What fails alone, or was held up by other work, is not measured.
-PROBE-4  On a CPU the processor time of an op tells how much of this process's cores it keeps busy. On a GPU it has all of it: one
-         runs after the other.
+PROBE-4  On a CPU the processor time of an op tells how much of this process's cores it keeps busy. A GPU runs one op after the
+         other, so that each has all of it.
 """
 
 from __future__ import annotations

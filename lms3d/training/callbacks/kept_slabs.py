@@ -56,6 +56,6 @@ class KeptSlabs(TrainingCallback):
                 raise errors.of_all_ranks(
                     InputError(
                         f"the ranks have cut the {step.split()[0]} step into different slabs ({told}): give all the same "
-                        "--memory-limit, or the slabs with --slabs"
+                        "--memory-limit and --swap-tier, and folders of one file system to --swap-dir, or the slabs with --slabs"
                     )
                 )

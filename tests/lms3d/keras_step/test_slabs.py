@@ -15,6 +15,7 @@ from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.estimate import estimate
 from lms3d.keras_step.step_runner import StepRunner
 from lms3d.keras_step.variable_backup import Snapshot
+from lms3d.swap import tuning
 from tests.lms3d.swap.small_models import Losses, state
 
 TRAIN = "train (2, 32, 32, 8) (2, 32, 32, 2)"
@@ -75,13 +76,28 @@ def test_where_nothing_asks_for_slabs_the_step_stays_whole():
     same(found, Fitted(LMS(slabs="off")))
 
 
-def test_a_step_that_has_no_plan_as_a_whole_is_sliced():
+def test_where_the_whole_step_is_tried_and_has_no_plan_slabs_follow(monkeypatch):
+    monkeypatch.setattr(tuning, "WHOLE_ROOM", 0.0)
+    monkeypatch.setattr(tuning, "WHOLE_ROOM_MAPPED", 0.0)
+    x, y = (np.zeros((2, 64, 64, channels), np.float32) for channels in (8, 2))
+
+    def fitted(slabs: str) -> LMS:
+        lms = LMS(memory_limit="3.4MiB", slabs=slabs)
+        network(64).fit(x, y, batch_size=2, verbose=0, callbacks=[lms])
+        return lms
+
+    with pytest.raises(DoesNotFit):
+        fitted("off")
+    assert fitted("auto").slabs == {0: 4}
+
+
+def test_a_step_that_has_little_room_as_a_whole_is_sliced():
     with pytest.raises(DoesNotFit) as caught:
         Fitted(LMS(memory_limit="300KiB", slabs="off"))
-    floor = caught.value.smallest_limit_bytes
-    found = Fitted(LMS(memory_limit=int(0.9 * floor)))
+    limit = int(0.63 * caught.value.smallest_limit_bytes)  # which is in whole MiB
+    found = Fitted(LMS(memory_limit=limit))
     assert found.lms.slabs
-    assert found.lms.report.predicted_peak_bytes <= 0.9 * floor
+    assert found.lms.report.predicted_peak_bytes <= limit
     np.testing.assert_allclose(found.losses, Fitted(LMS()).losses, rtol=1e-5)
 
 

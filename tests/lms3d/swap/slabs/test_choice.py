@@ -7,6 +7,7 @@ from lms3d.keras_step.estimate import estimate
 from lms3d.swap import tuning
 from lms3d.swap.slabs import choice
 from lms3d.swap.tensorflow import slicing, surgery
+from lms3d.swap.tiers import disk
 from tests.lms3d.keras_step.test_slabs import SPEC, network
 from tests.lms3d.swap.traced import IMAGE, convolution_step
 
@@ -32,8 +33,13 @@ def test_a_step_stays_whole_down_to_its_room(nodes, mapped, room):
     assert others[-1] == ()  # the last resort
 
 
+def test_what_is_read_where_it_lies_stays_whole_in_less_memory_than_others(nodes):
+    assert tried(nodes, 1.1, mapped=True)[0] == ()
+    assert tried(nodes, 1.1, mapped=False)[0] != ()
+
+
 def test_less_memory_takes_finer_slabs(nodes):
-    coarsest, *_ = tried(nodes, 1.0, mapped=True)
+    coarsest, *_ = tried(nodes, 0.9, mapped=True)
     finest = choice.finest(nodes)
     assert tried(nodes, 0.01, mapped=True) == [finest, ()]
     assert dict(coarsest)[0] < dict(finest)[0]
@@ -43,6 +49,7 @@ def test_what_is_read_where_it_lies_has_a_room_of_its_own(monkeypatch):
     """The same step and limit, with swapped tensors read in place, and copied back."""
     specs = tuple(tf.TensorSpec((2, 64, 64, spec.shape[-1])) for spec in SPEC)
     monkeypatch.setattr(tuning, "WHOLE_ROOM", 100.0)  # so small a step needs more than its rooms
+    monkeypatch.setattr(disk, "writes_in_place", lambda folder: True)
 
     def slabs(mapped: bool) -> choice.Slabs:
         return estimate(network(64), specs, memory_limit=16 << 20, tier="disk", mapped=mapped).slabs
