@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from lms3d.swap import order, tuning
+from lms3d.swap import liveness, order, tuning
 from lms3d.swap.cost import step_seconds
 from lms3d.swap.effort import Account
 from lms3d.swap.planners.hybrid import figures, floor, search
@@ -40,26 +40,39 @@ class Study:
     @cached_property
     def problem(self) -> Problem:
         """The order to plan for: the traced one where holding it is enough, since no other is worth a change then."""
-        request = self.request
-        held = search.Solution(self.traced, {}, self.unedited, request.limit_bytes, self.unedited.peak_bytes, True)
+        request, schedule = self.request, self._held
+        held = search.Solution(self.traced, {}, schedule, request.limit_bytes, schedule.peak_bytes, True)
         return self.traced if search.fits(held, request.settings.pool) else self.ordered
 
     @cached_property
-    def unedited(self) -> Schedule:
-        """The step as it is: its events in order, the bytes that are live at each, and the seconds of the whole."""
+    def _held(self) -> Schedule:
+        """Nothing moved, in the traced order."""
         return build(self.traced, {}, self.request.machine)
+
+    @cached_property
+    def unheld(self) -> Problem:
+        """The step in the order that TensorFlow may choose where none is held: of two likely ones that with the higher peak."""
+        early = order.at_once_first(self.request.graph)
+        if liveness.peak_bytes(early) <= liveness.peak_bytes(self.request.graph):
+            return self.traced
+        return reduce(early, self.request.machine)
+
+    @cached_property
+    def unedited(self) -> Schedule:
+        """The step as it is: the events of `unheld`, the bytes that are live at each, and the seconds of the whole."""
+        return self._held if self.unheld is self.traced else build(self.unheld, {}, self.request.machine)
 
     @cached_property
     def unedited_limit_bytes(self) -> int:
         """The smallest limit at which the unedited step is trusted to run, in whole MiB."""
-        needed = search.needed_bytes(self.traced, self.unedited, self.request.settings.pool, planned=False)
+        needed = search.needed_bytes(self.unheld, self.unedited, self.request.settings.pool, planned=False)
         return -int(-needed * tuning.UNORDERED // _MIB) * _MIB
 
     @cached_property
     def unedited_figures(self) -> Figures:
         """Of the step as it is: peak and timeline in bytes, seconds of a step."""
         seconds = step_seconds(self.request.graph, self.request.machine)
-        return figures.unedited(self.traced, self.unedited, seconds)
+        return figures.unedited(self.unheld, self.unedited, seconds)
 
     @cached_property
     def ladder(self) -> ladders.Ladder:

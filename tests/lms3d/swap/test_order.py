@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lms3d.swap.order import branch_ends_first
+from lms3d.swap.order import at_once_first, branch_ends_first
 from tests.lms3d.swap.toy_graphs import op, placeholder, step
 
 
@@ -55,3 +55,28 @@ def test_what_a_loop_reads_stays_where_it_is():
     assert names(branch_ends_first(graph)) == ["x", "n", "m", "q", "body"]
     graph = step(placeholder(), op("n", "x"), op("q", "x"), op("m", "n", flops=1))
     assert names(branch_ends_first(graph)) == ["x", "q", "n", "m"]
+
+
+def forward():
+    """Two convolutions; the kernel of the second is traced just before it."""
+    conv = {"flops": 1}
+    return step(
+        placeholder(),
+        placeholder("w"),
+        op("a", "x", **conv),
+        op("kernel", "w", type="Transpose"),
+        op("b", "a", "kernel", **conv),
+        returned=["b"],
+    )
+
+
+def test_what_waits_for_nothing_runs_at_once():
+    assert names(at_once_first(forward())) == ["x", "w", "kernel", "a", "b"]
+
+
+def test_what_waits_for_a_convolution_or_a_loop_does_not():
+    late, graph = op("kernel", "w", type="Transpose", after=["a"]), forward()
+    held = graph.with_ops(tuple(late if o.name == "kernel" else o for o in graph.ops))
+    assert at_once_first(held).ops == held.ops
+    loop = [op("q", "x"), op("body", "q", in_loop=True), op("c", "body"), op("d", "x")]
+    assert names(at_once_first(step(placeholder(), *loop))) == ["x", "q", "d", "body", "c"]

@@ -358,14 +358,27 @@ def test_planning_again_gives_the_same_plan():
 
 
 def test_the_tensors_at_the_peak_of_an_unedited_step_are_those_of_its_own_order():
-    """A plan would make `mask`, which ends a branch, first; this step runs as traced."""
+    """A plan would make `mask`, which ends a branch, as soon as it can, and `f0` would go; this step runs as traced."""
     chain = [op(f"f{i}", f"f{i - 1}" if i else "x", mib=4 + i, flops=8) for i in range(6)]
-    last = [op("mask", "x", mib=1, type="Tanh"), op("z", "f5", "mask", mib=4, type="AddV2")]
+    last = [op("mask", "f0", mib=1, type="Tanh"), op("z", "f5", "mask", mib=4, type="AddV2")]
     _, report = make_plan(
         Settings(limit_bytes=1 << 30).request(step(placeholder(mib=0.1), *chain, *last, returned=["z"]), MACHINE)
     )
     assert report.peak_at == "f5"
-    assert report.peak_tensors[:2] == (("f5:0", 9 * MIB), ("f4:0", 8 * MIB))
+    assert report.peak_tensors[:3] == (("f5:0", 9 * MIB), ("f4:0", 8 * MIB), ("f0:0", 4 * MIB))
+
+
+def test_what_waits_for_nothing_counts_from_the_start_of_a_step_that_is_left_alone():
+    """`kernel` is traced before the last convolution, when `f1` is gone; TensorFlow makes it at once, and a plan can make it wait."""
+    chain = [op(f"f{i}", f"f{i - 1}" if i else "x", mib=mib, flops=8) for i, mib in enumerate((4, 20, 4, 2))]
+    last = [op("kernel", "w", mib=8, type="Transpose"), op("z", "f3", "kernel", mib=2, flops=8)]
+    graph = step(placeholder(mib=0.1), placeholder("w"), *chain, *last, returned=["z"])
+    _, alone = make_plan(Settings(limit_bytes=1 << 30).request(graph, MACHINE))
+    plan, held = make_plan(Settings(limit_bytes=30 * MIB).request(graph, MACHINE))
+    assert alone.unedited_peak_bytes == alone.predicted_peak_bytes == 32 * MIB
+    assert held.predicted_peak_bytes == 24 * MIB
+    assert plan.control_edges
+    assert not plan.swap_outs
 
 
 GIB = 1 << 30
