@@ -369,7 +369,7 @@ def test_the_tensors_at_the_peak_of_an_unedited_step_are_those_of_its_own_order(
 
 
 def test_what_waits_for_nothing_counts_from_the_start_of_a_step_that_is_left_alone():
-    """`kernel` is traced before the last convolution, when `f1` is gone; TensorFlow makes it at once, and a plan can make it wait."""
+    """`kernel` is traced before the last convolution, when `f1` is gone; TensorFlow makes it at once, a plan can make it wait."""
     chain = [op(f"f{i}", f"f{i - 1}" if i else "x", mib=mib, flops=8) for i, mib in enumerate((4, 20, 4, 2))]
     last = [op("kernel", "w", mib=8, type="Transpose"), op("z", "f3", "kernel", mib=2, flops=8)]
     graph = step(placeholder(mib=0.1), placeholder("w"), *chain, *last, returned=["z"])
