@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 SIDE, FILTERS, STEPS = 32, (8, 16), 2
-LIMIT_SHARE = 0.6  # of what the step needs without LMS
+LIMIT_SHARE = 0.5  # of what the step needs without LMS
 LINK_BYTES_PER_SECOND = 5e8
 HOST = "CPU:0"
 
