@@ -24,6 +24,7 @@ ROOMS = (
     "lms3d.swap",
     "lms3d.swap.planners",
     "lms3d.swap.planning lms3d.swap.plan_cache lms3d.swap.sweep",
+    "lms3d.swap.native",
     "lms3d.swap.tensorflow lms3d.swap.tiers",
     "lms3d.swap.engine",
     "lms3d.keras_step",
@@ -46,7 +47,7 @@ DOORS = (
     "lms3d.plan",
 )
 """Which may enter `models` and `data`."""
-TOUCHING = ("lms3d.swap.tensorflow", "lms3d.swap.tiers", "lms3d.swap.engine")
+TOUCHING = ("lms3d.swap.native", "lms3d.swap.tensorflow", "lms3d.swap.tiers", "lms3d.swap.engine")
 THINKING = ("lms3d.swap", "lms3d.keras_step.adaptation", "lms3d.keras_step.report")
 PRIVATE_NAMES = {"lms3d.swap.tensorflow.surgery", "lms3d.keras_step.attachment", "lms3d.ranks.horovod"}
 """The only homes of names that TensorFlow, Keras and Horovod keep to themselves."""

@@ -338,6 +338,10 @@ SMALL_COPIES = 100
 """Copies of one number each way, one after the other, by which the host tier measures what a copy costs whatever its bytes: enough
 that the call of the function (0.1 ms) is small beside them. Two logical devices of one processor: 4 us a copy."""
 
+LINK_PROBE_BYTES, LINK_COPIES = 256 << 20, 4
+"""Of one copy between a GPU and page-locked memory, and how often: some milliseconds each, so that a launch (10 us) is small beside
+it."""
+
 PROBE_BYTES, PROBE_FILES = 16 << 20, 8
 """Of one file, and how many: together more than a processor's caches, in less than a second."""
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from lms3d.swap import edit
 from lms3d.swap.ir import StepGraph, without_dead
 from lms3d.swap.plan import Plan
-from lms3d.swap.tensorflow import surgery, updates
+from lms3d.swap.tensorflow import stream, surgery, updates
 from lms3d.swap.tensorflow.capture import capture, wanted
 from lms3d.swap.tiers.base import Tier, gate, gate_name
 
@@ -58,9 +58,13 @@ def rewrite(
     edges = edit.control_edges(plan)
     _add_control_edges(function.graph, plan, made)
     if tier.memory_in_plan_order:
-        _order_memory(function.graph, plan, made)
+        _order_memory(function.graph, plan, made, tier)
+    if tier.in_stream_order:
+        stream.arrive_late(function.graph, plan, expected)
     updates.hold_back(function.graph)  # recomputed ops read variables, too
     _verify(function, expected, plan)
+    if tier.in_stream_order:
+        stream.check(function.graph, plan, expected)
     change = Change(
         changed=True,
         ops_before=ops_before,
@@ -119,23 +123,24 @@ def _add_control_edges(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation
         surgery.add_control_inputs(op, [o for o in ops if o not in op.control_inputs])
 
 
-def _order_memory(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation]) -> None:
+def _order_memory(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation], tier: Tier) -> None:
     """Followers wait for a swap-in's memory, and originals are held until their time is over."""
+
+    def named(name: str) -> tf.Operation:
+        return made.get(name) or graph.get_operation_by_name(name)
+
     for back in plan.swap_ins:
         taken = gate(graph, made[back.name])
         for name in back.followers:
-            follower = gate(graph, made[name]) if name in made else graph.get_operation_by_name(name)
-            surgery.add_control_inputs(follower, [taken])
+            surgery.add_control_inputs(gate(graph, named(name)), [taken])
+    due = {back.tensor: back.triggers for back in reversed(plan.swap_ins)}
     for out in plan.swap_outs:
-        if not out.until:
+        until = out.until or (due.get(out.tensor, ()) if tier.in_stream_order else ())  # at the latest when it is due back
+        if not until and not tier.in_stream_order:
             continue
-        tensor = graph.get_tensor_by_name(out.tensor)
-        until = [made.get(name) or graph.get_operation_by_name(name) for name in out.until]
-        with surgery.insertion(graph, tensor.device or None, [made[out.name], *until]):
-            hold = tf.raw_ops.Identity(input=tensor, name=out.hold).op
-        surgery.keep(hold)
+        hold = tier.hold(graph.get_tensor_by_name(out.tensor), made[out.name], out.hold, [*map(named, until)])
         for name in out.waiters:
-            surgery.add_control_inputs(made.get(name) or graph.get_operation_by_name(name), [hold])
+            surgery.add_control_inputs(named(name), [hold])
 
 
 def _verify(function: tf.types.experimental.ConcreteFunction, expected: StepGraph, plan: Plan) -> None:

@@ -49,6 +49,9 @@ class Tier:
     memory_in_plan_order: ClassVar[bool] = False
     """Whether swapped memory is to change hands in the order of the plan: the rewrite then adds control edges to the gates of
     swap-ins (`gate_name`)."""
+    in_stream_order: ClassVar[bool] = False
+    """Whether copies go on beside the step after the op of the swap-out has ended: the rewrite then holds every original (`hold`) and
+    lets swap-ins arrive just before their readers (`stream`)."""
     measures_transfers: ClassVar[bool] = False
     """Whether `take_counters` tells anything."""
     pins_host_memory: ClassVar[bool] = False
@@ -74,6 +77,10 @@ class Tier:
         """
         raise NotImplementedError
 
+    def hold(self, tensor: tf.Tensor, out: tf.Operation, name: str, before: Sequence[tf.Operation]) -> tf.Operation:
+        """The op that keeps the original in memory until the ops of `before`, and the swap-out `out`, have run."""
+        return hold(tensor, out, name, before)
+
     def take_counters(self) -> dict[str, float]:
         """Bytes and seconds of swapping since the last call, as `COUNTERS`; empty where the tier cannot measure them.
 
@@ -98,6 +105,11 @@ class Tier:
         """Give everything back."""
 
     # -- before there is a tier
+
+    @classmethod
+    def beside(cls, device: str) -> type[Tier]:
+        """The class that does this tier's work for a compute device such as "GPU:0"."""
+        return cls
 
     @classmethod
     def prepare(cls, directory: Path | None) -> None:
@@ -133,6 +145,18 @@ def gate(graph: tf.Graph, op: tf.Operation) -> tf.Operation:
         return graph.get_operation_by_name(gate_name(op.name))
     except KeyError:
         return op
+
+
+def hold(tensor: tf.Tensor, out: tf.Operation, name: str, before: Sequence[tf.Operation]) -> tf.Operation:
+    """An identity: it ends once what it waits for has."""
+    import tensorflow as tf
+
+    from lms3d.swap.tensorflow import surgery
+
+    with surgery.insertion(tensor.graph, tensor.device or None, [out, *before]):
+        held = tf.raw_ops.Identity(input=tensor, name=name).op
+    surgery.keep(held)
+    return held
 
 
 def gates(graph: tf.Graph) -> list[tf.Operation]:

@@ -1,0 +1,106 @@
+"""Copies beside the step, in stream order: the four operations of `lms3d.swap.native` over one lane.
+
+    t -> lms/swap_out/t  ->  lms/swap_in/t/k/buffer -> lms/swap_in/t/k -> z
+    t -> lms/hold/t          (fetch, the gate)         (arrive)
+
+STREAM-1  Memory is taken and given back in the order in which the host enqueues the step. A swap-in takes its memory at the fetch.
+          An original gives its memory back at the hold, which stands where the plan counts on it (`SwapOut.until`).
+STREAM-2  An arrival stands just before the first reader: the device waits there for the copy, and nowhere earlier.
+STREAM-3  Nothing waits on the host. On a processor, where an operation is complete when it returns, hold and arrive take until the
+          copy has ended, and no thread.
+
+`rewrite` draws these edges, and checks them. What a planner plans, the allocator's replay (`planners.hybrid.allocator`) and the
+simulator (`simulate`) count is this order.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from lms3d.swap.native.lanes import Counted, Lane
+from lms3d.swap.native.library import library
+from lms3d.swap.tensorflow import surgery
+from lms3d.swap.tiers.base import COUNTERS, Tier, gate_name
+
+
+class StreamTier(Tier):
+    """A subclass makes the lane. device: that computes, where its ops do not name it."""
+
+    memory_in_plan_order = True
+    measures_transfers = True
+    in_stream_order = True
+    device = "CPU:0"
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.lane = self.make_lane()
+        self._slots: weakref.WeakKeyDictionary[tf.Graph, dict[str, int]] = weakref.WeakKeyDictionary()
+        self._copies: weakref.WeakKeyDictionary[tf.Graph, dict[int, int]] = weakref.WeakKeyDictionary()
+        self._running = False
+
+    @classmethod
+    def make_lane(cls) -> Lane:
+        raise NotImplementedError
+
+    def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
+        surgery.needs(tensor.graph, self)
+        slot = self.lane.reserve(tensor.shape.num_elements() * tensor.dtype.size)
+        self._slots.setdefault(tensor.graph, {})[name] = slot
+        with surgery.insertion(tensor.graph, tensor.device or self.device):
+            handle = library().operations.lms_swap_out(x=tensor, lane=self.lane.number, slot=slot, name=name)
+        surgery.keep(handle.op)
+        return handle.op
+
+    def hold(self, tensor: tf.Tensor, out: tf.Operation, name: str, before: Sequence[tf.Operation]) -> tf.Operation:
+        slot = self._slots[tensor.graph][out.name]
+        with surgery.insertion(tensor.graph, tensor.device or self.device, [out, *before]):
+            hold = library().operations.lms_hold(x=tensor, lane=self.lane.number, slot=slot, name=name)
+        surgery.keep(hold)
+        return hold
+
+    def swap_in(
+        self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation], *, mapped: bool = False
+    ) -> tf.Tensor:
+        graph, operations = handle.graph, library().operations
+        slot = self._slots[graph][handle.op.name]
+        numbers = self._copies.setdefault(graph, {})
+        copy = numbers[slot] = numbers.get(slot, -1) + 1
+        where = {"lane": self.lane.number, "slot": slot, "copy": copy}
+        with surgery.insertion(graph, like.device or self.device, triggers):
+            fetched = operations.lms_fetch(handle=handle, T=like.dtype, shape=like.shape, name=gate_name(name), **where)
+        with surgery.insertion(graph, like.device or self.device):
+            back = operations.lms_arrive(x=fetched, name=name, **where)
+        for op in (fetched.op, back.op):
+            surgery.keep(op)
+        return back
+
+    # -- around each call
+
+    def begin(self) -> int:
+        """The copies of a step that failed end before another begins."""
+        if self._running:
+            self.lane.settle()
+        self._running = True
+        return 0
+
+    def check(self, begun: int) -> None:
+        self._running = False
+
+    def take_counters(self) -> dict[str, float]:
+        return as_counters(self.lane.take())
+
+    def discard(self, graph: tf.Graph) -> None:
+        for slot in self._slots.pop(graph, {}).values():
+            self.lane.drop(slot)
+
+    def close(self) -> None:
+        self.lane.close()
+
+
+def as_counters(counted: Counted) -> dict[str, float]:
+    """By the names of `COUNTERS`."""
+    figures = (counted.out_bytes, counted.in_bytes, counted.out_seconds, counted.in_seconds)
+    return dict(zip(COUNTERS, figures, strict=True))
