@@ -12,7 +12,6 @@ from lms3d.files import write_text
 from lms3d.keras_step.step_log import StepStatistics
 from lms3d.swap.plan import Plan
 from lms3d.swap.prediction import Prediction
-from lms3d.swap.tiers import TIERS
 from lms3d.units import format_seconds, format_size
 
 
@@ -103,8 +102,8 @@ class Report(Prediction):
         head = ("plan", "why", "peak", "step", "waiting for the tier", "what became of it")
         rows = [head, ("---",) * len(head), *(r.cells() for r in self.rounds)]
         note = (
-            "Transfers to and from host memory are TensorFlow's own and are not measured: the step time is all there is."
-            if not TIERS[self.tier].measures_transfers
+            "This tier does not measure its transfers: the step time is all there is."
+            if all(r.measured_stall_seconds is None for r in self.rounds)
             else "Waiting (measured): what a step took longer than its computing should take, as far as transfers explain it."
         )
         return ["", "## Rounds (predicted / measured)", "", *(f"| {' | '.join(row)} |" for row in rows), "", note]

@@ -69,12 +69,13 @@ class Engine:
         self.swap_dir = None if swap_dir is None else Path(swap_dir)
         self._tier: Tier | None = None
         self._machine, self._elsewhere = machine, machine is not None
-        TIERS[settings.tier].prepare(self.swap_dir)
+        self._kind = TIERS[settings.tier].beside(compute_device)
+        self._kind.prepare(self.swap_dir)
 
     @property
     def tier(self) -> Tier:
         if self._tier is None:
-            self._tier = TIERS[self.settings.tier](self.swap_dir)
+            self._tier = self._kind(self.swap_dir)
         return self._tier
 
     @property
@@ -83,6 +84,11 @@ class Engine:
             tier, folder = self.settings.tier, self.swap_dir
             self._machine = speeds.machine(self.compute_device, tier, folder, mapped=self.mapped)
         return self._machine
+
+    @property
+    def tier_may_fail(self) -> bool:
+        """See `Tier.may_fail`."""
+        return self._kind.may_fail
 
     @property
     def no_other_plan(self) -> str | None:
@@ -229,7 +235,7 @@ class Engine:
 
     def _check_host_memory(self, plan: Plan) -> None:
         """Pinned host memory has its own limit: checked before the first step rather than failing in it."""
-        if not TIERS[self.settings.tier].pins_host_memory or self.compute_device.startswith("CPU"):
+        if not self._kind.pins_host_memory:
             return
         limit = memory.pinned_limit_bytes()
         if plan.swapped_out_bytes > limit:

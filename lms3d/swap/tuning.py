@@ -228,8 +228,8 @@ RESERVE, RESERVE_IN_TURN = 0.04, 0.03
 counted. Larger: higher floors, fewer steps out of memory; tests/lms3d/swap/test_memory_saved.py."""
 
 ACCIDENT = 0.7
-"""Of the largest tensor: room for one fragmentation accident where memory does not change hands in the planned order (a GPU, a
-step without a plan): a small tensor in the wrong place makes a large one miss a hole of its own size. Larger: higher limits;
+"""Of the largest tensor: room for one fragmentation accident of a step without a plan, where nobody holds the order: a small tensor
+in the wrong place makes a large one miss a hole of its own size. Larger: higher limits;
 `python -m experiments.lms_overhead`."""
 
 # -- planners: hybrid/floor ----------------------------------------------------------------------------------------
@@ -268,9 +268,8 @@ PERTURBED = 4
 """Replays with random shifts that a plan must survive. More: fewer steps out of memory, dearer checks (1 ms each);
 `python -m experiments.lms_overhead`."""
 
-LATE_SWAP_IN, SMALLEST_PIECE = 2, 4 << 10
-"""On a GPU: events by which a swap-in may take its memory late, and bytes below which a buffer fits into any gap. Margins, not
-measured."""
+SMALLEST_PIECE = 4 << 10
+"""On a GPU: bytes below which a buffer fits into any gap. A margin, not measured."""
 
 # -- tensorflow/op_costs -------------------------------------------------------------------------------------------
 

@@ -65,12 +65,17 @@ class Lane:
 
 
 def memory(
-    out_bytes_per_second: float = 0.0, in_bytes_per_second: float = 0.0, latency_seconds: float = 0.0, bus: Path | None = None
+    out_bytes_per_second: float = 0.0,
+    in_bytes_per_second: float = 0.0,
+    latency_seconds: float = 0.0,
+    bus: Path | None = None,
 ) -> Lane:
     """Another part of this process's memory; rates of 0: as fast as can be. bus: a folder, which makes processes share one link."""
     native = library()
     words = b"" if bus is None else str(bus).encode()
-    return Lane(native, native.calls.lms3d_memory_lane(out_bytes_per_second, in_bytes_per_second, latency_seconds, words))
+    return Lane(
+        native, native.calls.lms3d_memory_lane(out_bytes_per_second, in_bytes_per_second, latency_seconds, words)
+    )
 
 
 def cuda() -> Lane:

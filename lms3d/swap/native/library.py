@@ -101,7 +101,10 @@ def find_compiler() -> str:
 def _compile(compiler: str, path: Path, mutations: tuple[str, ...]) -> None:
     import tensorflow as tf
 
-    headers = [flag.replace("-I", "-isystem", 1) if flag.startswith("-I") else flag for flag in tf.sysconfig.get_compile_flags()]
+    headers = [
+        flag.replace("-I", "-isystem", 1) if flag.startswith("-I") else flag
+        for flag in tf.sysconfig.get_compile_flags()
+    ]
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="compiling-") as scratch:
         made = Path(scratch) / path.name
         command = [

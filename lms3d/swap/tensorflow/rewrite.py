@@ -135,7 +135,9 @@ def _order_memory(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation], ti
             surgery.add_control_inputs(gate(graph, named(name)), [taken])
     due = {back.tensor: back.triggers for back in reversed(plan.swap_ins)}
     for out in plan.swap_outs:
-        until = out.until or (due.get(out.tensor, ()) if tier.in_stream_order else ())  # at the latest when it is due back
+        until = out.until
+        if tier.in_stream_order and not until:  # at the latest when it is due back
+            until = due.get(out.tensor, ())
         if not until and not tier.in_stream_order:
             continue
         hold = tier.hold(graph.get_tensor_by_name(out.tensor), made[out.name], out.hold, [*map(named, until)])

@@ -37,7 +37,7 @@ log = logging.getLogger("lms3d")
 
 def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = True) -> Machine:
     """The speeds of `device` ("CPU:0", "GPU:0") and of a swap tier, by its name. mapped: where that is possible."""
-    kind = TIERS[tier]
+    kind = TIERS[tier].beside(device)
     measured = f"{device_name(device)} {tier} {kind.place(swap_dir)}"
     key = f"{_VERSION} {tf.__version__} {cores()} of {os.cpu_count()} {measured}"
     store = cache_directory() / "machine.json"

@@ -69,7 +69,9 @@ def check(graph: tf.Graph, plan: Plan, expected: StepGraph) -> None:
     """
     late = _before_arrivals(graph, plan, expected)
     for arrival, before in late.items():
-        _require(arrival, [*arrival.control_inputs, *(t.op for t in arrival.inputs)], before, "arrives too early: it needs")
+        _require(
+            arrival, [*arrival.control_inputs, *(t.op for t in arrival.inputs)], before, "arrives too early: it needs"
+        )
     fetches = {gate(graph, arrival): arrival for arrival in late}
     backs = {back.name: back for back in plan.swap_ins}
     for fetch, arrival in fetches.items():
@@ -82,7 +84,12 @@ def check(graph: tf.Graph, plan: Plan, expected: StepGraph) -> None:
             raise RuntimeError(f"the rewrite made {op.name!r} wait for {op.control_inputs[0].name!r} beside its tensor")
         hold = graph.get_operation_by_name(out.hold)
         names = (out.name, *out.until)
-        _require(hold, hold.control_inputs, [graph.get_operation_by_name(name) for name in names], "holds too short: it needs")
+        _require(
+            hold,
+            hold.control_inputs,
+            [graph.get_operation_by_name(name) for name in names],
+            "holds too short: it needs",
+        )
 
 
 def _require(op: tf.Operation, waits: list[tf.Operation], needed: list[tf.Operation], what: str) -> None:

@@ -43,13 +43,13 @@ class RewrittenFunction(concrete_function.ConcreteFunction):
     def _call_flat(self, tensor_inputs: Sequence[tf.Tensor], captured_inputs: Sequence[tf.Tensor]) -> Any:
         if self.needed is not None and not tf.executing_eagerly():
             raise ValueError(
-                "a function whose tensors LMS swaps to a disk cannot be called from another tf.function: call it eagerly, or "
-                "rewrite the outer function; or use tier='host'"
+                "a function whose tensors LMS swaps cannot be called from another tf.function: call it eagerly, or "
+                "rewrite the outer function"
             )
         if self.needed is not None and gradients_util.PossibleTapeGradientTypes([*tensor_inputs, *captured_inputs]):
             raise ValueError(
-                "a GradientTape cannot see through tensors that LMS swaps to a disk: take the gradients inside the function, "
-                "as a training step does, and rewrite that; or use tier='host'"
+                "a GradientTape cannot see through tensors that LMS swaps: take the gradients inside the function, "
+                "as a training step does, and rewrite that"
             )
         with execution(), contextlib.nullcontext() if self.needed is None else self._swapping():
             return super()._call_flat(tensor_inputs, captured_inputs)

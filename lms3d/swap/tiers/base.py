@@ -50,8 +50,8 @@ class Tier:
     """Whether swapped memory is to change hands in the order of the plan: the rewrite then adds control edges to the gates of
     swap-ins (`gate_name`)."""
     in_stream_order: ClassVar[bool] = False
-    """Whether copies go on beside the step after the op of the swap-out has ended: the rewrite then holds every original (`hold`) and
-    lets swap-ins arrive just before their readers (`stream`)."""
+    """Whether copies go on beside the step after the op of the swap-out has ended: the rewrite then holds every original (`hold`),
+    and swap-ins arrive just before their readers (`stream`)."""
     measures_transfers: ClassVar[bool] = False
     """Whether `take_counters` tells anything."""
     pins_host_memory: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Host memory. On a GPU the copies are TensorFlow's own, through pinned memory; on a CPU they are aliases and save nothing.
+"""Host memory beside a processor, which computes in it: the copies are aliases and save nothing. Beside a GPU: see `pinned`.
 
 device:  t                                     z
           \\                                   /
@@ -21,10 +21,17 @@ _HOST = "CPU:0"
 
 
 class HostTier(Tier):
-    """A copy to a GPU takes its memory by itself when it begins: the tier does not take turns."""
+    """Where two logical devices of a processor stand for a GPU and its host, TensorFlow copies by itself."""
 
     name = "host"
-    pins_host_memory = True
+
+    @classmethod
+    def beside(cls, device: str) -> type[Tier]:
+        if device.startswith("CPU"):
+            return cls
+        from lms3d.swap.tiers.pinned import PinnedTier
+
+        return PinnedTier
 
     def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
         return _copy(tensor, name, ()).op

@@ -13,10 +13,13 @@ A GPU's pool is one region. A CPU's is laid out in regions (`lms3d.device.pool_l
 and slots, the large one holds the planned tensors. Crumbs have a region of their own, in pieces that nothing else fits into: a
 scalar in a hole of exactly the size of a large tensor would cost that size. In a GPU's pool crumbs are replayed like the rest.
 
-A plan must not fit by coincidence. On a GPU small ops run a little early or late, a swap-in starts when a stream is free, a
-swap-out may end early; on a CPU batches arrive at any time, and gaps between weights are never quite as predicted. `fit`
-replays the schedule as planned and `PERTURBED` times with such shifts, drawn with fixed seeds, in somewhat smaller pools; every
-replay must fit.
+Swapped memory changes hands in the planned order (EMIT-4), which is the order in which the host enqueues the step: a swap-in takes
+its memory at the event that it starts with, an original gives its own back just before the event that waits for its swap-out.
+How long the copies take decides nothing here.
+
+A plan must not fit by coincidence. Small ops run a little early or late, batches arrive at any time on a CPU, and gaps between
+weights are never quite as predicted. `fit` replays the schedule as planned and `PERTURBED` times with such shifts, drawn with fixed
+seeds, in somewhat smaller pools; every replay must fit.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from lms3d.swap import ledger
 from lms3d.swap.planners.hybrid.choices import Mode
 from lms3d.swap.planners.hybrid.problem import Problem
 from lms3d.swap.planners.hybrid.schedule import Copy, Schedule
-from lms3d.swap.tuning import LATE_SWAP_IN, PERTURBED, SMALL_SHIFT, SMALLEST_PIECE
+from lms3d.swap.tuning import PERTURBED, SMALL_SHIFT, SMALLEST_PIECE
 
 MOST_WASTE = 128 << 20  # BFC-3
 POOLS = ("none", "single", "split")  # no pool (malloc); a GPU's; a CPU's with a hard limit
@@ -123,8 +126,7 @@ def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, 
     margin: the shifted replays must fit in smaller pools, by this share at most. The piece at the end of a pool may be handed
     out whole to a tensor half its size, so its size decides what that wastes.
     """
-    in_turn = pool_kind == "split"
-    held = _held(problem, schedule, None, in_turn=in_turn) if in_turn else None  # the same in every replay
+    held = _held(problem, schedule, pool_kind)  # the same in every replay
     peak = 0
     for seed in range(PERTURBED, -1, -1):  # the smallest pool first: what does not fit mostly fails there
         found = replay(problem, schedule, int(limit_bytes * (1 - margin * seed / PERTURBED)), pool_kind, seed, held)
@@ -150,10 +152,9 @@ def replay(
     pool = _new_pool(problem.base_bytes - sum(batches), limit_bytes, pool_kind)
     if pool is None:
         return Fit(False, problem.base_bytes)
-    in_turn = pool_kind == "split"
     shifts = random.Random(seed) if seed else None
-    loose = _loose_lives(problem, schedule, shifts, in_turn=in_turn)
-    held = held or _held(problem, schedule, shifts, in_turn=in_turn)
+    loose = _loose_lives(problem, schedule, shifts, pool_kind)
+    held = held or _held(problem, schedule, pool_kind)
     last = len(schedule.events) - 1
     loose += [_Life(size, shifts.randint(0, last) if shifts else 0, last, _SMALL) for size in batches]
     lives, starts, ends = [*held.lives, *loose], [*held.starts], [*held.ends]
@@ -224,11 +225,16 @@ def _anchor_at(schedule: Schedule) -> list[int]:
     return [i for i, event in enumerate(schedule.events) if event.is_anchor]
 
 
-def _loose_lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> list[_Life]:
+def _smallest(pool_kind: str) -> int:
+    """Bytes of the smallest buffer that is replayed: in a CPU's pool crumbs have holes of their own."""
+    return CRUMB_BYTES + 1 if pool_kind == "split" else SMALLEST_PIECE
+
+
+def _loose_lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, pool_kind: str) -> list[_Life]:
     """The small buffers, without a place in the order."""
     at = _anchor_at(schedule)
     lives = []
-    small = problem.loose if in_turn else [s for s in problem.small if s.bytes >= SMALLEST_PIECE and not s.hidden]
+    small = [s for s in problem.small if s.bytes >= _smallest(pool_kind) and not s.hidden]
     for size, first, end, _ in small:
         if shifts is not None:
             first = max(0, first - shifts.randrange(SMALL_SHIFT + 1))
@@ -237,16 +243,15 @@ def _loose_lives(problem: Problem, schedule: Schedule, shifts: random.Random | N
     return lives
 
 
-def _held(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> _Held:
-    lives = _held_lives(problem, schedule, shifts, in_turn=in_turn)
+def _held(problem: Problem, schedule: Schedule, pool_kind: str) -> _Held:
+    lives = _held_lives(problem, schedule, pool_kind)
     starts, ends = ledger.by_event(lives, len(schedule.events))
     return _Held(lives, [sorted(s, key=lambda i: lives[i].turn) for s in starts], ends)
 
 
-def _held_lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, *, in_turn: bool) -> list[_Life]:
-    """Workspaces and the copies of large buffers. in_turn: swapped memory changes hands in the planned order (EMIT-4)."""
-    at = _anchor_at(schedule)
-    smallest = CRUMB_BYTES + 1 if in_turn else SMALLEST_PIECE
+def _held_lives(problem: Problem, schedule: Schedule, pool_kind: str) -> list[_Life]:
+    """Workspaces and the copies of large buffers."""
+    at, smallest = _anchor_at(schedule), _smallest(pool_kind)
     lives = []
     for size, first, end, hidden in problem.small:
         if hidden and size >= smallest:
@@ -264,11 +269,6 @@ def _held_lives(problem: Problem, schedule: Schedule, shifts: random.Random | No
         start, end, heir = copy.start, copy.end, None if id(copy) in given else copy.heir
         if heir is not None and end < start:  # it takes the memory for its heir
             end, heir = heir.end, heir.heir
-        if shifts is not None and not in_turn and id(copy) not in heirs and copy.heir is None:
-            if copy.mode is Mode.SWAP and start < copy.first_read:
-                start = shifts.randint(start, min(start + LATE_SWAP_IN, copy.first_read))
-            if copy.number == 0 and copy.buffer in schedule.release:  # freed once written and read
-                end = shifts.randint(max(copy.last_read, start), end)
         size = 0 if id(copy) in heirs else copy.bytes
         turn = _SWAP_IN if copy.mode is Mode.SWAP else _OUTPUT
         lives.append(_Life(size, start, end, turn, None if heir is None else number[id(heir)]))

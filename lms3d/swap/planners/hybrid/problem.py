@@ -120,11 +120,6 @@ class Problem:
         return tuple(tuple(self.anchor_events[r] for r in b.reads) for b in self.buffers)
 
     @cached_property
-    def loose(self) -> tuple[Small, ...]:
-        """The small buffers that are more than crumbs and do not belong to an anchor."""
-        return tuple(s for s in self.small if s.bytes > CRUMB_BYTES and not s.hidden)
-
-    @cached_property
     def kept_lives(self) -> tuple[KeptLife, ...]:
         """The buffers as they live where all are kept, the youngest first."""
         found = []

@@ -41,14 +41,14 @@ class Solution:
         return (self.schedule.cost_seconds - max(unplanned, self.bound_seconds)) / unplanned if unplanned else 0.0
 
 
-def usable_bytes(problem: Problem, limit_bytes: int, pool: str) -> int:
+def usable_bytes(limit_bytes: int) -> int:
     """Bytes of a limit that a plan may use."""
-    return int(limit_bytes * (1 - RESERVE)) - _accident_bytes(problem, in_turn=pool != "single")
+    return int(limit_bytes * (1 - RESERVE))
 
 
-def _accident_bytes(problem: Problem, *, in_turn: bool) -> int:
-    largest = max((b.bytes for b in problem.buffers), default=0)
-    return 0 if in_turn else min(int(ACCIDENT * largest), _MOST_ACCIDENT_BYTES)
+def _accident_bytes(problem: Problem) -> int:
+    """Room for one accident of a step whose order nobody holds."""
+    return min(int(ACCIDENT * max((b.bytes for b in problem.buffers), default=0)), _MOST_ACCIDENT_BYTES)
 
 
 def check(
@@ -60,14 +60,12 @@ def check(
     account: Account | None = None,
 ) -> Solution:
     """Whether a schedule fits in a limit. account: pays for the replays."""
-    usable = usable_bytes(problem, limit_bytes, pool)
+    usable = usable_bytes(limit_bytes)
     if pool == "none" or schedule.peak_bytes > usable:
         return Solution(problem, choices, schedule, limit_bytes, schedule.peak_bytes, schedule.peak_bytes <= usable)
-    if pool == "split":  # the order is held: the replay is exact to the piece, if the size of the pool is
-        fit = allocator.fit(problem, schedule, limit_bytes, pool, margin=RESERVE)
-        fit = replace(fit, fits=fit.fits and fit.peak_bytes <= limit_bytes * (1 - RESERVE_IN_TURN))
-    else:
-        fit = allocator.fit(problem, schedule, usable, pool)
+    # The order is held: the replay is exact to the piece, if the size of the pool is.
+    fit = allocator.fit(problem, schedule, limit_bytes, pool, margin=RESERVE)
+    fit = replace(fit, fits=fit.fits and fit.peak_bytes <= limit_bytes * (1 - RESERVE_IN_TURN))
     if account is not None:
         account.charge_replay(len(problem.anchors), len(schedule.copies), fit.replays)
     return Solution(problem, choices, schedule, limit_bytes, max(fit.peak_bytes, schedule.peak_bytes), fit.fits)
@@ -82,12 +80,10 @@ def needed_bytes(problem: Problem, schedule: Schedule, pool: str, *, planned: bo
     """The smallest limit in bytes, a whole number of MiB, that a schedule fits in. planned: its order will be held."""
     # Plans cannot use the first regions of a CPU's pool; next to a small step they are not small.
     least = max(schedule.peak_bytes, 2 * FIRST_REGIONS_BYTES if pool == "split" else 1)
-    accident = 0 if pool == "none" else _accident_bytes(problem, in_turn=planned and pool == "split")
+    accident = 0 if planned or pool == "none" else _accident_bytes(problem)
     for percent in range(100, 400):
         limit = -int(-((least * percent // 100 + accident) / (1 - RESERVE)) // (1 << 20)) * (1 << 20)
-        # `check` holds the order in a split pool, and leaves no room for an accident.
-        room = limit if planned or pool != "split" else limit - accident
-        if check(problem, {}, schedule, room, pool).fits:
+        if check(problem, {}, schedule, limit - accident, pool).fits:
             return limit
     raise AssertionError("a pool of four times the bytes must hold everything")
 

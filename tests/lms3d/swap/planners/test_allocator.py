@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -167,33 +166,19 @@ def swapped_over_a_chain():
     return problem, build(problem, {swapped: Choice(Mode.SWAP)}, machine), swapped
 
 
-def test_transfers_keep_their_place_where_memory_changes_hands_in_turn():
+@pytest.mark.parametrize("pool", ["split", "single"])
+def test_memory_changes_hands_where_the_schedule_says(pool):
     problem, schedule, _ = swapped_over_a_chain()
-    for seed in range(1, 10):
-        lives = _held_lives(problem, schedule, random.Random(seed), in_turn=True)[-len(schedule.copies) :]
-        assert [(life.start, life.end) for life in lives] == [(copy.start, copy.end) for copy in schedule.copies]
+    lives = _held_lives(problem, schedule, pool)[-len(schedule.copies) :]
+    assert [(life.start, life.end) for life in lives] == [(copy.start, copy.end) for copy in schedule.copies]
 
 
 def test_a_swap_in_takes_its_memory_before_the_op_that_follows():
     problem, schedule, swapped = swapped_over_a_chain()
     back = next(c for c in schedule.copies if c.buffer == swapped and c.number)
-    turns = {life.turn for life in _held_lives(problem, schedule, None, in_turn=True) if life.start == back.start}
-    lives = _held_lives(problem, schedule, None, in_turn=True)[-len(schedule.copies) :]
+    turns = {life.turn for life in _held_lives(problem, schedule, "split") if life.start == back.start}
+    lives = _held_lives(problem, schedule, "split")[-len(schedule.copies) :]
     assert lives[schedule.copies.index(back)].turn == min(turns) < max(turns)
-
-
-def test_transfers_are_shifted_on_a_gpu():
-    """A swap-in may start late and a swap-out end early, but never so that a reader would miss its tensor."""
-    problem, schedule, swapped = swapped_over_a_chain()
-    moved = set()
-    for seed in range(1, 30):
-        lives = _held_lives(problem, schedule, random.Random(seed), in_turn=False)[-len(schedule.copies) :]
-        for copy, life in zip(schedule.copies, lives, strict=True):
-            assert copy.start <= life.start <= copy.first_read
-            assert copy.last_read <= life.end <= copy.end
-            moved |= {(copy.buffer, copy.number, "starts late")} if life.start > copy.start else set()
-            moved |= {(copy.buffer, copy.number, "ends early")} if life.end < copy.end else set()
-    assert moved == {(swapped, 0, "ends early"), (swapped, 1, "starts late")}
 
 
 @pytest.mark.parametrize(
@@ -241,19 +226,20 @@ def test_an_op_that_is_computed_again_takes_its_workspace_again():
     schedule = build(problem, {a: Choice(Mode.RECOMPUTE)}, SECONDS)
     (again,) = [i for i, e in enumerate(schedule.events) if not e.is_anchor]
     assert schedule.live_bytes[again] == 9.5 * MIB
-    spaces = [life for life in _held_lives(problem, schedule, None, in_turn=True) if life.bytes == 8 * MIB]
+    spaces = [life for life in _held_lives(problem, schedule, "split") if life.bytes == 8 * MIB]
     assert [(life.start, life.end) for life in spaces] == [(0, 0), (again, again)]
 
 
-def test_a_split_pool_keeps_a_reserve_for_waste(monkeypatch):
+@pytest.mark.parametrize("pool", ["split", "single"])
+def test_a_pool_keeps_a_reserve_for_waste(monkeypatch, pool):
     """A planned schedule whose pieces take up nearly the whole pool does not count as fitting."""
     problem, schedule, _ = swapped_over_a_chain()
-    limit = search.needed_bytes(problem, schedule, "split")
+    limit = search.needed_bytes(problem, schedule, pool)
+    assert search.fits(search.Solution(problem, {}, schedule, limit, schedule.peak_bytes, True), pool)
     full = search.allocator.Fit(True, int(limit * (1 - search.RESERVE_IN_TURN)) + 1)
     monkeypatch.setattr(search.allocator, "fit", lambda *_, **__: full)
     solution = search.Solution(problem, {}, schedule, limit, schedule.peak_bytes, True)
-    assert not search.fits(solution, "split")
-    assert search.fits(solution, "single")
+    assert not search.fits(solution, pool)
 
 
 def test_an_unplanned_step_needs_room_for_an_accident():
@@ -262,7 +248,7 @@ def test_an_unplanned_step_needs_room_for_an_accident():
     split = [search.needed_bytes(problem, schedule, "split", planned=planned) for planned in (True, False)]
     single = [search.needed_bytes(problem, schedule, "single", planned=planned) for planned in (True, False)]
     assert split[0] < split[1]
-    assert single[0] == single[1]
+    assert single[0] < single[1]
 
 
 def test_small_tensors_are_there_as_soon_as_their_inputs():
@@ -298,22 +284,6 @@ def test_what_is_more_than_a_crumb_has_its_place_in_the_order():
     assert problem.small_bytes.max() < 64 * KIB
 
 
-def test_what_is_computed_again_begins_with_its_op():
-    """Only transfers may begin late."""
-    graph = step(
-        placeholder(mib=0.1),
-        op("a", "x", mib=4),
-        *[op(f"f{i}", f"f{i - 1}" if i else "a", mib=0.5) for i in range(6)],
-        op("z", "f5", "a", mib=0.5),
-    )
-    problem = reduce(graph, SECONDS)
-    schedule = build(problem, {0: Choice(Mode.RECOMPUTE)}, SECONDS)
-    (again,) = [i for i, c in enumerate(schedule.copies) if c.number]
-    for seed in range(10):
-        lives = _held_lives(problem, schedule, random.Random(seed), in_turn=False)[-len(schedule.copies) :]
-        assert lives[again].start == schedule.copies[again].start
-
-
 def pooled(**choices):
     """A pooling with its gradient, `hidden` bytes from one to the other; the problem and its schedule."""
     pool = op("p", "a", type="MaxPool3D", mib=1, hidden_bytes=MIB)
@@ -327,7 +297,7 @@ def pooled(**choices):
 def test_what_a_pooling_hides_lives_until_its_gradient():
     problem, schedule = pooled()
     assert [(s.bytes, s.start, s.end, s.hidden) for s in problem.small] == [(MIB, 1, 8, True)]
-    hidden = next(life for life in _held_lives(problem, schedule, random.Random(1), in_turn=True) if life.bytes == MIB)
+    hidden = next(life for life in _held_lives(problem, schedule, "split") if life.bytes == MIB)
     assert (hidden.start, hidden.end) == (1, 8)  # not shifted
     assert schedule.live_bytes[1] == 4 * MIB
 
@@ -336,9 +306,7 @@ def test_what_a_pooling_that_is_computed_again_hides():
     """Its gradient reads the second one, which hides as much from there on; what the first one hides nobody needs."""
     problem, schedule = pooled(p=Mode.RECOMPUTE)
     again = [i for i, e in enumerate(schedule.events) if not e.is_anchor]
-    hidden = [
-        life for life in _held_lives(problem, schedule, None, in_turn=True) if life.bytes == MIB and life.turn == 3
-    ]
+    hidden = [life for life in _held_lives(problem, schedule, "split") if life.bytes == MIB and life.turn == 3]
     assert [(life.start, life.end) for life in hidden] == [(1, 1), (again[0], len(schedule.events) - 1)]
 
 
@@ -388,7 +356,7 @@ def test_an_op_takes_over_a_swap_in_that_begins_with_it(after):
     assert problem.buffers[back.heir.buffer].root == "sum:0"
     assert all(c.heir is None for c in schedule.copies if c.buffer == index["b:0"])
     assert schedule.live_bytes[back.start] == 8 * MIB
-    lives = _held_lives(problem, schedule, None, in_turn=True)
+    lives = _held_lives(problem, schedule, "split")
     there = [life for life in lives if life.bytes and life.start <= back.start <= life.end]
     assert sorted((life.bytes, life.turn) for life in there) == [(4 * MIB, 0), (4 * MIB, 2)]
     taken = next(life for life in there if life.turn == 0)
