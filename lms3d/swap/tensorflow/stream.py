@@ -69,9 +69,7 @@ def check(graph: tf.Graph, plan: Plan, expected: StepGraph) -> None:
     """
     late = _before_arrivals(graph, plan, expected)
     for arrival, before in late.items():
-        _require(
-            arrival, [*arrival.control_inputs, *(t.op for t in arrival.inputs)], before, "arrives too early: it needs"
-        )
+        _require(arrival, before, "arrives too early: it needs")
     fetches = {gate(graph, arrival): arrival for arrival in late}
     backs = {back.name: back for back in plan.swap_ins}
     for fetch, arrival in fetches.items():
@@ -79,19 +77,14 @@ def check(graph: tf.Graph, plan: Plan, expected: StepGraph) -> None:
         if strange := [op.name for op in fetch.control_inputs if op.name not in allowed]:
             raise RuntimeError(f"the rewrite made {fetch.name!r} wait for {strange[0]!r}, which its plan does not name")
     for out in plan.swap_outs:
-        op = graph.get_operation_by_name(out.name)
+        op, hold = graph.get_operation_by_name(out.name), graph.get_operation_by_name(out.hold)
         if op.control_inputs:
             raise RuntimeError(f"the rewrite made {op.name!r} wait for {op.control_inputs[0].name!r} beside its tensor")
-        hold = graph.get_operation_by_name(out.hold)
-        names = (out.name, *out.until)
-        _require(
-            hold,
-            hold.control_inputs,
-            [graph.get_operation_by_name(name) for name in names],
-            "holds too short: it needs",
-        )
+        needed = [graph.get_operation_by_name(name) for name in (out.name, *out.until)]
+        _require(hold, needed, "holds too short: it needs")
 
 
-def _require(op: tf.Operation, waits: list[tf.Operation], needed: list[tf.Operation], what: str) -> None:
+def _require(op: tf.Operation, needed: list[tf.Operation], what: str) -> None:
+    waits = {*op.control_inputs, *(t.op for t in op.inputs)}
     if missing := [one.name for one in needed if one not in waits]:
         raise RuntimeError(f"the rewrite lost an edge: {op.name!r} {what} {missing[0]!r}")
