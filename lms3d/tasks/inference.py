@@ -106,17 +106,20 @@ def weights_do_not_fit(path: Path) -> DoesNotFit:
 def predictor(model: Any, shape: Sequence[int], *, lms: Any = None) -> Predictor:
     """`model` as a function of one volume or image, traced for batch 1 and a sample of `shape`, without channels.
 
-    lms: an `lms3d.LMS` that rewrites the traced function, for less where it runs out of memory; None runs it unchanged.
+    lms: an `lms3d.LMS` that rewrites the traced function, for less where it runs out of memory; None runs it unchanged, under
+    the same graph optimisers.
     The function raises DoesNotFit when memory runs out.
     """
     import tensorflow as tf
+
+    from lms3d.swap.tensorflow import surgery
 
     spec = tf.TensorSpec((1, *shape, model.input_shape[-1]), tf.float32)
 
     def traced(failed: int = 0) -> Any:
         forward = tf.function(lambda image: model(image, training=False), autograph=False, jit_compile=False)
         function = forward.get_concrete_function(spec)
-        return function if lms is None else lms.rewrite(function, failed=failed)
+        return surgery.make_function(function) if lms is None else lms.rewrite(function, failed=failed)
 
     made, tries = [traced()], 1 if lms is None else tuning.TRIES
 
