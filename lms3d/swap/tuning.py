@@ -151,6 +151,10 @@ MATTERS = 0.02
 TRIES = 5
 """Runs of one batch, each after out of memory with a tighter plan (TIGHTER ** 4 = 0.72 of the limit). Not measured."""
 
+PROVED_STEPS = COLD + WARM
+"""Steps of a plan before which the variables are copied to the host, on a GPU. More: 40 ms (isensee2017 at 192^3 on an H200) of each
+further step, for a failure in a later step that can be undone. How many it takes was not measured."""
+
 MOST_STEPS = 32
 """Prepared steps that are kept, one per kind and batch shapes: each holds a graph and files of its own. Not measured."""
 
