@@ -88,7 +88,9 @@ def test_an_early_failure_is_undone(trainer, as_on_a_gpu, monkeypatch):
 
 def test_a_late_failure_ends_the_training_in_one_line(trainer, as_on_a_gpu, monkeypatch):
     monkeypatch.setattr(StepRunner, "_execute", fails_once_in(PROVED_STEPS + 2))
-    with pytest.raises(DoesNotFit, match=rf"after {PROVED_STEPS + 1} steps .* half updated.* --resume .*942MiB") as caught:
+    with pytest.raises(
+        DoesNotFit, match=rf"after {PROVED_STEPS + 1} steps .* half updated.* --resume .*942MiB"
+    ) as caught:
         train(trainer, LMS(**HYBRID))
     assert "\n" not in str(caught.value)
 
