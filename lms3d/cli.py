@@ -166,6 +166,23 @@ def add_anonymous_option(parser: Any) -> None:
     parser.add_argument("--anonymous", action="store_true", help=hidden)
 
 
+def workspace(text: str) -> int:
+    """A size of at least 1 MiB, in bytes: TensorFlow knows no smaller unit."""
+    size = parse_size(text)
+    if size < 1 << 20:
+        raise InputError(f"{text} is less than 1 MiB, the smallest limit")
+    return size
+
+
+def add_workspace_option(parser: Any) -> None:
+    """--cudnn-workspace, of a command or a group of its options."""
+    taken = (
+        "on a GPU: limit of the memory that a convolution of cuDNN takes beside its tensors, with LMS and without; the more, the "
+        "faster (default: a quarter of the memory limit, 64MiB to 4GiB, or what lms3d.doctor --workspaces has measured)"
+    )
+    parser.add_argument("--cudnn-workspace", type=checked(workspace, "size"), metavar="SIZE", help=taken)
+
+
 def add_slabs_option(parser: Any) -> None:
     """--slabs, of a command or a group of its options."""
     cut = (
@@ -365,6 +382,7 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
     add("--lms", action=argparse.BooleanOptionalAction, help=lms)
     limit = "hard limit on device memory, such as 6GiB or 900MiB (default: what the device or container has)"
     add("--memory-limit", type=checked(parse_size, "size"), metavar="SIZE", help=limit)
+    add_workspace_option(group)
     add_slabs_option(group)
     tier = "where to swap to: host (memory), disk, or auto, which is host for a GPU and disk for a CPU (default: auto)"
     add("--swap-tier", choices=tier_choices(), help=tier)

@@ -133,6 +133,9 @@ class TrainConfig:
     memory_limit: int | None = None
     """Hard limit on device memory in bytes; None is what the device or the container has."""
 
+    cudnn_workspace: int | None = None
+    """Limit of cuDNN's workspace in bytes; None follows from the memory limit (`lms3d.device.workspace`). GPU only."""
+
     slabs: str = "auto"
     """Slabs that the tensors of the largest levels are cut into: "auto" (only where the limit asks for it), "off", or numbers by
     level such as "16/8". Runs from before there were slabs: "off"."""
@@ -217,7 +220,7 @@ _FORMS = {
 
 # What may differ when a run is resumed: how long, where and how it computes; of what it started from see `require_same_start`.
 FREE_ON_RESUME = frozenset(
-    {"data", "epochs", "lms", "memory_limit", "swap_tier", "swap_dir", "swapout_threshold", "swapin_ahead",
+    {"data", "epochs", "lms", "memory_limit", "cudnn_workspace", "swap_tier", "swap_dir", "swapout_threshold", "swapin_ahead",
      "swapin_groupby", "sync_mode", "serialization", "serialization_by_size", "gradient_compression", "weights", "start_from"}
 )  # fmt: skip
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
@@ -14,9 +15,10 @@ from pathlib import Path
 from lms3d import cli, console, errors
 from lms3d.device import checks, machine, memory
 from lms3d.device.checks import Finding
+from lms3d.errors import InputError
 from lms3d.files import writable_folder
 from lms3d.training import run_folder
-from lms3d.units import format_size
+from lms3d.units import format_seconds, format_size
 
 _DESCRIPTION = """\
 Show what this machine offers to a training run, and what to do where something is amiss ("look here"): devices, memory,
@@ -27,13 +29,15 @@ Under mpirun, srun or horovodrun each rank reports on itself."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Look and print. Returns the exit code."""
-    return errors.run(lambda: _examine(_parser().parse_args(arguments).swap_dir))
+    return errors.run(lambda: _examine(_parser().parse_args(arguments)))
 
 
-def _examine(swap_dir: Path) -> None:
+def _examine(options: argparse.Namespace) -> None:
     from lms3d.device import examination, startup
 
-    folder = writable_folder(swap_dir, "--swap-dir")
+    folder = writable_folder(options.swap_dir, "--swap-dir")
+    if options.workspaces:
+        _measure_workspaces()  # first: this process will take the memory of the GPU
     binding = machine.binding()
     if binding.processes > 1:  # else the first rank takes the memory of all GPUs, and the others see none
         os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
@@ -41,7 +45,10 @@ def _examine(swap_dir: Path) -> None:
     gpus = _gpus(binding)
     sections = {
         "Devices": {**_processor(), **gpus, **_missing_gpu(gpus), **_compute_device()},
-        "Memory": examination.host_memory(binding, len(gpus)),
+        "Memory": {
+            **examination.host_memory(binding, len(gpus)),
+            **(examination.cudnn_workspace(card) if (card := memory.gpu_name()) else {}),
+        },
         "Several ranks": examination.ranks(binding, len(gpus)),
         f"Swap disk ({folder})": examination.swap_disk(folder),
     }
@@ -51,6 +58,24 @@ def _examine(swap_dir: Path) -> None:
     console.summary("Versions", {**run_folder.versions(), "horovod": horovod})
     amiss = [name for findings in sections.values() for name, finding in findings.items() if not finding.ok]
     console.say(f"Look at: {', '.join(amiss)}" if amiss else "Nothing to look at.")
+
+
+def _measure_workspaces() -> None:
+    """InputError without a GPU."""
+    from lms3d.device import workspace, workspace_probe
+
+    with console.quiet_native_log():
+        card = memory.gpu_name()
+    if card is None:
+        raise InputError("--workspaces: TensorFlow sees no GPU here, and measures cuDNN's convolutions; leave it out")
+    side, count = workspace_probe.SIDE, len(workspace_probe.LIMITS_MIB)
+    console.say(f"Measuring convolutions at {side}^3 within {count} limits of cuDNN's workspace, some 30 s each")
+    workspace.keep(
+        card,
+        workspace_probe.measure(
+            told=lambda limit, seconds: console.say(f"within {limit} MiB: {format_seconds(seconds)}")
+        ),
+    )
 
 
 def _processor() -> dict[str, Finding]:
@@ -104,6 +129,11 @@ def _parser() -> cli.Parser:
     parser.add_argument(
         "--swap-dir", type=cli.checked(cli.place, "path"), metavar="DIR", default=Path(tempfile.gettempdir()),
         help="folder to measure (default: the system's temporary folder)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--workspaces", action="store_true", default=False,
+        help="on a GPU, with nothing else on it: measure within which limits of cuDNN's workspace convolutions are fast, once for "
+        "all later runs; some minutes",
     )  # fmt: skip
     return parser
 

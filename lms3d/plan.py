@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 LIMITS = 12  # of a sweep
 ELSEWHERE_REFUSED = (
-    "keras_model", "output", "sweep", "copied", "lms", "swap_tier", "swap_dir", "swapout_threshold", "swapin_ahead",
-    "swapin_groupby", "sync_mode", "serialization", "serialization_by_size",
+    "keras_model", "output", "sweep", "copied", "lms", "cudnn_workspace", "swap_tier", "swap_dir", "swapout_threshold",
+    "swapin_ahead", "swapin_groupby", "sync_mode", "serialization", "serialization_by_size",
 )  # fmt: skip
 """Options that do not go with --machine, which compares methods."""
 
@@ -167,10 +167,9 @@ def _planned_saved(
     path: Path, options: TrainConfig, size: int | None, hard_limit: bool, asked: dict[str, Any]
 ) -> Planned:
     """`_planned` for the model in a .keras file. size: of what the model's inputs leave open."""
-    from lms3d.device import startup
     from lms3d.keras_step import saved_model
 
-    startup.start_tensorflow(seed=options.seed)
+    _start_tensorflow(options, "float32")
     model = saved_model.load(path)
     spec = saved_model.step_spec(model, path, options.batch_size, size)
     return saved_model.plan(model, path, spec, asked | needs.lms_arguments(_limited(options, hard_limit)))
@@ -178,12 +177,23 @@ def _planned_saved(
 
 def _planned(options: TrainConfig, hard_limit: bool, asked: dict[str, Any]) -> Planned:
     """The limit is only planned for, not put in force: it may be larger than this machine. asked: of `estimate.plan_step`."""
-    from lms3d.device import startup
     from lms3d.training import compilation
 
-    startup.start_tensorflow(seed=options.seed, precision=options.precision)
+    _start_tensorflow(options, options.precision)
     model = compilation.compiled_model(options, TASKS[options.task])
     return needs.plan_step(_limited(options, hard_limit), TASKS[options.task], model, **asked)
+
+
+def _start_tensorflow(options: TrainConfig, precision: str) -> None:
+    """Without the limit, but operations are measured within the workspace that they would have under it."""
+    from lms3d.device import startup
+
+    startup.start_tensorflow(
+        seed=options.seed,
+        precision=precision,
+        cudnn_workspace_bytes=options.cudnn_workspace,
+        planned_limit_bytes=options.memory_limit,
+    )
 
 
 def _limited(options: TrainConfig, hard_limit: bool) -> TrainConfig:

@@ -68,6 +68,7 @@ def _predict(options: argparse.Namespace) -> None:
             inference.require_weights(path)
             load = partial(inference.load_model, path / "best.keras")
         asked = {"lms": options.lms, "limit": options.memory_limit, "slabs": options.slabs}
+        asked["workspace"] = options.cudnn_workspace
         network = partial(inference.network, load, trained, first=number == 0, **asked)
         return TrainedRun(run_dir=path, trained=trained, content=content, network=network)
 
@@ -116,10 +117,11 @@ def _parser() -> cli.Parser:
     add("--lms", action=argparse.BooleanOptionalAction, default=None, help=lms)
     limit = "hard limit on device memory, such as 6GiB (default: as the run was trained; of a package, none)"
     add("--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None, help=limit)
+    cli.add_workspace_option(parser)
     cli.add_slabs_option(parser)
     cli.add_anonymous_option(parser)
     parser.set_defaults(anonymous=False)
-    parser.set_defaults(slabs="auto")
+    parser.set_defaults(slabs="auto", cudnn_workspace=None)
     return parser
 
 

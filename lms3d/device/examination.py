@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 
 from lms3d import console
-from lms3d.device import checks, machine, memory
+from lms3d.device import checks, machine, memory, workspace
 from lms3d.device.checks import Finding
-from lms3d.units import format_size
+from lms3d.units import format_seconds, format_size
 
 PROBE_BYTES = 512 * 2**20
 
@@ -28,6 +28,16 @@ def host_memory(binding: machine.Binding, gpus: int) -> dict[str, Finding]:
     rows["pinned for swaps"] = checks.pinned_pool(memory.pinned_limit_bytes(), free, gpus, binding.processes)
     rows["locked memory"] = checks.locked_memory(machine.locked_limit_bytes(), machine.infiniband())
     return rows
+
+
+def cudnn_workspace(card: str) -> dict[str, Finding]:
+    """What cuDNN's convolutions may take on this card, and what was measured (`workspace_probe`)."""
+    row = f"at most {format_size(workspace.in_force())} a convolution (--cudnn-workspace sets another limit)"
+    measured = workspace.measured(card)
+    if not measured:
+        return {"cuDNN's workspace": Finding(f"{row}; --workspaces measures which limits pay")}
+    told = ", ".join(f"{format_seconds(seconds)} within {mib} MiB" for mib, seconds in sorted(measured.items()))
+    return {"cuDNN's workspace": Finding(f"{row}; measured: {told}")}
 
 
 def ranks(binding: machine.Binding, gpus: int) -> dict[str, Finding]:

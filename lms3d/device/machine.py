@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import resource
 import shutil
 import subprocess
@@ -203,6 +204,15 @@ def _said(command: list[str]) -> tuple[list[str], str]:
 def has_nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> bool:
     """Whether NVIDIA's driver runs here, even if TensorFlow sees no GPU."""
     return path.exists()
+
+
+def nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str:
+    """The version of NVIDIA's driver; "" where unknown."""
+    try:
+        numbers = re.search(r"\b\d+\.\d+(\.\d+)?\b", path.read_text())
+    except OSError:
+        return ""
+    return numbers[0] if numbers else ""
 
 
 def disk_speed(folder: Path, size_bytes: int) -> tuple[float, float]:

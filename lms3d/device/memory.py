@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from lms3d.device import containers, cpu_pool
+from lms3d.device import containers, cpu_pool, workspace
 from lms3d.errors import InputError
 from lms3d.units import parse_size
 
@@ -26,6 +26,7 @@ _processes = 1
 def limit_memory(limit: str | int) -> int:
     """Limits TensorFlow to `limit` ("6GiB", or bytes) of memory on each GPU, or on the CPU where there is none.
 
+    On a GPU it also limits cuDNN's workspace, unless that was done before (`workspace`).
     Call it before the first operation. Returns the limit in bytes, rounded down to whole MiB. Raises InputError for a size below
     1 MiB, and RuntimeError where TensorFlow has created its devices already.
     """
@@ -41,6 +42,7 @@ def limit_memory(limit: str | int) -> int:
         tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit_mib)])
     if gpus:
         _gpu_limit_bytes = limit_mib * _MIB
+        workspace.put_in_force(_gpu_limit_bytes, gpu_name())
     else:
         os.environ[_USE_BFC] = "1"
         os.environ[_BFC_LIMIT_MIB] = str(limit_mib)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from lms3d import collector
-from lms3d.console import quiet_native_log
+from lms3d.console import quiet_native_log, say
 from lms3d.device import containers
 from lms3d.errors import InputError
 from lms3d.ranks.world import World
@@ -23,6 +23,8 @@ def start_tensorflow(
     world: World | None = None,
     elastic_restart: bool = False,
     without_gpu: bool = False,
+    cudnn_workspace_bytes: int | None = None,
+    planned_limit_bytes: int | None = None,
 ) -> None:
     """Imports TensorFlow and creates its devices. TensorFlow's own remarks are hidden unless TF_CPP_MIN_LOG_LEVEL is set.
 
@@ -30,10 +32,13 @@ def start_tensorflow(
     world: its ranks share the machine. Each has a GPU to itself, or its part of the cores and of the memory.
     elastic_restart: in a later world of an elastic job, where the devices stay as they are.
     without_gpu: leaves GPUs to others.
+    cudnn_workspace_bytes: limit of cuDNN's workspace; None follows from the memory limit, or from the one that is only planned for
+    (`planned_limit_bytes`).
     """
     world = world or World()
     if not elastic_restart:
         _make_devices(world, memory_limit_bytes, without_gpu)
+        _limit_workspace(cudnn_workspace_bytes, planned_limit_bytes)
     world.devices_exist()
     import keras
 
@@ -62,6 +67,20 @@ def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: boo
         if memory_limit_bytes is not None:
             limit_memory(memory_limit_bytes)
         tf.config.list_logical_devices()
+
+
+def _limit_workspace(asked_bytes: int | None, planned_limit_bytes: int | None) -> None:
+    """Of cuDNN's convolutions, with LMS and without."""
+    from lms3d.device import memory, workspace
+
+    card = memory.gpu_name()
+    if card is None:
+        if asked_bytes is not None:
+            say("--cudnn-workspace: TensorFlow sees no GPU here; there is nothing to limit")
+    elif asked_bytes is not None:
+        workspace.set_limit(asked_bytes)
+    else:
+        workspace.put_in_force(planned_limit_bytes or memory.device_memory_bytes(), card)
 
 
 def cores(processes: int, *, allowed: int | None = None, all_cores: int | None = None) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from lms3d.device import memory
+from lms3d.device import memory, workspace
 from lms3d.errors import InputError, StorageError
 from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import Attachment, attached, compilation, require_graph_step
@@ -298,6 +298,7 @@ class LMS(keras.callbacks.Callback):
         if self._runner is None:
             chosen = settings.of(self.limit, self.tier_name, self.planner, self.parameters, slabs=self.wanted_slabs)
             device = memory.compute_device()
+            workspace.put_in_force(chosen.limit_bytes, memory.gpu_name())
             engine = Engine(chosen, compute_device=device, swap_dir=self.swap_dir, mapped=self.mapped)
             self._runner = StepRunner(engine, self.statistics, adapt=self.adapt)
         return self._runner

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from lms3d.device import memory
+from lms3d.device import memory, workspace
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import require_graph_step, trace_step
@@ -111,6 +111,8 @@ def plan_step(
         memory_limit, tier, planner_of(planner, parameters), parameters, slabs=choice.parse(slabs), hypothetical=True,
         device=device,
     )  # fmt: skip
+    if machine is None:
+        workspace.put_in_force(asked.limit_bytes, memory.gpu_name())
     engine = Engine(asked, compute_device=device, swap_dir=swap_dir, mapped=mapped, machine=machine)
     function = trace_step(model, step, input_spec)
     ask = partial(

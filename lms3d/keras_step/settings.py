@@ -6,6 +6,7 @@ from typing import Any
 
 from lms3d.device import memory
 from lms3d.errors import InputError
+from lms3d.swap import tuning
 from lms3d.swap.planners import PLANNERS
 from lms3d.swap.planners.tflms.parameters import Parameters
 from lms3d.swap.request import Settings
@@ -47,6 +48,8 @@ def of(
         parameters=parameters,
         pool=pool_of(device, limited),
         slabs=slabs,
+        # To ask what a step without LMS would need is no reason to refuse it.
+        most_elements=None if hypothetical and planner == "off" else most_elements_of(device),
     )
 
 
@@ -74,3 +77,8 @@ def pool_of(device: str, limited: bool) -> str:
     if device.startswith("GPU"):
         return "single"
     return "split" if limited else "none"
+
+
+def most_elements_of(device: str) -> int | None:
+    """Of a tensor that the device's kernels can index; None is any number."""
+    return tuning.MOST_ELEMENTS if device.startswith("GPU") else None

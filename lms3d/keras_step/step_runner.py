@@ -148,6 +148,8 @@ class StepRunner:
             except tf.errors.ResourceExhaustedError as error:
                 if self.engine.no_other_plan:
                     raise self._one_plan(step.kind, self.engine.no_other_plan) from error
+                if saved is None and self._proved(prepared):
+                    raise self._cannot_be_undone(step.kind, prepared) from error
                 if saved is None or attempt == tuning.TRIES - 1:
                     raise
                 if gradients.begun(model) != averagings:
@@ -254,11 +256,26 @@ class StepRunner:
             "exchanged gradients, and cannot be repeated alone; raise --memory-limit and start again with --resume"
         )
 
+    def _cannot_be_undone(self, kind: str, prepared: Prepared) -> DoesNotFit:
+        """Some variables may have been updated in the step that failed, and others not."""
+        limit = self.engine.settings.limit_bytes
+        return DoesNotFit(
+            f"the {kind} step ran out of memory in {format_size(limit)} after {self.statistics.steps_of(prepared.number)} steps of "
+            "the same plan without a shortage. It cannot be undone, and the weights may be half updated: start again with --resume "
+            "(from the last checkpoint) and raise --memory-limit; a program of your own can plan for less, with "
+            f'LMS(memory_limit="{int(limit * tuning.TIGHTER) >> 20}MiB")'
+        )
+
+    def _proved(self, prepared: Prepared) -> bool:
+        """Whether what has run will run again. A processor's batches arrive at any time, and its small ops shift."""
+        in_order = self.engine.settings.pool == "single"
+        return in_order and self.statistics.steps_of(prepared.number) >= tuning.PROVED_STEPS
+
     def _save(self, step: _Step, prepared: Prepared) -> Snapshot | None:
-        """Copies of the variables; None where no other plan could follow, and no disk can fail."""
+        """Copies of the variables; None if no disk can fail and either no other plan could follow or none will be needed."""
         settings, empty = self.engine.settings, prepared.plan.empty
         final = self.engine.no_other_plan is not None or (empty and settings.pool == "none")
-        if final and (empty or not TIERS[settings.tier].may_fail):
+        if (final or self._proved(prepared)) and (empty or not TIERS[settings.tier].may_fail):
             return None
         variables, saved = prepared.function.graph.variables, self._snapshots.get(step.kind)
         if saved is None or not saved.is_of(variables):

@@ -27,7 +27,8 @@ class Settings:
 
     limit_bytes: device memory that a step may use. tier: a name in `tiers.TIERS`. pool: how the device hands out its memory, one
     of `allocator.POOLS`. planner: a name in `planners.PLANNERS`; parameters: its own, None where it has none.
-    slabs: `slabs.choice.AUTO`, OFF, or (level, number) pairs.
+    slabs: `slabs.choice.AUTO`, OFF, or (level, number) pairs. most_elements: of a tensor that the device's kernels can index; None
+    is any number.
     """
 
     limit_bytes: int
@@ -36,6 +37,7 @@ class Settings:
     parameters: Any = None
     pool: str = "none"
     slabs: Wanted = AUTO
+    most_elements: int | None = None
 
     def request(self, graph: StepGraph, machine: Machine, **details: Any) -> StepRequest:
         """The request for one step under these settings; details: the other fields of `StepRequest`."""

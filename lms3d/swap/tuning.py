@@ -113,6 +113,12 @@ measured."""
 THINNEST = 4
 """Planes of the thinnest slab. Halos of two planes cost a share of 2 / planes of each convolution."""
 
+# -- slabs/elements ------------------------------------------------------------------------------------------------
+
+MOST_ELEMENTS = 2**31 - 1
+"""Of a tensor on a GPU: kernels count in 32 bits with a sign. No trade, and not measured here: TensorFlow's sources and issues say
+so (`slabs.elements`)."""
+
 # -- engine --------------------------------------------------------------------------------------------------------
 
 NEAR_LIMIT = 0.7
@@ -150,6 +156,10 @@ MATTERS = 0.02
 
 TRIES = 5
 """Runs of one batch, each after out of memory with a tighter plan (TIGHTER ** 4 = 0.72 of the limit). Not measured."""
+
+PROVED_STEPS = COLD + WARM
+"""Steps of a plan before which a GPU's variables are copied to the host. More: 40 ms of each further step (isensee2017 at 192^3 on
+an H200), and more failures that can be undone. How many it takes was not measured."""
 
 MOST_STEPS = 32
 """Prepared steps that are kept, one per kind and batch shapes: each holds a graph and files of its own. Not measured."""

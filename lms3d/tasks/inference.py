@@ -29,18 +29,23 @@ Predictor = Callable[[np.ndarray], np.ndarray]
 @contextmanager
 def network(
     load: Callable[[], Any], trained: TrainConfig, *, lms: bool | None, limit: int | None, slabs: str = "auto",
-    first: bool = True,
+    workspace: int | None = None, first: bool = True,
 ) -> Iterator[Predictor]:  # fmt: skip
     """Starts TensorFlow; yields a trained network as a function of one sample.
 
-    load: makes it, as `load_model` does, once TensorFlow runs. lms, limit (bytes): None takes those that the run was trained
-    with. slabs: see `LMS`; those of the training step are not those that inference needs. first: TensorFlow is not running yet.
+    load: makes it, as `load_model` does, once TensorFlow runs. lms, limit, workspace (of cuDNN; both in bytes): None takes those
+    that the run was trained with. slabs: see `LMS`; those of the training step are not those that inference needs. first:
+    TensorFlow is not running yet.
     """
     from lms3d.device import startup
 
     limit = trained.memory_limit if limit is None else limit
     if first:
-        startup.start_tensorflow(memory_limit_bytes=limit, precision=trained.precision)
+        startup.start_tensorflow(
+            memory_limit_bytes=limit,
+            precision=trained.precision,
+            cudnn_workspace_bytes=trained.cudnn_workspace if workspace is None else workspace,
+        )
     model = load()
     with rewriter(trained, wanted=lms, limit=limit, slabs=slabs) as used:
         predict = predictor(model, trained.sample_shape(len(model.input_shape) - 2), lms=used)
@@ -106,17 +111,20 @@ def weights_do_not_fit(path: Path) -> DoesNotFit:
 def predictor(model: Any, shape: Sequence[int], *, lms: Any = None) -> Predictor:
     """`model` as a function of one volume or image, traced for batch 1 and a sample of `shape`, without channels.
 
-    lms: an `lms3d.LMS` that rewrites the traced function, for less where it runs out of memory; None runs it unchanged.
+    lms: an `lms3d.LMS` that rewrites the traced function, for less where it runs out of memory; None runs it unchanged, under
+    the same graph optimisers.
     The function raises DoesNotFit when memory runs out.
     """
     import tensorflow as tf
+
+    from lms3d.swap.tensorflow import surgery
 
     spec = tf.TensorSpec((1, *shape, model.input_shape[-1]), tf.float32)
 
     def traced(failed: int = 0) -> Any:
         forward = tf.function(lambda image: model(image, training=False), autograph=False, jit_compile=False)
         function = forward.get_concrete_function(spec)
-        return function if lms is None else lms.rewrite(function, failed=failed)
+        return surgery.make_function(function) if lms is None else lms.rewrite(function, failed=failed)
 
     made, tries = [traced()], 1 if lms is None else tuning.TRIES
 

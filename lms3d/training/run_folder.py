@@ -14,7 +14,7 @@ from typing import Any
 
 from lms3d import config, console
 from lms3d.config import TrainConfig
-from lms3d.device import machine, memory
+from lms3d.device import machine, memory, workspace
 from lms3d.errors import InputError
 from lms3d.files import make_folder, remove_partials, writable_folder, write_json
 from lms3d.training import checkpoint
@@ -133,13 +133,15 @@ def describe(
 
     A resumed run lists under "earlier_sessions" how it was called before, where that differed.
     """
+    gpu = memory.gpu_name()
     session = {
         "options": options.to_json(),
         "command": ["python", "-m", "lms3d.train", *arguments],
         "versions": versions(),
         "device": device,
-        "machine": machine.description(memory.gpu_name()),
+        "machine": machine.description(gpu),
         "memory_limit_bytes": limit_bytes,
+        **({"cudnn_workspace_bytes": workspace.in_force()} if gpu else {}),
     }
     earlier = _sessions_before(run_dir, session) if resuming else []
     content = {**session, **more, **({"earlier_sessions": earlier} if earlier else {})}

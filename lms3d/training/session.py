@@ -280,6 +280,7 @@ def _start_tensorflow(options: TrainConfig, world: World, *, elastic_restart: bo
         precision=options.precision,
         world=world,
         elastic_restart=elastic_restart,
+        cudnn_workspace_bytes=options.cudnn_workspace,
     )
     return device_memory.device_memory_bytes()
 

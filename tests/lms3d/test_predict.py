@@ -27,6 +27,7 @@ from lms3d.device import startup
 from lms3d.errors import DoesNotFit
 from lms3d.ranks.world import World
 from lms3d.scoring.columns import COLUMNS
+from lms3d.swap.tensorflow import surgery
 from lms3d.tasks import inference
 from lms3d.tasks.brats import label_maps, material, segment
 from lms3d.tasks.brats import predict as segmentation
@@ -266,6 +267,14 @@ def test_tta_is_the_mean_over_all_symmetries():
     np.testing.assert_allclose(found, np.mean(turned, axis=0), atol=1e-5)
     again = segment.probabilities(run, symmetries.apply(image, 7), numbers=every)
     np.testing.assert_allclose(again, symmetries.apply(found, 7), atol=1e-5)  # a symmetric answer, by construction
+
+
+def test_inference_without_lms_runs_under_the_options_of_lms(monkeypatch):
+    """On a GPU the layout optimiser, for one, makes 3D convolutions several times as slow."""
+    calls, execution = [], surgery.execution
+    monkeypatch.setattr(surgery, "execution", lambda: (calls.append("called"), execution())[1])
+    inference.predictor(network(), (16, 16, 16))(np.ones((16, 16, 16, 4), np.float32))
+    assert calls == ["called"]
 
 
 class OutOfMemoryAtFirst:

@@ -8,6 +8,7 @@ CHOICE-2  While the bound, with room for what a plan needs besides (`tuning.ROOM
 CHOICE-3  Limit, trace and whether swapped tensors are read where they lie (`cost.Machine.mapped`) alone decide, not measured
           speeds: all ranks and all runs with swap folders of one kind choose alike. Where they are, a whole step is the faster one
           wherever it fits; over a link slabs, which move fewer bytes, are faster from larger limits on.
+CHOICE-4  On a GPU a tensor of more elements than its kernels can index is cut whatever the limit (`elements`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from lms3d.errors import InputError
 from lms3d.swap import tuning
 from lms3d.swap.ir import ALIAS_TYPES, METADATA_TYPES, RESIDENT_TYPES
+from lms3d.swap.slabs import elements
 from lms3d.swap.slabs.levels import AXIS, found_in
 from lms3d.swap.slabs.step import size
 from lms3d.swap.slabs.values import Node, Shape
@@ -90,6 +92,7 @@ class Levels:
         self._level = {s: self.extents.index(s[AXIS]) for s in shapes}
         self._level_of: dict[str, int] = {}
         self._needs: dict[tuple[tuple[int, int], ...], int] = {}  # ((level, bytes), ..) of an op -> how many ops
+        self._elements: dict[int, int] = {}  # of the largest tensor of each level that a kernel counts in 32 bits
         for node in nodes:
             self._add(node)
 
@@ -111,6 +114,10 @@ class Levels:
         if bytes_at:
             key = tuple(sorted(bytes_at.items()))
             self._needs[key] = self._needs.get(key, 0) + 1
+        for spec in elements.indexed(node):
+            if spec.name in self._level_of:
+                level = self._level_of[spec.name]
+                self._elements[level] = max(self._elements.get(level, 0), spec.elements)
 
     def _of_shape(self, shape: Shape | None) -> int | None:
         return next((self._level[shape[:n]] for n in (4, 3) if shape is not None and shape[:n] in self._level), None)
@@ -121,17 +128,21 @@ class Levels:
 
     def _by_level(self, slabs: Mapping[int, int]) -> dict[int, int]:
         """The bytes of the hungriest op of each level: of that which most of its bytes belong to."""
-
-        def share(level: int) -> float:
-            number = slabs.get(level, 1)
-            return 1.0 if number == 1 else min(1.0, 1 / number + 2 / self.extents[level])
-
         most: dict[int, int] = {}
         for need in self._needs:
-            parts = [(bytes_ * share(level), level) for level, bytes_ in need]
+            parts = [(bytes_ * self._share(level, slabs), level) for level, bytes_ in need]
             level = max(parts)[1]
             most[level] = max(most.get(level, 0), int(sum(b for b, _ in parts)))
         return most
+
+    def most_elements(self, slabs: Mapping[int, int]) -> int:
+        """CHOICE-4: of the largest tensor that a kernel counts in 32 bits."""
+        return max((int(n * self._share(level, slabs)) for level, n in self._elements.items()), default=0)
+
+    def _share(self, level: int, slabs: Mapping[int, int]) -> float:
+        """Of a tensor of this level: one slab, and the planes of its neighbours."""
+        number = slabs.get(level, 1)
+        return 1.0 if number == 1 else min(1.0, 1 / number + 2 / self.extents[level])
 
     def rungs(self) -> Iterator[Slabs]:
         """CHOICE-2: whole, then finer and finer, as the bound asks for it."""
@@ -151,11 +162,18 @@ def finest(nodes: Sequence[Node]) -> Slabs:
     return last
 
 
-def rungs(nodes: Sequence[Node], limit_bytes: int, resident_bytes: int, *, mapped: bool) -> Iterator[Slabs]:
-    """Numbers of slabs to try for a limit, from the first that leaves room to the finest (CHOICE-2), and last the whole step."""
+def rungs(
+    nodes: Sequence[Node], limit_bytes: int, resident_bytes: int, *, mapped: bool, most_elements: int | None = None
+) -> Iterator[Slabs]:
+    """Numbers of slabs to try for a limit, from the first that leaves room to the finest (CHOICE-2), and last the whole step.
+
+    most_elements: of a tensor that kernels can index (CHOICE-4); None is any number.
+    """
     levels, whole_room = Levels(nodes), tuning.WHOLE_ROOM_MAPPED if mapped else tuning.WHOLE_ROOM
 
     def too_large(slabs: Slabs) -> bool:
+        if most_elements is not None and levels.most_elements(dict(slabs)) > most_elements:
+            return True
         room = tuning.ROOM if slabs else whole_room
         return resident_bytes + levels.bound(dict(slabs)) * room > limit_bytes
 

@@ -1,7 +1,7 @@
 """Slabs and a plan for a traced step: as a whole where the limit allows it, else as coarsely sliced as it allows.
 
 Numbers that the settings give are used as they are. Otherwise the rungs of `slabs.choice` are tried one after the other, until one
-has a plan.
+has a plan. A step with a tensor that kernels cannot index (`slabs.elements`) has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lms3d.swap.planners import PLANNERS
 from lms3d.swap.planners.study import Study
 from lms3d.swap.prediction import Prediction, does_not_fit
 from lms3d.swap.request import StepRequest
-from lms3d.swap.slabs import choice
+from lms3d.swap.slabs import choice, elements
 from lms3d.swap.slabs.choice import Slabs
 from lms3d.swap.tensorflow import slicing
 from lms3d.swap.tensorflow.slicing import Function, Slicing
@@ -71,11 +71,11 @@ def _rungs(function: Function, whole: StepRequest) -> Iterator[Slabs]:
     wanted = whole.settings.slabs
     if not isinstance(wanted, str):
         yield wanted
-    elif not _may_slice(whole) or planning.is_noop(whole):
+    elif not _may_slice(whole) or (planning.is_noop(whole) and _unindexable(function, whole, ()) is None):
         yield ()
     else:
-        nodes, resident = slicing.nodes_of(function), whole.graph.resident_bytes
-        yield from choice.rungs(nodes, whole.limit_bytes, resident, mapped=whole.machine.mapped)
+        nodes, resident, most = slicing.nodes_of(function), whole.graph.resident_bytes, whole.settings.most_elements
+        yield from choice.rungs(nodes, whole.limit_bytes, resident, mapped=whole.machine.mapped, most_elements=most)
 
 
 def _may_slice(whole: StepRequest) -> bool:
@@ -89,6 +89,8 @@ def _with_slabs(function: Function, ask: Ask, whole: StepRequest, slabs: Slabs) 
     changed = sliced is not None and sliced.changed
     request = whole.about(ask()) if changed else whole
     try:
+        if (error := _unindexable(function, request, slabs)) is not None:
+            raise error
         plan, prediction = plan_cache.make_plan(request)
         too_large = prediction.unedited_limit_bytes > whole.limit_bytes
         if plan.empty and changed and too_large:  # nothing is left that could move
@@ -100,6 +102,22 @@ def _with_slabs(function: Function, ask: Ask, whole: StepRequest, slabs: Slabs) 
     if sliced is not None and changed:
         prediction = _sliced(prediction, whole, slabs, sliced)
     return Chosen(request=request, plan=plan, prediction=prediction, slabs=slabs)
+
+
+def _unindexable(function: Function, request: StepRequest, slabs: Slabs) -> DoesNotFit | None:
+    """The error if a tensor has more elements than the device's kernels can index; slabs: those of `function` as it is now."""
+    most = request.settings.most_elements
+    if most is None or all((t.bytes or 0) <= most for t in request.graph.tensors.values()):
+        return None
+    here = {op.name for op in request.graph.ops if op.on_device}
+    largest = elements.largest(node for node in slicing.nodes_of(function) if node.name in here)
+    if largest is None or largest.elements <= most:
+        return None
+    return DoesNotFit(
+        f"tensor {largest.name} {largest.shape} has {largest.elements:,} elements, and kernels of this device index at most "
+        f"{most:,}; train with LMS and --slabs auto or more slabs, or lower --resolution or --batch-size"
+        f"{choice.told(request.settings.slabs, slabs)}"
+    )
 
 
 def _with_lower_floor(function: Function, ask: Ask, whole: StepRequest, chosen: Chosen) -> Chosen:

@@ -301,7 +301,9 @@ def keep(op: tf.Operation) -> None:
 
 def _execution_options() -> config_pb2.ConfigProto:
     """Turns off graph optimisers that would undo a rewrite: they remove identities, merge recomputed ops, move ops. And the folding
-    of constants, which multiplies these first, c·(x·(d·y)) as x·((c·d)·y), unless a plan's node lies between.
+    of constants, which multiplies these first, c·(x·(d·y)) as x·((c·d)·y), unless a plan's node lies between. And the layout
+    optimiser: on a GPU it puts full-size transpositions around every float32 3D convolution. On an H200 a step of isensee2017 at
+    192^3 takes 1.418 s with it and 0.232 s without.
     """
     rewriting = rewriter_config_pb2.RewriterConfig(
         dependency_optimization=_OFF,
@@ -313,6 +315,7 @@ def _execution_options() -> config_pb2.ConfigProto:
         auto_mixed_precision=_OFF,
         loop_optimization=_OFF,
         remapping=_OFF,
+        layout_optimizer=_OFF,
         meta_optimizer_iterations=rewriter_config_pb2.RewriterConfig.ONE,
     )
     options = config_pb2.GraphOptions(rewrite_options=rewriting)

@@ -245,3 +245,9 @@ def test_a_host_tier_has_no_turns():
     back = SwapIn(tensor="a:0", copy=0, consumers=("z",), triggers=("f3",), followers=("f4",))
     made, _ = rewrite(function, before, Plan(swap_outs=(out,), swap_ins=(back,)), HostTier())
     assert inserted(made) == ["lms/swap_in/a/0", "lms/swap_out/a"]
+
+
+def test_no_optimiser_changes_the_layout_of_tensors():
+    """On a GPU it turns what float32 3D convolutions read and make; a processor does not show it."""
+    options = surgery._execution_options().graph_options.rewrite_options
+    assert options.layout_optimizer == options.OFF

@@ -1,0 +1,94 @@
+"""cuDNN's workspace: memory beside its tensors that a convolution takes while it runs. Many of the fast algorithms need it.
+
+TensorFlow lets a convolution choose among the algorithms whose workspace is within a limit. It reads this limit from the
+environment once in a process, at the first convolution. On an H200 a step of isensee2017 at 192^3 takes 0.347 s within 256 MiB
+and 0.232 s within 4 GiB, TensorFlow's default.
+
+WORKSPACE-1  What the user says holds: `--cudnn-workspace`, else the environment variable.
+WORKSPACE-2  Otherwise the limit is a share of the memory limit: what one convolution takes no plan can give to tensors meanwhile.
+WORKSPACE-3  If this card was measured (`python -m lms3d.doctor --workspaces`), it is the smallest limit up to that share within
+             which the convolutions of a step are about as fast as within any of these.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lms3d import files, json_values
+from lms3d.device import machine
+
+VARIABLE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
+LEAST_BYTES, MOST_BYTES = 64 << 20, 4 << 30
+"""The first was chosen, not measured; the second is TensorFlow's default."""
+
+SHARE = 4
+"""One part in so many of the memory limit. A larger part: faster convolutions, a higher smallest limit. Not measured: 256 MiB of
+1.22 GiB, a fifth, left room for a plan at 192^3 (H200)."""
+
+WORTH = 1.02
+"""Of the seconds of the convolutions: a larger workspace that gains less is not worth its memory. A margin, not measured."""
+
+_MIB = 1 << 20
+
+
+def workspace_limit_bytes(memory_limit_bytes: int, seconds: Mapping[int, float] | None = None) -> int:
+    """The limit for a memory limit. seconds: limit in MiB -> what the convolutions of a step take within it, as measured."""
+    share = max(LEAST_BYTES, memory_limit_bytes // SHARE)
+    possible = {mib: taken for mib, taken in (seconds or {}).items() if mib * _MIB <= share}
+    if not possible:  # WORKSPACE-2
+        return min(MOST_BYTES, 1 << (share.bit_length() - 1))
+    fast_enough = WORTH * min(possible.values())  # WORKSPACE-3
+    return min(mib for mib, taken in possible.items() if taken <= fast_enough) * _MIB
+
+
+def put_in_force(memory_limit_bytes: int, card: str | None) -> None:
+    """Sets the limit unless there is one, or no GPU. Call it before the first convolution. card: the GPU's model."""
+    if card is not None and VARIABLE not in os.environ:
+        set_limit(workspace_limit_bytes(memory_limit_bytes, measured(card)))
+
+
+def set_limit(limit_bytes: int) -> None:
+    """For this process, from its first convolution on; whole MiB."""
+    os.environ[VARIABLE] = str(limit_bytes // _MIB)
+
+
+def in_force() -> int:
+    """Bytes: what is set, else TensorFlow's default."""
+    limit_mib = os.environ.get(VARIABLE, "")
+    return int(limit_mib) * _MIB if limit_mib.isdecimal() else MOST_BYTES
+
+
+def measured(card: str) -> dict[int, float]:
+    """Limit in MiB -> seconds, as `keep` was given them for this card, driver and TensorFlow; empty if there are none."""
+    table = _stored().get(_key(card))
+    try:
+        found = {int(mib): float(seconds) for mib, seconds in table.items()} if isinstance(table, dict) else {}
+    except (TypeError, ValueError):
+        return {}
+    return found if all(mib > 0 and 0 < seconds < float("inf") for mib, seconds in found.items()) else {}
+
+
+def keep(card: str, seconds: Mapping[int, float]) -> None:
+    """Writes what was measured to the cache folder. StorageError if that cannot be written."""
+    files.write_json(_store(), _stored() | {_key(card): {str(mib): taken for mib, taken in seconds.items()}})
+
+
+def _key(card: str) -> str:
+    import tensorflow as tf
+
+    return f"{card}, driver {machine.nvidia_driver()}, TensorFlow {tf.__version__}"
+
+
+def _store() -> Path:
+    return files.cache_directory() / "workspaces.json"
+
+
+def _stored() -> dict[str, Any]:
+    try:
+        known = json_values.parse(_store().read_text())
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
