@@ -306,17 +306,32 @@ def test_the_driver_is_named(tmp_path):
 
 
 def test_without_a_gpu_it_refuses_in_one_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(card, "_DRIVER", tmp_path / "none")
+    monkeypatch.setattr(card.machine, "has_nvidia_driver", lambda: False)
     assert gpu_case_study.main(["--output", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1
     assert "found no NVIDIA driver" in said[0]
     assert "--rehearse" in said[0]
     assert not (tmp_path / "out").exists()
-    (tmp_path / "none").write_text("NVRM version: 550.54.15\n")
+    monkeypatch.setattr(card.machine, "has_nvidia_driver", lambda: True)
     monkeypatch.setattr(card, "_asked", lambda words: {"name": "CPU", "capability": [0, 0]})
     assert gpu_case_study.main(["--minutes", "0.001", "--output", str(tmp_path / "out")]) == 2
     assert "TensorFlow found no GPU" in capsys.readouterr().err
+
+
+def test_a_driver_without_its_proc_file_is_found(tmp_path):
+    (tmp_path / "nvidiactl").touch()
+    assert card.machine.has_nvidia_driver((tmp_path / "version", tmp_path / "nvidiactl"))
+    assert not card.machine.has_nvidia_driver((tmp_path / "version",))
+
+
+def test_a_child_without_an_answer_is_quoted(tmp_path, monkeypatch):
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\necho noise >&2\necho \"ModuleNotFoundError: No module named 'filelock'\" >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(card.sys, "executable", str(script))
+    with pytest.raises(card.InputError, match=r"exit code 1.*its last lines: noise / .*No module named 'filelock'"):
+        card.found(rehearsed=True)
 
 
 @pytest.fixture
