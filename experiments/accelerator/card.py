@@ -18,8 +18,9 @@ from lms3d.device import machine
 from lms3d.errors import InputError
 from lms3d.units import format_size
 
-_DRIVER = Path("/proc/driver/nvidia/version")
 _ASK_SECONDS = 120.0
+_LAST_LINES, _LAST_CHARACTERS = 5, 600
+"""What is shown of a child that did not answer: enough for an import error, still one message."""
 BFLOAT16_CAPABILITY = (8, 0)
 """The first compute capability with bfloat16 (CUDA C++ Programming Guide, arithmetic instructions)."""
 
@@ -48,8 +49,8 @@ class Card:
 
 
 def found(*, rehearsed: bool) -> Card:
-    """The card here, or the processor of a rehearsal. InputError where there is no GPU, or none for TensorFlow."""
-    if not rehearsed and not machine.has_nvidia_driver(_DRIVER):
+    """The card here, or the processor of a rehearsal. InputError if there is no GPU, or none for TensorFlow."""
+    if not rehearsed and not machine.has_nvidia_driver():
         raise InputError("found no NVIDIA driver on this machine; run this where there is a GPU, or give --rehearse")
     answer = _asked(["--without-gpu"] if rehearsed else [])
     card = Card(**{**answer, "capability": tuple(answer["capability"]), "driver": "" if rehearsed else driver()})
@@ -61,7 +62,7 @@ def found(*, rehearsed: bool) -> Card:
     return card
 
 
-def driver(path: Path = _DRIVER) -> str:
+def driver(path: Path = machine.NVIDIA_DRIVER[0]) -> str:
     """Version of NVIDIA's driver, "" where unknown."""
     try:
         numbers = re.search(r"\b\d+\.\d+(\.\d+)?\b", path.read_text())
@@ -71,16 +72,28 @@ def driver(path: Path = _DRIVER) -> str:
 
 
 def _asked(words: Sequence[str]) -> dict:
+    """The answer of a child. InputError with the end of its stderr if it does not answer."""
     command = [sys.executable, "-m", "experiments.accelerator.card", *words]
     try:
         done = subprocess.run(
             command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=_ASK_SECONDS
         )
+    except subprocess.TimeoutExpired as late:
+        raise _unanswered(f"no answer for {_ASK_SECONDS:.0f} s", late.stderr) from None
+    try:
         return json.loads(done.stdout.strip().splitlines()[-1])
-    except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        raise InputError(
-            f"TensorFlow did not say what it computes on ({type(error).__name__}); look at what `python -m lms3d.doctor` says"
-        ) from None
+    except (ValueError, IndexError):
+        raise _unanswered(f"exit code {done.returncode}", done.stderr) from None
+
+
+def _unanswered(why: str, stderr: str | bytes | None) -> InputError:
+    text = stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr or ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    last = " / ".join(lines[-_LAST_LINES:])[-_LAST_CHARACTERS:]
+    return InputError(
+        f"TensorFlow did not say what it computes on ({why}); look at what `python -m lms3d.doctor` says; "
+        f"its last lines: {last or 'none'}"
+    )
 
 
 def _answer(*, without_gpu: bool) -> Card:

@@ -13,7 +13,7 @@ from lms3d.scoring.figures.style import plain, plt, save
 from lms3d.units import format_size
 
 MOST = 6.0  # ratio: with larger ones the axis is logarithmic
-COMPARED = ("tight", "large", "planners", "precision")
+COMPARED = ("limits", "large", "precision")
 
 
 def draw(found: tables.Found, scale: Scale, path: Path) -> Path | None:

@@ -10,6 +10,12 @@ from experiments.overhead.parts import MIB, Part
 GIB = 1 << 30
 STEP_OF_SIDES = 16
 """Networks halve a cube four times (`models.registry.DIVISOR`)."""
+GROWTH = 1.3
+"""Memory that TensorFlow's allocator has reserved / its peak, if it grows without a limit. Of one H200, roughly."""
+NEED_BYTES = 12.0 * GIB / 192**3
+"""Of a step without LMS, for each voxel. Measured on an H200: 11.98 GiB at 192^3."""
+LIMITS_MIB = (6144, 5120, 4096, 2500, 1250)
+"""50, 42, 33, 20 and 10 % of what 192^3 needs. The case study's 192^3 had 42 % of its own need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,16 +30,22 @@ class Place:
 class Scale:
     """What is measured.
 
-    identity, tight, large: where LMS is compared with no LMS. small_mib: the limit of the smaller card whose largest cubes are
-    looked for; whole_mib: that of the whole card, None: no limit. sides: the cubes that are tried.
-    need_bytes: of a step without LMS for each voxel, and lms_share: of that need under LMS, both only to begin the search near
-    its end. lms: the method, which copies back what it swapped, as a GPU must.
-    least_seconds: with less time left no training is begun. side_by_side: how many are run at a time.
+    check: a small cube, in half of what it needs. limits_side, limits_mib: the cube whose step is compared with and without LMS,
+    and its limits; rival_mib: the one of them that other plans have, too; refused_mib: so little that LMS names the floor.
+    large: a cube that the smaller card has no room for. half: a cube in 16 bits.
+    small_mib: the limit of the smaller card whose largest cubes are looked for; whole_mib: that of the whole card, None: no limit.
+    sides: the cubes that are tried. need_bytes: of a step without LMS for each voxel, and lms_share: of that need under LMS, both
+    to begin the search near its end. lms: the method, which copies back what it swapped, as a GPU must.
+    least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time.
     """
 
-    identity: Place
-    tight: Place
+    check: Place
+    limits_side: int
+    limits_mib: tuple[int, ...]
+    rival_mib: int
+    refused_mib: int
     large: Place
+    half: Place
     small_mib: int
     whole_mib: int | None
     sides: tuple[int, ...]
@@ -60,6 +72,12 @@ class Scale:
         """A training that only tells whether it trains. The first plan of LMS may be corrected once."""
         return self.part(method, side, limit_mib, warm_up=1, steps=1, profiled=0)
 
+    def need(self, part: Part) -> float:
+        """About the bytes of the device that a training takes while it waits: its limit, or what its step needs."""
+        if part.limit_mib is not None:
+            return part.limit_mib * MIB
+        return GROWTH * self.need_bytes * part.resolution**3
+
     def guess(self, method: str, limit_bytes: float) -> int:
         """A cube near the largest that trains in so many bytes."""
         need = self.need_bytes * (1.0 if method == parts.NONE else self.lms_share)
@@ -71,19 +89,24 @@ def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
     """What the case study asked of a V100 with 16 GB, and what a whole card can do. memory_bytes: of the card."""
     small_mib = min(16 * 10**9, memory_bytes) // MIB  # of a card that has no more it is the whole
     return Scale(
-        identity=Place(side=128, limit_mib=2048),
-        tight=Place(side=192, limit_mib=5 * GIB // MIB),
+        check=Place(side=96, limit_mib=768),
+        limits_side=192,
+        limits_mib=LIMITS_MIB,
+        rival_mib=5120,
+        refused_mib=512,  # the floor was 689 MiB on an H200
         large=Place(side=256, limit_mib=small_mib),
+        half=Place(side=192, limit_mib=3072),
         small_mib=small_mib,
         whole_mib=None,
         sides=tuple(range(128, 513, STEP_OF_SIDES)),
-        need_bytes=12.2 * GIB / 192**3,  # traced on a CPU as for a GPU
+        need_bytes=NEED_BYTES,
         lms_share=0.1,  # half as much trains on a CPU (docs/slabs.md); cuDNN wants workspace, and time is short
         lms=parts.LMS,
         warm_up=2,
-        steps=5,
+        steps=6,
         profiled=2,
         least_seconds=15.0,
+        side_by_side=10,  # on 16 cores the first run warmed up ten at a time
         half_precision=half_precision,
     )
 
@@ -91,9 +114,13 @@ def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
 def of_rehearsal() -> Scale:
     """The same questions for two levels of the network, in limits of the same proportions, on a processor."""
     return Scale(
-        identity=Place(side=48, limit_mib=66),
-        tight=Place(side=48, limit_mib=66),
+        check=Place(side=48, limit_mib=66),
+        limits_side=48,
+        limits_mib=(66, 50),
+        rival_mib=66,
+        refused_mib=20,
         large=Place(side=64, limit_mib=120),
+        half=Place(side=48, limit_mib=66),
         small_mib=120,
         whole_mib=1000,
         sides=(48, 64),
@@ -104,6 +131,6 @@ def of_rehearsal() -> Scale:
         steps=2,
         profiled=1,
         least_seconds=2.0,
-        side_by_side=2,
+        side_by_side=3,
         filters=(8, 16),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,51 +25,75 @@ class Section:
     run: Run | None = None
 
 
+def timed_parts(scale: Scale) -> list[Part]:
+    """The small cube with LMS, without, and with everything swapped: a plan may move nothing, and the link is to be seen."""
+    side, limit = scale.check.side, scale.check.limit_mib
+    whole = [scale.part(method, side, scale.whole_mib) for method in (parts.NONE, parts.SWAP_ALL)]
+    return [scale.part(scale.lms, side, limit), *whole]
+
+
 def identity_parts(scale: Scale, *, deterministic: bool = True) -> list[Part]:
-    """The step without LMS in two processes, which tells whether it repeats itself, and with LMS."""
-    place, more = scale.identity, {"warm_up": 0, "steps": 3, "profiled": 0, "deterministic": deterministic}
+    """The step without LMS in two processes, which tells whether it repeats itself, and with LMS: three steps each."""
+    place, more = scale.check, {"warm_up": 2, "steps": 1, "profiled": 0, "deterministic": deterministic}
     without = scale.part(parts.NONE, place.side, scale.whole_mib, **more)
     again = scale.part(parts.NONE, place.side, scale.whole_mib, repeat=2, **more)
     return [without, again, scale.part(scale.lms, place.side, place.limit_mib, **more)]
 
 
-def identity(trainings: Trainings, scale: Scale) -> list[Result]:
-    """With deterministic kernels; with the usual ones where TensorFlow has no such kernel for some op."""
-    first, *others = identity_parts(scale)
-    result = trainings.measure(first)
-    return [
-        result,
-        *trainings.measure_all(identity_parts(scale, deterministic=False) if result.outcome == "failed" else others),
-    ]
+def identity_results(found: Mapping[str, Result], scale: Scale) -> list[Result]:
+    """With deterministic kernels; with the usual ones if those failed."""
+    both = [identity_parts(scale, deterministic=deterministic) for deterministic in (True, False)]
+    made, usual = ([found[part.name] for part in some if part.name in found] for some in both)
+    return usual or made
 
 
-def tight_parts(scale: Scale) -> list[Part]:
-    """LMS where the step would fit the smaller card as it is."""
-    return _beside_none(scale, [scale.part(scale.lms, scale.tight.side, scale.tight.limit_mib)])
+def check(trainings: Trainings, scale: Scale) -> list[Result]:
+    """TensorFlow has no deterministic kernel for some ops: then the usual ones."""
+    timed, exact = timed_parts(scale), identity_parts(scale)
+    results = trainings.measure_all([*timed, *exact])
+    if results[len(timed)].outcome == "failed":
+        results += trainings.measure_all(identity_parts(scale, deterministic=False))
+    return results
+
+
+def limits_parts(scale: Scale) -> list[Part]:
+    """Without LMS under its options of the graph and under Keras' own; LMS under smaller and smaller limits; other plans.
+
+    Swapping everything knows no limit: it says what it takes.
+    """
+    side = scale.limits_side
+    without = [scale.part(method, side, scale.whole_mib) for method in (parts.NONE, parts.KERAS)]
+    limited = [scale.part(scale.lms, side, limit) for limit in (*scale.limits_mib, scale.refused_mib)]
+    rivals = [scale.part(parts.TFLMS, side, scale.rival_mib), scale.part(parts.SWAP_ALL, side, scale.whole_mib)]
+    return [*without, *limited, *rivals]
+
+
+def floor_parts(found: Mapping[str, Result], scale: Scale) -> list[Part]:
+    """LMS in the smallest limit that it names for the one that it refused."""
+    refused = found.get(scale.part(scale.lms, scale.limits_side, scale.refused_mib).name)
+    smallest = refused.report.get("smallest_limit_bytes") if refused and refused.outcome == "does not fit" else None
+    return [scale.part(scale.lms, scale.limits_side, math.ceil(smallest / MIB))] if smallest else []
+
+
+def limits(trainings: Trainings, scale: Scale) -> list[Result]:
+    """The floor last: it is known only then."""
+    results = trainings.measure_all(limits_parts(scale))
+    return [*results, *trainings.measure_all(floor_parts(trainings.found, scale))]
 
 
 def large_parts(scale: Scale) -> list[Part]:
-    """LMS where the step would not."""
-    return _beside_none(scale, [scale.part(scale.lms, scale.large.side, scale.large.limit_mib)])
-
-
-def planner_parts(scale: Scale) -> list[Part]:
-    """The same limit for TFLMS's tuning. Swapping everything knows no limit: it says what it takes."""
-    side, limit = scale.tight.side, scale.tight.limit_mib
-    others = [scale.part(parts.TFLMS, side, limit), scale.part(parts.SWAP_ALL, side, scale.whole_mib)]
-    return [*tight_parts(scale), *others]
+    """LMS where the step would not fit the smaller card."""
+    place = scale.large
+    return [
+        scale.part(parts.NONE, place.side, scale.whole_mib), scale.part(scale.lms, place.side, place.limit_mib)
+    ]  # fmt: skip
 
 
 def precision_parts(scale: Scale) -> list[Part]:
     """With and without LMS in 16 bits."""
-    place, more = scale.tight, {"precision": scale.half_precision}
+    place, more = scale.half, {"precision": scale.half_precision}
     with_lms = scale.part(scale.lms, place.side, place.limit_mib, **more)
     return [scale.part(parts.NONE, place.side, scale.whole_mib, **more), with_lms]
-
-
-def _beside_none(scale: Scale, some: Sequence[Part]) -> list[Part]:
-    """After the step without LMS on the whole card."""
-    return [scale.part(parts.NONE, some[0].resolution, scale.whole_mib), *some]
 
 
 def searches(scale: Scale) -> list[tuple[str, int | None]]:
@@ -123,13 +148,12 @@ def _each(chosen: Callable[[Scale], Sequence[Part]]) -> Run:
 
 
 SECTIONS = (
-    Section(name="identity", title="Does LMS change a number?", weight=4, run=identity),
-    Section(name="placement", title="Is every op where it should be?", weight=1),
-    Section(name="tight", title="A step that fits the smaller card as it is", weight=4, run=_each(tight_parts)),
+    Section(name="check", title="Does it work here?", weight=4, run=check),
+    Section(name="limits", title="What a limit costs", weight=8, run=limits),
     Section(name="large", title="A step that does not fit the smaller card", weight=4, run=_each(large_parts)),
-    Section(name="planners", title="Other plans for the same step", weight=3, run=_each(planner_parts)),
     Section(name="precision", title="In 16 bits", weight=3, run=_each(precision_parts)),
-    Section(name="cubes", title="The largest cube", weight=6, run=largest_cubes),
+    Section(name="placement", title="Is every op where it should be?", weight=2),
+    Section(name="cubes", title="The largest cube", weight=5, run=largest_cubes),
     Section(name="predictions", title="Predicted and measured"),
 )
 """In the order in which they are run: what matters most comes first, so that a short time gives a useful page."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,16 +49,19 @@ class Study:
         self.sections, self._place = sections, place or placement.ask
         self.states = {section.name: state for section in sections if (state := self._load(section)) is not None}
 
-    def run(self, minutes: float = math.inf) -> None:
-        """What is missing. Time that a section leaves over goes to those after it."""
+    def run(self, minutes: float = math.inf, only: Collection[str] | None = None) -> None:
+        """What is missing. Time that a section leaves over goes to those after it. only: names of sections; None is all."""
         deadline = time.monotonic() + 60 * minutes
-        for number, section in enumerate(self.sections):
+        chosen = [section for section in self.sections if only is None or section.name in only]
+        for number, section in enumerate(chosen):
             left = max(0.0, deadline - time.monotonic())
-            weights = sum(one.weight for one in self.sections[number:])
+            weights = sum(one.weight for one in chosen[number:])
             share = section.weight / weights if weights else 1.0
             self.trainings.deadline = math.inf if math.isinf(left) else time.monotonic() + left * share
             state = self._run(section)
             console.say(f"{section.title} {state.outcome}{f': {state.detail}' if state.detail else ''}")
+            if section.name == "check":
+                console.say(tables.verdicts(self.trainings.found, self.scale))
 
     def _run(self, section: Section) -> State:
         started, outcome, detail, values = time.monotonic(), INTERRUPTED, "", {}

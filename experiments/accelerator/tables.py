@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.accelerator import sections
+from experiments.accelerator import check, sections
 from experiments.accelerator.scale import Scale
 from experiments.overhead import parts
 from experiments.overhead.parts import MIB, Part, Result
@@ -18,25 +18,32 @@ Found = Mapping[str, Result]
 
 NOTES = """\
 Each training is a process of its own, batch 1, the same noise with three balls, Adam, Dice loss. Limit: of TensorFlow's own
-allocator; none is the whole card, which grows as it is used. Step: median of the measured steps. x no LMS: by the median step of
-the other process, not side by side. Peak: most bytes that the allocator had handed out. Busy: share of the profiled steps in which
-the device runs a kernel. Overlap: share of the time of transfers in which it does. Moved: bytes per profiled step, and 10^9 bytes
-per second while that way is used; planned: what the plan swaps out. The profiler is not on in measured steps.
+allocator; none is the whole card, which grows as it is used. Step: median of the measured steps: trainings of a section warm up
+side by side, then take them one process after the other. Workspace: cuDNN's limit; empty is TensorFlow's own. x no LMS: by the
+median step of the process without LMS. Peak: most bytes that the allocator had handed out. Busy: share of the profiled steps in
+which the device runs a kernel. Overlap: share of the time of transfers in which it does. Moved: bytes per profiled step, and 10^9
+bytes per second while that way is used; planned: what the plan swaps out. The profiler is not on in measured steps.
 The first plan is kept (`adapt=False`) unless it runs out of memory: a recovery."""
 
 COLUMNS = (
     "section", "model", "filters", "resolution", "method", "precision", "deterministic", "repeat", "limit_mib", "outcome", "steps",
-    "step_seconds", "peak_bytes", "predicted_peak_bytes", "predicted_step_seconds", "swapped_out_bytes", "recomputed_ops",
-    "busy_share", "overlap_share", "out_bytes", "in_bytes", "out_bytes_per_second", "in_bytes_per_second", "slabs", "recoveries",
-    "planning_seconds", "loss", "digest", "wall_seconds", "device", "detail",
+    "step_seconds", "workspace_mib", "peak_bytes", "predicted_peak_bytes", "predicted_step_seconds", "swapped_out_bytes",
+    "recomputed_ops", "busy_share", "overlap_share", "out_bytes", "in_bytes", "out_bytes_per_second", "in_bytes_per_second",
+    "slabs", "recoveries", "planning_seconds", "loss", "digest", "wall_seconds", "device", "detail",
 )  # fmt: skip
 
-FIXED: dict[str, Callable[[Scale], Sequence[Part]]] = {
-    "identity": lambda scale: [*sections.identity_parts(scale), *sections.identity_parts(scale, deterministic=False)],
-    "tight": sections.tight_parts,
-    "large": sections.large_parts,
-    "planners": sections.planner_parts,
-    "precision": sections.precision_parts,
+FIXED: dict[str, Callable[[Found, Scale], Sequence[Part]]] = {
+    "check": lambda found, scale: [
+        *sections.timed_parts(scale),
+        *(
+            part
+            for deterministic in (True, False)
+            for part in sections.identity_parts(scale, deterministic=deterministic)
+        ),
+    ],
+    "limits": lambda found, scale: [*sections.limits_parts(scale), *sections.floor_parts(found, scale)],
+    "large": lambda found, scale: sections.large_parts(scale),
+    "precision": lambda found, scale: sections.precision_parts(scale),
 }
 
 
@@ -46,7 +53,7 @@ def results(found: Found, section: str, scale: Scale) -> list[Result]:
         searches = sections.searches(scale)
         wanted = [p for search in searches for side in scale.sides for p in sections.cube_parts(scale, *search, side)]
     else:
-        wanted = list(FIXED[section](scale)) if section in FIXED else []
+        wanted = list(FIXED[section](found, scale)) if section in FIXED else []
     return [found[part.name] for part in wanted if part.name in found]
 
 
@@ -62,10 +69,23 @@ def table(found: Found, section: str, scale: Scale) -> str:
         return predictions(list(found.values()))
     if not made:
         return ""
-    return {"identity": identity, "cubes": cubes}.get(section, steps)(made, scale)
+    if section == "check":
+        bits = identity(sections.identity_results(found, scale))
+        return "\n\n".join([verdicts(found, scale), bits, steps(_timed(made), scale)])
+    return {"cubes": cubes}.get(section, steps)(made, scale)
 
 
-def identity(made: Sequence[Result], scale: Scale) -> str:
+def verdicts(found: Found, scale: Scale) -> str:
+    """A line for each question of the first minute."""
+    return markdown(("question", "found", ""), [line.cells() for line in check.lines(found, scale)])
+
+
+def _timed(made: Sequence[Result]) -> list[Result]:
+    """The timed ones, the step without LMS first."""
+    return sorted((r for r in made if r.part.profiled), key=lambda r: r.part.method != parts.NONE)
+
+
+def identity(made: Sequence[Result]) -> str:
     """The same bits, or how far apart."""
     head = ("method", "limit", "result", "loss after 3 steps", "weights (SHA-1)", "swapped out", "recomputed", "slabs")
     rows = [
@@ -106,8 +126,8 @@ def _apart(one: Result, other: Result) -> float:
 def steps(made: Sequence[Result], scale: Scale) -> str:
     """Step time, memory and transfers."""
     head = (
-        "cube", "method", "limit", "result", "step", "x no LMS", "peak", "busy", "overlap", "moved out", "moved in", "planned",
-        "recomputed", "slabs", "recoveries",
+        "cube", "method", "limit", "result", "workspace", "step", "x no LMS", "peak", "busy", "overlap", "moved out", "moved in",
+        "planned", "recomputed", "slabs", "recoveries",
     )  # fmt: skip
     without = next((r for r in made if r.part.method == parts.NONE), None)
     return markdown(head, [_step_cells(r, without) for r in made])
@@ -123,9 +143,10 @@ def ratio(r: Result, without: Result | None) -> float | None:
 def _step_cells(r: Result, without: Result | None) -> list[str]:
     cells = [_cube(r.part), r.part.method, _limit(r.part), _outcome(r)]
     if not r.trained:
-        return [*cells, *[""] * 11]
+        return [*cells, *[""] * 12]
     return [
-        *cells, _form(r.step_seconds, format_seconds), _form(ratio(r, without), "{:.2f}".format), _form(r.peak_bytes, format_size),
+        *cells, r.workspace_mib and f"{r.workspace_mib} MiB", _form(r.step_seconds, format_seconds),
+        _form(ratio(r, without), "{:.2f}".format), _form(r.peak_bytes, format_size),
         _form(r.profile.get("busy_share"), "{:.0%}".format), _form(r.profile.get("overlap_share"), "{:.0%}".format),
         _moved(r, "out"), _moved(r, "in"), _form(r.report.get("swapped_out_bytes") or None, format_size),
         str(r.report.get("recomputed_ops") or ""), _slabs(r), str(r.recoveries or ""),
@@ -202,7 +223,8 @@ def record(section: str, r: Result) -> dict[str, Any]:
         "filters": "x".join(map(str, r.part.filters)), "resolution": r.part.resolution, "method": r.part.method,
         "precision": r.part.precision, "deterministic": r.part.deterministic, "repeat": r.part.repeat,
         "limit_mib": r.part.limit_mib, "outcome": r.outcome, "steps": len(r.seconds), "step_seconds": r.step_seconds,
-        "peak_bytes": r.peak_bytes, "slabs": _slabs(r), "recoveries": r.recoveries, "loss": r.loss, "digest": r.digest,
+        "peak_bytes": r.peak_bytes, "slabs": _slabs(r), "workspace_mib": r.workspace_mib,
+        "recoveries": r.recoveries, "loss": r.loss, "digest": r.digest,
         "wall_seconds": r.wall_seconds, "device": r.device, "detail": r.detail,
     }  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Parts -> results: each training is a process of its own, saved as it ends, ended when its time is over. No TensorFlow here."""
+"""Parts -> results: each training is a process of its own, saved as it ends, ended when its time is over. Several warm up side by
+side. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from experiments.accelerator.lockstep import Lockstep
 from experiments.overhead import bench, parts
 from experiments.overhead.bench import Trainer
 from experiments.overhead.parts import MIB, Part, Result
@@ -19,6 +21,10 @@ from lms3d.units import format_seconds, format_size
 UNANSWERED = ("failed", "out of time")
 """Outcomes after which a training is run again by the next call."""
 
+MEASURING = (parts.LMS, parts.COPIED)
+"""Methods whose plan needs the costs of single ops, measured on this machine."""
+CARD_SHARE = 0.9
+"""Of the card's memory, for all trainings of a group: each process takes some 0.5 GiB beside TensorFlow's pool. Not measured."""
 
 PATIENCE_SECONDS = 3600.0  # for an answer of a child, where there is no deadline
 
@@ -34,9 +40,10 @@ def _child(part: Part, log: Path, deadline: float) -> Trainer:
 class Trainings:
     """Results by the name of their part, from files or from children.
 
-    deadline: of `time.monotonic`; set for each section. least_seconds: with less left no training is begun. card_bytes: a limit
-    above them says nothing. side_by_side: how many at a time, where times do not matter. start: makes the child of a part, with a
-    file for its log and a deadline.
+    deadline: of `time.monotonic`; set for each section. least_seconds: with less left no training is begun. card_bytes: of the
+    device; a limit above them says nothing. side_by_side: how many warm up at a time, in `lockstep`. need_bytes: about what a part
+    takes of the device, so that those that are there together fit. start: makes the child of a part, with a file for its log and
+    a deadline.
     """
 
     def __init__(
@@ -46,36 +53,32 @@ class Trainings:
         least_seconds: float = 0.0,
         card_bytes: int | None = None,
         side_by_side: int = 1,
+        need_bytes: Callable[[Part], float] = lambda part: 0.0,
         start: Callable[[Part, Path, float], Trainer] | None = None,
         say: Callable[[str], None] = console.say,
     ) -> None:
         self.folder, self.least_seconds, self.card_bytes = folder, least_seconds, card_bytes
-        self.deadline, self.side_by_side = math.inf, side_by_side
+        self.deadline, self.side_by_side, self._need_bytes = math.inf, side_by_side, need_bytes
         self._start, self._say = start or _child, say
         self.found: dict[str, Result] = {
             result.part.name: result for result in map(Result.load, sorted((folder / "parts").glob("*.json")))
         }
 
     def measure_all(self, some: Sequence[Part]) -> list[Result]:
-        """The results of some parts; OutOfTime where one has none."""
-        if self.side_by_side == 1:
-            return [self.measure(part) for part in some]
-        with ThreadPoolExecutor(self.side_by_side) as pool:
-            return list(pool.map(self.measure, some))
+        """The results of some parts, of which those that are missing run in groups; OutOfTime if one has none."""
+        known = {part.name: result for part in some if (result := self._known(part)) is not None}
+        for group in self._groups([part for part in some if part.name not in known]):
+            known |= {result.part.name: result for result in self._in_lockstep(group)}
+        return [known[part.name] for part in some]
 
-    def measure(self, part: Part) -> Result:
-        """The result of a part, known or new. OutOfTime where its time is over before it has one."""
-        known = self.found.get(part.name)
-        if known is not None and known.outcome not in UNANSWERED:
+    def measure(self, part: Part, group: Lockstep | None = None) -> Result:
+        """The result of a part, known or new. OutOfTime if its time is over before it has one."""
+        if (known := self._known(part)) is not None:
             return known
-        if part.limit_mib is not None and self.card_bytes is not None and part.limit_mib * MIB > self.card_bytes:
-            detail = f"the card has {format_size(self.card_bytes)} for TensorFlow"
-            self.found[part.name] = Result(part=part, outcome="not possible", detail=detail)
-            return self.found[part.name]
         left = self.deadline - time.monotonic()
         if left < self.least_seconds:
             raise OutOfTime(f"{part.title} was not begun: {format_seconds(max(0.0, left))} were left")
-        result = self._run(part)
+        result = self._run(part, group or Lockstep([part]))
         self._say(f"{part.title}: {bench.describe(result)}")
         if result.outcome == "out of time":
             raise OutOfTime(f"{part.title} was ended after {format_seconds(left)}")
@@ -83,7 +86,44 @@ class Trainings:
         self.found[part.name] = result
         return result
 
-    def _run(self, part: Part) -> Result:
+    def _known(self, part: Part) -> Result | None:
+        """A result that need not be measured, or cannot be."""
+        known = self.found.get(part.name)
+        if known is not None and known.outcome not in UNANSWERED:
+            return known
+        if part.limit_mib is not None and self.card_bytes is not None and part.limit_mib * MIB > self.card_bytes:
+            detail = f"the card has {format_size(self.card_bytes)} for TensorFlow"
+            self.found[part.name] = Result(part=part, outcome="not possible", detail=detail)
+            return self.found[part.name]
+        return None
+
+    def _groups(self, some: Sequence[Part]) -> list[list[Part]]:
+        """In the same order, each group small enough for the device and for the host."""
+        groups: list[list[Part]] = []
+        room = CARD_SHARE * (self.card_bytes or math.inf)
+        for part in some:
+            needed = sum(map(self._need_bytes, [*(groups[-1] if groups else []), part]))
+            if groups and len(groups[-1]) < self.side_by_side and needed <= room:
+                groups[-1].append(part)
+            else:
+                groups.append([part])
+        return groups
+
+    def _in_lockstep(self, some: Sequence[Part]) -> list[Result]:
+        """Each is saved as it ends; then OutOfTime if one was ended by its deadline."""
+        first = next((part for part in some if part.method in MEASURING), None)
+        group = Lockstep(some, first if len(some) > 1 else None, self.deadline)
+
+        def measured(part: Part) -> Result:
+            try:
+                return self.measure(part, group)
+            finally:
+                group.leave(part)
+
+        with ThreadPoolExecutor(len(some)) as pool:
+            return list(pool.map(measured, some))
+
+    def _run(self, part: Part, group: Lockstep) -> Result:
         started, log = time.monotonic(), self.folder / "logs" / f"{part.name}.txt"
-        result = bench.run(part, lambda: self._start(part, log, self.deadline), None)
+        result = bench.run(part, lambda: group.of(self._start(part, log, self.deadline), part), None)
         return replace(result, wall_seconds=time.monotonic() - started, code=parts.code_digest())

@@ -246,9 +246,11 @@ def run(part: Part, start: Callable[[], Trainer], neighbour: Trainer | None) -> 
         loss=own[-1]["loss"] if own else None,
         recoveries=last.get("recoveries", 0),
         digest=last.get("digest", ""),
-        traffic=_means([step["traffic"] for step in own if step.get("traffic")]),
+        traffic=_means([step["traffic"] for step in own if step.get("traffic")]) or last.get("traffic", {}),
         report=last.get("report", {}),
         profile=last.get("profile", {}),
+        machine=last.get("machine", {}),
+        workspace_mib=last.get("workspace_mib", ""),
         device=ready.get("device", ""),
         parameters=ready.get("parameters"),
     )

@@ -124,7 +124,9 @@ class Result:
     peak_bytes: the allocator's largest, warm-up included (TensorFlow only). resident_bytes: most anonymous memory of the
     process in a step, less what it had once the framework was imported. recoveries: steps that ran out of memory and were
     planned and run again. digest: of all weights after three steps. report: figures of `lms3d.keras_step.report.Report`.
-    traffic: of an emulated link, means over the timed steps: `tiers.base.COUNTERS` and processor seconds (`links.tier`).
+    traffic: means over the timed steps of an emulated link: `tiers.base.COUNTERS` and processor seconds (`links.tier`); of the
+    machine's own swap tier: those of the counters that it knows, over all steps after the warm-up.
+    machine: speeds that the plan was made with (`cost.Machine`). workspace_mib: cuDNN's limit, "" for TensorFlow's own.
     profile: of the profiled steps (`profiling.measure`): device, busy_share, overlap_share, out_bytes and in_bytes per step,
     out_bytes_per_second and in_bytes_per_second while the link is busy; or {"error": why it cannot be told}.
     """
@@ -145,6 +147,8 @@ class Result:
     traffic: dict[str, float] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, float] = field(default_factory=dict)
+    workspace_mib: str = ""
     wall_seconds: float = 0.0
     code: str = ""
     """Of the engine and the networks that were measured: see `code_digest`."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import hashlib
 import logging
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -28,9 +30,12 @@ from experiments.overhead.parts import MIB, Part
 from experiments.profiling import lanes, measure, xplane
 from lms3d import LMS
 from lms3d.device import memory, startup
+from lms3d.keras_step import step_averages
 from lms3d.keras_step.estimate import plan_step
 from lms3d.scoring import losses
 from lms3d.swap.prediction import does_not_fit
+from lms3d.swap.tensorflow import speeds
+from lms3d.swap.tiers.base import COUNTERS
 
 if TYPE_CHECKING:
     from experiments.links.tier import LinkTier
@@ -189,8 +194,9 @@ def build(part: Part) -> keras.Model:
 
 def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> None:
     tier = _tier(part)
-    lms, recoveries = _callback(part.method, tier), _Recoveries()
     folder = tempfile.TemporaryDirectory(prefix="lms3d-profile-")
+    stats_file = Path(folder.name) / "lms_stats.csv"
+    lms, recoveries = _callback(part.method, tier, stats_file), _Recoveries()
     profiler = _Profiler(part, folder.name)
     lockstep = _Lockstep(talk, resident, lms, tier, profiler)
     logging.getLogger("lms3d").addHandler(recoveries)
@@ -212,10 +218,31 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
         digest=lockstep.digest,
         report=reported,
         profile=profiler.found(),
+        traffic={} if tier is not None else _counters(stats_file, part),
+        machine={} if lms is None or tier is not None else _speeds(lms),
+        workspace_mib=os.environ.get("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", ""),
     )
     folder.cleanup()
     if lms is not None:
         lms.close()
+
+
+def _counters(stats_file: Path, part: Part) -> dict[str, float]:
+    """What the swap tier moved in a step, and in how many seconds if it tells; nothing without LMS."""
+    if not stats_file.exists():
+        return {}
+    with stats_file.open(newline="") as file:
+        rows = step_averages.averages(csv.DictReader(file), part.warm_up)
+    mean = next((row for row in rows if row["kind"] == "train"), {})
+    return {name: value for name in COUNTERS if isinstance(value := mean.get(name), int | float)}
+
+
+def _speeds(lms: LMS) -> dict[str, float]:
+    """The speeds that the plan was made with, as they were kept; nothing if nothing was planned."""
+    if lms.report is None or lms.planner == "off":
+        return {}
+    machine = speeds.machine(memory.compute_device(), lms.report.tier, None, mapped=lms.mapped)
+    return {name: getattr(machine, name) for name in speeds.SPEEDS}
 
 
 def _over_other_links(model: keras.Model, part: Part, lms: LMS, tier: type[LinkTier]) -> dict[str, Any]:
@@ -244,12 +271,12 @@ def _tier(part: Part) -> type[LinkTier] | None:
     return register(Link.parse(part.link), costs_nothing=part.planned)
 
 
-def _callback(method: str, tier: type[LinkTier] | None = None) -> LMS | None:
+def _callback(method: str, tier: type[LinkTier] | None = None, stats_file: Path | None = None) -> LMS | None:
     """It keeps its first plan: what is measured is what the report describes."""
     arguments = _arguments(method)
     if arguments is None:
         return None
-    return LMS(adapt=False, tier="auto" if tier is None else tier.name, **arguments)
+    return LMS(adapt=False, tier="auto" if tier is None else tier.name, stats_file=stats_file, **arguments)
 
 
 def _arguments(method: str) -> dict[str, Any] | None:

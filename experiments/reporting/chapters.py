@@ -121,7 +121,7 @@ CHAPTERS = (
         question="What do the same promises come to on a GPU, as far as one was at hand?",
         published=(published.OVERHEAD,),
         elsewhere="runs/gpu-case-study",
-        missing="A GPU, for eight minutes: `python -m experiments.gpu_case_study`; this report shows its folder.",
+        missing="A GPU, for ten minutes: `python -m experiments.gpu_case_study`; this report shows its folder.",
     ),
     Chapter(
         name="ranks",

@@ -201,9 +201,13 @@ def _said(command: list[str]) -> tuple[list[str], str]:
     return lines, "" if done.returncode == 0 else first or f"exit code {done.returncode}"
 
 
-def has_nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> bool:
+NVIDIA_DRIVER = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))
+"""Either tells that NVIDIA's driver runs. Virtual machines and sandboxes may have the second alone."""
+
+
+def has_nvidia_driver(paths: Iterable[Path] = NVIDIA_DRIVER) -> bool:
     """Whether NVIDIA's driver runs here, even if TensorFlow sees no GPU."""
-    return path.exists()
+    return any(path.exists() for path in paths)
 
 
 def nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str:

@@ -1,0 +1,204 @@
+"""The first minute: trainings of a small cube -> does the engine work on this card? A line for each question. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from experiments.accelerator import sections
+from experiments.accelerator.scale import Scale
+from experiments.overhead import parts
+from experiments.overhead.parts import MIB, Result
+from lms3d.units import format_seconds, format_size
+
+YES, NO, UNKNOWN, NO_AIM = "yes", "**NO**", "unknown", "-"
+OVERLAP = "transfers run beside kernels"
+
+HIDDEN_SHARE = 0.8  # of the transfers' time, in which the device computes
+RATE_SHARE = 0.8  # of what the probe of the link says
+SECONDS_ERROR, PEAK_ERROR = 0.10, 0.05  # predicted / measured - 1
+RATIO = 1.06  # step under half of the memory / step without LMS
+LEAST = {
+    "flops_per_second": 5e12,
+    "bytes_per_second": 3e11,
+    "swap_out_bytes_per_second": 5e9,
+    "swap_in_bytes_per_second": 5e9,
+}
+"""A probe that says less than a third of a V100 (15.7 TFLOP/s, 900 GB/s) or half of PCIe Gen3 x16 has measured something else."""
+
+_FORMS: dict[str, Callable[[float], str]] = {
+    "flops_per_second": lambda rate: f"{rate / 1e12:.3g} TFLOP/s",
+    "bytes_per_second": lambda rate: f"{rate / 1e9:,.0f} GB/s of memory",
+    "swap_out_bytes_per_second": lambda rate: f"{rate / 1e9:.3g} GB/s out",
+    "swap_in_bytes_per_second": lambda rate: f"{rate / 1e9:.3g} GB/s in",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """question, what was found, and whether that is as it should be."""
+
+    question: str
+    found: str
+    verdict: str
+
+    def cells(self) -> tuple[str, str, str]:
+        return self.question, self.found, self.verdict
+
+
+def lines(found: Mapping[str, Result], scale: Scale) -> list[Line]:
+    """Of what has been trained so far; nothing if that is nothing."""
+    lms, none, swapped = (found.get(part.name) for part in sections.timed_parts(scale))
+    made = sections.identity_results(found, scale)
+    if not made and lms is None and none is None:
+        return []
+    moving = [r for r in (lms, swapped) if r is not None and r.trained and _moves(r)]
+    answered = [bits(made), *_ended(lms, none), *_transfers(moving[0] if moving else None, none)]
+    return answered + (_predictions(lms, none) if lms is not None and lms.trained else [])
+
+
+def bits(made: Sequence[Result]) -> Line:
+    """Steps without LMS in two processes, and with it."""
+    same = same_bits(made)
+    digests = ", ".join(f"{r.part.method}: {r.digest[:8] or r.outcome}" for r in made)
+    question = "the same weights with LMS and without, after 3 steps"
+    return Line(question=question, found=digests or "nothing", verdict=_verdict(same))
+
+
+def same_bits(made: Sequence[Result]) -> bool | None:
+    """None if nothing can be said: one did not train, or the step without LMS does not repeat its own bits."""
+    known = {(r.part.method == parts.NONE, r.part.repeat): r.digest for r in made if r.trained and r.digest}
+    first, again, with_lms = (known.get(which) for which in ((True, 1), (True, 2), (False, 1)))
+    if first is None or again is None or with_lms is None:
+        return None
+    return True if with_lms == first else None if first != again else False
+
+
+def _ended(lms: Result | None, none: Result | None) -> list[Line]:
+    """A line for each of the timed trainings that did not train."""
+    return [
+        Line(
+            question=f"{name} trains", found=result.outcome if result else "not run", verdict=NO if result else UNKNOWN
+        )
+        for name, result in (("a step under LMS", lms), ("a step without", none))
+        if result is None or not result.trained
+    ]
+
+
+def _moves(r: Result) -> bool:
+    """Whether the step swaps, by whoever tells."""
+    return any(values.get(name) for values, name in ((r.profile, "out_bytes"), (r.report, "swapped_out_bytes")))
+
+
+def _transfers(moving: Result | None, none: Result | None) -> list[Line]:
+    """moving: a training that swaps."""
+    if moving is None:
+        return [Line(question=OVERLAP, found="no transfer was seen", verdict=UNKNOWN)]
+    share, how = hidden_share(moving, none)
+    overlap = Line(
+        question=OVERLAP,
+        found="not known" if share is None else f"{share:.0%} of their time, by {how} ({moving.part.method})",
+        verdict=_verdict(None if share is None else share >= HIDDEN_SHARE),
+    )
+    return [overlap, *(_rate(moving, way) for way in ("out", "in"))]
+
+
+def hidden_share(lms: Result, none: Result | None) -> tuple[float | None, str]:
+    """By the profiler; else by what the step takes longer than without LMS, in which recomputing counts as waiting, too."""
+    if (share := lms.profile.get("overlap_share")) is not None:
+        return float(share), "the profiler"
+    seconds = [moved / rate for way in ("out", "in") for moved, rate in [_counted(lms, way)] if rate]
+    if none is None or not lms.step_seconds or not none.step_seconds or not sum(seconds):
+        return None, ""
+    return min(1.0, max(0.0, 1 - (lms.step_seconds - none.step_seconds) / sum(seconds))), "step times"
+
+
+def _rate(lms: Result, way: str) -> Line:
+    question, probe = f"bytes go {way} as fast as the link", lms.machine.get(f"swap_{way}_bytes_per_second", 0.0)
+    moved, rate = (lms.profile.get(f"{way}_{name}") for name in ("bytes", "bytes_per_second"))
+    how = "the profiler"
+    if not moved or not rate:
+        (moved, rate), how = _measured(lms, way), "the tier's counters"
+    if not moved or not rate:
+        return Line(question=question, found="no transfer was seen", verdict=UNKNOWN)
+    return Line(
+        question=question,
+        found=f"{format_size(moved)} a step at {rate / 1e9:.3g} GB/s, by {how}; probe: {probe / 1e9:.3g} GB/s",
+        verdict=_verdict(rate >= RATE_SHARE * probe if probe else None),
+    )
+
+
+def _measured(lms: Result, way: str) -> tuple[float, float]:
+    """(bytes a step, bytes per second) by the tier's counters, 0 where it does not tell."""
+    moved = lms.traffic.get(f"swapped_{way}_bytes", 0.0)
+    seconds = lms.traffic.get(f"swap_{way}_seconds", 0.0)
+    return moved, moved / seconds if seconds else 0.0
+
+
+def _counted(lms: Result, way: str) -> tuple[float, float]:
+    """The same; what is planned at the probe's rate if the tier does not tell."""
+    moved, rate = _measured(lms, way)
+    if moved and rate:
+        return moved, rate
+    return lms.report.get(f"swapped_{way}_bytes", 0.0), lms.machine.get(f"swap_{way}_bytes_per_second", 0.0)
+
+
+def _predictions(lms: Result, none: Result | None) -> list[Line]:
+    without = none.step_seconds if none else None
+    return [
+        _compared(
+            "step without swapping", lms.report.get("unedited_step_seconds"), without, SECONDS_ERROR, format_seconds
+        ),
+        _compared(
+            "step under LMS", lms.report.get("predicted_step_seconds"), lms.step_seconds, SECONDS_ERROR, format_seconds
+        ),
+        _compared("peak under LMS", lms.report.get("predicted_peak_bytes"), lms.peak_bytes, PEAK_ERROR, format_size),
+        _kept(lms),
+        _ratio(lms, without),
+        _probe(lms),
+    ]
+
+
+def _compared(
+    what: str, predicted: float | None, measured: float | None, error: float, form: Callable[[float], str]
+) -> Line:
+    question = f"{what} as predicted, to {error:.0%}"
+    if not predicted or not measured:
+        return Line(question=question, found="not known", verdict=UNKNOWN)
+    ratio = predicted / measured
+    return Line(
+        question=question,
+        found=f"{form(predicted)} for {form(measured)}: {ratio:.2f} x",
+        verdict=_verdict(abs(ratio - 1) <= error),
+    )
+
+
+def _kept(lms: Result) -> Line:
+    limit, peak = (lms.part.limit_mib or 0) * MIB, lms.peak_bytes or 0
+    return Line(
+        question="the limit is kept",
+        found=f"{format_size(peak)} of {format_size(limit)}",
+        verdict=_verdict(peak <= limit),
+    )
+
+
+def _ratio(lms: Result, without: float | None) -> Line:
+    question = f"half of the memory costs at most {RATIO} x"
+    if not without or not lms.step_seconds:
+        return Line(question=question, found="not known", verdict=UNKNOWN)
+    ratio = lms.step_seconds / without
+    return Line(question=question, found=f"{ratio:.2f} x", verdict=_verdict(ratio <= RATIO))
+
+
+def _probe(lms: Result) -> Line:
+    """What the planner believes of the machine. A processor has no least."""
+    found = [form(lms.machine[name]) for name, form in _FORMS.items() if name in lms.machine]
+    slow = [name for name, least in LEAST.items() if lms.machine.get(name, least) < least]
+    verdict = UNKNOWN if not found else NO_AIM if lms.device == "CPU" else _verdict(not slow)
+    return Line(
+        question="the probe of the machine is plausible", found=", ".join(found) or "not known", verdict=verdict
+    )
+
+
+def _verdict(good: bool | None) -> str:
+    return UNKNOWN if good is None else YES if good else NO

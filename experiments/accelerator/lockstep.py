@@ -1,0 +1,95 @@
+"""Trainings that warm up side by side and take their timed steps in turn: cores trace and plan at once, the device is needed for
+seconds. No TensorFlow here.
+
+    first    | start | warm up: measures ops on a quiet device | wait    | timed steps | end
+    others   | start | wait                                    | warm up | wait        | timed steps, one after the other | end
+
+LOCK-1  No other takes a step before the first is warm: what it measures of the machine and of ops, the others read from the cache.
+LOCK-2  None takes a timed step before all are warm or have ended.
+LOCK-3  One at a time takes timed steps.
+
+Waits of LOCK-1 and LOCK-2 end when a share of the time is over: one that hangs must not cost the others their results.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from experiments.overhead.bench import Trainer
+from experiments.overhead.parts import Part
+
+FIRST_SHARE, WARM_SHARE = 0.5, 0.8
+"""Of the group's time, after which the others no longer wait for the first, and nobody for one that is not warm. Not measured."""
+
+
+class Lockstep:
+    """A group. first: the part that warms up before the others, if any. deadline: of `time.monotonic`."""
+
+    def __init__(self, group: Sequence[Part], first: Part | None = None, deadline: float = math.inf) -> None:
+        self._first = first.name if first else ""
+        self._cold = {part.name for part in group}
+        self._began, self._seconds = time.monotonic(), deadline - time.monotonic()
+        self._changed, self._turn = threading.Condition(), threading.Lock()
+        self._holder = ""
+
+    def of(self, child: Trainer, part: Part) -> Trainer:
+        """The child, which from here on keeps to the rules."""
+        return _InLockstep(child, part, self)
+
+    def wait_for_first(self, part: Part) -> None:
+        """LOCK-1."""
+        if part.name != self._first:
+            self._wait(lambda: self._first not in self._cold, FIRST_SHARE)
+
+    def take_turn(self, part: Part) -> None:
+        """LOCK-2, LOCK-3. The part is warm."""
+        self._warm(part)
+        self._wait(lambda: not self._cold, WARM_SHARE)
+        self._turn.acquire()
+        self._holder = part.name
+
+    def leave(self, part: Part) -> None:
+        """The part needs the device no more, however it ended; said again it changes nothing."""
+        self._warm(part)
+        if self._holder == part.name:
+            self._holder = ""
+            self._turn.release()
+
+    def _warm(self, part: Part) -> None:
+        with self._changed:
+            self._cold.discard(part.name)
+            self._changed.notify_all()
+
+    def _wait(self, over: Callable[[], bool], share: float) -> None:
+        left = self._began + share * self._seconds - time.monotonic()
+        with self._changed:
+            self._changed.wait_for(over, None if math.isinf(left) else max(0.0, left))
+
+
+class _InLockstep:
+    """A child of a group."""
+
+    def __init__(self, child: Trainer, part: Part, group: Lockstep) -> None:
+        self._child, self._part, self._group = child, part, group
+        self._steps, self.ready = 0, child.ready
+
+    def step(self) -> dict[str, Any]:
+        if self._steps == 0:
+            self._group.wait_for_first(self._part)
+        if self._steps == self._part.warm_up:
+            self._group.take_turn(self._part)
+        self._steps += 1
+        return self._child.step()
+
+    def finish(self) -> dict[str, Any]:
+        """Reading a profile and giving back memory need no quiet device."""
+        self._group.leave(self._part)
+        return self._child.finish()
+
+    def kill(self) -> None:
+        self._group.leave(self._part)
+        self._child.kill()
