@@ -5,6 +5,7 @@ Each function takes the place that it reads, so that a test can show it another 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -217,6 +218,19 @@ def nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str:
     except OSError:
         return ""
     return numbers[0] if numbers else ""
+
+
+def nvidia_driver(told: Path = Path("/proc/driver/nvidia/version"), maps: Path = Path("/proc/self/maps")) -> str:
+    """The version of NVIDIA's driver, such as "580.159.04"; "" where unknown.
+
+    told: what the kernel says. maps: the files in this process's memory. A container may hide the first; the second names the
+    driver's library once TensorFlow has loaded it.
+    """
+    for place, pattern in ((told, r"\b(\d+\.\d+(?:\.\d+)?)\b"), (maps, r"/libcuda\.so\.(\d+\.\d+(?:\.\d+)?)\b")):
+        with contextlib.suppress(OSError):
+            if found := re.search(pattern, place.read_text()):
+                return found[1]
+    return ""
 
 
 def disk_speed(folder: Path, size_bytes: int) -> tuple[float, float]:

@@ -89,6 +89,15 @@ def gpu_name() -> str | None:
     return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")) if gpus else None
 
 
+def gpu_capability() -> tuple[int, int]:
+    """The compute capability of the first GPU that TensorFlow sees; (0, 0) where that is unknown."""
+    import tensorflow as tf
+
+    gpus = tf.config.get_visible_devices("GPU")
+    found = tf.config.experimental.get_device_details(gpus[0]).get("compute_capability") if gpus else None
+    return (int(found[0]), int(found[1])) if found else (0, 0)
+
+
 def bytes_in_use(key: str, device: str | None = None) -> int | None:
     """The device's own count; key: "current" or "peak". None where TensorFlow does not count: on a CPU with neither oneDNN's
     kernels nor a hard limit."""

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from lms3d.swap import tuning
 from lms3d.swap.ir import METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph
-from lms3d.swap.tuning import TRANSFER_PRICE
 
 
 class OpCost(NamedTuple):
@@ -29,6 +29,7 @@ class Machine:
     swap_share: seconds that a step loses for each second of a transfer that hides behind compute. Where the processor both
     computes and copies to the page cache, the step loses cores and memory bandwidth (`tuning.COPYING_SHARE`).
     op_table: measured costs by `Op.signature`; other ops are estimated.
+    ops_scale: seconds that an op takes in a step, for each second that it takes alone by `op_table` or estimate (ADAPT-6).
     rates: (op type, FLOP/s) of the types that do not run at `flops_per_second`.
     node_seconds: that a step loses for each swap-out and swap-in, whatever its size.
     mapped: the step may read swapped tensors where they lie (`Tier.can_map`), without memory of the device.
@@ -42,13 +43,14 @@ class Machine:
     swap_share: float = 0.0
     node_seconds: float = 0.0
     mapped: bool = False
+    ops_scale: float = 1.0
     rates: tuple[tuple[str, float], ...] = ()
     op_table: Mapping[str, OpCost] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def transfer_price(self) -> float:
         """Seconds that a step takes longer for each second of transfer that hides behind compute."""
-        return max(TRANSFER_PRICE, self.swap_share)
+        return max(tuning.TRANSFER_PRICE, self.swap_share)
 
     def rate(self, op_type: str) -> float:
         """FLOP/s of ops of this type."""
@@ -56,13 +58,27 @@ class Machine:
 
 
 def op_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:
-    """Seconds of one op alone on the compute device; 0 for ops that move no data."""
+    """Seconds of one op on the compute device, with nothing else at work there; 0 for ops that move no data."""
     if not op.on_device or op.shares_input or op.type in METADATA_TYPES or op.type in RESIDENT_TYPES:
         return 0.0
     if op.signature in machine.op_table:
-        return machine.op_table[op.signature].seconds
+        return machine.ops_scale * machine.op_table[op.signature].seconds
     traffic_seconds = moved_bytes(graph, op) / machine.bytes_per_second
-    return machine.op_seconds + max(op.flops / machine.rate(op.type), traffic_seconds)
+    return machine.ops_scale * (machine.op_seconds + max(op.flops / machine.rate(op.type), traffic_seconds))
+
+
+def scale_of(measured_seconds: float, expected_seconds: float, before: float = 1.0) -> float:
+    """ADAPT-6: `Machine.ops_scale` for ops that took `measured_seconds` where the scale `before` made one expect others.
+
+    Up to `tuning.SAME_COSTS` apart, and if there is nothing to compare, it stays as it was. Three digits: the next run then meets
+    the same plan in the cache.
+    """
+    if measured_seconds <= 0 or expected_seconds <= 0:
+        return before
+    ratio = measured_seconds / expected_seconds
+    if max(ratio, 1 / ratio) <= 1 + tuning.SAME_COSTS:
+        return before
+    return float(f"{before * ratio:.3g}")
 
 
 def moved_bytes(graph: StepGraph, op: Op) -> int:

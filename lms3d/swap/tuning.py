@@ -152,6 +152,10 @@ SLOW = 0.7
 MATTERS = 0.02
 """Share of a step's time below which a difference is taken for noise. A margin, not measured."""
 
+SAME_COSTS = 0.1
+"""Share by which a step may take longer or shorter than the sum of its ops before all ops count as so much slower or faster.
+Smaller: noise makes new plans. A margin, not measured."""
+
 # -- keras_step/step_runner and on_device --------------------------------------------------------------------------
 
 TRIES = 5
@@ -283,18 +287,27 @@ SMALLEST_PIECE = 4 << 10
 
 # -- tensorflow/op_costs -------------------------------------------------------------------------------------------
 
-PROBE_BUDGET_SECONDS = 30.0
-"""Once per machine and number of cores: enough for all kinds of ops of a 3D U-Net, so that the next run plans with the same
-figures."""
+PROBE_BUDGET_SECONDS, CARD_BUDGET_SECONDS = 30.0, 60.0
+"""Once per machine and number of cores, and on a GPU: enough for all kinds of ops of a 3D U-Net, so that the next run plans with
+the same figures. On a GPU most of it is cuDNN trying its algorithms (19 s of isensee2017's first step at 192^3 on an H200), which
+it need not do again in the step. Not measured there."""
 
 WORTH_SECONDS, REST = 3e-4, 0.003
 """Seconds per step of all ops of a kind, and share of the step, that may stay unmeasured: precision for time. isensee2017 at 64^3
 in 280 MiB (AMD EPYC, 2 cores): with 1e-3 and 0.01 52 kinds are measured in 2 s, and of the others, small convolutions and `ArgMax`
 above all, a step of 0.39 s takes 17 ms more than their roofline; with these 116 kinds in 3 s; with 1e-4 and 0.001 229 in 7 s."""
 
-PACED_OPS, PACED_STEP_SECONDS, PACED_SECONDS = 5, 0.2, 2.0
-"""Kinds of ops that are timed again, the shortest step that is worth it, and the most seconds for it: start-up time for predicted
-seconds."""
+WORTH_SHARE, LEAST_WORTH_SECONDS = 3e-4, 1e-5
+"""On a GPU a kind may stay unmeasured below this share of the step, but never more than WORTH_SECONDS and never less than two
+launches: isensee2017 at 192^3 takes 0.1 to 0.3 s on an H200, with some 115 kinds. The share is what WORTH_SECONDS is of a step of
+1 s. Not measured."""
+
+PACED_OPS, PACED_SECONDS = 5, 2.0
+"""Kinds of ops that are timed again, and the most seconds for it: start-up time for predicted seconds."""
+
+LONG_STEP_SECONDS = {"CPU": 0.2, "GPU": 0.02}
+"""The shortest step of which the seconds are looked at: for the pace of the machine, and beside what its ops take alone (ADAPT-6).
+Shorter ones are little but launches and calls. Margins, not measured."""
 
 PACE, SAME_PACE, PACE_LASTS_SECONDS = 1.1, 1.0, 600.0
 """The machine of today counts as faster or slower by powers of PACE. Up to PACE ** SAME_PACE (10 %) beside the pace that was found
@@ -304,9 +317,10 @@ that start together get one pace."""
 
 # -- tensorflow/op_costs, probing ----------------------------------------------------------------------------------
 
-RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 256 << 20, "GPU": 1 << 30}, 4
+RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 256 << 20, "GPU": 8 << 30}, 4
 """A run takes at most this many roofline seconds and bytes, and one in this many free bytes, since kernels take workspace;
-else it is cut. Margins, not measured; on a CPU beyond the caches, in which a part would be faster than the whole."""
+else it is cut. Margins, not measured; on a CPU beyond the caches, in which a part would be faster than the whole. On a GPU all ops
+of isensee2017 at 256^3 run whole, if the memory is there."""
 
 CACHES_BYTES = 128 << 20
 """Read between two runs of a part of an op: more than a core finds in its caches. Not measured."""
@@ -324,6 +338,13 @@ UNDISTURBED = 0.8
 """Share of the processor time that its threads could use, from which on an op counts as undisturbed: alone on two cores of an AMD
 EPYC they had 0.8 to 1, since threads of one process wait for each other, too; beside one thread of another process two thirds. To
 take out what is missing from 1 made the ops of isensee2017 at 64^3 faster than they ever ran."""
+
+QUEUED_RUN_SECONDS, QUEUED_CALLS, QUEUED_RATIO = 0.02, 400, 3
+"""On a GPU: how long the device works in the longer of two runs, the most calls in it, and how many times as long it is as the
+shorter. Longer: a wait (0.1 ms) and the first launch matter less; 115 kinds of ops take some 12 s. Margins, not measured."""
+
+QUEUED_ROUNDS, QUEUED_SECONDS = 4, 0.08
+"""Pairs of runs, and seconds after which there are no more: noise for time. Not measured."""
 
 LEAST_CORES = 0.9
 """Whoever computes keeps a core busy; a run that had less was held up by something else."""
@@ -350,6 +371,25 @@ that the call of the function (0.1 ms) is small beside them. Two logical devices
 LINK_PROBE_BYTES, LINK_COPIES = 256 << 20, 4
 """Of one copy between a GPU and page-locked memory, and how often: some milliseconds each, so that a launch (10 us) is small beside
 it."""
+
+CARD_BYTES, CARD_SIDES = 512 << 20, (96, 64, 48, 32, 16)
+"""On a GPU: of one tensor that is added to, and the sides of a cube of 32 channels that is convolved, of which the largest that
+fits is taken. Both fill a card of 132 multiprocessors for some 0.3 ms, many times what a launch takes. Not measured."""
+
+STACKED_MEMORY = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
+"""Compute capabilities of cards whose memory is stacked beside the chip: P100, V100, A100, H100, B200 and others (NVIDIA's
+list of CUDA GPUs)."""
+
+SLOWEST_CARDS = {"stacked memory": (2e12, 600e9), "other memory": (4e11, 40e9)}
+"""FLOP/s of a float32 convolution and bytes/s of an addition, of the slowest such cards. By their sheets these have 9e12 and 549e9
+(P100), 1e12 and 48e9 (MX150). A measurement is held to `LEAST_SHARE` of it."""
+
+LEAST_SHARE = 0.5
+"""Of what is stated of a card: a lower measurement is refused. The first GPU run measured 6.3e12 and 125e9 on an H200, by one call
+before each wait. A margin, not measured."""
+
+FASTEST_CARD = {"flops_per_second": 1e16, "bytes_per_second": 3e13}
+"""What no card does: some three times the sheet of a B200 in its lowest precision, and four times its memory."""
 
 PROBE_BYTES, PROBE_FILES = 16 << 20, 8
 """Of one file, and how many: together more than a processor's caches, in less than a second."""

@@ -12,6 +12,7 @@ OPS-5  The machine of today is not that of the day on which ops were measured. W
        most important kinds are measured again, once per process and by one process for all that start soon after it (ranks).
        Where they take another time, all known ops count as so much longer or shorter (`_pace`), in rough steps: small differences
        shall not make other plans.
+OPS-6  Alone an op has the machine to itself, and the sum of all is not yet the step: `whole_steps` compares the two.
 """
 
 from __future__ import annotations
@@ -55,27 +56,29 @@ def with_ops(
     *,
     device: str = "CPU:0",
     free_bytes: int = 1 << 62,
-    budget_seconds: float = tuning.PROBE_BUDGET_SECONDS,
+    budget_seconds: float | None = None,
 ) -> tuple[StepGraph, Machine]:
     """`graph` with the workspace, and `machine` with the seconds, of the ops that matter in the step behind `function`.
 
-    free_bytes: unused memory of the device.
+    free_bytes: unused memory of the device. budget_seconds: for measuring; None: the usual ones.
     """
+    scale, machine = machine.ops_scale, replace(machine, ops_scale=1.0)  # ops are alone here
     store = cache_directory() / "ops.json"
     key = _key(device)
     known = _load(store).get(key, {})
-    most_bytes = min(tuning.MOST_BYTES[device.partition(":")[0]], free_bytes // tuning.FREE_SHARE)
+    most_bytes = min(tuning.MOST_BYTES[_kind(device)], free_bytes // tuning.FREE_SHARE)
     pace = _paces.get((store, key))
-    if pace is None and most_bytes > 0 and _takes_long(graph, machine, known):
+    if pace is None and most_bytes > 0 and _takes_long(graph, machine, known, device):
         with speeds.one_at_a_time(store):
             pace = _paces[store, key] = _pace(graph, known, function.graph, machine, device, most_bytes)
     pace = pace or 1.0
-    wanted = _unknown(graph, _kinds(graph, machine), machine, known, most_bytes)
+    wanted = _unknown(graph, _kinds(graph, machine, device), machine, known, most_bytes)
     if wanted and most_bytes > 0:
         with speeds.one_at_a_time(store):
             known = _load(store).get(key, {})  # another rank may have measured meanwhile
             if wanted := _unknown(graph, wanted, machine, known, most_bytes):
-                found = _measure(graph, wanted, function.graph, machine, device, most_bytes, budget_seconds)
+                seconds = _budget_seconds(device) if budget_seconds is None else budget_seconds
+                found = _measure(graph, wanted, function.graph, machine, device, most_bytes, seconds)
                 # As they would have been on the day of the others.
                 found = {name: cost and replace(cost, seconds=cost.seconds / pace) for name, cost in found.items()}
                 for name, cost in found.items():
@@ -91,10 +94,26 @@ def with_ops(
         replace(op, workspace_bytes=costs[op.signature].workspace_bytes) if op.signature in costs else op
         for op in graph.ops
     )
-    return graph.with_ops(ops), replace(machine, op_table=table)
+    return graph.with_ops(ops), replace(machine, op_table=table, ops_scale=scale)
 
 
-def _kinds(graph: StepGraph, machine: Machine) -> list[Op]:
+def _kind(device: str) -> str:
+    """ "CPU" or "GPU"."""
+    return device.partition(":")[0]
+
+
+def _budget_seconds(device: str) -> float:
+    return tuning.PROBE_BUDGET_SECONDS if device.startswith("CPU") else tuning.CARD_BUDGET_SECONDS
+
+
+def _worth_seconds(step: float, device: str) -> float:
+    """Seconds per step below which a kind of op may stay unmeasured."""
+    if device.startswith("CPU"):
+        return tuning.WORTH_SECONDS
+    return min(tuning.WORTH_SECONDS, max(tuning.LEAST_WORTH_SECONDS, tuning.WORTH_SHARE * step))
+
+
+def _kinds(graph: StepGraph, machine: Machine, device: str) -> list[Op]:
     """OPS-1: one op of each kind that matters, the most important first."""
     seconds: dict[str, float] = defaultdict(float)
     first: dict[str, Op] = {}
@@ -103,10 +122,10 @@ def _kinds(graph: StepGraph, machine: Machine) -> list[Op]:
             seconds[op.signature] += op_seconds(graph, op, machine)
             first.setdefault(op.signature, op)
     left = step_seconds(graph, machine)
-    enough = left * tuning.REST
+    enough, worth = left * tuning.REST, _worth_seconds(left, device)
     chosen = []
     for signature, total in sorted(seconds.items(), key=lambda item: -item[1]):
-        if left <= enough or total < tuning.WORTH_SECONDS:
+        if left <= enough or total < worth:
             break
         chosen.append(first[signature])
         left -= total
@@ -128,11 +147,17 @@ def _table(known: Known, pace: float = 1.0) -> dict[str, OpCost]:
     return {name: OpCost(cost.seconds * pace, cost.share) for name, cost in known.items() if cost is not None}
 
 
-def _takes_long(graph: StepGraph, machine: Machine, known: Known) -> bool:
+def _takes_long(graph: StepGraph, machine: Machine, known: Known, device: str) -> bool:
     """Whether a step is worth a look at the machine of today; not where next to nothing is known of it."""
     measured = replace(machine, op_table=_table(known))
-    some = [op for op in _kinds(graph, measured) if op.signature in measured.op_table]
-    return bool(some) and step_seconds(graph, measured) >= tuning.PACED_STEP_SECONDS
+    some = [op for op in _kinds(graph, measured, device) if op.signature in measured.op_table]
+    return bool(some) and step_seconds(graph, measured) >= tuning.LONG_STEP_SECONDS[_kind(device)]
+
+
+def pace_of(device: str) -> float:
+    """The pace that this process plans with (OPS-5); before it has looked, the one that was found last."""
+    store, key = cache_directory() / "ops.json", _key(device)
+    return _paces.get((store, key)) or _last_pace(key)[0]
 
 
 def _pace(graph: StepGraph, known: Known, traced: tf.Graph, machine: Machine, device: str, most_bytes: int) -> float:
@@ -140,7 +165,7 @@ def _pace(graph: StepGraph, known: Known, traced: tf.Graph, machine: Machine, de
     last, at = _last_pace(key := _key(device))
     if abs(time.time() - at) < tuning.PACE_LASTS_SECONDS:
         return last
-    again = _paced(graph, known, machine, most_bytes)
+    again = _paced(graph, known, machine, device, most_bytes)
     found = _measure(graph, again, traced, machine, device, most_bytes, tuning.PACED_SECONDS)
     pairs = [(cost, known[name]) for name, cost in found.items()]
     ratios = [now.seconds / then.seconds for now, then in pairs if now and then and now.seconds > 0]
@@ -155,10 +180,10 @@ def _pace(graph: StepGraph, known: Known, traced: tf.Graph, machine: Machine, de
     return pace
 
 
-def _paced(graph: StepGraph, known: Known, machine: Machine, most_bytes: int) -> list[Op]:
+def _paced(graph: StepGraph, known: Known, machine: Machine, device: str, most_bytes: int) -> list[Op]:
     """The ops to measure again: known ones, and in as many parts as then."""
     chosen = []
-    for op in _kinds(graph, replace(machine, op_table=_table(known))):
+    for op in _kinds(graph, replace(machine, op_table=_table(known)), device):
         cost = known.get(op.signature)
         if cost is not None and cost.seconds > 0:
             parts = probing.parts_of(op_seconds(graph, op, machine), moved_bytes(graph, op), most_bytes)
@@ -192,7 +217,7 @@ def _measure(
 ) -> Known:
     started = time.monotonic()
     found: Known = {}
-    call_seconds = probing.call_seconds(device)
+    call_seconds = probing.call_seconds(device) if device.startswith("CPU") else 0.0
     for op in wanted:
         if time.monotonic() - started > budget_seconds:
             break
@@ -220,7 +245,7 @@ def _key(device: str) -> str:
         os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true"),
         os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
     ]
-    return " ".join(map(str, parts))
+    return " ".join(map(str, parts)) + speeds.card_settings(device)
 
 
 def _load(store: Any) -> dict[str, Known]:

@@ -7,6 +7,8 @@ PROBE-2  Outputs are allocated and freed in each run, as in a step. The lower qu
          fastest run finds its tensors in the caches, as no step does. Time in which threads waited for a processor that another
          process had is subtracted, where it is much and the system reports it (Linux); threads of one process wait for each
          other, as they do in a step.
+         A GPU runs behind the host: ops are enqueued many times before one wait (`queued`). Copies in one call and calls in the
+         queue reuse each other's outputs and workspace, in the order of the stream.
 PROBE-3  What fails alone, or was held up by other work, is not measured.
 PROBE-4  On a CPU the processor time of an op tells how much of this process's cores it keeps busy. A GPU runs one op after the
          other, so that each has all of it.
@@ -26,7 +28,7 @@ import tensorflow as tf
 
 from lms3d.device import memory
 from lms3d.swap import tuning
-from lms3d.swap.tensorflow import speeds, surgery
+from lms3d.swap.tensorflow import queued, speeds, surgery
 from lms3d.swap.tensorflow.capture import argument, is_argument, is_reserve
 
 
@@ -54,12 +56,12 @@ def probe(
 ) -> Cost | None:
     """The cost of `op` alone, run at 1/parts of its size, `times` times in a row; None where that cannot be run.
 
-    call_seconds: what a call takes whatever the op.
+    call_seconds: what a call takes whatever the op; 0 on a GPU, where calls overlap with the work of those before.
     """
     for axis, sizes in _cuts(op, parts):
         try:
             function, specs = _alone(op, axis, sizes, times)
-            whole = _run(function, specs, device, cold=bool(sizes) and device.startswith("CPU"))
+            whole = _run(function, specs, device, cold=bool(sizes))
         except (ValueError, TypeError, tf.errors.OpError):  # this axis cannot be cut, or memory is short (PROBE-3)
             continue
         if whole.share * speeds.cores() < tuning.LEAST_CORES:
@@ -122,18 +124,30 @@ def _alone(op: tf.Operation, axis: int, sizes: Mapping[int, int], times: int) ->
 
 def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str, *, cold: bool = False) -> Cost:
     """The cost of a call (PROBE-2, PROBE-4). cold: nothing that it reads is in the processor's caches."""
+    if device.startswith("CPU"):
+        return _run_on_processor(function, specs, device, cold=cold)
+    with tf.device(device):
+        return _run_behind(function, [_made_there(spec) for spec in specs], device)
+
+
+def _run_behind(function: Any, passed: Sequence[tf.Tensor], device: str) -> Cost:
+    """The cost of a call on a device that runs behind the host."""
+    function(*passed)  # cuDNN's trials take memory of their own
+    workspace = _workspace_bytes(lambda: function(*passed), device)
+    return Cost(queued.seconds_each(lambda: function(*passed), speeds.synchronise), 1.0, workspace)
+
+
+def _run_on_processor(function: Any, specs: Sequence[tf.TensorSpec], device: str, *, cold: bool) -> Cost:
     with tf.device(device):
         passed = [_numbers(spec) for spec in specs]
         others = np.zeros(tuning.CACHES_BYTES // 8 if cold else 0)
 
         def seconds() -> float:
-            """Of one call; on a GPU until it is done."""
+            """Of one call."""
             if cold:
                 _read(others)
             start = time.perf_counter()
             function(*passed)
-            if not device.startswith("CPU"):
-                tf.test.experimental.sync_devices()
             return time.perf_counter() - start
 
         seconds()  # compiles the function; kernels choose their algorithm
@@ -143,8 +157,6 @@ def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str, *, cold: bo
         while len(runs) < tuning.RUNS and sum(runs) < tuning.ENOUGH_SECONDS:
             runs.append(seconds())
     usual = float(np.quantile(runs, 0.25))
-    if not device.startswith("CPU"):
-        return Cost(usual, 1.0, workspace)
     worked, waited = (now - then for now, then in zip(_processor_seconds(), (worked, waited), strict=True))
     if worked <= 0:
         return Cost(usual, 1.0, workspace)
@@ -199,3 +211,10 @@ def _numbers(spec: tf.TensorSpec) -> tf.Tensor:
         some = np.random.default_rng(0).standard_normal(min(count, 1 << 16), np.float32)
         return tf.cast(tf.constant(np.resize(some, spec.shape.as_list())), spec.dtype)
     return tf.zeros(spec.shape, spec.dtype)
+
+
+def _made_there(spec: tf.TensorSpec) -> tf.Tensor:
+    """As `_numbers`, made by the device: from the host a tensor of 450 MB takes a second."""
+    if spec.dtype.is_floating:
+        return tf.random.stateless_normal(spec.shape, seed=(0, 0), dtype=spec.dtype)
+    return tf.zeros(spec.shape, spec.dtype) if not spec.dtype.is_complex else _numbers(spec)

@@ -1,6 +1,7 @@
 """The speeds of this machine, measured once for each number of cores and kept in the cache folder: what `cost.Machine` needs.
 
-Convolution and memory speed on the compute device take about half a second; the swap tier as much again.
+Convolution and memory speed on the compute device take about half a second; the swap tier as much again. On a GPU they are measured
+at sizes that fill it, with many ops before one wait (`queued`), and refused if no such card has them (`cards`).
 """
 
 from __future__ import annotations
@@ -19,17 +20,23 @@ from filelock import FileLock, Timeout
 
 from lms3d import files, json_values
 from lms3d.device import containers, memory
-from lms3d.device.machine import processor
+from lms3d.device.machine import nvidia_driver, processor
 from lms3d.errors import StorageError
 from lms3d.files import cache_directory
+from lms3d.swap import tuning
 from lms3d.swap.cost import Machine
+from lms3d.swap.tensorflow import cards, queued, surgery
 from lms3d.swap.tiers import TIERS
 from lms3d.swap.tiers.base import TierSpeed, best_seconds
-from lms3d.swap.tuning import PROBE_BUDGET_SECONDS, PROBE_BYTES
+from lms3d.swap.tuning import CARD_BUDGET_SECONDS, PROBE_BYTES
 
-SPEEDS = tuple(field.name for field in fields(Machine) if field.name not in ("op_table", "mapped", "rates"))
+SPEEDS = tuple(
+    field.name for field in fields(Machine) if field.name not in ("op_table", "ops_scale", "mapped", "rates")
+)
 _VERSION = 10
-PATIENCE_SECONDS = 10 * PROBE_BUDGET_SECONDS
+_LAYOUT = "as traced"
+"""What the graph optimiser does with the layout of convolutions (`surgery.execution`): it leaves them as they are."""
+PATIENCE_SECONDS = 5 * CARD_BUDGET_SECONDS
 """For those who measure before this process: ranks on one machine, one after the other."""
 
 log = logging.getLogger("lms3d")
@@ -38,7 +45,7 @@ log = logging.getLogger("lms3d")
 def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = True) -> Machine:
     """The speeds of `device` ("CPU:0", "GPU:0") and of a swap tier, by its name. mapped: where that is possible."""
     kind = TIERS[tier].beside(device)
-    measured = f"{device_name(device)} {tier} {kind.place(swap_dir)}"
+    measured = f"{device_name(device)} {tier} {kind.place(swap_dir)}{card_settings(device)}"
     key = f"{_VERSION} {tf.__version__} {cores()} of {os.cpu_count()} {measured}"
     store = cache_directory() / "machine.json"
     found = _stored(read_store(store), key)
@@ -113,8 +120,30 @@ def device_name(device: str) -> str:
     return processor() if device.startswith("CPU") else memory.gpu_name() or device
 
 
+def card_settings(device: str) -> str:
+    """All that changes the speed of a GPU's kernels, except the GPU; "" for a processor."""
+    if device.startswith("CPU"):
+        return ""
+    parts = [
+        f"TF32 {tf.config.experimental.tensor_float_32_execution_enabled()}",
+        f"deterministic {surgery.is_deterministic()}",
+        f"workspace {os.environ.get('TF_CUDNN_WORKSPACE_LIMIT_IN_MB', '')}",
+        f"layout {_LAYOUT}",
+        f"driver {nvidia_driver()}",
+    ]
+    return "".join(f"; {part}" for part in parts)
+
+
+def synchronise() -> None:
+    """Waits until all devices have done what was enqueued."""
+    tf.test.experimental.sync_devices()
+
+
 def _measure(device: str, tier: TierSpeed) -> Machine:
     free = memory.device_memory_bytes() - (memory.bytes_in_use("current", device) or 0)
+    if not device.startswith("CPU"):
+        name, capability = device_name(device), memory.gpu_capability()
+        return cards.checked(lambda: replace(_of_card(device, free // 8), **asdict(tier)), name, capability)
     probe_bytes = max(1 << 16, min(PROBE_BYTES, free // 8))  # a tight limit leaves little beside the weights
     with tf.device(device):
         image = tf.ones((1, 32, 32, 32, 32))
@@ -127,3 +156,36 @@ def _measure(device: str, tier: TierSpeed) -> Machine:
         bytes_per_second=2 * probe_bytes / addition,
         **asdict(tier),
     )
+
+
+def _of_card(device: str, most_bytes: int) -> Machine:
+    """The speeds of a device that runs behind the host, by tensors of at most so many bytes; the tier's part is missing."""
+    side = next((n for n in tuning.CARD_SIDES if _IMAGE_BYTES * n**3 <= most_bytes), tuning.CARD_SIDES[-1])
+    count = max(1 << 14, min(tuning.CARD_BYTES, most_bytes) // 4)
+    launches = _additions(tuning.SMALL_COPIES)
+    with tf.device(device):
+        image, kernel = tf.ones((1, side, side, side, 32)), tf.ones((3, 3, 3, 32, 32)) / 1000
+        convolution = queued.seconds_each(lambda: tf.nn.conv3d(image, kernel, [1] * 5, "SAME"), synchronise)
+        flat, one = tf.ones((count,)), tf.ones(())
+        addition = queued.seconds_each(lambda: flat + one, synchronise)
+        launched = queued.seconds_each(lambda: launches(one), synchronise)
+    return Machine(
+        flops_per_second=2 * side**3 * 27 * 32 * 32 / convolution,
+        bytes_per_second=2 * 4 * count / addition,
+        op_seconds=launched / tuning.SMALL_COPIES,
+    )
+
+
+_IMAGE_BYTES = 4 * 32  # of a voxel of 32 channels
+
+
+def _additions(times: int) -> Any:
+    """A function of so many additions of one number, one after the other: in one call, as ops are launched in a step."""
+
+    def add(one: tf.Tensor) -> tf.Tensor:
+        total = one
+        for _ in range(times):
+            total = total + one
+        return total
+
+    return surgery.make_function(surgery.trace(add, tf.TensorSpec((), tf.float32)))

@@ -18,7 +18,7 @@ from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.client import device_lib
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
-from tensorflow.python.framework import ops
+from tensorflow.python.framework import config, ops
 from tensorflow.python.ops import gen_math_ops, gradients_util, script_ops
 
 _OFF = rewriter_config_pb2.RewriterConfig.OFF
@@ -320,6 +320,11 @@ def _execution_options() -> config_pb2.ConfigProto:
     )
     options = config_pb2.GraphOptions(rewrite_options=rewriting)
     return config_pb2.ConfigProto(graph_options=options, allow_soft_placement=True)
+
+
+def is_deterministic() -> bool:
+    """Whether `tf.config.experimental.enable_op_determinism` was called."""
+    return bool(config.is_op_determinism_enabled())
 
 
 def gpu_buses() -> dict[int, str]:

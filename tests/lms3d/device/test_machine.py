@@ -78,6 +78,17 @@ def test_mpirun_tells_its_make(tmp_path, monkeypatch):
     assert machine.mpirun() == "mpirun (Open MPI) 4.1.4"
 
 
+def test_the_driver_is_what_the_kernel_or_the_library_in_memory_says(tmp_path):
+    told, maps, nothing = tmp_path / "version", tmp_path / "maps", tmp_path / "nothing"
+    told.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n")
+    maps.write_text(
+        "7f0-7f1 r-xp 0 08:01 1 /usr/lib/libc.so.6\n7f2-7f3 r-xp 0 08:01 2 /usr/lib/libcuda.so.580.159.04\n"
+    )
+    assert machine.nvidia_driver(told, maps) == "550.54.15"
+    assert machine.nvidia_driver(nothing, maps) == "580.159.04"
+    assert machine.nvidia_driver(nothing, told) == machine.nvidia_driver(nothing, nothing) == ""
+
+
 def test_disk_speed_is_measured_and_leaves_nothing(tmp_path):
     write, read = machine.disk_speed(tmp_path, 32 * 2**20)
     assert 1e6 < write < 1e11

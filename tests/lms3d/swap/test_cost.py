@@ -105,6 +105,31 @@ def test_costs_are_kept_for_each_number_of_cores(monkeypatch):
     assert op_costs._key("GPU:0") == card
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda patch: patch.setattr(tf.config.experimental, "tensor_float_32_execution_enabled", lambda: False),
+        lambda patch: patch.setattr(op_costs.speeds.surgery, "is_deterministic", lambda: True),
+        lambda patch: patch.setenv("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "256"),
+        lambda patch: patch.setattr(op_costs.speeds, "nvidia_driver", lambda: "580.159.04"),
+    ],
+    ids=["TF32", "determinism", "workspace", "driver"],
+)
+def test_costs_are_kept_for_all_that_changes_the_kernels_of_a_gpu(monkeypatch, change):
+    processor, card = op_costs._key("CPU:0"), op_costs._key("GPU:0")
+    change(monkeypatch)
+    assert op_costs._key("GPU:0") != card
+    assert op_costs._key("CPU:0") == processor
+
+
+@pytest.mark.parametrize(
+    ("step", "device", "worth"),
+    [(0.1, "GPU:0", 3e-5), (10.0, "GPU:0", 3e-4), (1e-3, "GPU:0", 1e-5), (0.1, "CPU:0", 3e-4), (1e-3, "CPU:0", 3e-4)],
+)
+def test_on_a_gpu_what_matters_is_a_share_of_the_step(step, device, worth):
+    assert op_costs._worth_seconds(step, device) == pytest.approx(worth)
+
+
 def test_equal_work_has_one_signature_and_other_work_another():
     def twice(x):
         a, b = tf.tanh(x), tf.tanh(x + 1)
@@ -260,7 +285,7 @@ def test_a_short_step_is_not_worth_it_and_says_nothing_of_a_long_one(step, probe
     count = len(probed)
     another_process(0.5)
     with monkeypatch.context() as short:
-        short.setattr(tuning, "PACED_STEP_SECONDS", 1e9)
+        short.setitem(tuning.LONG_STEP_SECONDS, "CPU", 1e9)
         op_costs.with_ops(capture(step), SLOW, step)
         assert len(probed) == count
     op_costs.with_ops(capture(step), SLOW, step)

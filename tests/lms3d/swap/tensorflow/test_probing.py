@@ -151,6 +151,62 @@ def test_short_ops_run_many_times_in_one_call(step):
     assert sum(op.type == "Relu" for op in function.graph.get_operations()) == 5
 
 
+# -- on a GPU, whose part the processor takes
+
+
+@pytest.fixture
+def gpu():
+    """The name of one that is not there."""
+    before = tf.config.get_soft_device_placement()
+    tf.config.set_soft_device_placement(True)
+    yield "GPU:0"
+    tf.config.set_soft_device_placement(before)
+
+
+@pytest.mark.parametrize("op_type", ["Conv3D", "Conv3DBackpropInputV2", "Relu"])
+def test_on_a_gpu_an_op_is_enqueued_many_times_before_a_wait(step, op_type, monkeypatch, gpu):
+    """Each call is worth its copies, and the call itself is not subtracted."""
+    counted = {"calls": 0, "waits": 0}
+    each, wait = probing.queued.seconds_each, speeds.synchronise
+
+    def seconds_each(start, wait):
+        def counting():
+            counted["calls"] += 1
+            return start()
+
+        each(counting, wait)
+        return 0.2
+
+    monkeypatch.setattr(probing.queued, "seconds_each", seconds_each)
+    monkeypatch.setattr(speeds, "synchronise", lambda: counted.update(waits=counted["waits"] + 1) or wait())
+    cost = probing.probe(of_type(step, op_type), 2, 4, device=gpu)
+    assert cost == Cost(pytest.approx(0.2 * 2 / 4), parts=2)
+    assert counted["calls"] > counted["waits"] > 2
+
+
+def test_on_a_gpu_every_op_takes_some_time(step, gpu):
+    cost = probing.probe(of_type(step, "Relu"), times=20, device=gpu)
+    assert cost is not None
+    assert 1e-7 < cost.seconds < 1e-2
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16, tf.int32, tf.complex64, tf.bool])
+def test_numbers_that_the_device_makes(dtype):
+    made = probing._made_there(tf.TensorSpec((70, 1000), dtype))
+    assert (made.shape, made.dtype) == ((70, 1000), dtype)
+    assert not dtype.is_floating or 0.9 < float(tf.math.reduce_std(tf.cast(made, tf.float32))) < 1.1
+
+
+def test_copies_in_one_call_reuse_the_workspace(step):
+    """Where calls are enqueued, too: a call gives back what it took before the next one takes it."""
+    function, specs = probing._alone(of_type(step, "Conv3D"), 0, {}, 1)
+    several, _ = probing._alone(of_type(step, "Conv3D"), 0, {}, 6)
+    passed = [probing._numbers(spec) for spec in specs]
+    one, many = (probing._run_behind(f, passed, "CPU:0").workspace_bytes for f in (function, several))
+    output = function.graph.outputs[0]
+    assert many < one + 2 * output.shape.num_elements() * output.dtype.size
+
+
 def test_an_op_that_cannot_be_cut_keeps_its_estimate(step):
     assert probing.probe(of_type(step, "Sum"), 2**10) is None
 
