@@ -99,10 +99,10 @@ def test_each_transfer_has_a_price_whatever_its_bytes():
 
 def test_costs_are_kept_for_each_number_of_cores(monkeypatch):
     """A bound process shares the folder of those that have all cores. A GPU computes whoever starts its kernels."""
-    processor, card, another = op_costs._key("CPU:0"), op_costs._key("GPU:0"), op_costs.speeds.cores() + 1
+    processor, card, another = op_costs.conditions("CPU:0"), op_costs.conditions("GPU:0"), op_costs.speeds.cores() + 1
     monkeypatch.setattr(op_costs.speeds, "cores", lambda: another)
-    assert op_costs._key("CPU:0") != processor
-    assert op_costs._key("GPU:0") == card
+    assert op_costs.conditions("CPU:0") != processor
+    assert op_costs.conditions("GPU:0") == card
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_costs_are_kept_for_each_number_of_cores(monkeypatch):
     ids=["TF32", "determinism", "workspace", "driver"],
 )
 def test_costs_are_kept_for_all_that_changes_the_kernels_of_a_gpu(monkeypatch, change):
-    processor, card = op_costs._key("CPU:0"), op_costs._key("GPU:0")
+    processor, card = op_costs.conditions("CPU:0"), op_costs.conditions("GPU:0")
     change(monkeypatch)
-    assert op_costs._key("GPU:0") != card
-    assert op_costs._key("CPU:0") == processor
+    assert op_costs.conditions("GPU:0") != card
+    assert op_costs.conditions("CPU:0") == processor
 
 
 @pytest.mark.parametrize(
