@@ -62,9 +62,9 @@ class _Step:
 class StepRunner:
     """Prepared steps by kind and batch shapes, and the statistics of every run.
 
-    adapt: whether measurements may ask for another plan. steps_left: steps still to come in this run; None is unknown. What
-    planning may cost depends on it (`swap.effort`). slabs: those of each step by name, from its first plan on or as an earlier part
-    of the run had them. They decide the last bits, so no later plan has others.
+    adapt: whether measurements may ask for another plan, and tell the next run. steps_left: steps still to come in
+    this run; None is unknown. What planning may cost depends on it (`swap.effort`). slabs: those of each step by name, from its
+    first plan on or as an earlier part of the run had them. They decide the last bits, so no later plan has others.
     """
 
     def __init__(self, engine: Engine, statistics: StepStatistics, *, adapt: bool = True) -> None:
@@ -236,7 +236,7 @@ class StepRunner:
     def _learn(self, step: _Step) -> None:
         """ADAPT-6: the next run begins with what this plan told."""
         learnt, prepared = step.feedback.learnt, step.prepared
-        if learnt is None or prepared is None:
+        if learnt is None or prepared is None or not self.adapt:
             return
         if learnt.ops_scale is not None:
             log.info("lms: in the %s step %s", step.kind, scale_in_words(learnt.ops_scale))

@@ -102,12 +102,14 @@ class Engine:
         *,
         settings: Settings | None = None,
         machine: Machine | None = None,
+        ops_scale: float = 1.0,
         lazy: bool = False,
     ) -> StepRequest:
         """What to ask the planner about the step behind `function`. Edits the graph in ways that change no result.
 
-        settings, machine: in place of the engine's own. A machine that is given has the scale of its ops (ADAPT-6), for the
-        engine's own it is looked up. lazy: ops are not measured where the step will be left alone.
+        settings, machine: in place of the engine's own. A machine that is given has the scale of its ops (ADAPT-6); for the
+        engine's own it is looked up, and is `ops_scale` if nothing is known of this step. lazy: ops are not measured where the step will be
+        left alone.
         """
         settings, own = settings or self.settings, machine or self.machine
         graph = self._captured(function, on_device)
@@ -116,7 +118,7 @@ class Engine:
             return request
         graph, measured = self._with_ops(graph, own, function)
         if machine is None and not self._elsewhere:
-            measured = whole_steps.with_scale(graph, measured, self.compute_device)
+            measured = whole_steps.with_scale(graph, measured, self.compute_device, ops_scale)
         return replace(request, graph=graph, machine=measured)
 
     def choose(
@@ -137,10 +139,16 @@ class Engine:
         little room for one, and then as coarsely as the limit allows (`slabs.choice`). run: grants the planner's effort; None:
         `effort_seconds`.
         """
-        settings = settings or self.settings
+        settings, scale = settings or self.settings, 1.0
 
         def ask() -> StepRequest:
-            return self.request(function, step, on_device, settings=settings, machine=machine, lazy=True)
+            """Of the whole step first. A sliced one has the scale of the whole until more is known of it."""
+            nonlocal scale
+            asked = self.request(
+                function, step, on_device, settings=settings, machine=machine, ops_scale=scale, lazy=True
+            )
+            scale = asked.machine.ops_scale
+            return asked
 
         return choosing.choose(function, ask, run=run, effort_seconds=effort_seconds, with_floor=with_floor)
 

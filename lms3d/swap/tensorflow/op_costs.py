@@ -228,6 +228,7 @@ def _measure(
             traced.get_operation_by_name(op.name), parts, times, device=device, call_seconds=call_seconds
         )
         found[op.signature] = cost
+        log.debug("lms: %s %s, estimated %.3g s, in %d parts: %s", op.type, op.name, seconds, parts, cost)
     log.info("lms: measured %d of %d kinds of ops in %.0f s", len(found), len(wanted), time.monotonic() - started)
     return found
 

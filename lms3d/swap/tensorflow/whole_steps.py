@@ -41,13 +41,17 @@ def name(graph: StepGraph, device: str) -> str:
     return f"{platform.node()} {op_costs.conditions(device)} {digest[:16]}"
 
 
-def with_scale(graph: StepGraph, machine: Machine, device: str) -> Machine:
-    """`machine`, whose ops were measured alone, with the scale that they have in this step (WHOLE-2, WHOLE-3)."""
-    known = load(name(graph, device))
+def with_scale(graph: StepGraph, machine: Machine, device: str, otherwise: float = 1.0) -> Machine:
+    """`machine`, whose ops were measured alone, with the scale that they have in this step (WHOLE-2, WHOLE-3).
+
+    otherwise: the scale if nothing is known of this step, such as that of the whole step if this one is sliced.
+    """
+    known, alone = load(name(graph, device)), replace(machine, ops_scale=1.0)
     if known.ops_scale is not None:
-        return replace(machine, ops_scale=known.ops_scale)
-    alone = replace(machine, ops_scale=1.0)
-    measured = (known.unplanned_seconds or 0.0) * op_costs.pace_of(device)
+        return replace(alone, ops_scale=known.ops_scale)
+    if known.unplanned_seconds is None:
+        return replace(alone, ops_scale=otherwise)
+    measured = known.unplanned_seconds * op_costs.pace_of(device)
     return replace(alone, ops_scale=scale_of(measured, step_seconds(graph, alone)))
 
 

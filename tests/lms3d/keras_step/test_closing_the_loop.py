@@ -163,11 +163,20 @@ def test_a_step_without_a_plan_tells_what_the_next_run_plans_with(trainer, limit
 
 
 def test_what_is_found_is_kept_even_where_no_other_plan_is_tried(trainer, limit, every_step_counts, monkeypatch):
-    plans = measure(monkeypatch, lambda prepared: {"run_seconds": 3.0})
-    trainer.train(LMS(memory_limit=limit, adapt=False), predict=False, epochs=1)
-    begun = trainer.train(LMS(memory_limit=limit, adapt=False), predict=False, epochs=1)
+    """One step is left after four, and planning took as long as twenty."""
+    plans: list[int] = []
+    plans = measure(monkeypatch, lambda prepared: {"run_seconds": 3.0, "seconds": 1.0 if len(plans) > 1 else 21.0})
+    trainer.train(LMS(memory_limit=limit), predict=False, epochs=1)
+    begun = trainer.train(LMS(memory_limit=limit), predict=False, epochs=1)
     assert set(plans) == {1}
     assert begun.prepared[0].machine.ops_scale > 1
+
+
+def test_who_wants_no_other_plan_learns_nothing(trainer, limit, every_step_counts, monkeypatch):
+    measure(monkeypatch, lambda prepared: {"run_seconds": 3.0})
+    for _ in range(2):
+        found = trainer.train(LMS(memory_limit=limit, adapt=False), predict=False, epochs=1)
+        assert found.prepared[0].machine.ops_scale == 1.0
 
 
 def spy(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, option: str) -> list[Any]:

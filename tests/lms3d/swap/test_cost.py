@@ -216,6 +216,33 @@ def test_a_cache_that_cannot_be_written_does_no_harm(step, probed, monkeypatch, 
     assert op_costs.with_ops(capture(step), SLOW, step)[1].op_table
 
 
+def test_the_ops_of_a_gpu_are_measured_for_it(step):
+    """The processor takes its part."""
+    before = tf.config.get_soft_device_placement()
+    tf.config.set_soft_device_placement(True)
+    try:
+        _, machine = op_costs.with_ops(capture(step), SLOW, step, device="GPU:0", free_bytes=1 << 30)
+    finally:
+        tf.config.set_soft_device_placement(before)
+    conv = next(op for op in capture(step).ops if op.type == "Conv3D")
+    assert machine.op_table[conv.signature].share == 1.0
+    assert all(cost.seconds > 0 for cost in machine.op_table.values())
+    assert list(json.loads((files.cache_directory() / "ops.json").read_text())) == [op_costs.conditions("GPU:0")]
+
+
+def test_ops_are_measured_alone_whatever_their_scale_in_the_step(step, probed):
+    """As many kinds of them, in as many parts; and the scale stays."""
+    _, plain = op_costs.with_ops(capture(step), SLOW, step)
+    count = len(probed)
+    _, scaled = op_costs.with_ops(capture(step), replace(SLOW, ops_scale=1000.0), step)
+    assert len(probed) == count
+    assert dict(scaled.op_table) == dict(plain.op_table)
+    assert scaled.ops_scale == 1000.0
+    files.cache_directory().joinpath("ops.json").unlink()
+    _, again = op_costs.with_ops(capture(step), replace(SLOW, ops_scale=1e-3), step)
+    assert dict(again.op_table) == dict(plain.op_table)
+
+
 @pytest.fixture
 def another_process(probed, monkeypatch):
     """Called with seconds: what follows is of a process that starts long after, and whose ops take so long."""

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from lms3d import files
-from lms3d.swap import tuning
+from lms3d.swap import engine, tuning
 from lms3d.swap.cost import Machine, OpCost, scale_of, step_seconds
 from lms3d.swap.ir import StepGraph
 from lms3d.swap.planning import make_plan
-from lms3d.swap.request import Settings
-from lms3d.swap.tensorflow import op_costs, whole_steps
+from lms3d.swap.request import OnDevice, Settings
+from lms3d.swap.tensorflow import op_costs, surgery, whole_steps
 from tests.lms3d.swap.toy_graphs import training
+from tests.lms3d.swap.traced import IMAGE, convolution_step
 
 DEVICE = "CPU:0"
 
@@ -88,11 +89,29 @@ def test_what_a_step_under_a_plan_told_comes_first_until_the_step_changes(graph,
     assert scaled(graph, machine) == 3.0
 
 
+def test_a_sliced_step_of_which_nothing_is_known_has_the_scale_of_the_whole(graph, machine, monkeypatch):
+    assert whole_steps.with_scale(graph, machine, DEVICE, 1.4).ops_scale == 1.4
+    whole_steps.keep_scale(whole_steps.name(graph, DEVICE), 1.8)
+    assert whole_steps.with_scale(graph, machine, DEVICE, 1.4).ops_scale == 1.8
+
+    def with_scale(graph, machine, device, otherwise):
+        return replace(machine, ops_scale=2 * otherwise)
+
+    monkeypatch.setattr(whole_steps, "with_scale", with_scale)
+    monkeypatch.setattr(engine.choosing, "choose", lambda function, ask, **_: [ask().machine.ops_scale for _ in "abc"])
+    tight = engine.Engine(Settings(limit_bytes=1 << 20), compute_device=DEVICE)
+    function = surgery.trace(convolution_step, IMAGE)
+    assert tight.choose(function, "train", OnDevice()) == [2.0, 4.0, 8.0]
+
+
 def test_a_slow_day_is_the_business_of_the_pace(graph, machine, monkeypatch):
     """The whole step and its ops are twice as slow: the scale is that of other days."""
+    machine = replace(machine, op_table={op.signature: OpCost(0.01, 1.0) for op in graph.ops})
+    slow = replace(machine, op_table={op.signature: OpCost(0.02, 1.0) for op in graph.ops})
     name, alone = whole_steps.name(graph, DEVICE), step_seconds(graph, machine)
     monkeypatch.setattr(op_costs, "pace_of", lambda device: 2.0)
     whole_steps.keep_unplanned(name, 2 * 1.5 * alone, DEVICE)
+    assert scaled(graph, slow) == 1.5
     monkeypatch.setattr(op_costs, "pace_of", lambda device: 1.0)
     assert scaled(graph, machine) == 1.5
 
