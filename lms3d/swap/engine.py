@@ -107,9 +107,9 @@ class Engine:
     ) -> StepRequest:
         """What to ask the planner about the step behind `function`. Edits the graph in ways that change no result.
 
-        settings, machine: in place of the engine's own. A machine that is given has the scale of its ops (ADAPT-6); for the
-        engine's own it is looked up, and is `ops_scale` if nothing is known of this step. lazy: ops are not measured where the step will be
-        left alone.
+        settings, machine: in place of the engine's own. A machine that is given has the scale of its ops (ADAPT-6). For the
+        engine's own it is looked up, and is `ops_scale` if nothing is known of this step.
+        lazy: ops are not measured where the step will be left alone.
         """
         settings, own = settings or self.settings, machine or self.machine
         graph = self._captured(function, on_device)
