@@ -176,9 +176,11 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def own_plans(session_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test meets the plans of another, which may have been made by a planner with other constants."""
+    """No test meets the plans of another, which may have been made by a planner with other constants, or the seconds of its steps,
+    which may have run beside other work."""
     monkeypatch.setenv("LMS3D_CACHE", str(session_cache))
     yield
+    (session_cache / "steps.json").unlink(missing_ok=True)
     shutil.rmtree(session_cache / "plans", ignore_errors=True)
 
 

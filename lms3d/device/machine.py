@@ -211,15 +211,6 @@ def has_nvidia_driver(paths: Iterable[Path] = NVIDIA_DRIVER) -> bool:
     return any(path.exists() for path in paths)
 
 
-def nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str:
-    """The version of NVIDIA's driver; "" where unknown."""
-    try:
-        numbers = re.search(r"\b\d+\.\d+(\.\d+)?\b", path.read_text())
-    except OSError:
-        return ""
-    return numbers[0] if numbers else ""
-
-
 def nvidia_driver(told: Path = Path("/proc/driver/nvidia/version"), maps: Path = Path("/proc/self/maps")) -> str:
     """The version of NVIDIA's driver, such as "580.159.04"; "" where unknown.
 

@@ -1,7 +1,7 @@
 """Closing the loop: what the first steps of a plan say about the next plan for the same step. No TensorFlow here.
 
 A plan is made from speeds that were measured on an idle machine, and with margins for what cannot be predicted. Of the steps
-of a plan the first `tuning.COLD` are left out and `tuning.WARM` are counted. Then ADAPT-1 to ADAPT-3 are tried in this order,
+of a plan the first `tuning.COLD` are left out and `tuning.WARM` are counted. Then ADAPT-1, 2, 6 and 3 are tried in this order,
 and the first that applies asks for another plan; at most `tuning.MOST_CHANGES` times in all. A rule that did not help is
 not tried again.
 - ADAPT-1, peak: above the limit -> plan for less. Only where nothing enforces the limit: in a pool the step runs out of
@@ -11,20 +11,24 @@ not tried again.
   triggers swap-ins earlier. A slow link that computing hides is no reason.
 - ADAPT-3, margin: the peak stayed well under the limit while the plan costs time -> plan for more, by as much as the peak
   was predicted too high.
-- ADAPT-4: what ADAPT-2 and ADAPT-3 can gain in the steps that are left must be more than the last planning took, and the
+- ADAPT-4: what ADAPT-2, ADAPT-3 and ADAPT-6 can gain in the steps that are left must be more than the last planning took, and the
   planning time that the run grants (`swap.effort`) must not be used up.
 - ADAPT-5: a new plan stays if it is faster and within the limit or, after ADAPT-1, if its peak is lower. Otherwise the
   earlier one comes back, as it does when the new one runs out of memory.
+- ADAPT-6, costs: the step without its waits differs from the sum of its ops by more than `tuning.SAME_COSTS` -> plan with all ops
+  as much slower or faster (`Machine.ops_scale`). What a step took more than its ops should can be waiting, as far as its transfers
+  took as long or waiting was predicted: if that explains the difference, the costs stay. What was found is kept for the next run,
+  even if ADAPT-4 allows no other plan; a step without a plan, which waits for nothing, tells the most (`whole_steps`).
 No plan changes a result. Seconds are as noisy as the machine, so the fastest warm step counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from lms3d.keras_step.adaptation_rules import LINKS, MARGIN, PEAK, RULES, Change, Trial
+from lms3d.keras_step.adaptation_rules import COSTS, LINKS, MARGIN, PEAK, RULES, Change, Trial
 from lms3d.keras_step.report import Round
 from lms3d.swap import tuning
 from lms3d.swap.cost import Machine
@@ -33,11 +37,20 @@ from lms3d.swap.plan import Plan
 from lms3d.swap.prediction import Prediction
 
 
+@dataclass(frozen=True, kw_only=True)
+class Learnt:
+    """What the next run is to know of a step (ADAPT-6): its seconds without swapping, or else `Machine.ops_scale`."""
+
+    unplanned_seconds: float | None = None
+    ops_scale: float | None = None
+
+
 class Feedback:
     """The rounds of one step under one limit: `begin` each plan, `add` its steps; when it is `due`, `judge` and `propose`.
 
     changes: how often it may ask for another plan; 0 keeps the record alone. run_steps: of the whole run; None is unknown.
     account: what the plans of the run have cost, by the price list of `swap.effort`, even if they came from the cache.
+    long_step_seconds: see `Trial`.
     """
 
     def __init__(
@@ -46,9 +59,10 @@ class Feedback:
         changes: int = tuning.MOST_CHANGES,
         run_steps: int | None = None,
         account: Account | None = None,
+        long_step_seconds: float = tuning.LONG_STEP_SECONDS["CPU"],
     ) -> None:
         self.limit_bytes, self.changes_left, self.run_steps = limit_bytes, changes, run_steps
-        self.account = account or Account()
+        self.account, self.long_step_seconds = account or Account(), long_step_seconds
         self.budget_bytes = limit_bytes  # what the present plan was made for, or the next one is to be made for
         self.rounds: list[Round] = []
         self._reason = "first plan"
@@ -81,7 +95,7 @@ class Feedback:
         )
         self.account.seconds += prediction.effort_seconds
         self._before = self._now if change else None
-        self._now = Trial(number, plan, prediction, machine, budget, change)
+        self._now = Trial(number, plan, prediction, machine, budget, change, self.long_step_seconds)
         self._judged, self.budget_bytes = False, budget
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -116,6 +130,21 @@ class Feedback:
         why = "above the limit" if not within else "not lower" if new.change.rule == PEAK else "not faster"
         self._go_back(why)
         return False
+
+    @property
+    def ops_scale(self) -> float:
+        """ADAPT-6: of the plan in use, as far as its steps have told; 1 before there is one."""
+        return 1.0 if self._now is None else self._now.ops_scale
+
+    @property
+    def learnt(self) -> Learnt | None:
+        """ADAPT-6: what the plan in use has told; None if it was planned with that already, or its steps are too short."""
+        now = self._now
+        if now is None or not now.complete or now.run_seconds < self.long_step_seconds:
+            return None
+        if now.plan.empty:
+            return Learnt(unplanned_seconds=now.run_seconds)
+        return None if now.ops_scale == now.machine.ops_scale else Learnt(ops_scale=now.ops_scale)
 
     def ran_out_of_memory(self) -> bool:
         """The present plan did. True where the one before it comes back, False where one for a smaller budget is due."""
@@ -164,8 +193,8 @@ class Feedback:
         assert self._now is not None, "a change was proposed"
         if plan == self._now.plan:
             return "the same plan again"
-        # Predictions for other speeds do not compare: after ADAPT-2 the step that was measured has to be beaten.
-        now = self._now.seconds if change.rule == LINKS else self._now.prediction.predicted_step_seconds
+        # Predictions for other speeds do not compare: after ADAPT-2 and ADAPT-6 the step that was measured has to be beaten.
+        now = self._now.seconds if change.rule in (LINKS, COSTS) else self._now.prediction.predicted_step_seconds
         slower = change.rule != PEAK and prediction.predicted_step_seconds >= now
         return "not predicted to be faster" if slower else ""
 

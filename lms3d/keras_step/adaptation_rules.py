@@ -1,4 +1,4 @@
-"""When a plan asks for another one: ADAPT-1 to ADAPT-3 of `adaptation`, each from a plan's first steps. No TensorFlow here."""
+"""When a plan asks for another one: ADAPT-1, 2, 3 and 6 of `adaptation`, each from a plan's first steps. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lms3d.swap import tuning
-from lms3d.swap.cost import Machine
+from lms3d.swap.cost import Machine, scale_in_words, scale_of
 from lms3d.swap.plan import Plan
 from lms3d.swap.prediction import Prediction
 from lms3d.units import format_seconds, format_size
 
-PEAK, LINKS, MARGIN = "peak", "links", "margin"
+PEAK, LINKS, COSTS, MARGIN = "peak", "links", "costs", "margin"
 _DIRECTIONS = (
     ("swap-outs", "swapped_out_bytes", "swap_out_seconds", "swap_out_bytes_per_second"),
     ("swap-ins", "swapped_in_bytes", "swap_in_seconds", "swap_in_bytes_per_second"),
@@ -33,7 +33,10 @@ class Change:
 
 @dataclass
 class Trial:
-    """A plan that runs or has run, its number in lms_stats.csv, the change that it came from, and its first steps."""
+    """A plan that runs or has run, its number in lms_stats.csv, the change that it came from, and its first steps.
+
+    long_step_seconds: shorter steps say nothing about the costs of ops.
+    """
 
     number: int
     plan: Plan
@@ -41,6 +44,7 @@ class Trial:
     machine: Machine
     budget_bytes: int
     change: Change | None
+    long_step_seconds: float = tuning.LONG_STEP_SECONDS["CPU"]
     rows: list[Mapping[str, Any]] = field(default_factory=list)
 
     @property
@@ -54,6 +58,11 @@ class Trial:
     @property
     def seconds(self) -> float:
         return min(float(row["seconds"]) for row in self.rows[tuning.COLD :] or self.rows)
+
+    @property
+    def run_seconds(self) -> float:
+        """As `seconds`, without what the runner does around the step, where that was measured."""
+        return min(float(row.get("run_seconds", row["seconds"])) for row in self.rows[tuning.COLD :] or self.rows)
 
     @property
     def planning_seconds(self) -> float:
@@ -71,6 +80,26 @@ class Trial:
         busy = [s for _, _, seconds, _ in _DIRECTIONS if (s := self.per_step(seconds)) is not None]
         computing = self.prediction.predicted_step_seconds - self.prediction.predicted_stall_seconds
         return min(sum(busy), max(0.0, self.seconds - computing)) if busy else None
+
+    @property
+    def ops_scale(self) -> float:
+        """ADAPT-6: `Machine.ops_scale` as the steps tell it; that of the plan if they tell nothing else."""
+        planned = self.prediction
+        computing = planned.predicted_step_seconds - planned.predicted_stall_seconds
+        if not self.complete or self.run_seconds < self.long_step_seconds:
+            return self.machine.ops_scale
+        longest = max(self._transfer_seconds, planned.predicted_stall_seconds)
+        waiting = min(longest, max(0.0, self.run_seconds - computing))
+        return scale_of(self.run_seconds - waiting, computing, self.machine.ops_scale)
+
+    @property
+    def _transfer_seconds(self) -> float:
+        """Of all transfers of a step, as measured, else as planned."""
+        total = 0.0
+        for _, bytes_column, seconds_column, speed in _DIRECTIONS:
+            seconds, moved = self.per_step(seconds_column), self.per_step(bytes_column) or 0.0
+            total += moved / getattr(self.machine, speed) if seconds is None else seconds
+        return total
 
     def measured(self) -> dict[str, Any]:
         """The measured fields of a `Round`."""
@@ -113,6 +142,16 @@ def links(now: Trial, limit_bytes: int) -> Change | None:
     return Change(LINKS, now.budget_bytes, replace(now.machine, **seen), " and ".join(slow), min(lost_seconds, late))
 
 
+def costs(now: Trial, limit_bytes: int) -> Change | None:
+    """ADAPT-6."""
+    scale = now.ops_scale
+    unplanned = now.prediction.unedited_step_seconds * scale / now.machine.ops_scale
+    lost_seconds = now.seconds - unplanned
+    if scale == now.machine.ops_scale or lost_seconds <= tuning.MATTERS * now.seconds:
+        return None
+    return Change(COSTS, now.budget_bytes, replace(now.machine, ops_scale=scale), scale_in_words(scale), lost_seconds)
+
+
 def margin(now: Trial, limit_bytes: int) -> Change | None:
     """ADAPT-3."""
     peak, planned = now.peak_bytes, now.prediction
@@ -129,4 +168,4 @@ def margin(now: Trial, limit_bytes: int) -> Change | None:
     return Change(MARGIN, budget, now.machine, f"{why}: planned for {format_size(budget)}", lost_seconds)
 
 
-RULES = (peak, links, margin)
+RULES = (peak, links, costs, margin)

@@ -55,8 +55,8 @@ class LMS(keras.callbacks.Callback):
         where level 0 is the full resolution and level 1 the next (also 16, which is "16/8"). Results then equal those of the whole
         step to rounding. The numbers stay as they are once a step has run.
     adapt: after the first training steps compare what was measured with the plan, and try other plans (at most three) where
-        that promises to be faster or safer; the report names each of them. False keeps the first. Results never depend on
-        it. Parameters of TFLMS that are all given are never changed.
+        that promises to be faster or safer; the report names each of them. False keeps the first, and tells later
+        runs nothing. Results never depend on it. Parameters of TFLMS that are all given are never changed.
     enabled=False: trace, run and measure the step in the same way, but change nothing.
     stats_file: CSV with one row per step. debug: log every insertion (debug_level 1: what was done; 2: each node).
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from lms3d.files import write_text
 from lms3d.keras_step.step_log import StepStatistics
+from lms3d.swap.cost import scale_in_words
 from lms3d.swap.plan import Plan
 from lms3d.swap.prediction import Prediction
 from lms3d.units import format_seconds, format_size
@@ -59,6 +60,7 @@ class Report(Prediction):
     limit_bytes: the limit in force, whatever the plan was made for. change: what the rewrite inserted.
     measured_peak_bytes: the largest of all steps; measured_step_seconds: the median after the first. None: nothing ran, or, of
     the peak, so little that the process has not grown.
+    unplanned_seconds: measured, of a step without swapping; None: not yet. ops_scale: see `cost.Machine`, as the steps tell it.
     plan: number of the plan in lms_stats.csv; rounds: every plan that was made for this step (see `adaptation`).
     """
 
@@ -66,6 +68,8 @@ class Report(Prediction):
     measured_peak_bytes: int | None = None
     measured_step_seconds: float | None = None
     steps_measured: int = 0
+    unplanned_seconds: float | None = None
+    ops_scale: float = 1.0
     plan: int = 0
     rounds: tuple[Round, ...] = ()
 
@@ -112,6 +116,9 @@ class Report(Prediction):
         def size(value: int | None) -> str:
             return "" if value is None else format_size(value)
 
+        def seconds(value: float | None) -> str:
+            return "" if value is None else format_seconds(value)
+
         rows = [
             ("planner", self.planner),
             *(self._slab_figures() if self.slabs else []),
@@ -126,13 +133,16 @@ class Report(Prediction):
             ("swapped out per step", size(self.swapped_out_bytes)),
             ("swapped in per step", size(self.swapped_in_bytes)),
             ("ops recomputed per step", str(self.recomputed_ops)),
-            ("step time without LMS (predicted)", format_seconds(self.unedited_step_seconds)),
-            ("step time with this plan (predicted)", format_seconds(self.predicted_step_seconds)),
-            ("of that, waiting for the tier (predicted)", format_seconds(self.predicted_stall_seconds)),
+            ("step time without LMS (predicted)", seconds(self.unedited_step_seconds)),
+            ("step time without LMS (measured)", seconds(self.unplanned_seconds)),
             (
-                "step time (median, measured)",
-                "" if self.measured_step_seconds is None else format_seconds(self.measured_step_seconds),
+                "predicted / measured step time without LMS",
+                self._ratio(self.unedited_step_seconds, self.unplanned_seconds),
             ),
+            ("ops in the step", "" if self.ops_scale == 1 else scale_in_words(self.ops_scale)),
+            ("step time with this plan (predicted)", seconds(self.predicted_step_seconds)),
+            ("of that, waiting for the tier (predicted)", seconds(self.predicted_stall_seconds)),
+            ("step time (median, measured)", seconds(self.measured_step_seconds)),
             (
                 "planning time",
                 format_seconds(self.planning_seconds) + (" once, now from the cache" if self.from_cache else ""),
@@ -163,13 +173,21 @@ def of(
     plan: int = 0,
     statistics: StepStatistics | None = None,
     rounds: Sequence[Round] = (),
+    unplanned_seconds: float | None = None,
+    ops_scale: float = 1.0,
 ) -> Report:
-    """The report on a plan, by its number in the statistics of the steps that have run."""
+    """The report on a plan, by its number in the statistics of the steps that have run.
+
+    unplanned_seconds: of an earlier run. A step that is left as it was traced tells them itself.
+    """
+    median_seconds = statistics.median_seconds(plan) if statistics else None
     return Report(
         **{field.name: getattr(prediction, field.name) for field in fields(Prediction)},
         change=change,
         measured_peak_bytes=statistics.peak_bytes(plan) or None if statistics else None,
-        measured_step_seconds=statistics.median_seconds(plan) if statistics else None,
+        measured_step_seconds=median_seconds,
+        unplanned_seconds=unplanned_seconds if prediction.changed else median_seconds or unplanned_seconds,
+        ops_scale=ops_scale if prediction.rewritten else 1.0,
         steps_measured=statistics.steps_of(plan) if statistics else 0,
         plan=plan,
         rounds=tuple(rounds),

@@ -11,6 +11,7 @@ until the new one has proved better.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,7 @@ from lms3d.keras_step.step_log import StepStatistics
 from lms3d.keras_step.variable_backup import Snapshot
 from lms3d.ranks import gradients
 from lms3d.swap import tuning
+from lms3d.swap.cost import scale_in_words
 from lms3d.swap.effort import Account
 from lms3d.swap.engine import Engine, Prepared
 from lms3d.swap.plan import Plan
@@ -60,9 +62,9 @@ class _Step:
 class StepRunner:
     """Prepared steps by kind and batch shapes, and the statistics of every run.
 
-    adapt: whether measurements may ask for another plan. steps_left: steps still to come in this run; None is unknown. What
-    planning may cost depends on it (`swap.effort`). slabs: those of each step by name, from its first plan on or as an earlier part
-    of the run had them. They decide the last bits, so no later plan has others.
+    adapt: whether measurements may ask for another plan, and tell the next run. steps_left: steps still to come in
+    this run; None is unknown. What planning may cost depends on it (`swap.effort`). slabs: those of each step by name, from its
+    first plan on or as an earlier part of the run had them. They decide the last bits, so no later plan has others.
     """
 
     def __init__(self, engine: Engine, statistics: StepStatistics, *, adapt: bool = True) -> None:
@@ -74,6 +76,7 @@ class StepRunner:
         self.slabs: dict[str, Slabs] = {}
         self._account = Account()  # what planning has cost the run, for all its steps
         self._told_unknown_sizes = False
+        self._run_seconds = 0.0  # of the last step, without what stands around it
 
     def begin_run(self) -> None:
         """A `fit`, or an `evaluate` or `predict` outside of one, grants its own time for planning."""
@@ -91,20 +94,22 @@ class StepRunner:
         return [*self._largest.values(), *kept]
 
     def _report(self, step: _Step, prepared: Prepared) -> tuple[Report, Plan]:
-        told = report.of(
+        described = report.of(
             prepared.prediction,
             change=prepared.change,
             plan=prepared.number,
             statistics=self.statistics,
             rounds=step.feedback.rounds,
+            unplanned_seconds=prepared.unplanned_seconds,
+            ops_scale=step.feedback.ops_scale,
         )
-        return told, prepared.plan
+        return described, prepared.plan
 
     def run(self, model: keras.Model, kind: str, batch: Any) -> Any:
         """One step ("train", "test", "predict") on a batch: nested tensors or arrays."""
         batch = tf.nest.map_structure(_as_tensor, batch)
         spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
-        step = self._step(kind, spec)
+        step = self._step(model, kind, spec)
         started = time.perf_counter()
         if step.feedback.due:
             self._adapt(model, step, batch)
@@ -114,21 +119,21 @@ class StepRunner:
             self.steps_left -= 1
         return outputs
 
-    def _step(self, kind: str, spec: Any) -> _Step:
+    def _step(self, model: keras.Model, kind: str, spec: Any) -> _Step:
         """The step for these shapes, known or new. Beyond `MOST_STEPS` the least recently used goes."""
         key = (kind, repr(spec))
         known = self.steps.pop(key, None)
-        self.steps[key] = step = known or _Step(kind, spec, self._new_feedback(kind), _name(kind, spec))
+        self.steps[key] = step = known or _Step(kind, spec, self._new_feedback(model, kind), _name(kind, spec))
         while len(self.steps) > tuning.MOST_STEPS:
             self._forget(self.steps.pop(next(iter(self.steps))))
         return step
 
     def _forget(self, step: _Step) -> None:
         if step.prepared is not None:
-            told, plan = self._report(step, step.prepared)
+            described, plan = self._report(step, step.prepared)
             largest = self._largest.get(step.kind)
-            if largest is None or told.predicted_peak_bytes > largest[0].predicted_peak_bytes:
-                self._largest[step.kind] = told, plan
+            if largest is None or described.predicted_peak_bytes > largest[0].predicted_peak_bytes:
+                self._largest[step.kind] = described, plan
         for prepared in (step.prepared, step.earlier):
             if prepared is not None:
                 self.engine.discard(prepared)
@@ -212,6 +217,7 @@ class StepRunner:
             if step.earlier is not None:
                 self.engine.discard(step.earlier)
             step.earlier = None
+            self._learn(step)
         else:
             self._go_back(step)
         while (change := feedback.propose(self.steps_left)) is not None:
@@ -229,6 +235,15 @@ class StepRunner:
             self._take(step, prepared, change)
             return
 
+    def _learn(self, step: _Step) -> None:
+        """ADAPT-6: the next run begins with what this plan told."""
+        learnt, prepared = step.feedback.learnt, step.prepared
+        if learnt is None or prepared is None or not self.adapt:
+            return
+        if learnt.ops_scale is not None:
+            log.info("lms: in the %s step %s", step.kind, scale_in_words(learnt.ops_scale))
+        self.engine.learn(prepared, unplanned_seconds=learnt.unplanned_seconds, ops_scale=learnt.ops_scale)
+
     def _go_back(self, step: _Step) -> None:
         """To the plan before the one in use."""
         assert step.prepared is not None, "a plan is in use"
@@ -237,11 +252,14 @@ class StepRunner:
         step.prepared, step.earlier = step.earlier, None
         log.info("lms: going back to plan %d of the %s step", step.prepared.number, step.kind)
 
-    def _new_feedback(self, kind: str) -> Feedback:
-        """Only training runs long enough for a second plan."""
+    def _new_feedback(self, model: keras.Model, kind: str) -> Feedback:
+        """Only training runs long enough for a second plan. Steps that wait for other ranks, or whose end nobody waits for on a
+        GPU, say nothing about the costs of ops."""
         free = self.adapt and kind == "train" and self.engine.no_other_plan is None
         changes = tuning.MOST_CHANGES if free else 0
-        return Feedback(self.engine.settings.limit_bytes, changes, self.steps_left, self._account)
+        silent = gradients.averages(model) or kind == "predict"
+        least = math.inf if silent else tuning.LONG_STEP_SECONDS[self.engine.compute_device.partition(":")[0]]
+        return Feedback(self.engine.settings.limit_bytes, changes, self.steps_left, self._account, least)
 
     # -- out of memory -------------------------------------------------------------------------------------------------
 
@@ -305,11 +323,13 @@ class StepRunner:
         """Run; a failing swap disk becomes one clear error."""
         tf.config.experimental.reset_memory_stats(memory.compute_device())
         self.engine.begin_step()
+        started = time.perf_counter()
         try:
             outputs = prepared.function(batch)
             for value in tf.nest.flatten(outputs)[:1]:
                 if isinstance(value, tf.Tensor) and value.shape.rank == 0:
                     value.numpy()  # a GPU runs behind: wait, so that the step's seconds are its own
+            self._run_seconds = time.perf_counter() - started
             return outputs
         except tf.errors.OpError:
             if self.engine.storage_error is not None:
@@ -335,6 +355,7 @@ class StepRunner:
             "voxels_per_second": voxels / seconds,
         }
         row |= self.engine.take_counters()
+        row["run_seconds"] = self._run_seconds
         row |= host_memory.resident_bytes()
         self.statistics.add(row)
         return row

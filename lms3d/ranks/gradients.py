@@ -53,6 +53,11 @@ def begun(model: Any) -> int:
     return int(averaging.count.numpy()) if averaging is not None else 0
 
 
+def averages(model: Any) -> bool:
+    """Whether the steps of a model average gradients, and so wait for other ranks."""
+    return hasattr(getattr(model, "optimizer", None), "averaging")
+
+
 class Averaging:
     """The ops between gradients and optimiser.
 

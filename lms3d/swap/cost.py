@@ -81,6 +81,11 @@ def scale_of(measured_seconds: float, expected_seconds: float, before: float = 1
     return float(f"{before * ratio:.3g}")
 
 
+def scale_in_words(ops_scale: float) -> str:
+    """What `Machine.ops_scale` means."""
+    return f"ops take {ops_scale:.3g} times as long as measured alone"
+
+
 def moved_bytes(graph: StepGraph, op: Op) -> int:
     """Bytes that an op reads and writes."""
     read = sum(graph.tensors[t].bytes or 0 for t in op.inputs if t in graph.tensors)

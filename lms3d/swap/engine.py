@@ -20,7 +20,7 @@ from lms3d.swap.planners import PLANNERS
 from lms3d.swap.prediction import Prediction
 from lms3d.swap.request import OnDevice, Settings, StepRequest
 from lms3d.swap.slabs.choice import Slabs
-from lms3d.swap.tensorflow import assignments, choosing, guard, op_costs, speeds, surgery, updates
+from lms3d.swap.tensorflow import assignments, choosing, guard, op_costs, speeds, surgery, updates, whole_steps
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.choosing import Chosen
 from lms3d.swap.tensorflow.rewrite import rewrite
@@ -38,7 +38,8 @@ class Prepared:
     """A function that is ready to run, its plan, and the machine that the plan was made for.
 
     change: what the rewrite inserted. number: of the plan in lms_stats.csv, 0 before it has one. slabs: (level, number) of the
-    levels that are sliced.
+    levels that are sliced. step_name: of the step in the store of whole steps, "" if nothing can be learnt of it.
+    unplanned_seconds: what a step took without swapping, if an earlier run measured that.
     """
 
     function: Function
@@ -48,6 +49,8 @@ class Prepared:
     change: str = ""
     number: int = 0
     slabs: Slabs = ()
+    step_name: str = ""
+    unplanned_seconds: float | None = None
 
 
 class Engine:
@@ -105,19 +108,24 @@ class Engine:
         *,
         settings: Settings | None = None,
         machine: Machine | None = None,
+        ops_scale: float = 1.0,
         lazy: bool = False,
     ) -> StepRequest:
         """What to ask the planner about the step behind `function`. Edits the graph in ways that change no result.
 
-        settings, machine: in place of the engine's own. lazy: ops are not measured where the step will be left alone.
+        settings, machine: in place of the engine's own. A machine that is given has the scale of its ops (ADAPT-6). For the
+        engine's own it is looked up, and is `ops_scale` if nothing is known of this step.
+        lazy: ops are not measured where the step will be left alone.
         """
-        settings, machine = settings or self.settings, machine or self.machine
+        settings, own = settings or self.settings, machine or self.machine
         graph = self._captured(function, on_device)
-        request = settings.request(graph, machine, step=step)
+        request = settings.request(graph, own, step=step)
         if lazy and planning.is_noop(request):
             return request
-        graph, machine = self._with_ops(graph, machine, function)
-        return replace(request, graph=graph, machine=machine)
+        graph, measured = self._with_ops(graph, own, function)
+        if machine is None and not self._elsewhere:
+            measured = whole_steps.with_scale(graph, measured, self.compute_device, ops_scale)
+        return replace(request, graph=graph, machine=measured)
 
     def choose(
         self,
@@ -137,10 +145,16 @@ class Engine:
         little room for one, and then as coarsely as the limit allows (`slabs.choice`). run: grants the planner's effort; None:
         `effort_seconds`.
         """
-        settings = settings or self.settings
+        settings, scale = settings or self.settings, 1.0
 
         def ask() -> StepRequest:
-            return self.request(function, step, on_device, settings=settings, machine=machine, lazy=True)
+            """Of the whole step first. A sliced one has the scale of the whole until more is known of it."""
+            nonlocal scale
+            asked = self.request(
+                function, step, on_device, settings=settings, machine=machine, ops_scale=scale, lazy=True
+            )
+            scale = asked.machine.ops_scale
+            return asked
 
         return choosing.choose(function, ask, run=run, effort_seconds=effort_seconds, with_floor=with_floor)
 
@@ -202,6 +216,7 @@ class Engine:
         if self._guarded(prediction, min(request.limit_bytes, self.settings.limit_bytes)):
             function, guards = guard.insert(function, planned=not plan.empty)
             log.info("lms: %d guards against oneDNN kernels that do not check their memory", guards)
+        step_name = "" if self._elsewhere else whole_steps.name(request.graph, self.compute_device)
         return Prepared(
             function=function,
             plan=plan,
@@ -209,6 +224,8 @@ class Engine:
             machine=request.machine,
             change=change,
             slabs=chosen.slabs,
+            step_name=step_name,
+            unplanned_seconds=whole_steps.load(step_name).unplanned_seconds,
         )
 
     def _as_it_is(self, function: Function, step: str, on_device: OnDevice) -> Prepared:
@@ -244,6 +261,16 @@ class Engine:
                 f"{format_size(limit)} of it; set TF_GPU_HOST_MEM_LIMIT_IN_MB={-(-plan.swapped_out_bytes // (1 << 20))} "
                 "or more, or raise --memory-limit, which swaps less"
             )
+
+    def learn(
+        self, prepared: Prepared, *, unplanned_seconds: float | None = None, ops_scale: float | None = None
+    ) -> None:
+        """Keep for the next run what the first steps of a plan told (ADAPT-6): their seconds without swapping, or else the scale of
+        their ops."""
+        if prepared.step_name and unplanned_seconds is not None:
+            whole_steps.keep_unplanned(prepared.step_name, unplanned_seconds, self.compute_device)
+        elif prepared.step_name and ops_scale is not None:
+            whole_steps.keep_scale(prepared.step_name, ops_scale)
 
     # -- the tier ------------------------------------------------------------------------------------------------------
 

@@ -315,6 +315,9 @@ last it counts as the same, so that plans stay as they are and come from the cac
 faster stayed so, and steps at 64^3 were predicted to take 17 to 24 % too few seconds. For so many seconds nobody looks again: ranks
 that start together get one pace."""
 
+MOST_WHOLE_STEPS = 500
+"""Steps whose seconds are kept in the cache folder (`whole_steps`). Disk space, 200 bytes each; not measured."""
+
 # -- tensorflow/op_costs, probing ----------------------------------------------------------------------------------
 
 RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 256 << 20, "GPU": 8 << 30}, 4

@@ -24,8 +24,8 @@ _OTHER_EACH_TIME = (
     "ops.json",
     "predictions.json",
 )
-_PASSED_OVER = ("tensorboard", "plans", "swap", "machine.json", "pace.json")
-"""Who cannot write the last two, which hold measured speeds, goes on without them."""
+_PASSED_OVER = ("tensorboard", "plans", "swap", "machine.json", "pace.json", "steps.json")
+"""Who cannot write the last three, which hold measured speeds, goes on without them."""
 _TEMPORARY = (".part-", ".partial", ".probe.", ".write-test-")
 
 _ADDRESSES = re.compile(rb'"shared_object_id": \d+')  # Keras writes where an object lay in memory

@@ -1,6 +1,6 @@
 """The least that a GPU can do, by which a wrong measurement of its speeds is recognised. No TensorFlow here.
 
-CARD-1  If machine files (`lms3d.machines`) name the card's chip, the slowest of their figures is what is stated of it.
+CARD-1  If machine files (lms3d/machines/*.json) name the card's chip, the slowest of their figures is what is stated of it.
 CARD-2  Otherwise the compute capability tells cards with stacked memory from the others (`tuning.SLOWEST_CARDS`). A part of a
         card (MIG) counts with the others, whatever its chip.
 CARD-3  A measurement below `tuning.LEAST_SHARE` of what is stated, or above what any card does, is refused and made again. If
@@ -13,12 +13,16 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from lms3d.machines import files
+from lms3d import json_values
 from lms3d.swap import tuning
 from lms3d.swap.cost import Machine
 
 log = logging.getLogger("lms3d")
+
+_MACHINES = Path(__file__).parents[2] / "machines"
+"""Read as data: the package `lms3d.machines` stands above the engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +48,14 @@ def stated(name: str, capability: tuple[int, int]) -> Stated:
 def _in_files(name: str) -> Stated | None:
     """CARD-1."""
     chips = set(re.findall(r"\b[A-Z]{1,2}\d{2,3}\b", name))
-    models = [model for model in map(files.load, files.names()) if chips & set(re.findall(r"\w+", model.title))]
-    if not models:
+    contents = {path: json_values.parse(path.read_bytes()) for path in sorted(_MACHINES.glob("*.json"))}
+    named = {path: said for path, said in contents.items() if chips & set(re.findall(r"\w+", said["title"]))}
+    if not named:
         return None
     return Stated(
-        flops_per_second=min(model.forward_flops_per_second.value for model in models),
-        bytes_per_second=min(model.memory_bytes_per_second.value for model in models),
-        source=", ".join(f"machines/{model.name}.json" for model in models),
+        flops_per_second=min(said["forward_flops_per_second"]["value"] for said in named.values()),
+        bytes_per_second=min(said["memory_bytes_per_second"]["value"] for said in named.values()),
+        source=", ".join(f"machines/{path.name}" for path in named),
     )
 
 

@@ -46,7 +46,7 @@ Known = dict[str, Cost | None]
 """Signature -> cost; None for an op that cannot be measured, which is not tried again."""
 
 _paces: dict[tuple[Path, str], float] = {}
-"""What `_pace` said in this process, by the file of the known costs and `_key`."""
+"""What `_pace` said in this process, by the file of the known costs and `conditions`."""
 
 
 def with_ops(
@@ -64,7 +64,7 @@ def with_ops(
     """
     scale, machine = machine.ops_scale, replace(machine, ops_scale=1.0)  # ops are alone here
     store = cache_directory() / "ops.json"
-    key = _key(device)
+    key = conditions(device)
     known = _load(store).get(key, {})
     most_bytes = min(tuning.MOST_BYTES[_kind(device)], free_bytes // tuning.FREE_SHARE)
     pace = _paces.get((store, key))
@@ -156,13 +156,13 @@ def _takes_long(graph: StepGraph, machine: Machine, known: Known, device: str) -
 
 def pace_of(device: str) -> float:
     """The pace that this process plans with (OPS-5); before it has looked, the one that was found last."""
-    store, key = cache_directory() / "ops.json", _key(device)
+    store, key = cache_directory() / "ops.json", conditions(device)
     return _paces.get((store, key)) or _last_pace(key)[0]
 
 
 def _pace(graph: StepGraph, known: Known, traced: tf.Graph, machine: Machine, device: str, most_bytes: int) -> float:
     """OPS-5: how many times as long as once an op takes today, a power of `tuning.PACE`; a known one while that is new."""
-    last, at = _last_pace(key := _key(device))
+    last, at = _last_pace(key := conditions(device))
     if abs(time.time() - at) < tuning.PACE_LASTS_SECONDS:
         return last
     again = _paced(graph, known, machine, device, most_bytes)
@@ -228,11 +228,12 @@ def _measure(
             traced.get_operation_by_name(op.name), parts, times, device=device, call_seconds=call_seconds
         )
         found[op.signature] = cost
+        log.debug("lms: %s %s, estimated %.3g s, in %d parts: %s", op.type, op.name, seconds, parts, cost)
     log.info("lms: measured %d of %d kinds of ops in %.0f s", len(found), len(wanted), time.monotonic() - started)
     return found
 
 
-def _key(device: str) -> str:
+def conditions(device: str) -> str:
     """Everything that the seconds of an op depend on, except the op."""
     parts = [
         _VERSION,

@@ -55,6 +55,7 @@ def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = Tru
             found = _stored(known, key)
             if found is None:
                 found = _measure(device, kind.speed(device, swap_dir))
+                log.info("lms: measured %s: %s", measured, {name: f"{getattr(found, name):.3g}" for name in SPEEDS})
                 write_store(store, known | {key: {name: getattr(found, name) for name in SPEEDS}})
     return replace(found, mapped=mapped and kind.can_map(device, swap_dir))
 

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from lms3d.keras_step import report
-from lms3d.keras_step.adaptation import Feedback
-from lms3d.keras_step.adaptation_rules import LINKS, MARGIN, PEAK
+from lms3d.keras_step.adaptation import Feedback, Learnt
+from lms3d.keras_step.adaptation_rules import COSTS, LINKS, MARGIN, PEAK, Change
 from lms3d.swap.cost import Machine
 from lms3d.swap.plan import Plan, Recompute
 from lms3d.swap.prediction import Prediction
@@ -86,11 +86,13 @@ def test_rule_2_links_that_are_slower_than_planned():
 
 
 def test_rule_2_does_not_care_for_what_costs_nothing_or_cannot_be_seen():
-    assert first(row(3.5, **{**SLOW_IN, "swapped_in_bytes": 1e7, "swap_in_seconds": 0.02})).propose() is None
+    costs_nothing = {**SLOW_IN, "swapped_in_bytes": 1e7, "swap_in_seconds": 0.02}
+    assert first(row(3.5, **costs_nothing)).propose().rule == COSTS
     assert (
         first(row(2.03, **SLOW_IN)).propose() is None
     )  # the step is as fast as planned: computing hides the transfers
-    assert first(row(3.5, swapped_in_bytes=1e9)).propose() is None  # host memory: bytes of the plan, but no seconds
+    unseen = row(3.5, swapped_in_bytes=1e9)  # host memory: bytes of the plan, but no seconds
+    assert first(unseen).propose().rule == COSTS
 
 
 def test_rule_3_a_margin_that_is_too_cautious():
@@ -158,6 +160,123 @@ def test_a_plan_that_was_refused_has_cost_as_much():
     change = loop.propose(100)
     loop.refuse(change, "the same plan again", predicted(effort_seconds=2.0))
     assert loop.account.seconds == 3.0
+
+
+# -- rule 6: computing is predicted to take 1.5 s, waiting 0.5 s
+
+
+def scale(measured: dict[str, float], **planned: object) -> float:
+    return first(measured, **planned).ops_scale
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (1.3, 0.867),  # less than computing alone
+        (1.4, 1.0),  # 7 % less
+        (1.5, 1.0), (2.0, 1.0),  # nothing that waiting does not explain
+        (2.14, 1.0),  # 9 % more
+        (2.6, 1.4),
+    ],
+)  # fmt: skip
+def test_rule_6_what_waiting_does_not_explain_is_due_to_the_ops(seconds, expected):
+    assert scale(row(seconds)) == expected
+
+
+def test_rule_6_a_step_may_wait_for_as_long_as_its_transfers_take():
+    assert (
+        scale(row(2.6, swapped_in_bytes=1e9, swap_in_seconds=0.6, swap_out_seconds=0.5, swapped_out_bytes=1e9)) == 1.0
+    )
+    assert (
+        scale(row(2.9, swapped_in_bytes=1e9, swap_in_seconds=0.6, swap_out_seconds=0.5, swapped_out_bytes=1e9)) == 1.2
+    )
+    # Of a tier that does not measure them, as planned: 0.5 s in, 1 s out.
+    assert scale(row(3.0, swapped_in_bytes=1e9, swapped_out_bytes=1e9)) == 1.0
+    assert scale(row(3.3, swapped_in_bytes=1e9, swapped_out_bytes=1e9)) == 1.2
+
+
+def test_rule_6_plans_with_ops_that_take_as_long_as_they_took():
+    change = first(row(2.6)).propose()
+    slower = dataclasses.replace(MACHINE, ops_scale=1.4)
+    reason = "ops take 1.4 times as long as measured alone"
+    assert change == Change(COSTS, LIMIT, slower, reason, pytest.approx(1.2))
+    loop = first(row(2.6))
+    assert loop.reject(change, plan(2), predicted(seconds=2.55)) == ""  # predictions of before do not compare
+    assert loop.reject(change, plan(2), predicted(seconds=2.6)) == "not predicted to be faster"
+    assert loop.reject(change, plan(1), predicted(seconds=1.0)) == "the same plan again"
+
+
+def test_rule_6_asks_for_no_plan_where_none_can_be_faster():
+    """Ops take 0.867 times as long, and the step without LMS then 0.867 s."""
+    assert first(row(1.3), seconds=1.5 + 0.5).propose().gain_seconds == pytest.approx(1.3 - 0.867)
+    as_fast = first(row(0.867), seconds=1.0 + 0.5)  # all of it computing
+    assert as_fast.ops_scale == 0.867
+    assert as_fast.propose() is None
+
+
+def test_rule_6_planning_must_pay_for_itself():
+    assert first(row(2.6)).propose(steps_left=26).rule == COSTS  # 1.2 s a step against 30 s
+    assert first(row(2.6)).propose(steps_left=24) is None
+
+
+def test_rule_6_multiplies_with_the_scale_of_the_plan_and_comes_to_rest():
+    loop, machine = Feedback(LIMIT), dataclasses.replace(MACHINE, ops_scale=1.4)
+    loop.begin(1, plan(1), predicted(seconds=2.6), machine)
+    run(loop, row(3.02))  # computing took 2.52 s and not 2.1 s
+    assert loop.judge()
+    change = loop.propose()
+    assert change.machine.ops_scale == 1.68
+    loop.begin(2, plan(2), predicted(seconds=3.02), change.machine, change)
+    run(loop, row(3.0))
+    assert loop.judge()
+    assert loop.ops_scale == 1.68
+    assert loop.learnt is None  # the next run begins with what it was planned with
+    assert loop.propose() is None
+
+
+def test_rule_6_a_plan_that_is_not_faster_goes_and_no_other_comes():
+    loop = first(row(2.6))
+    change = loop.propose()
+    loop.begin(2, plan(2), predicted(seconds=2.5), change.machine, change)
+    run(loop, row(2.7))
+    assert not loop.judge()
+    assert loop.ops_scale == 1.4
+    assert loop.propose() is None
+
+
+def test_rule_6_short_steps_say_nothing():
+    loop = Feedback(LIMIT, long_step_seconds=3.0)
+    loop.begin(1, plan(1), predicted(), MACHINE)
+    run(loop, row(2.6))
+    assert (loop.ops_scale, loop.learnt) == (1.0, None)
+    assert loop.judge()
+    assert loop.propose() is None
+
+
+def test_rule_6_what_the_runner_does_around_a_step_is_no_part_of_it():
+    """Such as the copy of all variables, before each of the first steps."""
+    assert scale(row(2.6, run_seconds=2.0)) == 1.0
+
+
+def test_rule_6_what_a_step_tells_the_next_run():
+    assert first(row(2.6)).learnt == Learnt(ops_scale=1.4)
+    assert first(row(2.0)).learnt is None
+    loop = Feedback(LIMIT)
+    assert (loop.ops_scale, loop.learnt) == (1.0, None)
+    loop.begin(1, Plan(planner="off"), predicted(seconds=1.0, rewritten=False), MACHINE)
+    run(loop, row(0.4))
+    assert loop.learnt == Learnt(unplanned_seconds=0.4)  # even if it is as predicted
+    assert loop.propose() is None
+
+
+def test_the_report_says_what_is_known_of_the_step_without_swapping():
+    told = report.of(predicted(), unplanned_seconds=0.8, ops_scale=1.31).to_markdown()
+    assert "| step time without LMS (predicted) | 1.0 s |\n| step time without LMS (measured) | 800 ms |" in told
+    assert "| predicted / measured step time without LMS | 1.25 |" in told
+    assert "| ops in the step | ops take 1.31 times as long as measured alone |" in told
+    unknown = report.of(predicted()).to_markdown()
+    assert "step time without LMS (measured)" not in unknown
+    assert "as measured alone" not in unknown
 
 
 # -- what becomes of the new plan

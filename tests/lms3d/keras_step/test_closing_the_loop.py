@@ -70,7 +70,11 @@ def measure(monkeypatch: pytest.MonkeyPatch, figures: Callable[[Prepared], dict[
     def recorded(self: StepRunner, kind: str, prepared: Any, batch: Any, seconds: float) -> dict[str, Any]:
         record(self, kind, prepared, batch, seconds)
         plans.append(prepared.number)
-        expected = {"seconds": 1.0, "peak_bytes": int(0.93 * prepared.prediction.limit_bytes)}  # no rule objects
+        expected = {
+            "seconds": 1.0,
+            "peak_bytes": int(0.93 * prepared.prediction.limit_bytes),
+            "run_seconds": prepared.prediction.predicted_step_seconds,
+        }  # no rule objects
         return {**expected, **figures(prepared)}
 
     monkeypatch.setattr(StepRunner, "_record", recorded)
@@ -113,6 +117,66 @@ def test_slow_links_are_planned_with_the_speed_that_was_seen(trainer, limit, mon
     assert first is None
     assert second.swap_out_bytes_per_second == pytest.approx(1e8)
     assert second.swap_in_bytes_per_second == 2e9
+
+
+@pytest.fixture
+def every_step_counts(monkeypatch, own_cache) -> None:
+    """However short it is; and nothing is known of any step."""
+    monkeypatch.setitem(tuning.LONG_STEP_SECONDS, "CPU", 0.0)
+
+
+def test_wrong_costs_of_ops_are_found_out_and_planned_again(trainer, without, limit, every_step_counts, monkeypatch):
+    """Planted: each step computes for three times as long as all its ops take alone, and waits for nothing."""
+
+    def slow(prepared: Prepared) -> dict[str, Any]:
+        computing = prepared.prediction.predicted_step_seconds - prepared.prediction.predicted_stall_seconds
+        alone = computing / prepared.machine.ops_scale
+        return {"run_seconds": 3 * alone + prepared.prediction.predicted_stall_seconds, "seconds": 1 / prepared.number}
+
+    asked = spy(monkeypatch, Engine, "prepare", "machine")
+    plans = measure(monkeypatch, slow)
+    found = trainer.train(LMS(memory_limit=limit), predict=False, epochs=EPOCHS)
+    same(found, without)
+    assert plans == [1] * ROUND + [2] * (5 * EPOCHS - ROUND)
+    (first, again) = asked[:2]
+    assert first is None
+    assert again.ops_scale == pytest.approx(3, rel=0.1)
+    rounds = found.reports["train"].rounds
+    assert rounds[1].reason == f"ops take {again.ops_scale:.3g} times as long as measured alone"
+    assert "as long as measured alone" in found.reports["train"].to_markdown()
+    # The next run begins with that.
+    begun = trainer.train(LMS(memory_limit=limit), predict=False, epochs=1)
+    assert begun.prepared[0].machine.ops_scale == again.ops_scale
+    assert begun.prepared[0].prediction.unedited_step_seconds == pytest.approx(
+        found.reports["train"].unedited_step_seconds, rel=0.01
+    )
+
+
+def test_a_step_without_a_plan_tells_what_the_next_run_plans_with(trainer, limit, every_step_counts, monkeypatch):
+    measure(monkeypatch, lambda prepared: {"run_seconds": 0.8})
+    alone = trainer.train(LMS(enabled=False), predict=False, epochs=1)
+    assert alone.reports["train"].unplanned_seconds == alone.reports["train"].measured_step_seconds
+    found = trainer.train(LMS(memory_limit=limit), predict=False, epochs=1)
+    assert found.reports["train"].unplanned_seconds == 0.8
+    assert found.reports["train"].unedited_step_seconds == pytest.approx(0.8, rel=0.01)
+    assert found.prepared[0].machine.ops_scale > 1
+
+
+def test_what_is_found_is_kept_even_where_no_other_plan_is_tried(trainer, limit, every_step_counts, monkeypatch):
+    """One step is left after four, and planning took as long as twenty."""
+    plans: list[int] = []
+    plans = measure(monkeypatch, lambda prepared: {"run_seconds": 3.0, "seconds": 1.0 if len(plans) > 1 else 21.0})
+    trainer.train(LMS(memory_limit=limit), predict=False, epochs=1)
+    begun = trainer.train(LMS(memory_limit=limit), predict=False, epochs=1)
+    assert set(plans) == {1}
+    assert begun.prepared[0].machine.ops_scale > 1
+
+
+def test_who_wants_no_other_plan_learns_nothing(trainer, limit, every_step_counts, monkeypatch):
+    measure(monkeypatch, lambda prepared: {"run_seconds": 3.0})
+    for _ in range(2):
+        found = trainer.train(LMS(memory_limit=limit, adapt=False), predict=False, epochs=1)
+        assert found.prepared[0].machine.ops_scale == 1.0
 
 
 def spy(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, option: str) -> list[Any]:

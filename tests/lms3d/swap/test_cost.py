@@ -99,10 +99,10 @@ def test_each_transfer_has_a_price_whatever_its_bytes():
 
 def test_costs_are_kept_for_each_number_of_cores(monkeypatch):
     """A bound process shares the folder of those that have all cores. A GPU computes whoever starts its kernels."""
-    processor, card, another = op_costs._key("CPU:0"), op_costs._key("GPU:0"), op_costs.speeds.cores() + 1
+    processor, card, another = op_costs.conditions("CPU:0"), op_costs.conditions("GPU:0"), op_costs.speeds.cores() + 1
     monkeypatch.setattr(op_costs.speeds, "cores", lambda: another)
-    assert op_costs._key("CPU:0") != processor
-    assert op_costs._key("GPU:0") == card
+    assert op_costs.conditions("CPU:0") != processor
+    assert op_costs.conditions("GPU:0") == card
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_costs_are_kept_for_each_number_of_cores(monkeypatch):
     ids=["TF32", "determinism", "workspace", "driver"],
 )
 def test_costs_are_kept_for_all_that_changes_the_kernels_of_a_gpu(monkeypatch, change):
-    processor, card = op_costs._key("CPU:0"), op_costs._key("GPU:0")
+    processor, card = op_costs.conditions("CPU:0"), op_costs.conditions("GPU:0")
     change(monkeypatch)
-    assert op_costs._key("GPU:0") != card
-    assert op_costs._key("CPU:0") == processor
+    assert op_costs.conditions("GPU:0") != card
+    assert op_costs.conditions("CPU:0") == processor
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,33 @@ def test_a_cache_that_cannot_be_written_does_no_harm(step, probed, monkeypatch, 
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "file" / "folder"))
     assert op_costs.with_ops(capture(step), SLOW, step)[1].op_table
+
+
+def test_the_ops_of_a_gpu_are_measured_for_it(step):
+    """The processor takes its part."""
+    before = tf.config.get_soft_device_placement()
+    tf.config.set_soft_device_placement(True)
+    try:
+        _, machine = op_costs.with_ops(capture(step), SLOW, step, device="GPU:0", free_bytes=1 << 30)
+    finally:
+        tf.config.set_soft_device_placement(before)
+    conv = next(op for op in capture(step).ops if op.type == "Conv3D")
+    assert machine.op_table[conv.signature].share == 1.0
+    assert all(cost.seconds > 0 for cost in machine.op_table.values())
+    assert list(json.loads((files.cache_directory() / "ops.json").read_text())) == [op_costs.conditions("GPU:0")]
+
+
+def test_ops_are_measured_alone_whatever_their_scale_in_the_step(step, probed):
+    """As many kinds of them, in as many parts; and the scale stays."""
+    _, plain = op_costs.with_ops(capture(step), SLOW, step)
+    count = len(probed)
+    _, scaled = op_costs.with_ops(capture(step), replace(SLOW, ops_scale=1000.0), step)
+    assert len(probed) == count
+    assert dict(scaled.op_table) == dict(plain.op_table)
+    assert scaled.ops_scale == 1000.0
+    files.cache_directory().joinpath("ops.json").unlink()
+    _, again = op_costs.with_ops(capture(step), replace(SLOW, ops_scale=1e-3), step)
+    assert dict(again.op_table) == dict(plain.op_table)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import replace
 
 import pytest
+import tensorflow as tf
 
 from lms3d.machines import files
 from lms3d.swap import tuning
@@ -68,6 +69,16 @@ def test_a_slow_card_or_a_part_of_one_may_be_slow(card):
 def test_every_card_in_the_machine_files_is_known_by_its_chip():
     for name in ("Tesla V100-SXM2-16GB", "Tesla V100-PCIE-32GB", "NVIDIA H100 PCIe", "NVIDIA GH200 480GB"):
         assert "machines/" in cards.stated(name, (9, 0)).source
+
+
+@pytest.mark.parametrize(("free", "side", "count"), [(1 << 40, 16, 1 << 16), (128 * 8**3, 8, 1 << 14), (0, 8, 1 << 14)])
+def test_a_card_is_measured_within_its_free_memory(monkeypatch, free, side, count):
+    made, ones = [], tf.ones
+    monkeypatch.setattr(tuning, "CARD_SIDES", (16, 8))
+    monkeypatch.setattr(tuning, "CARD_BYTES", 4 << 16)
+    monkeypatch.setattr(speeds.tf, "ones", lambda shape: made.append(shape) or ones(shape))
+    speeds._of_card("CPU:0", free)
+    assert made == [(1, side, side, side, 32), (3, 3, 3, 32, 32), (count,), ()]
 
 
 def test_the_speeds_of_a_gpu_go_through_it(monkeypatch, caplog):
