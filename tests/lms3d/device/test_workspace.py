@@ -148,7 +148,7 @@ def test_a_hard_limit_sets_it():
         ])],
         capture_output=True, text=True, timeout=240,
     )  # fmt: skip
-    assert done.stdout == "512\n", done.stderr
+    assert done.stdout == "256\n", done.stderr
 
 
 def test_sizes_of_the_option():
