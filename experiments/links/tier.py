@@ -86,7 +86,7 @@ def register(link: Link, *, costs_nothing: bool = False) -> type[LinkTier]:
 
 @functools.cache
 def _node_seconds() -> float:
-    """Processor seconds of one transfer of a few bytes, over a link that is as fast as can be: what the ops and the threads cost."""
+    """Processor seconds of one transfer of a few bytes, over a link that is as fast as can be: what ops and threads cost."""
     fast = Link(out_bytes_per_second=1e15, back_bytes_per_second=1e15)
     tier = type("FastLinkTier", (LinkTier,), {"name": "fast", "link": fast, "total": {}})()
 

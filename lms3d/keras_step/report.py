@@ -129,6 +129,7 @@ class Report(Prediction):
             ("step time without LMS (predicted)", format_seconds(self.unedited_step_seconds)),
             ("step time with this plan (predicted)", format_seconds(self.predicted_step_seconds)),
             ("of that, waiting for the tier (predicted)", format_seconds(self.predicted_stall_seconds)),
+            ("lower bound: the longest of computing, bytes out, bytes in (predicted)", self.bound_told()),
             (
                 "step time (median, measured)",
                 "" if self.measured_step_seconds is None else format_seconds(self.measured_step_seconds),
