@@ -43,14 +43,16 @@ writes into --output: parts/<part>.json, logs/, links.json (the rates), links.cs
 exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 _NOTES = f"""\
-x no LMS: median over the steps of (seconds / seconds of a step without LMS, taken just before in another process). Predicted: by
-the planner, before the first step; of x no LMS against its own prediction without LMS. Share: the limit, or where there is none
-the peak, of the smallest limit that trained without LMS. Peak: most bytes that TensorFlow's allocator had handed out. Achieved:
-bytes / seconds in which a transfer was asked for and had not ended. Copies' processor time: what the copies of a step took of this
-processor, and of the processor time of the whole step; a device would copy by itself, so that the ratio behind a real link is
-lower by up to as much. Calibrated: predicted / measured x no LMS - 1, once two runs have told how much slower than predicted
-computing under a plan and transfers are; nothing for these two. Model only: the link needs more than {study.REACHED:.0%} of
-what one thread copies here; the prediction is for copies that cost the processor nothing.
+x no LMS: median over the steps of (seconds / seconds of a step without LMS, taken just before in another process). Predicted:
+by the planner, before the first step; of x no LMS against its own prediction without LMS. Bound: the longest of the plan's
+computing without what is run again, its bytes out and its bytes in: no step with these transfers is shorter; of x no LMS.
+Share: the limit, or where there is none the peak, of the smallest limit that trained without LMS. Peak: most bytes that
+TensorFlow's allocator had handed out. Achieved: bytes / seconds in which a transfer was asked for and had not ended. Copies'
+processor time: what the copies of a step took of this processor, and of the processor time of the whole step; a device would
+copy by itself, so that the ratio behind a real link is lower by up to as much. Calibrated: predicted / measured x no LMS - 1,
+once two runs have told how much slower than predicted computing under a plan and transfers are; nothing for these two. Model
+only: the link needs more than {study.REACHED:.0%} of what one thread copies here; the prediction is for copies that cost the
+processor nothing.
 Swapped bytes lie in the memory of the process. LMS and TFLMS keep their first plan unless it runs out of memory: a recovery.
 Recomputation moves no bytes: its rows are the same for every link."""
 

@@ -1,11 +1,8 @@
-"""What a copy costs this machine's processor: the limit of what can be emulated. No TensorFlow here."""
+"""What a copy costs this machine's processor: the limit of what can be emulated."""
 
 from __future__ import annotations
 
 import functools
-import time
-
-import numpy as np
 
 from lms3d.swap.tuning import PROBE_BYTES, PROBE_FILES
 
@@ -14,12 +11,22 @@ _ROUNDS = 4
 
 @functools.cache
 def copy_seconds_per_byte() -> float:
-    """Processor seconds of a copy, by one thread, of more bytes than the caches hold; the best of some rounds."""
-    sources, copies = ([np.ones(PROBE_BYTES, np.uint8) for _ in range(PROBE_FILES)] for _ in range(2))
+    """Processor seconds of a lane's own copy, by one thread, of more bytes than the caches hold; the best of some rounds."""
+    import tensorflow as tf
+
+    from lms3d.swap.native import lanes
+    from lms3d.swap.native.library import library
+
+    lane, swap_out = lanes.memory(), library().operations.lms_swap_out
+    with tf.device("CPU:0"):
+        sources = [tf.ones((PROBE_BYTES // 4,)) for _ in range(PROBE_FILES)]
+    slots = [lane.reserve(PROBE_BYTES) for _ in sources]
     seconds = []
     for _ in range(_ROUNDS):
-        began = time.thread_time()
-        for to, source in zip(copies, sources, strict=True):
-            np.copyto(to, source)
-        seconds.append(time.thread_time() - began)
-    return min(seconds) / (PROBE_FILES * PROBE_BYTES)
+        for source, slot in zip(sources, slots, strict=True):
+            swap_out(x=source, lane=lane.number, slot=slot)
+        lane.settle()
+        counted = lane.take()
+        seconds.append(counted.processor_seconds / counted.out_bytes)
+    lane.close()
+    return min(seconds)

@@ -17,7 +17,7 @@ EXAMPLES = "400MB/s, 2.4GB/s+50us or 12GB/s:14GB/s (out:back)"
 class Link:
     """Bytes per second each way, out of the device and back, and the seconds that a transfer takes besides.
 
-    bus: a folder whose files several processes share (`calendar`); None: the link is this process's own.
+    bus: a folder whose files several processes share (LINK-1); None: the link is this process's own.
     """
 
     out_bytes_per_second: float

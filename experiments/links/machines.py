@@ -12,12 +12,15 @@ Where the figures come from:
 | the same, V100 in AC922    | 197 s / 228        | the same                                                                   |
 | PCIe Gen3 x16              | 11 GB/s            | the same, profile: 10.9 and 11.7 GB/s; 15.75 GB/s by the standard          |
 | NVLink 2.0, CPU to GPU     | 62 GB/s            | the same, profile: 64.4 and 60.4 GB/s                                      |
-| step, H100                 | 197 s / 228 / 3.72 | assumed: by the bandwidth of memory, H100 SXM 3,350, V100 900 GB/s         |
-| PCIe Gen5 x16, NVLink-C2C  | as their machines  | `lms3d/machines/h100-sxm.json` and `gh200.json`, with the sources          |
+| step at 192^3, H200        | 0.232 s            | docs/gpu.md: without LMS, cuDNN's workspace 4 GiB                          |
+| PCIe Gen5 x16              | as its machine     | `lms3d/machines/h200-sxm.json`, with the source                            |
+| step, GH200                | 197 s / 228 / 3.72 | assumed: by the bandwidth of memory, H100 SXM 3,350, V100 900 GB/s         |
+| NVLink-C2C                 | as its machine     | `lms3d/machines/gh200.json`, with the source                               |
 | a copy's own time          | 10 us              | assumed: launch and set-up                                                 |
 
 Epochs hold loading and validation, too: real steps are shorter, and the links here then a little too fast. The case study's
 epochs of 144^3 are without LMS; its graph has stock up-sampling and concatenation, which moves more bytes for the same FLOPs.
+The H200's step is a step of this project, alone.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ from lms3d.machines import files
 SUBJECTS, SIDE = 228, 144
 COPY_SECONDS = 10e-6
 X86_SECONDS, AC922_SECONDS = 216 / SUBJECTS, 197 / SUBJECTS
-H100_SECONDS = AC922_SECONDS * 900 / 3350
+GH200_SECONDS = AC922_SECONDS * 900 / 3350
+H200_SECONDS = 0.232 * (SIDE / 192) ** 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +73,8 @@ REAL = {
     "nvlink2": RealLink(
         title="V100, NVLink 2.0", out_bytes_per_second=62e9, back_bytes_per_second=62e9, step_seconds=AC922_SECONDS
     ),
-    "pcie5": _of_model("h100-sxm", "H100, PCIe Gen5", H100_SECONDS),
-    "c2c": _of_model("gh200", "H100, NVLink-C2C", H100_SECONDS),
+    "pcie5": _of_model("h200-sxm", "H200, PCIe Gen5", H200_SECONDS),
+    "c2c": _of_model("gh200", "GH200, NVLink-C2C", GH200_SECONDS),
 }
 
 

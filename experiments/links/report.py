@@ -27,7 +27,7 @@ SLOWER_TFLMS, SECONDS_ERROR, PEAK_ERROR, CALIBRATED_ERROR = 1.5, 0.10, 0.03, 0.1
 MODEL_ONLY = "model only"
 COLUMNS = (
     "model", "resolution", "link", "rate", "method", "limit_mib", "limit_share", "outcome", "ratio", "predicted_ratio",
-    "step_seconds", "predicted_step_seconds", "seconds_error", "peak_bytes", "predicted_peak_bytes", "peak_error",
+    "bound_ratio", "step_seconds", "predicted_step_seconds", "seconds_error", "peak_bytes", "predicted_peak_bytes", "peak_error",
     "swapped_out_bytes", "swapped_in_bytes", "recomputed_ops", "out_bytes_per_second", "back_bytes_per_second",
     "copy_processor_seconds", "copy_share", "recoveries", "calibrated_error", "detail",
 )  # fmt: skip
@@ -50,8 +50,16 @@ class Row:
     @property
     def predicted_ratio(self) -> float | None:
         """Step seconds under the plan / without LMS, both predicted."""
-        under, without = (self.result.report.get(f"{step}_step_seconds") for step in ("predicted", "unedited"))
-        return under / without if under and without else None
+        return self._predicted("predicted_step_seconds")
+
+    @property
+    def bound_ratio(self) -> float | None:
+        """Seconds of the plan's lower bound / of a step without LMS, both predicted."""
+        return self._predicted("lower_bound_seconds")
+
+    def _predicted(self, name: str) -> float | None:
+        seconds, without = (self.result.report.get(one) for one in (name, "unedited_step_seconds"))
+        return seconds / without if seconds and without else None
 
     def rate(self, way: str) -> float | None:
         """Bytes per second achieved; way: "out" or "in". None where nothing moved."""
@@ -162,8 +170,8 @@ def _floors(found: Found) -> str:
 
 def _table(found: Found, rows: Sequence[Row]) -> str:
     head = (
-        "hard limit", "share", "method", "result", "x no LMS", "predicted", "step", "predicted", "peak", "predicted", "swapped out",
-        "achieved out, in", "copies' processor time", "calibrated",
+        "hard limit", "share", "method", "result", "x no LMS", "predicted", "bound", "step", "predicted", "peak", "predicted",
+        "swapped out", "achieved out, in", "copies' processor time", "calibrated",
     )  # fmt: skip
     return markdown(head, [_cells(found, row) for row in rows])
 
@@ -181,6 +189,7 @@ def _cells(found: Found, row: Row) -> list[str]:
         row.outcome + (f", {result.recoveries} recoveries" if result.recoveries else ""),
         _form(result.ratio, ".2f"),
         _form(row.predicted_ratio, ".2f"),
+        _form(row.bound_ratio, ".2f"),
         "" if result.step_seconds is None else format_seconds(result.step_seconds),
         "" if seconds is None else format_seconds(seconds),
         format_size(max(result.peaks_bytes)) if result.peaks_bytes else "",
@@ -203,7 +212,8 @@ def _record(found: Found, row: Row) -> dict[str, object]:
     return known | {
         "model": found.model, "resolution": found.resolution, "link": row.link, "rate": row.word, "method": result.part.method,
         "limit_mib": result.part.limit_mib, "limit_share": row.share, "outcome": row.outcome, "ratio": result.ratio,
-        "predicted_ratio": row.predicted_ratio, "step_seconds": result.step_seconds, "seconds_error": result.seconds_error,
+        "predicted_ratio": row.predicted_ratio, "bound_ratio": row.bound_ratio, "step_seconds": result.step_seconds,
+        "seconds_error": result.seconds_error,
         "peak_bytes": max(result.peaks_bytes, default=None), "peak_error": result.peak_error,
         "out_bytes_per_second": row.rate("out"), "back_bytes_per_second": row.rate("in"),
         "copy_processor_seconds": result.traffic.get(COPY_SECONDS), "copy_share": row.copy_share, "recoveries": result.recoveries,

@@ -50,6 +50,7 @@ REPORTED = (
     "unedited_step_seconds",
     "predicted_step_seconds",
     "predicted_stall_seconds",
+    "lower_bound_seconds",
     "swapped_out_bytes",
     "swapped_in_bytes",
     "recomputed_ops",

@@ -142,6 +142,7 @@ class Report(Prediction):
             ("ops in the step", "" if self.ops_scale == 1 else scale_in_words(self.ops_scale)),
             ("step time with this plan (predicted)", seconds(self.predicted_step_seconds)),
             ("of that, waiting for the tier (predicted)", seconds(self.predicted_stall_seconds)),
+            ("lower bound: the longest of computing, bytes out, bytes in (predicted)", self.bound_told()),
             ("step time (median, measured)", seconds(self.measured_step_seconds)),
             (
                 "planning time",

@@ -32,6 +32,7 @@ def show(report: Prediction, *, lms: bool) -> None:
         "peak with this plan": format_size(report.predicted_peak_bytes),
         "step with this plan": f"{format_seconds(report.predicted_step_seconds)}, of that "
         f"{format_seconds(report.predicted_stall_seconds)} waiting for swaps",
+        **({"lower bound": report.bound_told()} if report.bound_told() else {}),
         "planning took": f"{planning} once; now it came from the cache" if report.from_cache else planning,
     }
     without = f"{format_size(report.unedited_limit_bytes)} without"

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 
 from lms3d.swap import edit, liveness
+from lms3d.swap.cost import Machine
 from lms3d.swap.plan import Plan
 from lms3d.swap.planners import PLANNERS, Outcome
 from lms3d.swap.planners.hybrid.problem import Problem
@@ -58,6 +59,7 @@ def _prediction(study: Study, outcome: Outcome, floor_bytes: int | None, started
         unedited_step_seconds=before.step_seconds,
         predicted_step_seconds=after.step_seconds,
         predicted_stall_seconds=after.stall_seconds,
+        lower_bound_seconds=_lower_bound_seconds(plan, request.machine, before.step_seconds),
         swapped_out_bytes=plan.swapped_out_bytes,
         swapped_in_bytes=plan.swapped_in_bytes,
         recomputed_ops=len(plan.recomputes),
@@ -71,6 +73,15 @@ def _prediction(study: Study, outcome: Outcome, floor_bytes: int | None, started
         planning_seconds=time.monotonic() - started,
         effort_seconds=study.account.seconds,
         evaluations=study.account.schedules + study.account.replays,
+    )
+
+
+def _lower_bound_seconds(plan: Plan, machine: Machine, computing_seconds: float) -> float:
+    """Of a step that hides all it can: computing and both directions of the link run side by side from end to end."""
+    return max(
+        computing_seconds,
+        plan.swapped_out_bytes / machine.swap_out_bytes_per_second,
+        plan.swapped_in_bytes / machine.swap_in_bytes_per_second,
     )
 
 

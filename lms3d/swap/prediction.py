@@ -47,6 +47,8 @@ class Prediction:
     """Predicted figures of one step ("train", "test", "predict" or "function") under one plan.
 
     rewritten: False where the plan leaves the step alone. limit_bytes: the limit that the plan was made for.
+    lower_bound_seconds: the longest of the step's computing without what is run again, its bytes out and its bytes in, each at the
+    link's rate: no step with these transfers is shorter.
     unedited_...: the step without LMS; unedited_limit_bytes: the smallest limit that it runs in.
     floor_bytes: the smallest limit that any plan found fits in; None where it was not asked for (`with_floor`).
     decisions: of each large tensor. timeline_..., peak_...: see `Figures`.
@@ -68,6 +70,7 @@ class Prediction:
     unedited_step_seconds: float
     predicted_step_seconds: float
     predicted_stall_seconds: float = 0.0
+    lower_bound_seconds: float = 0.0
     rewritten: bool = True
     swapped_out_bytes: int = 0
     swapped_in_bytes: int = 0
@@ -98,6 +101,13 @@ class Prediction:
     def changed(self) -> bool:
         """False where the step runs as it was traced."""
         return self.rewritten or bool(self.slabs)
+
+    def bound_told(self) -> str:
+        """Such as "1.20 s; this plan takes 1.06 times that"; empty if it is not known."""
+        if not self.lower_bound_seconds:
+            return ""
+        times = self.predicted_step_seconds / self.lower_bound_seconds
+        return f"{format_seconds(self.lower_bound_seconds)}; this plan takes {times:.2f} times that"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lms3d.swap.cost import Machine, op_seconds
 from lms3d.swap.ir import Op, StepGraph, producer_name
@@ -32,6 +32,7 @@ class Run:
     """peak_bytes and seconds of one simulated step; the timeline has one point per op that takes time or memory.
 
     busy: for each of `LANES` the (start, end) in seconds of its work, in order; work without a pause is one piece.
+    spans: op -> its (start, end), of those that take time, in the order in which they start.
     """
 
     peak_bytes: int
@@ -39,6 +40,7 @@ class Run:
     timeline_seconds: tuple[float, ...]
     timeline_bytes: tuple[int, ...]
     busy: Mapping[str, tuple[tuple[float, float], ...]]
+    spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def waiting(self) -> tuple[tuple[float, float], ...]:
@@ -62,6 +64,7 @@ class _Executor:
         self.waits, self.after = self._dependencies()
         self.timeline: list[tuple[float, int]] = []
         self.busy: dict[str, list[tuple[float, float]]] = {lane: [] for lane in LANES}
+        self.spans: dict[str, tuple[float, float]] = {}
 
     def _dependencies(self) -> tuple[list[int], list[list[int]]]:
         index = self.graph.index
@@ -104,11 +107,11 @@ class _Executor:
             busy.discard(resource)
             self._finish(i, touched, clock)
         times, sizes = zip(*self.timeline, strict=True) if self.timeline else ((), ())
-        return Run(
-            self.live.peak_bytes, clock, times, sizes, {lane: tuple(pieces) for lane, pieces in self.busy.items()}
-        )
+        lanes = {lane: tuple(pieces) for lane, pieces in self.busy.items()}
+        return Run(self.live.peak_bytes, clock, times, sizes, lanes, self.spans)
 
     def _note(self, op: Op, resource: str, start: float, end: float) -> None:
+        self.spans[op.name] = start, end
         pieces = self.busy["recompute" if resource == _COMPUTE and op.inserted else resource]
         if pieces and pieces[-1][1] == start:
             start = pieces.pop()[0]

@@ -20,7 +20,6 @@ from lms3d.errors import DoesNotFit
 from lms3d.swap import edit, plan_cache, tuning
 from lms3d.swap.plan import Plan
 from lms3d.swap.planners.hybrid import search
-from lms3d.swap.planners.study import Study
 from lms3d.swap.planners.tflms.parameters import Parameters
 from lms3d.swap.prediction import Prediction
 from lms3d.swap.request import StepRequest
@@ -153,7 +152,7 @@ def _ends(request: StepRequest) -> tuple[int, int]:
 def _under(request: StepRequest, limit_bytes: int, theirs: str) -> Iterator[Point]:
     """The hybrid planner and TFLMS under one limit, with the same share of it to use (SWEEP-2)."""
     yield _point(LMS, limit_bytes, _plan(request.under(planner="hybrid", limit_bytes=limit_bytes)), request)
-    budget = search.usable_bytes(Study(request).traced, limit_bytes, request.settings.pool)
+    budget = search.usable_bytes(limit_bytes)
     levels = request.under(planner="tflms", limit_bytes=int(budget / tuning.TFLMS_SAFETY) + 1)
     yield _within(budget, _point(theirs, limit_bytes, _plan(levels), request))
 

@@ -61,6 +61,7 @@ class Imitation:
         report |= {
             "predicted_step_seconds": 1.05 * STEP * RATIOS.get(self.part.method, 1.0),
             "unedited_step_seconds": 1.05 * STEP,
+            "lower_bound_seconds": 1.05 * 1.1 * STEP,
         }
         if self.part.link:  # as if a tenth of a step were transfers
             step = report["predicted_step_seconds"]
@@ -114,13 +115,14 @@ def test_a_row_states_what_was_predicted_reached_and_taken_by_copies(tmp_path, c
     assert run(tmp_path, "--emulate-link", "1GB/s", "--shares", "0.5", "--no-floor") == 0
     (row,) = [row for row in rows(tmp_path) if row["method"] == parts.LMS]
     assert (row["ratio"], row["predicted_ratio"], row["outcome"]) == ("1.2", "1.2", "trained")
+    assert float(row["bound_ratio"]) == pytest.approx(1.1)
     assert (row["step_seconds"], row["predicted_step_seconds"], row["seconds_error"]) == ("2.4", "2.52", "0.05")
     assert float(row["peak_error"]) == pytest.approx(-0.01, abs=0.001)
     assert float(row["out_bytes_per_second"]) == pytest.approx(0.9e9)
     assert (row["copy_processor_seconds"], row["copy_share"]) == ("0.2", "0.05")
     text = (tmp_path / "out/report.md").read_text()
     line = next(line for line in text.splitlines() if "| LMS |" in line)
-    assert "| trained | 1.20 | 1.20 | 2.4 s | 2.5 s |" in line
+    assert "| trained | 1.20 | 1.20 | 1.10 | 2.4 s | 2.5 s |" in line
     assert line.endswith("| 0.90 GB/s, 0.90 GB/s | 200 ms (5%) |  |")
 
 

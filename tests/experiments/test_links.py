@@ -1,10 +1,12 @@
-"""The emulated link: its channel keeps its rate, one transfer after the other, also between processes; tensors come back as they
-were. Times are a clock of the test's own, or lower bounds."""
+"""The emulated link: its lane keeps its rate, one transfer after the other, also with others on the bus; tensors come back as they
+were. Times are lower bounds, or the best of some tries."""
 
 from __future__ import annotations
 
-import multiprocessing
+import struct
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -12,92 +14,152 @@ import pytest
 import tensorflow as tf
 
 import lms3d
-from experiments.links import channel as channels
 from experiments.links import machines, tier
-from experiments.links.calendar import OwnCalendar, SharedCalendar
-from experiments.links.channel import PIECE_BYTES, Channel
+from experiments.links.copying import copy_seconds_per_byte
 from experiments.links.counters import COPY_SECONDS, STEP_SECONDS
 from experiments.links.link import Link
 from experiments.overhead import steps_tensorflow
-from lms3d.errors import InputError
-from lms3d.swap.tensorflow import speeds
+from lms3d.errors import InputError, StorageError
+from lms3d.swap.native import lanes
+from lms3d.swap.native.lanes import Lane
+from lms3d.swap.native.library import library
+from lms3d.swap.tensorflow import speeds, surgery
 from lms3d.swap.tiers import TIERS
-from tests.experiments import bus_mover
-from tests.lms3d.swap.traced import batch, by_tflms, chain, fork, same_bits, u_net
+from tests.lms3d.swap.traced import SPEC, batch, by_tflms, chain, fork, same_bits, u_net
 
-RATE = 10e6
-
-
-class Clock:
-    """Sleeping is all that takes time."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
+PIECE_BYTES = 4 << 20
+"""Of LINK-3."""
 
 
-def virtual(clock: Clock, calendar=None, latency: float = 0.5) -> Channel:
-    return Channel(RATE, latency, calendar or OwnCalendar(), now=lambda: clock.now, sleep=clock.sleep)
+class Mover:
+    """Transfers of one tensor over a lane, as the ops of a step ask for them."""
+
+    def __init__(self, lane: Lane, size: int, seed: int = 0) -> None:
+        numbers = np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+        self.tensor, self.lane = tf.constant(numbers), lane
+        self.where = {"lane": lane.number, "slot": lane.reserve(size)}
+
+    def start(self) -> tf.Tensor:
+        """The copy out, which goes on; its handle."""
+        return library().operations.lms_swap_out(x=self.tensor, **self.where)
+
+    def back(self, handle: tf.Tensor) -> tf.Tensor:
+        """The tensor as it comes back."""
+        operations, shape = library().operations, self.tensor.shape
+        fetched = operations.lms_fetch(handle=handle, T=tf.uint8, shape=shape, copy=0, **self.where)
+        return operations.lms_arrive(x=fetched, copy=0, **self.where)
+
+    def wait(self) -> None:
+        library().operations.lms_hold(x=self.tensor, **self.where)
 
 
-def noise(size: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+@pytest.fixture
+def lane() -> Iterator[Callable[..., Lane]]:
+    """Makes lanes, and closes them after the test."""
+    made: list[Lane] = []
+
+    def make(rate: float, latency: float = 0.0, bus: Path | None = None) -> Lane:
+        made.append(lanes.memory(rate, rate, latency, bus))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
-def test_a_transfer_takes_its_latency_and_its_bytes():
-    clock, source = Clock(), noise(3 * PIECE_BYTES + 7)
-    to, channel = np.zeros_like(source), virtual(clock)
-    channel.move(to, source, clock.now)
-    assert clock.now == pytest.approx(100.5 + len(source) / RATE)
-    assert to.tobytes() == source.tobytes()
-    size, busy, processor = channel.take()
-    assert (size, busy) == (len(source), pytest.approx(0.5 + len(source) / RATE))
-    assert processor >= 0
-    assert channel.take() == (0, 0, 0)
+def seconds_of(work: Callable[[], object]) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
 
 
-def test_transfers_follow_each_other():
-    clock = Clock()
-    channel = virtual(clock)
+def test_a_transfer_takes_its_latency_and_its_bytes(lane):
+    size, rate, latency = 2 * PIECE_BYTES + 7, 100e6, 0.05
+    moved = Mover(lane(rate, latency), size)
+    found: list[tf.Tensor] = []
+    seconds = seconds_of(lambda: found.append(moved.back(moved.start())))
+    assert seconds >= 2 * (latency + size / rate)
+    assert found[0].numpy().tobytes() == moved.tensor.numpy().tobytes()
+    counted = moved.lane.take()
+    assert (counted.out_bytes, counted.in_bytes) == (size, size)
+    assert min(counted.out_seconds, counted.in_seconds) >= latency + size / rate
+    assert counted.out_seconds + counted.in_seconds <= seconds
+    assert 0 < counted.processor_seconds < seconds
+    assert not any(vars(moved.lane.take()).values())
+
+
+def test_transfers_follow_each_other(lane):
+    shared = lane(1e9, 0.05)
+    first, second, third = (Mover(shared, 1000, seed) for seed in range(3))
+    began = time.monotonic()
+    for one in (first, second, third):  # all are asked for at once
+        one.start()
     ends = []
-    for seed in range(3):  # all were asked for at once
-        channel.move(np.empty(1000, np.uint8), noise(1000, seed), 100.0)
-        ends.append(clock.now)
-    assert ends == pytest.approx([100 + n * (0.5 + 1000 / RATE) for n in (1, 2, 3)])
-    clock.now = 200.0  # and one later, when the link is free
-    channel.move(np.empty(1000, np.uint8), noise(1000), clock.now)
-    assert clock.now == pytest.approx(200.5 + 1000 / RATE)
+    for one in (first, second, third):
+        one.wait()
+        ends.append(time.monotonic() - began)
+    assert all(end >= 0.05 * n for n, end in enumerate(ends, 1))
+    assert shared.take().out_seconds >= 0.15
 
 
-def test_what_a_busy_machine_is_late_by_does_not_add_up():
-    clock = Clock()
-    channel = virtual(clock)
-    channel.move(np.empty(10, np.uint8), noise(10), 100.0)
-    clock.now += 0.3  # the thread slept too long
-    channel.move(np.empty(10, np.uint8), noise(10), 100.0)
-    assert clock.now == pytest.approx(101 + 20 / RATE)
+def test_what_a_busy_machine_is_late_by_does_not_add_up(lane):
+    """LINK-1: a sleep ends some 60 us late, 400 of them would be late by a third."""
+    shared = lane(1e12, 200e-6)
+    movers = [Mover(shared, 16) for _ in range(400)]
+
+    def move() -> None:
+        for one in movers:
+            one.start()
+        movers[-1].wait()
+
+    seconds = [seconds_of(move) for _ in range(5)]
+    assert min(seconds) >= 400 * 200e-6
+    assert min(seconds) < 1.15 * 400 * 200e-6
 
 
-def test_two_that_share_a_bus_get_every_other_piece(tmp_path):
-    ours, theirs = SharedCalendar(tmp_path / "out"), SharedCalendar(tmp_path / "out")
-    other = SharedCalendar(tmp_path / "back")
-    ends = [calendar.book(100.0, 1.0) for calendar in (ours, theirs, ours, theirs, other)]
-    assert ends == [101.0, 102.0, 103.0, 104.0, 101.0]
+def test_two_on_one_bus_get_every_other_piece(lane, tmp_path):
+    """LINK-3: none is done before the other is nearly done, and both together take twice as long."""
+    rate = PIECE_BYTES / 0.02
+    movers = [Mover(lane(rate, bus=tmp_path), 4 * PIECE_BYTES) for _ in range(2)]
+
+    def ends() -> tuple[float, float]:
+        began = time.monotonic()
+        for one in movers:
+            one.start()
+        found = []
+        for one in movers:
+            one.wait()
+            found.append(one.lane.take().out_seconds)
+        assert time.monotonic() - began >= 2 * 4 * 0.02
+        return min(found), max(found)
+
+    assert max(ends()[0] for _ in range(3)) >= 6 * 0.02
 
 
-def test_two_processes_on_one_bus_take_twice_as_long(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    start, ends = context.Barrier(2), context.Queue()
-    processes = [context.Process(target=bus_mover.move, args=(str(tmp_path / "bus"), start, ends)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    found = [ends.get(timeout=120) for _ in processes]
-    for process in processes:
-        process.join(60)
-    began, ended = min(began for began, _ in found), max(ended for _, ended in found)
-    assert ended - began >= 2 * bus_mover.PIECES * bus_mover.PIECE_SECONDS
+def test_other_processes_on_the_bus_are_waited_for(lane, tmp_path):
+    """What they booked stands in a file, as a moment of the clock that all share."""
+    booked = time.monotonic() + 0.3
+    (tmp_path / "out").write_bytes(struct.pack("d", booked))
+    moved = Mover(lane(1e9, 0.02, tmp_path), 1000)
+    moved.start()
+    moved.wait()
+    assert time.monotonic() >= booked + 0.02
+    (end,) = struct.unpack("d", (tmp_path / "out").read_bytes())
+    assert end == pytest.approx(booked + 0.02 + 1e-6, abs=1e-6)
+    handle = moved.start()
+    moved.wait()
+    assert seconds_of(lambda: moved.back(handle)) >= 0.02  # the other direction has a calendar of its own
+    with pytest.raises(StorageError, match=r"cannot open the bus .*none/out: No such file"):
+        lane(1e9, bus=tmp_path / "none")
+
+
+def test_the_slots_memory_is_there_before_the_first_step(lane):
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    made, before = lane(1e9), resident()
+    made.reserve(64 << 20)
+    assert resident() - before >= 60 << 20
 
 
 def test_a_link_is_a_word():
@@ -118,6 +180,8 @@ def test_bytes_bear_the_same_ratio_to_flops():
     assert here.out_bytes_per_second * 8.0 == pytest.approx(11e9 * 216 / 228)
     assert here.latency_seconds / 8.0 == pytest.approx(machines.COPY_SECONDS / (216 / 228))
     assert machines.link("400MB/s", 1.0, 72) == Link.parse("400MB/s")
+    h200 = machines.link("pcie5", 0.232, 192)  # on that machine itself
+    assert (h200.out_bytes_per_second, h200.back_bytes_per_second) == pytest.approx((53.8e9, 51.8e9))
 
 
 @pytest.fixture
@@ -149,14 +213,27 @@ def test_tensors_come_back_as_they_were(slow, function):
 
 
 def test_no_thread_of_tensorflow_waits(slow):
-    """`numpy_function` would hold one of the few that run ops for as long as it sleeps."""
-    made = by_tflms(chain, slow())
-    waiting = {made.op(op.name).type for op in made.plan.swap_outs}
-    assert waiting == {"QueueDequeueV2"}
+    """A hundred copies are waited for, and an op that waits for none of them runs."""
+    swapped, moved = slow(), []
+
+    def look(x: np.ndarray) -> np.ndarray:
+        moved.append(swapped.take_counters()["swapped_out_bytes"])
+        return x
+
+    traced = surgery.trace(lambda x: tf.numpy_function(look, [x], tf.float32), SPEC)
+    given = traced.graph.inputs[0]
+    for number in range(100):
+        out = swapped.swap_out(given, f"lms/swap_out/{number}")
+        swapped.hold(given, out, f"lms/hold/{number}", ())
+    surgery.make_function(traced)(batch())
+    moved.append(swapped.take_counters()["swapped_out_bytes"])
+    assert sum(moved) == 100 * batch().numpy().nbytes
+    assert moved[0] < moved[1]
+    swapped.close()
 
 
-def test_a_function_that_failed_leaves_nothing_behind(slow, monkeypatch):
-    fails, silence = [False], tier._End.silence
+def test_a_function_that_failed_leaves_nothing_behind(slow):
+    fails = [False]
 
     def maybe(x: np.ndarray) -> np.ndarray:
         if fails[0]:
@@ -171,31 +248,16 @@ def test_a_function_that_failed_leaves_nothing_behind(slow, monkeypatch):
             f = tf.sin(f, name=f"f{i}")
         return f + a
 
-    swapped = slow()
-    made = by_tflms(function, swapped)
-    silenced: list[object] = []
-    monkeypatch.setattr(tier._End, "silence", lambda end: (silenced.append(end), silence(end)))
-    for _ in range(2):
-        swapped.begin()  # as before a step, whatever it runs
-        same_bits(made.function(batch(0)), made.original(batch(0)))
-    assert not silenced, "looking at every queue takes time from each step"
+    made = by_tflms(function, slow())
+    same_bits(made.function(batch(0)), made.original(batch(0)))
     fails[0] = True
     with pytest.raises(tf.errors.OpError, match="as it was told"):
         made.function(batch(1))
-    time.sleep(0.05)  # the transfer that was under way ends, and nobody takes its token
     fails[0] = False
     began = time.perf_counter()
     found = made.function(batch(2))
     assert time.perf_counter() - began >= 2 * 0.02  # it waited for its own transfers
     same_bits(found, made.original(batch(2)))
-
-
-def test_a_channel_that_fails_ends_the_function(slow, monkeypatch):
-    made = by_tflms(chain, swapped := slow())
-    monkeypatch.setattr(channels.np, "copyto", lambda to, source: 1 / 0)
-    with pytest.raises(RuntimeError, match="emulated link failed"):
-        made.function(batch())
-    swapped.close()
 
 
 class Parent:
@@ -239,6 +301,7 @@ def test_the_planner_is_told_the_stated_rates(slow, own_machine):
     assert (found.swap_out_bytes_per_second, found.swap_in_bytes_per_second, found.mapped) == (400e6, 400e6, False)
     assert 0 < found.swap_share < 1
     assert found.node_seconds > 0
+    assert found.swap_share == pytest.approx(400e6 * copy_seconds_per_byte())
     free = tier.register(slow.link, costs_nothing=True)
     try:
         assert speeds.machine("CPU:0", free.name, None).swap_share == 0

@@ -55,7 +55,7 @@ def test_decisions_and_figures(toy, capsys, tmp_path):
     code, out, err = run(capsys, "--memory-limit", "36MiB", "--output", str(tmp_path))
     assert (code, err) == (0, "")
     for part in ("What happens to the large tensors", "stays in memory until its last use", "In memory at the peak",
-                 "memory limit", "36.0 MiB", "waiting for swaps"):  # fmt: skip
+                 "memory limit", "36.0 MiB", "waiting for swaps", "lower bound", "times that"):  # fmt: skip
         assert part in out
     assert {p.name for p in tmp_path.iterdir()} == {
         "lms_plan.json", "lms_report.md", "memory_timeline.png", "timeline.png"

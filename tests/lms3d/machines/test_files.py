@@ -22,7 +22,7 @@ def own(folder: Path, **changes: object) -> Path:
 
 def test_the_machines_of_the_case_study_and_newer_ones_come_along():
     assert set(files.names()) == {
-        "ac922", "ac922-6", "gh200", "h100-pcie", "h100-sxm", "v100-pcie-16gb", "v100-pcie-32gb"
+        "ac922", "ac922-6", "gh200", "h100-pcie", "h100-sxm", "h200-sxm", "v100-pcie-16gb", "v100-pcie-32gb"
     }  # fmt: skip
     assert [files.load(name).name for name in files.names()] == files.names()
 

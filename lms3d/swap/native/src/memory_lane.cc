@@ -1,7 +1,8 @@
 // A link to another part of this process's memory, emulated at a stated rate: see lanes.h.
 //
 // LINK-1  A booking begins when it was asked for, or where the one before ends, whichever is later. So in any busy stretch
-//         bytes and seconds keep the link's rate, and what a loaded machine is late by does not add up.
+//         bytes and seconds keep the link's rate, and what a loaded machine is late by does not add up. A copy in that was asked
+//         for before the slot was written counts as asked for then.
 // LINK-2  A transfer has ended when its bookings have and its bytes are copied, whichever is later.
 // LINK-3  It is booked and copied in pieces: of two processes that share a bus each gets every other piece. The copying is
 //         spread over the transfer, too, as that of a device is.
@@ -87,15 +88,16 @@ class Calendar {
   double Book(double asked, double seconds) {
     if (file_ < 0) return free_ = std::max(asked, free_) + seconds;
     // A process that ends holds up nobody: the lock is held while a booking is written, not while bytes move.
+    // It is that of the open file, not of the process: a process may have several lanes on one bus.
     struct flock lock = {};
     lock.l_type = F_WRLCK;
-    fcntl(file_, F_SETLKW, &lock);
+    fcntl(file_, F_OFD_SETLKW, &lock);
     double free = 0;
     if (pread(file_, &free, sizeof free, 0) != sizeof free) free = 0;
     const double end = std::max(asked, free) + seconds;
     const bool written = pwrite(file_, &end, sizeof end, 0) == sizeof end;
     lock.l_type = F_UNLCK;
-    fcntl(file_, F_SETLK, &lock);
+    fcntl(file_, F_OFD_SETLK, &lock);
     return written ? end : asked + seconds;
   }
 
@@ -120,6 +122,7 @@ struct Block {  // memory of a slot, its pages there from the start: they would 
   Block& operator=(const Block&) = delete;
   void* address = nullptr;
   size_t bytes = 0;
+  double written = 0;  // when its last copy out ended
 };
 
 // A copy that was asked for. It has ended once `under_way` lacks its key.
@@ -266,9 +269,9 @@ class Emulated : public Lane {
       }
       Transfer transfer = std::move(way.queue.front());
       way.queue.pop_front();
+      if (transfer.key.second != kOut) transfer.asked = std::max(transfer.asked, transfer.block->written);
       lock.unlock();
       const double processor = Move(way, transfer);
-      transfer.block.reset();
       lock.lock();
       Ended(way, transfer, processor, lock);
     }
@@ -289,12 +292,14 @@ class Emulated : public Lane {
     return Seconds(CLOCK_THREAD_CPUTIME_ID) - began;
   }
 
-  void Ended(Way& way, const Transfer& transfer, double processor, std::unique_lock<std::mutex>& lock) {
+  void Ended(Way& way, Transfer& transfer, double processor, std::unique_lock<std::mutex>& lock) {
     const bool out = transfer.key.second == kOut;
     const double now = Now(), busy = now - std::max(transfer.asked, std::exchange(way.last_end, now));
     (out ? counters_.out_bytes : counters_.in_bytes) += transfer.bytes;
     (out ? counters_.out_seconds : counters_.in_seconds) += busy;
     counters_.processor_seconds += processor;
+    if (out) transfer.block->written = now;
+    transfer.block.reset();
     under_way_.erase(transfer.key);
     std::vector<Then> thens;
     Owner let_go;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from lms3d.errors import DoesNotFit
 from lms3d.swap import edit, tuning
 from lms3d.swap.cost import Machine
 from lms3d.swap.ir import StepGraph
-from lms3d.swap.plan import Plan
+from lms3d.swap.plan import Plan, SwapOut
 from lms3d.swap.planners import Outcome, Planner
 from lms3d.swap.planners.study import Study
 from lms3d.swap.planners.tflms.parameters import Parameters
@@ -23,8 +24,10 @@ class TFLMS(Planner):
     def plan(self, study: Study) -> Outcome:
         request, parameters = study.request, study.request.settings.parameters or Parameters()
         if parameters.fixed:
-            return Outcome(plan=build(request.graph, parameters, mapped=request.machine.mapped))
-        return Outcome(plan=autotune(request.graph, parameters, request.limit_bytes, request.machine))
+            plan = build(request.graph, parameters, mapped=request.machine.mapped)
+        else:
+            plan = autotune(request.graph, parameters, request.limit_bytes, request.machine)
+        return Outcome(plan=hold_until_copied(request.graph, plan, request.machine))
 
     def no_other_plan(self, parameters: Parameters | None) -> str | None:
         if parameters is None or not parameters.fixed:
@@ -72,6 +75,23 @@ def autotune(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine
         best = highest if fits(everything) else _largest(0, highest, lambda n: fits(replace(chosen, swapin_groupby=n)))
         chosen = replace(chosen, swapin_groupby=best)
     return build(graph, chosen, mapped=machine.mapped)
+
+
+def hold_until_copied(graph: StepGraph, plan: Plan, machine: Machine) -> Plan:
+    """The plan with the moment at which each original's memory is given back, which TFLMS leaves to TensorFlow's executor.
+
+    TFLMS-8  That is after the op which runs when the copy out is complete, by the simulator. A tier in stream order would else
+             hold every original until its copy is due back.
+    """
+    spans = simulate(edit.apply(graph, plan), machine).spans
+    computed = [name for name in spans if name in graph.by_name and not graph.by_name[name].in_loop]
+    starts = [spans[name][0] for name in computed]
+
+    def until(out: SwapOut) -> tuple[str, ...]:
+        begun = bisect.bisect_left(starts, spans[out.name][1]) if out.name in spans else 0
+        return (computed[begun - 1],) if begun else ()
+
+    return replace(plan, swap_outs=tuple(replace(out, until=until(out)) for out in plan.swap_outs))
 
 
 def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from lms3d.errors import DoesNotFit
+from lms3d.keras_step import report as reports
 from lms3d.swap import edit, tuning
 from lms3d.swap.cost import Machine
 from lms3d.swap.order import branch_ends_first
@@ -256,6 +257,22 @@ def test_less_memory_costs_more_time():
     seconds = [r.predicted_step_seconds for r in reports]
     assert seconds == sorted(seconds)
     assert seconds[0] >= reports[0].unedited_step_seconds
+
+
+@pytest.mark.parametrize("slow", ["computing", "swap_out_bytes_per_second", "swap_in_bytes_per_second"])
+def test_no_step_is_shorter_than_its_computing_or_its_bytes_each_way(slow):
+    fast = replace(MACHINE, swap_out_bytes_per_second=1e12, swap_in_bytes_per_second=1e12)
+    machine = fast if slow == "computing" else replace(fast, **{slow: MIB})
+    settings = Settings(limit_bytes=1 << 40, planner="swap_everything")
+    plan, report = make_plan(replace(settings.request(GRAPH, machine), with_floor=False))
+    assert report.swapped_out_bytes >= 20 * MIB
+    moved = {"computing": 0, "swap_out_bytes_per_second": plan.swapped_out_bytes}.get(slow, plan.swapped_in_bytes)
+    bound = max(report.unedited_step_seconds, moved / MIB)
+    assert report.lower_bound_seconds == pytest.approx(bound)
+    assert report.predicted_step_seconds >= bound > 0
+    assert (bound > report.unedited_step_seconds) == (slow != "computing")
+    times = report.predicted_step_seconds / bound
+    assert f"; this plan takes {times:.2f} times that |" in reports.of(report).to_markdown()
 
 
 def test_cheap_ops_are_recomputed_where_the_link_is_slow_and_swapped_where_it_is_fast():

@@ -14,7 +14,7 @@ from lms3d.swap.planning import make_plan
 from lms3d.swap.request import Settings
 from lms3d.swap.simulate import simulate
 from lms3d.swap.tuning import TFLMS_SAFETY
-from tests.lms3d.swap.toy_graphs import MIB, op, placeholder, step, training, worked_example
+from tests.lms3d.swap.toy_graphs import MIB, SECONDS, op, placeholder, step, training, worked_example
 
 FIXED = Parameters(swapout_threshold=4, swapin_ahead=1, swapin_groupby=0, sync_mode=0)
 NONE = replace(FIXED, swapout_threshold=1000)
@@ -186,7 +186,8 @@ def test_given_values_are_kept():
 def test_fixed_values_are_not_tuned_even_if_they_do_not_fit():
     fixed = replace(FIXED, swapout_threshold=7)
     request = Settings(limit_bytes=1, planner="tflms", parameters=fixed).request(GRAPH, MACHINE)
-    assert make_plan(replace(request, with_floor=False))[0] == build(GRAPH, fixed)
+    made = make_plan(replace(request, with_floor=False))[0]
+    assert replace(made, swap_outs=tuple(replace(out, until=()) for out in made.swap_outs)) == build(GRAPH, fixed)
 
 
 def test_nothing_fits():
@@ -197,3 +198,39 @@ def test_nothing_fits():
 def test_building_needs_every_value():
     with pytest.raises(ValueError, match="must be tuned first"):
         build(GRAPH, Parameters(swapout_threshold=1))
+
+
+# -- when an original's memory is given back
+
+CHAIN = step(
+    placeholder(),
+    op("a", "x", flops=1),
+    *[op(f"f{i}", f"f{i - 1}" if i > 1 else "a", flops=2) for i in range(1, 6)],
+    op("z", "f5", "a", flops=1),
+    returned=["z"],
+)
+"""a ends after a second, and each f takes two."""
+
+
+def planned(graph, machine: Machine, **parameters):
+    settings = Settings(limit_bytes=1, planner="tflms", parameters=replace(FIXED, **parameters))
+    return make_plan(replace(settings.request(graph, machine), with_floor=False))[0]
+
+
+@pytest.mark.parametrize(("seconds", "until"), [(0.5, "f1"), (2.5, "f2"), (4, "f2"), (5, "f3"), (100, "f5")])
+def test_an_original_goes_after_the_op_that_runs_when_its_copy_is_complete(seconds, until):
+    """The last that began before that, even if nothing runs then."""
+    link = replace(SECONDS, swap_out_bytes_per_second=MIB / seconds)
+    (out,) = planned(CHAIN, link).swap_outs
+    assert out.until == (until,)
+
+
+@pytest.mark.parametrize("mode", range(4))
+def test_waiting_for_that_op_closes_no_circle(mode):
+    """Near readers wait for the hold, which waits for that op."""
+    made = planned(FORK, replace(SECONDS, op_seconds=0.3), sync_mode=mode)
+    (out,) = made.swap_outs
+    (until,) = out.until
+    edges = tuple((until, waiter) for waiter in out.waiters)
+    edit.apply(FORK, replace(made, control_edges=edges))
+    assert until == ("a" if mode in (1, 3) else "f4")

@@ -14,7 +14,7 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.tensorflow import cards, speeds
 from lms3d.swap.tiers.base import TierSpeed
 
-H100, H200 = ("NVIDIA H100 80GB HBM3", (9, 0)), ("NVIDIA H200", (9, 0))
+H100, H200, B200 = ("NVIDIA H100 80GB HBM3", (9, 0)), ("NVIDIA H200", (9, 0)), ("NVIDIA B200", (10, 0))
 RIGHT = Machine(flops_per_second=2e14, bytes_per_second=2.4e12)
 FIRST_RUN = Machine(flops_per_second=6.3e12, bytes_per_second=125e9)
 """What the first GPU run measured, with one op before each wait."""
@@ -27,13 +27,13 @@ def checked(card: tuple[str, tuple[int, int]], *measured: Machine) -> tuple[Mach
     return found, len(measured) - len(left)
 
 
-@pytest.mark.parametrize("card", [H100, H200])
+@pytest.mark.parametrize("card", [H100, H200, B200])
 def test_what_the_card_can_have_is_taken_as_it_is(card, caplog):
     assert checked(card, RIGHT, FIRST_RUN) == (RIGHT, 1)
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("card", [H100, H200])
+@pytest.mark.parametrize("card", [H100, H200, B200])
 def test_a_wrong_measurement_is_made_again(card, caplog):
     assert checked(card, FIRST_RUN, RIGHT) == (RIGHT, 2)
     assert f"{card[0]}: measured bytes_per_second 1.25e+11, which no such card has" in caplog.text
@@ -49,7 +49,7 @@ def test_a_card_that_machine_files_name_is_planned_with_their_figures(caplog):
 
 
 def test_another_card_is_planned_with_the_least_of_its_kind():
-    found, _ = checked(H200, FIRST_RUN, FIRST_RUN)
+    found, _ = checked(B200, FIRST_RUN, FIRST_RUN)
     assert found == replace(FIRST_RUN, bytes_per_second=tuning.SLOWEST_CARDS["stacked memory"][1])
 
 
