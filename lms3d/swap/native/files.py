@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,12 @@ class FileLane(Lane):
     """
 
     def __init__(
-        self, folder: Path, *, in_place: bool, part_bytes: int = PART_BYTES, least_mapped_bytes: int = LEAST_MAPPED_BYTES
+        self,
+        folder: Path,
+        *,
+        in_place: bool,
+        part_bytes: int = PART_BYTES,
+        least_mapped_bytes: int = LEAST_MAPPED_BYTES,
     ) -> None:
         self.folder, native = folder, library()
         parts = min(MOST_PARTS, len(os.sched_getaffinity(0)))
@@ -86,7 +92,7 @@ class SwapFile:
         """The file goes; the slot stays, and the next write makes a new one."""
         self._raise(self._calls.lms3d_file_remove(self._lane.number, self._slot))
 
-    def _number(self, call: ctypes._CFuncPtr, *arguments: int) -> int:
+    def _number(self, call: Callable[..., bytes], *arguments: int) -> int:
         number = ctypes.c_int64()
         self._raise(call(self._lane.number, self._slot, *arguments, ctypes.byref(number)))
         return number.value

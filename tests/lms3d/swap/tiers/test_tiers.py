@@ -22,8 +22,8 @@ import tensorflow as tf
 
 from lms3d.errors import InputError, StorageError
 from lms3d.keras_step.callback import LMS
-from lms3d.swap.tensorflow import surgery
 from lms3d.swap.native import library
+from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tiers import choose_tier, disk
 from lms3d.swap.tiers.disk import DiskTier
 from lms3d.swap.tiers.orphans import new_folder, remove_orphans
