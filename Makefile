@@ -7,7 +7,7 @@
 # make report  what was published beside what this machine measures, on one page: at most an hour; goes on where it was stopped
 # make torture kill ranks, break every file operation, damage every input, random graphs, long runs: hours; goes on where it was stopped
 #
-# Needs Python 3.11 or newer, make and gcc; Horovod, and so `make test`, cmake and g++ too.
+# Needs Python 3.11 or newer, make and g++; Horovod, and so `make test`, cmake too.
 # Another interpreter: make PYTHON=/path/to/python3.
 # On a machine with an NVIDIA driver TensorFlow's CUDA libraries are installed too: EXTRAS=dev keeps to the CPU.
 

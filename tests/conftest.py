@@ -17,6 +17,7 @@ from hypothesis import settings
 
 import lms3d  # noqa: F401  before TensorFlow, whose kernels it chooses
 from data import pseudonyms
+from lms3d.files import cache_directory
 from tests.browser import found as found_browser
 from tests.fork_server import READ_WHEN_USED, Commands
 
@@ -170,8 +171,12 @@ def environment_left_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cache folder of all tests: what the machine can do is measured once for all of them."""
-    return tmp_path_factory.mktemp("session_cache")
+    """The cache folder of all tests: what the machine can do is measured once for all of them. The library of the swap engine is
+    the user's own: its name tells what it was made of, and it takes half a minute."""
+    folder, native = tmp_path_factory.mktemp("session_cache"), cache_directory() / "native"
+    native.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / "native").symlink_to(native)
+    return folder
 
 
 @pytest.fixture(autouse=True)

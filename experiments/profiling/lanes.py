@@ -32,7 +32,7 @@ from lms3d.swap.plan import SCOPE
 
 COMPUTE, OUT, IN, WAIT, DATA = "compute", "out", "in", "wait", "data"
 STEP, TRANSFERS = f"{SCOPE}step/train", {f"{SCOPE}transfer/{way}": way for way in (OUT, IN)}
-_OP, _SWAP = re.compile(r"[^:\s]+:\w+"), f"{SCOPE}swap_"
+_OP, _SWAPS = re.compile(r"[^:\s]+:\w+"), (f"{SCOPE}swap_", f"{SCOPE}hold/")
 _COPIES, _COPIED = {"MemcpyD2H": OUT, "MemcpyH2D": IN}, re.compile(r"\bsize:(\d+)")
 _PROCESS, _CALL = "ExecutorState::Process", "FunctionRun"
 _DATA_FUNCTION, _GET_NEXT = "InstantiatedCapturedFunction::Run", "IteratorGetNext"
@@ -123,7 +123,7 @@ def _ops(host: Sequence[Thread], stepping: Collection[Thread]) -> tuple[list[Spa
     others: list[Span] = []
     for thread in host:
         for op, function in _in_functions(thread):
-            if not _OP.fullmatch(op.name) or op.name.startswith((_SWAP, _GET_NEXT)):
+            if not _OP.fullmatch(op.name) or op.name.startswith((*_SWAPS, _GET_NEXT)):
                 continue
             if function in own or (function is None and thread in stepping):
                 computed.append(_span(thread, op))

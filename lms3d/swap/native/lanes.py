@@ -1,9 +1,13 @@
-"""A lane (`src/lanes.h`) as a Python value: where the bytes of swapped tensors go, and how they are counted."""
+"""A lane (`src/lanes.h`) as a Python value: where the bytes of swapped tensors go, and how they are counted.
+
+That of files is in `files`.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +32,14 @@ class Counted:
 
 
 class Lane:
-    """number: the operations' attribute. Closed with its last reference, at the latest."""
+    """number: the operations' attribute. Closed with its last reference, at the latest. A fork leaves it alone: its threads are
+    those of the parent."""
 
     def __init__(self, native: Library, number: int) -> None:
         if not number:
             raise StorageError(native.calls.lms3d_failure().decode())
         self._calls, self.number = native.calls, number
-        self._end = weakref.finalize(self, native.calls.lms3d_close, number)
+        self._end = weakref.finalize(self, _close, native.calls, number, os.getpid())
 
     def reserve(self, size: int) -> int:
         """A new slot for `size` bytes."""
@@ -62,6 +67,11 @@ class Lane:
     def _raise(self, failure: bytes) -> None:
         if failure:
             raise StorageError(failure.decode())
+
+
+def _close(calls: ctypes.CDLL, number: int, owner: int) -> None:
+    if os.getpid() == owner:
+        calls.lms3d_close(number)
 
 
 def memory(

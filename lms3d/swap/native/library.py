@@ -132,19 +132,31 @@ def _key(compiler: str, mutations: tuple[str, ...]) -> str:
 
 
 def _with_types(calls: ctypes.CDLL) -> ctypes.CDLL:
-    number, text = ctypes.c_int64, ctypes.c_char_p
-    for name, result, arguments in (
+    number, text, address = ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
+    result = ctypes.POINTER(number)
+    for name, returned, arguments in (
         ("memory_lane", number, [ctypes.c_double] * 3 + [text]),
         ("cuda_lane", number, [text]),
+        ("file_lane", number, [text, ctypes.c_int] + [number] * 3),
         ("failure", text, []),
         ("reserve", text, [number] * 3),
         ("settle", text, [number]),
         ("drop", None, [number] * 2),
         ("take", None, [number, ctypes.POINTER(ctypes.c_double)]),
+        ("file_begin", None, [number]),
+        ("file_failed", text, [number]),
+        ("file_check", text, [number, ctypes.c_int]),
+        ("file_write", text, [number, number, address, result]),
+        ("file_read", text, [number, number, address]),
+        ("file_fetch", text, [number, number, result]),
+        ("file_sync", text, [number, number]),
+        ("file_remove", text, [number, number]),
+        ("file_place", text, [number, number, result]),
+        ("replace_call", ctypes.c_int, [text, address]),
         ("close", None, [number]),
     ):
         call = getattr(calls, f"lms3d_{name}")
-        call.restype, call.argtypes = result, arguments
+        call.restype, call.argtypes = returned, arguments
     return calls
 
 

@@ -59,12 +59,12 @@ def rewrite(
     _add_control_edges(function.graph, plan, made)
     if tier.memory_in_plan_order:
         _order_memory(function.graph, plan, made, tier)
-    if tier.in_stream_order:
+    if tier.waits_on_device:
         stream.arrive_late(function.graph, plan, expected)
     updates.hold_back(function.graph)  # recomputed ops read variables, too
     _verify(function, expected, plan)
     if tier.in_stream_order:
-        stream.check(function.graph, plan, expected)
+        stream.check(function.graph, plan, expected, late=tier.waits_on_device)
     change = Change(
         changed=True,
         ops_before=ops_before,
@@ -136,7 +136,7 @@ def _order_memory(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation], ti
     due = {back.tensor: back.triggers for back in reversed(plan.swap_ins)}
     for out in plan.swap_outs:
         until = out.until
-        if tier.in_stream_order and not until:  # at the latest when it is due back
+        if tier.waits_on_device and not until:  # at the latest when it is due back
             until = due.get(out.tensor, ())
         if not until and not tier.in_stream_order:
             continue

@@ -60,17 +60,17 @@ def _waits(reader: tf.Operation, place: Mapping[str, int], but: set[tf.Operation
     return [op for op in waits if op not in but and place.get(op.name, len(place)) < place[reader.name]]
 
 
-def check(graph: tf.Graph, plan: Plan, expected: StepGraph) -> None:
+def check(graph: tf.Graph, plan: Plan, expected: StepGraph, *, late: bool) -> None:
     """RuntimeError where an edge makes one of the four operations wait where it must not, or lets one go where it must wait.
 
     - A swap-out waits for its tensor alone, and a fetch for its handle, its triggers and the fetch before it.
     - Every original is held, after its swap-out and what the plan names.
-    - An arrival waits for all that its first reader waits for.
+    - If `late`, an arrival waits for all that its first reader waits for.
     """
-    late = _before_arrivals(graph, plan, expected)
-    for arrival, before in late.items():
+    arrivals = _before_arrivals(graph, plan, expected)
+    for arrival, before in arrivals.items() if late else ():
         _require(arrival, before, "arrives too early: it needs")
-    fetches = {gate(graph, arrival): arrival for arrival in late}
+    fetches = {gate(graph, arrival): arrival for arrival in arrivals}
     backs = {back.name: back for back in plan.swap_ins}
     for fetch, arrival in fetches.items():
         allowed = {*backs[arrival.name].triggers, *(op.name for op in fetches), producer_name(fetch.inputs[0].name)}

@@ -50,18 +50,23 @@ class Tier:
     """Whether swapped memory is to change hands in the order of the plan: the rewrite then adds control edges to the gates of
     swap-ins (`gate_name`)."""
     in_stream_order: ClassVar[bool] = False
-    """Whether copies go on beside the step after the op of the swap-out has ended: the rewrite then holds every original (`hold`),
-    and swap-ins arrive just before their readers (`stream`)."""
+    """Whether copies go on beside the step after the op of the swap-out has ended: the rewrite then holds every original."""
+    waits_on_device: ClassVar[bool] = False
+    """Whether a hold or an arrival stops the device for the copy, from where the host enqueues it: the rewrite then holds originals
+    until their time is over at the latest, and lets swap-ins arrive just before their readers (`stream`)."""
     measures_transfers: ClassVar[bool] = False
     """Whether `take_counters` tells anything."""
     pins_host_memory: ClassVar[bool] = False
     """Whether copies from a GPU go through TensorFlow's pinned memory, which has a limit of its own."""
     may_fail: ClassVar[bool] = False
     """Whether a step can end with an `error` of the tier's own, so that its update must be undone."""
-    error: StorageError | None = None
-    """What the tier failed with since the last `begin`; TensorFlow passes on the text alone."""
 
     def __init__(self, directory: Path | None = None) -> None: ...
+
+    @property
+    def error(self) -> StorageError | None:
+        """What the tier failed with since the last `begin`; TensorFlow passes on the text alone."""
+        return None
 
     def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
         """The op that copies `tensor` out; its output 0 is the handle that `swap_in` wants."""

@@ -1,199 +1,123 @@
-"""A disk: raw bytes between a tensor's own buffer and a file, without a second copy and without the Python lock.
+"""A disk: raw bytes between a tensor's own buffer and a file, in C++ beside the step (`lms3d.swap.native.files`).
 
-    copied   t -> lms/swap_out/t (writes a file) -> lms/swap_in/t/k/read -> lms/swap_in/t/k -> z
-                                     lms/swap_in/t/k/buffer -/   (the gate: an empty tensor, which the read fills)
+    copied   t -> lms/swap_out/t -> lms/swap_in/t/k/buffer -> lms/swap_in/t/k -> z
+             t -> lms/hold/t                                                         (as in `stream`)
 
-    mapped   t -> lms/swap_out/t (writes a file) -> lms/swap_in/t/k (after a look for dropped pages, if in doubt) -> z
-                                     lms/swap_out/t/place -/     (an input of the function: where the file lies)
+    mapped   t -> lms/swap_out/t -> lms/swap_in/t/k -> z    (LmsReadInPlace)
+             t -> lms/hold/t
 
-Where the device is the processor and nothing keeps the tensor after the step (`liveness.lasting`), it is not copied back but
-read where it lies, in the page cache: it takes no memory of TensorFlow's allocator, the limit does not count it, and the
-system may drop its pages and read them again.
-
-MAPPED-1  The place of a file is known before it is written (`SwapFile.place`): a swap-in passes it on, and calls no Python.
-MAPPED-2  It calls `SwapFile.fetch` first where the swap-out found that the file was new or had lost pages, and in the step
-          after one in which pages were dropped or a transfer failed. Such a step reads dropped pages as without MAPPED-1.
-MAPPED-3  Else nobody looks. Pages that go all the same come back by themselves, which FILE-3 notices: the step is an error
-          where they came back wrong. But a disk that cannot be read at that moment ends the process with a signal.
+If the device is the processor and nothing keeps the tensor after the step (`liveness.lasting`), it is not copied back but read
+where it lies, in the page cache: it takes no memory of TensorFlow's allocator, the limit does not count it, and the system may
+drop its pages and read them again. What a failing disk does then: MAPPED-1 to MAPPED-3 of `native/src/file_lane.h`.
 
 The files are private to the user. They are removed when the tier is closed, when neither its owner nor a function that swaps to
 it is left, when the process ends, even by a signal, and after a crash of the machine by the next run (`orphans`).
+
+There is no second way for a machine without a C++ compiler. What a disk may do to a step (FILE-1 to FILE-5) would have to be
+right twice, and a GPU needs the compiler anyway.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import resource
 import shutil
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
+import psutil
 import tensorflow as tf
 
 from lms3d.device import machine
 from lms3d.errors import InputError, StorageError
-from lms3d.swap.tensorflow import marks, surgery
-from lms3d.swap.tiers import in_place
-from lms3d.swap.tiers.base import COUNTERS, Tier, TierSpeed, best_seconds, gate_name
+from lms3d.swap.native.files import FileLane, SwapFile
+from lms3d.swap.native.lanes import Lane
+from lms3d.swap.native.library import library
+from lms3d.swap.tensorflow import surgery
+from lms3d.swap.tiers.base import TierSpeed, best_seconds
 from lms3d.swap.tiers.orphans import new_folder, remove_orphans, swap_parent
-from lms3d.swap.tiers.swap_file import SwapFile, writes_in_place
-from lms3d.swap.tiers.traffic import Traffic
+from lms3d.swap.tiers.stream import StreamTier
 from lms3d.swap.tuning import COPYING_SHARE, NODE_SECONDS, PROBE_BYTES, PROBE_FILES
 
-_Moved = TypeVar("_Moved")
 _ELSEWHERE = "free space there or choose another folder with --swap-dir"
+_IN_PLACE = frozenset({"ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs"})
 
 
-class DiskTier(Tier):
+class DiskTier(StreamTier):
     """Files in a private folder below `directory` (default: the system's temporary folder).
 
     Raises InputError when the folder cannot be made, StorageError (through the step) on a full disk or an I/O error.
     """
 
     name = "disk"
-    memory_in_plan_order = True
-    measures_transfers = True
     may_fail = True
+    waits_on_device = False
+    lane: FileLane
 
     def __init__(self, directory: str | Path | None = None) -> None:
+        library()  # before there is a folder
         parent = swap_parent(directory)
         remove_orphans(parent)
         with _writable(parent):
             self.directory, held = new_folder(parent)
-        self._count = 0
-        self._out, self._in = Traffic(), Traffic()
-        # Graph -> swap-out -> number of its file.
-        self._files: weakref.WeakKeyDictionary[tf.Graph, dict[str, int]] = weakref.WeakKeyDictionary()
-        self._swap_files: dict[int, SwapFile] = {}
-        self._pages_go = False  # MAPPED-2: pages were dropped, in this step or the one before
-        self._fetched = False
+        super().__init__(directory, _lane(self.directory))
         # At the end of the process, too.
-        self._end = weakref.finalize(self, _remove, os.getpid(), self.directory, held, self._swap_files)
+        self._end = weakref.finalize(self, _remove, os.getpid(), self.directory, held, self.lane)
+
+    def on(self, tensor: tf.Tensor) -> str:
+        return self.device  # a file is the host's; TensorFlow copies what a GPU computes
 
     def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
-        number, self._count = self._count, self._count + 1
-        self._files.setdefault(tensor.graph, {})[name] = number
-        self._swap_files[number] = SwapFile(self.directory / f"{number}.bin")
-        surgery.needs(tensor.graph, self)
-        tier = weakref.proxy(self)  # TensorFlow keeps what a graph calls for ever: that must not hold the tier
-
-        def write(array: np.ndarray) -> np.bool_:
-            data = array.reshape(-1).view(np.uint8)
-            was_there = tier._transfer(marks.OUT, tier._swap_files[number].write, data)
-            return np.bool_(tier._pages_go or not was_there)  # MAPPED-2: whether to look
-
-        with surgery.insertion(tensor.graph, "CPU:0"):
-            handle = tf.numpy_function(write, [tensor], tf.bool, name=name)
-        handle.set_shape(())
-        surgery.keep(handle.op)
-        return handle.op
+        try:
+            return super().swap_out(tensor, name)
+        except StorageError as error:
+            raise self._named(str(error)) from None
 
     def swap_in(
         self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation], *, mapped: bool = False
     ) -> tf.Tensor:
-        number, tier = self._files[handle.graph][handle.op.name], weakref.proxy(self)
-        if mapped:
-            place = self._place(number, handle, like)
-            return in_place.read(place, handle, lambda: tier._fetch(number), name, triggers)
-
-        def read(array: np.ndarray, handle: np.bool_) -> np.bool_:
-            # The array is a view of the empty tensor's own buffer, which no op can see yet.
-            tier._transfer(marks.IN, tier._swap_files[number].read, array.reshape(-1).view(np.uint8))
-            return handle
-
-        with surgery.insertion(handle.graph, "CPU:0", triggers):
-            empty = tf.raw_ops.Empty(shape=like.shape.as_list(), dtype=like.dtype, name=gate_name(name))
-        with surgery.insertion(handle.graph, "CPU:0"):
-            done = tf.numpy_function(read, [empty, handle], tf.bool, name=f"{name}/read")
-        with surgery.insertion(handle.graph, "CPU:0", [done.op]):
-            back = tf.raw_ops.Identity(input=empty, name=name)
-        for op in (empty.op, done.op, back.op):
-            surgery.keep(op)
+        if not mapped:
+            return super().swap_in(handle, like, name, triggers)
+        with surgery.insertion(handle.graph, self.on(like), triggers):
+            back = library().operations.lms_read_in_place(
+                handle=handle, T=like.dtype, shape=like.shape, name=name, **self.new_copy(handle)
+            )
+        surgery.keep(back.op)
         return back
 
-    def _place(self, number: int, handle: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-        """MAPPED-1: the file behind `handle`, as an input of the graph. The function holds the tensor: TensorFlow then sees a
-        second owner, and no kernel writes into it."""
-        graph, name = handle.graph, f"{handle.op.name}/place"
-        with contextlib.suppress(KeyError):
-            return graph.get_tensor_by_name(f"{name}:0")
-        size = like.shape.num_elements() * like.dtype.size
-        try:
-            place = self._swap_files[number].place(size)
-        except OSError as error:
-            raise self._failed(error, f"mapping {size:,} bytes") from None
-        return surgery.capture_elsewhere(graph, in_place.as_tensor(place, like.shape.as_list(), like.dtype), name)
+    @property
+    def error(self) -> StorageError | None:
+        return self._named(failure) if (failure := self.lane.failure) else None
 
-    def _fetch(self, number: int) -> None:
-        """MAPPED-2."""
-        file = self._swap_files[number]
-        try:
-            with self._in, marks.transfer(marks.IN) as mark:
-                size = file.fetch()
-                mark.set_metadata(size_bytes=size)
-        except OSError as error:
-            self._failed(error, "moving what was swapped out back")
-            raise
-        self._in.count(size)
-        self._fetched |= size > 0
-
-    def _transfer(self, way: str, move: Callable[[np.ndarray], _Moved], data: np.ndarray) -> _Moved:
-        """Move the whole of the flat array of bytes `data` to or from its file. way: `marks.OUT` or `marks.IN`."""
-        traffic = self._out if way == marks.OUT else self._in
-        try:
-            with traffic, marks.transfer(way, len(data)):
-                moved = move(data)
-        except OSError as error:
-            self._failed(error, f"moving {len(data):,} bytes")
-            raise
-        traffic.count(len(data))
-        return moved
-
-    def _failed(self, error: OSError, work: str) -> StorageError:
-        """Keeps an error of the disk: TensorFlow would pass on the text alone."""
-        self._pages_go = True
-        self.error = StorageError(
-            f"swap folder {str(self.directory.parent)!r}: {error.strerror} while {work}; {_ELSEWHERE}"
-        )
-        return self.error
-
-    def take_counters(self) -> dict[str, float]:
-        out_bytes, out_seconds = self._out.take()
-        in_bytes, in_seconds = self._in.take()
-        return dict(zip(COUNTERS, (out_bytes, in_bytes, out_seconds, in_seconds), strict=True))
+    def _named(self, failure: str) -> StorageError:
+        return StorageError(f"swap folder {str(self.directory.parent)!r}: {failure}; {_ELSEWHERE}")
 
     def begin(self) -> int:
-        self.error = None
+        super().begin()
+        self.lane.begin()
         return _pages_read()
 
     def check(self, begun: int) -> None:
         """FILE-3: after a function that waited for a page. MAPPED-2 for the next one."""
-        waited = _pages_read() != begun
-        self._pages_go, self._fetched = waited or self._fetched, False
-        if not waited:
-            return
+        super().check(begun)
         try:
-            for file in [*self._swap_files.values()]:
-                file.sync()
-        except OSError as error:
-            raise self._failed(error, "writing back what was swapped out") from None
-
-    def discard(self, graph: tf.Graph) -> None:
-        for number in self._files.pop(graph, {}).values():
-            self._swap_files.pop(number).remove()
+            self.lane.check(waited=_pages_read() != begun)
+        except StorageError as error:
+            raise self._named(str(error)) from None
 
     def close(self) -> None:
         self._end()
 
     @classmethod
     def prepare(cls, directory: Path | None) -> None:
-        """Removes what crashed runs left; InputError where a folder that the user gave is not writable."""
+        """Removes what crashed runs left; InputError where a folder that the user gave is not writable, and without the library."""
+        library()
         parent = swap_parent(directory)
         remove_orphans(parent)
         if directory is None:
@@ -217,18 +141,17 @@ class DiskTier(Tier):
         parent, tensors = swap_parent(directory).resolve(), [np.ones(PROBE_BYTES, np.uint8) for _ in range(PROBE_FILES)]
         try:
             folder, held = new_folder(parent)
-            try:
-                files = [SwapFile(folder / str(number)) for number in range(PROBE_FILES)]
-                _each(files, "write", tensors)  # the first time finds a full disk, and the blocks
-                out_seconds, in_seconds = (
-                    best_seconds(partial(_each, files, way, tensors)) for way in ("write", "read")
-                )
-            finally:
-                _remove(os.getpid(), folder, held, {})
         except OSError as error:
-            raise StorageError(
-                f"swap folder {str(parent)!r}: {error.strerror} while measuring its speed; {_ELSEWHERE}"
-            ) from None
+            raise _unmeasured(parent, error.strerror) from None
+        lane = _lane(folder)
+        try:
+            files = [lane.file(lane.reserve(PROBE_BYTES), PROBE_BYTES) for _ in tensors]
+            _each(files, "write", tensors)  # the first time finds a full disk, and the blocks
+            out_seconds, in_seconds = (best_seconds(partial(_each, files, way, tensors)) for way in ("write", "read"))
+        except StorageError as error:
+            raise _unmeasured(parent, str(error)) from None
+        finally:
+            _remove(os.getpid(), folder, held, lane)
         return TierSpeed(
             swap_out_bytes_per_second=PROBE_FILES * PROBE_BYTES / out_seconds,
             swap_in_bytes_per_second=PROBE_FILES * PROBE_BYTES / in_seconds,
@@ -256,13 +179,29 @@ def _each(files: list[SwapFile], way: str, tensors: list[np.ndarray]) -> None:
         getattr(file, way)(data)
 
 
-def _remove(owner: int, directory: Path, held: Sequence[int], files: dict[int, SwapFile]) -> None:
+def _unmeasured(parent: Path, why: str | None) -> StorageError:
+    return StorageError(f"swap folder {str(parent)!r}: {why} while measuring its speed; {_ELSEWHERE}")
+
+
+def _lane(folder: Path) -> FileLane:
+    return FileLane(folder, in_place=writes_in_place(folder.parent))
+
+
+@functools.cache
+def writes_in_place(folder: Path) -> bool:
+    """Whether the file system of a folder is known to rewrite blocks in place, without a new one."""
+    place, best = folder.resolve(), ("", "")
+    for part in psutil.disk_partitions(all=True):
+        if place.is_relative_to(part.mountpoint) and len(part.mountpoint) >= len(best[0]):
+            best = part.mountpoint, part.fstype
+    return best[1] in _IN_PLACE
+
+
+def _remove(owner: int, directory: Path, held: Sequence[int], lane: Lane) -> None:
     """Removes what is left of a tier. Only its own process may: a fork has a copy of it."""
     if os.getpid() != owner:
         return
-    for file in files.values():
-        file.remove()
-    files.clear()
+    lane.close()
     shutil.rmtree(directory, ignore_errors=True)
     for descriptor in held:
         with contextlib.suppress(OSError):

@@ -7,7 +7,7 @@ STREAM-1  Memory is taken and given back in the order in which the host enqueues
           An original gives its memory back at the hold, which stands where the plan counts on it (`SwapOut.until`).
 STREAM-2  An arrival stands just before the first reader: the device waits there for the copy, and nowhere earlier.
 STREAM-3  Nothing waits on the host. On a processor, where an operation is complete when it returns, hold and arrive take until the
-          copy has ended, and no thread.
+          copy has ended, and no thread. There an arrival may as well come early (`Tier.waits_on_device`).
 
 `rewrite` draws these edges, and checks them. What a planner plans, the allocator's replay (`planners.hybrid.allocator`) and the
 simulator (`simulate`) count is this order.
@@ -33,10 +33,11 @@ class StreamTier(Tier):
     memory_in_plan_order = True
     measures_transfers = True
     in_stream_order = True
+    waits_on_device = True
     device = "CPU:0"
 
-    def __init__(self, directory: Path | None = None) -> None:
-        self.lane = self.make_lane()
+    def __init__(self, directory: str | Path | None = None, lane: Lane | None = None) -> None:
+        self.lane = lane or self.make_lane()
         self._slots: weakref.WeakKeyDictionary[tf.Graph, dict[str, int]] = weakref.WeakKeyDictionary()
         self._copies: weakref.WeakKeyDictionary[tf.Graph, dict[int, int]] = weakref.WeakKeyDictionary()
         self._running = False
@@ -45,18 +46,22 @@ class StreamTier(Tier):
     def make_lane(cls) -> Lane:
         raise NotImplementedError
 
+    def on(self, tensor: tf.Tensor) -> str:
+        """The device of the ops that move `tensor`."""
+        return tensor.device or self.device
+
     def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
         surgery.needs(tensor.graph, self)
         slot = self.lane.reserve(tensor.shape.num_elements() * tensor.dtype.size)
         self._slots.setdefault(tensor.graph, {})[name] = slot
-        with surgery.insertion(tensor.graph, tensor.device or self.device):
+        with surgery.insertion(tensor.graph, self.on(tensor)):
             handle = library().operations.lms_swap_out(x=tensor, lane=self.lane.number, slot=slot, name=name)
         surgery.keep(handle.op)
         return handle.op
 
     def hold(self, tensor: tf.Tensor, out: tf.Operation, name: str, before: Sequence[tf.Operation]) -> tf.Operation:
         slot = self._slots[tensor.graph][out.name]
-        with surgery.insertion(tensor.graph, tensor.device or self.device, [out, *before]):
+        with surgery.insertion(tensor.graph, self.on(tensor), [out, *before]):
             hold = library().operations.lms_hold(x=tensor, lane=self.lane.number, slot=slot, name=name)
         surgery.keep(hold)
         return hold
@@ -65,17 +70,20 @@ class StreamTier(Tier):
         self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation], *, mapped: bool = False
     ) -> tf.Tensor:
         graph, operations = handle.graph, library().operations
-        slot = self._slots[graph][handle.op.name]
-        numbers = self._copies.setdefault(graph, {})
-        copy = numbers[slot] = numbers.get(slot, -1) + 1
-        where = {"lane": self.lane.number, "slot": slot, "copy": copy}
-        with surgery.insertion(graph, like.device or self.device, triggers):
+        where = self.new_copy(handle)
+        with surgery.insertion(graph, self.on(like), triggers):
             fetched = operations.lms_fetch(handle=handle, T=like.dtype, shape=like.shape, name=gate_name(name), **where)
-        with surgery.insertion(graph, like.device or self.device):
+        with surgery.insertion(graph, self.on(like)):
             back = operations.lms_arrive(x=fetched, name=name, **where)
         for op in (fetched.op, back.op):
             surgery.keep(op)
         return back
+
+    def new_copy(self, handle: tf.Tensor) -> dict[str, int]:
+        """The attributes of the ops that bring the tensor behind `handle` back once more."""
+        slot, numbers = self._slots[handle.graph][handle.op.name], self._copies.setdefault(handle.graph, {})
+        numbers[slot] = numbers.get(slot, -1) + 1
+        return {"lane": self.lane.number, "slot": slot, "copy": numbers[slot]}
 
     # -- around each call
 

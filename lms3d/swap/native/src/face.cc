@@ -1,8 +1,11 @@
 // What Python calls (library.py), by ctypes. Text is UTF-8 and belongs to the calling thread until its next call.
 #include <exception>
+#include <memory>
 #include <string>
 
+#include "file_lane.h"
 #include "lanes.h"
+#include "system.h"
 
 namespace {
 
@@ -24,6 +27,24 @@ const char* Told(const lms3d::Failure& failure) {
   return text.c_str();
 }
 
+std::shared_ptr<lms3d::FileLane> Files(int64_t lane) {
+  return std::dynamic_pointer_cast<lms3d::FileLane>(lms3d::GetLane(lane));
+}
+
+// What `use` throws; empty: nothing.
+template <class Use>
+const char* WithFile(int64_t lane, int64_t slot, Use use) {
+  const auto files = Files(lane);
+  const auto file = files ? files->File(slot) : nullptr;
+  if (!file) return Told("there is no such swap file");
+  try {
+    use(*file);
+    return Told({});
+  } catch (const std::exception& error) {
+    return Told(error.what());
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -34,6 +55,17 @@ int64_t lms3d_memory_lane(double out_rate, double in_rate, double latency_second
 }
 int64_t lms3d_cuda_lane(const char* driver) {
   return Added([=] { return lms3d::CudaLane(driver); });
+}
+
+// part_bytes and most_parts: see copiers.h. least_mapped_bytes: see swap_file.h.
+int64_t lms3d_file_lane(const char* folder, int in_place, int64_t part_bytes, int64_t most_parts, int64_t least_mapped_bytes) {
+  lms3d::FileSettings settings;
+  settings.folder = folder;
+  settings.in_place = in_place;
+  settings.part_bytes = part_bytes;
+  settings.most_parts = most_parts;
+  settings.least_mapped_bytes = least_mapped_bytes;
+  return Added([&] { return lms3d::MakeFileLane(settings); });
 }
 
 const char* lms3d_failure() { return text.c_str(); }
@@ -62,6 +94,43 @@ void lms3d_take(int64_t lane, double* figures) {
   figures[3] = taken.in_seconds;
   figures[4] = taken.processor_seconds;
 }
+
+// Of a file lane: see file_lane.h.
+void lms3d_file_begin(int64_t lane) {
+  if (const auto files = Files(lane)) files->Begin();
+}
+const char* lms3d_file_failed(int64_t lane) {
+  const auto files = Files(lane);
+  return Told(files ? files->Failed() : lms3d::Failure());
+}
+const char* lms3d_file_check(int64_t lane, int waited) {
+  const auto files = Files(lane);
+  return Told(files ? files->Check(waited) : lms3d::Failure());
+}
+
+// Of the file of a slot: see swap_file.h. A number goes to `result`.
+const char* lms3d_file_write(int64_t lane, int64_t slot, const void* from, int64_t* result) {
+  return WithFile(lane, slot, [=](lms3d::SwapFile& file) { *result = file.Write(from); });
+}
+const char* lms3d_file_read(int64_t lane, int64_t slot, void* to) {
+  return WithFile(lane, slot, [=](lms3d::SwapFile& file) { file.Read(to); });
+}
+const char* lms3d_file_fetch(int64_t lane, int64_t slot, int64_t* result) {
+  return WithFile(lane, slot, [=](lms3d::SwapFile& file) { *result = file.Fetch(); });
+}
+const char* lms3d_file_sync(int64_t lane, int64_t slot) {
+  return WithFile(lane, slot, [](lms3d::SwapFile& file) { file.Sync(); });
+}
+const char* lms3d_file_remove(int64_t lane, int64_t slot) {
+  return WithFile(lane, slot, [](lms3d::SwapFile& file) { file.Remove(); });
+}
+// The address at which its bytes lie.
+const char* lms3d_file_place(int64_t lane, int64_t slot, int64_t* result) {
+  return WithFile(lane, slot, [=](lms3d::SwapFile& file) { *result = reinterpret_cast<int64_t>(file.place().address); });
+}
+
+// For tests: see system.h. Returns 0 if no call has this name.
+int lms3d_replace_call(const char* name, void* call) { return lms3d::ReplaceCall(name, call); }
 
 void lms3d_close(int64_t lane) { lms3d::RemoveLane(lane); }
 

@@ -47,6 +47,12 @@ struct Pinned {
 };
 using Pin = std::function<Pinned(size_t bytes)>;
 
+// Where the bytes of a slot lie, for readers alone, and who keeps them there.
+struct Place {
+  const void* address = nullptr;
+  Owner owner;
+};
+
 struct Counters {
   double out_bytes = 0, in_bytes = 0;      // copied
   double out_seconds = 0, in_seconds = 0;  // in which the link was busy
@@ -64,6 +70,10 @@ class Lane {
   virtual Failure CopyIn(int64_t slot, int64_t copy, void* to, size_t bytes, Stream stream, Owner target) = 0;
   // Calls `then` once what follows comes after the copy: at once on a GPU. A copy that never began has ended.
   virtual void Wait(int64_t slot, int64_t copy, Stream stream, std::function<void(const Failure&)> then) = 0;
+  // Calls `then` once the slot has been written, with the place where it can be read: no copy. On a processor.
+  virtual void ReadInPlace(int64_t slot, int64_t copy, std::function<void(const Failure&, const Place&)> then) {
+    then("the lane has no place that can be read", {});
+  }
 
   // Waits until every copy has ended, and lets go of all memory of the device. After a step that failed halfway.
   virtual Failure Settle() = 0;
@@ -79,6 +89,13 @@ std::shared_ptr<Lane> MemoryLane(double out_rate, double in_rate, double latency
 
 // Page-locked memory of the host, beside a GPU. driver: CUDA's library. Throws std::runtime_error without it.
 std::shared_ptr<Lane> CudaLane(const std::string& driver = "libcuda.so.1");
+
+// Told of each transfer by the thread that makes it, for a profile: what `begins` returns goes to `ended`. Null: nobody listens.
+struct Listener {
+  void* (*begins)(bool out) = nullptr;
+  void (*ended)(void* mark, size_t bytes) = nullptr;
+};
+Listener& TheListener();
 
 // Lanes by number, for operations, whose attributes are numbers. Get: null if the lane was removed.
 int64_t AddLane(std::shared_ptr<Lane> lane);

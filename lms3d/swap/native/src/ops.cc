@@ -1,20 +1,24 @@
-// The four operations that a rewrite inserts where a lane (lanes.h) moves the bytes.
+// The operations that a rewrite inserts where a lane (lanes.h) moves the bytes.
 //
 //   LmsSwapOut(x) -> handle     starts the copy of x to the slot
 //   LmsHold(x)                  after it, what is enqueued may use x's memory
 //   LmsFetch(handle) -> z       takes z's memory, and starts the copy from the slot
 //   LmsArrive(z) -> z           after it, what is enqueued may read z
+//   LmsReadInPlace(handle) -> z z lies where the slot was written: no memory, and no copy (a processor, and files)
 //
 // On a GPU they enqueue and return: memory is taken and given back in the order in which the host enqueues the step. On a
-// processor LmsHold and LmsArrive end when the copy does; they hold no thread meanwhile.
+// processor LmsHold, LmsArrive and LmsReadInPlace end when the copy does; they hold no thread meanwhile.
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "lanes.h"
+#include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tsl/profiler/lib/traceme.h"
 #include "xla/stream_executor/stream.h"
 
 namespace lms3d {
@@ -149,6 +153,67 @@ class WaitOnHost : public AsyncOpKernel {
   Ends ends_;
 };
 
+// Memory that is not TensorFlow's, and that no kernel writes into.
+class Elsewhere : public tensorflow::TensorBuffer {
+ public:
+  Elsewhere(const Place& place, size_t bytes)
+      : TensorBuffer(const_cast<void*>(place.address)), owner_(place.owner), bytes_(bytes) {}
+  size_t size() const override { return bytes_; }
+  TensorBuffer* root_buffer() override { return this; }
+  bool OwnsMemory() const override { return false; }
+  void FillAllocationDescription(tensorflow::AllocationDescription* description) const override {
+    description->set_requested_bytes(static_cast<int64_t>(bytes_));
+  }
+
+ private:
+  const Owner owner_;
+  const size_t bytes_;
+};
+
+class ReadInPlace : public AsyncOpKernel {
+ public:
+  explicit ReadInPlace(OpKernelConstruction* construction) : AsyncOpKernel(construction), ends_(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("shape", &shape_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("T", &type_));
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    const auto lane = ends_.lane();
+    OP_REQUIRES_ASYNC(context, lane, Failed(kClosed), done);
+    lane->ReadInPlace(ends_.slot, ends_.copy, [this, context, done](const Failure& failure, const Place& place) {
+      if (failure.empty()) {
+        context->set_output(0, Over(place));
+      } else {
+        context->SetStatus(Failed(failure));
+      }
+      done();
+    });
+  }
+
+ private:
+  Tensor Over(const Place& place) const {
+    const size_t bytes = shape_.num_elements() * tensorflow::DataTypeSize(type_);
+    return Tensor(type_, shape_, tensorflow::core::RefCountPtr<tensorflow::TensorBuffer>(new Elsewhere(place, bytes)));
+  }
+
+  Ends ends_;
+  TensorShape shape_;
+  tensorflow::DataType type_;
+};
+
+// Transfers in TensorFlow's profile: see lms3d/swap/tensorflow/marks.py.
+const bool kListening = [] {
+  using tsl::profiler::TraceMe;
+  TheListener().begins = [](bool out) -> void* {
+    return TraceMe::Active() ? new TraceMe(out ? "lms/transfer/out" : "lms/transfer/in") : nullptr;
+  };
+  TheListener().ended = [](void* mark, size_t bytes) {
+    const std::unique_ptr<TraceMe> trace(static_cast<TraceMe*>(mark));
+    if (trace) trace->AppendMetadata([=] { return tsl::profiler::TraceMeEncode({{"size_bytes", bytes}}); });
+  };
+  return true;
+}();
+
 absl::Status FetchShape(tensorflow::shape_inference::InferenceContext* context) {
   tensorflow::PartialTensorShape shape;
   TF_RETURN_IF_ERROR(context->GetAttr("shape", &shape));
@@ -198,11 +263,22 @@ REGISTER_OP("LmsArrive")
     .Attr("copy: int")
     .SetIsStateful()
     .SetShapeFn(shape_inference::UnchangedShape);
+REGISTER_OP("LmsReadInPlace")
+    .Input("handle: int64")
+    .Output("z: T")
+    .Attr("T: type")
+    .Attr("shape: shape")
+    .Attr("lane: int")
+    .Attr("slot: int")
+    .Attr("copy: int")
+    .SetIsStateful()
+    .SetShapeFn(lms3d::FetchShape);
 
 REGISTER_KERNEL_BUILDER(Name("LmsSwapOut").Device(DEVICE_CPU), lms3d::SwapOut);
 REGISTER_KERNEL_BUILDER(Name("LmsHold").Device(DEVICE_CPU), lms3d::WaitOnHost);
 REGISTER_KERNEL_BUILDER(Name("LmsFetch").Device(DEVICE_CPU), lms3d::Fetch);
 REGISTER_KERNEL_BUILDER(Name("LmsArrive").Device(DEVICE_CPU), lms3d::WaitOnHost);
+REGISTER_KERNEL_BUILDER(Name("LmsReadInPlace").Device(DEVICE_CPU), lms3d::ReadInPlace);
 REGISTER_KERNEL_BUILDER(Name("LmsSwapOut").Device(DEVICE_GPU).HostMemory("handle"), lms3d::SwapOut);
 REGISTER_KERNEL_BUILDER(Name("LmsHold").Device(DEVICE_GPU), lms3d::WaitOnStream);
 REGISTER_KERNEL_BUILDER(Name("LmsFetch").Device(DEVICE_GPU).HostMemory("handle"), lms3d::Fetch);

@@ -18,6 +18,11 @@ std::unordered_map<int64_t, std::shared_ptr<Lane>>& Lanes() {
 
 }  // namespace
 
+Listener& TheListener() {
+  static Listener listener;
+  return listener;
+}
+
 int64_t AddLane(std::shared_ptr<Lane> lane) {
   std::lock_guard<std::mutex> lock(mutex);
   Lanes()[++last] = std::move(lane);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +27,9 @@ from lms3d.swap.simulate import simulate
 from lms3d.swap.tensorflow import speeds, surgery
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
-from lms3d.swap.tiers import disk, swap_file
+from lms3d.swap.tiers import disk
 from lms3d.swap.tiers.disk import DiskTier
-from lms3d.swap.tiers.swap_file import SwapFile
+from tests.lms3d.swap.tiers.system_calls import LIBC, fails, replaced, resident
 from tests.lms3d.swap.toy_graphs import MIB, SECONDS, op, placeholder, step, training
 from tests.lms3d.swap.traced import SPEC, batch, by_tflms, chain, fork, same_bits, u_net
 
@@ -185,7 +186,7 @@ def test_no_bit_changes(function, tier):
     expected = [surgery.trace(function, SPEC)(batch(seed)) for seed in range(3)]
     made = by_tflms(function, tier, mapped=True)
     assert any(back.mapped for back in made.plan.swap_ins)
-    assert not [o.name for o in made.function.graph.get_operations() if o.name.endswith("/buffer")]
+    assert not [o.name for o in made.function.graph.get_operations() if o.type == "LmsFetch"]
     same_bits([made.function(batch(seed)) for seed in range(3)], expected)
     assert tier.take_counters()["swapped_in_bytes"] == 0  # nothing moves
 
@@ -359,16 +360,16 @@ def test_a_tensor_without_elements_stays(tier):
 
 
 @pytest.fixture
-def fetched(monkeypatch) -> list[int]:
-    """Grows with each look at a file."""
+def looks(replace) -> list[int]:
+    """Grows with each look at the pages of a file, by its bytes: one before each write, and one before a read in place, if in
+    doubt."""
     found: list[int] = []
-    real = SwapFile.fetch
 
-    def fetch(file: SwapFile) -> int:
-        found.append(real(file))
-        return found[-1]
+    def mincore(address: int, size: int, pages: int) -> int:
+        found.append(size)
+        return int(LIBC.mincore(address, size, pages))
 
-    monkeypatch.setattr(SwapFile, "fetch", fetch)
+    replace("mincore", mincore)
     return found
 
 
@@ -380,32 +381,41 @@ def faults(monkeypatch) -> list[int]:
     return count
 
 
-def test_a_mapped_read_calls_no_python(tier, fetched, faults):
+def test_a_mapped_read_does_not_look(tier, looks, faults):
     made = by_tflms(fork, tier, mapped=True)
     ins = [made.op(back.name) for back in made.plan.swap_ins if back.mapped]
-    assert {op.type for op in ins} == {"Merge"}
+    assert {op.type for op in ins} == {"LmsReadInPlace"}
     made.function(batch(0))
-    assert len(fetched) == len(ins)  # the file is new
+    assert len(looks) == len(ins)  # the file is new: there is nothing to look at before the write
     for seed in range(1, 4):
+        del looks[:]
         same_bits(made.function(batch(seed)), surgery.trace(fork, SPEC)(batch(seed)))
-    assert len(fetched) == len(ins)
+        assert len(looks) == 1  # before the write
 
 
-def test_it_looks_where_the_file_has_lost_pages(tier, fetched, faults, monkeypatch):
+@pytest.mark.parametrize("mapped", [True, False])
+def test_no_op_of_a_step_calls_python(tier, mapped):
+    made = by_tflms(u_net, tier, mapped=mapped)
+    assert made.plan.swap_ins
+    assert not [op.name for op in made.function.graph.get_operations() if "PyFunc" in op.type]
+
+
+def test_it_looks_where_the_file_has_lost_pages(tier, looks, faults):
     made = by_tflms(chain, tier, mapped=True)
     for _ in range(2):
         made.function(batch())
-    assert len(fetched) == 1
-    with monkeypatch.context() as lost:
-        lost.setattr(swap_file, "_resident", lambda mapped: False)
+    assert len(looks) == 2  # of the first step after its write, and of the second before it
+    with replaced("mincore", resident(False)):
         same_bits(made.function(batch(1)), surgery.trace(chain, SPEC)(batch(1)))
-    assert [size > 0 for size in fetched] == [False, True]
-    made.function(batch())  # pages were dropped in the step before
-    made.function(batch())  # and not in this one
-    assert len(fetched) == 3
+    assert tier.take_counters()["swapped_in_bytes"] == SPEC.shape.num_elements() * 4
+    for expected in (2, 1):  # pages were dropped in the step before, and not in this one
+        with replaced("mincore", lambda *given: looks.append(0) or LIBC.mincore(*given)):
+            del looks[:]
+            made.function(batch())
+        assert len(looks) == expected
 
 
-def test_it_looks_after_a_step_that_waited_for_pages(tier, fetched, faults, monkeypatch):
+def test_it_looks_after_a_step_that_waited_for_pages(tier, looks, faults, monkeypatch):
     made = by_tflms(chain, tier, mapped=True)
     for _ in range(2):
         made.function(batch())
@@ -413,23 +423,20 @@ def test_it_looks_after_a_step_that_waited_for_pages(tier, fetched, faults, monk
         rising = iter(range(100, 200))
         waiting.setattr(disk, "_pages_read", lambda: next(rising))
         made.function(batch())
-    assert len(fetched) == 1
-    made.function(batch())
-    assert len(fetched) == 2
-    made.function(batch())
-    assert len(fetched) == 2
+    for expected in (2, 1):
+        del looks[:]
+        made.function(batch())
+        assert len(looks) == expected
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_after_a_failure_the_same_function_goes_on_with_new_files(tier, faults, monkeypatch, mapped):
+def test_after_a_failure_the_same_function_goes_on_with_new_files(tier, faults, mapped):
     made = by_tflms(chain, tier, mapped=mapped)
     made.function(batch())
-    with monkeypatch.context() as broken:
-        broken.setattr(swap_file, "_resident", lambda mapped: False)
-        broken.setattr(swap_file._LIBC, "msync", lambda *_: -1)
-        with pytest.raises(tf.errors.OpError):
+    with replaced("mincore", resident(False)), replaced("msync", fails(errno.EIO)):
+        with pytest.raises(tf.errors.OpError, match="Input/output error while moving"):
             made.function(batch())
-        assert tier.error is not None
+        assert "Input/output error while moving" in str(tier.error)
         assert list(tier.directory.glob("*.bin")) == []
     for seed in range(3):
         same_bits(made.function(batch(seed)), surgery.trace(chain, SPEC)(batch(seed)))
@@ -437,16 +444,20 @@ def test_after_a_failure_the_same_function_goes_on_with_new_files(tier, faults, 
         assert path.read_bytes() == tf.tanh(batch(seed)).numpy().tobytes()
 
 
-def test_files_are_no_memory_that_a_function_holds(tier):
-    """They are inputs of the rewritten function; the original runs without them."""
-    made = by_tflms(fork, tier, mapped=True)
-    assert len(made.function.captured_inputs) > len(made.original.captured_inputs)
-    assert surgery.captured_bytes(made.function) == surgery.captured_bytes(made.original)
-    same_bits(made.original(batch()), made.function(batch()))
+def test_a_result_that_lies_in_a_file_outlives_the_step_and_the_tier(tmp_path):
+    """FILE-5: such a plan is not made (`liveness.lasting`); were it made, nobody would read memory that is gone."""
+    tier = DiskTier(tmp_path)
+    original = surgery.trace(lambda x: tf.identity(tf.tanh(x, name="a"), name="z"), SPEC)
+    out = SwapOut(tensor="a:0", bytes=SPEC.shape.num_elements() * 4)
+    back = SwapIn(tensor="a:0", copy=0, consumers=("z",), triggers=(), mapped=True)
+    made, _ = rewrite(original, capture(original), Plan(swap_outs=(out,), swap_ins=(back,)), tier)
+    (found,) = tf.nest.flatten(made(batch()))
+    same_bits(found, tf.tanh(batch()))
+    tier.close()
+    assert not found.numpy().any()
 
 
 def test_tensors_of_any_size_are_read_where_they_lie(tier):
-    """TensorFlow would copy what it captures into a constant, if that is small."""
     spec = tf.TensorSpec((2, 3))
     made = by_tflms(chain, tier, spec, mapped=True)
     assert any(back.mapped for back in made.plan.swap_ins)
@@ -455,19 +466,15 @@ def test_tensors_of_any_size_are_read_where_they_lie(tier):
 
 
 def test_a_function_whose_tier_is_closed_fails(tmp_path):
-    """Its places are mapped to nothing: it must not compute with that."""
     closed = DiskTier(tmp_path)
     made = by_tflms(chain, closed, mapped=True)
     made.function(batch())
     closed.close()
-    with pytest.raises(tf.errors.OpError):
+    with pytest.raises(tf.errors.OpError, match="the swap tier of this function is closed"):
         made.function(batch())
 
 
-def test_no_room_for_another_map_is_an_error_of_the_folder(tier, monkeypatch):
-    def full(size: int) -> np.ndarray:
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr(swap_file, "_reserved", full)
+def test_no_room_for_another_map_is_an_error_of_the_folder(tier, replace):
+    replace("mmap", fails(errno.ENOMEM))
     with pytest.raises(StorageError, match=r"swap folder .*Cannot allocate memory while mapping"):
         by_tflms(chain, tier, mapped=True)

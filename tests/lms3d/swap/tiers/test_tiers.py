@@ -6,6 +6,7 @@ import contextlib
 import errno
 import gc
 import os
+import re
 import resource
 import signal
 import stat
@@ -21,11 +22,12 @@ import tensorflow as tf
 
 from lms3d.errors import InputError, StorageError
 from lms3d.keras_step.callback import LMS
+from lms3d.swap.native import library
 from lms3d.swap.tensorflow import surgery
-from lms3d.swap.tiers import choose_tier, disk, swap_file, traffic
+from lms3d.swap.tiers import choose_tier, disk
 from lms3d.swap.tiers.disk import DiskTier
 from lms3d.swap.tiers.orphans import new_folder, remove_orphans
-from lms3d.swap.tiers.swap_file import SwapFile
+from tests.lms3d.swap.tiers.system_calls import LIBC, fails, replaced, resident
 from tests.lms3d.swap.traced import SPEC, batch, by_tflms, chain, same_bits
 
 
@@ -111,28 +113,6 @@ def test_a_discarded_function_leaves_no_files_and_others_keep_theirs(tmp_path):
     assert len(list(tier.directory.glob("*.bin"))) == 1
     same_bits(other.function(batch(1)), surgery.trace(chain, SPEC)(batch(1)))
     tier.discard(one.function.graph)  # again: nothing happens
-    tier.close()
-
-
-def test_seconds_of_transfers_that_overlap_count_once(monkeypatch):
-    way = traffic.Traffic()
-    clock = iter((10.0, 17.0, 20.0, 21.0))
-    monkeypatch.setattr(traffic.time, "perf_counter", lambda: next(clock))
-    with way, way:
-        pass
-    with way:
-        way.count(5)
-    assert way.take() == (5.0, 8.0)
-    assert way.take() == (0.0, 0.0)
-
-
-def test_short_writes_and_reads_go_on(tmp_path, monkeypatch):
-    tier = DiskTier(tmp_path)
-    pwrite, preadv = os.pwrite, os.preadv
-    monkeypatch.setattr(os, "pwrite", lambda file, data, at: pwrite(file, data[:1000], at))
-    monkeypatch.setattr(os, "preadv", lambda file, parts, at: preadv(file, [parts[0][:777]], at))
-    made = by_tflms(chain, tier)
-    same_bits(made.function(batch()), surgery.trace(chain, SPEC)(batch()))
     tier.close()
 
 
@@ -299,16 +279,12 @@ DATA = (np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32))
 SWAP_ALL = {"tier": "disk", "swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": 0}
 
 
-@pytest.mark.parametrize(("call", "code"), [("pwrite", errno.ENOSPC), ("pwrite", errno.EIO), ("preadv", errno.EIO)])
-def test_a_failing_disk_stops_fit_with_one_clear_line(tmp_path, monkeypatch, call, code):
+@pytest.mark.parametrize(("call", "code"), [("pwrite", errno.ENOSPC), ("pwrite", errno.EIO), ("pread", errno.EIO)])
+def test_a_failing_disk_stops_fit_with_one_clear_line(tmp_path, replace, call, code):
     model = small_model()
     lms = LMS(swap_dir=tmp_path, **SWAP_ALL)
-    monkeypatch.setattr(swap_file, "_resident", lambda mapped: False)  # the disk itself is asked
-
-    def fail(*_):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, call, fail)
+    replace("mincore", resident(False))  # the disk itself is asked
+    replace(call, fails(code))
     with pytest.raises(StorageError) as caught:
         model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
     text = str(caught.value)
@@ -322,16 +298,16 @@ def test_a_failing_disk_stops_fit_with_one_clear_line(tmp_path, monkeypatch, cal
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_a_swap_file_that_was_cut_off(tmp_path, monkeypatch, mapped):
+def test_a_swap_file_that_was_cut_off(tmp_path, replace, mapped):
     model = small_model()
     lms = LMS(swap_dir=tmp_path, mapped=mapped, **SWAP_ALL)
-    written = SwapFile.write
 
-    def cut_off(self, data):
-        written(self, data)
-        os.truncate(self.path, 10)
+    def cut_off(file: int, data: int, size: int, at: int) -> int:
+        done = LIBC.pwrite(file, data, size, at)
+        os.ftruncate(file, 10)
+        return int(done)
 
-    monkeypatch.setattr(SwapFile, "write", cut_off)
+    replace("pwrite", cut_off)
     with pytest.raises(StorageError, match="ended too early"):
         model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
     lms.close()
@@ -343,19 +319,42 @@ def test_nothing_is_left_of_a_callback_that_nobody_closed(tmp_path):
     assert folders(tmp_path) == []
 
 
-def test_an_error_of_the_disk_does_not_explain_those_of_later_steps(tmp_path, monkeypatch):
-    model = small_model()
-    lms = LMS(swap_dir=tmp_path, **SWAP_ALL)
-    model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
-    lms._runner.engine.tier.error = StorageError("of an earlier step")
+def test_an_error_of_the_disk_does_not_explain_those_of_later_steps(tmp_path):
+    tier = DiskTier(tmp_path)
+    made = by_tflms(chain, tier)
+    with replaced("pwrite", fails(errno.ENOSPC)), pytest.raises(tf.errors.OpError, match="No space left"):
+        made.function(batch())
+    assert re.search("swap folder .*No space left on device while moving 8192 bytes; free space", str(tier.error))
+    same_bits(made.function(batch()), surgery.trace(chain, SPEC)(batch()))
+    assert tier.error is None
+    tier.close()
 
-    def fail(*_):
-        raise tf.errors.InvalidArgumentError(None, None, "something else")
 
-    monkeypatch.setattr(swap_file.SwapFile, "write", fail)
-    with pytest.raises(tf.errors.OpError, match="something else"):
-        model.fit(*DATA, batch_size=4, verbose=0, callbacks=[lms])
-    lms.close()
+def test_what_could_not_be_written_is_not_read(tmp_path):
+    """The swap-in fails with the swap-out: it hands out no older bytes, and no other op sees them."""
+    tier = DiskTier(tmp_path)
+    for mapped in (True, False):
+        made = by_tflms(chain, tier, mapped=mapped)
+        made.function(batch(0))
+        with replaced("pwrite", fails(errno.EIO)), replaced("pread", fails(errno.ENXIO)), pytest.raises(tf.errors.OpError):
+            made.function(batch(1))
+        assert "Input/output error" in str(tier.error)
+    tier.close()
+
+
+def test_without_a_compiler_it_is_one_line(tmp_path, monkeypatch):
+    """There is no second way in Python (`disk`)."""
+    monkeypatch.setattr(library, "cache_directory", lambda: tmp_path / "cache")
+    monkeypatch.delenv(library.GIVEN, raising=False)
+    monkeypatch.setenv("CXX", "/nonexistent")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    library.library.cache_clear()
+    try:
+        with pytest.raises(InputError, match=r"found no C\+\+ compiler.*install one.*CXX.*LMS3D_NATIVE_LIBRARY"):
+            small_model().fit(*DATA, verbose=0, callbacks=[LMS(swap_dir=tmp_path / "swap", **SWAP_ALL)])
+    finally:
+        library.library.cache_clear()
+    assert not (tmp_path / "swap").exists()
 
 
 def test_an_unwritable_swap_folder(tmp_path, monkeypatch):

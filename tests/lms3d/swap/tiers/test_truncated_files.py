@@ -13,36 +13,38 @@ import pytest
 
 ROOT = Path(__file__).parents[4]
 SCRIPT = """
-import os, sys
+import contextlib, os, sys
 import numpy as np
-from lms3d.errors import StorageError
 from lms3d.swap.tiers.disk import DiskTier
-from lms3d.swap.tiers.swap_file import SwapFile
+from tests.lms3d.swap.tiers.system_calls import LIBC, replaced, resident
 from tests.lms3d.swap.traced import batch, by_tflms, chain
 
 folder, mapped, cut = sys.argv[1], sys.argv[2] == "mapped", sys.argv[3]
 tier = DiskTier(folder)
 made = by_tflms(chain, tier, mapped=mapped)
 right = [part.numpy() for part in made.function(batch())]
-assert tier._swap_files, "nothing was swapped: the test proves nothing"
-write = SwapFile.write
+files = list(tier.directory.glob("*.bin"))
+assert files, "nothing was swapped: the test proves nothing"
 
-def written_and_cut(file, data):
-    there = write(file, data)
-    os.truncate(file.path, 0)
-    return there or cut == "unnoticed"
+def written_and_cut(file, data, size, at):
+    done = LIBC.pwrite(file, data, size, at)
+    os.ftruncate(file, 0)
+    return done
 
-if cut != "before the step":
-    SwapFile.write = written_and_cut
-for file in tier._swap_files.values():
-    os.truncate(file.path, 0)
-try:
-    found = [part.numpy() for part in made.function(batch())]
-except Exception as error:
-    print("error", tier.error)
-else:
-    same = all(np.array_equal(one, other) for one, other in zip(right, found, strict=True))
-    print("same" if same else "OTHER NUMBERS", flush=True)
+with contextlib.ExitStack() as stack:
+    if cut != "before the step":
+        stack.enter_context(replaced("pwrite", written_and_cut))
+    if cut == "unnoticed":
+        stack.enter_context(replaced("mincore", resident(True)))
+    for file in files:
+        os.truncate(file, 0)
+    try:
+        found = [part.numpy() for part in made.function(batch())]
+    except Exception as error:
+        print("error", tier.error)
+    else:
+        same = all(np.array_equal(one, other) for one, other in zip(right, found, strict=True))
+        print("same" if same else "OTHER NUMBERS", flush=True)
 """
 
 
