@@ -74,6 +74,7 @@ SLOW = {
     "integration/test_train_slabs.py": 60,
     "integration/test_predict_slabs.py": 40,
     "lms3d/keras_step/test_attachment.py::test_neither_a_failed": 11,
+    "lms3d/swap/native/": 40,  # compilers
     "lms3d/swap/tiers/test_tiers.py::test_a_killed_process": 8,
     "lms3d/swap/tensorflow/test_random_functions.py": 12,
     "lms3d/swap/tensorflow/test_fuzzed_functions.py": 25,

@@ -19,6 +19,7 @@
 #include <stdexcept>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "lanes.h"
 #include "mutations.h"
@@ -30,7 +31,6 @@ using Context = struct CUctx_st*;
 using Event = struct CUevent_st*;
 using Address = unsigned long long;
 constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING: not ordered by the legacy stream
-constexpr int kNotReady = 600;        // CUDA_ERROR_NOT_READY
 
 struct Driver {
   explicit Driver(const std::string& name) {
@@ -135,6 +135,13 @@ struct Slot {
 
 struct Streams {
   Stream out = nullptr, in = nullptr;
+  std::vector<Stream> Made() const {
+    std::vector<Stream> made;
+    for (const Stream stream : {out, in}) {
+      if (stream) made.push_back(stream);
+    }
+    return made;
+  }
 };
 
 std::string Size(size_t bytes) { return std::to_string(bytes) + " bytes"; }
@@ -150,8 +157,7 @@ class Cuda : public Lane {
     for (auto& [context, streams] : streams_) {
       Calls calls(driver_, "closing");
       Current current(driver_, calls, context);
-      calls("cuStreamDestroy", driver_.destroy_stream, streams.out);
-      calls("cuStreamDestroy", driver_.destroy_stream, streams.in);
+      for (const Stream stream : streams.Made()) calls("cuStreamDestroy", driver_.destroy_stream, stream);
     }
   }
 
@@ -164,8 +170,10 @@ class Cuda : public Lane {
     Streams& streams = StreamsOf(context, calls);
     Slot& slot = slots_[number];
     if (slot.context != context || slot.bytes != bytes) {
-      if (slot.context) Free(slot);
-      slot = Slot();
+      if (slot.context) {  // a copy may still use its memory
+        Synchronize(slot.context, calls);
+        Free(slot);
+      }
       slot.context = context;
       slot.memory = pin(bytes);
       slot.bytes = bytes;
@@ -215,8 +223,7 @@ class Cuda : public Lane {
         const bool skipped = which == kOut ? kHoldDoesNotWait : kArriveDoesNotWait;
         Current current(driver_, calls, found->second.context);
         if (!skipped) calls("cuStreamWaitEvent", driver_.wait, compute, copy.end, 0u);
-        let_go = std::move(copy.owner);
-        copy.owner.reset();
+        if (calls.failure().empty()) let_go = std::move(copy.owner);  // else Settle lets go
       }
     }
     let_go.reset();
@@ -226,11 +233,7 @@ class Cuda : public Lane {
   Failure Settle() override {
     Calls calls(driver_, "waiting for the copies of a step that failed");
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto& [context, streams] : streams_) {
-      Current current(driver_, calls, context);
-      calls("cuStreamSynchronize", driver_.synchronize, streams.out);
-      calls("cuStreamSynchronize", driver_.synchronize, streams.in);
-    }
+    for (auto& [context, streams] : streams_) Synchronize(context, calls);
     for (auto& [number, slot] : slots_) {
       for (auto& [which, copy] : slot.copies) copy.owner.reset();
     }
@@ -248,21 +251,13 @@ class Cuda : public Lane {
 
   // Of the copies that have ended; those under way count the next time.
   Counters Take() override {
-    Counters counters;
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto& [number, slot] : slots_) {
       Calls calls(driver_, "counting");
       Current current(driver_, calls, slot.context);
-      for (auto& [which, copy] : slot.copies) {
-        if (copy.counted || driver_.query(copy.end) == kNotReady) continue;
-        copy.counted = true;
-        float milliseconds = 0;
-        calls("cuEventElapsedTime", driver_.elapsed, &milliseconds, copy.begin, copy.end);
-        (which == kOut ? counters.out_bytes : counters.in_bytes) += slot.bytes;
-        (which == kOut ? counters.out_seconds : counters.in_seconds) += 1e-3 * milliseconds;
-      }
+      for (auto& [which, copy] : slot.copies) Count(slot, which, copy);
     }
-    return counters;
+    return std::exchange(counters_, Counters());
   }
 
  private:
@@ -279,15 +274,30 @@ class Cuda : public Lane {
 
   Copy& CopyOf(Slot& slot, int64_t which, Calls& calls) {
     Copy& copy = slot.copies[which];
+    Count(slot, which, copy);  // its events are recorded anew
     Make(copy.begin, calls);
     Make(copy.end, calls);
     return copy;
   }
 
+  // Once for each copy that has ended. Where the host runs ahead by a whole step, that of the step before is not counted.
+  void Count(const Slot& slot, int64_t which, Copy& copy) {
+    float milliseconds = 0;
+    if (copy.counted || driver_.query(copy.end) || driver_.elapsed(&milliseconds, copy.begin, copy.end)) return;
+    copy.counted = true;
+    (which == kOut ? counters_.out_bytes : counters_.in_bytes) += slot.bytes;
+    (which == kOut ? counters_.out_seconds : counters_.in_seconds) += 1e-3 * milliseconds;
+  }
+
   void Begun(Copy& copy, Stream stream, Owner owner, Calls& calls) {
     calls("cuEventRecord", driver_.record, copy.end, stream);
     copy.owner = std::move(owner);
-    copy.counted = false;
+    copy.counted = !calls.failure().empty();
+  }
+
+  void Synchronize(Context context, Calls& calls) {
+    Current current(driver_, calls, context);
+    for (const Stream stream : streams_[context].Made()) calls("cuStreamSynchronize", driver_.synchronize, stream);
   }
 
   // Nothing of the slot is under way.
@@ -300,6 +310,7 @@ class Cuda : public Lane {
     destroy(slot.ready);
     for (auto& [which, event] : slot.mine) destroy(event);
     for (auto& [which, copy] : slot.copies) {
+      Count(slot, which, copy);
       destroy(copy.begin);
       destroy(copy.end);
     }
@@ -310,6 +321,7 @@ class Cuda : public Lane {
   std::mutex mutex_;
   std::map<Context, Streams> streams_;
   std::unordered_map<int64_t, Slot> slots_;
+  Counters counters_;
 };
 
 }  // namespace

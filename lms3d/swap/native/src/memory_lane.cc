@@ -48,6 +48,7 @@ double Now() { return Seconds(CLOCK_MONOTONIC); }
 
 // LINK-4. The tail, and what is not aligned, by memcpy.
 void CopyPast(void* to, const void* from, size_t bytes) {
+  if (!bytes) return;  // then the addresses may be null, which memcpy forbids
 #if defined(__x86_64__)
   if (reinterpret_cast<uintptr_t>(to) % 16 == 0) {
     auto* target = static_cast<__m128i*>(to);
@@ -87,11 +88,11 @@ class Calendar {
   // Books the next `seconds` from `asked` on; the moment at which they end.
   double Book(double asked, double seconds) {
     if (file_ < 0) return free_ = std::max(asked, free_) + seconds;
-    // A process that ends holds up nobody: the lock is held while a booking is written, not while bytes move.
-    // It is that of the open file, not of the process: a process may have several lanes on one bus.
+    // A process that ends holds up nobody: the lock is held while a booking is written, not while bytes move. It is the open
+    // file's, not the process's, which may have several lanes on this bus.
     struct flock lock = {};
     lock.l_type = F_WRLCK;
-    fcntl(file_, F_OFD_SETLKW, &lock);
+    while (fcntl(file_, F_OFD_SETLKW, &lock) && errno == EINTR) continue;
     double free = 0;
     if (pread(file_, &free, sizeof free, 0) != sizeof free) free = 0;
     const double end = std::max(asked, free) + seconds;
@@ -300,18 +301,16 @@ class Emulated : public Lane {
     counters_.processor_seconds += processor;
     if (out) transfer.block->written = now;
     transfer.block.reset();
-    under_way_.erase(transfer.key);
     std::vector<Then> thens;
-    Owner let_go;
     if (const auto found = waiting_.find(transfer.key); found != waiting_.end()) {
       thens = std::move(found->second);
       waiting_.erase(found);
-      let_go = Release(transfer.key);
+      Release(transfer.key);  // the memory is free before anybody hears of it, Settle too
     }
+    under_way_.erase(transfer.key);
     changed_.notify_all();
     ended_.notify_all();
     lock.unlock();
-    let_go.reset();  // the memory is free before anybody hears of it
     for (const Then& then : thens) then({});
     lock.lock();
   }
