@@ -25,9 +25,9 @@ LEAST_BYTES, MOST_BYTES = 64 << 20, 4 << 30
 """The first was chosen, not measured; the second is TensorFlow's default."""
 
 SHARE = 8
-"""One part in so many of the memory limit. A larger part: faster convolutions, and less room for a plan. At 192^3 the convolutions of
-`workspace_probe` take 26 ms within 256 MiB and 11 ms within 1 and 4 GiB (H200); in 5 GiB of memory a plan is predicted to take 0.29 s
-beside a workspace of 1 GiB, 0.25 s beside one of 512 MiB and 0.24 s beside one of 256 MiB, if convolutions took the same time."""
+"""One part in so many of the memory limit. A larger part: faster convolutions, and less room for a plan. At 192^3 the convolutions
+of `workspace_probe` take 26 ms within 256 MiB and 11 ms within 1 and 4 GiB (H200). In 5 GiB of memory a plan is predicted to take
+0.29, 0.25 and 0.24 s beside a workspace of 1 GiB, 512 and 256 MiB, if convolutions took the same time."""
 
 WORTH = 1.02
 """Of the seconds of the convolutions: a larger workspace that gains less is not worth its memory. A margin, not measured."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from lms3d.device import workspace
 from lms3d.swap.ir import (
     ALIAS_TYPES,
     METADATA_TYPES,
@@ -114,8 +115,10 @@ _NOT_ALONE = ALIAS_TYPES | METADATA_TYPES | RESIDENT_TYPES | frozenset(PAIRED_TY
 _SLICE_ALIGNMENT = 64  # bytes: the largest that TensorFlow is built with
 
 
-def signature(op: tf.Operation) -> str:
+def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
     """A hash of type, attributes, shapes and integer arguments: equal, in every process, for ops that do the same work.
+
+    On a GPU a convolution chooses its algorithm within the limit of cuDNN's workspace, which is a part of it.
 
     "" for ops that do no work or cannot run alone: stateful, random, in a loop, or of an unknown shape or argument.
     """
@@ -133,6 +136,8 @@ def signature(op: tf.Operation) -> str:
     ):
         return ""
     parts: list[object] = [op.type]
+    if op.type in _FLOPS and compute_device.startswith("GPU"):
+        parts.append(workspace.in_force())
     for key, value in sorted(op.node_def.attr.items()):
         if value.HasField("func"):
             return ""
@@ -285,6 +290,6 @@ def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
         flops=flops(op),
         on_device=here,
         inserted=op.name.startswith(SCOPE),
-        signature=signature(op) if here else "",
+        signature=signature(op, compute_device) if here else "",
         group=group,
     )

@@ -19,7 +19,7 @@ import tensorflow as tf
 from filelock import FileLock, Timeout
 
 from lms3d import files, json_values
-from lms3d.device import containers, memory
+from lms3d.device import containers, memory, workspace
 from lms3d.device.machine import nvidia_driver, processor
 from lms3d.errors import StorageError
 from lms3d.files import cache_directory
@@ -46,6 +46,8 @@ def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = Tru
     """The speeds of `device` ("CPU:0", "GPU:0") and of a swap tier, by its name. mapped: where that is possible."""
     kind = TIERS[tier].beside(device)
     measured = f"{device_name(device)} {tier} {kind.place(swap_dir)}{card_settings(device)}"
+    if not device.startswith("CPU"):
+        measured += f" workspace {workspace.in_force()}"
     key = f"{_VERSION} {tf.__version__} {cores()} of {os.cpu_count()} {measured}"
     store = cache_directory() / "machine.json"
     found = _stored(read_store(store), key)
@@ -122,13 +124,12 @@ def device_name(device: str) -> str:
 
 
 def card_settings(device: str) -> str:
-    """All that changes the speed of a GPU's kernels, except the GPU; "" for a processor."""
+    """All that changes the speed of a GPU's kernels, except the GPU and cuDNN's workspace; "" for a processor."""
     if device.startswith("CPU"):
         return ""
     parts = [
         f"TF32 {tf.config.experimental.tensor_float_32_execution_enabled()}",
         f"deterministic {surgery.is_deterministic()}",
-        f"workspace {os.environ.get('TF_CUDNN_WORKSPACE_LIMIT_IN_MB', '')}",
         f"layout {_LAYOUT}",
         f"driver {nvidia_driver()}",
     ]

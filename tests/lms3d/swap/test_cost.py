@@ -110,10 +110,9 @@ def test_costs_are_kept_for_each_number_of_cores(monkeypatch):
     [
         lambda patch: patch.setattr(tf.config.experimental, "tensor_float_32_execution_enabled", lambda: False),
         lambda patch: patch.setattr(op_costs.speeds.surgery, "is_deterministic", lambda: True),
-        lambda patch: patch.setenv("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "256"),
         lambda patch: patch.setattr(op_costs.speeds, "nvidia_driver", lambda: "580.159.04"),
     ],
-    ids=["TF32", "determinism", "workspace", "driver"],
+    ids=["TF32", "determinism", "driver"],
 )
 def test_costs_are_kept_for_all_that_changes_the_kernels_of_a_gpu(monkeypatch, change):
     processor, card = op_costs.conditions("CPU:0"), op_costs.conditions("GPU:0")
@@ -140,6 +139,22 @@ def test_equal_work_has_one_signature_and_other_work_another():
     over_rows, over_columns = (signature(op) for op in graph.get_operations() if op.type == "Sum")
     assert first == second
     assert len({first, smaller, over_rows, over_columns, ""}) == 5
+
+
+def test_on_a_gpu_a_convolution_is_another_kind_within_another_workspace(monkeypatch):
+    """Its algorithm differs; an addition does the same work."""
+
+    @tf.function
+    def step(image, kernel):
+        return tf.nn.conv2d(image, kernel, 1, "SAME") + 1.0
+
+    graph = step.get_concrete_function(tf.TensorSpec((1, 8, 8, 2)), tf.TensorSpec((3, 3, 2, 2)))
+    convolution, addition = (of_type(graph, kind) for kind in ("Conv2D", "AddV2"))
+    before = {(op.type, device): signature(op, device) for op in (convolution, addition) for device in ("CPU:0", "GPU:0")}
+    monkeypatch.setenv("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "256")
+    changed = [key for key, known in before.items() if signature(of_type(graph, key[0]), key[1]) != known]
+    assert changed == [("Conv2D", "GPU:0")]
+
 
 
 def test_what_cannot_run_alone_has_no_signature(step):
