@@ -1,10 +1,10 @@
 """Trainings that warm up side by side and take their timed steps in turn: cores trace and plan at once, the device is needed for
 seconds. No TensorFlow here.
 
-    first    | start | warm up: measures ops on a quiet device | wait    | timed steps | end
-    others   | start | wait                                    | warm up | wait        | timed steps, one after the other | end
+    first    | start | trace, measure ops on a quiet device | plan, warm up | wait | timed steps | end
+    others   | start | wait                                 | trace, plan, warm up | wait       | timed steps, in turn | end
 
-LOCK-1  No other takes a step before the first is warm: what it measures of the machine and of ops, the others read from the cache.
+LOCK-1  No other takes a step before the first has measured: the others read from the cache what it finds.
 LOCK-2  None takes a timed step before all are warm or have ended.
 LOCK-3  One at a time takes timed steps.
 
@@ -32,6 +32,7 @@ class Lockstep:
     def __init__(self, group: Sequence[Part], first: Part | None = None, deadline: float = math.inf) -> None:
         self._first = first.name if first else ""
         self._cold = {part.name for part in group}
+        self._quiet = first is not None
         self._began, self._seconds = time.monotonic(), deadline - time.monotonic()
         self._changed, self._turn = threading.Condition(), threading.Lock()
         self._holder = ""
@@ -40,10 +41,16 @@ class Lockstep:
         """The child, which from here on keeps to the rules."""
         return _InLockstep(child, part, self)
 
+    def measured(self, part: Part) -> None:
+        """The part has measured what its plan needs, or nothing is left to measure."""
+        with self._changed:
+            self._quiet = self._quiet and part.name != self._first
+            self._changed.notify_all()
+
     def wait_for_first(self, part: Part) -> None:
         """LOCK-1."""
         if part.name != self._first:
-            self._wait(lambda: self._first not in self._cold, FIRST_SHARE)
+            self._wait(lambda: not self._quiet, FIRST_SHARE)
 
     def take_turn(self, part: Part) -> None:
         """LOCK-2, LOCK-3. The part is warm."""
@@ -60,6 +67,7 @@ class Lockstep:
             self._turn.release()
 
     def _warm(self, part: Part) -> None:
+        self.measured(part)
         with self._changed:
             self._cold.discard(part.name)
             self._changed.notify_all()
@@ -75,7 +83,8 @@ class _InLockstep:
 
     def __init__(self, child: Trainer, part: Part, group: Lockstep) -> None:
         self._child, self._part, self._group = child, part, group
-        self._steps, self.ready = 0, child.ready
+        self._steps, self.ready, self.when_measured = 0, child.ready, child.when_measured
+        child.when_measured = lambda: group.measured(part)
 
     def step(self) -> dict[str, Any]:
         if self._steps == 0:

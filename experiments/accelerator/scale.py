@@ -12,6 +12,8 @@ STEP_OF_SIDES = 16
 """Networks halve a cube four times (`models.registry.DIVISOR`)."""
 GROWTH = 1.3
 """Memory that TensorFlow's allocator has reserved / its peak, if it grows without a limit. Of one H200, roughly."""
+SWAPPED_SHARE = 0.5
+"""Of the step's need, if everything is swapped. On an H200: 4.33 of 11.98 GiB."""
 NEED_BYTES = 12.0 * GIB / 192**3
 """Of a step without LMS, for each voxel. Measured on an H200: 11.98 GiB at 192^3."""
 LIMITS_MIB = (6144, 5120, 4096, 2500, 1250)
@@ -76,7 +78,8 @@ class Scale:
         """About the bytes of the device that a training takes while it waits: its limit, or what its step needs."""
         if part.limit_mib is not None:
             return part.limit_mib * MIB
-        return GROWTH * self.need_bytes * part.resolution**3
+        share = SWAPPED_SHARE if part.method == parts.SWAP_ALL else 1.0
+        return GROWTH * share * self.need_bytes * part.resolution**3
 
     def guess(self, method: str, limit_bytes: float) -> int:
         """A cube near the largest that trains in so many bytes."""

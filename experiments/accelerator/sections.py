@@ -149,11 +149,11 @@ def _each(chosen: Callable[[Scale], Sequence[Part]]) -> Run:
 
 SECTIONS = (
     Section(name="check", title="Does it work here?", weight=4, run=check),
-    Section(name="limits", title="What a limit costs", weight=8, run=limits),
+    Section(name="limits", title="What a limit costs", weight=12, run=limits),
     Section(name="large", title="A step that does not fit the smaller card", weight=4, run=_each(large_parts)),
     Section(name="precision", title="In 16 bits", weight=3, run=_each(precision_parts)),
-    Section(name="placement", title="Is every op where it should be?", weight=2),
-    Section(name="cubes", title="The largest cube", weight=5, run=largest_cubes),
+    Section(name="placement", title="Is every op where it should be?", weight=1),
+    Section(name="cubes", title="The largest cube", weight=4, run=largest_cubes),
     Section(name="predictions", title="Predicted and measured"),
 )
 """In the order in which they are run: what matters most comes first, so that a short time gives a useful page."""

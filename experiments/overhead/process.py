@@ -3,6 +3,7 @@
     child  -> {"ready": ..}                     once the model is built
     parent -> step          child -> {"seconds": .., "peak_bytes": .., ..}
     parent -> (end of input)  child -> {"finished": ..}, and it ends
+    child  -> {"note": "measured"}  at any time: what its plan is made from has been measured, the device is free
     child  -> {"error": "out of memory" | "does not fit" | "failed", "detail": ..} at any time, and it ends
 
 A hard memory limit is fixed when TensorFlow starts, hence one process per part. TensorFlow's CPU kernels may crash where a
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ class Child:
         deadline: float = math.inf,
     ) -> None:
         self.part, self.patience_seconds, self.deadline = part, patience_seconds, deadline
+        self.when_measured: Callable[[], object] = lambda: None
         module = "steps_torch" if part.method in TORCH_METHODS else "steps_tensorflow"
         log.parent.mkdir(parents=True, exist_ok=True)
         # The step without LMS waits beside the others: on a GPU it must not take the whole card.
@@ -100,7 +102,6 @@ class Child:
             return self.process.wait()
 
     def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
         late, left = threading.Event(), self.deadline - time.monotonic()
 
         def give_up() -> None:
@@ -110,16 +111,25 @@ class Child:
         timer = threading.Timer(max(0.0, min(self.patience_seconds, left)), give_up)
         timer.start()
         try:
-            line = self.process.stdout.readline()
+            values = self._next_values()
         finally:
             timer.cancel()
-        if not line:
+        if values is None:
             raise self._ended(late.is_set())
-        values: dict[str, Any] = json.loads(line)
         if "error" in values:
             self._end()
             raise ChildFailed(values["error"], values.get("detail", ""), values)
         return values
+
+    def _next_values(self) -> dict[str, Any] | None:
+        """The next line that is no note; None at the end."""
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline():
+            values: dict[str, Any] = json.loads(line)
+            if "note" not in values:
+                return values
+            self.when_measured()
+        return None
 
     def _ended(self, late: bool) -> ChildFailed:
         code = self._end()

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from experiments.links.tier import LinkTier
 
 DIGEST_STEP = 3
+_MEASURED = "lms: measured "  # the beginning of what `op_costs` logs once it has measured
 REPORTED = (
     "limit_bytes",
     "unedited_peak_bytes",
@@ -159,6 +160,18 @@ class _Recoveries(logging.Handler):
         self.count += "ran out of memory" in record.getMessage()
 
 
+class _Measured(logging.Handler):
+    """Tells the parent that ops have been measured, so that others may use the device."""
+
+    def __init__(self, talk: Talk) -> None:
+        super().__init__(logging.INFO)
+        self.talk = talk
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith(_MEASURED):
+            self.talk.say(note="measured")
+
+
 def main() -> None:
     part = part_from_command_line()
     talk = Talk()
@@ -200,6 +213,7 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
     profiler = _Profiler(part, folder.name)
     lockstep = _Lockstep(talk, resident, lms, tier, profiler)
     logging.getLogger("lms3d").addHandler(recoveries)
+    logging.getLogger("lms3d").addHandler(_Measured(talk))
     logging.getLogger("lms3d").setLevel(logging.INFO)
     talk.say(ready=True, device=_device_name(), parameters=model.count_params())
     with contextlib.suppress(_Finished):

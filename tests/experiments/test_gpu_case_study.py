@@ -40,6 +40,7 @@ class Imitation:
     deadlines: list[float]
     fails: dict[str, BaseException]
     digests: list[str]
+    when_measured: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, part: Part, log: Path, deadline: float) -> None:
         self.made.append(part)
@@ -437,6 +438,19 @@ def test_the_one_that_measures_ops_warms_up_first_on_a_quiet_device(tmp_path, wa
     runs.measure_all(some)
     steps = [event for event in watched.events if event[0] != "made"]
     assert steps[:4] == [("warm", parts.LMS), ("end", parts.LMS)] * 2
+
+
+def test_the_others_wait_no_longer_than_it_measures(tmp_path, watched):
+    class Measures(watched):
+        def step(self):
+            if self.part.method == parts.LMS and self.steps == 0:
+                self.when_measured()
+                time.sleep(0.3)  # plans
+            return super().step()
+
+    runs, some = lockstep(tmp_path, Measures)
+    runs.measure_all(some)
+    assert next(method for what, method in watched.events if what == "warm") != parts.LMS
 
 
 def test_one_that_ends_early_does_not_hold_up_the_others(tmp_path, watched):
