@@ -100,5 +100,4 @@ class _InLockstep:
         return self._child.finish()
 
     def kill(self) -> None:
-        self._group.leave(self._part)
         self._child.kill()

@@ -466,14 +466,16 @@ def test_one_that_hangs_costs_the_others_nothing(tmp_path, watched):
     class Hangs(watched):
         def step(self):
             if self.part.method == parts.LMS:
-                time.sleep(2.0)
+                time.sleep(4.0)
+                self.events.append(("hung", parts.LMS))
                 raise process.ChildFailed("out of time", "ended at its deadline")
             return super().step()
 
     runs, some = lockstep(tmp_path, Hangs)
-    runs.deadline = time.monotonic() + 2.0
+    runs.deadline = time.monotonic() + 4.0
     with pytest.raises(trainings.OutOfTime, match="LMS"):
         runs.measure_all(some)
+    assert [what for what, _ in watched.events].index("timed") < watched.events.index(("hung", parts.LMS))
     assert {r.part.method for r in runs.found.values()} == set(GROUP) - {parts.LMS}
     assert len(list((tmp_path / "parts").glob("*.json"))) == 3
 
