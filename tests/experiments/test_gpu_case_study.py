@@ -289,6 +289,8 @@ def test_what_digests_say(digests, slabs, said):
         for number, (part, digest) in enumerate(zip(sections.identity_parts(size), digests, strict=False))
     ]
     assert said in tables.verdict(results)
+    expected = {"**The same bits**": check.YES, "**Not the same bits**, though": check.NO}
+    assert check.bits(results).verdict == expected.get(said, check.UNKNOWN)
 
 
 def checked(lms: dict, none: dict | None = None) -> dict[str, tuple[str, str]]:
@@ -345,8 +347,12 @@ def test_a_plan_that_moves_nothing_leaves_the_link_to_swapping_everything():
     size = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes)
     usual = {"outcome": "trained", "device": "A100", "seconds": (0.1, 0.1), "machine": SPEEDS}
     moved = {"out_bytes": 1e9, "in_bytes": 1e9, "out_bytes_per_second": 4.9e10, "in_bytes_per_second": 4.9e10}
-    profiles = [{"overlap_share": None, "out_bytes": 0}, {}, {"overlap_share": 0.3, **moved}]
-    results = [Result(part=p, profile=q, **usual) for p, q in zip(sections.timed_parts(size), profiles, strict=True)]
+    profiles = [{"overlap_share": 0.01, "out_bytes": 4.0}, {}, {"overlap_share": 0.3, **moved}]  # the first: a loss
+    plans = [{"swapped_out_bytes": 0}, {}, {"swapped_out_bytes": 10**9}]
+    results = [
+        Result(part=part, profile=profile, report=plan, **usual)
+        for part, profile, plan in zip(sections.timed_parts(size), profiles, plans, strict=True)
+    ]
     told = {line.question: line.cells()[1:] for line in check.lines({r.part.name: r for r in results}, size)}
     assert told[check.OVERLAP] == ("30% of their time, by the profiler (swap everything)", check.NO)
     assert told["bytes go in as fast as the link"][1] == check.YES
