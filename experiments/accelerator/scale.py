@@ -38,7 +38,8 @@ class Scale:
     small_mib: the limit of the smaller card whose largest cubes are looked for; whole_mib: that of the whole card, None: no limit.
     sides: the cubes that are tried. need_bytes: of a step without LMS for each voxel, and lms_share: of that need under LMS, both
     to begin the search near its end. lms: the method, which copies back what it swapped, as a GPU must.
-    least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time.
+    least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time. workspaces_mib: of cuDNN, if
+    a step has 4 GiB or more, and if it has less; None: what lms3d chooses. Few, since the costs of ops are measured anew for each.
     """
 
     check: Place
@@ -59,6 +60,7 @@ class Scale:
     profiled: int
     least_seconds: float
     side_by_side: int = 1
+    workspaces_mib: tuple[int, int] | None = None
     filters: tuple[int, ...] = ()
     half_precision: str = "mixed_bfloat16"
     model: str = field(default="isensee2017", init=False)
@@ -69,6 +71,17 @@ class Scale:
         return Part.of({
             "method": method, "model": self.model, "resolution": side, "limit_mib": limit_mib, "filters": self.filters, **values
         })  # fmt: skip
+
+    def compared(self, method: str, side: int, limit_mib: int | None, **more: object) -> Part:
+        """A training beside others of the same cube, with one of two workspaces."""
+        roomy = limit_mib is None or limit_mib * MIB >= 4 * GIB
+        workspace = self.workspaces_mib[0 if roomy else 1] if self.workspaces_mib else None
+        return self.part(method, side, limit_mib, **{"workspace_mib": workspace, **more})
+
+    def checked(self, method: str, limit_mib: int | None, **more: object) -> Part:
+        """A training of the small cube, all with the smaller workspace."""
+        workspace = self.workspaces_mib[1] if self.workspaces_mib else None
+        return self.part(method, self.check.side, limit_mib, **{"workspace_mib": workspace, **more})
 
     def tried(self, method: str, side: int, limit_mib: int | None) -> Part:
         """A training that only tells whether it trains. The first plan of LMS may be corrected once."""
@@ -109,6 +122,7 @@ def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
         steps=6,
         profiled=2,
         least_seconds=15.0,
+        workspaces_mib=(1024, 256),
         side_by_side=10,  # on 16 cores the first run warmed up ten at a time
         half_precision=half_precision,
     )

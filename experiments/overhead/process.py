@@ -28,6 +28,7 @@ from typing import Any
 from experiments.overhead.parts import TORCH_METHODS, Part
 
 ROOT = Path(__file__).parents[2]
+WORKSPACE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"  # of TensorFlow
 _LAST_SECONDS = 60.0  # for a process to end after its last answer: it frees memory and swap files
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 
@@ -59,6 +60,7 @@ class Child:
         # The step without LMS waits beside the others: on a GPU it must not take the whole card.
         growing = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"} if part.limit_mib is None else {}
         same_bits = {"TF_DETERMINISTIC_OPS": "1"} if part.deterministic else {}
+        workspace = {WORKSPACE: str(part.workspace_mib)} if part.workspace_mib else {}
         with log.open("w") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", f"experiments.overhead.{module}", json.dumps(asdict(part))],
@@ -67,7 +69,7 @@ class Child:
                 stderr=stderr,
                 text=True,
                 cwd=ROOT,
-                env={**os.environ, **growing, **same_bits, **(environment or {})},
+                env={**os.environ, **growing, **same_bits, **workspace, **(environment or {})},
             )
         self.ready = self._answer()
 

@@ -27,6 +27,7 @@ from experiments.links.link import Link
 from experiments.overhead import data, parts, variants
 from experiments.overhead.child import Resident, Talk, part_from_command_line
 from experiments.overhead.parts import MIB, Part
+from experiments.overhead.process import WORKSPACE
 from experiments.profiling import lanes, measure, xplane
 from lms3d import LMS
 from lms3d.device import memory, startup
@@ -234,7 +235,7 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
         profile=profiler.found(),
         traffic={} if tier is not None else _counters(stats_file, part),
         machine={} if lms is None or tier is not None else _speeds(lms),
-        workspace_mib=os.environ.get("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", ""),
+        workspace_mib=os.environ.get(WORKSPACE, ""),
     )
     folder.cleanup()
     if lms is not None:

@@ -204,7 +204,7 @@ def test_a_section_that_fails_is_named_and_the_others_go_on(tmp_path, child):
     assert {name for name, outcome in ended.items() if outcome == FAILED} == {"limits", "placement"}
     assert set(ended) == {section.name for section in SECTIONS}
     text = page.write(done, GPU, "x")
-    assert "TFLMS auto-tune in 5,120 MiB, 2 profiled: ended by SIGSEGV" in text
+    assert "TFLMS auto-tune in 5,120 MiB, 2 profiled, workspace 1024 MiB: ended by SIGSEGV" in text
     assert "ZeroDivisionError: division by zero" in text
     assert "failed: ended by SIGSEGV" in section_of(text, "What a limit costs")
     child.fails, child.made = {}, []
@@ -446,6 +446,27 @@ def test_the_one_that_measures_ops_warms_up_first_on_a_quiet_device(tmp_path, wa
     assert steps[:4] == [("warm", parts.LMS), ("end", parts.LMS)] * 2
 
 
+def test_one_for_each_workspace_measures_before_the_others(tmp_path, watched):
+    runs, some = lockstep(tmp_path, watched)
+    size = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes)
+    some += [size.compared(parts.LMS, 128, 2000), size.compared(parts.LMS, 128, 2500)]
+    assert {part.workspace_mib for part in some} == {None, 256}
+    runs.side_by_side = len(some)
+    runs.measure_all(some)
+    warmed = [method for what, method in watched.events if what == "warm"]
+    assert warmed[:4] == [parts.LMS] * 4
+    assert sorted(warmed[4:]) == sorted([method for method in GROUP if method != parts.LMS] * 2 + [parts.LMS] * 2)
+
+
+def test_the_child_has_the_workspace_of_its_part(tmp_path, monkeypatch):
+    script = tmp_path / "child.sh"
+    script.write_text(f'#!/bin/sh\necho "{{\\"ready\\": \\"${process.WORKSPACE}\\"}}"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(process.sys, "executable", str(script))
+    part = Part(method=parts.LMS, model="unet3d", resolution=16, workspace_mib=256)
+    assert process.Child(part, tmp_path / "log", 60).ready == {"ready": "256"}
+
+
 def test_the_others_wait_no_longer_than_it_measures(tmp_path, watched):
     class Measures(watched):
         def step(self):
@@ -585,7 +606,7 @@ def test_without_time_nothing_is_begun(command, child, tmp_path):
     assert command("--minutes", "0.001") == 0
     assert not child.made
     assert (
-        "| out of time | isensee2017 at 96, LMS in 768 MiB, 2 profiled was not begun"
+        "| out of time | isensee2017 at 96, LMS in 768 MiB, 2 profiled, workspace 256 MiB was not begun"
         in (tmp_path / "out/report.md").read_text()
     )
 
