@@ -133,7 +133,7 @@ def of_rehearsal() -> Scale:
     return Scale(
         check=Place(side=48, limit_mib=66),
         limits_side=48,
-        limits_mib=(66, 50),
+        limits_mib=(66,),
         rival_mib=66,
         refused_mib=20,
         large=Place(side=64, limit_mib=120),

@@ -655,6 +655,9 @@ def test_wrong_places_are_found():
     assert placement.wrong(graph(reader="CPU:0"), "GPU:0") == ["z", "lms/recompute/a"]
 
 
+patient = pytest.mark.timeout(3600)  # some twenty trainings, on cores that others may need
+
+
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory) -> Path:
     """A whole rehearsal by the real command."""
@@ -667,6 +670,7 @@ def rehearsed(tmp_path_factory) -> Path:
     return output
 
 
+@patient
 def test_rehearsal_runs_every_section(rehearsed):
     states = {path.stem: json.loads(path.read_text()) for path in (rehearsed / "sections").glob("*.json")}
     assert {name: state["outcome"] for name, state in states.items()} == {
@@ -684,6 +688,7 @@ def test_rehearsal_runs_every_section(rehearsed):
     assert placed["same_bits"]
 
 
+@patient
 def test_rehearsal_keeps_what_is_promised(rehearsed):
     text = (rehearsed / "report.md").read_text()
     assert "**The same bits** with LMS and without.\n" in section_of(text, "Does it work here?")
@@ -699,6 +704,7 @@ def test_rehearsal_keeps_what_is_promised(rehearsed):
     assert 0 < everything.profile["overlap_share"] <= 1
 
 
+@patient
 def test_rehearsal_goes_on_with_nothing_to_do(rehearsed, child):
     size = scale.of_rehearsal()
     again = Study(rehearsed, size, Trainings(rehearsed, start=child), rehearsed=True, place=lambda *_, **__: 1 / 0)
