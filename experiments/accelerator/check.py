@@ -52,7 +52,7 @@ def lines(found: Mapping[str, Result], scale: Scale) -> list[Line]:
     made = sections.identity_results(found, scale)
     if not made and lms is None and none is None:
         return []
-    moving = [r for r in (lms, swapped) if r is not None and r.trained and _moves(r)]
+    moving = [r for r in (lms, swapped) if r is not None and r.trained and r.report.get("swapped_out_bytes")]
     answered = [bits(made), *_ended(lms, none), *_transfers(moving[0] if moving else None, none)]
     return answered + (_predictions(lms, none) if lms is not None and lms.trained else [])
 
@@ -66,12 +66,13 @@ def bits(made: Sequence[Result]) -> Line:
 
 
 def same_bits(made: Sequence[Result]) -> bool | None:
-    """None if nothing can be said: one did not train, or the step without LMS does not repeat its own bits."""
+    """None if nothing can be said: one did not train, the step without LMS does not repeat its bits, or LMS has sliced it."""
     known = {(r.part.method == parts.NONE, r.part.repeat): r.digest for r in made if r.trained and r.digest}
     first, again, with_lms = (known.get(which) for which in ((True, 1), (True, 2), (False, 1)))
     if first is None or again is None or with_lms is None:
         return None
-    return True if with_lms == first else None if first != again else False
+    comparable = first == again and not any(r.report.get("slabs") for r in made)
+    return True if with_lms == first else False if comparable else None
 
 
 def _ended(lms: Result | None, none: Result | None) -> list[Line]:
@@ -85,13 +86,8 @@ def _ended(lms: Result | None, none: Result | None) -> list[Line]:
     ]
 
 
-def _moves(r: Result) -> bool:
-    """Whether the step swaps, by whoever tells."""
-    return any(values.get(name) for values, name in ((r.profile, "out_bytes"), (r.report, "swapped_out_bytes")))
-
-
 def _transfers(moving: Result | None, none: Result | None) -> list[Line]:
-    """moving: a training that swaps."""
+    """moving: a training whose plan swaps; a profile has copies of batches and losses, too."""
     if moving is None:
         return [Line(question=OVERLAP, found="no transfer was seen", verdict=UNKNOWN)]
     share, how = hidden_share(moving, none)

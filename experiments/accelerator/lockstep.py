@@ -1,10 +1,10 @@
 """Trainings that warm up side by side and take their timed steps in turn: cores trace and plan at once, the device is needed for
 seconds. No TensorFlow here.
 
-    first    | start | warm up: measures ops on a quiet device | wait    | timed steps | end
-    others   | start | wait                                    | warm up | wait        | timed steps, one after the other | end
+    first    | start | trace, measure ops on a quiet device | plan, warm up | wait | timed steps | end
+    others   | start | wait                                 | trace, plan, warm up | wait       | timed steps, in turn | end
 
-LOCK-1  No other takes a step before the first is warm: what it measures of the machine and of ops, the others read from the cache.
+LOCK-1  No other takes a step before the first ones have measured: the others read from the cache what these find.
 LOCK-2  None takes a timed step before all are warm or have ended.
 LOCK-3  One at a time takes timed steps.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from experiments.overhead.bench import Trainer
@@ -27,11 +27,12 @@ FIRST_SHARE, WARM_SHARE = 0.5, 0.8
 
 
 class Lockstep:
-    """A group. first: the part that warms up before the others, if any. deadline: of `time.monotonic`."""
+    """A group. first: those of its parts that measure before the others begin. deadline: of `time.monotonic`."""
 
-    def __init__(self, group: Sequence[Part], first: Part | None = None, deadline: float = math.inf) -> None:
-        self._first = first.name if first else ""
+    def __init__(self, group: Sequence[Part], first: Collection[Part] = (), deadline: float = math.inf) -> None:
+        self._first = {part.name for part in first}
         self._cold = {part.name for part in group}
+        self._measuring = set(self._first)
         self._began, self._seconds = time.monotonic(), deadline - time.monotonic()
         self._changed, self._turn = threading.Condition(), threading.Lock()
         self._holder = ""
@@ -40,10 +41,16 @@ class Lockstep:
         """The child, which from here on keeps to the rules."""
         return _InLockstep(child, part, self)
 
+    def measured(self, part: Part) -> None:
+        """The part has measured what its plan needs, or nothing is left to measure."""
+        with self._changed:
+            self._measuring.discard(part.name)
+            self._changed.notify_all()
+
     def wait_for_first(self, part: Part) -> None:
         """LOCK-1."""
-        if part.name != self._first:
-            self._wait(lambda: self._first not in self._cold, FIRST_SHARE)
+        if part.name not in self._first:
+            self._wait(lambda: not self._measuring, FIRST_SHARE)
 
     def take_turn(self, part: Part) -> None:
         """LOCK-2, LOCK-3. The part is warm."""
@@ -60,6 +67,7 @@ class Lockstep:
             self._turn.release()
 
     def _warm(self, part: Part) -> None:
+        self.measured(part)
         with self._changed:
             self._cold.discard(part.name)
             self._changed.notify_all()
@@ -75,7 +83,8 @@ class _InLockstep:
 
     def __init__(self, child: Trainer, part: Part, group: Lockstep) -> None:
         self._child, self._part, self._group = child, part, group
-        self._steps, self.ready = 0, child.ready
+        self._steps, self.ready, self.when_measured = 0, child.ready, child.when_measured
+        child.when_measured = lambda: group.measured(part)
 
     def step(self) -> dict[str, Any]:
         if self._steps == 0:
@@ -91,5 +100,4 @@ class _InLockstep:
         return self._child.finish()
 
     def kill(self) -> None:
-        self._group.leave(self._part)
         self._child.kill()

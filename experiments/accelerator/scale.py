@@ -12,6 +12,8 @@ STEP_OF_SIDES = 16
 """Networks halve a cube four times (`models.registry.DIVISOR`)."""
 GROWTH = 1.3
 """Memory that TensorFlow's allocator has reserved / its peak, if it grows without a limit. Of one H200, roughly."""
+SWAPPED_SHARE = 0.5
+"""Of the step's need, if everything is swapped. On an H200: 4.33 of 11.98 GiB."""
 NEED_BYTES = 12.0 * GIB / 192**3
 """Of a step without LMS, for each voxel. Measured on an H200: 11.98 GiB at 192^3."""
 LIMITS_MIB = (6144, 5120, 4096, 2500, 1250)
@@ -36,7 +38,8 @@ class Scale:
     small_mib: the limit of the smaller card whose largest cubes are looked for; whole_mib: that of the whole card, None: no limit.
     sides: the cubes that are tried. need_bytes: of a step without LMS for each voxel, and lms_share: of that need under LMS, both
     to begin the search near its end. lms: the method, which copies back what it swapped, as a GPU must.
-    least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time.
+    least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time. workspaces_mib: of cuDNN, if
+    a step has 4 GiB or more, and if it has less; None: what lms3d chooses. Few, since the costs of ops are measured anew for each.
     """
 
     check: Place
@@ -57,6 +60,7 @@ class Scale:
     profiled: int
     least_seconds: float
     side_by_side: int = 1
+    workspaces_mib: tuple[int, int] | None = None
     filters: tuple[int, ...] = ()
     half_precision: str = "mixed_bfloat16"
     model: str = field(default="isensee2017", init=False)
@@ -68,6 +72,17 @@ class Scale:
             "method": method, "model": self.model, "resolution": side, "limit_mib": limit_mib, "filters": self.filters, **values
         })  # fmt: skip
 
+    def compared(self, method: str, side: int, limit_mib: int | None, **more: object) -> Part:
+        """A training beside others of the same cube, with one of two workspaces."""
+        roomy = limit_mib is None or limit_mib * MIB >= 4 * GIB
+        workspace = self.workspaces_mib[0 if roomy else 1] if self.workspaces_mib else None
+        return self.part(method, side, limit_mib, **{"workspace_mib": workspace, **more})
+
+    def checked(self, method: str, limit_mib: int | None, **more: object) -> Part:
+        """A training of the small cube, all with the smaller workspace."""
+        workspace = self.workspaces_mib[1] if self.workspaces_mib else None
+        return self.part(method, self.check.side, limit_mib, **{"workspace_mib": workspace, **more})
+
     def tried(self, method: str, side: int, limit_mib: int | None) -> Part:
         """A training that only tells whether it trains. The first plan of LMS may be corrected once."""
         return self.part(method, side, limit_mib, warm_up=1, steps=1, profiled=0)
@@ -76,7 +91,8 @@ class Scale:
         """About the bytes of the device that a training takes while it waits: its limit, or what its step needs."""
         if part.limit_mib is not None:
             return part.limit_mib * MIB
-        return GROWTH * self.need_bytes * part.resolution**3
+        share = SWAPPED_SHARE if part.method == parts.SWAP_ALL else 1.0
+        return GROWTH * share * self.need_bytes * part.resolution**3
 
     def guess(self, method: str, limit_bytes: float) -> int:
         """A cube near the largest that trains in so many bytes."""
@@ -106,6 +122,7 @@ def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
         steps=6,
         profiled=2,
         least_seconds=15.0,
+        workspaces_mib=(1024, 256),
         side_by_side=10,  # on 16 cores the first run warmed up ten at a time
         half_precision=half_precision,
     )
@@ -116,7 +133,7 @@ def of_rehearsal() -> Scale:
     return Scale(
         check=Place(side=48, limit_mib=66),
         limits_side=48,
-        limits_mib=(66, 50),
+        limits_mib=(66,),
         rival_mib=66,
         refused_mib=20,
         large=Place(side=64, limit_mib=120),

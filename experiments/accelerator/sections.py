@@ -27,17 +27,16 @@ class Section:
 
 def timed_parts(scale: Scale) -> list[Part]:
     """The small cube with LMS, without, and with everything swapped: a plan may move nothing, and the link is to be seen."""
-    side, limit = scale.check.side, scale.check.limit_mib
-    whole = [scale.part(method, side, scale.whole_mib) for method in (parts.NONE, parts.SWAP_ALL)]
-    return [scale.part(scale.lms, side, limit), *whole]
+    whole = [scale.checked(method, scale.whole_mib) for method in (parts.NONE, parts.SWAP_ALL)]
+    return [scale.checked(scale.lms, scale.check.limit_mib), *whole]
 
 
 def identity_parts(scale: Scale, *, deterministic: bool = True) -> list[Part]:
     """The step without LMS in two processes, which tells whether it repeats itself, and with LMS: three steps each."""
-    place, more = scale.check, {"warm_up": 2, "steps": 1, "profiled": 0, "deterministic": deterministic}
-    without = scale.part(parts.NONE, place.side, scale.whole_mib, **more)
-    again = scale.part(parts.NONE, place.side, scale.whole_mib, repeat=2, **more)
-    return [without, again, scale.part(scale.lms, place.side, place.limit_mib, **more)]
+    more = {"warm_up": 2, "steps": 1, "profiled": 0, "deterministic": deterministic}
+    without = scale.checked(parts.NONE, scale.whole_mib, **more)
+    again = scale.checked(parts.NONE, scale.whole_mib, repeat=2, **more)
+    return [without, again, scale.checked(scale.lms, scale.check.limit_mib, **more)]
 
 
 def identity_results(found: Mapping[str, Result], scale: Scale) -> list[Result]:
@@ -63,16 +62,16 @@ def limits_parts(scale: Scale) -> list[Part]:
     """
     side = scale.limits_side
     without = [scale.part(method, side, scale.whole_mib) for method in (parts.NONE, parts.KERAS)]
-    limited = [scale.part(scale.lms, side, limit) for limit in (*scale.limits_mib, scale.refused_mib)]
-    rivals = [scale.part(parts.TFLMS, side, scale.rival_mib), scale.part(parts.SWAP_ALL, side, scale.whole_mib)]
+    limited = [scale.compared(scale.lms, side, limit) for limit in (*scale.limits_mib, scale.refused_mib)]
+    rivals = [scale.compared(parts.TFLMS, side, scale.rival_mib), scale.compared(parts.SWAP_ALL, side, scale.whole_mib)]
     return [*without, *limited, *rivals]
 
 
 def floor_parts(found: Mapping[str, Result], scale: Scale) -> list[Part]:
     """LMS in the smallest limit that it names for the one that it refused."""
-    refused = found.get(scale.part(scale.lms, scale.limits_side, scale.refused_mib).name)
+    refused = found.get(scale.compared(scale.lms, scale.limits_side, scale.refused_mib).name)
     smallest = refused.report.get("smallest_limit_bytes") if refused and refused.outcome == "does not fit" else None
-    return [scale.part(scale.lms, scale.limits_side, math.ceil(smallest / MIB))] if smallest else []
+    return [scale.compared(scale.lms, scale.limits_side, math.ceil(smallest / MIB))] if smallest else []
 
 
 def limits(trainings: Trainings, scale: Scale) -> list[Result]:
@@ -149,11 +148,11 @@ def _each(chosen: Callable[[Scale], Sequence[Part]]) -> Run:
 
 SECTIONS = (
     Section(name="check", title="Does it work here?", weight=4, run=check),
-    Section(name="limits", title="What a limit costs", weight=8, run=limits),
+    Section(name="limits", title="What a limit costs", weight=12, run=limits),
     Section(name="large", title="A step that does not fit the smaller card", weight=4, run=_each(large_parts)),
     Section(name="precision", title="In 16 bits", weight=3, run=_each(precision_parts)),
-    Section(name="placement", title="Is every op where it should be?", weight=2),
-    Section(name="cubes", title="The largest cube", weight=5, run=largest_cubes),
+    Section(name="placement", title="Is every op where it should be?", weight=1),
+    Section(name="cubes", title="The largest cube", weight=4, run=largest_cubes),
     Section(name="predictions", title="Predicted and measured"),
 )
 """In the order in which they are run: what matters most comes first, so that a short time gives a useful page."""

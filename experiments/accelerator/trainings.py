@@ -111,8 +111,11 @@ class Trainings:
 
     def _in_lockstep(self, some: Sequence[Part]) -> list[Result]:
         """Each is saved as it ends; then OutOfTime if one was ended by its deadline."""
-        first = next((part for part in some if part.method in MEASURING), None)
-        group = Lockstep(some, first if len(some) > 1 else None, self.deadline)
+        measuring = [part for part in some if part.method in MEASURING and not part.deterministic]
+        first = {
+            part.workspace_mib: part for part in reversed(measuring)
+        }.values()  # costs differ with cuDNN's workspace
+        group = Lockstep(some, first, self.deadline)
 
         def measured(part: Part) -> Result:
             try:

@@ -45,6 +45,8 @@ class Trainer(Protocol):
     """What the bench needs of a child."""
 
     ready: dict[str, Any]
+    when_measured: Callable[[], object]
+    """Called once the child has measured what its plan is made from."""
 
     def step(self) -> dict[str, Any]: ...
     def finish(self) -> dict[str, Any]: ...

@@ -50,7 +50,7 @@ class Part:
     planned: nothing is trained; the result is what the planner says of such a step, with copies that cost the processor nothing.
     filters: channels of each level of the network; empty: its own. precision: a Keras dtype policy. deterministic: only kernels
     of which each run gives the same bits (a GPU has others). repeat: the number of this part among several of the same.
-    profiled: steps under TensorFlow's profiler, after the measured ones.
+    profiled: steps under TensorFlow's profiler, after the measured ones. workspace_mib: cuDNN's limit; None: what lms3d chooses.
     """
 
     method: str
@@ -69,6 +69,7 @@ class Part:
     deterministic: bool = False
     repeat: int = 1
     profiled: int = 0
+    workspace_mib: int | None = None
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Part:
@@ -107,6 +108,7 @@ class Part:
             *(["deterministic"] if self.deterministic else []),
             *([f"run {self.repeat}"] if self.repeat > 1 else []),
             *([f"{self.profiled} profiled"] if self.profiled else []),
+            *([f"workspace {self.workspace_mib} MiB"] if self.workspace_mib else []),
         ]
 
     def baseline(self) -> Part:
@@ -126,7 +128,7 @@ class Result:
     planned and run again. digest: of all weights after three steps. report: figures of `lms3d.keras_step.report.Report`.
     traffic: means over the timed steps of an emulated link: `tiers.base.COUNTERS` and processor seconds (`links.tier`); of the
     machine's own swap tier: those of the counters that it knows, over all steps after the warm-up.
-    machine: speeds that the plan was made with (`cost.Machine`). workspace_mib: cuDNN's limit, "" for TensorFlow's own.
+    machine: speeds that the plan was made with (`cost.Machine`). workspace_mib: cuDNN's limit in force, "" for TensorFlow's own.
     profile: of the profiled steps (`profiling.measure`): device, busy_share, overlap_share, out_bytes and in_bytes per step,
     out_bytes_per_second and in_bytes_per_second while the link is busy; or {"error": why it cannot be told}.
     """

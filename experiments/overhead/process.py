@@ -3,6 +3,7 @@
     child  -> {"ready": ..}                     once the model is built
     parent -> step          child -> {"seconds": .., "peak_bytes": .., ..}
     parent -> (end of input)  child -> {"finished": ..}, and it ends
+    child  -> {"note": "measured"}  at any time: what its plan is made from has been measured, the device is free
     child  -> {"error": "out of memory" | "does not fit" | "failed", "detail": ..} at any time, and it ends
 
 A hard memory limit is fixed when TensorFlow starts, hence one process per part. TensorFlow's CPU kernels may crash where a
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from typing import Any
 from experiments.overhead.parts import TORCH_METHODS, Part
 
 ROOT = Path(__file__).parents[2]
+WORKSPACE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"  # of TensorFlow
 _LAST_SECONDS = 60.0  # for a process to end after its last answer: it frees memory and swap files
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 
@@ -52,11 +54,13 @@ class Child:
         deadline: float = math.inf,
     ) -> None:
         self.part, self.patience_seconds, self.deadline = part, patience_seconds, deadline
+        self.when_measured: Callable[[], object] = lambda: None
         module = "steps_torch" if part.method in TORCH_METHODS else "steps_tensorflow"
         log.parent.mkdir(parents=True, exist_ok=True)
         # The step without LMS waits beside the others: on a GPU it must not take the whole card.
         growing = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"} if part.limit_mib is None else {}
         same_bits = {"TF_DETERMINISTIC_OPS": "1"} if part.deterministic else {}
+        workspace = {WORKSPACE: str(part.workspace_mib)} if part.workspace_mib else {}
         with log.open("w") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", f"experiments.overhead.{module}", json.dumps(asdict(part))],
@@ -65,7 +69,7 @@ class Child:
                 stderr=stderr,
                 text=True,
                 cwd=ROOT,
-                env={**os.environ, **growing, **same_bits, **(environment or {})},
+                env={**os.environ, **growing, **same_bits, **workspace, **(environment or {})},
             )
         self.ready = self._answer()
 
@@ -100,7 +104,6 @@ class Child:
             return self.process.wait()
 
     def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
         late, left = threading.Event(), self.deadline - time.monotonic()
 
         def give_up() -> None:
@@ -110,16 +113,25 @@ class Child:
         timer = threading.Timer(max(0.0, min(self.patience_seconds, left)), give_up)
         timer.start()
         try:
-            line = self.process.stdout.readline()
+            values = self._next_values()
         finally:
             timer.cancel()
-        if not line:
+        if values is None:
             raise self._ended(late.is_set())
-        values: dict[str, Any] = json.loads(line)
         if "error" in values:
             self._end()
             raise ChildFailed(values["error"], values.get("detail", ""), values)
         return values
+
+    def _next_values(self) -> dict[str, Any] | None:
+        """The next line that is no note; None at the end."""
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline():
+            values: dict[str, Any] = json.loads(line)
+            if "note" not in values:
+                return values
+            self.when_measured()
+        return None
 
     def _ended(self, late: bool) -> ChildFailed:
         code = self._end()

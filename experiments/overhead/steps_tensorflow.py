@@ -27,6 +27,7 @@ from experiments.links.link import Link
 from experiments.overhead import data, parts, variants
 from experiments.overhead.child import Resident, Talk, part_from_command_line
 from experiments.overhead.parts import MIB, Part
+from experiments.overhead.process import WORKSPACE
 from experiments.profiling import lanes, measure, xplane
 from lms3d import LMS
 from lms3d.device import memory, startup
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from experiments.links.tier import LinkTier
 
 DIGEST_STEP = 3
+_MEASURED = "lms: measured "  # the beginning of what `op_costs` logs once it has measured
 REPORTED = (
     "limit_bytes",
     "unedited_peak_bytes",
@@ -160,6 +162,18 @@ class _Recoveries(logging.Handler):
         self.count += "ran out of memory" in record.getMessage()
 
 
+class _Measured(logging.Handler):
+    """Tells the parent that ops have been measured, so that others may use the device."""
+
+    def __init__(self, talk: Talk) -> None:
+        super().__init__(logging.INFO)
+        self.talk = talk
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith(_MEASURED):
+            self.talk.say(note="measured")
+
+
 def main() -> None:
     part = part_from_command_line()
     talk = Talk()
@@ -201,6 +215,7 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
     profiler = _Profiler(part, folder.name)
     lockstep = _Lockstep(talk, resident, lms, tier, profiler)
     logging.getLogger("lms3d").addHandler(recoveries)
+    logging.getLogger("lms3d").addHandler(_Measured(talk))
     logging.getLogger("lms3d").setLevel(logging.INFO)
     talk.say(ready=True, device=_device_name(), parameters=model.count_params())
     with contextlib.suppress(_Finished):
@@ -221,7 +236,7 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
         profile=profiler.found(),
         traffic={} if tier is not None else _counters(stats_file, part),
         machine={} if lms is None or tier is not None else _speeds(lms),
-        workspace_mib=os.environ.get("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", ""),
+        workspace_mib=os.environ.get(WORKSPACE, ""),
     )
     folder.cleanup()
     if lms is not None:

@@ -40,6 +40,7 @@ class Imitation:
     deadlines: list[float]
     fails: dict[str, BaseException]
     digests: list[str]
+    when_measured: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, part: Part, log: Path, deadline: float) -> None:
         self.made.append(part)
@@ -203,7 +204,7 @@ def test_a_section_that_fails_is_named_and_the_others_go_on(tmp_path, child):
     assert {name for name, outcome in ended.items() if outcome == FAILED} == {"limits", "placement"}
     assert set(ended) == {section.name for section in SECTIONS}
     text = page.write(done, GPU, "x")
-    assert "TFLMS auto-tune in 5,120 MiB, 2 profiled: ended by SIGSEGV" in text
+    assert "TFLMS auto-tune in 5,120 MiB, 2 profiled, workspace 1024 MiB: ended by SIGSEGV" in text
     assert "ZeroDivisionError: division by zero" in text
     assert "failed: ended by SIGSEGV" in section_of(text, "What a limit costs")
     child.fails, child.made = {}, []
@@ -288,6 +289,8 @@ def test_what_digests_say(digests, slabs, said):
         for number, (part, digest) in enumerate(zip(sections.identity_parts(size), digests, strict=False))
     ]
     assert said in tables.verdict(results)
+    expected = {"**The same bits**": check.YES, "**Not the same bits**, though": check.NO}
+    assert check.bits(results).verdict == expected.get(said, check.UNKNOWN)
 
 
 def checked(lms: dict, none: dict | None = None) -> dict[str, tuple[str, str]]:
@@ -344,8 +347,12 @@ def test_a_plan_that_moves_nothing_leaves_the_link_to_swapping_everything():
     size = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes)
     usual = {"outcome": "trained", "device": "A100", "seconds": (0.1, 0.1), "machine": SPEEDS}
     moved = {"out_bytes": 1e9, "in_bytes": 1e9, "out_bytes_per_second": 4.9e10, "in_bytes_per_second": 4.9e10}
-    profiles = [{"overlap_share": None, "out_bytes": 0}, {}, {"overlap_share": 0.3, **moved}]
-    results = [Result(part=p, profile=q, **usual) for p, q in zip(sections.timed_parts(size), profiles, strict=True)]
+    profiles = [{"overlap_share": 0.01, "out_bytes": 4.0}, {}, {"overlap_share": 0.3, **moved}]  # the first: a loss
+    plans = [{"swapped_out_bytes": 0}, {}, {"swapped_out_bytes": 10**9}]
+    results = [
+        Result(part=part, profile=profile, report=plan, **usual)
+        for part, profile, plan in zip(sections.timed_parts(size), profiles, plans, strict=True)
+    ]
     told = {line.question: line.cells()[1:] for line in check.lines({r.part.name: r for r in results}, size)}
     assert told[check.OVERLAP] == ("30% of their time, by the profiler (swap everything)", check.NO)
     assert told["bytes go in as fast as the link"][1] == check.YES
@@ -439,6 +446,40 @@ def test_the_one_that_measures_ops_warms_up_first_on_a_quiet_device(tmp_path, wa
     assert steps[:4] == [("warm", parts.LMS), ("end", parts.LMS)] * 2
 
 
+def test_one_for_each_workspace_measures_before_the_others(tmp_path, watched):
+    runs, some = lockstep(tmp_path, watched)
+    size = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes)
+    some += [size.compared(parts.LMS, 128, 2000), size.compared(parts.LMS, 128, 2500)]
+    assert {part.workspace_mib for part in some} == {None, 256}
+    runs.side_by_side = len(some)
+    runs.measure_all(some)
+    warmed = [method for what, method in watched.events if what == "warm"]
+    assert warmed[:4] == [parts.LMS] * 4
+    assert sorted(warmed[4:]) == sorted([method for method in GROUP if method != parts.LMS] * 2 + [parts.LMS] * 2)
+
+
+def test_the_child_has_the_workspace_of_its_part(tmp_path, monkeypatch):
+    script = tmp_path / "child.sh"
+    script.write_text(f'#!/bin/sh\necho "{{\\"ready\\": \\"${process.WORKSPACE}\\"}}"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(process.sys, "executable", str(script))
+    part = Part(method=parts.LMS, model="unet3d", resolution=16, workspace_mib=256)
+    assert process.Child(part, tmp_path / "log", 60).ready == {"ready": "256"}
+
+
+def test_the_others_wait_no_longer_than_it_measures(tmp_path, watched):
+    class Measures(watched):
+        def step(self):
+            if self.part.method == parts.LMS and self.steps == 0:
+                self.when_measured()
+                time.sleep(0.3)  # plans
+            return super().step()
+
+    runs, some = lockstep(tmp_path, Measures)
+    runs.measure_all(some)
+    assert next(method for what, method in watched.events if what == "warm") != parts.LMS
+
+
 def test_one_that_ends_early_does_not_hold_up_the_others(tmp_path, watched):
     watched.fails = {
         parts.LMS: process.ChildFailed("out of memory", "x"),
@@ -452,14 +493,16 @@ def test_one_that_hangs_costs_the_others_nothing(tmp_path, watched):
     class Hangs(watched):
         def step(self):
             if self.part.method == parts.LMS:
-                time.sleep(2.0)
+                time.sleep(4.0)
+                self.events.append(("hung", parts.LMS))
                 raise process.ChildFailed("out of time", "ended at its deadline")
             return super().step()
 
     runs, some = lockstep(tmp_path, Hangs)
-    runs.deadline = time.monotonic() + 2.0
+    runs.deadline = time.monotonic() + 4.0
     with pytest.raises(trainings.OutOfTime, match="LMS"):
         runs.measure_all(some)
+    assert [what for what, _ in watched.events].index("timed") < watched.events.index(("hung", parts.LMS))
     assert {r.part.method for r in runs.found.values()} == set(GROUP) - {parts.LMS}
     assert len(list((tmp_path / "parts").glob("*.json"))) == 3
 
@@ -563,7 +606,7 @@ def test_without_time_nothing_is_begun(command, child, tmp_path):
     assert command("--minutes", "0.001") == 0
     assert not child.made
     assert (
-        "| out of time | isensee2017 at 96, LMS in 768 MiB, 2 profiled was not begun"
+        "| out of time | isensee2017 at 96, LMS in 768 MiB, 2 profiled, workspace 256 MiB was not begun"
         in (tmp_path / "out/report.md").read_text()
     )
 
@@ -612,6 +655,9 @@ def test_wrong_places_are_found():
     assert placement.wrong(graph(reader="CPU:0"), "GPU:0") == ["z", "lms/recompute/a"]
 
 
+patient = pytest.mark.timeout(3600)  # some twenty trainings, on cores that others may need
+
+
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory) -> Path:
     """A whole rehearsal by the real command."""
@@ -624,6 +670,7 @@ def rehearsed(tmp_path_factory) -> Path:
     return output
 
 
+@patient
 def test_rehearsal_runs_every_section(rehearsed):
     states = {path.stem: json.loads(path.read_text()) for path in (rehearsed / "sections").glob("*.json")}
     assert {name: state["outcome"] for name, state in states.items()} == {
@@ -641,6 +688,7 @@ def test_rehearsal_runs_every_section(rehearsed):
     assert placed["same_bits"]
 
 
+@patient
 def test_rehearsal_keeps_what_is_promised(rehearsed):
     text = (rehearsed / "report.md").read_text()
     assert "**The same bits** with LMS and without.\n" in section_of(text, "Does it work here?")
@@ -656,6 +704,7 @@ def test_rehearsal_keeps_what_is_promised(rehearsed):
     assert 0 < everything.profile["overlap_share"] <= 1
 
 
+@patient
 def test_rehearsal_goes_on_with_nothing_to_do(rehearsed, child):
     size = scale.of_rehearsal()
     again = Study(rehearsed, size, Trainings(rehearsed, start=child), rehearsed=True, place=lambda *_, **__: 1 / 0)
