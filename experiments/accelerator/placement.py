@@ -123,8 +123,8 @@ def _bits_after(*functions_and_batch: Any) -> list[str]:
 def wrong(graph: Any, device: str) -> list[str]:
     """Ops of a rewritten graph that are not where they should be.
 
-    Both Identities of a swap are on the host; the first reads the device; the copy back is triggered there. What is computed again,
-    and what reads a swapped or recomputed tensor, is on the device.
+    The native ops of a swap are on the device. In a rehearsal both Identities of one are on the host; the first reads the device,
+    and the copy back is triggered there. What is computed again, and what reads a swapped or recomputed tensor, is on the device.
     """
 
     def place(op: Any) -> str:
@@ -133,7 +133,9 @@ def wrong(graph: Any, device: str) -> list[str]:
     found = []
     for op in graph.get_operations():
         read = [tensor.op for tensor in op.inputs]
-        if op.name.startswith("lms/swap_out/"):
+        if op.type.startswith("Lms"):
+            right = place(op) == device
+        elif op.name.startswith("lms/swap_out/"):
             right = place(op) == HOST and [place(source) for source in read] == [device]
         elif op.name.startswith("lms/swap_in/"):
             waits = {place(other) for other in op.control_inputs}

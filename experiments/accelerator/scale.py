@@ -38,8 +38,9 @@ class Scale:
     small_mib: the limit of the smaller card whose largest cubes are looked for; whole_mib: that of the whole card, None: no limit.
     sides: the cubes that are tried. need_bytes: of a step without LMS for each voxel, and lms_share: of that need under LMS, both
     to begin the search near its end. lms: the method, which copies back what it swapped, as a GPU must.
-    least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time. workspaces_mib: of cuDNN, if
-    a step has 4 GiB or more, and if it has less; None: what lms3d chooses. Few, since the costs of ops are measured anew for each.
+    least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time. workspaces_mib: of cuDNN
+    under LMS, if a step has 4 GiB or more, and if it has less; None: what lms3d chooses. Few, since convolutions are measured anew
+    for each.
     """
 
     check: Place
@@ -73,9 +74,10 @@ class Scale:
         })  # fmt: skip
 
     def compared(self, method: str, side: int, limit_mib: int | None, **more: object) -> Part:
-        """A training beside others of the same cube, with one of two workspaces."""
+        """A training beside others of the same cube: without LMS with the usual workspace, else with one of two."""
         roomy = limit_mib is None or limit_mib * MIB >= 4 * GIB
-        workspace = self.workspaces_mib[0 if roomy else 1] if self.workspaces_mib else None
+        usual = self.workspaces_mib is None or method in (parts.NONE, parts.KERAS)
+        workspace = None if usual else self.workspaces_mib[0 if roomy else 1]
         return self.part(method, side, limit_mib, **{"workspace_mib": workspace, **more})
 
     def checked(self, method: str, limit_mib: int | None, **more: object) -> Part:
@@ -122,7 +124,7 @@ def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
         steps=6,
         profiled=2,
         least_seconds=15.0,
-        workspaces_mib=(1024, 256),
+        workspaces_mib=(512, 256),  # an eighth of most of the limits
         side_by_side=10,  # on 16 cores the first run warmed up ten at a time
         half_precision=half_precision,
     )
