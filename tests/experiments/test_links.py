@@ -309,6 +309,16 @@ def test_the_planner_is_told_the_stated_rates(slow, own_machine):
         TIERS.remove(free.name)
 
 
+def _speed_in_a_small_pool() -> float:
+    memory.limit_memory("64MiB")
+    found = tier.register(Link.parse("400MB/s")).speed("CPU:0", None)
+    return found.swap_share
+
+
+def test_the_speed_is_measured_outside_of_the_limited_pool(in_fresh_process):
+    assert 0 < in_fresh_process(_speed_in_a_small_pool) < 1
+
+
 @pytest.fixture
 def own_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(speeds, "cache_directory", lambda: tmp_path)

@@ -3,8 +3,9 @@
 The search lets a swap-in begin as late as still hides its transfer (SCHEDULE-4), since bytes that lie there early may cost another
 tensor its place. A step whose ops take a little less than they were measured to take then waits for every one of them.
 
-PREFETCH-1  Once a plan is chosen, each swap-in begins where it would have to if every transfer took longer by a share, or as near to
-            that as the live bytes and the swap-out leave free. Who is read first has the first choice, and stays first on the link.
+PREFETCH-1  Once a plan is chosen, each swap-in begins where it would have to if every transfer took longer by a share, or as near
+            to that as the live bytes and the swap-out leave free. Who is read first has the first choice, and stays first on the
+            link.
 PREFETCH-2  A move is taken if the pieces of the pool still fit and the step takes no longer than before: all of them together, or
             of a group that is refused each half. What a large share is refused a smaller one may be granted.
 PREFETCH-3  Without a pool nothing moves: nobody knows then what is free.
@@ -59,9 +60,7 @@ def _with_starts(
     return replace(found, bound_seconds=solution.bound_seconds) if found.fits else None
 
 
-def _starts(
-    problem: Problem, schedule: Schedule, budget_bytes: int, machine: Machine, share: float
-) -> dict[_Key, int]:
+def _starts(problem: Problem, schedule: Schedule, budget_bytes: int, machine: Machine, share: float) -> dict[_Key, int]:
     """PREFETCH-1: the event before which a swap-in begins, of those that move."""
     moved = sorted((c for c in schedule.copies if _is_transfer(c)), key=lambda c: c.first_read)
     wished = _wished(problem, schedule, moved, machine, share)

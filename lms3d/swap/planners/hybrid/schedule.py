@@ -97,8 +97,9 @@ def build(
     event_of = dict(zip(recomputed, recomputed_at.tolist(), strict=True))
     copies = _copies(problem, choices, segments, at, event_of, len(seconds))
     release = _place_swaps(problem, choices, copies, begins, machine)
-    for copy in copies if starts else ():
-        copy.start = starts.get((copy.buffer, copy.number), copy.start)
+    if starts:
+        for copy in copies:
+            copy.start = starts.get((copy.buffer, copy.number), copy.start)
     _forward(problem, copies, at, release)
     live = ledger.live_bytes(copies, len(seconds)) + problem.base_bytes
     live[anchor_at] += problem.small_bytes + problem.workspace_bytes

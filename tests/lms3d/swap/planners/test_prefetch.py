@@ -22,7 +22,9 @@ GRAPH = training(10, mib=8, resident_mib=3)
 MACHINE = Machine(flops_per_second=1e10, swap_out_bytes_per_second=1e10, swap_in_bytes_per_second=4e9, node_seconds=0)
 
 
-def solution(limit_mib: int, *, tight: bool = False, machine: Machine = MACHINE, pool: str = "single") -> search.Solution:
+def solution(
+    limit_mib: int, *, tight: bool = False, machine: Machine = MACHINE, pool: str = "single"
+) -> search.Solution:
     """Everything that can be is swapped."""
     problem = reduce(GRAPH, machine)
     choice = Choice(Mode.SWAP, tight_out=tight, tight_in=tight)
@@ -85,7 +87,9 @@ def test_what_does_not_fit_together_is_moved_in_parts(monkeypatch):
 
     monkeypatch.setattr(prefetch.search, "check", few)
     after = advance(before)
-    assert sum(now != then for now, then in zip(transfers(after).values(), transfers(before).values(), strict=True)) == 3
+    assert (
+        sum(now != then for now, then in zip(transfers(after).values(), transfers(before).values(), strict=True)) == 3
+    )
     assert 5 < len(tried) <= tuning.PREFETCH_TRIES
 
 
