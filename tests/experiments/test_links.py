@@ -19,6 +19,7 @@ from experiments.links.copying import copy_seconds_per_byte
 from experiments.links.counters import COPY_SECONDS, STEP_SECONDS
 from experiments.links.link import Link
 from experiments.overhead import steps_tensorflow
+from lms3d.device import memory
 from lms3d.errors import InputError, StorageError
 from lms3d.swap.native import lanes
 from lms3d.swap.native.lanes import Lane
