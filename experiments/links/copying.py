@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
+
+from data import stream
 from lms3d.swap.tuning import PROBE_BYTES, PROBE_FILES
 
 _ROUNDS = 4
@@ -18,13 +21,15 @@ def copy_seconds_per_byte() -> float:
     from lms3d.swap.native.library import library
 
     lane, swap_out = lanes.memory(), library().operations.lms_swap_out
-    with tf.device("CPU:0"):
-        sources = [tf.ones((PROBE_BYTES // 4,)) for _ in range(PROBE_FILES)]
-    slots = [lane.reserve(PROBE_BYTES) for _ in sources]
+    arrays = [stream.aligned_empty((PROBE_BYTES,), np.uint8) for _ in range(PROBE_FILES)]
+    slots = [lane.reserve(PROBE_BYTES) for _ in arrays]
+    for array in arrays:
+        array.fill(1)  # its pages are there
     seconds = []
     for _ in range(_ROUNDS):
-        for source, slot in zip(sources, slots, strict=True):
-            swap_out(x=source, lane=lane.number, slot=slot)
+        for array, slot in zip(arrays, slots, strict=True):
+            # Not memory of TensorFlow's pool, which may be smaller.
+            swap_out(x=tf.experimental.dlpack.from_dlpack(array.__dlpack__()), lane=lane.number, slot=slot)
         lane.settle()
         counted = lane.take()
         seconds.append(counted.processor_seconds / counted.out_bytes)

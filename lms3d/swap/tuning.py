@@ -408,6 +408,14 @@ GUARDED_BYTES, UNPLANNED_EIGHTHS = 1 << 18, 1
 """Smaller outputs are not guarded: fewer ops for a rarer crash. Eighths more that a guard asks for in a step without a plan:
 tests/lms3d/swap/test_memory_saved.py."""
 
+# -- planners: hybrid/prefetch -------------------------------------------------------------------------------------
+
+PREFETCH_SHARES, PREFETCH_TRIES = (1.0, 0.5, 0.25), 60
+"""By which shares of a transfer's seconds swap-ins begin earlier, and how many schedules that may take. Larger shares: more memory
+in use; more schedules: planning time, 20 ms each at isensee2017's 700 ops. In the simulator, isensee2017 at 96^3 behind PCIe Gen3's
+ratio: at 25 % of the memory, whole, 1.41 x in place of 1.48 x (with a share of 2: 1.40 x); at 35 %, if the link is 10 % slower
+than stated, 0.8 % more step time in place of 1.8 %. 2 and 0.6 s on a busy machine."""
+
 # -- planners: hybrid/ways -----------------------------------------------------------------------------------------
 
 WAYS_SPLITS = 2

@@ -19,6 +19,7 @@ from experiments.links.copying import copy_seconds_per_byte
 from experiments.links.counters import COPY_SECONDS, STEP_SECONDS
 from experiments.links.link import Link
 from experiments.overhead import steps_tensorflow
+from lms3d.device import memory
 from lms3d.errors import InputError, StorageError
 from lms3d.swap.native import lanes
 from lms3d.swap.native.lanes import Lane
@@ -307,6 +308,16 @@ def test_the_planner_is_told_the_stated_rates(slow, own_machine):
         assert speeds.machine("CPU:0", free.name, None).swap_share == 0
     finally:
         TIERS.remove(free.name)
+
+
+def _speed_in_a_small_pool() -> float:
+    memory.limit_memory("64MiB")
+    found = tier.register(Link.parse("400MB/s")).speed("CPU:0", None)
+    return found.swap_share
+
+
+def test_the_speed_is_measured_outside_of_the_limited_pool(in_fresh_process):
+    assert 0 < in_fresh_process(_speed_in_a_small_pool) < 1
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ SCHEDULE-3  Recomputing reads the parents at that moment. These reads join the p
             one pass from the youngest buffer to the oldest settles everything.
 SCHEDULE-4  The links to and from the tier are serial. A swap-out starts when the buffer exists and holds the original until
             it is complete (tight: the next event waits for it). A swap-in starts as late as still hides its transfer (tight:
-            just before its reader, which waits).
+            just before its reader, which waits); `prefetch` moves it ahead once the plan is chosen.
 SCHEDULE-5  A forwarding op writes into an input copy that ends with it, except an original that goes to the tier. That may be a
             swap-in that starts with it, too.
 SCHEDULE-6  A mapped buffer, once swapped out, is read where it lies: its swap-ins take neither memory nor time, and nobody
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,8 +77,13 @@ class Schedule:
         return int(self.live_bytes.max(initial=self.base_bytes))
 
 
-def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Schedule:
-    """The schedule for `choices` (buffers that are not named are kept)."""
+def build(
+    problem: Problem, choices: dict[int, Choice], machine: Machine, starts: Mapping[tuple[int, int], int] | None = None
+) -> Schedule:
+    """The schedule for `choices` (buffers that are not named are kept).
+
+    starts: (buffer, number of the copy) -> event, of swap-ins that begin earlier than SCHEDULE-4 has them begin (`prefetch`).
+    """
     segments, recomputed = _segments(problem, choices)
     before = np.fromiter((e.anchor for e in recomputed), np.intp, len(recomputed))
     numbers = np.arange(len(problem.anchors))
@@ -92,6 +97,9 @@ def build(problem: Problem, choices: dict[int, Choice], machine: Machine) -> Sch
     event_of = dict(zip(recomputed, recomputed_at.tolist(), strict=True))
     copies = _copies(problem, choices, segments, at, event_of, len(seconds))
     release = _place_swaps(problem, choices, copies, begins, machine)
+    if starts:
+        for copy in copies:
+            copy.start = starts.get((copy.buffer, copy.number), copy.start)
     _forward(problem, copies, at, release)
     live = ledger.live_bytes(copies, len(seconds)) + problem.base_bytes
     live[anchor_at] += problem.small_bytes + problem.workspace_bytes

@@ -8,7 +8,7 @@ from lms3d.errors import DoesNotFit
 from lms3d.swap import edit, effort, tuning
 from lms3d.swap.plan import Plan
 from lms3d.swap.planners import PLANNERS, Outcome, Planner
-from lms3d.swap.planners.hybrid import emit, figures, ladder, local_search, search
+from lms3d.swap.planners.hybrid import emit, figures, ladder, local_search, prefetch, search
 from lms3d.swap.planners.study import Study
 from lms3d.swap.prediction import does_not_fit
 from lms3d.swap.simulate import simulate
@@ -35,6 +35,7 @@ class Hybrid(Planner):
                 return Outcome(plan=rival, within_limit=True)
         if solution is None:
             raise _does_not_fit(study)
+        solution = prefetch.advance(solution, study.request.machine, study.request.settings.pool, study.account)
         plan = emit.emit(solution)
         return Outcome(
             plan=plan, figures=figures.planned(solution, plan, study.request.machine), within_limit=not plan.empty
