@@ -93,6 +93,25 @@ def test_a_fork_leaves_its_parents_files_alone(tmp_path, monkeypatch):
     tier.directory.rmdir()
 
 
+FORK = """
+import os, sys
+from lms3d.swap.tiers.disk import DiskTier
+from tests.lms3d.swap.traced import batch, by_tflms, chain
+tier = DiskTier(sys.argv[1])
+made = by_tflms(chain, tier)
+made.function(batch())
+if os.fork() == 0:
+    sys.exit(0)  # all that is to be cleared up at the end is
+print("ended as", os.wait()[1], [path.stat().st_size for path in tier.directory.glob("*.bin")])
+"""
+
+
+def test_a_fork_that_ends_does_not_wait_for_threads_that_its_parent_has(tmp_path):
+    done = subprocess.run([sys.executable, "-c", FORK, tmp_path], stdout=subprocess.PIPE, text=True, timeout=300)
+    assert done.stdout.strip() == "ended as 0 [8192]"
+    assert folders(tmp_path) == []
+
+
 def test_what_comes_back_is_what_left(tmp_path):
     tier = DiskTier(tmp_path)
     made = by_tflms(chain, tier)
