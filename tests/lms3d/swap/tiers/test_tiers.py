@@ -95,13 +95,14 @@ def test_a_fork_leaves_its_parents_files_alone(tmp_path, monkeypatch):
 
 FORK = """
 import os, sys
+import numpy as np
 from lms3d.swap.tiers.disk import DiskTier
-from tests.lms3d.swap.traced import batch, by_tflms, chain
 tier = DiskTier(sys.argv[1])
-made = by_tflms(chain, tier)
-made.function(batch())
+file = tier.lane.file(tier.lane.reserve(8192), 8192)
+file.write(np.ones(8192, np.uint8))
 if os.fork() == 0:
-    sys.exit(0)  # all that is to be cleared up at the end is
+    del tier, file
+    os._exit(0)
 print("ended as", os.wait()[1], [path.stat().st_size for path in tier.directory.glob("*.bin")])
 """
 
@@ -355,7 +356,11 @@ def test_what_could_not_be_written_is_not_read(tmp_path):
     for mapped in (True, False):
         made = by_tflms(chain, tier, mapped=mapped)
         made.function(batch(0))
-        with replaced("pwrite", fails(errno.EIO)), replaced("pread", fails(errno.ENXIO)), pytest.raises(tf.errors.OpError):
+        with (
+            replaced("pwrite", fails(errno.EIO)),
+            replaced("pread", fails(errno.ENXIO)),
+            pytest.raises(tf.errors.OpError),
+        ):
             made.function(batch(1))
         assert "Input/output error" in str(tier.error)
     tier.close()
