@@ -16,7 +16,9 @@ def _types(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-ALIAS_TYPES = _types("Identity Reshape Squeeze ExpandDims StopGradient PreventGradient Bitcast EnsureShape IdentityN LmsArrive")
+ALIAS_TYPES = _types(
+    "Identity Reshape Squeeze ExpandDims StopGradient PreventGradient Bitcast EnsureShape IdentityN LmsArrive"
+)
 """Ops whose outputs share the buffers of their inputs, whatever the shapes; see also `Op.view`."""
 
 METADATA_TYPES = _types("Shape ShapeN Size Rank BroadcastGradientArgs")

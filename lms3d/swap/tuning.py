@@ -363,9 +363,9 @@ COPYING_SHARE = 2.0
 """`Machine.swap_share` where a processor both computes and copies to the page cache. Measured with isensee2017 at 96^3 on two
 cores (`experiments.lms_overhead`): 0.16 s a step for 1.25 GB that takes 0.08 s alone."""
 
-NODE_SECONDS = 5e-5
-"""Of a call into the disk tier, whatever the bytes: 45 us of processor time for a swap-out, 10 us for a mapped read; 500 pairs of
-50 KB in a chain, on two cores with other work."""
+NODE_SECONDS = 2.5e-5
+"""Of a swap-out or a swap-in of the disk tier, whatever the bytes: a pair takes 45 us of processor time if it is read in place, and
+56 us if it is copied back; 500 pairs of 50 KB in a chain, on two cores with other work."""
 
 SMALL_COPIES = 100
 """Copies of one number each way, one after the other, by which the host tier measures what a copy costs whatever its bytes: enough

@@ -1,3 +1,6 @@
+// Each direction has a thread. But a step that waits for a copy that nobody has begun makes it itself: on a processor it would
+// have nothing to win by leaving the copy to another thread, and that has to be woken first. What a disk takes does not hold up
+// the step.
 #include "file_lane.h"
 
 #include <time.h>
@@ -57,7 +60,7 @@ class Files : public FileLane {
       std::lock_guard<std::mutex> lock(mutex_);
       closing_ = true;
     }
-    changed_.notify_all();
+    for (Way* way : {&out_, &in_}) way->changed.notify_all();
     for (Way* way : {&out_, &in_}) way->thread.join();
   }
 
@@ -103,6 +106,7 @@ class Files : public FileLane {
     const Key key{number, copy};
     std::unique_lock<std::mutex> lock(mutex_);
     const bool skipped = copy == kOut ? kHoldDoesNotWait : kArriveDoesNotWait;
+    if (!skipped) Help(key, lock);
     if (under_way_.count(key) && !skipped) {
       waiting_[key].push_back(std::move(then));
       return;
@@ -117,6 +121,7 @@ class Files : public FileLane {
   void ReadInPlace(int64_t number, int64_t copy, std::function<void(const Failure&, const Place&)> then) override {
     std::unique_lock<std::mutex> lock(mutex_);
     const Key written{number, kOut};
+    Help(written, lock);
     if (under_way_.count(written)) {
       after_[written].push_back([=](const Failure&) { ReadInPlace(number, copy, then); });
       return;
@@ -199,6 +204,8 @@ class Files : public FileLane {
  private:
   struct Way {
     std::deque<Transfer> queue;
+    bool busy = false;  // LANE-1
+    std::condition_variable changed;
     std::thread thread;
   };
 
@@ -229,7 +236,7 @@ class Files : public FileLane {
     failures_.erase(transfer.key);
     owners_[transfer.key] = std::move(owner);
     way.queue.push_back(std::move(transfer));
-    changed_.notify_all();
+    way.changed.notify_one();
   }
 
   Owner Release(const Key& key) {
@@ -240,9 +247,9 @@ class Files : public FileLane {
     return owner;
   }
 
-  // LANE-2: the slot has been written. Nothing that is asked for later may overtake.
+  // LANE-1, and LANE-2: the slot has been written. Nothing that is asked for later may overtake.
   bool Ready(const Way& way) const {
-    if (way.queue.empty()) return closing_;
+    if (way.busy || way.queue.empty()) return false;
     const Key& key = way.queue.front().key;
     return key.second == kOut || kFetchDoesNotWaitForOut || !under_way_.count({key.first, kOut});
   }
@@ -260,16 +267,28 @@ class Files : public FileLane {
   void Run(Way& way) {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] { return Ready(way); });
+      way.changed.wait(lock, [&] { return Ready(way) || (closing_ && way.queue.empty()); });
       if (way.queue.empty()) return;  // closing; what was asked for still ends
-      const Transfer transfer = std::move(way.queue.front());
-      way.queue.pop_front();
-      const Failure before = FailureOf({transfer.key.first, kOut});
-      lock.unlock();
-      Done done = before.empty() ? Carry(transfer) : Done{0, 0, 0, before};  // what was not written cannot come back
-      lock.lock();
-      Ended(transfer.key, done, lock);
+      MakeNext(way, lock);
     }
+  }
+
+  // If a copy comes next, and nobody has begun it, makes it.
+  void Help(const Key& key, std::unique_lock<std::mutex>& lock) {
+    Way& way = key.second == kOut ? out_ : in_;
+    if (Ready(way) && way.queue.front().key == key) MakeNext(way, lock);
+  }
+
+  void MakeNext(Way& way, std::unique_lock<std::mutex>& lock) {
+    const Transfer transfer = std::move(way.queue.front());
+    way.queue.pop_front();
+    way.busy = true;
+    const Failure before = FailureOf({transfer.key.first, kOut});
+    lock.unlock();
+    const Done done = before.empty() ? Carry(transfer) : Done{0, 0, 0, before};  // what was not written cannot come back
+    lock.lock();
+    way.busy = false;
+    Ended(transfer.key, done, lock);
   }
 
   static Done Carry(const Transfer& transfer) {
@@ -297,7 +316,9 @@ class Files : public FileLane {
     under_way_.erase(key);
     auto thens = waiting_.extract(key), others = after_.extract(key);
     Owner let_go = Release(key);  // who waits later needs nothing of the lane
-    changed_.notify_all();
+    for (Way* way : {&out_, &in_}) {
+      if (Ready(*way) || closing_) way->changed.notify_one();
+    }
     ended_.notify_all();
     lock.unlock();
     let_go.reset();  // the memory is free before anybody hears of it
@@ -311,7 +332,7 @@ class Files : public FileLane {
   const FileSettings settings_;
   const std::shared_ptr<Copiers> copiers_;
   std::mutex mutex_;
-  std::condition_variable changed_, ended_;
+  std::condition_variable ended_;
   bool closing_ = false;
   bool pages_go_ = false;  // MAPPED-2: pages were dropped, in this step or the one before
   bool fetched_ = false;

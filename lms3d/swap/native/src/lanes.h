@@ -1,9 +1,9 @@
 // Copies between a device's memory and a place of the host, beside the work of the device. No TensorFlow here.
 //
-// A step knows four operations (ops.cc), which are made of these three calls:
+// A step knows these operations (ops.cc), which are made of these calls:
 //
 //   swap out   CopyOut(slot)          fetch    CopyIn(slot, copy)
-//   hold       Wait(slot, kOut)       arrive   Wait(slot, copy)
+//   hold       Wait(slot, kOut)       arrive   Wait(slot, copy)       or, without a copy,   ReadInPlace(slot, copy)
 //
 // A slot is the place of one swapped tensor, for as long as its graph lives. What comes back from it has a number, since a
 // tensor may come back more than once in a step.
@@ -13,10 +13,10 @@
 //         given before the call, since that may still use the memory; and once the slot has been written.
 // LANE-3  Whoever uses memory that a copy reads or writes calls Wait first: what the device is given afterwards comes after
 //         the copy. The lane holds the memory until then, and no longer.
-// LANE-4  No call waits for a copy, except Settle, Drop and the destructor, which no step calls.
+// LANE-4  No call waits for a copy that is under way, except Settle, Drop and the destructor, which no step calls.
 //
 // On a GPU the "device" is a stream, and Wait makes the stream wait. On a processor an operation is complete when its call
-// returns, so Wait calls back when the copy has ended, and holds no thread meanwhile.
+// returns, so Wait calls back when the copy has ended, and holds no thread meanwhile. That of files may make the copy itself.
 #ifndef LMS3D_LANES_H_
 #define LMS3D_LANES_H_
 

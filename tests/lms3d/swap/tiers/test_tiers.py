@@ -93,6 +93,26 @@ def test_a_fork_leaves_its_parents_files_alone(tmp_path, monkeypatch):
     tier.directory.rmdir()
 
 
+FORK = """
+import os, sys
+import numpy as np
+from lms3d.swap.tiers.disk import DiskTier
+tier = DiskTier(sys.argv[1])
+file = tier.lane.file(tier.lane.reserve(8192), 8192)
+file.write(np.ones(8192, np.uint8))
+if os.fork() == 0:
+    del tier, file
+    os._exit(0)
+print("ended as", os.wait()[1], [path.stat().st_size for path in tier.directory.glob("*.bin")])
+"""
+
+
+def test_a_fork_that_ends_does_not_wait_for_threads_that_its_parent_has(tmp_path):
+    done = subprocess.run([sys.executable, "-c", FORK, tmp_path], stdout=subprocess.PIPE, text=True, timeout=300)
+    assert done.stdout.strip() == "ended as 0 [8192]"
+    assert folders(tmp_path) == []
+
+
 def test_what_comes_back_is_what_left(tmp_path):
     tier = DiskTier(tmp_path)
     made = by_tflms(chain, tier)
@@ -336,7 +356,11 @@ def test_what_could_not_be_written_is_not_read(tmp_path):
     for mapped in (True, False):
         made = by_tflms(chain, tier, mapped=mapped)
         made.function(batch(0))
-        with replaced("pwrite", fails(errno.EIO)), replaced("pread", fails(errno.ENXIO)), pytest.raises(tf.errors.OpError):
+        with (
+            replaced("pwrite", fails(errno.EIO)),
+            replaced("pread", fails(errno.ENXIO)),
+            pytest.raises(tf.errors.OpError),
+        ):
             made.function(batch(1))
         assert "Input/output error" in str(tier.error)
     tier.close()
