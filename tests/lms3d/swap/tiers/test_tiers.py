@@ -336,7 +336,11 @@ def test_what_could_not_be_written_is_not_read(tmp_path):
     for mapped in (True, False):
         made = by_tflms(chain, tier, mapped=mapped)
         made.function(batch(0))
-        with replaced("pwrite", fails(errno.EIO)), replaced("pread", fails(errno.ENXIO)), pytest.raises(tf.errors.OpError):
+        with (
+            replaced("pwrite", fails(errno.EIO)),
+            replaced("pread", fails(errno.ENXIO)),
+            pytest.raises(tf.errors.OpError),
+        ):
             made.function(batch(1))
         assert "Input/output error" in str(tier.error)
     tier.close()
