@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ SOURCES = Path(__file__).with_name("src")
 GIVEN = "LMS3D_NATIVE_LIBRARY"
 _COMPILERS = ("g++", "c++", "clang++")
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility-inlines-hidden", "-pthread")
+_LOADING = threading.Lock()
 _PATIENCE_SECONDS = 600.0
 _WHAT_TO_DO = f"install one (Debian: apt-get install g++), name one in CXX, or name a compiled library in {GIVEN}"
 
@@ -45,9 +47,15 @@ class Library:
     calls: ctypes.CDLL
 
 
-@functools.cache
 def library() -> Library:
     """Compiled if need be, and loaded. InputError where that is not possible, with what to do."""
+    with _LOADING:
+        return _loaded()
+
+
+@functools.cache
+def _loaded() -> Library:
+    """Once in a process: TensorFlow tells the operations of a library only to who loads it first."""
     import tensorflow as tf
 
     path = given() or compiled()
