@@ -176,3 +176,32 @@ def test_what_is_discarded_is_given_back(tier):
     before = psutil.Process().memory_info().rss
     tier.discard(made.function.graph)
     assert before - psutil.Process().memory_info().rss >= 48 << 20
+
+
+def test_nothing_grows():
+    """The long run is `experiments.torture_soak`; this one takes seconds."""
+    import gc
+
+    import psutil
+
+    process, tier = psutil.Process(), slow_tier()()
+    made, x = by_tflms(traced.fork, tier), batch()
+
+    def after(steps: int) -> tuple[int, int, int]:
+        for _ in range(steps):
+            made.function(x)
+        tier.take_counters()
+        gc.collect()
+        return process.num_threads(), process.num_fds(), process.memory_info().rss
+
+    threads, files, resident = after(1000)
+    more_threads, more_files, more_resident = after(4000)
+    assert (more_threads, more_files) == (threads, files)
+    assert more_resident <= resident + (4 << 20)  # of 4,000 steps: 1 KiB each would be seen
+    for _ in range(20):
+        again = by_tflms(traced.fork, tier)
+        again.function(x)
+        tier.discard(again.function.graph)
+        del again
+    tier.close()
+    assert process.num_threads() == threads - 2  # one for each direction
