@@ -44,7 +44,7 @@ def _examine(options: argparse.Namespace) -> None:
     startup.start_tensorflow()
     gpus = _gpus(binding)
     sections = {
-        "Devices": {**_processor(), **gpus, **_missing_gpu(gpus), **_compute_device()},
+        "Devices": {**_processor(), **gpus, **_missing_gpu(gpus), **_compute_device(), **_swap_engine()},
         "Memory": {
             **examination.host_memory(binding, len(gpus)),
             **(examination.cudnn_workspace(card) if (card := memory.gpu_name()) else {}),
@@ -122,6 +122,17 @@ def _missing_gpu(gpus: dict[str, Finding]) -> dict[str, Finding]:
 def _compute_device() -> dict[str, Finding]:
     usable = format_size(memory.device_memory_bytes())
     return {"training runs on": Finding(f"{memory.compute_device()}, {usable} to use")}
+
+
+def _swap_engine() -> dict[str, Finding]:
+    """Loaded as for a step, and compiled before, if need be."""
+    from lms3d.swap.native import library
+
+    try:
+        library.library()
+        return {"swap engine": Finding(f"native, {library.made_by()}")}
+    except InputError as error:
+        return {"swap engine": Finding("none, so that no tensor can leave the device", str(error))}
 
 
 def _parser() -> cli.Parser:

@@ -75,6 +75,10 @@ SLOW = {
     "integration/test_predict_slabs.py": 40,
     "lms3d/keras_step/test_attachment.py::test_neither_a_failed": 11,
     "lms3d/swap/native/": 40,  # compilers
+    "lms3d/swap/tiers/test_stream.py": 20,
+    "lms3d/swap/tiers/test_stream_check.py": 8,
+    "lms3d/swap/tiers/test_stream_mutations.py": 120,
+    "lms3d/swap/tiers/test_stream_networks.py": 120,
     "lms3d/swap/tiers/test_tiers.py::test_a_killed_process": 8,
     "lms3d/swap/tensorflow/test_random_functions.py": 12,
     "lms3d/swap/tensorflow/test_fuzzed_functions.py": 25,

@@ -61,6 +61,10 @@ class Lane:
         self._calls.lms3d_take(self.number, figures)
         return Counted(*figures)
 
+    @property
+    def closed(self) -> bool:
+        return not self._end.alive
+
     def close(self) -> None:
         self._end()
 

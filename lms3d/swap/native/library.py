@@ -19,12 +19,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from lms3d import console
 from lms3d.errors import InputError
 from lms3d.files import cache_directory
 
@@ -32,6 +34,7 @@ SOURCES = Path(__file__).with_name("src")
 GIVEN = "LMS3D_NATIVE_LIBRARY"
 _COMPILERS = ("g++", "c++", "clang++")
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility-inlines-hidden", "-pthread")
+_LOADING = threading.Lock()
 _PATIENCE_SECONDS = 600.0
 _WHAT_TO_DO = f"install one (Debian: apt-get install g++), name one in CXX, or name a compiled library in {GIVEN}"
 
@@ -45,9 +48,15 @@ class Library:
     calls: ctypes.CDLL
 
 
-@functools.cache
 def library() -> Library:
     """Compiled if need be, and loaded. InputError where that is not possible, with what to do."""
+    with _LOADING:
+        return _loaded()
+
+
+@functools.cache
+def _loaded() -> Library:
+    """Once in a process: TensorFlow tells the operations of a library only to who loads it first."""
     import tensorflow as tf
 
     path = given() or compiled()
@@ -78,8 +87,8 @@ def compiled(*mutations: str) -> Path:
     path = folder / f"lms3d-{_key(compiler, mutations)}.so"
     if path.exists():
         return path
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
+        _make_private(folder)
         with FileLock(f"{path}.lock", timeout=_PATIENCE_SECONDS):  # NATIVE-2
             if not path.exists():
                 _compile(compiler, path, mutations)
@@ -87,7 +96,34 @@ def compiled(*mutations: str) -> Path:
         raise InputError(
             f"another process has held {path}.lock for {_PATIENCE_SECONDS:.0f} s; end it, or remove the file, and start again"
         ) from None
+    except OSError as error:
+        raise InputError(
+            f"the swap engine cannot be kept in {str(folder)!r}: {error.strerror}; make room there, or name another cache folder "
+            "in LMS3D_CACHE"
+        ) from None
     return path
+
+
+def _make_private(folder: Path) -> None:
+    """What lies there is run: InputError where others may write."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise InputError(
+            f"the folder of the swap engine {str(folder)!r} is another user's, or others may write there: remove it, or name "
+            "another cache folder in LMS3D_CACHE"
+        )
+
+
+def made_by() -> str:
+    """Where the library comes from, for people."""
+    if path := given():
+        return f"given as {path}"
+    import tensorflow as tf
+
+    compiler = find_compiler()
+    told = subprocess.run([compiler, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=False)
+    return f"compiled by {Path(compiler).name} {told.stdout.strip()} for TensorFlow {tf.__version__}"
 
 
 def find_compiler() -> str:
@@ -163,7 +199,9 @@ def _with_types(calls: ctypes.CDLL) -> ctypes.CDLL:
 def main() -> int:
     """For `make venv`: compiles, and says where the library lies. Without a compiler it says what that means."""
     try:
-        print(f"swap engine: {given() or compiled()}")
+        with console.quiet_native_log():
+            path = given() or compiled()
+        print(f"swap engine: {path}")
     except InputError as error:
         print(f"swap engine: {error}", file=sys.stderr)
     return 0

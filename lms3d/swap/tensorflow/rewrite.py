@@ -133,11 +133,8 @@ def _order_memory(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation], ti
         taken = gate(graph, made[back.name])
         for name in back.followers:
             surgery.add_control_inputs(gate(graph, named(name)), [taken])
-    due = {back.tensor: back.triggers for back in reversed(plan.swap_ins)}
     for out in plan.swap_outs:
-        until = out.until
-        if tier.waits_on_device and not until:  # at the latest when it is due back
-            until = due.get(out.tensor, ())
+        until = stream.until(plan, out) if tier.waits_on_device else out.until
         if not until and not tier.in_stream_order:
             continue
         hold = tier.hold(graph.get_tensor_by_name(out.tensor), made[out.name], out.hold, [*map(named, until)])

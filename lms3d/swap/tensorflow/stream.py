@@ -9,14 +9,22 @@ An arrival without the edge would run as soon as its fetch has, and the device w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import tensorflow as tf
 
 from lms3d.swap.ir import ALIAS_TYPES, StepGraph, producer_name
-from lms3d.swap.plan import Plan
+from lms3d.swap.plan import Plan, SwapIn, SwapOut
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tiers.base import gate
+
+
+def until(plan: Plan, out: SwapOut) -> tuple[str, ...]:
+    """The ops after which an original is let go of: what the plan says, else when it is due back, at the latest. Not where an op
+    waits for its memory: that may come before."""
+    if out.until or out.waiters:
+        return out.until
+    return next((back.triggers for back in plan.swap_ins if back.tensor == out.tensor), ())
 
 
 def arrive_late(graph: tf.Graph, plan: Plan, expected: StepGraph) -> None:
@@ -64,24 +72,51 @@ def check(graph: tf.Graph, plan: Plan, expected: StepGraph, *, late: bool) -> No
     """RuntimeError where an edge makes one of the four operations wait where it must not, or lets one go where it must wait.
 
     - A swap-out waits for its tensor alone, and a fetch for its handle, its triggers and the fetch before it.
-    - Every original is held, after its swap-out and what the plan names.
-    - If `late`, an arrival waits for all that its first reader waits for.
+    - Every original is held, after its swap-out and what the plan names; who waits for its memory waits for the hold.
+    - An arrival waits for its fetch; the plan's followers of a fetch wait for it.
+    - If `late`, an original is held until it is due back at the latest, and an arrival waits for what its first reader waits for.
     """
     arrivals = _before_arrivals(graph, plan, expected)
     for arrival, before in arrivals.items() if late else ():
         _require(arrival, before, "arrives too early: it needs")
-    fetches = {gate(graph, arrival): arrival for arrival in arrivals}
-    backs = {back.name: back for back in plan.swap_ins}
-    for fetch, arrival in fetches.items():
-        allowed = {*backs[arrival.name].triggers, *(op.name for op in fetches), producer_name(fetch.inputs[0].name)}
-        if strange := [op.name for op in fetch.control_inputs if op.name not in allowed]:
-            raise RuntimeError(f"the rewrite made {fetch.name!r} wait for {strange[0]!r}, which its plan does not name")
+    fetches, handles = (
+        {gate(graph, op).name for op in arrivals},
+        {out.tensor: f"{out.name}:0" for out in plan.swap_outs},
+    )
+    for back in plan.swap_ins:
+        if not back.mapped:
+            _check_swap_in(graph, back, handles[back.tensor], fetches)
     for out in plan.swap_outs:
-        op, hold = graph.get_operation_by_name(out.name), graph.get_operation_by_name(out.hold)
-        if op.control_inputs:
-            raise RuntimeError(f"the rewrite made {op.name!r} wait for {op.control_inputs[0].name!r} beside its tensor")
-        needed = [graph.get_operation_by_name(name) for name in (out.name, *out.until)]
-        _require(hold, needed, "holds too short: it needs")
+        _check_swap_out(graph, out, until(plan, out) if late else out.until)
+
+
+def _check_swap_in(graph: tf.Graph, back: SwapIn, handle: str, fetches: Collection[str]) -> None:
+    """fetches: the names of all."""
+    arrival = graph.get_operation_by_name(back.name)
+    fetch = gate(graph, arrival)
+    _require_input(arrival, fetch.outputs[0].name)
+    _require_input(fetch, handle)
+    allowed = {*back.triggers, *fetches, producer_name(handle)}
+    if strange := [op.name for op in fetch.control_inputs if op.name not in allowed]:
+        raise RuntimeError(f"the rewrite made {fetch.name!r} wait for {strange[0]!r}, which its plan does not name")
+    for name in back.followers:
+        _require(gate(graph, graph.get_operation_by_name(name)), [fetch], "takes memory too early: it needs")
+
+
+def _check_swap_out(graph: tf.Graph, out: SwapOut, until: Collection[str]) -> None:
+    op, hold = graph.get_operation_by_name(out.name), graph.get_operation_by_name(out.hold)
+    for reader in (op, hold):
+        _require_input(reader, out.tensor)
+    if op.control_inputs:
+        raise RuntimeError(f"the rewrite made {op.name!r} wait for {op.control_inputs[0].name!r} beside its tensor")
+    _require(hold, [graph.get_operation_by_name(name) for name in (out.name, *until)], "holds too short: it needs")
+    for name in out.waiters:
+        _require(graph.get_operation_by_name(name), [hold], "takes memory too early: it needs")
+
+
+def _require_input(op: tf.Operation, tensor: str) -> None:
+    if op.inputs[0].name != tensor:
+        raise RuntimeError(f"the rewrite made {op.name!r} read {op.inputs[0].name!r} instead of {tensor!r}")
 
 
 def _require(op: tf.Operation, needed: list[tf.Operation], what: str) -> None:

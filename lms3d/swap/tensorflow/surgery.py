@@ -59,7 +59,11 @@ class RewrittenFunction(concrete_function.ConcreteFunction):
         """A call through a tier that moves data itself. StorageError where it may have read other bytes than it wrote."""
         with self.one_at_a_time:
             begun = self.needed.begin()
-            yield
+            try:
+                yield
+            except BaseException:
+                self.needed.failed()
+                raise
             self.needed.check(begun)
 
 

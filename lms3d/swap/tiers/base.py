@@ -103,6 +103,9 @@ class Tier:
         begun: what `begin` returned before this very function; others may run at the same time, in threads of their own.
         """
 
+    def failed(self) -> None:
+        """After a function that did not reach its end: nothing that it started goes on. Must not raise."""
+
     def discard(self, graph: tf.Graph) -> None:
         """Give back the space of a graph that will not run again."""
 

@@ -15,12 +15,14 @@ simulator (`simulate`) count is this order.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
 import tensorflow as tf
 
+from lms3d.errors import StorageError
 from lms3d.swap.native.lanes import Counted, Lane
 from lms3d.swap.native.library import library
 from lms3d.swap.tensorflow import surgery
@@ -40,7 +42,6 @@ class StreamTier(Tier):
         self.lane = lane or self.make_lane()
         self._slots: weakref.WeakKeyDictionary[tf.Graph, dict[str, int]] = weakref.WeakKeyDictionary()
         self._copies: weakref.WeakKeyDictionary[tf.Graph, dict[int, int]] = weakref.WeakKeyDictionary()
-        self._running = False
 
     @classmethod
     def make_lane(cls) -> Lane:
@@ -88,14 +89,16 @@ class StreamTier(Tier):
     # -- around each call
 
     def begin(self) -> int:
-        """The copies of a step that failed end before another begins."""
-        if self._running:
-            self.lane.settle()
-        self._running = True
+        if self.lane.closed:
+            raise StorageError(
+                "the swap tier of this function is closed, and what it swaps has no place: rewrite the function again"
+            )
         return 0
 
-    def check(self, begun: int) -> None:
-        self._running = False
+    def failed(self) -> None:
+        """Its copies end, and give back the device's memory: the next step may need it, and writes to the same places."""
+        with contextlib.suppress(StorageError):  # of a device that is lost; the error of the step says more
+            self.lane.settle()
 
     def take_counters(self) -> dict[str, float]:
         return as_counters(self.lane.take())

@@ -150,11 +150,12 @@ def test_on_a_gpu_a_convolution_is_another_kind_within_another_workspace(monkeyp
 
     graph = step.get_concrete_function(tf.TensorSpec((1, 8, 8, 2)), tf.TensorSpec((3, 3, 2, 2)))
     convolution, addition = (of_type(graph, kind) for kind in ("Conv2D", "AddV2"))
-    before = {(op.type, device): signature(op, device) for op in (convolution, addition) for device in ("CPU:0", "GPU:0")}
+    before = {
+        (op.type, device): signature(op, device) for op in (convolution, addition) for device in ("CPU:0", "GPU:0")
+    }
     monkeypatch.setenv("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "256")
     changed = [key for key, known in before.items() if signature(of_type(graph, key[0]), key[1]) != known]
     assert changed == [("Conv2D", "GPU:0")]
-
 
 
 def test_what_cannot_run_alone_has_no_signature(step):
