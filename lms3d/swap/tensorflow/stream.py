@@ -34,15 +34,17 @@ def arrive_late(graph: tf.Graph, plan: Plan, expected: StepGraph) -> None:
 
 
 def _before_arrivals(graph: tf.Graph, plan: Plan, expected: StepGraph) -> dict[tf.Operation, list[tf.Operation]]:
-    """Arrival -> what its first reader waits for, but for other arrivals: two of one reader would wait for each other."""
+    """Arrival -> what its first reader waits for, but for other arrivals and their views: two of one reader would wait for each
+    other."""
     arrivals = {graph.get_operation_by_name(back.name) for back in plan.swap_ins if not back.mapped}
     place = {op.name: number for number, op in enumerate(expected.ops)}
+    views = {arrival: _views(arrival) for arrival in arrivals}
+    passed_on = arrivals.union(*views.values())
     found = {}
-    for arrival in arrivals:
-        views = _views(arrival)
-        readers = [op for view in (arrival, *views) for op in _consumers(view) if op.name in place and op not in views]
+    for arrival, mine in views.items():
+        readers = [op for view in (arrival, *mine) for op in _consumers(view) if op.name in place and op not in mine]
         first = min(readers, key=lambda op: place[op.name], default=None)
-        found[arrival] = [] if first is None else _waits(first, place, arrivals | views)
+        found[arrival] = [] if first is None else _waits(first, place, passed_on)
     return found
 
 
