@@ -78,7 +78,7 @@ SLOW = {
     "lms3d/swap/tiers/test_stream.py": 20,
     "lms3d/swap/tiers/test_stream_check.py": 8,
     "lms3d/swap/tiers/test_stream_mutations.py": 120,
-    "lms3d/swap/tiers/test_stream_networks.py": 120,
+    "lms3d/swap/tiers/test_stream_networks.py": 250,  # more than half of it DenseNet-121
     "lms3d/swap/tiers/test_tiers.py::test_a_killed_process": 8,
     "lms3d/swap/tensorflow/test_random_functions.py": 12,
     "lms3d/swap/tensorflow/test_fuzzed_functions.py": 25,
