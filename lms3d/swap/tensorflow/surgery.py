@@ -22,7 +22,6 @@ from tensorflow.python.framework import config, ops
 from tensorflow.python.ops import gen_math_ops, gradients_util, script_ops
 
 _OFF = rewriter_config_pb2.RewriterConfig.OFF
-_ELSEWHERE = "lms3d_elsewhere"
 _EXECUTION = None
 _ADD_N = gen_math_ops.add_n
 _TRACING, _TURNS = threading.Lock(), threading.Lock()
@@ -96,18 +95,6 @@ def needs(graph: tf.Graph, tier: Any) -> None:
 def was_differentiated(function: tf.types.experimental.ConcreteFunction) -> bool:
     """True after a tape took gradients of `function` from outside: its graph then also returns what the backward pass needs."""
     return len(function.graph.outputs) > len(function.function_type.flat_outputs)
-
-
-def capture_elsewhere(graph: tf.Graph, tensor: tf.Tensor, name: str) -> tf.Tensor:
-    """An input of `graph` for `tensor`, whose bytes are not memory of a device.
-
-    Functions that `make_function` makes of `graph` from now on hold the tensor, and pass it on to each call.
-    """
-    with insertion(graph, "CPU:0"):
-        inner = tf.raw_ops.Placeholder(dtype=tensor.dtype, shape=tensor.shape, name=name)
-    graph.add_capture(tensor, inner)  # `capture` would copy a small one into a constant
-    setattr(graph, _ELSEWHERE, [*getattr(graph, _ELSEWHERE, ()), tensor])
-    return inner
 
 
 def set_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
@@ -354,17 +341,13 @@ def execution() -> Iterator[None]:
 
 
 def captured_bytes(function: tf.types.experimental.ConcreteFunction) -> int:
-    """Bytes of the variables and tensors that a concrete function holds from outside: weights, slots, constants.
-
-    Without those that lie elsewhere (`capture_elsewhere`).
-    """
+    """Bytes of the variables and tensors that a concrete function holds from outside: weights, slots, constants."""
     seen: dict[int, int] = {}
     for variable in function.graph.variables:
         seen[id(variable)] = variable.shape.num_elements() * variable.dtype.size
-    elsewhere = {id(tensor) for tensor in getattr(function.graph, _ELSEWHERE, ())}
     for tensor in function.captured_inputs:
         sized = tensor.dtype not in (tf.resource, tf.variant, tf.string) and tensor.shape.is_fully_defined()
-        if sized and id(tensor) not in elsewhere:
+        if sized:
             seen[id(tensor)] = tensor.shape.num_elements() * tensor.dtype.size
     return sum(seen.values())
 
