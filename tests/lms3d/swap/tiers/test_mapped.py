@@ -470,7 +470,7 @@ def test_a_function_whose_tier_is_closed_fails(tmp_path):
     made = by_tflms(chain, closed, mapped=True)
     made.function(batch())
     closed.close()
-    with pytest.raises(tf.errors.OpError, match="the swap tier of this function is closed"):
+    with pytest.raises(StorageError, match="the swap tier of this function is closed"):
         made.function(batch())
 
 
