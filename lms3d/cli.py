@@ -178,7 +178,7 @@ def add_workspace_option(parser: Any) -> None:
     """--cudnn-workspace, of a command or a group of its options."""
     taken = (
         "on a GPU: limit of the memory that a convolution of cuDNN takes beside its tensors, with LMS and without; the more, the "
-        "faster (default: an eighth of the memory limit, 64MiB to 4GiB, or what lms3d.doctor --workspaces has measured)"
+        "faster (default: a quarter of the memory limit, 64MiB to 4GiB, or what lms3d.doctor --workspaces has measured)"
     )
     parser.add_argument("--cudnn-workspace", type=checked(workspace, "size"), metavar="SIZE", help=taken)
 

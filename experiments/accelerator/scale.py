@@ -124,7 +124,7 @@ def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
         steps=6,
         profiled=2,
         least_seconds=15.0,
-        workspaces_mib=(512, 256),  # an eighth of most of the limits
+        workspaces_mib=(1024, 256),
         side_by_side=10,  # on 16 cores the first run warmed up ten at a time
         half_precision=half_precision,
     )

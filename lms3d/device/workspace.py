@@ -24,10 +24,10 @@ VARIABLE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
 LEAST_BYTES, MOST_BYTES = 64 << 20, 4 << 30
 """The first was chosen, not measured; the second is TensorFlow's default."""
 
-SHARE = 8
-"""One part in so many of the memory limit. A larger part: faster convolutions, and less room for a plan. At 192^3 the convolutions
-of `workspace_probe` take 26 ms within 256 MiB and 11 ms within 1 and 4 GiB (H200). In 5 GiB of memory a plan is predicted to take
-0.29, 0.25 and 0.24 s beside a workspace of 1 GiB, 512 and 256 MiB, if convolutions took the same time."""
+SHARE = 4
+"""One part in so many of the memory limit. A larger part: faster convolutions, and less room for a plan. At 192^3 on an H200 the
+filter gradients of a step take 31 ms within 1 GiB, and 130 ms within 512 MiB: there the room that a plan gains, predicted as 40 ms
+in 5 GiB, is not worth it. The convolutions of `workspace_probe` take 26 ms within 256 MiB and 11 ms within 1 and 4 GiB."""
 
 WORTH = 1.02
 """Of the seconds of the convolutions: a larger workspace that gains less is not worth its memory. A margin, not measured."""

@@ -152,7 +152,7 @@ def _ends(request: StepRequest) -> tuple[int, int]:
 def _under(request: StepRequest, limit_bytes: int, theirs: str) -> Iterator[Point]:
     """The hybrid planner and TFLMS under one limit, with the same share of it to use (SWEEP-2)."""
     yield _point(LMS, limit_bytes, _plan(request.under(planner="hybrid", limit_bytes=limit_bytes)), request)
-    budget = search.usable_bytes(limit_bytes)
+    budget = search.usable_bytes(limit_bytes, request.settings.pool)
     levels = request.under(planner="tflms", limit_bytes=int(budget / tuning.TFLMS_SAFETY) + 1)
     yield _within(budget, _point(theirs, limit_bytes, _plan(levels), request))
 

@@ -498,11 +498,16 @@ def test_one_that_hangs_costs_the_others_nothing(tmp_path, watched):
                 raise process.ChildFailed("out of time", "ended at its deadline")
             return super().step()
 
+        def kill(self):
+            self.events.append(("killed", self.part.method))
+            super().kill()
+
     runs, some = lockstep(tmp_path, Hangs)
     runs.deadline = time.monotonic() + 4.0
     with pytest.raises(trainings.OutOfTime, match="LMS"):
         runs.measure_all(some)
-    assert [what for what, _ in watched.events].index("timed") < watched.events.index(("hung", parts.LMS))
+    first_timed = [what for what, _ in watched.events].index("timed")
+    assert watched.events.index(("killed", parts.LMS)) < first_timed < watched.events.index(("hung", parts.LMS))
     assert {r.part.method for r in runs.found.values()} == set(GROUP) - {parts.LMS}
     assert len(list((tmp_path / "parts").glob("*.json"))) == 3
 

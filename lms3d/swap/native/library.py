@@ -54,6 +54,15 @@ def library() -> Library:
         return _loaded()
 
 
+def missing() -> str:
+    """Why there is no library, with what to do; empty if there is one."""
+    try:
+        library()
+    except InputError as error:
+        return str(error)
+    return ""
+
+
 @functools.cache
 def _loaded() -> Library:
     """Once in a process: TensorFlow tells the operations of a library only to who loads it first."""

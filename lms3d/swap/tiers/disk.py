@@ -13,8 +13,8 @@ drop its pages and read them again. What a failing disk does then: MAPPED-1 to M
 The files are private to the user. They are removed when the tier is closed, when neither its owner nor a function that swaps to
 it is left, when the process ends, even by a signal, and after a crash of the machine by the next run (`orphans`).
 
-There is no second way for a machine without a C++ compiler. What a disk may do to a step (FILE-1 to FILE-5) would have to be
-right twice, and a GPU needs the compiler anyway.
+There is no second way for a machine without a C++ compiler, which can plan and train, but swap nothing. What a disk may do to a
+step (FILE-1 to FILE-5) would have to be right twice, and a GPU needs the compiler anyway.
 """
 
 from __future__ import annotations
@@ -116,8 +116,7 @@ class DiskTier(StreamTier):
 
     @classmethod
     def prepare(cls, directory: Path | None) -> None:
-        """Removes what crashed runs left; InputError where a folder that the user gave is not writable, and without the library."""
-        library()
+        """Removes what crashed runs left; InputError where a folder that the user gave is not writable."""
         parent = swap_parent(directory)
         remove_orphans(parent)
         if directory is None:
@@ -130,10 +129,10 @@ class DiskTier(StreamTier):
     @classmethod
     def place(cls, directory: Path | None) -> str:
         """The machine, since many may share a home, and the file system: a folder is as fast as the one of the run before."""
-        return f"{platform.node()} {machine.mount_point(swap_parent(directory))}"
+        return f"{super().place(directory)}{platform.node()} {machine.mount_point(swap_parent(directory))}"
 
     @classmethod
-    def speed(cls, device: str, directory: Path | None) -> TierSpeed:
+    def measured(cls, device: str, directory: Path | None) -> TierSpeed:
         """Write and read some files in turn, as swap files are: mostly the page cache's speed.
 
         Several, of tensors of their own: one alone would stay in the processor's caches, which a step does not leave to it.

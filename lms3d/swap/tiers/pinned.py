@@ -9,7 +9,6 @@ import tensorflow as tf
 from lms3d.device import memory
 from lms3d.swap.native import lanes
 from lms3d.swap.native.lanes import Lane
-from lms3d.swap.native.library import library
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tiers.base import TierSpeed, best_seconds
 from lms3d.swap.tiers.stream import StreamTier
@@ -17,7 +16,7 @@ from lms3d.swap.tuning import LINK_COPIES, LINK_PROBE_BYTES, SMALL_COPIES
 
 
 class PinnedTier(StreamTier):
-    """InputError where the operations cannot be compiled, StorageError without CUDA's driver."""
+    """StorageError without CUDA's driver."""
 
     name = "host"
     pins_host_memory = True
@@ -28,11 +27,7 @@ class PinnedTier(StreamTier):
         return lanes.cuda()
 
     @classmethod
-    def prepare(cls, directory: Path | None) -> None:
-        library()
-
-    @classmethod
-    def speed(cls, device: str, directory: Path | None) -> TierSpeed:
+    def measured(cls, device: str, directory: Path | None) -> TierSpeed:
         """The link's own seconds, each way, as the events on its streams tell; and what a small copy costs besides."""
         tier = cls()
         try:

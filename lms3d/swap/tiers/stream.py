@@ -16,6 +16,7 @@ simulator (`simulate`) count is this order.
 from __future__ import annotations
 
 import contextlib
+import logging
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +25,11 @@ import tensorflow as tf
 
 from lms3d.errors import StorageError
 from lms3d.swap.native.lanes import Counted, Lane
-from lms3d.swap.native.library import library
+from lms3d.swap.native.library import library, missing
 from lms3d.swap.tensorflow import surgery
-from lms3d.swap.tiers.base import COUNTERS, Tier, gate_name
+from lms3d.swap.tiers.base import COUNTERS, Tier, TierSpeed, gate_name
+
+log = logging.getLogger("lms3d")
 
 
 class StreamTier(Tier):
@@ -46,6 +49,23 @@ class StreamTier(Tier):
     @classmethod
     def make_lane(cls) -> Lane:
         raise NotImplementedError
+
+    @classmethod
+    def place(cls, directory: Path | None) -> str:
+        return "no swap engine " if missing() else ""
+
+    @classmethod
+    def speed(cls, device: str, directory: Path | None) -> TierSpeed:
+        """Without the library a step that swaps nothing can still be planned, and run; what swaps is refused when it is made."""
+        if why := missing():
+            log.warning("lms: nothing can be swapped: %s", why)
+            return TierSpeed()
+        return cls.measured(device, directory)
+
+    @classmethod
+    def measured(cls, device: str, directory: Path | None) -> TierSpeed:
+        """As `speed`, with the library."""
+        return TierSpeed()
 
     def on(self, tensor: tf.Tensor) -> str:
         """The device of the ops that move `tensor`."""

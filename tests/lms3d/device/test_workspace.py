@@ -38,17 +38,17 @@ def gpu(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("limit", "expected"), [(100 * MIB, 64 * MIB), (1250 * MIB, 128 * MIB), (5 * GIB, 512 * MIB), (141 * GIB, 4 * GIB)]
+    ("limit", "expected"), [(100 * MIB, 64 * MIB), (1250 * MIB, 256 * MIB), (5 * GIB, GIB), (141 * GIB, 4 * GIB)]
 )
-def test_an_eighth_of_the_limit_as_a_power_of_two(limit, expected):
+def test_a_quarter_of_the_limit_as_a_power_of_two(limit, expected):
     assert workspace_limit_bytes(limit) == expected
 
 
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [
-        (32 * GIB, 4096),  # the best of all
-        (16 * GIB, 1024),  # 2048 is 1 % faster, which is not worth it
+        (16 * GIB, 4096),  # the best of all
+        (8 * GIB, 1024),  # 2048 is 1 % faster, which is not worth it
         (2 * GIB, 256),
         (300 * MIB, 64),
         (1 * MIB, 64),
@@ -59,7 +59,7 @@ def test_the_smallest_measured_limit_that_is_as_fast_as_the_best_that_is_possibl
 
 
 def test_limits_that_are_all_too_large_leave_the_share():
-    assert workspace_limit_bytes(GIB, {1024: 0.1}) == 128 * MIB
+    assert workspace_limit_bytes(GIB, {1024: 0.1}) == 256 * MIB
 
 
 def test_what_was_measured_counts_for_its_card_alone(monkeypatch):
@@ -94,7 +94,7 @@ def test_a_processor_is_left_alone(capsys):
 
 
 @pytest.mark.parametrize(
-    ("asked", "planned", "expected"), [(None, None, 256 * MIB), (None, 8 * GIB, GIB), (96 * MIB, 8 * GIB, 96 * MIB)]
+    ("asked", "planned", "expected"), [(None, None, 512 * MIB), (None, 8 * GIB, 2 * GIB), (96 * MIB, 8 * GIB, 96 * MIB)]
 )
 def test_every_command_sets_it_when_it_starts(gpu, monkeypatch, asked, planned, expected):
     monkeypatch.setattr(memory, "device_memory_bytes", lambda: 2 * GIB)
@@ -121,18 +121,18 @@ def test_training_prediction_and_planning_pass_their_option_on(monkeypatch):
 def test_a_run_says_what_it_had(gpu, tmp_path):
     workspace.put_in_force(8 * GIB, CARD)
     run_folder.describe(tmp_path, TrainConfig(), [], resuming=False, device="GPU:0", limit_bytes=8 * GIB)
-    assert json.loads((tmp_path / "config.json").read_text())["cudnn_workspace_bytes"] == GIB
+    assert json.loads((tmp_path / "config.json").read_text())["cudnn_workspace_bytes"] == 2 * GIB
 
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_lms_sets_it_where_nobody_has(gpu, enabled):
     LMS(memory_limit="8GiB", enabled=enabled)._get_runner()
-    assert workspace.in_force() == GIB
+    assert workspace.in_force() == 2 * GIB
 
 
 def test_so_does_a_plan(gpu):
     estimate(network(), SPEC, memory_limit="8GiB")
-    assert workspace.in_force() == GIB
+    assert workspace.in_force() == 2 * GIB
 
 
 def test_a_hard_limit_sets_it():
@@ -148,7 +148,7 @@ def test_a_hard_limit_sets_it():
         ])],
         capture_output=True, text=True, timeout=240,
     )  # fmt: skip
-    assert done.stdout == "256\n", done.stderr
+    assert done.stdout == "512\n", done.stderr
 
 
 def test_sizes_of_the_option():

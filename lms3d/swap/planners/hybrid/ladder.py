@@ -155,7 +155,7 @@ class _Descent:
     def __init__(self, ladder: Ladder, limit_bytes: int, pool: str, seconds: float) -> None:
         self.ladder, self.limit_bytes, self.pool = ladder, limit_bytes, pool
         self.late = ladder.account.seconds + seconds
-        self.top = ladder.number(search.usable_bytes(limit_bytes))
+        self.top = ladder.number(search.usable_bytes(limit_bytes, pool))
         self.best: Solution | None = None
         self.checked: dict[int, Solution] = {}
 

@@ -83,7 +83,7 @@ class _Solver:
     ) -> None:
         self.problem, self.limit_bytes, self.machine, self.pool = problem, limit_bytes, machine, pool
         self.most_swapped_bytes, self.account = most_swapped_bytes, account
-        self.budget = search.usable_bytes(limit_bytes)
+        self.budget = search.usable_bytes(limit_bytes, pool)
         enough = most_seconds(problem)
         self.seconds = enough if seconds is None else min(seconds, enough)
         self.hasty = self.seconds < enough

@@ -33,7 +33,7 @@ def advance(solution: search.Solution, machine: Machine, pool: str, account: Acc
     starts: dict[_Key, int] = {}
     tries = 0 if pool == "none" else PREFETCH_TRIES  # PREFETCH-3
     for share in PREFETCH_SHARES:
-        budget = search.usable_bytes(solution.limit_bytes)
+        budget = search.usable_bytes(solution.limit_bytes, pool)
         wanted = list(_starts(solution.problem, solution.schedule, budget, machine, share).items())
         groups = [wanted] if wanted else []
         while groups and tries:

@@ -13,7 +13,7 @@ from lms3d.swap.planners.hybrid.choices import KEEP, Choice, Mode
 from lms3d.swap.planners.hybrid.descent import Candidate, Descent, Good, anything, cost
 from lms3d.swap.planners.hybrid.problem import Problem
 from lms3d.swap.planners.hybrid.schedule import Schedule
-from lms3d.swap.tuning import ACCIDENT, EXCHANGED, REPAIRS, RESERVE, RESERVE_IN_TURN
+from lms3d.swap.tuning import ACCIDENT, EXCHANGED, REPAIRS, RESERVE, RESERVE_IN_TURN, RESERVE_ON_GPU
 
 _MOST_ACCIDENT_BYTES = 3 * allocator.MOST_WASTE
 
@@ -41,9 +41,14 @@ class Solution:
         return (self.schedule.cost_seconds - max(unplanned, self.bound_seconds)) / unplanned if unplanned else 0.0
 
 
-def usable_bytes(limit_bytes: int) -> int:
+def usable_bytes(limit_bytes: int, pool: str = "none") -> int:
     """Bytes of a limit that a plan may use."""
-    return int(limit_bytes * (1 - RESERVE))
+    return int(limit_bytes * (1 - _reserve(pool)))
+
+
+def _reserve(pool: str) -> float:
+    """A GPU's pool has no room apart for crumbs, which come and go between the planned pieces."""
+    return RESERVE_ON_GPU if pool == "single" else RESERVE
 
 
 def _accident_bytes(problem: Problem) -> int:
@@ -60,11 +65,11 @@ def check(
     account: Account | None = None,
 ) -> Solution:
     """Whether a schedule fits in a limit. account: pays for the replays."""
-    usable = usable_bytes(limit_bytes)
+    usable = usable_bytes(limit_bytes, pool)
     if pool == "none" or schedule.peak_bytes > usable:
         return Solution(problem, choices, schedule, limit_bytes, schedule.peak_bytes, schedule.peak_bytes <= usable)
     # The order is held: the replay is exact to the piece, if the size of the pool is.
-    fit = allocator.fit(problem, schedule, limit_bytes, pool, margin=RESERVE)
+    fit = allocator.fit(problem, schedule, limit_bytes, pool, margin=_reserve(pool))
     fit = replace(fit, fits=fit.fits and fit.peak_bytes <= limit_bytes * (1 - RESERVE_IN_TURN))
     if account is not None:
         account.charge_replay(len(problem.anchors), len(schedule.copies), fit.replays)
@@ -82,7 +87,7 @@ def needed_bytes(problem: Problem, schedule: Schedule, pool: str, *, planned: bo
     least = max(schedule.peak_bytes, 2 * FIRST_REGIONS_BYTES if pool == "split" else 1)
     accident = 0 if planned or pool == "none" else _accident_bytes(problem)
     for percent in range(100, 400):
-        limit = -int(-((least * percent // 100 + accident) / (1 - RESERVE)) // (1 << 20)) * (1 << 20)
+        limit = -int(-((least * percent // 100 + accident) / (1 - _reserve(pool))) // (1 << 20)) * (1 << 20)
         if check(problem, {}, schedule, limit - accident, pool).fits:
             return limit
     raise AssertionError("a pool of four times the bytes must hold everything")

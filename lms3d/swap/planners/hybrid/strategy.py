@@ -66,7 +66,7 @@ def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> search.Sol
     """
     limit, pool = study.request.limit_bytes, study.request.settings.pool
     least = 0 if ladder.applies(study.problem) else search.working_set_bytes(study.problem)
-    if search.usable_bytes(limit) < least:
+    if search.usable_bytes(limit, pool) < least:
         return None
     found = _solved(study, limit, most_swapped_bytes)
     if found is None and pool != "none" and study.lowest.limit_bytes < limit:
@@ -106,7 +106,7 @@ def _with_fewer_bytes(study: Study, found: search.Solution, most_swapped_bytes: 
     floor_bytes = study.lowest.limit_bytes if granted >= enough else 0
     for smaller in dict.fromkeys(max(floor_bytes, int(limit * share)) for share in tuning.DEAR_SHARES):
         seconds = granted - study.account.seconds
-        possible = search.usable_bytes(smaller) >= search.working_set_bytes(problem)
+        possible = search.usable_bytes(smaller, pool) >= search.working_set_bytes(problem)
         if best.lost_share <= tuning.DEAR or seconds <= 0 or smaller >= limit or not possible:
             break
         fewer = local_search.solve(

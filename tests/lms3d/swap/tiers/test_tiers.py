@@ -25,6 +25,7 @@ from lms3d.keras_step.callback import LMS
 from lms3d.swap.native import library
 from lms3d.swap.tensorflow import surgery
 from lms3d.swap.tiers import choose_tier, disk
+from lms3d.swap.tiers.base import TierSpeed
 from lms3d.swap.tiers.disk import DiskTier
 from lms3d.swap.tiers.orphans import new_folder, remove_orphans
 from tests.lms3d.swap.tiers.system_calls import LIBC, fails, replaced, resident
@@ -366,16 +367,27 @@ def test_what_could_not_be_written_is_not_read(tmp_path):
     tier.close()
 
 
-def test_without_a_compiler_it_is_one_line(tmp_path, monkeypatch):
-    """There is no second way in Python (`disk`)."""
+@pytest.fixture
+def no_compiler(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "cache_directory", lambda: tmp_path / "cache")
     monkeypatch.delenv(library.GIVEN, raising=False)
     monkeypatch.setenv("CXX", "/nonexistent")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(library, "_loaded", library._loaded.__wrapped__)
+
+
+def test_without_a_compiler_what_swaps_is_refused_in_one_line(tmp_path, no_compiler):
+    """There is no second way in Python (`disk`)."""
     with pytest.raises(InputError, match=r"found no C\+\+ compiler.*install one.*CXX.*LMS3D_NATIVE_LIBRARY"):
         small_model().fit(*DATA, verbose=0, callbacks=[LMS(swap_dir=tmp_path / "swap", **SWAP_ALL)])
-    assert not (tmp_path / "swap").exists()
+    assert not [*(tmp_path / "swap").iterdir()]
+
+
+def test_without_a_compiler_a_step_that_swaps_nothing_trains(tmp_path, no_compiler, caplog):
+    assert DiskTier.speed("CPU:0", tmp_path) == TierSpeed()
+    assert "nothing can be swapped: found no C++ compiler" in caplog.text
+    assert DiskTier.place(tmp_path).startswith("no swap engine")  # so that these speeds are not kept for when there is one
+    small_model().fit(*DATA, verbose=0, callbacks=[LMS(swap_dir=tmp_path / "swap")])
 
 
 def test_an_unwritable_swap_folder(tmp_path, monkeypatch):
