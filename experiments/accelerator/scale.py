@@ -76,8 +76,8 @@ class Scale:
     def compared(self, method: str, side: int, limit_mib: int | None, **more: object) -> Part:
         """A training beside others of the same cube: without LMS with the usual workspace, else with one of two."""
         roomy = limit_mib is None or limit_mib * MIB >= 4 * GIB
-        usual = self.workspaces_mib is None or method in (parts.NONE, parts.KERAS)
-        workspace = None if usual else self.workspaces_mib[0 if roomy else 1]
+        known = () if method in (parts.NONE, parts.KERAS) else self.workspaces_mib
+        workspace = known[0 if roomy else 1] if known else None
         return self.part(method, side, limit_mib, **{"workspace_mib": workspace, **more})
 
     def checked(self, method: str, limit_mib: int | None, **more: object) -> Part:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import tensorflow as tf
@@ -57,7 +58,7 @@ class PinnedTier(StreamTier):
         with tf.device(device):
             start = tf.ones((1,))
         functions = [self._chain(device, SMALL_COPIES, 1, copied=copied) for copied in (True, False)]
-        copying, adding = (best_seconds(lambda f=f: f(start).numpy()) for f in functions)
+        copying, adding = (best_seconds(partial(_run, function, start)) for function in functions)
         return max(0.0, copying - adding) / (2 * SMALL_COPIES)
 
     def _chain(self, device: str, length: int, elements: int, *, copied: bool = True) -> surgery.RewrittenFunction:
@@ -74,3 +75,8 @@ class PinnedTier(StreamTier):
             return tensor
 
         return surgery.make_function(surgery.trace(run, tf.TensorSpec((elements,))))
+
+
+def _run(function: surgery.RewrittenFunction, tensor: tf.Tensor) -> None:
+    """Once, to its end."""
+    function(tensor).numpy()
