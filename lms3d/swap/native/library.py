@@ -20,14 +20,15 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from lms3d import console
-from lms3d.errors import InputError
+from lms3d import console, files
+from lms3d.errors import InputError, StorageError
 from lms3d.files import cache_directory
 
 SOURCES = Path(__file__).with_name("src")
@@ -205,14 +206,24 @@ def _with_types(calls: ctypes.CDLL) -> ctypes.CDLL:
     return calls
 
 
-def main() -> int:
-    """For `make venv`: compiles, and says where the library lies. Without a compiler it says what that means."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m lms3d.swap.native.library [FILE]`: compiles, and says where the library lies.
+
+    FILE: copies it there, for machines without a compiler (NATIVE-3); exit code 2 if there is none. Without FILE, as `make venv`
+    calls it, a missing compiler is only told.
+    """
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
     try:
         with console.quiet_native_log():
             path = given() or compiled()
-        print(f"swap engine: {path}")
-    except InputError as error:
+        if words:
+            with files.replacing(Path(words[0])) as partial:
+                shutil.copyfile(path, partial)
+            path = Path(words[0])
+    except (InputError, StorageError) as error:
         print(f"swap engine: {error}", file=sys.stderr)
+        return error.exit_code if words else 0
+    print(f"swap engine: {path}")
     return 0
 
 

@@ -68,7 +68,16 @@ def test_without_a_compiler(anew, monkeypatch, tmp_path):
     found = doctor._swap_engine()["swap engine"]
     assert not found.ok
     assert "apt-get install g++" in found.advice
-    assert library.main() == 0  # `make venv` goes on
+    assert library.main([]) == 0  # `make venv` goes on
+    assert library.main([str(tmp_path / "copy.so")]) == InputError.exit_code
+    assert not (tmp_path / "copy.so").exists()
+
+
+def test_it_is_copied_for_machines_without_a_compiler(anew, compiler, tmp_path, capsys):
+    compiler("echo made > $out")
+    assert library.main([str(tmp_path / "copy.so")]) == 0
+    assert (tmp_path / "copy.so").read_text() == "made\n"
+    assert capsys.readouterr().out == f"swap engine: {tmp_path / 'copy.so'}\n"
 
 
 @pytest.mark.parametrize("content", ["", "no library"])
