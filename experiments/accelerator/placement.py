@@ -1,4 +1,5 @@
-"""Where the ops of a plan are placed: what is swapped on the host, what computes and reads it on the device.
+"""Where the ops of a plan are placed: native swap ops and all that computes on the device; in a rehearsal the Identities of a swap
+on the host.
 
 A child: `python -m experiments.accelerator.placement [--rehearse]`. A rehearsal has two logical devices of the processor, of which
 `CPU:1` computes and `CPU:0` is the host. Speeds are made up: any plan will do, if it both swaps and recomputes.

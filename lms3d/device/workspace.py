@@ -5,7 +5,8 @@ environment once in a process, at the first convolution. On an H200 a step of is
 and 0.232 s within 4 GiB, TensorFlow's default.
 
 WORKSPACE-1  What the user says holds: `--cudnn-workspace`, else the environment variable.
-WORKSPACE-2  Otherwise the limit is a share of the memory limit: what one convolution takes no plan can give to tensors meanwhile.
+WORKSPACE-2  Otherwise the limit is a share of the memory limit, since no plan can give a convolution's workspace to
+             tensors meanwhile.
 WORKSPACE-3  If this card was measured (`python -m lms3d.doctor --workspaces`), it is the smallest limit up to that share within
              which the convolutions of a step are about as fast as within any of these.
 """
@@ -30,7 +31,7 @@ filter gradients of a step take 31 ms within 1 GiB, and 130 ms within 512 MiB: t
 in 5 GiB, is not worth it. The convolutions of `workspace_probe` take 26 ms within 256 MiB and 11 ms within 1 and 4 GiB."""
 
 WORTH = 1.02
-"""Of the seconds of the convolutions: a larger workspace that gains less is not worth its memory. A margin, not measured."""
+"""A larger workspace must save more than 2 % of the convolutions' seconds to be worth its memory. A margin, not measured."""
 
 _MIB = 1 << 20
 

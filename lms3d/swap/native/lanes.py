@@ -56,7 +56,7 @@ class Lane:
         self._raise(self._calls.lms3d_settle(self.number))
 
     def take(self) -> Counted:
-        """Since the last call."""
+        """What was copied since the last call."""
         figures = (ctypes.c_double * _FIGURES)()
         self._calls.lms3d_take(self.number, figures)
         return Counted(*figures)

@@ -37,6 +37,7 @@ _COMPILERS = ("g++", "c++", "clang++")
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility-inlines-hidden", "-pthread")
 _LOADING = threading.Lock()
 _PATIENCE_SECONDS = 600.0
+_ANOTHER = f"look at the compiler's version, name another one in CXX, or name a compiled library in {GIVEN}"
 _WHAT_TO_DO = f"install one (Debian: apt-get install g++), name one in CXX, or name a compiled library in {GIVEN}"
 
 
@@ -66,7 +67,7 @@ def missing() -> str:
 
 @functools.cache
 def _loaded() -> Library:
-    """Once in a process: TensorFlow tells the operations of a library only to who loads it first."""
+    """Once in a process: TensorFlow returns a library's operations only to its first caller."""
     import tensorflow as tf
 
     path = given() or compiled()
@@ -75,8 +76,8 @@ def _loaded() -> Library:
     except (tf.errors.OpError, OSError, AttributeError) as error:
         why = str(error).splitlines()[0]
         raise InputError(
-            f"the native library {str(path)!r} does not load: {why}; it must be made of this lms3d's sources and for TensorFlow "
-            f"{tf.__version__}: remove it, or unset {GIVEN}, and it is compiled anew"
+            f"the native library {str(path)!r} does not load: {why}; it must be compiled from this version of lms3d for TensorFlow "
+            f"{tf.__version__}: remove it, or unset {GIVEN}, and lms3d compiles a new one"
         ) from None
 
 
@@ -141,7 +142,7 @@ def find_compiler() -> str:
     for name in (os.environ.get("CXX") or "", *_COMPILERS):
         if name and (found := shutil.which(name)):
             return found
-    raise InputError(f"found no C++ compiler, which the swap engine is compiled with: {_WHAT_TO_DO}")
+    raise InputError(f"found no C++ compiler to build the swap engine with: {_WHAT_TO_DO}")
 
 
 def _compile(compiler: str, path: Path, mutations: tuple[str, ...]) -> None:
@@ -160,7 +161,7 @@ def _compile(compiler: str, path: Path, mutations: tuple[str, ...]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-            raise InputError(f"{compiler} could not compile the swap engine: {' '.join(errors[:1])}; {_WHAT_TO_DO}")
+            raise InputError(f"{compiler} could not compile the swap engine: {' '.join(errors[:1])}; {_ANOTHER}")
         os.replace(made, path)
 
 
@@ -210,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m lms3d.swap.native.library [FILE]`: compiles, and says where the library lies.
 
     FILE: copies it there, for machines without a compiler (NATIVE-3); exit code 2 if there is none. Without FILE, as `make venv`
-    calls it, a missing compiler is only told.
+    calls it, a missing compiler is reported and is no error.
     """
     words = [*(sys.argv[1:] if arguments is None else arguments)]
     try:
@@ -221,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 shutil.copyfile(path, partial)
             path = Path(words[0])
     except (InputError, StorageError) as error:
-        print(f"swap engine: {error}", file=sys.stderr)
+        print(f"swap engine: none, so steps that swap cannot run: {error}", file=sys.stderr)
         return error.exit_code if words else 0
     print(f"swap engine: {path}")
     return 0

@@ -124,7 +124,7 @@ def _add_control_edges(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation
 
 
 def _order_memory(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation], tier: Tier) -> None:
-    """Followers wait for a swap-in's memory, and originals are held until their time is over."""
+    """Followers wait for a swap-in's memory; originals are held for as long as the plan says."""
 
     def named(name: str) -> tf.Operation:
         return made.get(name) or graph.get_operation_by_name(name)

@@ -13,8 +13,8 @@ drop its pages and read them again. What a failing disk does then: MAPPED-1 to M
 The files are private to the user. They are removed when the tier is closed, when neither its owner nor a function that swaps to
 it is left, when the process ends, even by a signal, and after a crash of the machine by the next run (`orphans`).
 
-There is no second way for a machine without a C++ compiler, which can plan and train, but swap nothing. What a disk may do to a
-step (FILE-1 to FILE-5) would have to be right twice, and a GPU needs the compiler anyway.
+There is no second way for a machine without a C++ compiler or a compiled library (LMS3D_NATIVE_LIBRARY): it can plan and train, but
+swap nothing. What a disk may do to a step (FILE-1 to FILE-5) would have to be right twice, and a GPU needs the compiler anyway.
 """
 
 from __future__ import annotations

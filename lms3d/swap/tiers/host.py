@@ -1,4 +1,5 @@
-"""Host memory beside a processor, which computes in it: the copies are aliases and save nothing. Beside a GPU: see `pinned`.
+"""Host memory beside a processor: the copies are aliases and save nothing. With two logical devices, of which one plays the GPU,
+TensorFlow copies between them. Beside a real GPU: see `pinned`.
 
 device:  t                                     z
           \\                                   /
@@ -21,7 +22,7 @@ _HOST = "CPU:0"
 
 
 class HostTier(Tier):
-    """Where two logical devices of a processor stand for a GPU and its host, TensorFlow copies by itself."""
+    """If two logical devices of a processor stand for a GPU and its host, TensorFlow copies by itself."""
 
     name = "host"
 

@@ -6,11 +6,13 @@
 STREAM-1  Memory is taken and given back in the order in which the host enqueues the step. A swap-in takes its memory at the fetch.
           An original gives its memory back at the hold, which stands where the plan counts on it (`SwapOut.until`).
 STREAM-2  An arrival stands just before the first reader: the device waits there for the copy, and nowhere earlier.
-STREAM-3  Nothing waits on the host. On a processor, where an operation is complete when it returns, hold and arrive take until the
-          copy has ended, and no thread. There an arrival may as well come early (`Tier.waits_on_device`).
+STREAM-3  Nothing waits on the host. On a processor, where an operation is complete when it returns, hold and arrive last until the
+          copy has ended and occupy no thread, unless a lane of files makes the copy there. An arrival may come early on a
+          processor (`Tier.waits_on_device`).
 
-`rewrite` draws these edges, and checks them. What a planner plans, the allocator's replay (`planners.hybrid.allocator`) and the
-simulator (`simulate`) count is this order.
+`rewrite` draws these edges, and checks them. The default planner's plans and the allocator's replay (`planners.hybrid.allocator`)
+count this order. The simulator (`simulate`) knows no hold: it frees an original when its copy is complete (SIM-4), which is where
+TFLMS's plans have their holds (TFLMS-8).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ log = logging.getLogger("lms3d")
 
 
 class StreamTier(Tier):
-    """A subclass makes the lane. device: that computes, where its ops do not name it."""
+    """A subclass makes the lane. device: the compute device, for tensors whose ops name none."""
 
     memory_in_plan_order = True
     measures_transfers = True

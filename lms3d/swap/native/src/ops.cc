@@ -7,7 +7,8 @@
 //   LmsReadInPlace(handle) -> z z lies where the slot was written: no memory, and no copy (a processor, and files)
 //
 // On a GPU they enqueue and return: memory is taken and given back in the order in which the host enqueues the step. On a
-// processor LmsHold, LmsArrive and LmsReadInPlace end when the copy does; they hold no thread meanwhile.
+// processor LmsHold, LmsArrive and LmsReadInPlace end when the copy does; they hold no thread meanwhile, except that a
+// lane of files may make the copy in the caller's thread.
 #include <memory>
 #include <string>
 #include <utility>

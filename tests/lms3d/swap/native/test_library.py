@@ -56,7 +56,7 @@ def test_what_a_compiler_says_is_one_line(anew, compiler):
         "echo 'lanes.h: In function'; echo 'a.cc:3: fatal error: no such header' >&2; echo more >&2; exit 1"
     )
     assert refusal().startswith(
-        f"{path} could not compile the swap engine: a.cc:3: fatal error: no such header; install one"
+        f"{path} could not compile the swap engine: a.cc:3: fatal error: no such header; look at"
     )
     assert [one.suffix for one in anew.iterdir()] == [".lock"]
 
