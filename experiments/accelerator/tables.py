@@ -20,9 +20,10 @@ NOTES = """\
 Each training is a process of its own, batch 1, the same noise with three balls, Adam, Dice loss. Limit: of TensorFlow's own
 allocator; none is the whole card, which grows as it is used. Step: median of the measured steps. The trainings of a section
 warm up side by side, then take their measured steps one process after the other. Workspace: cuDNN's limit; empty is TensorFlow's
-own. x no LMS: by the median step of the process without LMS. Peak: most bytes that the allocator had handed out. Busy: share of the profiled steps in
-which the device runs a kernel. Overlap: share of the time of transfers in which it does. Moved: bytes per profiled step, and 10^9
-bytes per second while that way is used; planned: what the plan swaps out. The profiler is not on in measured steps.
+own. x no LMS: by the median step of the process without LMS. Peak: most bytes that the allocator had handed out. Busy: share of
+the profiled steps in which the device runs a kernel. Overlap: share of the time of transfers in which it does. Moved: bytes per
+profiled step, and 10^9 bytes per second while that way is used; planned: what the plan swaps out. The profiler is not on in
+measured steps.
 The first plan is kept (`adapt=False`) unless it runs out of memory: a recovery."""
 
 COLUMNS = (

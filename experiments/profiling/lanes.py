@@ -8,9 +8,10 @@
 | wait    | IteratorGetNext on the thread of the steps     | the same                                                         |
 | data    | ops of tf.data's functions, on the host        | the same                                                         |
 
-Steps are marks, too (`lms3d.swap.tensorflow.marks`). On a CPU the op of a swap also waits for Python's lock: the tier's own mark
-does not contain that. tf.data's functions run on the same threads as the step. What the executor does (`ExecutorState::Process`)
-has the id of its function, and so has the call of it: `FunctionRun` within a step, `InstantiatedCapturedFunction::Run` in tf.data.
+Steps are marks, too (`lms3d.swap.tensorflow.marks`). On a CPU the op of a swap also lasts while it waits for its turn,
+which the mark does not contain. tf.data's functions run on the same threads as the step. What the executor does
+(`ExecutorState::Process`) has the id of its function, and so has the call of it: `FunctionRun` within a step,
+`InstantiatedCapturedFunction::Run` in tf.data.
 
 On a CPU, ops whose earlier runs took less than some 8,000 cycles (3 µs) may be absent: TensorFlow traces what it
 counts as expensive.

@@ -3,6 +3,8 @@
 A plan is a prediction, and a memory pool is never quite as predicted. So the variables are saved before each step of a
 plan (a copy in host memory: 100 MB, 12 ms, for 8 million parameters with Adam). If the step runs out of memory all the
 same, they are restored, a tighter plan is made, and the same batch runs again: nothing is lost and no number changes.
+On a GPU, where a copy takes 40 ms, only the first steps of a plan are saved (`tuning.PROVED_STEPS`): memory changes hands
+in the order of the plan, so what has run runs again.
 They are restored, too, before a failure of the swap disk is raised. The first steps of a training plan may ask for another
 one (`adaptation`). Rewriting edits a graph in place, so each plan has a trace of its own, and the earlier function is kept
 until the new one has proved better.
@@ -38,7 +40,6 @@ from lms3d.swap.plan import Plan
 from lms3d.swap.prediction import does_not_fit
 from lms3d.swap.slabs.choice import Slabs
 from lms3d.swap.tensorflow import marks, surgery
-from lms3d.swap.tiers import TIERS
 from lms3d.units import format_size
 
 log = logging.getLogger("lms3d")
@@ -153,7 +154,7 @@ class StepRunner:
             except tf.errors.ResourceExhaustedError as error:
                 if self.engine.no_other_plan:
                     raise self._one_plan(step.kind, self.engine.no_other_plan) from error
-                if saved is None and self._proved(prepared):
+                if saved is None and self._proved(step, prepared):
                     raise self._cannot_be_undone(step.kind, prepared) from error
                 if saved is None or attempt == tuning.TRIES - 1:
                     raise
@@ -284,16 +285,19 @@ class StepRunner:
             f'LMS(memory_limit="{int(limit * tuning.TIGHTER) >> 20}MiB")'
         )
 
-    def _proved(self, prepared: Prepared) -> bool:
-        """Whether what has run will run again. A processor's batches arrive at any time, and its small ops shift."""
-        in_order = self.engine.settings.pool == "single"
+    def _proved(self, step: _Step, prepared: Prepared) -> bool:
+        """Whether a training step that has run will run again. A processor's batches arrive at any time, and its small ops shift.
+
+        Other steps change little, and go on being planned again.
+        """
+        in_order = step.kind == "train" and self.engine.settings.pool == "single"
         return in_order and self.statistics.steps_of(prepared.number) >= tuning.PROVED_STEPS
 
     def _save(self, step: _Step, prepared: Prepared) -> Snapshot | None:
         """Copies of the variables; None if no disk can fail and either no other plan could follow or none will be needed."""
         settings, empty = self.engine.settings, prepared.plan.empty
         final = self.engine.no_other_plan is not None or (empty and settings.pool == "none")
-        if (final or self._proved(prepared)) and (empty or not TIERS[settings.tier].may_fail):
+        if (final or self._proved(step, prepared)) and (empty or not self.engine.tier_may_fail):
             return None
         variables, saved = prepared.function.graph.variables, self._snapshots.get(step.kind)
         if saved is None or not saved.is_of(variables):
@@ -331,9 +335,9 @@ class StepRunner:
                     value.numpy()  # a GPU runs behind: wait, so that the step's seconds are its own
             self._run_seconds = time.perf_counter() - started
             return outputs
-        except tf.errors.OpError:
-            if self.engine.storage_error is not None:
-                raise self.engine.storage_error from None
+        except tf.errors.OpError as error:
+            if (failure := self.engine.swap_failure(error)) is not None:
+                raise failure from None
             raise
 
     def _record(self, kind: str, prepared: Prepared, batch: Any, seconds: float) -> dict[str, float | int | str]:

@@ -25,7 +25,7 @@ from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.choosing import Chosen
 from lms3d.swap.tensorflow.rewrite import rewrite
 from lms3d.swap.tiers import TIERS
-from lms3d.swap.tiers.base import Tier
+from lms3d.swap.tiers.base import OURS, Tier
 from lms3d.units import format_size
 
 log = logging.getLogger("lms3d")
@@ -225,8 +225,13 @@ class Engine:
             change=change,
             slabs=chosen.slabs,
             step_name=step_name,
-            unplanned_seconds=whole_steps.load(step_name).unplanned_seconds,
+            unplanned_seconds=None if chosen.slabs else self._unplanned_seconds(step_name),
         )
+
+    def _unplanned_seconds(self, step_name: str) -> float | None:
+        """Of the step without LMS, as measured, at the pace of today; None if it was not. Sliced it is another step."""
+        known = whole_steps.load(step_name).unplanned_seconds
+        return known and known * op_costs.pace_of(self.compute_device)
 
     def _as_it_is(self, function: Function, step: str, on_device: OnDevice) -> Prepared:
         log.info("lms: the function has been rewritten before; nothing to do")
@@ -254,11 +259,12 @@ class Engine:
         """Pinned host memory has its own limit: checked before the first step rather than failing in it."""
         if not self._kind.pins_host_memory:
             return
-        limit = memory.pinned_limit_bytes()
-        if plan.swapped_out_bytes > limit:
+        limit, held = memory.pinned_limit_bytes(), 0 if self._tier is None else self._tier.held_bytes
+        if plan.swapped_out_bytes + held > limit:
+            beside = f" beside the {format_size(held)} of other plans" if held else ""
             raise DoesNotFit(
-                f"the plan swaps {format_size(plan.swapped_out_bytes)} to host memory, but TensorFlow pins at most "
-                f"{format_size(limit)} of it; set TF_GPU_HOST_MEM_LIMIT_IN_MB={-(-plan.swapped_out_bytes // (1 << 20))} "
+                f"the plan swaps {format_size(plan.swapped_out_bytes)} to host memory{beside}, but TensorFlow pins at most "
+                f"{format_size(limit)} of it; set TF_GPU_HOST_MEM_LIMIT_IN_MB={-(-(plan.swapped_out_bytes + held) // (1 << 20))} "
                 "or more, or raise --memory-limit, which swaps less"
             )
 
@@ -278,6 +284,11 @@ class Engine:
     def storage_error(self) -> StorageError | None:
         """What the swap disk failed with in the last step, or None."""
         return None if self._tier is None else self._tier.error
+
+    def swap_failure(self, error: tf.errors.OpError) -> StorageError | None:
+        """What the tier failed with in the step that ended with `error`, in one line; None if it was something else."""
+        _, ours, told = (error.message or "").partition(OURS)
+        return self.storage_error or (StorageError(f"swapping failed: {told.splitlines()[0]}") if ours else None)
 
     def begin_step(self) -> None:
         """Forgets what the tier failed with in an earlier step."""

@@ -5,7 +5,8 @@ The executor is modelled as a list scheduler:
 SIM-1  Compute is serial: among the ready ops, the earliest in the graph's order runs next.
 SIM-2  Ops that move no data (identities, shapes, constants, swap-ins that are read in place) take no time and run at once.
 SIM-3  Swap-outs and swap-ins run on one serial link each, as soon as they are ready, and overlap with compute.
-SIM-4  A swap-out holds its input until it is complete. A swap-in takes its memory when it starts.
+SIM-4  A swap-out holds its input until it is complete. A swap-in takes its memory as soon as its triggers have run, though it
+       may wait for the link.
 SIM-5  Buffers come and go by the rules of `liveness`.
 SIM-6  A loop runs once: its ops wait for what stands before them, not for what comes round.
 
@@ -65,6 +66,7 @@ class _Executor:
         self.timeline: list[tuple[float, int]] = []
         self.busy: dict[str, list[tuple[float, float]]] = {lane: [] for lane in LANES}
         self.spans: dict[str, tuple[float, float]] = {}
+        self.taken: dict[int, Touched] = {}  # swap-ins that wait for the link
 
     def _dependencies(self) -> tuple[list[int], list[list[int]]]:
         index = self.graph.index
@@ -92,7 +94,7 @@ class _Executor:
                     _, i = heapq.heappop(queue)
                     op = self.graph.ops[i]
                     seconds = self._seconds(op, resource)
-                    touched = self._begin(op, clock)
+                    touched = self.taken.pop(i, None) or self._begin(op, clock)
                     if seconds == 0.0:
                         self._finish(i, touched, clock)
                         continue
@@ -122,6 +124,8 @@ class _Executor:
         resource = _OUT if op.type == "SwapOut" else _IN if op.type == "SwapIn" else _COMPUTE  # SIM-3
         # SIM-2 first, on the links, too, where what is read in place moves nothing; then SIM-1: the earlier op.
         first = 0.0 if self._seconds(op, resource) == 0.0 else 1.0
+        if resource == _IN and first:  # SIM-4
+            self.taken[i] = self._begin(op, clock)
         heapq.heappush(self.ready[resource], (first, i))
 
     def _seconds(self, op: Op, resource: str) -> float:

@@ -53,7 +53,10 @@ class Library:
 def library() -> Library:
     """Compiled if need be, and loaded. InputError where that is not possible, with what to do."""
     with _LOADING:
-        return _loaded()
+        found = _loaded()
+    if isinstance(found, InputError):
+        raise InputError(str(found))
+    return found
 
 
 def missing() -> str:
@@ -66,11 +69,18 @@ def missing() -> str:
 
 
 @functools.cache
-def _loaded() -> Library:
-    """Once in a process: TensorFlow returns a library's operations only to its first caller."""
+def _loaded() -> Library | InputError:
+    """The library, or why there is none. Once in a process: TensorFlow returns a library's operations only to its first caller, and
+    a compiler that fails takes its time."""
+    try:
+        return _load(given() or compiled())
+    except InputError as error:
+        return error
+
+
+def _load(path: Path) -> Library:
     import tensorflow as tf
 
-    path = given() or compiled()
     try:
         return Library(path, tf.load_op_library(str(path)), _with_types(ctypes.CDLL(str(path))))
     except (tf.errors.OpError, OSError, AttributeError) as error:
@@ -96,10 +106,10 @@ def compiled(*mutations: str) -> Path:
     compiler = find_compiler()
     folder = cache_directory() / "native"
     path = folder / f"lms3d-{_key(compiler, mutations)}.so"
-    if path.exists():
-        return path
     try:
         _make_private(folder)
+        if path.exists():
+            return path
         with FileLock(f"{path}.lock", timeout=_PATIENCE_SECONDS):  # NATIVE-2
             if not path.exists():
                 _compile(compiler, path, mutations)

@@ -136,7 +136,7 @@ def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
     ):
         return ""
     parts: list[object] = [op.type]
-    if op.type in _FLOPS and compute_device.startswith("GPU"):
+    if "Conv" in op.type and compute_device.startswith("GPU"):
         parts.append(workspace.in_force())
     for key, value in sorted(op.node_def.attr.items()):
         if value.HasField("func"):

@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from lms3d.swap.plan import SCOPE
 
-STEP, TRANSFER = f"{SCOPE}step/", f"{SCOPE}transfer/"
-OUT, IN = f"{TRANSFER}out", f"{TRANSFER}in"
+STEP = f"{SCOPE}step/"
 
 
 def step(kind: str, number: int) -> tf.profiler.experimental.Trace:

@@ -57,7 +57,7 @@ def rewrite(
     redirected = _redirect(function.graph, plan, made)
     edges = edit.control_edges(plan)
     _add_control_edges(function.graph, plan, made)
-    if tier.memory_in_plan_order:
+    if tier.in_stream_order:
         _order_memory(function.graph, plan, made, tier)
     if tier.waits_on_device:
         stream.arrive_late(function.graph, plan, expected)
@@ -139,7 +139,7 @@ def _order_memory(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation], ti
             continue
         hold = tier.hold(graph.get_tensor_by_name(out.tensor), made[out.name], out.hold, [*map(named, until)])
         for name in out.waiters:
-            surgery.add_control_inputs(named(name), [hold])
+            surgery.add_control_inputs(gate(graph, named(name)), [hold])
 
 
 def _verify(function: tf.types.experimental.ConcreteFunction, expected: StepGraph, plan: Plan) -> None:

@@ -73,7 +73,8 @@ def _waits(reader: tf.Operation, place: Mapping[str, int], but: set[tf.Operation
 def check(graph: tf.Graph, plan: Plan, expected: StepGraph, *, late: bool) -> None:
     """RuntimeError where an edge makes one of the four operations wait where it must not, or lets one go where it must wait.
 
-    - A swap-out waits for its tensor alone, and a fetch for its handle, its triggers and the fetch before it.
+    - A swap-out waits for its tensor alone, and a fetch for its handle, its triggers, the fetch before it and the holds that free
+      memory for it.
     - Every original is held, after its swap-out and what the plan names; who waits for its memory waits for the hold.
     - An arrival waits for its fetch; the plan's followers of a fetch wait for it.
     - If `late`, an original is held until it is due back at the latest, and an arrival waits for what its first reader waits for.
@@ -85,20 +86,24 @@ def check(graph: tf.Graph, plan: Plan, expected: StepGraph, *, late: bool) -> No
         {gate(graph, op).name for op in arrivals},
         {out.tensor: f"{out.name}:0" for out in plan.swap_outs},
     )
+    freed = {
+        back.name: {name for out in plan.swap_outs if back.name in out.waiters for name in (out.name, out.hold)}
+        for back in plan.swap_ins
+    }
     for back in plan.swap_ins:
         if not back.mapped:
-            _check_swap_in(graph, back, handles[back.tensor], fetches)
+            _check_swap_in(graph, back, handles[back.tensor], fetches | freed[back.name])
     for out in plan.swap_outs:
         _check_swap_out(graph, out, until(plan, out) if late else out.until)
 
 
-def _check_swap_in(graph: tf.Graph, back: SwapIn, handle: str, fetches: Collection[str]) -> None:
-    """fetches: the names of all."""
+def _check_swap_in(graph: tf.Graph, back: SwapIn, handle: str, before: Collection[str]) -> None:
+    """before: the ops that it may wait for, beside its triggers: other fetches, and what frees memory for it."""
     arrival = graph.get_operation_by_name(back.name)
     fetch = gate(graph, arrival)
     _require_input(arrival, fetch.outputs[0].name)
     _require_input(fetch, handle)
-    allowed = {*back.triggers, *fetches, producer_name(handle)}
+    allowed = {*back.triggers, *before, producer_name(handle)}
     if strange := [op.name for op in fetch.control_inputs if op.name not in allowed]:
         raise RuntimeError(f"the rewrite made {fetch.name!r} wait for {strange[0]!r}, which its plan does not name")
     for name in back.followers:
@@ -113,7 +118,7 @@ def _check_swap_out(graph: tf.Graph, out: SwapOut, until: Collection[str]) -> No
         raise RuntimeError(f"the rewrite made {op.name!r} wait for {op.control_inputs[0].name!r} beside its tensor")
     _require(hold, [graph.get_operation_by_name(name) for name in (out.name, *until)], "holds too short: it needs")
     for name in out.waiters:
-        _require(graph.get_operation_by_name(name), [hold], "takes memory too early: it needs")
+        _require(gate(graph, graph.get_operation_by_name(name)), [hold], "takes memory too early: it needs")
 
 
 def _require_input(op: tf.Operation, tensor: str) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _GATE = "/buffer"
+OURS = "lms3d: "
+"""Before what the native operations say of a failure (`native/src/ops.cc`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +48,12 @@ class Tier:
 
     name: ClassVar[str]
     """As in `TIERS`."""
-    memory_in_plan_order: ClassVar[bool] = False
-    """Whether swapped memory is to change hands in the order of the plan: the rewrite then adds control edges to the gates of
-    swap-ins (`gate_name`)."""
     in_stream_order: ClassVar[bool] = False
-    """Whether copies go on beside the step after the op of the swap-out has ended: the rewrite then holds every original."""
+    """Whether copies go on beside the step after the op of the swap-out has ended, and swapped memory changes hands in the order of
+    the plan: the rewrite then holds every original, and adds control edges to the gates of swap-ins (`gate_name`)."""
     waits_on_device: ClassVar[bool] = False
     """Whether a hold or an arrival stops the device for the copy, from where the host enqueues it: the rewrite then holds originals
-    until their time is over at the latest, and lets swap-ins arrive just before their readers (`stream`)."""
-    measures_transfers: ClassVar[bool] = False
-    """Whether `take_counters` tells anything."""
+    no longer than until they are due back, and lets swap-ins arrive just before their readers (`stream`)."""
     pins_host_memory: ClassVar[bool] = False
     """Whether copies from a GPU go through TensorFlow's pinned memory, which has a limit of its own."""
     may_fail: ClassVar[bool] = False
@@ -83,8 +81,13 @@ class Tier:
         raise NotImplementedError
 
     def hold(self, tensor: tf.Tensor, out: tf.Operation, name: str, before: Sequence[tf.Operation]) -> tf.Operation:
-        """The op that keeps the original in memory until the ops of `before`, and the swap-out `out`, have run."""
-        return hold(tensor, out, name, before)
+        """In stream order: the op that keeps the original in memory until the ops of `before` and the copy of `out` have ended."""
+        raise NotImplementedError
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the tier's place, by graphs that may run again."""
+        return 0
 
     def take_counters(self) -> dict[str, float]:
         """Bytes and seconds of swapping since the last call, as `COUNTERS`; empty where the tier cannot measure them.
@@ -153,18 +156,6 @@ def gate(graph: tf.Graph, op: tf.Operation) -> tf.Operation:
         return graph.get_operation_by_name(gate_name(op.name))
     except KeyError:
         return op
-
-
-def hold(tensor: tf.Tensor, out: tf.Operation, name: str, before: Sequence[tf.Operation]) -> tf.Operation:
-    """An identity: it ends once what it waits for has."""
-    import tensorflow as tf
-
-    from lms3d.swap.tensorflow import surgery
-
-    with surgery.insertion(tensor.graph, tensor.device or None, [out, *before]):
-        held = tf.raw_ops.Identity(input=tensor, name=name).op
-    surgery.keep(held)
-    return held
 
 
 def gates(graph: tf.Graph) -> list[tf.Operation]:

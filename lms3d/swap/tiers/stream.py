@@ -37,8 +37,6 @@ log = logging.getLogger("lms3d")
 class StreamTier(Tier):
     """A subclass makes the lane. device: the compute device, for tensors whose ops name none."""
 
-    memory_in_plan_order = True
-    measures_transfers = True
     in_stream_order = True
     waits_on_device = True
     device = "CPU:0"
@@ -46,6 +44,7 @@ class StreamTier(Tier):
     def __init__(self, directory: str | Path | None = None, lane: Lane | None = None) -> None:
         self.lane = lane or self.make_lane()
         self._slots: weakref.WeakKeyDictionary[tf.Graph, dict[str, int]] = weakref.WeakKeyDictionary()
+        self._sizes: weakref.WeakKeyDictionary[tf.Graph, dict[int, int]] = weakref.WeakKeyDictionary()
         self._copies: weakref.WeakKeyDictionary[tf.Graph, dict[int, int]] = weakref.WeakKeyDictionary()
 
     @classmethod
@@ -75,8 +74,10 @@ class StreamTier(Tier):
 
     def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
         surgery.needs(tensor.graph, self)
-        slot = self.lane.reserve(tensor.shape.num_elements() * tensor.dtype.size)
+        size = tensor.shape.num_elements() * tensor.dtype.size
+        slot = self.lane.reserve(size)
         self._slots.setdefault(tensor.graph, {})[name] = slot
+        self._sizes.setdefault(tensor.graph, {})[slot] = size
         with surgery.insertion(tensor.graph, self.on(tensor)):
             handle = library().operations.lms_swap_out(x=tensor, lane=self.lane.number, slot=slot, name=name)
         surgery.keep(handle.op)
@@ -108,6 +109,10 @@ class StreamTier(Tier):
         numbers[slot] = numbers.get(slot, -1) + 1
         return {"lane": self.lane.number, "slot": slot, "copy": numbers[slot]}
 
+    @property
+    def held_bytes(self) -> int:
+        return sum(sum(sizes.values()) for sizes in self._sizes.values())
+
     # -- around each call
 
     def begin(self) -> int:
@@ -126,6 +131,7 @@ class StreamTier(Tier):
         return as_counters(self.lane.take())
 
     def discard(self, graph: tf.Graph) -> None:
+        self._sizes.pop(graph, None)
         for slot in self._slots.pop(graph, {}).values():
             self.lane.drop(slot)
 

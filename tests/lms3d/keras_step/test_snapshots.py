@@ -95,6 +95,19 @@ def test_a_late_failure_ends_the_training_in_one_line(trainer, as_on_a_gpu, monk
     assert "\n" not in str(caught.value)
 
 
+def test_a_validation_step_is_never_taken_for_proved(trainer, as_on_a_gpu, monkeypatch):
+    """It changes no weight: out of memory, it is planned again however often it has run."""
+    proved, answers = StepRunner._proved, set()
+
+    def told(self: StepRunner, step: Any, prepared: Any) -> bool:
+        answers.add((step.kind, found := proved(self, step, prepared)))
+        return found
+
+    monkeypatch.setattr(StepRunner, "_proved", told)
+    trainer.train(LMS(**HYBRID), batch_size=1, predict=False, validation_data=(trainer.x, trainer.y))
+    assert answers == {("train", False), ("train", True), ("test", False)}
+
+
 @pytest.mark.parametrize("options", [SWAP_ALL, {"enabled": False}])
 def test_where_no_other_plan_could_follow_nothing_is_copied(trainer, as_on_a_gpu, copies, options):
     train(trainer, LMS(adapt=False, **options))

@@ -1,6 +1,6 @@
 """A schedule -> the plan that makes TensorFlow's executor follow it. No TensorFlow here.
 
-EMIT-1  Every swapped buffer has one swap-out. The first event that counts on its memory waits for it.
+EMIT-1  Every swapped buffer has one swap-out. Who takes memory first at the event that counts on its memory waits for it.
 EMIT-2  Every further copy is a swap-in or a recomputed op, triggered by the event before its place in the schedule.
 EMIT-3  A reader that sees the buffer through a reshape gets a copy of the reshape; through an identity it reads the copy itself.
 EMIT-4  Memory changes hands in the planned order too, since that decides which piece of a pool each tensor gets. A swapped
@@ -52,7 +52,7 @@ class _Emitter:
                 self._emit_copy(copy)
         for buffer, event in self.schedule.release.items():  # EMIT-1
             moved, until = self.problem.buffers[buffer], (self.names[event - 1],)
-            waiters = (self.names[event],)
+            waiters = (self._first_at(event),)
             self.swap_outs.append(SwapOut(tensor=moved.root, bytes=moved.bytes, waiters=waiters, until=until))
         swapped = {s.tensor for s in self.swap_outs}
         for back in self.swap_ins:
@@ -105,6 +105,11 @@ class _Emitter:
             return
         made = replace(self.event_of[copy.buffer, copy.number], tensor=root)
         self.recomputes.append(replace(made, consumers=consumers, triggers=triggers, through=through))
+
+    def _first_at(self, event: int) -> str:
+        """Who takes memory first at an event: a swap-in that starts before it, else its op (EMIT-4)."""
+        started = self.started_before.get(event)
+        return self.swap_ins[started[0]].name if started else self.names[event]
 
     def _let_follow(self) -> None:  # EMIT-4
         for event, started in self.started_before.items():

@@ -328,18 +328,26 @@ def test_memory_changes_hands_in_the_planned_order():
     choices = {b: Choice(Mode.SWAP) for b, buffer in enumerate(problem.buffers) if buffer.swappable}
     schedule = build(problem, choices, MACHINE)
     plan = emit.emit(search.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
-    anchors = list(problem.anchors)
+    anchors, names = list(problem.anchors), {back.name: back for back in plan.swap_ins}
     held = [out for out in plan.swap_outs if out.until]
     assert held
-    for out in held:
-        assert anchors.index(out.waiters[0]) == anchors.index(out.until[0]) + 1
-    names = {back.name: back for back in plan.swap_ins}
     assert names
+
+    def queue(first: str) -> list[str]:
+        """From a swap-in to the event that it starts before, each the follower of the one before."""
+        found = [first]
+        while found[-1] in names:
+            found += names[found[-1]].followers
+        return found
+
+    for out in held:
+        assert anchors.index(queue(*out.waiters)[-1]) == anchors.index(out.until[0]) + 1
     for back in plan.swap_ins:
-        follower = back.followers[0]
-        while follower in names:
-            follower = names[follower].followers[0]
-        assert back.triggers == (anchors[anchors.index(follower) - 1],)
+        event = queue(back.name)[-1]
+        assert back.triggers == (anchors[anchors.index(event) - 1],)
+        freed = [out for out in held if queue(*out.waiters)[-1] == event]  # before any swap-in of that event takes memory
+        assert all(back.name in queue(*out.waiters) for out in freed)
+    assert any(out.waiters[0] in names for out in held)
 
 
 def test_a_reader_behind_a_reshape_gets_a_reshaped_copy():

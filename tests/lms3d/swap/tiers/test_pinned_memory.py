@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from lms3d import LMS
 from lms3d.device import memory
@@ -33,6 +34,24 @@ def test_what_does_not_fit_is_refused(monkeypatch, variable, gib, named):
     advised = str(caught.value).rpartition("=")[2].split()[0]
     monkeypatch.setenv(VARIABLE, advised)
     check(gib)
+
+
+def test_what_other_plans_hold_counts(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    engine = Engine(Settings(limit_bytes=GIB, tier="host"), compute_device="GPU:0")
+    plan = Plan(swap_outs=(SwapOut(tensor="a:0", bytes=40 * GIB),))
+    engine._check_host_memory(plan)
+    engine._tier = SimpleNamespace(held_bytes=30 * GIB)
+    with pytest.raises(DoesNotFit, match=r"swaps 40\.0 GiB to host memory beside the 30\.0 GiB of other plans.*_IN_MB=71680 "):
+        engine._check_host_memory(plan)
+
+
+def test_what_the_native_operations_fail_with_is_one_line():
+    engine = Engine(Settings(limit_bytes=GIB, tier="host"), compute_device="GPU:0")
+    told = "Graph execution error:\n\nlms3d: CUDA's cuMemcpyDtoHAsync failed while copying 4 bytes\n\t [[{{node lms/swap_out/a}}]]"
+    failure = engine.swap_failure(tf.errors.InternalError(None, None, told))
+    assert str(failure) == "swapping failed: CUDA's cuMemcpyDtoHAsync failed while copying 4 bytes"
+    assert engine.swap_failure(tf.errors.InternalError(None, None, "another failure")) is None
 
 
 def test_where_nothing_is_pinned_nothing_is_refused(monkeypatch):
