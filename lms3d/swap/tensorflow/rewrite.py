@@ -59,9 +59,9 @@ def rewrite(
     _add_control_edges(function.graph, plan, made)
     if tier.in_stream_order:
         _order_memory(function.graph, plan, made, tier)
+    updates.hold_back(function.graph)  # recomputed ops read variables, too
     if tier.waits_on_device:
         stream.arrive_late(function.graph, plan, expected)
-    updates.hold_back(function.graph)  # recomputed ops read variables, too
     _verify(function, expected, plan)
     if tier.in_stream_order:
         stream.check(function.graph, plan, expected, late=tier.waits_on_device)
