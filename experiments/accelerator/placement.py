@@ -139,7 +139,8 @@ def wrong(graph: Any, device: str) -> list[str]:
         elif op.name.startswith("lms/swap_out/"):
             right = place(op) == HOST and [place(source) for source in read] == [device]
         elif op.name.startswith("lms/swap_in/"):
-            waits = {place(other) for other in op.control_inputs}
+            # beside its trigger on the device it may wait for swap-outs, whose originals free memory for it
+            waits = {place(other) for other in op.control_inputs if not other.name.startswith("lms/swap_out/")}
             right = place(op) == HOST and waits == {device} and all(s.name.startswith("lms/swap_out/") for s in read)
         elif op.name.startswith("lms/recompute/") or any(
             s.name.startswith(("lms/swap_in/", "lms/recompute/")) for s in read

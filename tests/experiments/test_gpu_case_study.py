@@ -642,14 +642,14 @@ def test_the_report_shows_a_run_of_another_machine(tmp_path, monkeypatch):
 
 def test_wrong_places_are_found():
     class Op:
-        def __init__(self, name: str, device: str, reads: tuple = (), waits: tuple = ()) -> None:
-            self.name, self.device, self.op = name, f"/device:{device}", self
+        def __init__(self, name: str, device: str, reads: tuple = (), waits: tuple = (), kind: str = "Identity") -> None:
+            self.name, self.device, self.op, self.type = name, f"/device:{device}", self, kind
             self.inputs, self.control_inputs = [*reads], [*waits]
 
     def graph(out: str = "CPU:0", back: str = "CPU:0", waits: str = "GPU:0", reader: str = "GPU:0"):
         a = Op("a", "GPU:0")
         one = Op("lms/swap_out/a", out, (a,))
-        two = Op("lms/swap_in/a/0", back, (one,), (Op("t", waits),))
+        two = Op("lms/swap_in/a/0", back, (one,), (Op("t", waits), Op("lms/swap_out/b", out)))
         ops = [a, one, two, Op("z", reader, (two,)), Op("lms/recompute/a", reader)]
         return type("Graph", (), {"get_operations": lambda self: ops})()
 
@@ -658,6 +658,8 @@ def test_wrong_places_are_found():
     assert placement.wrong(graph(back="GPU:0"), "GPU:0") == ["lms/swap_in/a/0"]
     assert placement.wrong(graph(waits="CPU:0"), "GPU:0") == ["lms/swap_in/a/0"]
     assert placement.wrong(graph(reader="CPU:0"), "GPU:0") == ["z", "lms/recompute/a"]
+    native = [Op("lms/swap_out/a", "GPU:0", kind="LmsSwapOut"), Op("lms/hold/a", "CPU:0", kind="LmsHold")]
+    assert placement.wrong(type("Graph", (), {"get_operations": lambda self: native})(), "GPU:0") == ["lms/hold/a"]
 
 
 patient = pytest.mark.timeout(3600)  # some twenty trainings, on cores that others may need
