@@ -106,7 +106,7 @@ class Report(Prediction):
         head = ("plan", "why", "peak", "step", "waiting for the tier", "what became of it")
         rows = [head, ("---",) * len(head), *(r.cells() for r in self.rounds)]
         note = (
-            "This tier does not measure its transfers: the step time is all there is."
+            "Transfers were not measured: the step time is all there is."
             if all(r.measured_stall_seconds is None for r in self.rounds)
             else "Waiting (measured): what a step took longer than its computing should take, as far as transfers explain it."
         )

@@ -413,5 +413,6 @@ def test_the_report_shows_every_round():
         in text
     )
     assert [r["plan"] for r in described.to_dict()["rounds"]] == [1, 2]
-    on_host = dataclasses.replace(described, tier="host")
-    assert "not measured: the step time is all there is" in on_host.to_markdown()
+    assert "not measured: the step time is all there is" in text
+    known = dataclasses.replace(described.rounds[0], measured_stall_seconds=0.1)
+    assert "Waiting (measured)" in dataclasses.replace(described, rounds=(known,)).to_markdown()
