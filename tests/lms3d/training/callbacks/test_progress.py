@@ -34,7 +34,7 @@ def seen(folder: Path) -> Counter[str]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """`trained((2, 2, 4))` -> transfers out in the profile for each that the plan has, optimiser's steps when it began and ended."""
+    """`trained((2, 2, 4))` -> transfers out in the profile for each of the plan; optimiser's steps when it began and ended."""
     model = keras.Sequential([keras.Input((16,)), *[keras.layers.Dense(16, "tanh") for _ in range(3)]])
     model.compile("sgd", "mse", jit_compile=False)
     lms = LMS(swap_dir=tmp_path_factory.mktemp("swap"), adapt=False, **SWAP)
