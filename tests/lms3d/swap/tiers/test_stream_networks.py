@@ -19,6 +19,9 @@ NAMES = ("gpt", "segformer", *VOLUMES, "densenet121")
 SLOW_TO_TRACE = ("isensee2017", "densenet121")
 
 
+pytestmark = pytest.mark.timeout(1800)  # DenseNet-121 is traced twice: five minutes on two busy cores
+
+
 def made(name: str) -> tuple[keras.Model, np.ndarray, np.ndarray]:
     if name in ("gpt", "segformer"):
         return transformers.make(name)
