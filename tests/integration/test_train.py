@@ -20,7 +20,7 @@ import pytest
 
 from data.phantoms import brains as phantom
 from experiments import profile
-from tests.lms3d.training.callbacks.test_progress import ops_profiled
+from tests.lms3d.training.callbacks.test_progress import profiled_events
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--resolution", "16", "--seed", "3"]
@@ -221,8 +221,8 @@ def test_dry_run(train_real):
 
 
 def test_the_profile_has_two_steps(straight):
-    ops = ops_profiled(straight / "tensorboard")
-    assert {count for name, count in ops.items() if name.startswith("isensee2017")} == {2}
+    events = profiled_events(straight / "tensorboard")
+    assert {count for name, count in events.items() if name.startswith("isensee2017")} == {2}
 
 
 @pytest.mark.slow

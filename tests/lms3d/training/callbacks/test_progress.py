@@ -21,7 +21,7 @@ STEPS = 5
 SWAP = {"tier": "disk", "swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": 0}
 
 
-def seen(folder: Path) -> Counter[str]:
+def profiled_events(folder: Path) -> Counter[str]:
     """Name of an event, such as LMS's mark of a transfer -> how often it came in the profile; empty where there is none."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -55,7 +55,7 @@ def trained(tmp_path_factory):
                 **{"steps_per_epoch": STEPS, **options},
             )  # fmt: skip
         assert lms.plan.swap_outs
-        return seen(folder)["lms/transfer/out"] / len(lms.plan.swap_outs), begun
+        return profiled_events(folder)["lms/transfer/out"] / len(lms.plan.swap_outs), begun
 
     yield run
     lms.close()
