@@ -13,9 +13,11 @@ Sizes are those of the reference code: 8,269,561 parameters with 4 inputs and 3 
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
-from models.layers import ChannelDropout, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
+from models.layers import ChannelDropout, Conv3D, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
 from models.registry import VOLUMES, register
 
 LEAKY_SLOPE = 0.3  # of the reference code; the paper says 0.01
@@ -65,35 +67,48 @@ def _raised(head: keras.KerasTensor, level: int) -> keras.KerasTensor:
     return head
 
 
-def _block(x: keras.KerasTensor, filters: int, name: str, *, kernel: int = 3, stride: int = 1) -> keras.KerasTensor:
-    """Convolution, instance normalisation, LeakyReLU: (B, D, H, W, *) -> (B, D/s, H/s, W/s, filters)."""
-    x = keras.layers.Conv3D(filters, kernel, strides=stride, padding="same", name=f"{name}_conv")(x)
-    return _normalise(x, name)
+def _block(
+    x: keras.KerasTensor, filters: int, name: str, *, kernel: int = 3, stride: int = 1, **more: Any
+) -> keras.KerasTensor:
+    """Convolution, instance normalisation, LeakyReLU: (B, D, H, W, *) -> (B, D/s, H/s, W/s, filters). more: see `_normalise`."""
+    x = Conv3D(filters, kernel, strides=stride, padding="same", name=f"{name}_conv")(x)
+    return _normalise(x, name, **more)
 
 
 def _joined_block(
     inputs: list[keras.KerasTensor], filters: int, name: str, raised: tuple[bool, ...]
 ) -> keras.KerasTensor:
     """The block of all inputs side by side, of which the raised ones are of half the resolution."""
-    return _normalise(JoinedConv3D(filters, raised, name=f"{name}_conv")(inputs), name)
+    return _normalise(JoinedConv3D(filters, raised, adds_bias=False, name=f"{name}_conv")(inputs), name)
 
 
-def _normalise(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
-    x = InstanceNormalization(name=f"{name}_norm")(x)
-    return keras.layers.LeakyReLU(negative_slope=LEAKY_SLOPE, name=f"{name}_relu")(x)
+def _normalise(
+    x: keras.KerasTensor,
+    name: str,
+    *,
+    dropout: float | None = None,
+    addend: keras.KerasTensor | None = None,
+) -> keras.KerasTensor:
+    """Instance normalisation, LeakyReLU, dropout and the addition of another tensor, as one layer."""
+    multipliers = None
+    if dropout is not None:
+        level = name.removesuffix("_b")
+        multipliers = ChannelDropout(dropout, applied=False, name=f"{level}_dropout")(x)
+    norm = InstanceNormalization(negative_slope=LEAKY_SLOPE, name=f"{name}_norm")
+    return norm(x, multipliers=multipliers, addend=addend)
 
 
 def _encode(x: keras.KerasTensor, filters: int, level: int, dropout: float) -> keras.KerasTensor:
     name = f"encoder{level}"
     entry = _block(x, filters, f"{name}_a", stride=1 if level == 0 else 2)
-    x = _block(entry, filters, f"{name}_b")
-    x = ChannelDropout(dropout, name=f"{name}_dropout")(x)
-    x = _block(x, filters, f"{name}_c")
-    return keras.layers.Add(name=f"{name}_add")([entry, x])
+    x = _block(entry, filters, f"{name}_b", dropout=dropout)
+    return _block(x, filters, f"{name}_c", addend=entry)
 
 
 def _decode(x: keras.KerasTensor, skip: keras.KerasTensor, filters: int, level: int) -> keras.KerasTensor:
     name = f"decoder{level}"
     x = _joined_block([x], filters, f"{name}_a", raised=(True,))
     x = _joined_block([skip, x], filters, f"{name}_b", raised=(False, False))
-    return _block(x, filters, f"{name}_c", kernel=1)
+    x = _block(x, filters, f"{name}_c", kernel=1)
+    # Keras's files number the layers of a kind by their distance to the output: it stays what it was when activations were layers.
+    return keras.layers.Identity(name=f"{name}_out")(x)

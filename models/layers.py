@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from models import instance_norm
+from models import fused, instance_norm
 from models.instance_norm import sizes
 
 PACKAGE = "lms3d"
@@ -40,13 +40,17 @@ def on_gpu() -> bool:
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class InstanceNormalization(keras.layers.Layer):
-    """Normalise each channel of each sample to mean 0 and variance 1, then scale and shift it.
+    """Normalise each channel of each sample, and do what follows it in a block, in few passes over the volume.
 
-    y = gamma (x - mean) / sqrt(variance + epsilon) + beta, mean and variance over all voxels of one sample
-    (Ulyanov et al., arXiv:1607.08022). Equal to `keras.layers.GroupNormalization(groups=-1)`.
+    y = leaky(m (gamma (x - mean) / sqrt(variance + epsilon) + beta)) + addend, mean and variance over all voxels of one sample
+    (Ulyanov et al., arXiv:1607.08022). Called with x alone and without a slope it is `keras.layers.GroupNormalization(groups=-1)`.
 
-    On a CPU, and in float64 everywhere, `instance_norm.normalise` does it, whose statistics are exact at any size. On a GPU,
-    where the error of the fused kernel is still to be measured, that kernel does it: batch normalisation over a batch of one
+    negative_slope: LeakyReLU's, 0 for ReLU, 1 for no activation. multipliers: (B, C), not negative, such as those of
+    `ChannelDropout(applied=False)`; no gradient flows to them. addend: in the shape of x.
+
+    On a CPU compiled operations do it, where there are some (`fused`). Elsewhere TensorFlow's own do, one after the other. The
+    normalisation on a CPU, and in float64 everywhere, is then `instance_norm.normalise`, whose statistics are exact at any size;
+    on a GPU, where the error of the fused kernel is still to be measured, that kernel: batch normalisation over a batch of one
     sample *is* instance normalisation.
 
     NORM-1 batch 1: the fused kernel alone, no other full-size tensor;
@@ -58,9 +62,9 @@ class InstanceNormalization(keras.layers.Layer):
     at all.
     """
 
-    def __init__(self, epsilon: float = 1e-3, **kwargs: Any) -> None:
+    def __init__(self, epsilon: float = 1e-3, negative_slope: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.epsilon = epsilon
+        self.epsilon, self.negative_slope = epsilon, negative_slope
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         if len(input_shape) not in (4, 5) or input_shape[-1] is None:
@@ -72,9 +76,28 @@ class InstanceNormalization(keras.layers.Layer):
         dtype = "float64" if self.variable_dtype == "float64" else "float32"
         self.gamma = self.add_weight(shape=channels, initializer="ones", name="gamma", dtype=dtype, autocast=False)
         self.beta = self.add_weight(shape=channels, initializer="zeros", name="beta", dtype=dtype, autocast=False)
+        self.supports_jit = _kernels() is None  # XLA knows TensorFlow's own operations
 
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    def call(
+        self, inputs: tf.Tensor, multipliers: tf.Tensor | None = None, addend: tf.Tensor | None = None
+    ) -> tf.Tensor:
         gamma, beta = tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)
+        kernels = None if self.supports_jit else _kernels()
+        if kernels is not None:
+            y = fused.activate(
+                kernels, inputs, gamma, beta,
+                epsilon=self.epsilon, slope=self.negative_slope, multipliers=multipliers, addend=addend,
+            )  # fmt: skip
+            return _with_shape(y, inputs.shape)
+        y = self._normalised(inputs, gamma, beta)
+        if self.negative_slope != 1:
+            y = tf.nn.leaky_relu(y, self.negative_slope) if self.negative_slope else tf.nn.relu(y)
+        if multipliers is not None:
+            y *= _per_voxel(multipliers, y)
+        return y if addend is None else y + addend
+
+    def _normalised(self, inputs: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+        """With TensorFlow's own operations."""
         if inputs.dtype == tf.float64 or not on_gpu():
             return instance_norm.normalise(inputs, gamma, beta, self.epsilon)
         batch = inputs.shape[0]
@@ -89,7 +112,16 @@ class InstanceNormalization(keras.layers.Layer):
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "epsilon": self.epsilon}
+        return {**super().get_config(), "epsilon": self.epsilon, "negative_slope": self.negative_slope}
+
+
+def _kernels() -> fused.Operations | None:
+    return None if on_gpu() else fused.operations()
+
+
+def _per_voxel(values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """(B, C) -> (B, 1, .., 1, C) in the dtype of x."""
+    return tf.cast(tf.reshape(values, (-1, *(1 for _ in x.shape[1:-1]), x.shape[-1])), x.dtype)
 
 
 def _normalise_one(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
@@ -174,6 +206,25 @@ def block_sums_by_axis(dy: tf.Tensor) -> tf.Tensor:
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
+class Conv3D(keras.layers.Conv3D):
+    """Keras's convolution before a normalisation, which takes out what a bias adds: it has one, as in all saved weights, and leaves
+    it alone. Its gradient is 0, as it would be but for rounding.
+
+    It has the name of Keras's layer because files of weights go by that.
+    """
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        y = self.convolution_op(inputs, self.kernel)
+        return _beside(y, tf.convert_to_tensor(self.bias))
+
+
+@tf.custom_gradient
+def _beside(y: tf.Tensor, unused: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """y, with a gradient of 0 for a weight that it does not depend on: optimisers expect one for each."""
+    return tf.identity(y), lambda dy: (dy, tf.zeros_like(unused))
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class JoinedConv3D(keras.layers.Layer):
     """Conv3D 3x3x3 of several tensors side by side, some of them up-sampled, without materialising its input.
 
@@ -186,11 +237,13 @@ class JoinedConv3D(keras.layers.Layer):
     JOIN-2 Repeating each voxel and convolving with k is the transposed convolution of stride 2 with k * box(2), 4x4x4: the
        phases of the sub-pixel convolution (Shi et al., arXiv:1609.07009). 64 products per small voxel instead of
        8 x 27 = 216: faster, too (measured on 2 cores, 48^3 x 32 -> 96^3 x 16, with gradients: 0.13 s instead of 0.6 s).
+
+    adds_bias: False before a normalisation, see `Conv3D`.
     """
 
-    def __init__(self, filters: int, raised: tuple[bool, ...], **kwargs: Any) -> None:
+    def __init__(self, filters: int, raised: tuple[bool, ...], adds_bias: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.filters, self.raised = filters, tuple(raised)
+        self.filters, self.raised, self.adds_bias = filters, tuple(raised), adds_bias
 
     def build(self, input_shape: Any) -> None:
         self.channels = [shape[-1] for shape in _shapes(input_shape)]
@@ -208,14 +261,15 @@ class JoinedConv3D(keras.layers.Layer):
         for x, part, raised in zip(keras.tree.flatten(inputs), parts, self.raised, strict=True):
             y = raised_convolution(x, part) if raised else tf.nn.conv3d(x, part, (1,) * 5, "SAME")
             together = y if together is None else together + y  # JOIN-1
-        return tf.nn.bias_add(together, self.bias)
+        bias = tf.convert_to_tensor(self.bias)
+        return tf.nn.bias_add(together, bias) if self.adds_bias else _beside(together, bias)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         (batch, *axes, _), raised = _shapes(input_shape)[0], self.raised[0]
         return (batch, *(None if axis is None else axis * (2 if raised else 1) for axis in axes), self.filters)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "filters": self.filters, "raised": self.raised}
+        return {**super().get_config(), "filters": self.filters, "raised": self.raised, "adds_bias": self.adds_bias}
 
 
 def _shapes(shapes: Any) -> list[Any]:
@@ -245,25 +299,27 @@ class ChannelDropout(keras.layers.Layer):
     """Drop whole channels of a sample with probability `rate`, scale the others by 1 / (1 - rate).
 
     The same distribution as `keras.layers.SpatialDropout3D`, as one multiplication with a (B, 1, .., 1, C) mask.
+    applied: False for the multipliers alone, (B, C), for `InstanceNormalization`.
     """
 
-    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, rate: float, seed: int | None = None, applied: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not 0 <= rate < 1:
             raise ValueError(f"{self.name}: rate must be at least 0 and below 1, received {rate}")
-        self.rate, self.seed = rate, seed
+        self.rate, self.seed, self.applied = rate, seed, applied
         self.seed_generator = keras.random.SeedGenerator(seed)
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-        if not training or self.rate == 0:
-            return inputs
         batch = inputs.shape[0] if inputs.shape[0] is not None else tf.shape(inputs)[0]
+        if not training or self.rate == 0:
+            return inputs if self.applied else tf.ones((batch, inputs.shape[-1]), inputs.dtype)
         shape = (batch, *(1,) * (inputs.shape.rank - 2), inputs.shape[-1])
         kept = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator) >= self.rate
-        return inputs * (tf.cast(kept, inputs.dtype) * (1 / (1 - self.rate)))
+        multipliers = tf.cast(kept, inputs.dtype) * (1 / (1 - self.rate))
+        return inputs * multipliers if self.applied else tf.reshape(multipliers, (batch, inputs.shape[-1]))
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
+        return input_shape if self.applied else (input_shape[0], input_shape[-1])
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed, "applied": self.applied}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import keras
 
-from models.layers import ChannelDropout, InstanceNormalization, JoinedConv3D
+from models.layers import ChannelDropout, Conv3D, InstanceNormalization, JoinedConv3D
 from models.registry import VOLUMES, register
 
 
@@ -45,12 +45,15 @@ def build(
 def _level(inputs: list[keras.KerasTensor], filters: int, name: str, normalise: bool) -> keras.KerasTensor:
     """Two convolutions of one resolution, of x or of a skip and an x to be up-sampled: -> (B, D, H, W, filters)."""
     for part in ("a", "b"):
-        if len(inputs) == 1:
-            x = keras.layers.Conv3D(filters, 3, padding="same", name=f"{name}_{part}_conv")(inputs[0])
+        conv = f"{name}_{part}_conv"
+        if len(inputs) > 1:
+            x = JoinedConv3D(filters, (False, True), adds_bias=not normalise, name=conv)(inputs)
         else:
-            x = JoinedConv3D(filters, (False, True), name=f"{name}_{part}_conv")(inputs)
+            kind = Conv3D if normalise else keras.layers.Conv3D
+            x = kind(filters, 3, padding="same", name=conv)(inputs[0])
         if normalise:
-            x = InstanceNormalization(name=f"{name}_{part}_norm")(x)
-        x = keras.layers.ReLU(name=f"{name}_{part}_relu")(x)
+            x = InstanceNormalization(negative_slope=0.0, name=f"{name}_{part}_norm")(x)
+        else:
+            x = keras.layers.ReLU(name=f"{name}_{part}_relu")(x)
         inputs = [x]
     return x

@@ -3,9 +3,10 @@
     ours (`models.isensee2017`)       here
     JoinedConv3D                      UpSampling3D, Concatenate, Conv3D: each makes a tensor of full size
     NearestUpSampling3D               UpSampling3D
-    InstanceNormalization, one op     keras_contrib's: mean; deviation, with a mean of its own; subtract, divide, scale, shift
-    LeakyReLU, one op                 Keras 2's before 2.2.3: relu(x) - slope relu(-x)
-    ChannelDropout                    SpatialDropout3D
+    InstanceNormalization             keras_contrib's: mean; deviation, with a mean of its own; subtract, divide, scale, shift
+    .. its LeakyReLU                  Keras 2's before 2.2.3: relu(x) - slope relu(-x)
+    .. its dropout, its addition      SpatialDropout3D, Add
+    a bias that is not added          an added one
 
 Weights and results are the same, tensors are about twice as many.
 """
@@ -53,7 +54,7 @@ class TwoSidedLeakyReLU(keras.layers.Layer):
 class _Joined:
     """What `models.layers.JoinedConv3D` avoids."""
 
-    def __init__(self, filters: int, raised: tuple[bool, ...], name: str) -> None:
+    def __init__(self, filters: int, raised: tuple[bool, ...], name: str, adds_bias: bool = True) -> None:
         self.filters, self.raised, self.name = filters, raised, name
 
     def __call__(self, inputs: list[keras.KerasTensor]) -> keras.KerasTensor:
@@ -66,14 +67,19 @@ def _raised(name: str | None = None) -> keras.layers.Layer:
     return keras.layers.UpSampling3D(2, name=name)
 
 
+def _normalise(
+    x: keras.KerasTensor, name: str, *, dropout: float | None = None, addend: keras.KerasTensor | None = None
+) -> keras.KerasTensor:
+    x = UnfusedNormalization(name=f"{name}_norm")(x)
+    x = TwoSidedLeakyReLU(negative_slope=isensee2017.LEAKY_SLOPE, name=f"{name}_relu")(x)
+    x = x if dropout is None else keras.layers.SpatialDropout3D(dropout, name=f"{name}_dropout")(x)
+    return x if addend is None else keras.layers.Add(name=f"{name}_add")([addend, x])
+
+
 def build(input_shape: tuple[int, ...]) -> keras.Model:
     """(1, D, H, W, 4) images -> (1, D, H, W, 3) probabilities; `models.isensee2017` draws it, with other layers."""
-    layers = {
-        "InstanceNormalization": UnfusedNormalization, "JoinedConv3D": _Joined, "NearestUpSampling3D": _raised,
-        "ChannelDropout": keras.layers.SpatialDropout3D,
+    parts = {
+        "Conv3D": keras.layers.Conv3D, "JoinedConv3D": _Joined, "NearestUpSampling3D": _raised, "_normalise": _normalise,
     }  # fmt: skip
-    with (
-        mock.patch.multiple(isensee2017, **layers),
-        mock.patch.object(keras.layers, "LeakyReLU", TwoSidedLeakyReLU),
-    ):
+    with mock.patch.multiple(isensee2017, **parts):
         return models.build("isensee2017", input_shape=input_shape)

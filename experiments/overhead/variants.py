@@ -11,6 +11,7 @@ import tensorflow as tf
 import models
 from experiments.overhead import parts
 from models import isensee2017
+from models.layers import ChannelDropout
 
 
 class Block(keras.layers.Layer):
@@ -55,11 +56,14 @@ def build(method: str, name: str, input_shape: tuple[int, ...], **options: Any) 
 def _wrapped(stock: Callable[..., Any], kind: type[Block], remat: str | None) -> Callable[..., Any]:
     """A function of `models.isensee2017` that builds a block, which makes one layer of `kind` out of its layers."""
 
-    def block(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def block(x: Any, *args: Any, dropout: float | None = None, addend: Any = None, **kwargs: Any) -> Any:
         inputs = keras.tree.map_structure(lambda t: keras.Input(batch_shape=t.shape, dtype=t.dtype), x)
         layers = keras.Model(inputs, stock(inputs, *args, **kwargs))
         with keras.RematScope(remat):  # around the block alone: its layers would each keep their inputs
             whole = kind(layers)
-        return whole(x)
+        y = whole(x)
+        if dropout is not None:
+            y = ChannelDropout(dropout)(y)
+        return y if addend is None else keras.layers.Add()([addend, y])
 
     return block

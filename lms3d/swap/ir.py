@@ -31,7 +31,7 @@ FORWARDING_TYPES = _types("""
     Abs Add AddN AddV2 BiasAdd Ceil Div DivNoNan Elu EluGrad Erf Exp Expm1 Floor LeakyRelu LeakyReluGrad Log Log1p
     LogSoftmax Maximum Minimum Mul MulNoNan Neg RealDiv Reciprocal Relu Relu6 Relu6Grad ReluGrad Rint Round Rsqrt
     RsqrtGrad Select SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Softmax Softplus Softsign Sqrt SqrtGrad Square
-    SquaredDifference Sub Tanh TanhGrad Xdivy Xlogy
+    SquaredDifference Sub Tanh TanhGrad Xdivy Xlogy LmsActivate LmsActivateGrad
 """)
 """Kernels that write into the buffer of an input without other readers (`forward_input_or_allocate_output`). Measured one by
 one on a CPU; FusedBatchNorm asks for it too, but holds a reference of its own and never gets it."""

@@ -642,7 +642,9 @@ def test_the_report_shows_a_run_of_another_machine(tmp_path, monkeypatch):
 
 def test_wrong_places_are_found():
     class Op:
-        def __init__(self, name: str, device: str, reads: tuple = (), waits: tuple = (), kind: str = "Identity") -> None:
+        def __init__(
+            self, name: str, device: str, reads: tuple = (), waits: tuple = (), kind: str = "Identity"
+        ) -> None:
             self.name, self.device, self.op, self.type = name, f"/device:{device}", self, kind
             self.inputs, self.control_inputs = [*reads], [*waits]
 

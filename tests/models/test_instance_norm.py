@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,10 +11,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import instance_norm
+from models import fused, instance_norm
 from models.layers import InstanceNormalization
 
 EPSILON = 1e-3
+
+
+@pytest.fixture(autouse=True, params=["compiled", "plain"])
+def operations(request):
+    """All of this holds for the compiled operations, and for TensorFlow's own."""
+    with fused.plain() if request.param == "plain" else contextlib.nullcontext():
+        assert (fused.operations() is None) == (request.param == "plain")
+        yield request.param
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,17 +144,22 @@ def test_a_slab_of_planes_has_the_partial_sums_of_the_whole(dtype):
         np.testing.assert_array_equal(instance_norm.plane_sums(x[:, first:last]), whole[:, first:last])
 
 
-def test_peak_is_that_of_input_and_output():
+def test_peak_is_that_of_input_and_output(operations):
     """In a process of its own: in a pool with holes the allocator hands out, and counts, pieces larger than asked for."""
-    command = "from tests.models.test_instance_norm import peaks_in_tensors; print(*peaks_in_tensors())"
+    command = f"from tests.models.test_instance_norm import peaks_in_tensors; print(*peaks_in_tensors({operations!r}))"
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=300)
     forward, backward = map(float, done.stdout.split())
     assert forward < 1.2  # besides x: y
     assert backward < 3.2  # y, dy and dx
 
 
-def peaks_in_tensors() -> tuple[float, ...]:
+def peaks_in_tensors(operations: str) -> tuple[float, ...]:
     """The peak of the forward pass, and of both, as a multiple of the input's bytes."""
+    with fused.plain() if operations == "plain" else contextlib.nullcontext():
+        return _peaks_in_tensors()
+
+
+def _peaks_in_tensors() -> tuple[float, ...]:
     x = tf.constant(volumes(1, 32, 32, 32, 16))  # powers of two: the allocator counts rounded sizes
     layer = InstanceNormalization()
 

@@ -68,6 +68,14 @@ def missing() -> str:
     return ""
 
 
+def operations() -> Any | None:
+    """The operations for networks (`models.fused`), under the entry point `models.operations`; None where there is no library."""
+    try:
+        return library().operations
+    except InputError:
+        return None
+
+
 @functools.cache
 def _loaded() -> Library | InputError:
     """The library, or why there is none. Once in a process: TensorFlow returns a library's operations only to its first caller, and

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from lms3d.swap.native import library
 from lms3d.swap.slabs.levels import AXIS, found_in
 from lms3d.swap.slabs.program import Input, Key, Made, Program
 from lms3d.swap.slabs.step import slice_step
@@ -65,10 +67,16 @@ def nodes_of(function: Function) -> list[Node]:
     return [_node(op) for op in traced_order(function.graph)]
 
 
+def _raw_op(kind: str) -> Callable[..., Any] | None:
+    """The function that makes an op of this type: TensorFlow's, or of the project's own library, as `LmsMoments` is."""
+    own = library.operations() if kind.startswith("Lms") else None
+    return getattr(tf.raw_ops, kind, None) or getattr(own, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower(), None)
+
+
 @functools.cache
 def _parameters(kind: str) -> tuple[str, ...]:
     """Inputs of a raw op, and its attributes that do not follow from them; () where there is no such function."""
-    raw = getattr(tf.raw_ops, kind, None)
+    raw = _raw_op(kind)
     return () if raw is None else tuple(n for n in inspect.signature(raw).parameters if n != "name")
 
 
@@ -145,7 +153,8 @@ class _Carrier:
         return outputs
 
     def _raw(self, one: Made) -> list[tf.Tensor]:
-        raw = getattr(tf.raw_ops, one.type)
+        raw = _raw_op(one.type)
+        assert raw is not None, "rules make known ops"
         inputs = [self._input(i) for i in one.inputs]
         given = dict(zip(_parameters(one.type), inputs, strict=False))
         attributes = {k: v for k, v in one.attributes.items() if k not in given}

@@ -204,7 +204,9 @@ def test_it_swaps_to_the_host_and_recomputes_on_the_device(hybrid):
         backs.values()
     ):  # host to host: the copy to the device begins when the second fires, and something tells it when
         assert [name.startswith("lms/swap_out/") for name, _ in op["inputs"]] == [True]
-        triggers = [device for name, device in op["control"] if not name.startswith("lms/swap_out/")]  # these free memory for it
+        triggers = [
+            device for name, device in op["control"] if not name.startswith("lms/swap_out/")
+        ]  # these free memory for it
         assert set(triggers) == {"CPU:1"}
 
 

@@ -8,6 +8,7 @@ from lms3d.swap.slabs.rules import (  # noqa: F401 -- each adds its rules
     batches,
     convolution,
     elementwise,
+    fused,
     normalisation,
     pooling,
     products,

@@ -345,7 +345,9 @@ def test_memory_changes_hands_in_the_planned_order():
     for back in plan.swap_ins:
         event = queue(back.name)[-1]
         assert back.triggers == (anchors[anchors.index(event) - 1],)
-        freed = [out for out in held if queue(*out.waiters)[-1] == event]  # before any swap-in of that event takes memory
+        freed = [
+            out for out in held if queue(*out.waiters)[-1] == event
+        ]  # before any swap-in of that event takes memory
         assert all(back.name in queue(*out.waiters) for out in freed)
     assert any(out.waiters[0] in names for out in held)
 

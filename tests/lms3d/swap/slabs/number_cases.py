@@ -10,6 +10,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from lms3d.swap.slabs.rules import elementwise
+from models import fused
 from tests.lms3d.swap.slabs.cases import Body, Case, Space, spaces
 
 R = tf.raw_ops
@@ -118,6 +119,16 @@ def per_voxel(x: tf.Tensor) -> list[tf.Tensor]:
     ]  # fmt: skip
 
 
+def fused_block(x: tf.Tensor) -> list[tf.Tensor]:
+    """Normalisation, LeakyReLU, dropout and an addition, and normalisation alone."""
+    gamma, beta = (tf.reduce_mean(x * factor, list(range(len(x.shape) - 1))) for factor in (2.0, -1.0))
+    multipliers = tf.constant(np.random.default_rng(0).choice([0.0, 1.5], (x.shape[0], x.shape[-1])), x.dtype)
+    kernels = fused.operations()
+    assert kernels is not None
+    y = fused.activate(kernels, x, gamma, beta, epsilon=1e-3, slope=0.3, multipliers=multipliers, addend=tf.square(x))
+    return [y, fused.activate(kernels, y, gamma, beta, epsilon=1e-3)]
+
+
 def _case(name: str, types: str | frozenset[str], settings: Any, **rest: Any) -> Case:
     return Case(
         name=name, types=frozenset(types.split()) if isinstance(types, str) else types, settings=settings, **rest
@@ -127,6 +138,11 @@ def _case(name: str, types: str | frozenset[str], settings: Any, **rest: Any) ->
 CASES = [
     _case("unary", UNARY, of(unary)),
     _case("binary", BINARY | GRADIENTS, of(binary)),
+    _case(
+        "fused block",
+        "LmsMoments LmsMerge LmsActivate LmsActivateSums LmsActivateGrad LmsParameterGrad",
+        of(fused_block),
+    ),
     _case("aliases", "Identity IdentityN StopGradient PreventGradient EnsureShape Snapshot", of(aliases)),
     _case(
         "per voxel",

@@ -42,7 +42,9 @@ def test_what_other_plans_hold_counts(monkeypatch):
     plan = Plan(swap_outs=(SwapOut(tensor="a:0", bytes=40 * GIB),))
     engine._check_host_memory(plan)
     engine._tier = SimpleNamespace(held_bytes=30 * GIB)
-    with pytest.raises(DoesNotFit, match=r"swaps 40\.0 GiB to host memory beside the 30\.0 GiB of other plans.*_IN_MB=71680 "):
+    with pytest.raises(
+        DoesNotFit, match=r"swaps 40\.0 GiB to host memory beside the 30\.0 GiB of other plans.*_IN_MB=71680 "
+    ):
         engine._check_host_memory(plan)
 
 

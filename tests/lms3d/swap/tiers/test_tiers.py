@@ -386,7 +386,9 @@ def test_without_a_compiler_what_swaps_is_refused_in_one_line(tmp_path, no_compi
 def test_without_a_compiler_a_step_that_swaps_nothing_trains(tmp_path, no_compiler, caplog):
     assert DiskTier.speed("CPU:0", tmp_path) == TierSpeed()
     assert "nothing can be swapped: found no C++ compiler" in caplog.text
-    assert DiskTier.place(tmp_path).startswith("no swap engine")  # so that these speeds are not kept for when there is one
+    assert DiskTier.place(tmp_path).startswith(
+        "no swap engine"
+    )  # so that these speeds are not kept for when there is one
     small_model().fit(*DATA, verbose=0, callbacks=[LMS(swap_dir=tmp_path / "swap")])
 
 

@@ -1,0 +1,98 @@
+"""Instance normalisation, LeakyReLU, channel dropout and addition in as few passes over the volume as the device allows.
+
+FUSED-1 A block reads the convolution's result twice and writes its own once; the gradient takes four reads and one write.
+FUSED-2 What the backward pass needs of a block is the convolution's result and two numbers a channel: no normalised tensor, and no
+        activation but what the next convolution reads.
+FUSED-3 A multiplier of a channel, as dropout has it, is never negative: it goes into scale and offset, since
+        leaky(m z) = m leaky(z), and costs no pass.
+
+The operations are compiled ones, which this package does not have: whoever does offers them under the entry point
+`models.operations`.
+Without them, in `plain` functions and on a GPU, TensorFlow's own do the same, to rounding, in more passes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+
+class Operations(Protocol):
+    """Six operations of `lms3d/swap/native/src/normalise.cc`, which says what they compute."""
+
+    lms_moments: Callable[..., Any]
+    lms_merge: Callable[..., Any]
+    lms_activate: Callable[..., Any]
+    lms_activate_sums: Callable[..., Any]
+    lms_activate_grad: Callable[..., Any]
+    lms_parameter_grad: Callable[..., Any]
+
+
+_PLAIN: ContextVar[bool] = ContextVar("plain", default=False)
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Within: networks are built of TensorFlow's own operations, for functions that XLA compiles, or that are saved for others."""
+    before = _PLAIN.set(True)
+    try:
+        yield
+    finally:
+        _PLAIN.reset(before)
+
+
+def operations() -> Operations | None:
+    """The compiled operations; None where there are none, or plain ones are asked for."""
+    return None if _PLAIN.get() else _found()
+
+
+@functools.cache
+def _found() -> Operations | None:
+    """Of the first entry point that has some; looking them up takes a few milliseconds."""
+    offers = (point.load()() for point in entry_points(group="models.operations"))
+    return next((offer for offer in offers if offer is not None), None)
+
+
+def activate(
+    kernels: Operations,
+    x: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    *,
+    epsilon: float,
+    slope: float = 1.0,
+    multipliers: tf.Tensor | None = None,
+    addend: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """leaky(m (gamma (x - mean) / sqrt(variance + epsilon) + beta)) + addend, in the shape and dtype of x.
+
+    x: (B, D, .., C), of any floating dtype, as is the addend; mean and variance are those of each sample and channel. gamma, beta:
+    (C,), in float32 or float64. multipliers: (B, C), not negative; no gradient flows to them. slope: of the negative side, 1 for no
+    activation. Half precision is computed in float32.
+    """
+    m = tf.zeros((0,), gamma.dtype) if multipliers is None else tf.stop_gradient(tf.cast(multipliers, gamma.dtype))
+    scope = tf.get_current_name_scope()
+
+    @tf.custom_gradient
+    def run(
+        x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, *addend: tf.Tensor
+    ) -> tuple[tf.Tensor, Callable[..., Any]]:
+        mean, rsigma = kernels.lms_merge(*kernels.lms_moments(x), tf.constant(epsilon, tf.float64))
+        y = kernels.lms_activate(x, mean, rsigma, gamma, beta, m, list(addend), slope=slope)
+
+        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            with tf.name_scope(f"gradient_tape/{scope}"):
+                sums = kernels.lms_activate_sums(dy, x, mean, rsigma, gamma, beta, m, slope=slope)
+                dx = kernels.lms_activate_grad(dy, x, mean, rsigma, gamma, beta, m, *sums, slope=slope)
+                of_parameters = kernels.lms_parameter_grad(*sums, rsigma, m)
+            return (dx, *of_parameters, *(dy for _ in addend))
+
+        return y, gradient
+
+    return run(x, gamma, beta, *([] if addend is None else [addend]))
