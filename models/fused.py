@@ -1,14 +1,14 @@
 """Instance normalisation, LeakyReLU, channel dropout and addition in as few passes over the volume as the device allows.
 
 FUSED-1 A block reads the convolution's result twice and writes its own once; the gradient takes four reads and one write.
-FUSED-2 What the backward pass needs of a block is the convolution's result and two numbers a channel: no normalised tensor, and no
-        activation but what the next convolution reads.
+FUSED-2 What its gradient needs is the convolution's result and two numbers a channel: no normalised tensor, and no activation. Of
+        those only what the next convolution reads is kept for the gradient of that one's kernel; LMS makes it again from the
+        convolution's result, by one operation, where memory is short.
 FUSED-3 A multiplier of a channel, as dropout has it, is never negative: it goes into scale and offset, since
         leaky(m z) = m leaky(z), and costs no pass.
 
 The operations are compiled ones, which this package does not have: whoever does offers them under the entry point
-`models.operations`.
-Without them, in `plain` functions and on a GPU, TensorFlow's own do the same, to rounding, in more passes.
+`models.operations`. Without them, and in `plain` functions, TensorFlow's own do the same, to rounding, in more passes.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def plain() -> Iterator[None]:
         _PLAIN.reset(before)
 
 
-def operations() -> Operations | None:
-    """The compiled operations; None where there are none, or plain ones are asked for."""
-    return None if _PLAIN.get() else _found()
+def operations(device: str = "CPU") -> Operations | None:
+    """The compiled operations for a "CPU" or "GPU"; None where there are none that work, or plain ones are asked for."""
+    return None if _PLAIN.get() else _found(device)
 
 
 @functools.cache
-def _found() -> Operations | None:
+def _found(device: str) -> Operations | None:
     """Of the first entry point that has some; looking them up takes a few milliseconds."""
-    offers = (point.load()() for point in entry_points(group="models.operations"))
+    offers = (point.load()(device) for point in entry_points(group="models.operations"))
     return next((offer for offer in offers if offer is not None), None)
 
 

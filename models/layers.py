@@ -48,10 +48,9 @@ class InstanceNormalization(keras.layers.Layer):
     negative_slope: LeakyReLU's, 0 for ReLU, 1 for no activation. multipliers: (B, C), not negative, such as those of
     `ChannelDropout(applied=False)`; no gradient flows to them. addend: in the shape of x.
 
-    On a CPU compiled operations do it, where there are some (`fused`). Elsewhere TensorFlow's own do, one after the other. The
-    normalisation on a CPU, and in float64 everywhere, is then `instance_norm.normalise`, whose statistics are exact at any size;
-    on a GPU, where the error of the fused kernel is still to be measured, that kernel: batch normalisation over a batch of one
-    sample *is* instance normalisation.
+    Compiled operations do it, where there are some (`fused`). Elsewhere TensorFlow's own do, one after the other. The normalisation
+    on a CPU, and in float64 everywhere, is then `instance_norm.normalise`, whose statistics are exact at any size; on a GPU it is
+    the fused kernel: batch normalisation over a batch of one sample *is* instance normalisation.
 
     NORM-1 batch 1: the fused kernel alone, no other full-size tensor;
     NORM-2 known batch: the fused kernel per sample, and one concatenation;
@@ -76,13 +75,13 @@ class InstanceNormalization(keras.layers.Layer):
         dtype = "float64" if self.variable_dtype == "float64" else "float32"
         self.gamma = self.add_weight(shape=channels, initializer="ones", name="gamma", dtype=dtype, autocast=False)
         self.beta = self.add_weight(shape=channels, initializer="zeros", name="beta", dtype=dtype, autocast=False)
-        self.supports_jit = _kernels() is None  # XLA knows TensorFlow's own operations
+        self.supports_jit = _kernels(self.compute_dtype) is None  # XLA knows TensorFlow's own operations
 
     def call(
         self, inputs: tf.Tensor, multipliers: tf.Tensor | None = None, addend: tf.Tensor | None = None
     ) -> tf.Tensor:
         gamma, beta = tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)
-        kernels = None if self.supports_jit else _kernels()
+        kernels = None if self.supports_jit else _kernels(inputs.dtype.name)
         if kernels is not None:
             y = fused.activate(
                 kernels, inputs, gamma, beta,
@@ -115,8 +114,11 @@ class InstanceNormalization(keras.layers.Layer):
         return {**super().get_config(), "epsilon": self.epsilon, "negative_slope": self.negative_slope}
 
 
-def _kernels() -> fused.Operations | None:
-    return None if on_gpu() else fused.operations()
+def _kernels(dtype: str) -> fused.Operations | None:
+    """The compiled operations that suit the device; there are none for float64 on a GPU."""
+    if on_gpu() and dtype == "float64":
+        return None
+    return fused.operations("GPU" if tf.config.list_physical_devices("GPU") else "CPU")
 
 
 def _per_voxel(values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:

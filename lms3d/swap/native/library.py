@@ -68,14 +68,6 @@ def missing() -> str:
     return ""
 
 
-def operations() -> Any | None:
-    """The operations for networks (`models.fused`), under the entry point `models.operations`; None where there is no library."""
-    try:
-        return library().operations
-    except InputError:
-        return None
-
-
 @functools.cache
 def _loaded() -> Library | InputError:
     """The library, or why there is none. Once in a process: TensorFlow returns a library's operations only to its first caller, and
@@ -217,6 +209,7 @@ def _with_types(calls: ctypes.CDLL) -> ctypes.CDLL:
         ("file_sync", text, [number, number]),
         ("file_remove", text, [number, number]),
         ("file_place", text, [number, number, result]),
+        ("use_gpu_kernels", text, [text, text]),
         ("replace_call", ctypes.c_int, [text, address]),
         ("close", None, [number]),
     ):

@@ -52,7 +52,7 @@ def capture(
 def _ops(graph: tf.Graph, compute_device: str) -> tuple[Op, ...]:
     # Tracing adds control inputs to earlier ops, so the traced order need not be topological.
     order, group = surgery.slices_of(graph)
-    found = [_op(op, compute_device, group.get(op.name, "")) for op in surgery.in_traced_order(graph)]
+    found = [_op(op, compute_device, group.get(op.name, "")) for op in graph.get_operations()]
     if order:
         found.sort(key=lambda op: order.get(op.name, ((0, 0.0, 0), False)))
     return topological(without_dead(found, wanted(graph)))
@@ -254,7 +254,7 @@ def traced_order(graph: tf.Graph) -> list[tf.Operation]:
             stateful=is_stateful(op),
             in_loop=surgery.in_loop(op),
         )
-        for op in surgery.in_traced_order(graph)
+        for op in graph.get_operations()
     ]
     ops = topological(without_dead(bare, wanted(graph)))
     return [graph.get_operation_by_name(op.name) for op in ops]

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from lms3d.swap.native import library
+from lms3d.swap.native import kernels
 from lms3d.swap.slabs.levels import AXIS, found_in
 from lms3d.swap.slabs.program import Input, Key, Made, Program
 from lms3d.swap.slabs.step import slice_step
@@ -69,7 +69,7 @@ def nodes_of(function: Function) -> list[Node]:
 
 def _raw_op(kind: str) -> Callable[..., Any] | None:
     """The function that makes an op of this type: TensorFlow's, or of the project's own library, as `LmsMoments` is."""
-    own = library.operations() if kind.startswith("Lms") else None
+    own = kernels.operations("CPU") if kind.startswith("Lms") else None
     return getattr(tf.raw_ops, kind, None) or getattr(own, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower(), None)
 
 

@@ -265,25 +265,6 @@ def pass_identities(graph: tf.Graph) -> int:
     return count
 
 
-def place_before(graph: tf.Graph, later: tf.Operation, reader: tf.Operation) -> None:
-    """An op that was added to a trace counts as traced just before its reader: `in_traced_order`."""
-    if not hasattr(graph, "lms3d_places"):
-        graph.lms3d_places = {}
-    graph.lms3d_places.setdefault(reader.name, []).append(later.name)
-
-
-def in_traced_order(graph: tf.Graph) -> list[tf.Operation]:
-    """All ops of a graph as they were traced, or placed since."""
-    places: dict[str, list[str]] = getattr(graph, "lms3d_places", {})
-    moved = {name for names in places.values() for name in names}
-    order: list[tf.Operation] = []
-    for op in graph.get_operations():
-        if op.name not in moved:
-            order += [graph.get_operation_by_name(name) for name in places.get(op.name, ())]
-            order.append(op)
-    return order
-
-
 def remember_slices(graph: tf.Graph, order: Mapping[str, Any], group: Mapping[str, str]) -> None:
     """order: op -> its place; group: op -> the op of the trace that it is a slab of. The graph keeps them for `slices_of`."""
     graph.lms3d_slices = (dict(order), dict(group))

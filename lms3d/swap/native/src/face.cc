@@ -4,6 +4,7 @@
 #include <string>
 
 #include "file_lane.h"
+#include "gpu_kernels.h"
 #include "lanes.h"
 #include "system.h"
 
@@ -55,6 +56,12 @@ int64_t lms3d_memory_lane(double out_rate, double in_rate, double latency_second
 }
 int64_t lms3d_cuda_lane(const char* driver) {
   return Added([=] { return lms3d::CudaLane(driver); });
+}
+
+
+// Kernels on GPUs are made with these two libraries from now on (gpu_kernels.h). Empty, or why they cannot be.
+const char* lms3d_use_gpu_kernels(const char* driver, const char* compiler) {
+  return Told(lms3d::UseGpuKernels(driver, compiler));
 }
 
 // part_bytes and most_parts: see copiers.h. least_mapped_bytes: see swap_file.h.

@@ -20,6 +20,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "normalise.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -124,26 +125,6 @@ void Write(const Wide<T>* computed, int64_t n, T* row) {
 }
 
 // -- volumes ------------------------------------------------------------------------------------------------------------------
-
-// (B, D, ..., W, C): planes of `rows` rows of `width` times `channels` elements.
-struct Volume {
-  explicit Volume(const TensorShape& shape)
-      : samples(shape.dim_size(0)), depth(shape.dim_size(1)), channels(shape.dim_size(shape.dims() - 1)) {
-    for (int axis = 2; axis < shape.dims() - 2; ++axis) rows *= shape.dim_size(axis);
-    if (shape.dims() > 3) width = shape.dim_size(shape.dims() - 2);
-  }
-  int64_t row() const { return width * channels; }
-  int64_t plane() const { return rows * row(); }
-  int64_t planes() const { return samples * depth; }
-
-  int64_t samples, depth, channels, rows = 1, width = 1;
-};
-
-bool IsVolume(OpKernelContext* context, const Tensor& x) {
-  const bool is = x.dims() >= 3;
-  if (!is) context->SetStatus(absl::InvalidArgumentError("lms3d: expected (B, D, ..., C)"));
-  return is;
-}
 
 // Calls work(first, last) for planes that it may do beside others.
 template <typename Work>
