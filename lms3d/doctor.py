@@ -44,7 +44,14 @@ def _examine(options: argparse.Namespace) -> None:
     startup.start_tensorflow()
     gpus = _gpus(binding)
     sections = {
-        "Devices": {**_processor(), **gpus, **_missing_gpu(gpus), **_compute_device(), **_swap_engine()},
+        "Devices": {
+            **_processor(),
+            **gpus,
+            **_missing_gpu(gpus),
+            **_compute_device(),
+            **_swap_engine(),
+            **_normalisation(bool(gpus)),
+        },
         "Memory": {
             **examination.host_memory(binding, len(gpus)),
             **(examination.cudnn_workspace(card) if (card := memory.gpu_name()) else {}),
@@ -133,6 +140,17 @@ def _swap_engine() -> dict[str, Finding]:
         return {"swap engine": Finding(f"native, {library.made_by()}")}
     except InputError as error:
         return {"swap engine": Finding("none, so that no tensor can leave the device", str(error))}
+
+
+def _normalisation(gpus: bool) -> dict[str, Finding]:
+    """What networks normalise with, on a GPU; the kernels are made and tried."""
+    from lms3d.swap.native import kernels, library
+
+    if not gpus or library.missing():
+        return {}
+    if why := kernels.why_not():
+        return {"normalisation": Finding("TensorFlow's own, which is slower and keeps more", why)}
+    return {"normalisation": Finding("kernels of lms3d, with the processor's numbers")}
 
 
 def _parser() -> cli.Parser:

@@ -23,7 +23,14 @@ SIDE_BY_SIDE = 2
 """Parts that are not timed run so many at a time: most of their seconds are tracing, on one core."""
 
 # Guesses for the time limit, of two cores; they are scaled by what the parts so far have taken.
-START_SECONDS = {parts.LMS: 25.0, parts.TFLMS: 35.0, parts.PREDICTION: 25.0, parts.TORCH_SAVE_ON_CPU: 5.0}
+START_SECONDS = {
+    parts.LMS: 25.0,
+    parts.TFLMS: 35.0,
+    parts.PREDICTION: 25.0,
+    parts.TORCH_SAVE_ON_CPU: 5.0,
+    parts.XLA: 120.0,
+    **{name: 90.0 for name, way in parts.TORCH_METHODS.items() if way.mode},
+}
 USUAL_START_SECONDS = 15.0
 STEP_FACTOR = {
     parts.TFLMS: 2.0,
@@ -32,6 +39,7 @@ STEP_FACTOR = {
     parts.TORCH: 1.5,
     parts.TORCH_CHECKPOINT: 2.2,
     parts.TORCH_SAVE_ON_CPU: 8.0,
+    parts.XLA: 8.0,
 }
 USUAL_STEP_FACTOR = 1.4
 VOXEL_SECONDS = 3.5e-6

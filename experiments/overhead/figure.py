@@ -26,6 +26,9 @@ STYLE = {
     parts.TORCH: (VERMILION, "s"),
     parts.TORCH_CHECKPOINT: (VERMILION, "P"),
     parts.TORCH_SAVE_ON_CPU: (YELLOW, "v"),
+    **{name: (VERMILION, "*") for name, way in parts.TORCH_METHODS.items() if way.mode},
+    **{name: (YELLOW, "s") for name in parts.TORCH_METHODS if name.startswith(f"{parts.TORCH},")},
+    parts.XLA: (GREY, "*"),
 }
 MOST = 3.0  # a slower step is drawn here, with its ratio beside it: the others would lie in one line
 

@@ -19,8 +19,8 @@ STEP_RATIOS = {0.50: 1.10, 0.35: 1.25}
 PEAK_ERROR, SECONDS_ERROR = 0.05, 0.15
 SWEEP_SIZE = (12, 3)
 ORDER = (
-    parts.NONE, parts.KERAS, parts.LMS, parts.COPIED, parts.TFLMS, *parts.UNIFORM, parts.KERAS_REMAT, parts.RECOMPUTE_GRAD,
-    *parts.TORCH_METHODS,
+    parts.NONE, parts.KERAS, parts.XLA, parts.LMS, parts.COPIED, parts.TFLMS, *parts.UNIFORM, parts.KERAS_REMAT,
+    parts.RECOMPUTE_GRAD, *parts.TORCH_METHODS,
 )  # fmt: skip
 COLUMNS = (
     "model", "resolution", "method", "limit_mib", "limit_share", "outcome", "steps", "step_seconds", "ratio", "peak_bytes",
@@ -157,7 +157,7 @@ def _predictions(here: Comparison) -> list[Promise]:
 def _others(here: Comparison) -> list[Promise]:
     made = []
     for method in ORDER:
-        if method in (parts.NONE, parts.KERAS, parts.LMS, parts.COPIED, parts.TORCH):
+        if method in (parts.NONE, parts.KERAS, parts.XLA, parts.LMS, parts.COPIED, parts.TORCH):
             continue
         for other in here.of(method):
             limit = f" in {other.part.limit_mib:,} MiB" if other.part.limit_mib else ""

@@ -132,7 +132,14 @@ class Place:
         self._at_shares(parts.TFLMS, SHARES)
         for limit in self.wanted.limits_mib:
             self.bench.measure(self.part(parts.TFLMS, limit))
-        for method in (parts.SWAP_ALL, parts.RECOMPUTE_CHEAP, parts.RECOMPUTE_GRAD, parts.KERAS_REMAT, parts.KERAS):
+        for method in (
+            parts.SWAP_ALL,
+            parts.RECOMPUTE_CHEAP,
+            parts.RECOMPUTE_GRAD,
+            parts.KERAS_REMAT,
+            parts.KERAS,
+            parts.XLA,
+        ):
             self.bench.measure(self.part(method, steps=3))
         self.bench.measure(self.part(parts.RECOMPUTE_ALL, steps=1))
 

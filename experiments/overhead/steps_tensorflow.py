@@ -202,7 +202,7 @@ def build(part: Part) -> keras.Model:
         own = {"filters": part.filters} if part.filters else {}
         model = variants.build(part.method, part.model, (part.resolution,) * 3 + (4,), **own)
         loss = losses.dice_loss
-    model.compile(keras.optimizers.Adam(5e-4), loss=loss, jit_compile=False)
+    model.compile(keras.optimizers.Adam(5e-4), loss=loss, jit_compile=part.method == parts.XLA)
     model.optimizer.build(model.trainable_variables)
     return model
 

@@ -7,12 +7,13 @@ import time
 from typing import Any
 
 import torch
+from torch._functorch import config as functorch_config
 from torch.utils.checkpoint import checkpoint
 
 from experiments.overhead import data, parts
 from experiments.overhead.child import Resident, Talk, part_from_command_line
 from experiments.overhead.network_torch import Isensee2017, dice_loss
-from experiments.overhead.parts import MIB, Part
+from experiments.overhead.parts import MIB, InTorch, Part
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -31,16 +32,24 @@ def main() -> None:
 
 
 def _train(part: Part, talk: Talk, resident: Resident) -> None:
+    way = parts.TORCH_METHODS[part.method]
     model = Isensee2017().to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-4, eps=1e-7)
     image, truth = (torch.from_numpy(array).movedim(-1, 1).contiguous() for array in data.volumes(part.resolution))
+    order = torch.channels_last_3d if way.channels_last else torch.contiguous_format
+    model, image = model.to(memory_format=order), image.to(memory_format=order)
+    network = model
+    if way.mode:
+        if way.budget is not None:
+            functorch_config.activation_memory_budget = way.budget
+        network = torch.compile(model, mode=way.mode)
     talk.say(ready=True, device=DEVICE, parameters=sum(p.numel() for p in model.parameters()))
     while talk.asked():
         resident.take_peak()
         if DEVICE == "cuda":
             torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
-        loss = _step(part.method, model, optimizer, image.to(DEVICE), truth.to(DEVICE))
+        loss = _step(way, network, optimizer, image.to(DEVICE), truth.to(DEVICE))
         seconds = time.perf_counter() - started
         peak = {"peak_bytes": torch.cuda.max_memory_allocated()} if DEVICE == "cuda" else {}
         talk.say(seconds=seconds, resident_bytes=resident.take_peak(), loss=loss, **peak)
@@ -48,17 +57,18 @@ def _train(part: Part, talk: Talk, resident: Resident) -> None:
 
 
 def _step(
-    method: str, model: Isensee2017, optimizer: torch.optim.Optimizer, image: torch.Tensor, truth: torch.Tensor
+    way: InTorch, network: Any, optimizer: torch.optim.Optimizer, image: torch.Tensor, truth: torch.Tensor
 ) -> float:
     optimizer.zero_grad(set_to_none=True)
     arguments: dict[str, Any] = {}
-    if method == parts.TORCH_CHECKPOINT:
+    if way.checkpoint:
         arguments["wrap"] = lambda block, *x: checkpoint(block, *x, use_reentrant=False)
-    saving: Any = contextlib.nullcontext()
-    if method == parts.TORCH_SAVE_ON_CPU:
-        saving = torch.autograd.graph.save_on_cpu(pin_memory=DEVICE == "cuda")
-    with saving:
-        loss = dice_loss(truth, model(image, **arguments))
+    with contextlib.ExitStack() as around:
+        if way.save_on_cpu:
+            around.enter_context(torch.autograd.graph.save_on_cpu(pin_memory=DEVICE == "cuda"))
+        if way.autocast:
+            around.enter_context(torch.autocast(DEVICE, torch.bfloat16))
+        loss = dice_loss(truth, network(image, **arguments).float())
     loss.backward()
     optimizer.step()
     return loss.item()  # a GPU runs behind: this waits for it

@@ -228,7 +228,7 @@ def test_the_profile_has_two_steps(straight):
 @pytest.mark.slow
 def test_where_it_does_not_fit_without_lms_it_trains_with_it(train_real, brains, tmp_path):
     """What the README tells of 96^3 and 192^3, at sizes of seconds: the same hard limit (in MiB), with LMS and without."""
-    limit = 155
+    limit = 140
     options = ["--data", brains, "--resolution", 32, "--memory-limit", f"{limit}MiB", "--epochs", 1,
                "--steps-per-epoch", 2, "--validation-steps", 1]  # fmt: skip
     for number in range(

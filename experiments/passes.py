@@ -1,0 +1,121 @@
+"""`python -m experiments.passes`: how often a block of isensee2017 passes over the volume, counted in the traced graph.
+
+A pass is a tensor of the volume's size that an operation reads or writes; views pass over nothing. The convolution's own are left
+out. Nothing is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lms3d import cli, console, errors
+from lms3d.swap.ir import METADATA_TYPES, RESIDENT_TYPES, StepGraph
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_DESCRIPTION = """\
+Count the reads and writes of full size that normalisation, LeakyReLU, dropout and addition take beside their convolution,
+forward and backward: the least that is possible, as compiled operations, and with TensorFlow's own. Nothing is run."""
+
+_EPILOG = "exit codes: 0 done, 2 wrong option, 130 interrupted"
+
+SHAPE = (1, 32, 32, 32, 16)
+LEAST = {"forward": (2, 1), "backward": (4, 1)}
+"""Reads and writes of a block: statistics need the whole volume before its first voxel can be normalised, and so do the sums of the
+gradient. An addend is read once more."""
+
+
+class Passes(NamedTuple):
+    reads: int
+    writes: int
+
+
+def count(build: Callable[..., Sequence[tf.Tensor]]) -> Passes:
+    """Of the function of three volumes that `build` traces."""
+    import tensorflow as tf
+
+    from lms3d.swap.tensorflow import surgery
+    from lms3d.swap.tensorflow.capture import capture
+
+    def function(x: tf.Tensor, addend: tf.Tensor, dy: tf.Tensor) -> Sequence[tf.Tensor]:
+        return build(x, addend, dy)
+
+    traced = surgery.trace(function, *[tf.TensorSpec(SHAPE)] * 3)
+    surgery.pass_identities(traced.graph)
+    return _passes(capture(traced))
+
+
+def _passes(graph: StepGraph) -> Passes:
+    full = max(t.bytes or 0 for op in graph.ops for t in op.outputs)
+    works = [op for op in graph.ops if not op.shares_input and op.type not in METADATA_TYPES | RESIDENT_TYPES]
+    reads = sum(graph.tensors[name].bytes == full for op in works for name in op.inputs)
+    return Passes(reads, sum(t.bytes == full for op in works for t in op.outputs))
+
+
+def block(*, added: bool) -> tuple[Passes, Passes]:
+    """Forward and backward."""
+    import tensorflow as tf
+
+    from models.isensee2017 import LEAKY_SLOPE
+    from models.layers import InstanceNormalization
+
+    layer = InstanceNormalization(negative_slope=LEAKY_SLOPE)
+    layer.build(SHAPE)
+    multipliers = tf.ones((SHAPE[0], SHAPE[-1]))
+
+    def forward(x: tf.Tensor, addend: tf.Tensor, dy: tf.Tensor) -> Sequence[tf.Tensor]:
+        return [layer(x, multipliers=multipliers, addend=addend if added else None)]
+
+    def both(x: tf.Tensor, addend: tf.Tensor, dy: tf.Tensor) -> Sequence[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([x, addend])
+            (y,) = forward(x, addend, dy)
+        return [y, *tape.gradient(y, [x, layer.gamma, layer.beta], dy)]
+
+    one, whole = count(forward), count(both)
+    return one, Passes(whole.reads - one.reads, whole.writes - one.writes)
+
+
+def table() -> list[str]:
+    """As Markdown."""
+    from models import fused
+
+    lines = [
+        "| | | forward: reads | writes | backward: reads | writes |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    ways: dict[str, Any] = {"compiled operations": contextlib.nullcontext(), "TensorFlow's own": fused.plain()}
+    rows: dict[str, list[tuple[Passes, Passes]]] = {
+        "the least": [
+            (Passes(LEAST["forward"][0] + added, LEAST["forward"][1]), Passes(*LEAST["backward"])) for added in (0, 1)
+        ]
+    }
+    for name, around in ways.items():
+        with around:
+            rows[name] = [block(added=added) for added in (False, True)]
+    for added, told in enumerate(("normalisation, LeakyReLU, dropout", "and an addition")):
+        for name, found in rows.items():
+            numbers = [n for passes in found[added] for n in passes]
+            lines.append(f"| {told} | {name} | {' | '.join(map(str, numbers))} |")
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Count and print. Returns the exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = cli.Parser(prog="python -m experiments.passes", description=_DESCRIPTION, epilog=_EPILOG)
+
+    def run() -> None:
+        parser.parse_args(words)
+        for line in table():
+            console.say(line)
+
+    return errors.run(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
