@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from unittest import mock
 
 import keras
 import numpy as np
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 import models
 from lms3d.tasks import TASKS
-from models import registry
+from models import isensee2017, layers, registry, unet3d
 
 SMALL = {"filters": (2, 4, 4, 4, 4)}
 
@@ -140,3 +141,53 @@ def test_separate_heads_follow_the_sum_of_all():
     for head, factor in ((separate[..., 3:6], 2), (separate[..., 6:], 4)):  # each of its own resolution
         blocks = head[:, ::factor, ::factor, ::factor].repeat(factor, 1).repeat(factor, 2).repeat(factor, 3)
         np.testing.assert_array_equal(head, blocks)
+
+
+def before_blocks_were_one_layer(name: str) -> keras.Model:
+    """The network as runs of release 0.1 saved it: biases are added, each activation, dropout and addition is a layer."""
+
+    def normalised(x, name, *, dropout=None, addend=None):
+        x = layers.InstanceNormalization(name=f"{name}_norm")(x)
+        x = keras.layers.LeakyReLU(negative_slope=0.3, name=f"{name}_relu")(x)
+        x = x if dropout is None else layers.ChannelDropout(dropout, name=f"{name}_dropout")(x)
+        return x if addend is None else keras.layers.Add(name=f"{name}_add")([addend, x])
+
+    def level(inputs, filters, name, normalise):
+        for part in ("a", "b"):
+            conv = f"{name}_{part}_conv"
+            joined = len(inputs) > 1
+            made = (
+                layers.JoinedConv3D(filters, (False, True), name=conv)
+                if joined
+                else plain(filters, 3, padding="same", name=conv)
+            )
+            x = layers.InstanceNormalization(name=f"{name}_{part}_norm")(made(inputs if joined else inputs[0]))
+            inputs = [keras.layers.ReLU(name=f"{name}_{part}_relu")(x)]
+        return inputs[0]
+
+    plain, whole = keras.layers.Conv3D, layers.JoinedConv3D
+    parts = {"_normalise": normalised, "Conv3D": plain, "JoinedConv3D": lambda *a, adds_bias, **k: whole(*a, **k)}
+    with (
+        mock.patch.multiple(isensee2017, **parts),
+        mock.patch.object(keras.layers, "Identity", lambda name: lambda x: x),
+        mock.patch.object(unet3d, "_level", level),
+    ):
+        return models.build(name, input_shape=(16, 16, 16, 4), **SMALL)
+
+
+@pytest.mark.parametrize("name", models.names(models.VOLUMES))
+def test_weights_of_before_load_and_predict_the_same(name, tmp_path):
+    old = before_blocks_were_one_layer(name)
+    assert {"LeakyReLU", "ReLU"} & {type(layer).__name__ for layer in old.layers}
+    for number, variable in enumerate(old.variables):
+        if variable.dtype == "float32":
+            variable.assign(np.random.default_rng(number).normal(0.1, 0.4, variable.shape))
+    old.save(tmp_path / "old.keras")
+    x = np.random.default_rng(0).normal(size=(1, 16, 16, 16, 4)).astype(np.float32)
+    new = models.build(name, input_shape=(16, 16, 16, 4), **SMALL)
+    new.load_weights(tmp_path / "old.keras")
+    assert [v.path for v in new.trainable_variables] == [
+        v.path for v in old.trainable_variables
+    ]  # as optimisers number them
+    for model in (new, keras.models.load_model(tmp_path / "old.keras", compile=False)):
+        np.testing.assert_allclose(model(x), old(x), rtol=0, atol=1e-5)
