@@ -169,7 +169,7 @@ def before_blocks_were_one_layer(name: str) -> keras.Model:
     parts = {"_normalise": normalised, "Conv3D": plain, "JoinedConv3D": lambda *a, adds_bias, **k: whole(*a, **k)}
     with (
         mock.patch.multiple(isensee2017, **parts),
-        mock.patch.object(keras.layers, "Identity", lambda name: lambda x: x),
+        mock.patch.object(keras.layers, "Identity", return_value=lambda x: x),
         mock.patch.object(unet3d, "_level", level),
     ):
         return models.build(name, input_shape=(16, 16, 16, 4), **SMALL)
