@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -39,7 +40,7 @@ _PLAIN: ContextVar[bool] = ContextVar("plain", default=False)
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Within: networks are built of TensorFlow's own operations, for functions that XLA compiles, or that are saved for others."""
+    """Within: networks are built of TensorFlow's own operations, for functions that XLA compiles."""
     before = _PLAIN.set(True)
     try:
         yield
@@ -59,6 +60,12 @@ def _found(device: str) -> Operations | None:
     return next((offer for offer in offers if offer is not None), None)
 
 
+def in_parts(number: float) -> list[float]:
+    """Numbers in single precision, as attributes are, whose sum in double is `number` to fifteen digits."""
+    first = float(np.float32(number))
+    return [first, float(np.float32(number - first))]
+
+
 def activate(
     kernels: Operations,
     x: tf.Tensor,
@@ -74,7 +81,7 @@ def activate(
 
     x: (B, D, .., C), of any floating dtype, as is the addend; mean and variance are those of each sample and channel. gamma, beta:
     (C,), in float32 or float64. multipliers: (B, C), not negative; no gradient flows to them. slope: of the negative side, 1 for no
-    activation. Half precision is computed in float32.
+    activation. Half precision is computed in float32. Its gradient has none of its own.
     """
     m = tf.zeros((0,), gamma.dtype) if multipliers is None else tf.stop_gradient(tf.cast(multipliers, gamma.dtype))
     scope = tf.get_current_name_scope()
@@ -83,7 +90,7 @@ def activate(
     def run(
         x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, *addend: tf.Tensor
     ) -> tuple[tf.Tensor, Callable[..., Any]]:
-        mean, rsigma = kernels.lms_merge(*kernels.lms_moments(x), tf.constant(epsilon, tf.float64))
+        mean, rsigma = kernels.lms_merge(*kernels.lms_moments(x), epsilon=in_parts(epsilon))
         y = kernels.lms_activate(x, mean, rsigma, gamma, beta, m, list(addend), slope=slope)
 
         def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, ...]:

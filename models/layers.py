@@ -1,4 +1,4 @@
-"""Layers that a whole-volume network needs: each makes one full-size tensor per call, and no other.
+"""Layers that a whole-volume network needs: each makes one full-size tensor per call, and hardly ever another.
 
 Stock Keras layers build the same results from many ops: up-sampling holds two full-size tensors at once, normalisation
 and dropout leave temporaries of full size behind each op. At 192^3 every one of them costs hundreds of MiB.
@@ -64,6 +64,7 @@ class InstanceNormalization(keras.layers.Layer):
     def __init__(self, epsilon: float = 1e-3, negative_slope: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.epsilon, self.negative_slope = epsilon, negative_slope
+        self.supports_jit = False  # until it is built, and known what it is built of
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         if len(input_shape) not in (4, 5) or input_shape[-1] is None:
@@ -118,7 +119,7 @@ def _kernels(dtype: str) -> fused.Operations | None:
     """The compiled operations that suit the device; there are none for float64 on a GPU."""
     if on_gpu() and dtype == "float64":
         return None
-    return fused.operations("GPU" if tf.config.list_physical_devices("GPU") else "CPU")
+    return fused.operations("GPU" if tf.config.get_visible_devices("GPU") else "CPU")
 
 
 def _per_voxel(values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
@@ -214,6 +215,11 @@ class Conv3D(keras.layers.Conv3D):
 
     It has the name of Keras's layer because files of weights go by that.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.use_bias or self.activation is not keras.activations.linear:
+            raise ValueError(f"{self.name}: expected a bias, and no activation")
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         y = self.convolution_op(inputs, self.kernel)

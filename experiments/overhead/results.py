@@ -157,6 +157,9 @@ def _predictions(here: Comparison) -> list[Promise]:
 def _others(here: Comparison) -> list[Promise]:
     made = []
     for method in ORDER:
+        way = parts.TORCH_METHODS.get(method)
+        if way is not None and (way.autocast or way.channels_last):  # other numbers, and no way to save memory
+            continue
         if method in (parts.NONE, parts.KERAS, parts.XLA, parts.LMS, parts.COPIED, parts.TORCH):
             continue
         for other in here.of(method):

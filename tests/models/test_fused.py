@@ -105,7 +105,7 @@ def test_a_slab_has_the_numbers_of_the_whole():
     """Bit by bit, on any number of threads: slabs change nothing."""
     kernels, (x, dy) = fused.operations(), map(tf.constant, _numbers(1, 24, 20, 18, 8))
     gamma, beta = (tf.constant(v, tf.float32) for v in _weights(8))
-    rest = [*kernels.lms_merge(*kernels.lms_moments(x), tf.constant(EPSILON, tf.float64)), gamma, beta, tf.zeros((0,))]
+    rest = [*kernels.lms_merge(*kernels.lms_moments(x), epsilon=[EPSILON]), gamma, beta, tf.zeros((0,))]
     sums = kernels.lms_activate_sums(dy, x, *rest, slope=0.3)
     for first, last in ((0, 1), (3, 5), (7, 24)):
         some = slice(first, last)
@@ -125,6 +125,27 @@ def test_a_slab_has_the_numbers_of_the_whole():
             np.testing.assert_array_equal(part, whole[:, some])
 
 
+def test_a_mean_far_from_zero_costs_nothing_but_its_rounding():
+    """The mean has more digits than float32: what is rounded off must not come back doubled."""
+    x, dy = _numbers(1, 24, 20, 18, 4)
+    x = (x + np.float32(3e4)).astype(np.float32)
+    how = {"slope": 1.0, "dropped": False, "added": False}
+    for found, right in zip(block(x, dy, **how), expected(x, dy, **how), strict=True):
+        np.testing.assert_allclose(found, right, rtol=0, atol=2e-6 * max(1, np.abs(right).max()))
+
+
+def test_an_empty_volume_is_no_crash():
+    kernels = fused.operations()
+    for shape in ((1, 2, 3, 0, 4), (0, 2, 3, 2, 4), (1, 2, 0, 2, 4)):
+        means, variances = kernels.lms_moments(tf.zeros(shape))
+        assert means.shape == variances.shape == (*shape[:2], 4)
+        of = (*kernels.lms_merge(means, variances, epsilon=[EPSILON]), tf.ones(4), tf.ones(4), tf.zeros((0,)))
+        assert kernels.lms_activate(tf.zeros(shape), *of, [], slope=0.3).shape == shape
+        sums = kernels.lms_activate_sums(tf.zeros(shape), tf.zeros(shape), *of, slope=0.3)
+        np.testing.assert_array_equal(sums[0], np.zeros((*shape[:2], 4)))
+        assert kernels.lms_activate_grad(tf.zeros(shape), tf.zeros(shape), *of, *sums, slope=0.3).shape == shape
+
+
 def test_wrong_shapes_are_errors():
     kernels, x = fused.operations(), tf.zeros((1, 4, 4, 4, 2))
     numbers, vector = tf.zeros((1, 2), tf.float64), tf.zeros((2,))
@@ -141,6 +162,13 @@ def test_wrong_shapes_are_errors():
         )
     with pytest.raises(tf.errors.InvalidArgumentError):
         kernels.lms_moments(tf.zeros((4, 2)))
+    planes = tf.zeros((1, 4, 2), tf.float64)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        kernels.lms_merge(planes, planes[:, 1:], epsilon=[EPSILON])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        kernels.lms_merge(numbers, numbers, epsilon=[EPSILON])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="another volume"):
+        kernels.lms_parameter_grad(planes, planes, tf.zeros((1, 3), tf.float64), tf.zeros((0,)))
 
 
 @pytest.mark.parametrize("batch", [2, None])

@@ -28,7 +28,8 @@ _ERRORS = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 4e-3}
 
 def operations(device: str) -> Any | None:
     """The operations for a "CPU" or "GPU", under the entry point `models.operations`; None where there are none that work."""
-    if missing():
+    if why := missing():
+        log.info("lms: networks use TensorFlow's own normalisation, which is slower: %s", why)
         return None
     return None if device == "GPU" and why_not() else library().operations
 
@@ -66,15 +67,21 @@ def _wrong(made: Library) -> str:
     import tensorflow as tf
 
     try:
-        for shape in _SHAPES:
-            for dtype, error in _ERRORS.items():
-                here, there = (_results(made.operations, shape, dtype, device) for device in ("CPU:0", "GPU:0"))
-                for name, expected in here.items():
-                    scale = max(1.0, float(np.abs(expected).max()))
-                    if not np.abs(there[name] - expected).max() <= error * scale:
-                        return f"its kernels give another {name} in {dtype}"
-    except tf.errors.OpError as failed:
-        return str(failed.message).splitlines()[0]
+        with tf.init_scope():  # networks may be built in a function that is being traced
+            return compare(made.operations, "GPU:0")
+    except Exception as failed:  # whatever it is, there is another way
+        return (str(failed).splitlines() or [type(failed).__name__])[0]
+
+
+def compare(operations: Any, device: str) -> str:
+    """What a device computes otherwise than the processor; empty if nothing."""
+    for shape in _SHAPES:
+        for dtype, error in _ERRORS.items():
+            here, there = (_results(operations, shape, dtype, one) for one in ("CPU:0", device))
+            for name, expected in here.items():
+                scale = max(1.0, float(np.abs(expected).max()))
+                if not np.abs(there[name] - expected).max() <= error * scale:
+                    return f"its kernels give another {name} in {dtype}"
     return ""
 
 
@@ -87,7 +94,7 @@ def _results(operations: Any, shape: tuple[int, ...], dtype: str, device: str) -
         x, dy, addend = (tf.constant(draw.normal(1.0, 2.0, shape), dtype) for _ in range(3))
         gamma, beta = (tf.constant(draw.uniform(0.5, 2.0, channels), tf.float32) for _ in range(2))
         multipliers = tf.constant(draw.choice([0.0, 1.25], (shape[0], channels)), tf.float32)
-        mean, rsigma = operations.lms_merge(*operations.lms_moments(x), tf.constant(1e-3, tf.float64))
+        mean, rsigma = operations.lms_merge(*operations.lms_moments(x), epsilon=[1e-3])
         of = (mean, rsigma, gamma, beta, multipliers)
         sums = operations.lms_activate_sums(dy, x, *of, slope=0.3)
         found = {
@@ -102,4 +109,6 @@ def _results(operations: Any, shape: tuple[int, ...], dtype: str, device: str) -
             operations.lms_parameter_grad(*sums, rsigma, multipliers),
             strict=True,
         )
+        if elsewhere := [name for name, value in found.items() if not value.device.endswith(device)]:
+            raise RuntimeError(f"{elsewhere[0]} was not computed on {device}")
         return {name: tf.cast(value, tf.float64).numpy() for name, value in found.items()}

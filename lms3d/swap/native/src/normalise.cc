@@ -1,8 +1,8 @@
 // Instance normalisation, LeakyReLU, channel dropout and addition in as few passes over the volume as a processor can: with
 // x^ = (x - mean) rsigma, both of one sample and channel, and m the multiplier of the channel (of dropout; 1 without),
 //
-//   LmsMoments(x) -> means, variances                      of each plane: one read
-//   LmsMerge(means, variances, epsilon) -> mean, rsigma    of all planes of a sample
+//   LmsMoments(x) -> means, variances                      of each plane: one read, and one from the cache
+//   LmsMerge(means, variances; epsilon) -> mean, rsigma    of all planes of a sample
 //   LmsActivate(x, ...) -> y                               leaky(m (gamma x^ + beta)) [+ addend]: one read (of each), one write
 //   LmsActivateSums(dy, x, ...) -> of_dz, of_both          of each plane, sums of dz and dz (x - mean): two reads
 //   LmsActivateGrad(dy, x, ..., of_dz, of_both) -> dx      two reads and one write, in the memory of dy if it is free
@@ -26,10 +26,16 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
-// The loops over rows are compiled for several processors; sanitizers start too late for the choice among them.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
-    !defined(__SANITIZE_ADDRESS__)
-#define LMS3D_EACH_PROCESSOR __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default"), optimize("O3", "no-trapping-math")))
+// The loops over rows are compiled for several processors, by what these can do. The choice is made before a sanitizer has started.
+#if defined(__GNUC__) && !defined(__clang__)
+#define LMS3D_FAST optimize("O3", "no-trapping-math")
+#if !defined(__x86_64__) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define LMS3D_EACH_PROCESSOR __attribute__((LMS3D_FAST))
+#elif __GNUC__ >= 12
+#define LMS3D_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), LMS3D_FAST))
+#else
+#define LMS3D_EACH_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default"), LMS3D_FAST))
+#endif
 #else
 #define LMS3D_EACH_PROCESSOR
 #endif
@@ -133,10 +139,10 @@ void EachPlane(OpKernelContext* context, const Volume& volume, int64_t cycles_pe
   workers->ParallelFor(volume.planes(), cycles_per_element * volume.plane(), work);
 }
 
-// `n` numbers of one sample over all places of a row.
+// A number for each channel, over all places of a row.
 template <typename W, typename Number>
 void Repeat(const Volume& volume, Number number, std::vector<W>* row) {
-  row->resize(volume.row());
+  row->resize(std::max(volume.row(), volume.channels));  // a row may be empty
   for (int64_t c = 0; c < volume.channels; ++c) (*row)[c] = static_cast<W>(number(c));
   for (int64_t i = volume.channels; i < volume.row(); ++i) (*row)[i] = (*row)[i - volume.channels];
 }
@@ -184,7 +190,7 @@ class Moments : public OpKernel {
   static void Plane(const Volume& volume, const T* x, double* mean, double* variance) {
     const int64_t n = volume.row();
     std::vector<W> scratch, sum(n), rough, squares(n);
-    const double count = static_cast<double>(volume.rows) * volume.width;
+    const double count = std::max(static_cast<double>(volume.rows) * volume.width, 1.0);  // none: 0 and 0
     for (int64_t r = 0; r < volume.rows; ++r) Add(n, Read(x + r * n, n, &scratch), sum.data());
     Repeat(volume, [&](int64_t c) { return OverRow(volume, sum, c) / count; }, &rough);
     std::fill(sum.begin(), sum.end(), W(0));
@@ -200,16 +206,18 @@ class Moments : public OpKernel {
 
 class Merge : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit Merge(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, ReadEpsilon(construction, &epsilon_));
+  }
   bool IsExpensive() override { return false; }
 
   void Compute(OpKernelContext* context) override {
     const Tensor& of_planes = context->input(0);
+    if (!AreOfPlanes(context, of_planes, context->input(1))) return;
     const int64_t samples = of_planes.dim_size(0), depth = of_planes.dim_size(1), channels = of_planes.dim_size(2);
     Tensor *merged, *inverse;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({samples, channels}), &merged));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({samples, channels}), &inverse));
-    const double epsilon = context->input(2).scalar<double>()();
     const auto means = of_planes.tensor<double, 3>(), variances = context->input(1).tensor<double, 3>();
     for (int64_t b = 0; b < samples; ++b)
       for (int64_t c = 0; c < channels; ++c) {
@@ -221,9 +229,12 @@ class Merge : public OpKernel {
           variance += variances(b, d, c) + off * off;
         }
         merged->matrix<double>()(b, c) = mean;
-        inverse->matrix<double>()(b, c) = 1 / std::sqrt(variance / depth + epsilon);
+        inverse->matrix<double>()(b, c) = 1 / std::sqrt(variance / depth + epsilon_);
       }
   }
+
+ private:
+  double epsilon_ = 0;
 };
 
 // -- activation ---------------------------------------------------------------------------------------------------------------
@@ -406,7 +417,7 @@ class ActivateGrad : public WithSlope {
         return OverPlanes(of_both, b, c) / voxels * parameters.rsigma(b, c) * parameters.rsigma(b, c);
       };
       Repeat(volume, slope, &state->of_both);
-      Repeat(volume, [&](int64_t c) { return OverPlanes(of_dz, b, c) / voxels - state->rest[c] * slope(c); }, &state->of_dz);
+      Repeat(volume, [&](int64_t c) { return OverPlanes(of_dz, b, c) / voxels + state->rest[c] * slope(c); }, &state->of_dz);
     };
     EachPlaneOf<State>(context, volume, 2, fill, [&](int64_t p, State* s) {
       const int64_t n = volume.row();
@@ -432,6 +443,7 @@ class ParameterGrad : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     const Tensor &of_dz = context->input(0), &of_both = context->input(1), &multipliers = context->input(3);
+    if (!AreOfPlanes(context, of_dz, of_both) || !AreOfSamples(context, of_dz, context->input(2), multipliers)) return;
     const int64_t samples = of_dz.dim_size(0), channels = of_dz.dim_size(2);
     Tensor *d_gamma, *d_beta;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({channels}), &d_gamma));
@@ -451,7 +463,8 @@ class ParameterGrad : public OpKernel {
 };
 
 absl::Status ShapeOfPlanes(tensorflow::shape_inference::InferenceContext* context, int input, int outputs) {
-  const auto x = context->input(input);
+  tensorflow::shape_inference::ShapeHandle x;
+  TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(input), 3, &x));
   const auto shape = context->RankKnown(x)
       ? context->MakeShape({context->Dim(x, 0), context->Dim(x, 1), context->Dim(x, -1)})
       : context->UnknownShapeOfRank(3);
@@ -482,9 +495,9 @@ REGISTER_OP("LmsMoments")
 REGISTER_OP("LmsMerge")
     .Input("means: double")
     .Input("variances: double")
-    .Input("epsilon: double")
     .Output("mean: double")
     .Output("rsigma: double")
+    .Attr("epsilon: list(float)")
     .SetShapeFn([](InferenceContext* context) {
       shape_inference::ShapeHandle means;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &means));

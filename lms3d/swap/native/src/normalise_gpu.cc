@@ -77,7 +77,7 @@ class Moments : public OpKernel {
     Tensor *means, *variances, scratch;
     OP_REQUIRES_OK(context, context->allocate_output(0, OfPlanes(volume), &means));
     OP_REQUIRES_OK(context, context->allocate_output(1, OfPlanes(volume), &variances));
-    if (!x.NumElements()) return;
+    OP_REQUIRES(context, x.NumElements(), absl::InvalidArgumentError("lms3d: an empty volume"));
     GpuVolume work = VolumeOf<T>(gpu, volume, {Address(x)});
     if (!Scratch(context, tensorflow::DT_FLOAT, work.scratch(), &scratch)) return;
     gpu.Report(work.Moments(Address(x), scratch.flat<float>().data(), Doubles(means), Doubles(variances)));
@@ -86,19 +86,23 @@ class Moments : public OpKernel {
 
 class Merge : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit Merge(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, ReadEpsilon(construction, &epsilon_));
+  }
   void Compute(OpKernelContext* context) override {
     const Tensor &means = context->input(0), &variances = context->input(1);
     const Gpu gpu(context);
-    if (!gpu) return;
+    if (!gpu || !AreOfPlanes(context, means, variances)) return;
     const int samples = means.dim_size(0), depth = means.dim_size(1), channels = means.dim_size(2);
     Tensor *mean, *rsigma;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({samples, channels}), &mean));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({samples, channels}), &rsigma));
-    const double epsilon = context->input(2).scalar<double>()();
-    gpu.Report(GpuMerge(gpu.kernels(), gpu.stream(), Doubles(means), Doubles(variances), epsilon, Doubles(mean),
+    gpu.Report(GpuMerge(gpu.kernels(), gpu.stream(), Doubles(means), Doubles(variances), epsilon_, Doubles(mean),
                         Doubles(rsigma), samples, depth, channels));
   }
+
+ private:
+  double epsilon_ = 0;
 };
 
 class WithSlope : public OpKernel {
@@ -165,7 +169,7 @@ class ActivateSums : public WithSlope {
     Tensor *of_dz, *of_both, scratch;
     OP_REQUIRES_OK(context, context->allocate_output(0, OfPlanes(volume), &of_dz));
     OP_REQUIRES_OK(context, context->allocate_output(1, OfPlanes(volume), &of_both));
-    if (!x.NumElements()) return;
+    OP_REQUIRES(context, x.NumElements(), absl::InvalidArgumentError("lms3d: an empty volume"));
     GpuVolume work = VolumeOf<T>(gpu, volume, {Address(dy), Address(x)});
     if (!Scratch(context, tensorflow::DT_FLOAT, work.scratch(), &scratch)) return;
     gpu.Report(
@@ -208,7 +212,7 @@ class ParameterGrad : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const Tensor &of_dz = context->input(0), &of_both = context->input(1), &multipliers = context->input(3);
     const Gpu gpu(context);
-    if (!gpu) return;
+    if (!gpu || !AreOfPlanes(context, of_dz, of_both) || !AreOfSamples(context, of_dz, context->input(2), multipliers)) return;
     const int samples = of_dz.dim_size(0), depth = of_dz.dim_size(1), channels = of_dz.dim_size(2);
     Tensor *d_gamma, *d_beta;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({channels}), &d_gamma));
@@ -236,7 +240,7 @@ namespace tensorflow {
 LMS3D_KERNELS(Eigen::half);
 LMS3D_KERNELS(bfloat16);
 LMS3D_KERNELS(float);
-REGISTER_KERNEL_BUILDER(Name("LmsMerge").Device(DEVICE_GPU).HostMemory("epsilon"), lms3d::Merge);
+REGISTER_KERNEL_BUILDER(Name("LmsMerge").Device(DEVICE_GPU), lms3d::Merge);
 REGISTER_KERNEL_BUILDER(Name("LmsParameterGrad").Device(DEVICE_GPU).TypeConstraint<float>("P"), lms3d::ParameterGrad);
 
 }  // namespace tensorflow

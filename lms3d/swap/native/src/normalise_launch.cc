@@ -7,7 +7,7 @@ namespace lms3d {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostOfAThread = 64, kLeastOfAThread = 4;  // voxels, so that sums in float stay exact, and threads worth starting
+constexpr int kMostOfAThread = 64, kLeastOfAThread = 4;  // voxels, so that sums in float stay accurate, and threads worth starting
 constexpr int64_t kEnoughBlocks = 4096;                  // to keep any GPU busy to the end
 
 int64_t Ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -7,10 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from lms3d.errors import InputError
 from lms3d.swap.native import kernels
-from lms3d.swap.native.library import SOURCES, find_compiler
+from lms3d.swap.native.library import SOURCES, find_compiler, library
 
 HERE = Path(__file__).parent
 KERNELS = SOURCES / "normalise_kernels.inc"
@@ -72,3 +73,18 @@ def test_cuda_compiles_the_kernels(architecture):
     asked = compiler.nvrtcGetPTXSize if architecture.startswith("compute") else compiler.nvrtcGetCUBINSize
     assert asked(program, ctypes.byref(size)) == 0
     assert size.value > 1000
+
+
+def test_they_are_tried_before_they_are_used():
+    """Here the processor takes the part of the GPU, also where a network is built while a function is traced."""
+    made = library().operations
+    assert kernels.compare(made, "CPU:0") == ""
+
+    @tf.function
+    def traced() -> None:
+        with tf.init_scope():
+            assert kernels.compare(made, "CPU:0") == ""
+
+    traced()
+    if not tf.config.get_visible_devices("GPU"):
+        assert "GPU:0" in kernels._wrong(library())  # what is computed elsewhere proves nothing
