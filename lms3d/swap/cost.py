@@ -67,6 +67,12 @@ def op_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:
     return machine.ops_scale * (machine.op_seconds + max(op.flops / machine.rate(op.type), traffic_seconds))
 
 
+def copying_seconds(machine: Machine, out_bytes: int, in_bytes: int, nodes: int) -> float:
+    """Seconds that a step loses to its transfers although they are hidden: the processor copies, and starts each of `nodes`."""
+    moving = out_bytes / machine.swap_out_bytes_per_second + in_bytes / machine.swap_in_bytes_per_second
+    return machine.swap_share * moving + machine.node_seconds * nodes
+
+
 def scale_of(measured_seconds: float, expected_seconds: float, before: float = 1.0) -> float:
     """ADAPT-6: `Machine.ops_scale` for ops that took `measured_seconds` where the scale `before` made one expect others.
 

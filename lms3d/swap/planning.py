@@ -9,7 +9,7 @@ import time
 from collections import Counter
 
 from lms3d.swap import edit, liveness
-from lms3d.swap.cost import Machine
+from lms3d.swap.cost import Machine, copying_seconds
 from lms3d.swap.plan import Plan
 from lms3d.swap.planners import PLANNERS, Outcome
 from lms3d.swap.planners.hybrid.problem import Problem
@@ -99,9 +99,11 @@ def _simulated(study: Study, plan: Plan) -> tuple[Figures, Figures]:
     graph, machine, before = study.request.graph, study.request.machine, study.unedited_figures
     run, unedited = simulate(edit.apply(graph, plan), machine), simulate(graph, machine)
     longer = run.seconds - unedited.seconds
+    nodes = len(plan.swap_outs) + len(plan.swap_ins)
+    copying = copying_seconds(machine, plan.swapped_out_bytes, plan.swapped_in_bytes, nodes)
     after = Figures(
         peak_bytes=run.peak_bytes,
-        step_seconds=before.step_seconds + longer,
+        step_seconds=before.step_seconds + longer + copying,
         stall_seconds=max(0.0, longer),
         timeline_bytes=run.timeline_bytes,
         timeline_seconds=run.timeline_seconds,

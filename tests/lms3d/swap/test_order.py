@@ -34,6 +34,19 @@ def test_filter_gradients_and_updates_go_ahead():
     ]  # fmt: skip
 
 
+def test_a_constant_traced_just_before_a_filter_gradient_does_not_hold_it_back():
+    graph = backward()
+    with_sizes = [
+        later
+        for o in graph.ops
+        for later in (
+            (op("sizes", type="Const"), op("b_filter", "a", "sizes", "db", flops=1)) if o.name == "b_filter" else (o,)
+        )
+    ]
+    order = names(branch_ends_first(graph.with_ops(tuple(with_sizes))))
+    assert order.index("b_filter") < order.index("b_input")
+
+
 def test_they_still_wait_for_what_controls_them():
     graph = backward()
     late = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lms3d.swap.cost import Machine, step_seconds
+from lms3d.swap.cost import Machine, copying_seconds, step_seconds
 from lms3d.swap.ir import producer_name
 from lms3d.swap.plan import Plan
 from lms3d.swap.planners.hybrid.choices import Mode
@@ -30,17 +30,10 @@ def planned(solution: Solution, plan: Plan, machine: Machine) -> Figures:
     """Of a solution and the plan that was made of it."""
     problem, schedule = solution.problem, solution.schedule
     in_order = step_seconds(problem.graph, machine, ordered=frozenset(problem.anchors))
-    moving = (
-        plan.swapped_out_bytes / machine.swap_out_bytes_per_second
-        + plan.swapped_in_bytes / machine.swap_in_bytes_per_second
-    )
+    copying = copying_seconds(machine, plan.swapped_out_bytes, plan.swapped_in_bytes, nodes(schedule.copies))
     return Figures(
         peak_bytes=solution.peak_bytes,
-        step_seconds=in_order
-        + schedule.seconds
-        - float(problem.seconds.sum())
-        + machine.swap_share * moving
-        + machine.node_seconds * nodes(schedule.copies),
+        step_seconds=in_order + schedule.seconds - float(problem.seconds.sum()) + copying,
         stall_seconds=max(0.0, schedule.stall_seconds),
         timeline_bytes=_timeline_bytes(schedule),
         timeline_seconds=_timeline_seconds(problem, schedule),

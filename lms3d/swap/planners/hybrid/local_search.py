@@ -2,8 +2,9 @@
 
 It begins with something that fits: all moved away, or else the plan of the `floor`; where not even that fits, nothing will.
 Then local search (`search`) against the schedule of `schedule.build`, from two starts: the answer of a mixed-integer program
-(`relaxation`) and the unplanned step. A rough plan (`Search.fewest_moved`) joins what they lead to. It alone has chains of ops that
-are computed again: a move looks at one buffer, and computing one again frees nothing where its parents must stay for it.
+(`relaxation`) and the unplanned step. Two rough plans join what they lead to. `Search.fewest_moved` alone has chains of ops that
+are computed again: a move looks at one buffer, and computing one again frees nothing if its parents must stay for it. The covering
+program (`ladder`) is the better one at swapping what waits longest, within milliseconds.
 - PLAN-1: while the peak is above the budget, look at the event of the peak. Any buffer that is live there but not read or
   written there can be moved: swapped, recomputed, brought back later, written out at once, split into more copies, or both
   swapped and recomputed (`moves`). Take the move that removes the most excess bytes for the least added cost.
@@ -13,7 +14,7 @@ are computed again: a move looks at one buffer, and computing one again frees no
   until nothing is gained or the evaluations are used up.
 In a pool the schedule's allocations are replayed (`allocator`). Where the pieces of a plan do not fit, as many of its choices as
 possible are taken over into the plan that fits: half of them at once, then quarters, and so on. Plans for somewhat fewer bytes
-may fit as well. PLAN-3 and PLAN-4 go on from the cheapest of all these.
+may fit as well. The cheapest of all these takes over what it can from the next ones. PLAN-3 and PLAN-4 go on from there.
 
 PLAN-3 and PLAN-4 count what transfers cost. PLAN-1 and PLAN-2 take them as nearly free (`cost.TRANSFER_PRICE`): a descent by
 the true price ends higher.
@@ -36,7 +37,7 @@ from dataclasses import replace
 from lms3d.swap import tuning
 from lms3d.swap.cost import Machine
 from lms3d.swap.effort import Account, exact_seconds
-from lms3d.swap.planners.hybrid import floor, relaxation, search
+from lms3d.swap.planners.hybrid import floor, ladder, relaxation, search
 from lms3d.swap.planners.hybrid.problem import Problem
 from lms3d.swap.planners.hybrid.search import Candidate, Search, Solution
 
@@ -100,7 +101,7 @@ class _Solver:
                 return self._checked(Candidate(low.choices, low.schedule))
             bottoms = [f for f in [any_time.build(low.choices)] if good(f)]
             any_time.leave_at_least(self.seconds / 2)
-        rough = [f for f in [any_time.fewest_moved(good)] if f is not None]
+        rough = [f for f in [any_time.fewest_moved(good), self._covered()] if f is not None]
         if self.hasty:
             bottoms += rough
             cheapest = min(bottoms, key=search.cost, default=None)
@@ -108,7 +109,7 @@ class _Solver:
                 return replace(self._checked(cheapest), bound_seconds=self.unplanned.schedule.seconds)
         starts, bound = self._starts()
         found, fitting = self._descended(starts, min(bottoms, key=search.cost, default=None))
-        fitting = _different(sorted([*fitting, *rough], key=search.cost))
+        fitting = self._crossed(_different(sorted([*fitting, *rough], key=search.cost)))
         if not fitting:
             return self._checked(min(found, key=lambda f: f.schedule.peak_bytes))
         best = min((any_time.exchange(*f, budget, good) for f in fitting[: tuning.EXCHANGED_PLANS]), key=search.cost)
@@ -119,6 +120,22 @@ class _Solver:
 
     def _good(self, found: Candidate) -> bool:
         return self.any_time.allowed(found.choices) and self._checked(found).fits
+
+    def _covered(self) -> Candidate | None:
+        """The cheapest plan of the covering program that fits."""
+        before, steps = self.account.seconds, ladder.Ladder(self.problem, self.machine, self.account)
+        found = ladder.solve(steps, self.limit_bytes, pool=self.pool)
+        self.any_time.extend(self.account.seconds - before)
+        covered = Candidate(found.choices, found.schedule)
+        return covered if found.fits and self.any_time.allowed(found.choices) else None
+
+    def _crossed(self, fitting: list[Candidate]) -> list[Candidate]:
+        """The plans, the cheapest first, and what that one becomes with choices of the next ones."""
+        if len(fitting) < 2:
+            return fitting
+        first, *others = fitting
+        crossed = self.any_time.nearest(first, others[: tuning.EXCHANGED_PLANS], self.budget, self._good)
+        return _different(sorted([*crossed, *fitting], key=search.cost))
 
     def _moved_away(self) -> list[Candidate]:
         """What fits of the unplanned step and the two in which all is moved; only the first where time is short."""

@@ -12,7 +12,12 @@ import tensorflow as tf
 import models
 from lms3d.keras_step.attachment import trace_step
 from lms3d.swap.cost import Machine
+from lms3d.swap.effort import Account
 from lms3d.swap.ir import StepGraph
+from lms3d.swap.order import branch_ends_first
+from lms3d.swap.planners.hybrid import ladder, local_search
+from lms3d.swap.planners.hybrid.problem import reduce
+from lms3d.swap.planners.hybrid.schedule import build
 from lms3d.swap.planning import make_plan
 from lms3d.swap.request import Settings
 from lms3d.swap.tensorflow import surgery
@@ -59,3 +64,14 @@ def test_every_limit_has_a_plan_that_keeps_it(name, batch_size, pool):
         assert report.predicted_peak_bytes <= limit
         assert report.predicted_step_seconds <= TOLERANCE * fastest
         fastest = min(fastest, report.predicted_step_seconds)
+
+
+def test_a_short_search_over_a_slow_link_costs_no_more_than_the_covering_program():
+    link = Machine(swap_out_bytes_per_second=6e8, swap_in_bytes_per_second=6e8)
+    problem = reduce(branch_ends_first(training_step("isensee2017", 1)), link)
+    limit = int(build(problem, {}, link).peak_bytes * 0.5)
+    covered = ladder.solve(ladder.Ladder(problem, link, Account()), limit)
+    found = local_search.solve(problem, limit, link, seconds=0.3)
+    assert covered.fits
+    assert found.fits
+    assert found.schedule.cost_seconds <= covered.schedule.cost_seconds

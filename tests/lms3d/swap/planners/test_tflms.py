@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lms3d.swap import edit
+from lms3d.swap.cost import Machine
 from lms3d.swap.ir import Op, Tensor
 from lms3d.swap.planners.tflms import Parameters, build
+from lms3d.swap.planning import make_plan
+from lms3d.swap.request import Settings
 from tests.lms3d.swap.toy_graphs import MIB, ladder, op, placeholder, step, worked_example
 
 
@@ -23,6 +28,19 @@ def swapped(made) -> list[str]:
 
 def triggers(made) -> list[tuple[str, ...]]:
     return [s.triggers for s in made.swap_ins]
+
+
+def test_predicted_seconds_hold_what_the_processor_does_for_hidden_transfers():
+    graph, free = worked_example(), Machine(swap_share=0.0, node_seconds=0.0)
+    chosen = Parameters(swapout_threshold=4, swapin_ahead=1, swapin_groupby=0, sync_mode=0)
+    settings = Settings(limit_bytes=64 * MIB, planner="tflms", parameters=chosen)
+
+    def seconds(machine: Machine) -> float:
+        return make_plan(settings.request(graph, machine, with_floor=False))[1].predicted_step_seconds
+
+    dear = replace(free, swap_share=2.0, node_seconds=1e-3)
+    moving = MIB / free.swap_out_bytes_per_second + MIB / free.swap_in_bytes_per_second
+    assert seconds(dear) - seconds(free) == pytest.approx(2.0 * moving + 2 * 1e-3)
 
 
 # -- rules 1 to 3: candidates
