@@ -76,6 +76,8 @@ def test_run_folder(straight):
     assert config["options"]["seed"] == 3
     assert config["options"]["lms"] is True
     assert {"tensorflow", "keras", "python"} <= config["versions"].keys()
+    assert config["circumstances"]["threads"] >= 1
+    assert len(config["circumstances"]["sources"]) == 16
     assert len(config["data"]["fingerprint"]) == 64
     assert config["labels"]["learnt"] == ["NCR", "ED", "ET"]
     split = json.loads((straight / "split.json").read_text())
