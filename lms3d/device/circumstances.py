@@ -98,7 +98,7 @@ def _in_effect(kind: str) -> int:
 
 def of_processor(table: Path = Path("/proc/cpuinfo")) -> tuple[str, str]:
     """(maker, family and model; best instructions), of the first core in Linux's table."""
-    first = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", _read(table).partition("\n\n")[0], re.MULTILINE))
+    first: dict[str, str] = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", _read(table).partition("\n\n")[0], re.MULTILINE))
     names = ("vendor_id", "cpu family", "model") if "vendor_id" in first else ("CPU implementer", "CPU part")
     flags = set(first.get("flags", first.get("Features", "")).split())
     known = [name for flag, name in _INSTRUCTIONS.items() if flag in flags]
