@@ -7,7 +7,8 @@
    or swap file left.
 4. The same command with --resume must end with the weights of the undisturbed run, bit for bit: swapping changes none.
 5. The job is also repeated without any signal, swapping and without in turn: it must end with the same weights. A run that does not
-   is kept, as repeat-N beside the reference, undisturbed.
+   is kept, as repeat-N beside the reference, undisturbed. All of them record the bits of each step of each rank in bits/
+   (`--record-bits`), so that the first step that differs is known, with its arrays.
 
 Results are added to results.jsonl and repeats.jsonl. A struck job that went well is not struck again; a repeat is never run again,
 whatever came of it: a rare difference that is tried again is gone.
@@ -38,6 +39,7 @@ from lms3d.files import writable_folder, write_json
 from lms3d.training import checkpoint
 
 MOST_SECONDS = 60.0
+_BITS = "bits"
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _TRAINING = ["--resolution", "16", "--epochs", "6", "--steps-per-epoch", "6", "--seed", "5"]  # small
 _SWAPPING = [
@@ -57,7 +59,8 @@ examples:
   python -m experiments.torture --kills 6 --repeats 0
   python -m experiments.torture --kills 0 --repeats 100      # is training with two ranks repeatable?
 
-writes into --output: results.jsonl and repeats.jsonl, logs, and the runs that went wrong; goes on there when started again
+writes into --output: results.jsonl and repeats.jsonl, logs, bits/ (steps that differ are in *-differs-*.json and .npz there), and
+the runs that went wrong; goes on there when started again
 exit codes: 0 all went well, 1 a job went wrong, 2 wrong option, 130 interrupted (run again to go on)"""
 
 
@@ -114,14 +117,21 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Repeat:
-    """How a job without a signal ended. weights: "same" as those of the reference, "OTHER", or "no" where it failed."""
+    """How a job without a signal ended. weights: "same" as those of the reference, "OTHER", or "no" where it failed. first: the
+    first step with other bits, and in which arrays, of each rank that had one."""
 
     number: int
     swaps: bool
     weights: str
+    first: str = ""
+
+    @property
+    def differs(self) -> bool:
+        return self.weights == "OTHER" or bool(self.first)
 
     def __str__(self) -> str:
-        return f"repeat {self.number + 1}, {_how(self.swaps)}: {self.weights} weights"
+        found = f"; {self.first}" if self.first else ""
+        return f"repeat {self.number + 1}, {_how(self.swaps)}: {self.weights} weights{found}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -159,11 +169,11 @@ def _wrong_strikes(found: Sequence[Outcome]) -> list[str]:
 
 
 def _wrong_repeats(found: Sequence[Repeat]) -> list[str]:
-    other, none = ([one.number for one in found if one.weights == weights] for weights in ("OTHER", "no"))
+    other, none = [one.number for one in found if one.differs], [one.number for one in found if one.weights == "no"]
     wrong = [f"repeats {_list(none)} of {len(found)} failed"] if none else []
     if other:
         odd = ", so it may be the reference that is odd" if 2 * len(other) > len(found) - len(none) else ""
-        wrong.append(f"repeats {_list(other)} of {len(found)} ended with other weights than the reference{odd}")
+        wrong.append(f"repeats {_list(other)} of {len(found)} had other bits than the reference{odd}")
     return wrong
 
 
@@ -197,13 +207,32 @@ def _repeats(folder: Path, count: int, data: str | None) -> list[Repeat]:
             continue
         name, swaps = f"repeat-{number + 1}", number % 2 == 0
         shutil.rmtree(folder / name, ignore_errors=True)
-        weights = _weights_after(folder, name, data, _training(swaps))
-        if weights == "same":
+        known = _differences(folder)
+        weights = _weights_after(folder, name, data, _recorded(folder, swaps))
+        first = "; ".join(_told(path) for path in _differences(folder) if path not in known)
+        found[number] = Repeat(number=number, swaps=swaps, weights=weights, first=first)
+        if weights == "same" and not first:
             shutil.rmtree(folder / name)
-        found[number] = Repeat(number=number, swaps=swaps, weights=weights)
         print(found[number], flush=True)
         _add(results, asdict(found[number]))
     return list(found.values())
+
+
+def _recorded(folder: Path, swaps: bool) -> list[str]:
+    """Options of a job that gets no signal."""
+    return [*_training(swaps), "--record-bits", str(folder / _BITS)]
+
+
+def _differences(folder: Path) -> list[Path]:
+    return sorted((folder / _BITS).glob("*-differs-*.json"))
+
+
+def _told(path: Path) -> str:
+    """A difference that a job has recorded, in a few words."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    rank, names = path.name.partition("-of-")[0].replace("-", " "), found["differ"]
+    what = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return f"{rank}: step {found['step']} of epoch {found['epoch']} is the first with other bits, in {what}; see {path}"
 
 
 def _weights_after(folder: Path, name: str, data: str | None, training: Sequence[str]) -> str:
@@ -245,8 +274,9 @@ def _undisturbed(folder: Path, data: str | None) -> float:
     if not note.exists():
         shutil.rmtree(folder / "undisturbed", ignore_errors=True)
         rank_jobs.finish(folder, "undisturbed", data, _TRAINING)  # the first makes caches and measures the machine
-        shutil.rmtree(folder / "undisturbed")
-        seconds = rank_jobs.finish(folder, "undisturbed", data, _training(True))
+        for name in ("undisturbed", _BITS):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        seconds = rank_jobs.finish(folder, "undisturbed", data, _recorded(folder, True))
         write_json(note, {"seconds": seconds, "data": scans})
     known = json.loads(note.read_text(encoding="utf-8"))
     if known.get("data", scans) != scans:

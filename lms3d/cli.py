@@ -336,7 +336,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """--output, --resume, --profile, --stats-average, --elastic, --anonymous, --dry-run."""
+    """--output, --resume, --profile, --stats-average, --record-bits, --elastic, --anonymous, --dry-run."""
     group = parser.add_argument_group("run")
     add = group.add_argument
     output = "folder for all results (default: a new one under runs/)"
@@ -352,6 +352,10 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "write lms_stats_average.csv, too: means over all steps but the first N of each plan (default: not written)"
     )
     add("--stats-average", type=whole(0), metavar="N", help=average)
+    record = (
+        "record the bits of each step in FOLDER; a later job compares its own and keeps the first step that differs"
+    )
+    add("--record-bits", type=checked(place, "path"), metavar="FOLDER", help=record)
     elastic = "go on with fewer or more ranks when some are lost or join (needs horovodrun --min-np)"
     add("--elastic", action="store_true", help=elastic)
     add_anonymous_option(group)
@@ -372,6 +376,14 @@ def require_a_plan(given: Mapping[str, Any]) -> None:
     idle = next((name for name in _OF_THE_PLAN if name in given), None)
     if idle and given.get("lms") is False:
         raise InputError(f"--{idle.replace('_', '-')}: with --no-lms there is no plan; leave one of them out")
+
+
+def require_a_fixed_world(given: Mapping[str, Any]) -> None:
+    """InputError for an option that needs jobs which can be repeated, beside --elastic."""
+    if given.get("elastic") and "record_bits" in given:
+        raise InputError(
+            "--record-bits: a job that changes its ranks (--elastic) has no bits of its own; leave one of them out"
+        )
 
 
 def add_memory_options(parser: argparse.ArgumentParser) -> None:

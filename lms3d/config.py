@@ -212,6 +212,7 @@ _BEFORE = {"slabs": "off", "normalisation": "global", "anti_alias": False}
 _FORMS = {
     "versions": dict,
     "command": list,
+    "circumstances": dict,
     "data": dict,
     "normalisation": dict,
     "labels": dict,

@@ -43,6 +43,7 @@ def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
     try:
         given = vars(_parser().parse_args(arguments))
         cli.require_a_plan(given)
+        cli.require_a_fixed_world(given)
         return given
     except InputError as error:
         with job.joined():
@@ -53,7 +54,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
     pseudonyms.start(given.pop("anonymous", False))
     dry_run, resume, elastically = (given.pop(name, False) for name in ("dry_run", "resume", "elastic"))
     profile, output = given.pop("profile", None), given.pop("output", None)
-    average = given.pop("stats_average", None)
+    average, record_bits = given.pop("stats_average", None), given.pop("record_bits", None)
     if dry_run:
         options = run_folder.planned(given, output, resume, chosen=tasks.chosen)
         session.dry_run(options, task_of(options))
@@ -64,7 +65,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
         options, run_dir, resuming = run_folder.choose(given, output, resume, lock, chosen=tasks.chosen)
         return Session(
             options=options, run_dir=run_dir, resuming=resuming, profile=profile, arguments=tuple(arguments),
-            stats_average=average,
+            stats_average=average, record_bits=record_bits,
         )  # fmt: skip
 
     def train_once(world: World, memory: elastic.Memory | None = None) -> None:

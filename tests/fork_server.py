@@ -38,7 +38,7 @@ ONE_WORKER = {"LOKY_MAX_CPU_COUNT": "1"}
 """Files are read and written by the command itself: processes that have to start first would take longer."""
 READ_WHEN_USED = (
     "LMS3D_", "PYTEST_", "PYTHONPATH", "TMPDIR", "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB",
-    "TF_FORCE_GPU_ALLOW_GROWTH", "HOROVOD_", "OMPI_MCA_", *ONE_WORKER,
+    "TF_FORCE_GPU_ALLOW_GROWTH", "ONEDNN_MAX_CPU_ISA", "HOROVOD_", "OMPI_MCA_", *ONE_WORKER,
 )  # fmt: skip
 """The begins of the names of variables that may differ between the commands of a server."""
 PACKAGES = ("lms3d", "models", "data", "experiments")

@@ -8,7 +8,7 @@ from typing import Any
 
 from lms3d import collector
 from lms3d.console import quiet_native_log, say
-from lms3d.device import containers
+from lms3d.device import circumstances, containers
 from lms3d.errors import InputError
 from lms3d.ranks.world import World
 
@@ -36,10 +36,12 @@ def start_tensorflow(
     (`planned_limit_bytes`).
     """
     world = world or World()
+    of_chief = world.from_chief(lambda: circumstances.threads() if elastic_restart else cores(world.local_size))
     if not elastic_restart:
-        _make_devices(world, memory_limit_bytes, without_gpu)
+        _make_devices(world, memory_limit_bytes, without_gpu, threads=of_chief)
         _limit_workspace(cudnn_workspace_bytes, planned_limit_bytes)
     world.devices_exist()
+    circumstances.require_alike(world)
     import keras
 
     if seed is not None:
@@ -47,8 +49,8 @@ def start_tensorflow(
     keras.mixed_precision.set_dtype_policy(precision)
 
 
-def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: bool) -> None:
-    """Imports TensorFlow, configures it, and lets it create its devices."""
+def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: bool, *, threads: int) -> None:
+    """Imports TensorFlow, configures it, and lets it create its devices. threads: of an operation, if there are several ranks."""
     with quiet_native_log():
         with collector.kept_from_imports():
             import tensorflow as tf
@@ -57,8 +59,8 @@ def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: boo
 
         with suppress(RuntimeError):  # TensorFlow runs already: its threads stay as they are
             tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
-            if world.local_size > 1:
-                tf.config.threading.set_intra_op_parallelism_threads(cores(world.local_size))
+            if world.size > 1:
+                tf.config.threading.set_intra_op_parallelism_threads(threads)
             if without_gpu:
                 tf.config.set_visible_devices([], "GPU")
         if world.size > 1:

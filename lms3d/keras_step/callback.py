@@ -60,6 +60,8 @@ class LMS(keras.callbacks.Callback):
     enabled=False: trace, run and measure the step in the same way, but change nothing.
     stats_file: CSV with one row per step. debug: log every insertion (debug_level 1: what was done; 2: each node).
 
+    after_step: an attribute, called with the model and the batch after each training step.
+
     After the first step `plan` and `report` describe the training step (or the only kind of step that ran).
     Raises DoesNotFit when no plan fits, StorageError when the swap disk fails.
     """
@@ -93,6 +95,7 @@ class LMS(keras.callbacks.Callback):
         self._runner: StepRunner | None = None
         self._rewritten: Prepared | None = None
         self._training = False
+        self.after_step: Callable[[keras.Model, Any], None] | None = None
         self._compiled: tuple[Any, Any] | None = None  # what the prepared steps were traced from
         self._attachments: dict[str, Attachment] = {}
         if debug:
@@ -289,10 +292,16 @@ class LMS(keras.callbacks.Callback):
     def _execute(self, kind: str, batches: Iterator[Any]) -> Any:
         """`steps_per_execution` steps; fewer where the data ends. StopIteration where there is no batch at all."""
         batches = itertools.islice(batches, self.model.steps_per_execution)
-        outputs = [self._get_runner().run(self.model, kind, batch) for batch in batches]
+        outputs = [self._run(kind, batch) for batch in batches]
         if not outputs:
             raise StopIteration
         return joined(outputs) if kind == "predict" else outputs[-1]
+
+    def _run(self, kind: str, batch: Any) -> Any:
+        outputs = self._get_runner().run(self.model, kind, batch)
+        if kind == "train" and self.after_step is not None:
+            self.after_step(self.model, batch)
+        return outputs
 
     def _get_runner(self) -> StepRunner:
         if self._runner is None:

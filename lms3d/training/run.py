@@ -74,6 +74,9 @@ class Job:
     memory: Memory | None = None
     """Of an elastic job (`elastic.run`); its commit is preferred to `last/`."""
 
+    record_bits: Path | None = None
+    """Folder in which each rank records the bits of its steps (`callbacks.bit_record`)."""
+
     on_interrupt: Callable[[], None] = lambda: None
     """Called from another thread at the first Ctrl-C, to tell the user that the step is being finished."""
 

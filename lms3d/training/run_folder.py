@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, count
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from lms3d import config, console
 from lms3d.config import TrainConfig
-from lms3d.device import machine, memory, workspace
+from lms3d.device import circumstances, machine, memory, workspace
 from lms3d.errors import InputError
 from lms3d.files import make_folder, remove_partials, writable_folder, write_json
 from lms3d.training import checkpoint
@@ -129,7 +130,7 @@ def describe(
     run_dir: Path, options: TrainConfig, arguments: Sequence[str], *, resuming: bool, device: str, limit_bytes: int,
     **more: Any,
 ) -> None:  # fmt: skip
-    """Writes config.json: every option, versions, machine, and what the caller adds (data, normalisation).
+    """Writes config.json: every option, versions, machine, circumstances, and what the caller adds (data, normalisation).
 
     A resumed run lists under "earlier_sessions" how it was called before, where that differed.
     """
@@ -140,6 +141,7 @@ def describe(
         "versions": versions(),
         "device": device,
         "machine": machine.description(gpu),
+        "circumstances": asdict(circumstances.here()),
         "memory_limit_bytes": limit_bytes,
         **({"cudnn_workspace_bytes": workspace.in_force()} if gpu else {}),
     }

@@ -48,6 +48,8 @@ class Session:
     """The folder of the run that this is a stage of."""
     time_share: float = 1.0
     """Of a demonstration's time, after which this ends."""
+    record_bits: Path | None = None
+    """Record the bits of each step there, or compare them with what is recorded."""
     stats_average: int | None = None
     """Write averages of the steps' figures, too, without so many first steps of each plan."""
 
@@ -208,6 +210,7 @@ class Training:
         world, run_dir, schedule = self.world, self.session.run_dir, self._schedule()
         job = Job(
             run_dir=run_dir, world=world, resume=self.session.resuming, memory=self.memory,
+            record_bits=self.session.record_bits,
             on_interrupt=lambda: console.say("Finishing this step, then saving; Ctrl-C again quits at once"),
         )  # fmt: skip
         guard = TimeGuard(

@@ -85,6 +85,7 @@ def _stage(session: Session, resolution: int, epochs: int | None) -> Session:
         run_dir=run_dir,
         resuming=resuming,
         profile=None,
+        record_bits=session.record_bits and session.record_bits / str(resolution),
         whole=session.run_dir,
         time_share=share,
     )

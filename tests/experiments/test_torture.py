@@ -1,5 +1,6 @@
 """What the torture of two ranks draws, judges and keeps. Real jobs: `make torture`, tests/lms3d/ranks/test_failure.py."""
 
+import json
 import random
 import subprocess
 from dataclasses import replace
@@ -8,6 +9,7 @@ import pytest
 
 from experiments import rank_jobs, torture
 from experiments.torture import Outcome
+from lms3d.files import write_json
 
 GOOD = Outcome(
     number=0, signal="SIGKILL", rank=1, swaps=True, struck_after=9.0, ended_after=2.0, code=1, lines=1, left="", same=True
@@ -70,7 +72,8 @@ def repeated(tmp_path, monkeypatch):
     def finish(folder, name, data, training):
         number = len(trained)
         trained.append(name)
-        assert (data, training) == ("scans", torture._drawn(3 * number, 30.0, random.Random(0)).training)
+        drawn = torture._drawn(3 * number, 30.0, random.Random(0)).training
+        assert (data, training) == ("scans", [*drawn, "--record-bits", str(folder / "bits")])
         (folder / name).mkdir()
         if name in failing:
             raise rank_jobs.Failed(name)
@@ -101,7 +104,7 @@ def test_jobs_without_a_signal_are_compared_with_the_reference(tmp_path, repeate
     assert repeat(tmp_path, 4) == 1
     told = capsys.readouterr()
     assert "repeat 2, without LMS: OTHER weights" in told.out
-    assert "repeats 3, 4 of 4 failed; repeats 2 of 4 ended with other weights than the reference;" in told.err
+    assert "repeats 3, 4 of 4 failed; repeats 2 of 4 had other bits than the reference;" in told.err
     assert trained == ["repeat-1", "repeat-2", "repeat-3", "repeat-4"]
     assert repeat(tmp_path, 1) == 1  # what went wrong is told, but not tried again
     assert len(trained) == 4
@@ -112,9 +115,40 @@ def test_where_most_jobs_differ_the_reference_may_be_odd(tmp_path, repeated, cap
     repeated[1].update(("repeat-1", "repeat-2"))
     repeated[2].add("repeat-4")
     assert repeat(tmp_path, 4) == 1
-    assert "repeats 1, 2 of 4 ended with other weights than the reference, so it may be the reference that is odd" in (
+    assert "repeats 1, 2 of 4 had other bits than the reference, so it may be the reference that is odd" in (
         capsys.readouterr().err
     )
+
+
+def test_the_first_step_that_differs_is_told_whatever_the_weights_are_in_the_end(
+    tmp_path, repeated, monkeypatch, capsys
+):
+    finish = rank_jobs.finish
+
+    def slips(folder, name, data, training):
+        seconds = finish(folder, name, data, training)
+        if name == "repeat-2":
+            found = {"epoch": 2, "step": 3, "differ": ["model/kernel", "model/bias"]}
+            write_json(folder / "bits" / "rank-1-of-2-differs-1.json", found)
+        return seconds
+
+    monkeypatch.setattr(rank_jobs, "finish", slips)
+    assert repeat(tmp_path, 3) == 1
+    told = capsys.readouterr()
+    assert (
+        "repeat 2, without LMS: same weights; rank 1: step 3 of epoch 2 is the first with other bits, in model/kernel, model/bias;"
+        in (told.out)
+    )
+    assert "repeats 2 of 3 had other bits" in told.err
+    assert [path.name for path in tmp_path.glob("repeat-*")] == ["repeat-2"]
+    lines = (tmp_path / "repeats.jsonl").read_text().splitlines()
+    assert [bool(json.loads(line)["first"]) for line in lines] == [False, True, False]
+
+
+def test_results_of_before_the_record_are_read(tmp_path, repeated):
+    (tmp_path / "repeats.jsonl").write_text('{"number": 0, "swaps": true, "weights": "same"}\n')
+    assert repeat(tmp_path, 1) == 0
+    assert not repeated[0]
 
 
 def test_jobs_on_other_scans_are_not_compared(tmp_path, monkeypatch, capsys):

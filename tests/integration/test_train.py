@@ -53,7 +53,17 @@ def train_real(train):
 @pytest.fixture(scope="session")
 def straight(train, brains, tmp_path_factory) -> Path:
     run_dir = tmp_path_factory.mktemp("runs") / "straight"
-    words = [*SMALL, "--epochs", "4", "--profile", "2:2-3", "--stats-average", "1"]
+    words = [
+        *SMALL,
+        "--epochs",
+        "4",
+        "--profile",
+        "2:2-3",
+        "--stats-average",
+        "1",
+        "--record-bits",
+        run_dir.parent / "bits",
+    ]
     done = train("--data", brains, *words, "--output", run_dir)
     assert (done.returncode, done.stderr) == (0, "")
     return run_dir
@@ -76,6 +86,8 @@ def test_run_folder(straight):
     assert config["options"]["seed"] == 3
     assert config["options"]["lms"] is True
     assert {"tensorflow", "keras", "python"} <= config["versions"].keys()
+    assert config["circumstances"]["threads"] >= 1
+    assert len(config["circumstances"]["sources"]) == 16
     assert len(config["data"]["fingerprint"]) == 64
     assert config["labels"]["learnt"] == ["NCR", "ED", "ET"]
     split = json.loads((straight / "split.json").read_text())
@@ -154,8 +166,10 @@ def test_interrupted_resumed_and_prolonged_it_ends_with_the_same_bits(
 def test_with_swapped_tensors_it_ends_with_the_same_bits(train, brains, straight, tmp_path):
     run_dir = tmp_path / "run"
     swapping = ("--swap-tier", "disk", "--swapout-threshold", 10, "--swapin-ahead", 3, "--swapin-groupby", 0)
-    done = train("--data", brains, *SMALL, "--epochs", 4, *swapping, "--sync-mode", 0, "--output", run_dir)
+    recorded = ("--record-bits", straight.parent / "bits")
+    done = train("--data", brains, *SMALL, "--epochs", 4, *swapping, "--sync-mode", 0, "--output", run_dir, *recorded)
     assert done.returncode == 0, done.stderr
+    assert "0 steps added, 16 compared; none differs" in done.stdout
     swapped = {float(row["swapped_out_bytes"]) for row in csv.DictReader((run_dir / "lms_stats.csv").open())}
     assert max(swapped) > 0
     assert_same_weights(run_dir, straight)

@@ -87,7 +87,9 @@ def test_options_that_no_run_has(tmp_path, content):
         config.load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["versions", "command", "data", "normalisation", "labels", "earlier_sessions"])
+@pytest.mark.parametrize(
+    "name", ["versions", "command", "circumstances", "data", "normalisation", "labels", "earlier_sessions"]
+)
 @pytest.mark.parametrize("value", [None, 7, "x", True])
 def test_what_stands_beside_the_options(tmp_path, name, value):
     (tmp_path / "config.json").write_text(json.dumps({"options": OPTIONS, name: value}))

@@ -54,6 +54,11 @@ def test_what_changes_the_plan_is_refused_where_there_is_none(monkeypatch, capsy
     assert train.main(["--dry-run", *option.split()]) == 0
 
 
+def test_bits_are_recorded_of_jobs_that_can_be_repeated(capsys):
+    assert train.main(["--elastic", "--record-bits", "bits"]) == 2
+    assert capsys.readouterr().err.startswith("lms3d: error: --record-bits: a job that changes its ranks (--elastic)")
+
+
 def test_where_to_swap_may_be_said_of_every_job(monkeypatch):
     monkeypatch.setattr(session, "dry_run", lambda *_: None)
     assert train.main(["--dry-run", "--no-lms", "--swap-dir", "/swap", "--swap-tier", "disk"]) == 0

@@ -221,16 +221,6 @@ def insertion(graph: tf.Graph, device: str | None, before: Sequence[tf.Operation
         yield
 
 
-def separate_bias_gradients(graph: tf.Graph) -> None:
-    """Keep each bias gradient an op of its own. TensorFlow's oneDNN pass merges it with the filter gradient of the same
-    convolution, which sums in another order, unless one of them has a control edge: a plan would change the last bits.
-    """
-    for op in graph.get_operations():
-        if op.type == "BiasAddGrad" and not op.control_inputs:
-            readers = op.inputs[0].consumers()
-            add_control_inputs(op, [r for r in readers if r.type == "Conv2DBackpropFilter"])
-
-
 def fix_shapes(graph: tf.Graph) -> None:
     """Replace ShapeN by constants where shapes are known: it waits for the last of its tensors and keeps the others alive."""
     for op in graph.get_operations():

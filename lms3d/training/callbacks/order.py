@@ -25,6 +25,7 @@ class Place(IntEnum):
     TASK = auto()  # adds to the logs what those below show and write down (such as the AUROC of all ranks' images)
     TIME_GUARD = auto()  # asks for the end of training in the step that the ranks then agree on
     PROFILE = auto()  # frames the step as closely as the order allows
+    BIT_RECORD = auto()  # is told by LMS, in the step
     PROGRESS = auto()  # shows the logs as they will be written
     PLATEAU = auto()  # lowers the learning rate; puts the rate of this epoch into the logs
     COSINE = auto()  # before WARM_UP, too
@@ -68,6 +69,7 @@ class TrainingCallback(keras.callbacks.Callback):
 CALLBACKS: Registry[type[TrainingCallback]] = Registry(
     "training callback",
     rank_mean="lms3d.training.callbacks.rank_mean:RankMean",
+    bit_record="lms3d.training.callbacks.bit_record:BitRecord",
     plateau="lms3d.training.callbacks.plateau:Plateau",
     cosine="lms3d.training.callbacks.cosine:Cosine",
     early_stopping="lms3d.training.callbacks.plateau:EarlyStopping",

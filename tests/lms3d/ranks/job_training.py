@@ -15,7 +15,18 @@ from lms3d.ranks.world import World
 def main() -> None:
     with job.joined() as world:
         startup.start_tensorflow(seed=1, world=world)
-        for check in (equivalence, files, statistics, drift, lms, interrupts, other_ranks, stopping, not_finite):
+        for check in (
+            equivalence,
+            files,
+            statistics,
+            drift,
+            recorded,
+            lms,
+            interrupts,
+            other_ranks,
+            stopping,
+            not_finite,
+        ):
             check(world)
 
 
@@ -78,19 +89,26 @@ def statistics(world: World) -> None:
 
 def drift(world: World) -> None:
     """A weight of rank 1 changes in the second step, as on a processor that computes otherwise."""
-    import keras
-    import numpy as np
     import ranks
 
-    class Change(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if batch == 1 and world.rank == 1:
-                kernel = self.model.trainable_variables[0]
-                kernel.assign(np.asarray(kernel) * np.float32(1 + 1e-6))
-
     model = ranks.make_model(world, dropout=0.5, normalised=True)
-    ranks.train(world, model, ranks.FOLDER / "drift", Change(), epochs=1)
+    ranks.train(world, model, ranks.FOLDER / "drift", ranks.Slip(world, 1), epochs=1)
     ranks.note(world, drift=ranks.values(model))
+
+
+def recorded(world: World) -> None:
+    """The same slip, in a job whose bits are compared with those of one without."""
+    import keras
+    import ranks
+
+    from lms3d.keras_step.callback import LMS
+
+    for name, slips in {"sound": (), "slips": (ranks.Slip(world, 1),)}.items():
+        keras.backend.clear_session()  # layers have the names that they would have in another job
+        callbacks = (LMS(enabled=False), *slips)
+        folder = ranks.FOLDER / f"recorded_{name}"
+        ranks.train(world, ranks.make_model(world), folder, *callbacks, epochs=1, record_bits=ranks.FOLDER / "bits")
+        world.wait()
 
 
 def lms(world: World) -> None:

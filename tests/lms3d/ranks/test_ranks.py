@@ -1,6 +1,7 @@
 """Two ranks speak, and average their gradients: what `job_world.py` found on each."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -107,6 +108,20 @@ def test_a_rank_that_runs_out_of_memory_repeats_its_step_only_if_the_others_stil
     assert found[0]["too_late"] == ""
     assert "cannot be repeated alone" in found[1]["too_late"]
     assert "--resume" in found[1]["too_late"]
+
+
+def test_a_rank_with_other_threads_is_refused(horovodrun):
+    """A tensor made before the start: TensorFlow keeps the threads that it has chosen by itself."""
+    job = horovodrun("job_early.py", timeout=120)
+    assert job.code != 0
+    assert (
+        len(
+            re.findall(
+                "lms3d: error: rank 1 has other .* than rank 0: found .*, expected .*; let nothing use", job.output
+            )
+        )
+        == 1
+    )
 
 
 def test_an_error_of_all_ranks_is_told_once(job):

@@ -1,5 +1,7 @@
 """Two ranks train as one would: what `job_training.py` found on each."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -56,7 +58,15 @@ def test_dropout_differs_between_ranks(found):
 def test_ranks_that_drift_apart_are_made_one_and_told(found, job):
     assert found[0]["drift"] == found[1]["drift"]
     assert "not the same bits after epoch 1 (rank 1's " in job.output
-    assert job.output.count("not the same bits") == 1  # in none of the other trainings
+    assert job.output.count("not the same bits") == 2  # in none of the other trainings
+
+
+def test_a_slip_of_one_rank_is_found_in_the_step_that_follows(job):
+    """In both: rank 0 has the gradients of rank 1."""
+    notes = [json.loads((job.folder / f"bits/rank-{rank}-of-2-differs-1.json").read_text()) for rank in range(2)]
+    assert [(note["epoch"], note["step"]) for note in notes] == [(1, 3), (1, 3)]
+    assert not [name for note in notes for name in note["differ"] if "batch" in name]
+    assert len(list((job.folder / "bits").glob("*-differs-*.json"))) == 2
 
 
 @pytest.mark.parametrize("name", ["lms_both", "lms_one"])

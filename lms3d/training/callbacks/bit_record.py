@@ -1,0 +1,79 @@
+"""`--record-bits`: the bits of this rank's batches and variables after each training step, compared with those of earlier jobs.
+
+Two jobs of the same options, on the same machine, are to have the same. If they do not, the first step that differs is what tells
+why: Adam's first moment says whose gradient it was; one number, eight in a row or all say whether a processor slipped or a sum was
+rounded in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from lms3d import console, errors
+from lms3d.device import circumstances
+from lms3d.errors import InputError
+from lms3d.files import writable_folder
+from lms3d.keras_step.callback import LMS
+from lms3d.ranks import variables
+from lms3d.training.bit_log import BitLog
+from lms3d.training.callbacks.order import Place, TrainingCallback
+from lms3d.training.run import Run
+
+
+class BitRecord(TrainingCallback):
+    """Of a run that has LMS among its callbacks, which sees the batches. Each `fit` opens and closes the file."""
+
+    place = Place.BIT_RECORD
+
+    @classmethod
+    def wanted(cls, run: Run) -> bool:
+        return run.job.record_bits is not None
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.log: BitLog | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self.log is None or self.log.difference is None:  # what follows from a difference says no more
+            self.log = self._opened()
+            self._listen(self._note)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._listen(None)
+        if self.log is not None and self.log.close():
+            found = "the first that differs is kept there" if self.log.difference else "none differs"
+            console.say(
+                f"--record-bits {self.log.path.parent}: {self.log.added} steps added, {self.log.compared} compared; {found}"
+            )
+
+    def _opened(self) -> BitLog:
+        """InputError, on all ranks, where one has a file that cannot be used."""
+        world, problem, log = self.run.world, "", None
+        try:
+            assert self.run.job.record_bits is not None, "wanted"
+            folder = writable_folder(self.run.job.record_bits, "--record-bits")
+            log = BitLog(folder, f"rank-{world.rank}-of-{world.size}", asdict(circumstances.here()))
+        except InputError as error:
+            problem = str(error)
+        if first := next(filter(None, world.everyone(problem)), ""):
+            raise errors.of_all_ranks(InputError(first))
+        assert log is not None, "no rank has a problem"
+        return log
+
+    def _listen(self, note: Callable[[keras.Model, Any], None] | None) -> None:
+        for callback in self.run.callbacks:
+            if isinstance(callback, LMS):
+                callback.after_step = note
+
+    def _note(self, model: keras.Model, batch: Any) -> None:
+        """Within the step: it is not counted yet."""
+        position = self.run.state.position
+        arrays = {f"batch/{number}": np.asarray(part) for number, part in enumerate(tf.nest.flatten(batch))}
+        assert self.log is not None, "open while it listens"
+        self.log.note(position.epoch + 1, position.step + 1, arrays | variables.read(variables.variables(model)))

@@ -1,0 +1,113 @@
+"""What bits depend on: it is read as it is in effect, and ranks must be alike in it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, replace
+
+import pytest
+import tensorflow as tf
+
+from lms3d.device import circumstances
+from lms3d.errors import InputError
+from lms3d.ranks import messages
+
+INTEL = """\
+processor\t: 0
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: 207
+model name\t: Intel(R) Xeon(R) Processor
+flags\t\t: fpu sse4_1 avx avx2 avx512bw avx512_vnni
+
+processor\t: 1
+vendor_id\t: AuthenticAMD
+"""
+ARM = "processor\t: 0\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
+
+
+class Ranks:
+    """The world of rank 0, beside a rank with other circumstances."""
+
+    size, is_chief = 2, True
+
+    def __init__(self, **other: object) -> None:
+        self.other = other
+
+    def everyone(self, mine: circumstances.Circumstances) -> list[circumstances.Circumstances]:
+        return [mine, replace(messages.unpacked(messages.packed(mine)), **self.other)]
+
+
+@pytest.fixture(autouse=True)
+def unlimited(monkeypatch):
+    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "ONEDNN_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [(INTEL, ("GenuineIntel 6 207", "AVX512_CORE_VNNI")), (ARM, ("0x41 0xd0c", "NEON"))],
+    ids=["Intel", "Arm"],
+)
+def test_the_processor_is_that_of_the_first_core(tmp_path, table, expected):
+    path = tmp_path / "cpuinfo"
+    path.write_text(table)
+    assert circumstances.of_processor(path) == expected
+    assert circumstances.of_processor(tmp_path / "absent")[1] == ""
+
+
+def test_threads_are_those_that_tensorflow_has(monkeypatch):
+    asked = tf.config.threading.get_intra_op_parallelism_threads()
+    if not asked:
+        assert circumstances.threads() == len(os.sched_getaffinity(0))
+        monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "7")
+        assert circumstances.threads() == 7
+    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: 3)
+    assert circumstances.threads() == 3
+
+
+def test_edited_code_has_another_hash(tmp_path, monkeypatch):
+    (tmp_path / "lms3d").mkdir()
+    (tmp_path / "lms3d" / "a.py").write_text("a = 1\n")
+    monkeypatch.setattr(circumstances, "ROOT", tmp_path)
+    before = circumstances.sources.__wrapped__()
+    assert circumstances.sources.__wrapped__() == before
+    (tmp_path / "lms3d" / "a.py").write_text("a = 2\n")
+    assert circumstances.sources.__wrapped__() != before
+    assert circumstances.commit.__wrapped__() == ""  # no checkout
+
+
+def test_variables_that_choose_kernels_are_kept(monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    found = circumstances.here()
+    assert "ONEDNN_MAX_CPU_ISA=AVX2" in found.variables.split()
+    assert all(isinstance(value, str | int) for value in asdict(found).values())
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (
+            {"threads": 99},
+            r"rank 1 has other threads in an operation than rank 0: found 99, expected \d+; let nothing use",
+        ),
+        ({"operations": 99}, "operations side by side"),
+        ({"variables": "TF_ENABLE_ONEDNN_OPTS=0"}, "the same environment"),
+        ({"sources": "other"}, "rank 1 has other code than rank 0: found other, expected"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)
+def test_ranks_that_could_be_alike_must_be(other, told):
+    with pytest.raises(InputError, match=told) as error:
+        circumstances.require_alike(Ranks(**other))
+    assert "\n" not in str(error.value)
+
+
+def test_other_processors_are_told_of(capsys):
+    circumstances.require_alike(Ranks(processor="AuthenticAMD 25 1", instructions="AVX2"))
+    assert capsys.readouterr().out.count("Rank 1 computes on AuthenticAMD 25 1, rank 0 on") == 1
+
+
+def test_machines_and_checkouts_may_differ(capsys):
+    circumstances.require_alike(Ranks(boot="another", commit="another"))
+    assert capsys.readouterr().out == ""
