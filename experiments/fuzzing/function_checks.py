@@ -21,7 +21,7 @@ from lms3d.swap.planners import tflms
 from lms3d.swap.planners.study import Study
 from lms3d.swap.planning import make_plan
 from lms3d.swap.request import Settings
-from lms3d.swap.tensorflow import assignments, fusions, guard, slicing, surgery, updates
+from lms3d.swap.tensorflow import assignments, guard, joins, slicing, surgery, updates
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
 from lms3d.swap.tiers.base import Tier
@@ -88,7 +88,7 @@ class Bench:
         """The function, traced anew. edited: as the engine does before it plans."""
         tf.random.set_seed(SEED)
         function = surgery.trace(function_of(self.recipe, self.weights), self.spec)
-        fusions.keep_apart(function.graph)
+        joins.keep_apart(function.graph)
         if edited:
             surgery.fix_shapes(function.graph)
             surgery.pass_identities(function.graph)

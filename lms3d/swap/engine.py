@@ -20,7 +20,7 @@ from lms3d.swap.planners import PLANNERS
 from lms3d.swap.prediction import Prediction
 from lms3d.swap.request import OnDevice, Settings, StepRequest
 from lms3d.swap.slabs.choice import Slabs
-from lms3d.swap.tensorflow import assignments, choosing, fusions, guard, op_costs, speeds, surgery, updates, whole_steps
+from lms3d.swap.tensorflow import assignments, choosing, guard, joins, op_costs, speeds, surgery, updates, whole_steps
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.choosing import Chosen
 from lms3d.swap.tensorflow.rewrite import rewrite
@@ -162,7 +162,7 @@ class Engine:
         if not was_rewritten(function.graph):
             surgery.fix_shapes(function.graph)
             surgery.pass_identities(function.graph)
-            fusions.keep_apart(function.graph)
+            joins.keep_apart(function.graph)
             if self._pooled:
                 assignments.write_in_place(function.graph)
             updates.hold_back(function.graph, self.compute_device)

@@ -16,7 +16,7 @@ import tensorflow as tf
 from lms3d.swap import edit
 from lms3d.swap.ir import StepGraph, without_dead
 from lms3d.swap.plan import Plan
-from lms3d.swap.tensorflow import fusions, stream, surgery, updates
+from lms3d.swap.tensorflow import joins, stream, surgery, updates
 from lms3d.swap.tensorflow.capture import capture, wanted
 from lms3d.swap.tiers.base import Tier, gate, gate_name
 
@@ -57,7 +57,7 @@ def rewrite(
     redirected = _redirect(function.graph, plan, made)
     edges = edit.control_edges(plan)
     _add_control_edges(function.graph, plan, made)
-    fusions.keep_copies_apart(made.values())
+    joins.keep_copies_apart(made.values())
     if tier.in_stream_order:
         _order_memory(function.graph, plan, made, tier)
     updates.hold_back(function.graph)  # recomputed ops read variables, too

@@ -24,7 +24,7 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.ir import StepGraph
 from lms3d.swap.planning import make_plan
 from lms3d.swap.request import Settings
-from lms3d.swap.tensorflow import fusions, surgery
+from lms3d.swap.tensorflow import joins, surgery
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
 from lms3d.swap.tiers.disk import DiskTier
@@ -98,7 +98,7 @@ def step_of(application: str, kind: str) -> StepGraph:
     model.compile(optimizer="sgd", loss="mse", jit_compile=False)
     spec = (tf.TensorSpec((8, 32, 32, 3)), tf.TensorSpec((8, 5)))
     function = trace_step(model, kind, spec if kind == "train" else spec[:1])
-    fusions.keep_apart(function.graph)
+    joins.keep_apart(function.graph)
     return capture(function)
 
 

@@ -20,7 +20,7 @@ from lms3d.swap.planners.hybrid.problem import reduce
 from lms3d.swap.planners.hybrid.schedule import build
 from lms3d.swap.planning import make_plan
 from lms3d.swap.request import Settings
-from lms3d.swap.tensorflow import fusions
+from lms3d.swap.tensorflow import joins
 from lms3d.swap.tensorflow.capture import capture
 
 LIMITS = 5 if os.environ.get("CI") else 12  # they take a third of a minute each, and between two of them little is new
@@ -45,7 +45,7 @@ def training_step(name: str, batch_size: int) -> StepGraph:
     model.compile(optimizer="sgd", loss="mse", jit_compile=False)
     shapes = [(batch_size, *shape[1:]) for shape in (model.input_shape, model.output_shape)]
     function = trace_step(model, "train", tuple(tf.TensorSpec(s) for s in shapes))
-    fusions.keep_apart(function.graph)
+    joins.keep_apart(function.graph)
     return capture(function)
 
 

@@ -14,7 +14,7 @@ from keras import layers
 
 from lms3d.keras_step.attachment import trace_step
 from lms3d.swap.slabs.program import Program
-from lms3d.swap.tensorflow import fusions, slicing, surgery
+from lms3d.swap.tensorflow import joins, slicing, surgery
 
 EXACT = 1e-10
 
@@ -38,7 +38,7 @@ def run(model: keras.Model, batch: Any, slabs: Mapping[int, int], *, kind: str =
     state = [*model.variables, *(model.optimizer.variables if kind == "train" else ())]
     before = [v.numpy() for v in state]
     function = trace_step(model, kind, tf.nest.map_structure(tf.type_spec_from_value, batch))
-    fusions.keep_apart(function.graph)
+    joins.keep_apart(function.graph)
     surgery.fix_shapes(function.graph)
     program = slicing.slice_function(function, slabs).program
     made = surgery.make_function(function)

@@ -1,7 +1,7 @@
 """Small functions of which TensorFlow joins, pairs or folds ops: do they keep their bits when a plan adds edges?
 
-Run by test_fusions, once for each ONEDNN_MAX_CPU_ISA. Prints JSON: dtype -> case -> [edits that changed a bit], or null if oneDNN
-has no kernel for that dtype. `joined`: the joins, without `fusions.keep_apart` and without the edits that would end the process.
+Run by test_joins, once for each ONEDNN_MAX_CPU_ISA. Prints JSON: dtype -> case -> [edits that changed a bit], or null if oneDNN
+has no kernel for that dtype. `joined`: the joins, without `joins.keep_apart` and without the edits that would end the process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d.swap.plan import Plan, Recompute, SwapIn, SwapOut
-from lms3d.swap.tensorflow import fusions, surgery
+from lms3d.swap.tensorflow import joins, surgery
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.rewrite import rewrite
 from lms3d.swap.tiers.host import HostTier
@@ -66,9 +66,9 @@ def gradients(function: Step, *inputs: tf.Tensor) -> list[tf.Tensor]:
 
 
 JOINS: dict[str, tuple[Step, tuple[str, ...]]] = {
-    "FUSION-1": (convolution, ("Conv2D", "BiasAdd")),
-    "FUSION-2": (padded, ("Pad", "Conv2D")),
-    "FUSION-3": (partial(gradients, convolution), ("Conv2DBackpropFilter", "BiasAddGrad")),
+    "JOIN-1": (convolution, ("Conv2D", "BiasAdd")),
+    "JOIN-2": (padded, ("Pad", "Conv2D")),
+    "JOIN-3": (partial(gradients, convolution), ("Conv2DBackpropFilter", "BiasAddGrad")),
 }
 OTHERS: dict[str, tuple[Step, tuple[str, ...]]] = {
     "all three": (partial(gradients, padded), ("Pad", "Conv2D", "BiasAdd", "Conv2DBackpropFilter", "BiasAddGrad")),
@@ -83,7 +83,7 @@ OTHERS: dict[str, tuple[Step, tuple[str, ...]]] = {
 def traced(function: Step, dtype: str, *, apart: bool = True) -> Any:
     made = surgery.trace(function, *(tf.TensorSpec(shape, dtype, name) for name, shape in SPECS.items()))
     if apart:
-        fusions.keep_apart(made.graph)
+        joins.keep_apart(made.graph)
     return made
 
 

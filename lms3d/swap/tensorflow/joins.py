@@ -9,13 +9,13 @@ control edge from an op whose output is read.
     x --> convolution --> bias addition                 x --> convolution --> bias addition
                                                         '......................^ control
 
-FUSION-1  Conv2D and BiasAdd: on a processor without AVX2, and in bfloat16, the sum begins with the bias.
-FUSION-2  Pad and Conv2D without padding of its own.
-FUSION-3  Conv2DBackpropFilter and BiasAddGrad, which read one gradient.
+JOIN-1  Conv2D and BiasAdd: on a processor without AVX2, and in bfloat16, the sum begins with the bias.
+JOIN-2  Pad and Conv2D without padding of its own.
+JOIN-3  Conv2DBackpropFilter and BiasAddGrad, which read one gradient.
 
 By an op's neighbours the pass also decides on the workspaces of poolings (`ir.PAIRED_TYPES`). Its join of Pad and _FusedConv2D has
 none: the remapper, which makes these, is off (`surgery.execution`). On a GPU the pass leaves the ops alone.
-tests/lms3d/swap/tensorflow/test_fusions.py lists the passes that run, and fails if another TensorFlow has more.
+tests/lms3d/swap/tensorflow/test_joins.py lists the passes that run, and fails if another TensorFlow has more.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def keep_apart(graph: tf.Graph) -> None:
     free = [op for op in found if not op.control_inputs]
     keep_copies_apart(free)
     for op in free:
-        if op.type == "BiasAddGrad":  # FUSION-3
+        if op.type == "BiasAddGrad":  # JOIN-3
             _wait(op, [r for r in op.inputs[0].consumers() if r.type == "Conv2DBackpropFilter"])
     for op in found:
         for attribute, branch in surgery.branches(op).items():
@@ -52,7 +52,7 @@ def keep_copies_apart(ops: Iterable[tf.Operation]) -> None:
     Nobody computes a gradient of weights again.
     """
     for op in ops:
-        if op.inputs and (op.inputs[0].op.type, op.type) in _JOINED:  # FUSION-1, FUSION-2
+        if op.inputs and (op.inputs[0].op.type, op.type) in _JOINED:  # JOIN-1, JOIN-2
             _wait(op, [op.inputs[0].op])
 
 

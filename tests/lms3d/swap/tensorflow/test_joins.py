@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 
 import lms3d
-from lms3d.swap.tensorflow import fusions, surgery
-from tests.lms3d.swap.tensorflow.fused_pairs import SPECS, convolution, gradients, padded
+from lms3d.swap.tensorflow import joins, surgery
+from tests.lms3d.swap.tensorflow.joined_pairs import SPECS, convolution, gradients, padded
 
-PROGRAM = ["-m", "tests.lms3d.swap.tensorflow.fused_pairs"]
+PROGRAM = ["-m", "tests.lms3d.swap.tensorflow.joined_pairs"]
 X86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="oneDNN's pass is for x86 alone")
 KNOWN_PASSES = frozenset(
     """
@@ -25,7 +25,7 @@ KNOWN_PASSES = frozenset(
     ReplicateConstantsPass ReportClusteringInfoPass SimplifyIciDummyVariablesPass WeakTypeInferencePass
     """.split()  # noqa: SIM905
 )
-"""Of TensorFlow 2.21. Those of XLA do nothing without it; of MklLayoutRewritePass see `fusions`. None of the others calculates."""
+"""Of TensorFlow 2.21. Those of XLA do nothing without it; of MklLayoutRewritePass see `joins`. None of the others calculates."""
 KNOWN_OPTIMISERS = frozenset(
     {"function_optimizer", "implementation_selector", "model_pruner", "shape_optimizer", "tfg_optimizer"}
 )
@@ -51,13 +51,13 @@ def test_no_edge_changes_a_bit(commands, isa):
 
 @X86
 def test_they_would_be_joined(commands):
-    """As long as this holds, `fusions` has something to do."""
-    assert changes(commands, "AVX", "joined")["float32"]["FUSION-1"] == ["Conv2D", "BiasAdd"]
+    """As long as this holds, `joins` has something to do."""
+    assert changes(commands, "AVX", "joined")["float32"]["JOIN-1"] == ["Conv2D", "BiasAdd"]
 
 
 @X86
 def test_the_passes_that_run_are_known(commands):
-    """Another TensorFlow may have more: look at what it does to neighbours, and mend `fusions` or the lists here."""
+    """Another TensorFlow may have more: look at what it does to neighbours, and mend `joins` or the lists here."""
     passes = ("meta_optimizer", "optimization_registry", "mkl_layout_pass")
     told = {
         "TF_CPP_MIN_LOG_LEVEL": "0",
@@ -77,7 +77,7 @@ def test_the_passes_that_run_are_known(commands):
 
 def traced(function) -> tf.Graph:
     graph = surgery.trace(function, *(tf.TensorSpec(shape, name=name) for name, shape in SPECS.items())).graph
-    fusions.keep_apart(graph)
+    joins.keep_apart(graph)
     return graph
 
 
@@ -90,7 +90,7 @@ def test_the_second_of_each_pair_waits_for_what_the_first_reads():
     graph = traced(lambda *inputs: gradients(padded, *inputs))
     assert waits_of(graph) == {"Conv2D": ["x"], "BiasAdd": ["Pad"], "BiasAddGrad": ["Pad"]}
     edges = sum(len(op.control_inputs) for op in graph.get_operations())
-    fusions.keep_apart(graph)
+    joins.keep_apart(graph)
     assert sum(len(op.control_inputs) for op in graph.get_operations()) == edges
 
 
