@@ -41,7 +41,7 @@ EXCHANGED_PLANS = 2
 """Cheapest plans that PLAN-4 starts from. Planning time, as much again for each, for step time. A margin, not measured."""
 
 EXACT_SHARE = 0.25
-"""Largest share of a small effort for the mixed-integer program. A margin, not measured."""
+"""Largest share of a small effort for the mixed-integer program, and for the covering program. A margin, not measured."""
 
 DESCENT_SHARE = 0.6
 """Share of what is left for the descents (PLAN-1, PLAN-2); the rest improves what they found. A margin, not measured."""

@@ -123,6 +123,11 @@ class Ladder:
         return Candidate(choices, schedule)
 
 
+def rung_seconds(problem: Problem) -> float:
+    """The most that a rung costs, if a buffer has two ways to leave: as many as those of the networks here have at most."""
+    return tuning.WAY_SECONDS * 2 * len(problem.buffers) * (1 + tuning.RUNG_TRIES)
+
+
 def applies(problem: Problem) -> bool:
     """Whether a step has so many pieces, by slicing, that it is planned here."""
     return len(problem.graph.ops) > tuning.COMPARED_OPS and any(op.group for op in problem.graph.ops)

@@ -122,12 +122,12 @@ class _Solver:
         return self.any_time.allowed(found.choices) and self._checked(found).fits
 
     def _covered(self) -> Candidate | None:
-        """The cheapest plan of the covering program that fits."""
-        before, steps = self.account.seconds, ladder.Ladder(self.problem, self.machine, self.account)
-        found = ladder.solve(steps, self.limit_bytes, pool=self.pool)
-        self.any_time.extend(self.account.seconds - before)
-        covered = Candidate(found.choices, found.schedule)
-        return covered if found.fits and self.any_time.allowed(found.choices) else None
+        """The covering program's plan for the budget; if its pieces do not fit the pool, that for somewhat fewer bytes."""
+        if self.hasty and ladder.rung_seconds(self.problem) > tuning.EXACT_SHARE * self.any_time.seconds_left:
+            return None
+        steps = ladder.Ladder(self.problem, self.machine, self.account)
+        plans = (steps.at(int(self.budget * share)).plan for share in (1.0, *tuning.FEWER_BYTES))
+        return next(filter(self._good, plans), None)
 
     def _crossed(self, fitting: list[Candidate]) -> list[Candidate]:
         """The plans, the cheapest first, and what that one becomes with choices of the next ones."""

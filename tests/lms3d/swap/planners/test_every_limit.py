@@ -15,7 +15,7 @@ from lms3d.swap.cost import Machine
 from lms3d.swap.effort import Account
 from lms3d.swap.ir import StepGraph
 from lms3d.swap.order import branch_ends_first
-from lms3d.swap.planners.hybrid import ladder, local_search
+from lms3d.swap.planners.hybrid import ladder, local_search, search
 from lms3d.swap.planners.hybrid.problem import reduce
 from lms3d.swap.planners.hybrid.schedule import build
 from lms3d.swap.planning import make_plan
@@ -70,8 +70,8 @@ def test_a_short_search_over_a_slow_link_costs_no_more_than_the_covering_program
     link = Machine(swap_out_bytes_per_second=6e8, swap_in_bytes_per_second=6e8)
     problem = reduce(branch_ends_first(training_step("isensee2017", 1)), link)
     limit = int(build(problem, {}, link).peak_bytes * 0.5)
-    covered = ladder.solve(ladder.Ladder(problem, link, Account()), limit)
-    found = local_search.solve(problem, limit, link, seconds=0.3)
-    assert covered.fits
+    covered = ladder.Ladder(problem, link, Account()).at(search.usable_bytes(limit)).plan
+    found = local_search.solve(problem, limit, link, seconds=3.0)
+    assert covered.schedule.peak_bytes <= search.usable_bytes(limit)
     assert found.fits
     assert found.schedule.cost_seconds <= covered.schedule.cost_seconds
