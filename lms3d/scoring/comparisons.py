@@ -1,8 +1,8 @@
 """Two predictions of the same cases: is one better, or are they equal?
 
 Per region: mean difference with its bootstrap interval, Wilcoxon's signed-rank test, and whether the difference lies within a
-margin (two one-sided tests). All tests of a table are one family: both kinds are corrected after Holm over every pair of
-predictions and every region in it.
+margin (two one-sided tests). All tests of a page are one family: both kinds are corrected after Holm over every pair of
+predictions and every region of its tables (`corrected`).
 
 VERDICT-1  "Better" asks for three things: p below 5 %, the 95 % interval on one side of 0, the signed ranks on that same side. The
            test looks at ranks and the difference is a mean: alone, they may name different winners.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,20 +41,27 @@ def matrix(
 
 def table(scores: pd.DataFrame, units: Units, *, margin: float, space: str = "native") -> pd.DataFrame:
     """A row for each pair of units and each region that both have: second minus first, of the headline column."""
-    compared = list(_compared(scores, units, margin, space))
-    found = [one for *_, one in compared]
-    different, equal = (statistics.holm(p) for p in ([one.p for one in found], [one.p_equal for one in found]))
-    tests = sum(not np.isnan(one.p) for one in found)
-    rows = []
-    for (first, second, region, one), p, p_equal in zip(compared, different, equal, strict=True):
-        equivalent = p_equal <= LEVEL and _enough(one, tests)
-        rows.append({
+    return corrected(pd.DataFrame([
+        {
             "first": first, "second": second, "space": space, "region": region, "metric": HEADLINE, "cases": one.cases,
             "seeds": one.seeds, "difference": one.difference, "low": one.low, "high": one.high, "ranks": one.ranks, "p": one.p,
-            "p_holm": p, "tests": tests, "margin": margin, "equivalent": equivalent,
-            "verdict": _verdict(one, p, tests, margin if equivalent else None),
-        })  # fmt: skip
-    return pd.DataFrame(rows)
+            "p_equal": one.p_equal, "margin": margin,
+        }
+        for first, second, region, one in _compared(scores, units, margin, space)
+    ]))  # fmt: skip
+
+
+def corrected(rows: pd.DataFrame) -> pd.DataFrame:
+    """`rows`, of one table or of all tables of a page, with what follows from their being one family: tests, p_holm, equivalent,
+    verdict."""
+    if not len(rows):
+        return rows
+    tests = int(rows["p"].notna().sum())
+    found = rows.assign(tests=tests, p_holm=statistics.holm(rows["p"].tolist()))
+    equal = np.array(statistics.holm(rows["p_equal"].tolist())) <= LEVEL
+    found["equivalent"] = equal & [_enough(cases, tests) for cases in rows["cases"]]
+    found["verdict"] = [_verdict(row) for row in found.to_dict("records")]
+    return found
 
 
 def _compared(
@@ -74,20 +82,27 @@ def _shared_regions(scores: pd.DataFrame, first: Sequence[str], second: Sequence
     return [region for region in scores["region"].unique() if region in one & other]
 
 
-def _enough(one: statistics.Comparison, tests: int) -> bool:
+def _enough(cases: int, tests: int) -> bool:
     """VERDICT-3."""
-    return one.smallest_p * tests <= LEVEL
+    return statistics.smallest_p(cases) * tests <= LEVEL
 
 
-def _verdict(one: statistics.Comparison, p: float, tests: int, margin: float | None) -> str:
-    """margin: within which both are equal; None if they are not. p: corrected."""
-    if not _enough(one, tests):  # nor for equality: intervals of a few cases are far too narrow
+def _verdict(row: Mapping[str, Any]) -> str:
+    tests, favoured = row["tests"], _favoured(row)
+    if not _enough(row["cases"], tests):  # nor for equality: intervals of a few cases are far too narrow
         family = "1 test needs" if tests == 1 else f"{tests} tests need"
         return f"too few cases: {family} {int(np.ceil(1 - np.log2(LEVEL / tests)))}"
-    if margin is not None:
-        found = f"equal within {margin:g}"
-    elif p <= LEVEL and one.favours:  # VERDICT-1
-        found = f"{'second' if one.favours > 0 else 'first'} is better"
+    if row["equivalent"]:
+        found = f"equal within {row['margin']:g}"
+    elif row["p_holm"] <= LEVEL and favoured:  # VERDICT-1
+        found = f"{favoured} is better"
     else:
         found = "no difference shown"
-    return found if one.seeds > 1 else f"{found} {ONE_SEED}"  # VERDICT-2
+    return found if row["seeds"] > 1 else f"{found} {ONE_SEED}"  # VERDICT-2
+
+
+def _favoured(row: Mapping[str, Any]) -> str:
+    """ "first" or "second", if the interval lies on one side of 0 and the ranks point to the same side; else ""."""
+    if row["low"] > 0 and row["ranks"] > 0:
+        return "second"
+    return "first" if row["high"] < 0 and row["ranks"] < 0 else ""

@@ -61,15 +61,11 @@ class Comparison:
     """Wilcoxon's signed-rank test, two-sided, of the means over seeds: it knows nothing of how these differ. NaN for no case."""
     p_equal: float
     """Two one-sided tests: the share of draws beyond the nearer end of the margin. NaN for fewer than two cases."""
-    smallest_p: float
-    """The smallest that so many cases can give: 2 to the power of 1 - n."""
 
-    @property
-    def favours(self) -> int:
-        """1: the second, -1: the first. The interval lies on one side of 0 and the ranks point to the same side; else 0."""
-        if self.low > 0 and self.ranks > 0:
-            return 1
-        return -1 if self.high < 0 and self.ranks < 0 else 0
+
+def smallest_p(cases: int) -> float:
+    """The smallest p of the two-sided signed-rank test that so many cases can give: 2 to the power of 1 - n."""
+    return min(1.0, 2.0 ** (1 - cases))
 
 
 def compare(first: np.ndarray, second: np.ndarray, *, margin: float) -> Comparison:
@@ -83,7 +79,7 @@ def compare(first: np.ndarray, second: np.ndarray, *, margin: float) -> Comparis
     return Comparison(
         cases=n, difference=float(difference.mean()) if n else float("nan"), low=low, high=high,
         seeds=min(table.shape[1] for table in tables), ranks=_favoured(difference), p=_wilcoxon(difference),
-        p_equal=_beyond(drawn, margin), smallest_p=min(1.0, 2.0 ** (1 - n)),
+        p_equal=_beyond(drawn, margin),
     )  # fmt: skip
 
 
