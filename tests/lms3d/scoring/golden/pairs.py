@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -85,14 +86,18 @@ def label_maps(count: int, seed: int = 1) -> Iterator[tuple[np.ndarray, np.ndarr
         yield prediction, truth
 
 
-ORIENTED = (500, 100)
-"""Random pairs, and degenerate ones."""
+SMALL_MAPS = 500
 
 
 def oriented() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(prediction, truth) uint8 with labels 0 to 4, small: several nested lesions and cavities, then degenerate pairs."""
+    """(prediction, truth) uint8 with labels 0 to 4, small: several nested lesions and cavities, then 100 degenerate pairs."""
+    yield from _small_maps()
+    yield from _degenerate_maps()
+
+
+def _small_maps() -> Iterator[tuple[np.ndarray, np.ndarray]]:
     random = np.random.default_rng(3)
-    for number in range(ORIENTED[0]):
+    for number in range(SMALL_MAPS):
         shape = tuple(int(size) for size in random.integers(12, 22, 3))
         truth, prediction = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
         for _ in range(int(random.integers(1, 6))):
@@ -111,6 +116,10 @@ def oriented() -> Iterator[tuple[np.ndarray, np.ndarray]]:
             if number % 5 == 0:
                 labels[random.integers(0, 400, shape) == 0] = int(random.integers(1, 5))
         yield prediction, truth
+
+
+def _degenerate_maps() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Each of ten label maps against each."""
     shapes = _degenerate_labels()
     for prediction in shapes:
         for truth in shapes:
@@ -173,7 +182,9 @@ LABEL_MAPS = 40
 def placed() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """(header, prediction, truth): each pair with one header in turn, every thirtieth small one with all of them."""
     every = len(headers())
-    for number, (prediction, truth) in enumerate(oriented()):
+    # From 500 on: so more small ones would not give the degenerate ones other headers.
+    small, degenerate = enumerate(_small_maps()), enumerate(_degenerate_maps(), start=500)
+    for number, (prediction, truth) in chain(small, degenerate):
         for header in range(every) if number % 30 == 0 else [(number + number // every) % every]:
             yield header, prediction, truth
     for number, (prediction, truth) in enumerate(label_maps(LABEL_MAPS)):
