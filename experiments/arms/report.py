@@ -8,8 +8,9 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from experiments.arms import plan, runs
 from experiments.arms.plan import Arm
@@ -33,9 +34,11 @@ def write(arms: Sequence[Arm], options: argparse.Namespace, data: Path, command:
             ["arm", "", "epochs within equal time", "seconds an epoch", "peak memory GiB"], _costs(arms, rounds, output)
         )
     ]
-    for budget, title in _BUDGETS.items():
+    for budget in _BUDGETS:
         _score(arms, rounds, budget, data, options, output)
-        text += [f"## {title.format(epochs=options.epochs)}", "", *_tables(output / budget)]
+    compared = _compared(output)
+    for budget, title in _BUDGETS.items():
+        text += [f"## {title.format(epochs=options.epochs)}", "", *_tables(output / budget, compared.get(budget, []))]
     text += _conditions(options, command, output)
     write_text(output / "report.md", "\n".join(text) + "\n")
 
@@ -57,7 +60,7 @@ def _score(
     run_command([*command, "--output", str(output / budget)])
 
 
-def _tables(folder: Path) -> Iterator[str]:
+def _tables(folder: Path, compared: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Means with intervals and ceilings on the files' grid, and the pairs."""
     from lms3d.scoring.tables import markdown
 
@@ -65,12 +68,27 @@ def _tables(folder: Path) -> Iterator[str]:
     rows = [row for row in _rows(folder / "summary.csv") if row["space"] == "native"]
     head = ["arm", "region", "cases", "Dice", "95 % from", "to", "ceiling"]
     yield markdown(head, [[_rounded(row[name]) for name in shown] for row in rows])
-    if (folder / "comparison.csv").exists():
+    if compared:
         names = ("first", "second", "region", "difference", "low", "high", "p_holm", "verdict")
-        pairs = [row for row in _rows(folder / "comparison.csv") if row["space"] == "native"]
         head = ["first", "second", "region", "second - first", "95 % from", "to", "p (Holm)", ""]
-        shown_pairs = [{**row, "p_holm": _probability(row["p_holm"])} for row in pairs]
-        yield markdown(head, [[_rounded(row[name]) for name in names] for row in shown_pairs])
+        shown_pairs = [{**row, "p_holm": _probability(str(row["p_holm"]))} for row in compared]
+        yield markdown(head, [[_rounded(str(row[name])) for name in names] for row in shown_pairs])
+
+
+def _compared(output: Path) -> dict[str, list[dict[str, Any]]]:
+    """Budget -> its pairs in native space, where there are any. The tests of both budgets stand on one page: one family."""
+    import pandas as pd
+
+    from lms3d.scoring import comparisons
+
+    files = {budget: output / budget / "comparison.csv" for budget in _BUDGETS}
+    tables = [pd.read_csv(path).assign(budget=budget) for budget, path in files.items() if path.exists()]
+    if not tables:
+        return {}
+    rows = pd.concat(tables, ignore_index=True)
+    page = comparisons.corrected(rows[rows["space"] == "native"].reset_index(drop=True)).astype(object)
+    page = page.where(page.notna(), "")
+    return {str(budget): of_budget.to_dict("records") for budget, of_budget in page.groupby("budget")}
 
 
 def _costs(arms: Sequence[Arm], rounds: Sequence[tuple[int, int]], output: Path) -> Iterator[list[str]]:
@@ -97,6 +115,7 @@ def _conditions(options: argparse.Namespace, command: str, output: Path) -> list
     cases = len(plan.tested(output).read_text(encoding="utf-8").split())
     return [
         f"{cases} test cases that no choice has seen; {options.folds} of {options.of_folds} folds, seeds: {options.seeds}.",
+        "p: Wilcoxon's signed-rank test, corrected after Holm over all tests of this page. One seed: of these cases alone.",
         "Intervals: bootstrap over cases and models. Ceiling: what the truth itself scores on the arm's grid and back.",
         f"Machine: {os.cpu_count()} cores, {platform.machine()}. Seconds are those of this machine, whatever else it did.",
         "",

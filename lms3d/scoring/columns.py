@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from lms3d.registry import Registry
 from lms3d.scoring.pair import NAN, RegionPair
 
@@ -117,6 +119,13 @@ column("nsd_one_mm", title="NSD 1 mm", spaces=("native",), perfect=1.0)(
     lambda pair: pair.nsd(pair.rules.tolerances_mm[1])
 )
 
+column("nsd_counted_half_mm", title="counted NSD 0.5 mm", spaces=("native",), in_table=False, perfect=1.0)(
+    lambda pair: pair.counted_nsd(pair.rules.tolerances_mm[0])
+)
+column("nsd_counted_one_mm", title="counted NSD 1 mm", spaces=("native",), in_table=False, perfect=1.0)(
+    lambda pair: pair.counted_nsd(pair.rules.tolerances_mm[1])
+)
+
 _ML = {"unit": "ml", "decimals": 2, "in_table": False}
 
 column("truth_ml", title="truth ml", of_truth=True, **_ML)(lambda pair: pair.counts[2] * pair.voxel_ml)
@@ -138,36 +147,53 @@ def relative_volume_difference(pair: RegionPair) -> float:
     return (predicted - true) / true if true else NAN
 
 
-@column("lesion_dice", title="lesion-wise Dice", spaces=("native",), perfect=1.0)
-def lesion_dice(pair: RegionPair) -> float:
-    """See `lesions`."""
-    return NAN if pair.lesions is None else pair.lesions.dice
+def _mean_of_lesions(name: str) -> Measure:
+    """One of `lesions.Measures`."""
+    return lambda pair: NAN if pair.lesions is None else getattr(pair.lesions.means, name)
 
 
-@column("lesion_hd95_mm", title="lesion-wise HD95 mm", **_MM)
-def lesion_hd95(pair: RegionPair) -> float:
-    """Of the kind that the rules name."""
-    return NAN if pair.lesions is None else pair.lesions.hd95_mm
+_SHARE = {"spaces": ("native",), "perfect": 1.0}
+
+column("lesion_dice", title="lesion-wise Dice", **_SHARE)(_mean_of_lesions("dice"))
+column("lesion_hd95_mm", title="lesion-wise HD95 mm", **_MM)(
+    _mean_of_lesions("hd95_mm")
+)  # of the kind that the rules name
+column("lesion_nsd_half_mm", title="lesion-wise NSD 0.5 mm", in_table=False, **_SHARE)(_mean_of_lesions("nsd_half_mm"))
+column("lesion_nsd_one_mm", title="lesion-wise NSD 1 mm", in_table=False, **_SHARE)(_mean_of_lesions("nsd_one_mm"))
+column("lesion_nsd_voxel", title="lesion-wise NSD 1 voxel", in_table=False, **_SHARE)(_mean_of_lesions("nsd_voxel"))
 
 
 @column("lesion_f1", title="lesion F1", spaces=("native",), perfect=1.0)
 def lesion_f1(pair: RegionPair) -> float:
-    """2 TP / (2 TP + FP + FN)."""
+    """2 TP / (2 TP + FP + FN), of lesions of all sizes."""
     if pair.lesions is None:
         return NAN
-    counted = pair.lesions.found + pair.lesions.missed + pair.lesions.false
-    return pair.lesions.f1 if counted else pair.nothing(1.0)
+    f1 = pair.lesions.counts.f1
+    return pair.nothing(1.0) if np.isnan(f1) else f1
 
 
 _COUNT = {"spaces": ("native",), "decimals": 2, "in_table": False}
 
-column("lesions_found", title="lesions found", **_COUNT)(
-    lambda pair: NAN if pair.lesions is None else pair.lesions.found
-)
-column("lesions_missed", title="lesions missed", larger_is_better=False, **_COUNT)(
-    lambda pair: NAN if pair.lesions is None else pair.lesions.missed
-)
-column("lesions_false", title="false lesions", larger_is_better=False, **_COUNT)(
-    lambda pair: NAN if pair.lesions is None else pair.lesions.false
-)
+
+def _count(size: str, name: str) -> Measure:
+    """One of `lesions.Counts`, of all lesions ("counts"), "large" ones or "small" ones; NaN where there are none of that size."""
+
+    def measure(pair: RegionPair) -> float:
+        counts = None if pair.lesions is None else getattr(pair.lesions, size)
+        return NAN if counts is None else getattr(counts, name)
+
+    return measure
+
+
+column("lesions_found", title="lesions found", **_COUNT)(_count("counts", "found"))
+column("lesions_missed", title="lesions missed", larger_is_better=False, **_COUNT)(_count("counts", "missed"))
+column("lesions_false", title="false lesions", larger_is_better=False, **_COUNT)(_count("counts", "false"))
+for _size in ("large", "small"):
+    column(f"lesion_f1_{_size}", title=f"F1 of {_size} lesions", spaces=("native",), in_table=False)(
+        _count(_size, "f1")
+    )
+    column(f"lesions_found_{_size}", title=f"{_size} lesions found", **_COUNT)(_count(_size, "found"))
+    column(f"lesions_missed_{_size}", title=f"{_size} lesions missed", larger_is_better=False, **_COUNT)(
+        _count(_size, "missed")
+    )
 column("both_empty", title="both empty", decimals=2, in_table=False)(lambda pair: float(pair.both_empty))

@@ -1,15 +1,22 @@
 """Two predictions of the same cases: is one better, or are they equal?
 
-Per region: mean difference with its bootstrap interval, Wilcoxon's signed-rank test (corrected over the regions after Holm), and
-whether the difference lies within a margin (two one-sided tests). Few cases cannot show anything: n of them give no p below
-2 to the power of 1 - n, so over three regions at 5 % at least seven are needed. The test is of cases alone; the interval is of the
-models of a group, too, so between groups one is better only where the interval leaves out 0 as well.
+Per region: mean difference with its bootstrap interval, Wilcoxon's signed-rank test, and whether the difference lies within a
+margin (two one-sided tests). All tests of a page are one family: both kinds are corrected after Holm over every pair of
+predictions and every region of its tables (`corrected`).
+
+VERDICT-1  "Better" asks for three things: p below 5 %, the 95 % interval on one side of 0, the signed ranks on that same side. The
+           test looks at ranks and the difference is a mean: alone, they may name different winners.
+VERDICT-2  If either side has one model, the verdict says "one seed" and speaks of these cases alone: another seed of the same
+           network may differ by as much.
+VERDICT-3  Few cases cannot show anything: n of them give no p below 2 to the power of 1 - n, so three tests at 5 % need at
+           least seven.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +25,7 @@ from lms3d.scoring import statistics
 from lms3d.scoring.columns import HEADLINE
 
 LEVEL = 0.05
+ONE_SEED = "on these cases (one seed)"
 
 Units = Mapping[str, Sequence[str]]
 """Name in tables -> labels of predictions: one, or those of the models of a group."""
@@ -33,23 +41,39 @@ def matrix(
 
 def table(scores: pd.DataFrame, units: Units, *, margin: float, space: str = "native") -> pd.DataFrame:
     """A row for each pair of units and each region that both have: second minus first, of the headline column."""
-    rows = []
+    return corrected(pd.DataFrame([
+        {
+            "first": first, "second": second, "space": space, "region": region, "metric": HEADLINE, "cases": one.cases,
+            "seeds": one.seeds, "difference": one.difference, "low": one.low, "high": one.high, "ranks": one.ranks, "p": one.p,
+            "p_equal": one.p_equal, "margin": margin,
+        }
+        for first, second, region, one in _compared(scores, units, margin, space)
+    ]))  # fmt: skip
+
+
+def corrected(rows: pd.DataFrame) -> pd.DataFrame:
+    """`rows`, of one table or of all tables of a page, with what follows from their being one family: tests, p_holm, equivalent,
+    verdict."""
+    if not len(rows):
+        return rows
+    tests = int(rows["p"].notna().sum())
+    found = rows.assign(tests=tests, p_holm=statistics.holm(rows["p"].tolist()))
+    equal = np.array(statistics.holm(rows["p_equal"].tolist())) <= LEVEL
+    found["equivalent"] = equal & [_enough(cases, tests) for cases in rows["cases"]]
+    found["verdict"] = [_verdict(row) for row in found.to_dict("records")]
+    return found
+
+
+def _compared(
+    scores: pd.DataFrame, units: Units, margin: float, space: str
+) -> Iterator[tuple[str, str, str, statistics.Comparison]]:
+    """(first, second, region, comparison)."""
     for first, second in combinations(units, 2):
-        regions = _shared_regions(scores[scores["space"] == space], units[first], units[second])
-        found = []
-        for region in regions:
+        for region in _shared_regions(scores[scores["space"] == space], units[first], units[second]):
             one, other = (matrix(scores, units[unit], space=space, region=region) for unit in (first, second))
             cases = one.index.intersection(other.index)
-            found.append(statistics.compare(one.loc[cases].to_numpy(), other.loc[cases].to_numpy(), margin=margin))
-        corrected = statistics.holm([one.p for one in found])
-        for region, one, p in zip(regions, found, corrected, strict=True):
-            equal = one.equivalent and _enough(one, len(regions))
-            rows.append({
-                "first": first, "second": second, "space": space, "region": region, "metric": HEADLINE, "cases": one.cases,
-                "difference": one.difference, "low": one.low, "high": one.high, "p": one.p, "p_holm": p,
-                "margin": margin, "equivalent": equal, "verdict": _verdict(one, p, len(regions), margin),
-            })  # fmt: skip
-    return pd.DataFrame(rows)
+            values = (side.loc[cases].to_numpy() for side in (one, other))
+            yield first, second, region, statistics.compare(*values, margin=margin)
 
 
 def _shared_regions(scores: pd.DataFrame, first: Sequence[str], second: Sequence[str]) -> list[str]:
@@ -58,17 +82,27 @@ def _shared_regions(scores: pd.DataFrame, first: Sequence[str], second: Sequence
     return [region for region in scores["region"].unique() if region in one & other]
 
 
-def _enough(one: statistics.Comparison, regions: int) -> bool:
-    return one.smallest_p * regions <= LEVEL
+def _enough(cases: int, tests: int) -> bool:
+    """VERDICT-3."""
+    return statistics.smallest_p(cases) * tests <= LEVEL
 
 
-def _verdict(one: statistics.Comparison, p: float, regions: int, margin: float) -> str:
-    if not _enough(one, regions):  # nor for equality: intervals of a few cases are far too narrow
-        return f"too few cases: {regions} regions need {int(np.ceil(1 - np.log2(LEVEL / regions)))}"
-    if one.equivalent:
-        return f"equal within {margin:g}"
-    if np.isnan(p):
-        return "no difference shown"
-    if p > LEVEL or (one.seeds > 1 and one.low <= 0 <= one.high):
-        return "no difference shown"
-    return "second is better" if one.difference > 0 else "first is better"
+def _verdict(row: Mapping[str, Any]) -> str:
+    tests, favoured = row["tests"], _favoured(row)
+    if not _enough(row["cases"], tests):  # nor for equality: intervals of a few cases are far too narrow
+        family = "1 test needs" if tests == 1 else f"{tests} tests need"
+        return f"too few cases: {family} {int(np.ceil(1 - np.log2(LEVEL / tests)))}"
+    if row["equivalent"]:
+        found = f"equal within {row['margin']:g}"
+    elif row["p_holm"] <= LEVEL and favoured:  # VERDICT-1
+        found = f"{favoured} is better"
+    else:
+        found = "no difference shown"
+    return found if row["seeds"] > 1 else f"{found} {ONE_SEED}"  # VERDICT-2
+
+
+def _favoured(row: Mapping[str, Any]) -> str:
+    """ "first" or "second", if the interval lies on one side of 0 and the ranks point to the same side; else ""."""
+    if row["low"] > 0 and row["ranks"] > 0:
+        return "second"
+    return "first" if row["high"] < 0 and row["ranks"] < 0 else ""

@@ -10,10 +10,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import ndimage
 
-from lms3d.scoring.rules import SPACING_18, Rules
+from lms3d.scoring.rules import Rules
 
 _26 = ndimage.generate_binary_structure(3, 3)
-_18 = ndimage.generate_binary_structure(3, SPACING_18)
+_18 = ndimage.generate_binary_structure(3, 2)
+"""Two of three axes: 18 neighbours."""
+
+ROUNDED = 6
+"""Decimals of a volume in mm³: 500 voxels of 0.1 mm³ are 50 mm³, and no more."""
+
+VOXELS = (1.0, 1.0, 1.0)
+"""Sizes that make a length one in voxels."""
 
 
 def connected(mask: np.ndarray) -> np.ndarray:
@@ -29,55 +36,100 @@ def numbers(labels: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.bincount(labels[labels > 0], minlength=1))
 
 
-def dilated(mask: np.ndarray, voxels: int) -> np.ndarray:
-    """`mask` grown by `voxels` steps of the 18-connected element, within its own grid."""
-    if not voxels or not mask.any():
+def steps(reach: float, sizes: Sequence[float]) -> tuple[int, ...]:
+    """How many voxels along each axis lie within `reach`; sizes: of a voxel, in the unit of `reach`."""
+    return tuple(int(reach / size + 1e-9) for size in sizes)
+
+
+def dilated(mask: np.ndarray, reach: int, sizes: Sequence[float] = VOXELS) -> np.ndarray:
+    """`mask` (X, Y, Z) grown by `reach`, within its own grid.
+
+    By the shape that so many steps of the 18-connected element make at 1 mm: no coordinate is further than `reach`, and their sum
+    is at most twice as much. sizes: of a voxel, in the unit of `reach`.
+    """
+    margins = steps(reach, sizes)
+    if not any(margins) or not mask.any():
         return mask
-    inside = around(mask, voxels)
+    inside = around(mask, margins)
     grown = np.zeros_like(mask)
-    grown[inside] = ndimage.binary_dilation(mask[inside], _18, iterations=voxels)
+    if tuple(sizes) == VOXELS:
+        grown[inside] = ndimage.binary_dilation(mask[inside], _18, iterations=reach)
+    else:
+        grown[inside] = _shifted(mask[inside], _element(reach, sizes))
     return grown
 
 
-def around(mask: np.ndarray, margin: int = 0) -> tuple[slice, ...]:
-    """The smallest box of a mask, wider by `margin` voxels as far as the grid goes; all of it for an empty mask."""
+def _element(reach: float, sizes: Sequence[float]) -> np.ndarray:
+    """(N, 3): the shifts, in voxels, that `dilated` grows by."""
+    margins = steps(reach, sizes)
+    away = [np.abs(np.arange(-most, most + 1)) * size for most, size in zip(margins, sizes, strict=True)]
+    x, y, z = np.meshgrid(*away, indexing="ij")
+    return np.argwhere(x + y + z <= 2 * reach + 1e-9) - margins
+
+
+def _shifted(mask: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+    """The union of `mask` (X, Y, Z) moved by each of the shifts (N, 3). Only its surface is moved: shifts have no holes."""
+    surface = np.argwhere(mask & ~ndimage.binary_erosion(mask))
+    grown, size = mask.copy(), np.array(mask.shape)
+    for shift in shifts:
+        moved = surface + shift
+        grown[tuple(moved[((moved >= 0) & (moved < size)).all(axis=1)].T)] = True
+    return grown
+
+
+def around(mask: np.ndarray, margin: int | Sequence[int] = 0) -> tuple[slice, ...]:
+    """The smallest box of a mask, wider by `margin` voxels (of each axis) as far as the grid goes; all of it for an empty mask."""
     spans = []
-    for axis in range(mask.ndim):
+    for axis, wider in enumerate(np.broadcast_to(margin, mask.ndim).tolist()):
         hit = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
         if not len(hit):
             return tuple(slice(0, size) for size in mask.shape)
-        spans.append(slice(max(0, int(hit[0]) - margin), min(mask.shape[axis], int(hit[-1]) + 1 + margin)))
+        spans.append(slice(max(0, int(hit[0]) - wider), min(mask.shape[axis], int(hit[-1]) + 1 + wider)))
     return tuple(spans)
 
 
-def merged_by_dilation(mask: np.ndarray, voxels: int) -> np.ndarray:
+def merged_by_dilation(mask: np.ndarray, reach: int, sizes: Sequence[float] = VOXELS) -> np.ndarray:
     """Components; those whose dilations touch are one."""
-    box = around(mask, voxels)
+    box = around(mask, steps(reach, sizes))
     labels = np.zeros(mask.shape, np.int32)
-    labels[box] = connected(dilated(mask[box], voxels)) * mask[box]
+    labels[box] = connected(dilated(mask[box], reach, sizes)) * mask[box]
     return labels
 
 
-def lesions(masks: Mapping[str, np.ndarray], rules: Rules, *, predicted: bool) -> dict[str, np.ndarray]:
+def sizes_of(rules: Rules, spacing_mm: Sequence[float]) -> tuple[float, ...]:
+    """Of a voxel, in the unit of the dilations of `rules`."""
+    return tuple(spacing_mm) if rules.units.dilation == "mm" else VOXELS
+
+
+def margins(rules: Rules, spacing_mm: Sequence[float]) -> tuple[int, ...]:
+    """Voxels along each axis that a crop must leave around masks: it must not stop a dilation that the grid does not stop."""
+    return tuple(one + 1 for one in steps(rules.largest_reach, sizes_of(rules, spacing_mm)))
+
+
+def lesions(
+    masks: Mapping[str, np.ndarray], rules: Rules, *, predicted: bool, spacing_mm: Sequence[float] = VOXELS
+) -> dict[str, np.ndarray]:
     """Region -> lesions of the truth, or of a prediction, for every region of `masks`."""
     if rules.matching == "one to one":
         # Numbered with the first axis fastest, as the package of 2026 reads files: it settles assignments of equal worth.
         return {region: connected(mask.T).T for region, mask in masks.items()}
     if predicted and not rules.clean_prediction:
         return {region: connected(mask) for region, mask in masks.items()}
-    found = {region: merged_by_dilation(mask, rules.dilation_voxels(region)) for region, mask in masks.items()}
+    sizes = sizes_of(rules, spacing_mm)
+    found = {region: merged_by_dilation(mask, rules.reach(region), sizes) for region, mask in masks.items()}
     if predicted:
-        found = {region: _without_small(labels, rules.smallest_mm3(region)) for region, labels in found.items()}
+        one = float(np.prod(spacing_mm)) if rules.units.cleaning == "mm³" else 1.0
+        found = {region: _without_small(labels, rules.smallest_mm3(region), one) for region, labels in found.items()}
     return {
         region: _joined(labels, [found[other] for other in rules.merge_touching.get(region, ()) if other in found])
         for region, labels in found.items()
     }
 
 
-def _without_small(labels: np.ndarray, largest: float) -> np.ndarray:
-    """Components of more than `largest` voxels; the reference counts voxels here and mm³ elsewhere."""
+def _without_small(labels: np.ndarray, largest: float, of_voxel: float) -> np.ndarray:
+    """Components larger than `largest`; of_voxel: size of one voxel in that unit."""
     counts = np.bincount(labels[labels > 0], minlength=1)
-    kept = np.where(counts > largest, np.arange(len(counts)), 0).astype(labels.dtype)
+    kept = np.where(np.round(counts * of_voxel, ROUNDED) > largest, np.arange(len(counts)), 0).astype(labels.dtype)
     return _renumbered(labels, kept)
 
 

@@ -14,6 +14,16 @@ from lms3d.scoring.rules import Rules
 
 NAN = float("nan")
 
+DECIMALS = 5
+"""Of a voxel size in mm. A header holds a rotation in float32, and the sizes that follow from it are 0.99999997 or 1.0000003 mm:
+then a step of one voxel is within a tolerance of 1 mm, or not, by the way that a head is turned. Not measured: 1e-5 mm is far above
+that rounding and far below what a scanner sets."""
+
+
+def sizes_mm(sizes: Sequence[float]) -> tuple[float, ...]:
+    """Voxel sizes that follow from an affine -> those that were meant, mm."""
+    return tuple(round(float(size), DECIMALS) for size in sizes)
+
 
 class CasePair:
     """All regions of a case: masks of one and the same grid (X, Y, Z) bool, cropped to what any of them holds."""
@@ -38,12 +48,11 @@ class CasePair:
         union = np.zeros(first.shape, bool)
         for mask in (*marked.values(), *truth.values()):
             union |= mask
-        # The crop must not stop a dilation that the grid itself does not stop.
-        margin = max([rules.dilation, *rules.dilation_of.values()]) + 1
-        box = components.around(union, margin) if union.any() else tuple(slice(0, 1) for _ in first.shape)
         self.grid = tuple(grid or first.shape)
-        self.spacing_mm = tuple(float(size) for size in spacing_mm)
+        self.spacing_mm = sizes_mm(spacing_mm)
         self.rules = rules
+        margins = components.margins(rules, self.spacing_mm)
+        box = components.around(union, margins) if union.any() else tuple(slice(0, 1) for _ in first.shape)
         self.prediction = {region: mask[box] for region, mask in marked.items()}
         self.truth = {region: mask[box] for region, mask in truth.items()}
 
@@ -54,11 +63,11 @@ class CasePair:
 
     @cached_property
     def true_lesions(self) -> dict[str, np.ndarray]:
-        return components.lesions(self.truth, self.rules, predicted=False)
+        return components.lesions(self.truth, self.rules, predicted=False, spacing_mm=self.spacing_mm)
 
     @cached_property
     def predicted_lesions(self) -> dict[str, np.ndarray]:
-        return components.lesions(self.prediction, self.rules, predicted=True)
+        return components.lesions(self.prediction, self.rules, predicted=True, spacing_mm=self.spacing_mm)
 
 
 @dataclass(frozen=True)
@@ -84,13 +93,14 @@ class RegionPair:
     def penalty_mm(self) -> float:
         """HD95 where one mask is empty."""
         if self.rules.penalty_mm == "diagonal":
-            return float(np.linalg.norm(np.multiply(self.case.grid, self.spacing_mm)))
+            sizes = self.spacing_mm if self.rules.units.diagonal == "mm" else components.VOXELS
+            return float(np.linalg.norm(np.multiply(self.case.grid, sizes)))
         return self.rules.penalty_mm
 
     @cached_property
     def prediction(self) -> np.ndarray:
         """Mask on the crop, without the components that the rules remove first."""
-        if self.rules.clean_prediction:
+        if self.rules.clean_prediction and self.rules.plain_cleaned:
             mask: np.ndarray = self.case.predicted_lesions[self.region] > 0
             return mask
         return self.case.prediction[self.region]
@@ -123,27 +133,39 @@ class RegionPair:
         return perfect if self.rules.both_empty == "perfect" else NAN
 
     def hd95(self, kind: str) -> float:
-        """In mm, of one of `surfaces.KINDS`."""
+        """In mm, of one of `surfaces.KINDS`; of the rules' own kind in their `units.whole`."""
         if self.both_empty:
             return self.nothing(0.0)
         if self.one_empty or (self.rules.disjoint_is_missed and not self.counts[0]):
             return self.penalty_mm
-        return surfaces.hd95(self.areas if kind == "area" else self.voxels, kind)
+        sizes = self._whole_sizes if kind == self.rules.hd95 else self.spacing_mm
+        return surfaces.hd95(self._surfaces(kind == "area", sizes), kind)
 
     def nsd(self, tolerance_mm: float) -> float:
+        """By area."""
         if self.both_empty or self.one_empty:
             return self.nothing(1.0) if self.both_empty else 0.0
-        return surfaces.nsd(self.areas, tolerance_mm)
+        return surfaces.nsd(self._surfaces(True, self.spacing_mm), tolerance_mm)
+
+    def counted_nsd(self, tolerance: float) -> float:
+        """By surface voxels; the tolerance and all distances in the rules' `units.whole`."""
+        if self.both_empty or self.one_empty:
+            return self.nothing(1.0) if self.both_empty else 0.0
+        return surfaces.counted_nsd(self._surfaces(False, self._whole_sizes), tolerance)
+
+    @property
+    def _whole_sizes(self) -> tuple[float, ...]:
+        return self.spacing_mm if self.rules.units.whole == "mm" else components.VOXELS
 
     @cached_property
-    def voxels(self) -> surfaces.Pair:
-        """Distances between surface voxels; of masks that are not empty."""
-        return surfaces.of_voxels(*self._boxed(self.prediction, self.truth), self.spacing_mm)
+    def _known(self) -> dict[tuple[bool, tuple[float, ...]], surfaces.Pair]:
+        return {}
 
-    @cached_property
-    def areas(self) -> surfaces.Pair:
-        """Distances between weighted surfaces; of masks that are not empty."""
-        return surfaces.of_areas(*self._boxed(self.prediction, self.truth), self.spacing_mm)
+    def _surfaces(self, by_area: bool, sizes: tuple[float, ...]) -> surfaces.Pair:
+        """Distances between both surfaces, of masks that are not empty. sizes: of a voxel."""
+        if (by_area, sizes) not in self._known:
+            self._known[by_area, sizes] = _measured(by_area, self.prediction, self.truth, sizes)
+        return self._known[by_area, sizes]
 
     @cached_property
     def lesions(self) -> LesionScores | None:
@@ -152,20 +174,28 @@ class RegionPair:
             return None
         return lesions.score(
             self.case.predicted_lesions[self.region], self.case.true_lesions[self.region], self.rules, region=self.region,
-            voxel_mm3=1000 * self.voxel_ml, penalty_mm=self.penalty_mm, distance=self._distance,
+            spacing_mm=self.spacing_mm, penalty_mm=self.penalty_mm, distances=self._distances,
         )  # fmt: skip
 
-    def _distance(self, prediction: np.ndarray, truth: np.ndarray) -> float:
-        """HD95 of a lesion, of the rules' kind."""
-        kind = self.rules.hd95
+    def _distances(self, prediction: np.ndarray, truth: np.ndarray) -> tuple[float, float, float, float]:
+        """HD95 of a lesion, of the rules' kind, and its counted NSD: within 0.5 mm, 1 mm, and the shortest edge of a voxel."""
+        kind, sizes = self.rules.hd95, self.spacing_mm
+        if self.rules.units.lesions == "axes reversed":
+            sizes = sizes[::-1]
         # Most tumours are one lesion: then its surfaces are those of the region.
-        if (np.count_nonzero(prediction), np.count_nonzero(truth)) == self.counts[1:]:
-            return surfaces.hd95(self.areas if kind == "area" else self.voxels, kind)
-        measure = surfaces.of_areas if kind == "area" else surfaces.of_voxels
-        return surfaces.hd95(measure(*self._boxed(prediction, truth), self.spacing_mm), kind)
+        whole = (np.count_nonzero(prediction), np.count_nonzero(truth)) == self.counts[1:]
 
-    @staticmethod
-    def _boxed(prediction: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Both, cropped to the smallest box that holds them: distances inside do not depend on the outside."""
-        box = components.around(prediction | truth)
-        return prediction[box], truth[box]
+        def measured(by_area: bool) -> surfaces.Pair:
+            return self._surfaces(by_area, sizes) if whole else _measured(by_area, prediction, truth, sizes)
+
+        voxels = measured(False)
+        hd95 = surfaces.hd95(measured(True) if kind == "area" else voxels, kind)
+        half, one, edge = (surfaces.counted_nsd(voxels, mm) for mm in (*self.rules.tolerances_mm, min(sizes)))
+        return hd95, half, one, edge
+
+
+def _measured(by_area: bool, prediction: np.ndarray, truth: np.ndarray, sizes: Sequence[float]) -> surfaces.Pair:
+    """Cropped to the smallest box that holds both: distances inside do not depend on the outside."""
+    box = components.around(prediction | truth)
+    measure = surfaces.of_areas if by_area else surfaces.of_voxels
+    return measure(prediction[box], truth[box], sizes)

@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from data import split
@@ -110,6 +111,28 @@ def test_equal_time_is_a_prefix_of_equal_updates(brains, tmp_path, called):
     assert "| C | 32x48x32 at 1 mm | 3 | 2.0 | 2.00 |" in text
     assert "| A | WT | 4 | 0.800 | 0.700 | 0.900 | 0.950 |" in text
     assert "Made by `python -m experiments.decisive_comparison --low 16" in text
+
+
+def test_tests_of_both_budgets_are_one_family(tmp_path):
+    """Each table alone would leave 3 * 2**-7: all three regions differ, as far as 8 cases can show."""
+    from lms3d.scoring import comparisons, tables
+
+    rows = [
+        {"predictions": label, "case": str(case), "space": "native", "region": region, "dice": 0.5 + case / 100 + better}
+        for label, better in (("A", 0.0), ("B", 0.1)) for case in range(8) for region in ("WT", "TC", "ET")
+    ]  # fmt: skip
+    one = comparisons.table(pd.DataFrame(rows), {"A": ["A"], "B": ["B"]}, margin=0.01)
+    assert set(one["verdict"]) == {f"second is better {comparisons.ONE_SEED}"}
+    for budget in ("updates", "time"):
+        (tmp_path / budget).mkdir()
+        tables.write_csv(one, tmp_path / budget / "comparison.csv")
+    found = report._compared(tmp_path)
+    assert list(found) == ["time", "updates"]
+    corrected = [row["p_holm"] for of_budget in found.values() for row in of_budget]
+    assert corrected == pytest.approx([6 * 2**-7] * 6, abs=1e-5)
+    (tmp_path / "time/comparison.csv").unlink()
+    alone = [row["p_holm"] for row in report._compared(tmp_path)["updates"]]
+    assert alone == pytest.approx([3 * 2**-7] * 3, abs=1e-5)
 
 
 def test_it_goes_on_where_it_stopped_and_takes_more_seeds(brains, tmp_path, called, capsys):

@@ -15,6 +15,7 @@ from lms3d import evaluate
 from lms3d.errors import InputError
 from lms3d.tasks.brats import plain_folders
 from lms3d.tasks.brats.plain_folders import PlainFolder
+from tests.lms3d.scoring.golden import pairs
 
 TO_NNUNET = np.array([0, 2, 1, 0, 3], np.uint8)  # oedema first
 
@@ -236,8 +237,43 @@ def test_a_missing_case_is_told_and_under_the_rules_of_2026_it_costs(tiny_brats,
 
 def test_rules_that_do_not_exist_are_named(tiny_brats, tmp_path, capsys):
     write(tiny_brats, tmp_path / "p")
-    assert run(tiny_brats, tmp_path, "--scoring", "brats2025") == 2
-    assert "--scoring: found 'brats2025'; expected one of brats2017, brats2023" in capsys.readouterr().err
+    assert run(tiny_brats, tmp_path, "--scoring", "brats2022") == 2
+    assert "--scoring: found 'brats2022'; expected one of brats2017, brats2023" in capsys.readouterr().err
+
+
+def placed(tmp_path, affine, *more):
+    """The scores of one case whose files have that header: a block, moved by a voxel, and one of exactly 20 mm³ at 1 mm."""
+    truth, prediction = np.zeros((24, 24, 24), np.uint8), np.zeros((24, 24, 24), np.uint8)
+    truth[3:12, 3:12, 3:12] = prediction[4:13, 3:12, 3:12] = 3
+    truth[18:20, 16:18, 15:20] = prediction[18:20, 16:18, 15:20] = 1
+    for folder, labels in (("t", truth), ("p", prediction)):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        nib.save(nib.Nifti1Image(labels, affine), tmp_path / folder / "BraTS-GLI-00001-000.nii.gz")
+    assert run(tmp_path / "t", tmp_path, "--labels", "brats2024", *more) == 0
+    return rows(tmp_path / "out/scores.csv")
+
+
+def test_scores_of_files_do_not_hang_on_the_rotation_in_the_header(tmp_path):
+    """The sizes that these two headers' float32 rotations say are 0.99999997 and 1.0000001 mm."""
+    found = []
+    for degrees in ((0, 0, 0), (12, 25, -7), (140, -60, 33)):
+        affine = np.eye(4)
+        affine[:3, :3] = pairs.rotation(*degrees)
+        found.append(placed(tmp_path, affine, "--scoring", "brats2025"))
+    assert found[0] == found[1] == found[2]
+    assert {row["region"]: row["lesions_found"] for row in found[0]}["NETC"] == "0.000000"  # 20 mm³ are dropped
+
+
+def test_physical_rules_are_a_choice_of_the_command(tmp_path, capsys):
+    coarse = np.diag([2.0, 2.0, 5.0, 1.0])
+    of_script = placed(tmp_path, coarse, "--scoring", "brats2026-met")
+    assert "measures pooled HD95 and counted NSD in voxels, and exchanges" in capsys.readouterr().out
+    physical = placed(tmp_path, coarse, "--scoring", "brats2026-met-physical")
+    assert "If voxels are not 1 mm" not in capsys.readouterr().out
+    hd95 = [{row["region"]: row["hd95_pooled_mm"] for row in one}["ET"] for one in (of_script, physical)]
+    assert hd95 == ["1.000000", "2.000000"]
+    assert {row["rules"] for row in physical} == {"brats2026-met-physical"}
+    assert {row["rules"] for row in placed(tmp_path, coarse, "--scoring", "physical")} == {"brats2024-gli-physical"}
 
 
 def test_lesions_are_in_the_tables_of_2023(tiny_brats, tmp_path, capsys):

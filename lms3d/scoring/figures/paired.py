@@ -59,6 +59,7 @@ def _panel(axis: plt.Axes, scores: pd.DataFrame, rows: Sequence[dict], units: co
 
 
 def _verdict(row: Mapping[str, str]) -> str:
-    """With the names of the panel's title in the place of "first" and "second"."""
+    """With the names of the panel's title in the place of "first" and "second", in two lines if it is long."""
     place, _, rest = row["verdict"].partition(" ")
-    return f"{row[place]} {rest}" if place in ("first", "second") else row["verdict"]
+    verdict = f"{row[place]} {rest}" if place in ("first", "second") else row["verdict"]
+    return verdict.replace(f" {comparisons.ONE_SEED}", f"\n{comparisons.ONE_SEED}")

@@ -20,8 +20,8 @@ from data.brats.targets import targets_of
 from lms3d.errors import InputError
 from lms3d.scoring import scores
 from lms3d.scoring.columns import COLUMNS
-from lms3d.scoring.components import around
-from lms3d.scoring.pair import CasePair
+from lms3d.scoring.components import around, margins
+from lms3d.scoring.pair import CasePair, sizes_mm
 from lms3d.scoring.rules import RULES, Rules
 from lms3d.tasks.brats import codings, label_maps, plain_maps
 
@@ -75,6 +75,7 @@ class _Truth:
         assert job.case.truth is not None  # a job is made of cases with a truth alone
         grid = job.geometry
         self.affine = np.array(grid.affine) if grid else plain_maps.affine_of(job.case.truth)
+        self.spacing_mm = sizes_mm(voxel_sizes(self.affine))
         labels = (
             load_truth(job.case, self.schema, grid.shape, self.affine) if grid else load_truth(job.case, self.schema)
         )
@@ -94,7 +95,7 @@ class _Truth:
     def _rows(self, source: Source, space: str, labels: np.ndarray, coding: LabelSchema) -> list[Row]:
         """Of a label map in `space`."""
         truth = self.labels if space == "native" else self.small
-        pair = _pair(labels, coding, truth, self.schema, self.rules, tuple(voxel_sizes(self.affine)))
+        pair = _pair(labels, coding, truth, self.schema, self.rules, self.spacing_mm)
         return scores.score(pair, predictions=source.label, case=self.job.case.id, space=space)
 
     def _found(self, source: Source) -> Iterator[tuple[str, np.ndarray]]:
@@ -142,7 +143,7 @@ class _Truth:
     @property
     def _shown(self) -> dict[str, float]:
         """Scored region -> volume of the truth, ml."""
-        ml = float(np.prod(voxel_sizes(self.affine))) / 1000
+        ml = float(np.prod(self.spacing_mm)) / 1000
         found = codings.masks_of(self.labels, self.schema, self.rules.regions)
         return {region: np.count_nonzero(mask) * ml for region, mask in found.items()}
 
@@ -164,8 +165,7 @@ def _pair(
     spacing_mm: tuple[float, ...],
 ) -> CasePair:  # fmt: skip
     """Both label maps as masks, cut to what either of them holds: most of a head is background."""
-    margin = max([rules.dilation, *rules.dilation_of.values()]) + 1
-    box = around((found > 0) | (truth > 0), margin)
+    box = around((found > 0) | (truth > 0), margins(rules, spacing_mm))
     return CasePair(
         codings.masks_of(found[box], coding, rules.needed), codings.masks_of(truth[box], schema, rules.needed),
         spacing_mm=spacing_mm, rules=rules, grid=truth.shape,
@@ -178,6 +178,8 @@ def _missing(label: str, case: str, truth_ml: dict[str, float], rules: Rules) ->
     for region, volume in truth_ml.items():
         row: Row = {"predictions": label, "case": case, "space": "native", "region": region}
         row |= {name: penalty if COLUMNS[name].unit == "mm" else 0.0 for name in COLUMNS.names}
+        if not rules.large_from_mm3:  # no lesions are large or small
+            row |= {name: np.nan for name in COLUMNS.names if name.endswith(("_large", "_small"))}
         yield row | {
             "truth_ml": volume,
             "volume_difference_ml": volume,

@@ -156,7 +156,7 @@ _ELSEWHERE = ("worst", "paired")  # figures that have a section of their own
 def _table(frame: pd.DataFrame) -> str:
     """With the titles and decimals of the metric columns."""
     titles: dict[str, str] = {}
-    decimals = {"both_empty": 0, "n": 0, "cases": 0, "p": 4, "p_holm": 4}
+    decimals = {"both_empty": 0, "n": 0, "cases": 0, "seeds": 0, "tests": 0, "p": 4, "p_holm": 4}
     for name in COLUMNS.names:
         for key, prefix in ((name, ""), (scores.CEILING + name, "ceiling of ")):
             title = prefix + COLUMNS[name].title
@@ -177,8 +177,10 @@ _SUMMARY = (
     "what the truth itself scores, brought to the grid of the predictions and back as they are. All other columns are means."
 )
 _COMPARISON = (
-    "Second minus first, the same cases. p: Wilcoxon's signed-rank test, corrected over the regions after Holm. Equal: the 90 % "
-    "interval lies within the margin."
+    "Second minus first, the same cases. p: Wilcoxon's signed-rank test; ranks: which side the signed ranks favour, from -1 to 1. "
+    "All tests of this table are one family and corrected after Holm. Better: p_holm below 0.05, and the 95 % interval and the "
+    "ranks on the same side of 0. Equal: two one-sided tests within the margin. One seed: one model on a side, so the verdict "
+    "is about these cases alone."
 )
 _PAIRED = "Dots: cases; bar: 95 % interval of the mean; band: margin within which both count as equal."
 _STRATA = "Thirds of the cases by the volume of their true enhancing tumour."

@@ -27,6 +27,13 @@ from lms3d.scoring.rules import RULES
         ("brats2026", "brats2024-ped", "own", "brats2026-ped"),
         ("brats2024-men", "brats2023", "BraTS-GLI-00001-000", "brats2024-men"),
         ("brats2017", "brats2023", "x", "brats2017"),
+        ("brats2025", "brats2024", "BraTS-MET-00001-000", "brats2025-met"),
+        ("brats2026", "brats2023", "BraTS-GoAT-00001", "brats2026-goat"),
+        ("brats2024-ssa", "brats2023", "BraTS-GoAT-00001", "brats2024-ssa"),
+        ("physical", "brats2023", "BraTS-MET-00001-000", "brats2023-met-physical"),
+        ("physical", "brats2020", "BraTS20_Training_001", "brats2017-physical"),
+        ("brats2026-physical", "brats2024-ped", "own", "brats2026-ped-physical"),
+        ("brats2024-met-physical", "brats2024", "own", "brats2024-met-physical"),
     ],
 )
 def test_rules_follow_the_option_then_the_case_names_then_the_labels(named, labels, case, expected):
@@ -41,6 +48,20 @@ def test_unknown_rules_are_refused():
     assert str(told.value).count("brats2017") == 1
 
 
+@pytest.mark.parametrize("named", [None, "brats2024", "brats2025-physical"])
+def test_a_set_without_a_script_is_refused_not_scored_as_another(named):
+    """GoAT had none before 2026. Until now it was scored as gliomas are."""
+    with pytest.raises(InputError, match="cases called GOAT, for which that challenge published no script") as told:
+        rules.choose(named, "brats2023", ["BraTS-GoAT-00001"])
+    assert "such as brats2026-goat or" in str(told.value)
+
+
+@pytest.mark.parametrize("named", ["brats2024-met-", "physical-brats2024", "brats2022-physical", "-physical-physical"])
+def test_what_is_nearly_a_name_is_refused(named):
+    with pytest.raises(InputError, match=f"--scoring: found '{named}'; expected one of"):
+        rules.choose(named, "brats2023", [])
+
+
 @pytest.mark.parametrize("name", list(RULES))
 def test_every_row_is_described_and_knows_what_it_needs(name):
     row = RULES[name]
@@ -48,6 +69,9 @@ def test_every_row_is_described_and_knows_what_it_needs(name):
     assert f"Rules: {name} (the default for these labels" in told
     assert f"the {row.hd95} kind" in told
     assert set(row.regions) <= set(row.needed)
+    off = "If voxels are not 1 mm" in told
+    assert off == (not name.endswith("physical") and name != "brats2017")
+    assert not off or f"--scoring {name}-physical measures in mm" in told
 
 
 def mask(*blocks) -> np.ndarray:
@@ -124,4 +148,4 @@ def test_a_crop_does_not_stop_what_the_grid_does_not_stop():
     truth, prediction = mask((2, 5), (14, 5)), mask((4, 5), (24, 4))
     wide = [np.pad(one, 30) for one in (prediction, truth)]
     for name in ("brats2023-gli", "brats2024-ped", "brats2026-met"):
-        assert lesions(prediction, truth, name) == pytest.approx(lesions(*wide, name))
+        assert lesions(prediction, truth, name) == pytest.approx(lesions(*wide, name), nan_ok=True)

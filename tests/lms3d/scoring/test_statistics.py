@@ -41,10 +41,28 @@ def test_comparisons_are_those_of_scipy():
     other = one + random.normal(0.05, 0.05, 30)
     found = statistics.compare(one, other, margin=0.01)
     assert found.p == stats.wilcoxon(other - one).pvalue < 0.01
-    assert (found.cases, found.equivalent) == (30, False)
+    assert found.cases == 30
+    assert found.p_equal > 0.9
     assert found.low < found.difference < found.high
     same = statistics.compare(one, one, margin=0.01)
-    assert (same.p, same.difference, same.equivalent) == (1, 0, True)
+    assert (same.p, same.difference, same.ranks) == (1, 0, 0)
+    assert same.p_equal < 0.001
+
+
+def test_two_one_sided_tests_are_those_of_the_normal_law():
+    random = np.random.default_rng(4)
+    one, moved = random.random(400), random.normal(0.004, 0.05, 400)
+    found = statistics.compare(one, one + moved, margin=0.01)
+    error = moved.std() / 20
+    beyond = max(stats.norm.sf((0.01 - moved.mean()) / error), stats.norm.sf((0.01 + moved.mean()) / error))
+    assert found.p_equal == pytest.approx(beyond, abs=0.01)
+
+
+def test_ranks_are_those_of_the_signed_rank_test():
+    one = np.array([1.0, 2.0, -3.0, 0.0, 4.0])
+    assert statistics.compare(np.zeros(5), one, margin=0.01).ranks == pytest.approx((1 + 2 - 3 + 4) / 10)
+    assert statistics.compare(np.zeros(5), -one, margin=0.01).ranks == pytest.approx(-0.4)
+    assert statistics.compare(np.zeros(5), np.abs(one), margin=0.01).ranks == 1
 
 
 def models(shifts, cases=40):
@@ -58,9 +76,9 @@ def test_the_interval_of_a_difference_is_over_models_too():
     assert found.difference == pytest.approx(0.01, abs=1e-3)
     assert found.low < -0.04  # both draws may be the worse model
     assert found.high > 0.06
-    assert not found.equivalent
+    assert found.p_equal > 0.05
     alike = statistics.compare(models([0.0, 0.0]), models([0.01, 0.01]), margin=0.02)
-    assert alike.equivalent
+    assert alike.p_equal < 0.05
     assert alike.high - alike.low < 0.002
 
 
@@ -109,11 +127,11 @@ def table(labels, cases, region="WT", shift=0.0):
 @pytest.mark.parametrize(
     ("cases", "shift", "verdict"),
     [
-        (5, 0.1, "too few cases: 1 regions need 6"),
-        (2, 0.001, "too few cases: 1 regions need 6"),
-        (30, 0.1, "second is better"),
-        (30, -0.1, "first is better"),
-        (30, 0.001, "equal within 0.01"),
+        (5, 0.1, "too few cases: 1 test needs 6"),
+        (2, 0.001, "too few cases: 1 test needs 6"),
+        (30, 0.1, f"second is better {comparisons.ONE_SEED}"),
+        (30, -0.1, f"first is better {comparisons.ONE_SEED}"),
+        (30, 0.001, f"equal within 0.01 {comparisons.ONE_SEED}"),
     ],
 )
 def test_verdicts(cases, shift, verdict):
@@ -122,20 +140,102 @@ def test_verdicts(cases, shift, verdict):
     assert found["equivalent"].tolist() == [verdict.startswith("equal")]
 
 
+def scores_of(**values):
+    """Label -> differences from the first, case by case."""
+    return pd.concat([
+        pd.DataFrame({"predictions": label, "case": map(str, range(len(of))), "space": "native", "region": "WT", "dice": of})
+        for label, of in values.items()
+    ])  # fmt: skip
+
+
+def verdict_of(found, **units):
+    return comparisons.table(found, units, margin=0.01)["verdict"].item()
+
+
+def test_the_winner_of_ranks_is_not_the_loser_of_means():
+    """17 of 18 cases a little better, one lost: the test says p < 0.01, the mean is worse. Neither side wins (VERDICT-1)."""
+    difference = np.append(np.linspace(0.01, 0.03, 17), -1.0)
+    found = statistics.compare(np.zeros(18), difference, margin=0.01)
+    assert found.p < 0.01
+    assert found.difference < 0 < found.ranks
+    for seeds in (1, 2):
+        labels = {side: [f"{side}{seed}" for seed in range(seeds)] for side in "ab"}
+        values = {label: (difference if side == "b" else 0 * difference) for side in "ab" for label in labels[side]}
+        assert verdict_of(scores_of(**values), **labels).startswith("no difference shown")
+
+
+def test_an_interval_across_0_shows_no_difference_of_single_models_either():
+    """The ranks and the mean agree, and p is small, but one case decides the mean."""
+    difference = np.append(np.linspace(0.01, 0.02, 17), -0.2)
+    found = statistics.compare(np.zeros(18), difference, margin=0.01)
+    assert found.p < 0.05
+    assert found.difference > 0 > found.low
+    assert (
+        verdict_of(scores_of(a=0 * difference, b=difference), a=["a"], b=["b"])
+        == "no difference shown on these cases (one seed)"
+    )
+
+
+def test_a_verdict_needs_two_seeds_on_either_side_to_speak_of_more_than_these_cases():
+    found = table(["a1", "a2", "b1", "b2"], 30, shift=0.1)
+    said = {
+        verdict_of(found, a=["a1"], b=["b1", "b2"]), verdict_of(found, a=["a1", "a2"], b=["b1"]),
+        verdict_of(found, a=["a1"], b=["b1"]),
+    }  # fmt: skip
+    assert said == {"second is better on these cases (one seed)"}
+    found.loc[found["predictions"] == "a2", "dice"] -= 0.1
+    assert verdict_of(found, a=["a1", "a2"], b=["b1", "b2"]) == "second is better"
+
+
+def test_all_tests_of_a_page_are_one_family():
+    parts = [table(["a", "b", "c"], 8, region, shift=0.1) for region in ("WT", "TC", "ET")]
+    found = comparisons.table(pd.concat(parts), {"a": ["a"], "b": ["b"], "c": ["c"]}, margin=0.01)
+    assert len(found) == 9
+    assert found["p"].tolist() == pytest.approx([2**-7] * 9)
+    assert found["p_holm"].tolist() == pytest.approx([9 * 2**-7] * 9)  # three regions alone would leave 3 * 2**-7
+    assert set(found["verdict"]) == {"too few cases: 9 tests need 9"}
+
+
+def test_tables_of_one_page_are_corrected_together():
+    """As those of two budgets: what is shown alone is not where another table asks as much."""
+    one = comparisons.table(table(["a", "b"], 6, shift=0.1), {"a": ["a"], "b": ["b"]}, margin=0.01)
+    assert one["verdict"].tolist() == [f"second is better {comparisons.ONE_SEED}"]
+    both = comparisons.corrected(pd.concat([one, one], ignore_index=True))
+    assert both["p_holm"].tolist() == [2 * one["p"].item()] * 2
+    assert set(both["verdict"]) == {"too few cases: 2 tests need 7"}
+
+
+def test_equality_is_corrected_too():
+    """One of two regions is as equal as 5 % ask for, which is not enough for one of two."""
+    random = np.random.default_rng(0)
+    difference = random.normal(0, 0.05, 100)
+    margin = 1.9 * difference.std() / 10 + abs(difference.mean())
+    one = statistics.compare(np.zeros(100), difference, margin=margin)
+    assert 0.025 < one.p_equal < 0.05
+    found = scores_of(a=0 * difference, b=difference)
+    wide = found.assign(region="TC", dice=found["dice"] * 4)
+    alone, both = (
+        comparisons.table(one, {"a": ["a"], "b": ["b"]}, margin=margin) for one in (found, pd.concat([found, wide]))
+    )
+    assert (alone["equivalent"].tolist(), both["equivalent"].tolist()) == ([True], [False, False])
+
+
 @pytest.mark.parametrize("other", [["b"], ["b1", "b2"]], ids=["run", "group"])
 def test_a_region_that_one_side_has_not_is_not_compared(other):
     found = pd.concat([table(["a", *other], 6, "WT", shift=0.1), table(["a"], 6, "RC")])
     compared = comparisons.table(found, {"a": ["a"], "b": other}, margin=0.01)
     assert compared["region"].tolist() == ["WT"]
-    assert compared["verdict"].tolist() == ["second is better"]  # of one region, for which six cases are enough
+    assert compared["verdict"].tolist() == [
+        f"second is better {comparisons.ONE_SEED}"
+    ]  # of one region, for which six cases are enough
     nothing = found[(found["region"] == "RC") | (found["predictions"] != "a")]
     assert comparisons.table(nothing, {"a": ["a"], "b": other}, margin=0.01).empty
 
 
 def test_of_nothing_there_is_no_interval_and_no_difference():
     nothing = statistics.compare(np.empty((0, 0)), np.empty((0, 2)), margin=0.01)
-    assert (nothing.cases, nothing.equivalent) == (0, False)
-    assert np.isnan([nothing.p, nothing.difference, nothing.low]).all()
+    assert nothing.cases == 0
+    assert np.isnan([nothing.p, nothing.p_equal, nothing.ranks, nothing.difference, nothing.low]).all()
     assert np.isnan(statistics.compare(np.empty((3, 0)), np.ones(3), margin=0.01).difference)
     assert np.isnan(statistics.interval_of_mean(np.empty((3, 0)))).all()
 
@@ -143,7 +243,7 @@ def test_of_nothing_there_is_no_interval_and_no_difference():
 def test_three_regions_need_seven_cases():
     parts = [table(["a", "b"], 6, region, shift=0.1) for region in ("WT", "TC", "ET")]
     found = comparisons.table(pd.concat(parts), {"a": ["a"], "b": ["b"]}, margin=0.01)
-    assert set(found["verdict"]) == {"too few cases: 3 regions need 7"}
+    assert set(found["verdict"]) == {"too few cases: 3 tests need 7"}
 
 
 def test_strata_are_thirds_by_volume_and_those_without():

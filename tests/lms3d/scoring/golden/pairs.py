@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 
 SPACINGS = ((1.0, 1.0, 1.0), (1.0, 1.0, 2.0), (0.5, 1.25, 3.0))
-GLI, PED = (1, 2, 3, 4), (1, 2, 3, 4)
 
 
 def masks(count: int, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray, tuple[float, float, float]]]:
@@ -84,6 +84,111 @@ def label_maps(count: int, seed: int = 1) -> Iterator[tuple[np.ndarray, np.ndarr
         if number == 7:
             prediction[:] = 0
         yield prediction, truth
+
+
+SMALL_MAPS = 500
+
+
+def oriented() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(prediction, truth) uint8 with labels 0 to 4, small: several nested lesions and cavities, then 100 degenerate pairs."""
+    yield from _small_maps()
+    yield from _degenerate_maps()
+
+
+def _small_maps() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    random = np.random.default_rng(3)
+    for number in range(SMALL_MAPS):
+        shape = tuple(int(size) for size in random.integers(12, 22, 3))
+        truth, prediction = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
+        for _ in range(int(random.integers(1, 6))):
+            centre = [int(random.integers(0, size)) for size in shape]
+            radius, fate = int(random.integers(0, 5)), int(random.integers(0, 8))  # 0: missed, 1: false
+            radii = (radius, max(0, radius - int(random.integers(0, 2))), max(0, radius - int(random.integers(1, 4))))
+            moved = [c + int(random.integers(-1, 2)) for c in centre]
+            change = int(random.integers(-1, 2))
+            if fate != 1:
+                _paint(truth, centre, radii)
+            if fate != 0:
+                _paint(prediction, moved, tuple(max(0, r + change) for r in radii))
+        for labels in (truth, prediction):
+            if number % 3 == 0:
+                _ball(labels, [int(random.integers(0, size)) for size in shape], int(random.integers(1, 4)), 4)
+            if number % 5 == 0:
+                labels[random.integers(0, 400, shape) == 0] = int(random.integers(1, 5))
+        yield prediction, truth
+
+
+def _degenerate_maps() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Each of ten label maps against each."""
+    shapes = _degenerate_labels()
+    for prediction in shapes:
+        for truth in shapes:
+            yield prediction, truth
+
+
+def _degenerate_labels() -> list[np.ndarray]:
+    """Ten label maps: nothing, everything, single voxels, the very volumes that rules drop, lesions that touch at a corner."""
+    found = [np.zeros((11, 10, 9), np.uint8) for _ in range(10)]
+    _, whole, one, corner, two, fifty, small, near, nested, plane = found
+    whole[:] = 3
+    one[5, 5, 4] = 3
+    corner[0, 0, 0] = 1
+    two[5, 5, 4:6] = 3
+    fifty[1:6, 1:6, 1:3] = 3
+    fifty[8:10, 7:9, 2:7] = 1  # 20
+    small[1:4, 1:4, 1:4] = 1  # 27
+    small[7:9, 3:8, 6] = 3  # 10
+    near[2:5, 2:5, 2:5] = 3
+    near[5:8, 5:8, 5:8] = 3  # at a corner
+    near[2:5, 2:5, 7] = 2
+    _paint(nested, [5, 5, 4], (4, 3, 1))
+    nested[0, :, 0] = 4
+    plane[:, :, -1] = 2
+    plane[:, 0, -1] = 4
+    return found
+
+
+HEADER_SPACINGS = ((1.0, 1.0, 1.0), (0.94, 0.94, 3.0), (2.0, 2.0, 5.0))
+
+
+def headers() -> list[np.ndarray]:
+    """Affines (4, 4): each spacing axis-aligned, mirrored, and oblique."""
+    found = []
+    for spacing in HEADER_SPACINGS:
+        for turn in (np.eye(3), np.diag([-1.0, -1.0, 1.0]), rotation(12, 25, -7)):
+            affine = np.eye(4)
+            affine[:3, :3] = turn @ np.diag(spacing)
+            affine[:3, 3] = (-30.5, 12.25, 7)
+            found.append(affine)
+    return found
+
+
+def rotation(*degrees: float) -> np.ndarray:
+    """Around x, y, z (3, 3)."""
+    found = np.eye(3)
+    for axis, angle in enumerate(np.radians(degrees)):
+        turn = np.eye(3)
+        one, other = [a for a in range(3) if a != axis]
+        turn[one, one] = turn[other, other] = np.cos(angle)
+        turn[one, other], turn[other, one] = -np.sin(angle), np.sin(angle)
+        found = turn @ found
+    return found
+
+
+LABEL_MAPS = 40
+"""Larger ones, that join the small ones of `oriented`."""
+
+
+def placed() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """(header, prediction, truth): each pair with one header in turn, every thirtieth small one with all of them."""
+    every = len(headers())
+    # From 500 on: so more small ones would not give the degenerate ones other headers.
+    small, degenerate = enumerate(_small_maps()), enumerate(_degenerate_maps(), start=500)
+    for number, (prediction, truth) in chain(small, degenerate):
+        for header in range(every) if number % 30 == 0 else [(number + number // every) % every]:
+            yield header, prediction, truth
+    for number, (prediction, truth) in enumerate(label_maps(LABEL_MAPS)):
+        yield number % every, prediction, truth
 
 
 def digest(*arrays: np.ndarray) -> str:
