@@ -26,6 +26,7 @@ import numpy as np
 from data import files
 from data.brats.case import Case, load_images, load_truth, require_usable
 from data.brats.geometry import Geometry, foreground_box
+from data.brats.header import GZIP
 from data.brats.preprocess import Preprocessing, to_grid
 from data.brats.schema import LabelSchema
 from data.errors import DataError
@@ -174,7 +175,8 @@ def data_fingerprint(cases: Sequence[Case]) -> str:
     """A name for the content of a data set: hex, the same wherever the set lies and however it was copied.
 
     Per file: its name, its size and samples of its bytes. The last bytes of a gzip file are the checksum of all voxels,
-    so these see every change; an uncompressed file has none, so its modification time counts as well.
+    so these see every change; an uncompressed file has none, so its modification time counts as well. A file that cannot be
+    read counts as such: who reads the case says why.
     """
     digest = hashlib.sha256(b"format 1")
     for case in sorted(cases, key=lambda case: case.id):
@@ -192,10 +194,10 @@ def _file_sample(path: Path) -> bytes:
             for start in sorted({0, size // 2, max(0, size - _SAMPLE_BYTES)}):
                 stream.seek(start)
                 pieces.append(stream.read(_SAMPLE_BYTES))
-        if path.suffix != ".gz":
+        if not pieces[1].startswith(GZIP):
             pieces.append(str(path.stat().st_mtime_ns).encode())
     except OSError as error:
-        raise DataError(f"{path}: found {error.strerror}; expected a readable file; check the data set") from None
+        pieces = [f"{path.name} {error.strerror}".encode(errors="surrogateescape")]
     return b"\0".join(pieces)
 
 
@@ -327,6 +329,7 @@ def make_entry(case: Case, schema: LabelSchema, how: Preprocessing, target: Path
 def _made(case: Case, schema: LabelSchema, how: Preprocessing) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """entry.json of a case, without its files, and what they hold."""
     images, affine = load_images(case)
+    how.require_room(affine, case.files[0])
     truth = load_truth(case, schema, images.shape[:3], affine)
     grid, small_truth, geometry = to_grid(images, truth, affine, how)
     brain_box = foreground_box(images)

@@ -115,7 +115,7 @@ def _of_manifest(path: Path, labels: str | None) -> DataSet:
             f'{path}: found no "labels"; expected to be told what the labels mean; add --labels with one of '
             f"{', '.join(SCHEMAS)}"
         )
-    cases = patients.joined(cases, path, compare_images=True)
+    cases = patients.joined(cases, path)
     return DataSet(cases=sorted(cases, key=_id), schema=schema, layout=f"manifest {path.name}")
 
 
@@ -136,7 +136,7 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
         pseudonyms.know_case(case, root)
     _require_different_ids(cases)
     return DataSet(
-        cases=patients.joined(cases, root, compare_images=len(layouts) > 1),
+        cases=patients.joined(cases, root),
         schema=schema,
         layout=" and ".join(layout.title for layout in layouts) + mirrored,
     )
