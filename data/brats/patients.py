@@ -12,6 +12,7 @@ Another data set may call the patient by another of these names, or know the ima
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
 import zlib
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from data.brats.header import is_gzip
 from data.errors import DataError
+from data.files import decoded, delimiter
 
 if TYPE_CHECKING:
     from data.brats.case import Case
@@ -131,9 +133,9 @@ def _tables(cases: Sequence[Case], root: Path) -> list[Path]:
 def _rows(tables: Iterable[Path]) -> Iterator[Mapping[str, str]]:
     for path in tables:
         try:
-            with path.open(newline="", encoding="utf-8-sig") as stream:
-                for row in csv.DictReader(stream):
-                    yield {(name or "").strip(): (value or "").strip() for name, value in row.items() if name}
+            text = decoded(path.read_bytes())
+            for row in csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter(text)):
+                yield {(name or "").strip(): (value or "").strip() for name, value in row.items() if name}
         except (OSError, ValueError, csv.Error) as error:
             raise DataError(
                 f"{path}: found a table that cannot be read ({error}); expected text with commas that tells which cases "
