@@ -38,6 +38,7 @@ _SAMPLE_BYTES = 4096
 _LEAST_STD = 1e-4  # of the mean: a modality that is the same everywhere must not become infinite
 _REPAIR = "delete the folder of this entry and run again"
 _REPAIR_INDEX = "delete it and run again"
+LEAVE_OUT = "python -m data.prepare DATA --skip-bad"
 _INDEX, _SKIPPED, _BAD = "index.json", "skipped.csv", ".bad"
 
 
@@ -314,7 +315,8 @@ def make_entry(case: Case, schema: LabelSchema, how: Preprocessing, target: Path
         entry, arrays = _made(case, schema, how)
     except DataError as error:
         if not skip_bad:
-            raise
+            advice = "" if LEAVE_OUT in str(error) else f", or leave the case out ({LEAVE_OUT})"
+            raise DataError(f"{error}{advice}") from None
         with files.reported_writes(target.parent), files.new_file(target.with_name(target.name + _BAD)) as temporary:
             temporary.write_text(str(error), encoding="utf-8", errors="backslashreplace")
         return

@@ -130,9 +130,13 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
     seen: list[Path] = []
     found = list(_search(root, seen))
     if not found:
-        found_there = "a raw folder of nnU-Net" if nnunet.is_raw(root) else "no case"
+        if nnunet.is_raw(root):
+            raise NoCaseError(
+                f"{root}: found a raw folder of nnU-Net; expected folders of BraTS or MSD Task01; write a manifest for it: a .csv with "
+                "the columns case,t1,t1ce,flair,t2,truth and a row for each case, and say with --labels what the labels mean"
+            )
         raise NoCaseError(
-            f"{root}: found {found_there}; expected folders with <case>_t1, _t1ce, _flair and _t2 as .nii.gz (BraTS), or "
+            f"{root}: found no case; expected folders with <case>_t1, _t1ce, _flair and _t2 as .nii.gz (BraTS), or "
             "imagesTr (MSD Task01); give the folder of the unpacked data set, or a manifest (.csv, .json) of your own"
         )
     layouts = list(dict.fromkeys(layout for _, layout in found))

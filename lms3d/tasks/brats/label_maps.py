@@ -58,6 +58,8 @@ class Predictions:
     """What the network learnt, a name in `data.brats.targets.KINDS`."""
     schema_of_data: str = ""
     """Name of the data set's own, which is another where a network does not know its labels; empty: the same."""
+    left_out: list[str] = field(default_factory=list)
+    """Cases of the data set that could not be used."""
     cases: Mapping[str, Any]
     """Case id -> its geometry as JSON: native shape, affine and the box that the cube covers."""
 
@@ -115,7 +117,7 @@ def load_all(paths: Sequence[Path]) -> list[Predictions]:
 def _read(directory: Path) -> Predictions:
     try:
         values = _as_now(json_values.parse((directory / INDEX).read_text(encoding="utf-8")))
-        pseudonyms.know(values["cases"])
+        pseudonyms.know([*values["cases"], *values.get("left_out", [])])
         json_values.require_types(values, Predictions)
         for case, geometry in values["cases"].items():
             if Path(case).name != case:

@@ -28,7 +28,7 @@ from lms3d.errors import InputError
 from lms3d.tasks.brats import coding, label_maps, segment
 from lms3d.tasks.brats.components import without_small
 from lms3d.tasks.brats.label_maps import INDEX, Predictions
-from lms3d.tasks.brats.material import preprocessing, tell_of_cut_off
+from lms3d.tasks.brats.material import preprocessing, shortened, tell_of_cut_off, tell_of_left_out
 from lms3d.tasks.brats.package import normalisation
 from lms3d.tasks.task import PredictRequest, TrainedRun
 
@@ -55,6 +55,8 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     members = [_member(run, folder, request) for run in request.runs]
     learnt = targets_of(request.trained.targets, coding.written(request.runs, members[0].volumes.schema))
     target = _target(request, folder, members[0].volumes, learnt, _shared_ids(request, members))
+    if request.data and request.cases is None:  # of a list, `_named` tells; no run validates cases that were left out
+        tell_of_left_out(members[0].volumes)
     _tell_of_seen(request.runs, target, members[0].patients, members[0].known_as)
     for volumes in {member.volumes.directory: member.volumes for member in members}.values():
         tell_of_cut_off(volumes, list(target.cases))
@@ -149,7 +151,7 @@ def _named(path: Path, volumes: Cache) -> Sequence[str]:
         ) from None
     pseudonyms.know(names)
     if left_out := [name for name in names if name in volumes.skipped]:
-        say(f"note: {len(left_out)} cases of {path} cannot be used: {volumes.directory / 'skipped.csv'}")
+        say(f"note: {len(left_out)} cases of {path} cannot be used: {shortened(left_out)}; {volumes.directory / 'skipped.csv'}")
     names = [name for name in names if name not in volumes.skipped]
     unknown = [name for name in names if name not in volumes.ids]
     if unknown or not names:
@@ -168,6 +170,7 @@ def _target(request: PredictRequest, folder: Path, volumes: Cache, learnt: Targe
         fingerprint=volumes.fingerprint, schema=learnt.schema.name, meaning=described(learnt.schema),
         schema_of_data=volumes.schema.name, targets=learnt.kind,
         cases={case_id: volumes.geometry(case_id).to_json() for case_id in ids},
+        left_out=sorted(volumes.skipped) if request.data and request.cases is None else [],
     )  # fmt: skip
 
 
