@@ -325,7 +325,7 @@ class StepRunner:
 
     def _execute(self, prepared: Prepared, batch: Any) -> Any:
         """Run; a failing swap disk becomes one clear error."""
-        tf.config.experimental.reset_memory_stats(memory.compute_device())
+        on_device.forget_peak()
         self.engine.begin_step()
         started = time.perf_counter()
         try:
