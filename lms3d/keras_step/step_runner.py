@@ -266,13 +266,13 @@ class StepRunner:
 
     def _one_plan(self, kind: str, why: str) -> DoesNotFit:
         limit = format_size(self.engine.settings.limit_bytes)
-        return DoesNotFit(f"the {kind} step ran out of memory in {limit}; {why}, or raise --memory-limit")
+        return DoesNotFit(f"the {kind} step ran out of memory in {limit}; {why}, or raise the memory limit")
 
     def _too_late_to_repeat(self) -> DoesNotFit:
         """The other ranks have this step's gradients, or wait for them: tried again, it would meet their next step."""
         return DoesNotFit(
             f"this rank's train step ran out of memory in {format_size(self.engine.settings.limit_bytes)} while the ranks "
-            "exchanged gradients, and cannot be repeated alone; raise --memory-limit and start again with --resume"
+            "exchanged gradients, and cannot be repeated alone; raise the memory limit and start again with --resume"
         )
 
     def _cannot_be_undone(self, kind: str, prepared: Prepared) -> DoesNotFit:
@@ -281,7 +281,7 @@ class StepRunner:
         return DoesNotFit(
             f"the {kind} step ran out of memory in {format_size(limit)} after {self.statistics.steps_of(prepared.number)} steps of "
             "the same plan without a shortage. It cannot be undone, and the weights may be half updated: start again with --resume "
-            "(from the last checkpoint) and raise --memory-limit; a program of your own can plan for less, with "
+            "(from the last checkpoint) and raise the memory limit; a program of your own can plan for less, with "
             f'LMS(memory_limit="{int(limit * tuning.TIGHTER) >> 20}MiB")'
         )
 

@@ -117,7 +117,7 @@ def dry_run(options: TrainConfig, task: Task) -> None:
     with _network(options, task, limit) as model:
         report = needs.estimate_step(options, task, model, with_floor=True)
         needs.require_fit(options, report)
-    console.say(report.to_markdown())
+    console.say(report.to_markdown(kept=False))
     peak = report.predicted_peak_bytes if options.lms else report.unedited_peak_bytes
     console.summary("Dry run: nothing was trained", {
         "memory limit": format_size(limit),
