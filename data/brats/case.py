@@ -123,7 +123,13 @@ def check_frames(case: Case) -> None:
 
 
 def _as_in(
-    path: Path, array: np.ndarray, header: Header, affine: np.ndarray, shape: tuple[int, ...], like: str, like_oriented: bool
+    path: Path,
+    array: np.ndarray,
+    header: Header,
+    affine: np.ndarray,
+    shape: tuple[int, ...],
+    like: str,
+    like_oriented: bool,
 ) -> np.ndarray:
     """`array` of the file `path`, its axes in the order and direction of `like`, which has `shape` and `affine`.
 

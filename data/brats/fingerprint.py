@@ -45,8 +45,8 @@ share of its distance. A margin: tests/data/brats/test_fingerprint.py."""
 LEAST_FOR_SWAPS = 5
 """Cases from which on there is something usual to compare with."""
 LEAST_SPREAD = 1.0
-"""Standard deviations between the percentiles 1 and 99 of a modality. Of a normal distribution it is 4.7, of six phantoms 4.4 to 6.0;
-below 1 a few voxels make the deviation, and z-scores leave the rest without contrast. A margin: tests/data/brats/test_fingerprint.py."""
+"""Standard deviations between the percentiles 1 and 99 of a modality. Of a normal distribution it is 4.7, of six phantoms 4.4 to
+6.0; below 1 a few voxels make the deviation, and z-scores leave the rest without contrast."""
 
 
 def examine(
@@ -145,7 +145,9 @@ def suspicious_intensities(table: pd.DataFrame) -> list[str]:
                     f"look at {row['case']}: {channel} has a voxel of {row[f'{channel}_farthest']:g}, where 98 % of the brain lie "
                     f"between {low:g} and {high:g}: z-scores take its contrast away; clip it"
                 )
-        if corners := [f"{row[f'{channel}_corner']:g} in {channel}" for channel in CHANNELS if row[f"{channel}_corner"]]:
+        if corners := [
+            f"{row[f'{channel}_corner']:g} in {channel}" for channel in CHANNELS if row[f"{channel}_corner"]
+        ]:
             found.append(
                 f"look at {row['case']}: its corners are {', '.join(corners)}, not 0: all that is not 0 counts as brain; set its "
                 "background to 0"

@@ -79,7 +79,8 @@ def read_header(path: Path) -> Header:
         unit = _UNITS.get(int(raw["xyzt_units"]) % 8, _UNITS[0])
         header = Header(
             shape=shape, affine=_in_mm(raw, unit), sform_code=int(raw["sform_code"]),
-            qform_code=int(raw["qform_code"]), qform=_qform(raw), unit=unit, dtype=dtype, first_byte=raw.get_data_offset(), scale=scale,
+            qform_code=int(raw["qform_code"]), qform=_qform(raw), unit=unit, dtype=dtype,
+            first_byte=raw.get_data_offset(), scale=scale,
         )  # fmt: skip
     except Exception as error:  # nibabel, zlib and gzip raise many kinds
         raise unreadable(path, error) from None

@@ -132,8 +132,8 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
     if not found:
         if nnunet.is_raw(root):
             raise NoCaseError(
-                f"{root}: found a raw folder of nnU-Net; expected folders of BraTS or MSD Task01; write a manifest for it: a .csv with "
-                "the columns case,t1,t1ce,flair,t2,truth and a row for each case, and say with --labels what the labels mean"
+                f"{root}: found a raw folder of nnU-Net; expected folders of BraTS or MSD Task01; write a manifest for it: a "
+                ".csv with the columns case,t1,t1ce,flair,t2,truth and a row for each case; say with --labels what the labels mean"
             )
         raise NoCaseError(
             f"{root}: found no case; expected folders with <case>_t1, _t1ce, _flair and _t2 as .nii.gz (BraTS), or "
@@ -209,8 +209,12 @@ def _only_schema(root: Path, found: Sequence[tuple[Case, Layout]]) -> LabelSchem
     if len(schemas) > 1:
         sets = ", ".join(f"{schema.name} as in {_first_of(schema.name, found)}" for schema in schemas)
         wide = next((one for one in schemas if all(own.labels.items() <= one.labels.items() for own in schemas)), None)
-        advice = "give the folder of one of them" + (f", or add --labels {wide.name}, which has all labels" if wide else "")
-        raise DataError(f"{root}: found cases of several sets ({sets}); expected sets whose labels mean the same; {advice}")
+        advice = "give the folder of one of them" + (
+            f", or add --labels {wide.name}, which has all labels" if wide else ""
+        )
+        raise DataError(
+            f"{root}: found cases of several sets ({sets}); expected sets whose labels mean the same; {advice}"
+        )
     told = next((layout.title for layout in unknown if layout not in _LAST), f"{_UNKNOWN} ({_first_of('', found)})")
     advice = f"add --labels with one of {', '.join(SCHEMAS)}"
     raise DataError(f"{root}: found {told}; expected a single known set, or to be told what the labels mean; {advice}")

@@ -70,8 +70,8 @@ class Preprocessing:
             sizes, box = " x ".join(f"{mm:.4g}" for mm in voxel_sizes(affine)), "x".join(map(str, self.shape))
             raise DataError(
                 f"{path}: found voxels of {sizes} mm, of which --box {box} covers {'x'.join(map(str, extent))}: "
-                f"{needed_bytes / 2**30:,.0f} GiB; expected at most the {memory_bytes / 2**30:,.0f} GiB of this machine; correct the "
-                "affine, resample the files, or choose a smaller box"
+                f"{needed_bytes / 2**30:,.0f} GiB; expected at most the {memory_bytes / 2**30:,.0f} GiB of this machine; correct "
+                "the affine, resample the files, or choose a smaller box"
             )
 
     def _extent(self, affine: np.ndarray) -> list[int]:

@@ -86,8 +86,8 @@ def warn_of_xla(model: keras.Model) -> None:
     """Says that XLA, which the model was compiled for, does not run its steps while LMS does."""
     if model.jit_compile:
         log.warning(
-            "LMS: found a model that compiles its steps by XLA (jit_compile); LMS moves the tensors between the ops of a graph, which "
-            "XLA would fuse: with it steps run without XLA; compile the model with jit_compile=False to have them so without LMS, too"
+            "LMS: found a model that compiles its steps by XLA (jit_compile); LMS moves tensors between the ops of a graph, which "
+            "XLA would fuse, so its steps run without XLA; compile the model with jit_compile=False to hear no more of it"
         )
 
 

@@ -56,8 +56,8 @@ def forget_peak() -> None:
 def _tell_uncounted() -> None:
     log.warning(
         "LMS: TensorFlow does not count the memory in use on this processor, so LMS goes by predicted peaks and measures none; for "
-        "measured ones (and much faster convolutions) import lms3d before TensorFlow and leave TF_ENABLE_ONEDNN_OPTS alone, or call "
-        "lms3d.limit_memory first"
+        "measured ones (and much faster convolutions) import lms3d before TensorFlow and leave TF_ENABLE_ONEDNN_OPTS alone, or "
+        "call lms3d.limit_memory first"
     )
 
 

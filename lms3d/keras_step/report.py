@@ -15,7 +15,6 @@ from lms3d.swap.plan import Plan
 from lms3d.swap.prediction import Prediction
 from lms3d.units import format_seconds, format_size
 
-
 KEEP = "keep"
 """The action of a `Decision` on a tensor that stays where it is."""
 

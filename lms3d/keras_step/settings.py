@@ -66,7 +66,11 @@ def parameters_of(given: dict[str, Any], taker: Callable[..., Any]) -> Parameter
     known = Parameters.__dataclass_fields__
     unknown = sorted(set(given) - set(known))
     if unknown:
-        own = [name for name, one in signature(taker).parameters.items() if one.kind is not one.VAR_KEYWORD and name != "self"]
+        own = [
+            name
+            for name, one in signature(taker).parameters.items()
+            if one.kind is not one.VAR_KEYWORD and name != "self"
+        ]
         alike = get_close_matches(unknown[0], [*own, *known], n=1)
         advice = f"did you mean {alike[0]}?" if alike else f"its arguments are {', '.join([*own, *known])}"
         name = taker.__qualname__.removesuffix(".__init__")

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from lms3d.device import host_memory, memory
+from lms3d.device import host_memory
 from lms3d.errors import DoesNotFit, StorageError
 from lms3d.keras_step import on_device, report
 from lms3d.keras_step.adaptation import Feedback

@@ -207,6 +207,7 @@ def does_not_fit(
     needed = f"; largest at its peak: {largest}" if largest else ""
     return DoesNotFit(
         f"the step does not fit in {format_size(limit_bytes)}, not even with LMS: the smallest memory limit that would do is "
-        f"{format_size(floor_bytes)} with LMS{without}{needed}; raise the memory limit, or lower the resolution or the batch size{note}",
+        f"{format_size(floor_bytes)} with LMS{without}{needed}; raise the memory limit, or lower the resolution or the "
+        f"batch size{note}",
         floor_bytes,
     )

@@ -29,7 +29,13 @@ def is_oriented(path: Path) -> bool:
 
 
 def read(
-    path: Path, coding: LabelSchema, shape: tuple[int, ...], affine: np.ndarray, *, like: str, like_oriented: bool = True
+    path: Path,
+    coding: LabelSchema,
+    shape: tuple[int, ...],
+    affine: np.ndarray,
+    *,
+    like: str,
+    like_oriented: bool = True,
 ) -> np.ndarray:
     """Label map (X, Y, Z) uint8 on the grid of the truth `like`, which has that shape and affine.
 

@@ -151,7 +151,9 @@ def _named(path: Path, volumes: Cache) -> Sequence[str]:
         ) from None
     pseudonyms.know(names)
     if left_out := [name for name in names if name in volumes.skipped]:
-        say(f"note: {len(left_out)} cases of {path} cannot be used: {shortened(left_out)}; {volumes.directory / 'skipped.csv'}")
+        say(
+            f"note: {len(left_out)} cases of {path} cannot be used: {shortened(left_out)}; {volumes.directory / 'skipped.csv'}"
+        )
     names = [name for name in names if name not in volumes.skipped]
     unknown = [name for name in names if name not in volumes.ids]
     if unknown or not names:
