@@ -60,7 +60,7 @@ class _Waiting:
             finally:
                 self._importing -= 1
             if not self._importing and self in sys.meta_path and all(one in sys.modules for one in LIBRARIES):
-                sys.meta_path.remove(self)  # type: ignore[arg-type]
+                sys.meta_path.remove(self)
                 _import_holders()
 
         loader.exec_module = executed

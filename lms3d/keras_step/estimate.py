@@ -16,6 +16,7 @@ from lms3d.device import memory, workspace
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import require_graph_step, trace_step
+from lms3d.keras_step.patience import told_if_long
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.settings import parameters_of, planner_of
 from lms3d.swap.cost import Machine
@@ -124,12 +125,13 @@ def plan_step(
         engine.choose, function, step, on_device.supposed(function, input_spec, asked.pool), with_floor=with_floor,
         effort_seconds=effort_seconds,
     )  # fmt: skip
-    try:
-        chosen = ask()
-    except DoesNotFit as error:
-        if error.smallest_limit_bytes is None or not at_floor:
-            raise
-        chosen = ask(settings=replace(asked, limit_bytes=error.smallest_limit_bytes))
+    with told_if_long(step, asked.limit_bytes):
+        try:
+            chosen = ask()
+        except DoesNotFit as error:
+            if error.smallest_limit_bytes is None or not at_floor:
+                raise
+            chosen = ask(settings=replace(asked, limit_bytes=error.smallest_limit_bytes))
     request = chosen.request.under(limit_bytes=asked.limit_bytes)
     return Planned(request=request, plan=chosen.plan, prediction=chosen.prediction)
 

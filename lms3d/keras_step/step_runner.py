@@ -28,6 +28,7 @@ from lms3d.keras_step import on_device, report
 from lms3d.keras_step.adaptation import Feedback
 from lms3d.keras_step.adaptation_rules import Change
 from lms3d.keras_step.attachment import trace_step
+from lms3d.keras_step.patience import told_if_long
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.step_log import StepStatistics
 from lms3d.keras_step.variable_backup import Snapshot
@@ -176,15 +177,16 @@ class StepRunner:
         self._tell_unknown_sizes(step)
         function = trace_step(model, step.kind, step.spec)
         try:
-            prepared = self.engine.prepare(
-                function,
-                step.kind,
-                on_device=on_device.observed(function, batch, self.engine.settings.pool),
-                limit_bytes=budget,
-                machine=change.machine if change else None,
-                run=step.feedback.run,
-                slabs=self.slabs.get(step.name),
-            )
+            with told_if_long(step.kind, budget):
+                prepared = self.engine.prepare(
+                    function,
+                    step.kind,
+                    on_device=on_device.observed(function, batch, self.engine.settings.pool),
+                    limit_bytes=budget,
+                    machine=change.machine if change else None,
+                    run=step.feedback.run,
+                    slabs=self.slabs.get(step.name),
+                )
         except DoesNotFit as error:
             if error.smallest_limit_bytes is None or budget == limit:
                 raise

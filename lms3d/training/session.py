@@ -103,6 +103,7 @@ def train(session: Session, task: Task, world: World, memory: Memory | None, *, 
         world.from_chief(training.require_profile)
         if world.is_chief:
             training.describe(limit)
+            console.say(training.headline(limit))
         training.run(model)
 
 
@@ -146,6 +147,15 @@ class Training:
                 f"--profile {epoch}:{first}-{last} is never reached: the run has {epochs} epochs of {steps} steps; choose among "
                 "these"
             )
+
+    def headline(self, limit_bytes: int) -> str:
+        """What trains, where and on what."""
+        options = self.options
+        return (
+            f"{options.model} at {options.size_text(self.task.axes)}, batch {options.batch_size}, "
+            f"{'with' if options.lms else 'without'} LMS in {format_size(limit_bytes)} of {device_memory.compute_device()}: learns from "
+            f"{self.material.training_count} samples, validates on {self.material.validation_count}"
+        )
 
     def describe(self, limit_bytes: int) -> None:
         """Writes config.json.
