@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 import zlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -77,6 +78,13 @@ class Cache:
             if not (within and all(a >= b for a, b in zip(box.upper, upper, strict=True))):
                 found.append(case_id)
         return found
+
+    def alike(self) -> list[list[str]]:
+        """Cases whose images are equal in every voxel of this grid: copies, also where the header was written anew."""
+        groups: dict[int, list[str]] = defaultdict(list)
+        for case_id in self.ids:
+            groups[self.entry(case_id)["files"]["image.npy"]["crc32"]].append(case_id)
+        return [ids for ids in groups.values() if len(ids) > 1]
 
     def image(self, case_id: str) -> np.ndarray:
         """The images (A, B, C, 4) float32, before normalisation."""

@@ -7,7 +7,7 @@ A data set of another layout is described by a manifest.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -55,6 +55,10 @@ class DataSet:
     def known_as(self) -> dict[str, tuple[str, ...]]:
         """Case id -> every name of its patient, for `data.split.seen`."""
         return {case.id: case.known_as for case in self.cases}
+
+    def with_same_brains(self, alike: Iterable[Iterable[str]]) -> DataSet:
+        """The same cases, of which those whose ids stand together are one patient."""
+        return replace(self, cases=patients.of_one_brain(self.cases, alike))
 
     @property
     def grades(self) -> dict[str, str | None]:

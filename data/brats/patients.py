@@ -4,7 +4,7 @@ seen a brain knows it again, so the same patient must not train and validate.
 Three sources, joined:
 ids       from 2023 on a case id ends in the number of the visit; 2017-2019 keep the name that the hospital's set had
 tables    name_mapping.csv of BraTS 2018-2020: in a row stand the ids of one patient in all years
-images    files of equal checksum
+images    files of equal checksum; and, once they are preprocessed, volumes of equal checksum, whatever the headers say
 
 Another data set may call the patient by another of these names, or know the image alone: `Case.known_as` has all of them.
 """
@@ -94,6 +94,19 @@ def joined(cases: Sequence[Case], root: Path) -> list[Case]:
         for case in cases
         for name in [groups.name(case.patient)]
     ]  # fmt: skip
+
+
+def of_one_brain(cases: Sequence[Case], alike: Iterable[Iterable[str]]) -> list[Case]:
+    """`cases`, of which those whose ids stand together in `alike` are one patient, who has all their names."""
+    groups = _Groups()
+    patient_of_id = {case.id: case.patient for case in cases}
+    for ids in alike:
+        groups.join(patient_of_id[one] for one in ids)
+    known_as: dict[str, set[str]] = defaultdict(set)
+    for case in cases:
+        known_as[groups.name(case.patient)] |= {case.patient, *case.known_as}
+    return [replace(case, patient=name, known_as=tuple(sorted(known_as[name])))
+            for case in cases for name in [groups.name(case.patient)]]  # fmt: skip
 
 
 class _Groups:

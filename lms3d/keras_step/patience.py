@@ -18,7 +18,9 @@ log = logging.getLogger("lms3d")
 @contextmanager
 def told_if_long(step: str, limit_bytes: int) -> Iterator[None]:
     """Says what is going on where the block takes longer than `SILENT_SECONDS`."""
-    told = f"lms: planning the {step} step for {format_size(limit_bytes)}; this happens once for each shape of its batches"
+    told = (
+        f"lms: planning the {step} step for {format_size(limit_bytes)}; this happens once for each shape of its batches"
+    )
     timer = threading.Timer(SILENT_SECONDS, log.warning, [told])
     timer.daemon = True
     timer.start()

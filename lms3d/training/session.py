@@ -153,8 +153,8 @@ class Training:
         options = self.options
         return (
             f"{options.model} at {options.size_text(self.task.axes)}, batch {options.batch_size}, "
-            f"{'with' if options.lms else 'without'} LMS in {format_size(limit_bytes)} of {device_memory.compute_device()}: learns from "
-            f"{self.material.training_count} samples, validates on {self.material.validation_count}"
+            f"{'with' if options.lms else 'without'} LMS in {format_size(limit_bytes)} of {device_memory.compute_device()}: learns "
+            f"from {self.material.training_count} samples, validates on {self.material.validation_count}"
         )
 
     def describe(self, limit_bytes: int) -> None:

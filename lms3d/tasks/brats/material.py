@@ -88,7 +88,8 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
 
     def build() -> tuple[DataSet, Cache]:
         found = layouts.find_cases(folder, labels=options.labels, require_complete=False)
-        return found, cache.build(found.cases, found.schema, preprocessing(options), progress=progress)
+        volumes = cache.build(found.cases, found.schema, preprocessing(options), progress=progress)
+        return found.with_same_brains(volumes.alike()), volumes
 
     for kind in (split.Split, normalise.PerCase, normalise.Global):
         sendable(kind)

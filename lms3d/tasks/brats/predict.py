@@ -5,6 +5,7 @@ Of several runs (folds, seeds, resolutions) the probabilities are averaged on th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from data.brats.preprocess import to_native
 from data.brats.resample import resize
 from data.brats.schema import CHANNELS
 from data.brats.targets import Targets, targets_of
+from data.files import decoded
 from data.phantoms import brains
 from lms3d.console import say
 from lms3d.errors import InputError
@@ -144,7 +146,7 @@ def _tell_of_seen(
 def _named(path: Path, volumes: Cache) -> Sequence[str]:
     """The cases that a file names, without those that data.prepare has left out. InputError for one that is not there."""
     try:
-        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        names = [name for line in decoded(path.read_bytes()).splitlines() if (name := _name_in(line))]
     except (OSError, ValueError) as error:
         raise InputError(
             f"--cases {path}: found a file that cannot be read ({error}); expected a case on each line"
@@ -160,6 +162,12 @@ def _named(path: Path, volumes: Cache) -> Sequence[str]:
         found = f"case {unknown[0]}, which is not in the data" if unknown else "no name"
         raise InputError(f"--cases {path}: found {found}; expected names such as {volumes.ids[0]}, one a line")
     return names
+
+
+def _name_in(line: str) -> str:
+    """The case that a line of a list names, as people have them: quoted, as a file, or with the folder before it."""
+    name = Path(line.strip().rstrip(",;").strip("\"' \t")).name
+    return re.sub(r"(_seg|-seg)?\.nii(\.gz)?$", "", name)
 
 
 def _target(request: PredictRequest, folder: Path, volumes: Cache, learnt: Targets, ids: Sequence[str]) -> Predictions:

@@ -260,6 +260,19 @@ def test_the_same_brain_under_another_name_is_the_same_patient(tmp_path, ending)
     assert a == b != c
 
 
+def test_so_is_a_copy_whose_header_was_written_anew(tmp_path):
+    for name, seed in (("BraTS2021_00001", 1), ("BraTS2021_00002", 1), ("BraTS2021_00003", 3)):
+        write_case(tmp_path / "set" / name, random_case(seed))
+    for path in (tmp_path / "set" / CASE).iterdir():
+        save(np.asarray(nib.load(path).dataobj).astype(np.float32), path, AFFINE + np.eye(4)[3] * [[1], [2], [3], [0]])
+    found = find_cases(tmp_path / "set")
+    assert len(set(found.patients.values())) == 3
+    built = cache.build(found.cases, found.schema, cube(16), directory=tmp_path / "cache", workers=1)
+    a, b, c = found.with_same_brains(built.alike()).patients.values()
+    assert a == b != c
+    assert {CASE, "BraTS2021_00002"} <= set(found.with_same_brains(built.alike()).known_as["BraTS2021_00002"])
+
+
 def test_unreadable_first_images_are_nobodys(tmp_path):
     for number in range(2):
         write_case(tmp_path / f"BraTS2021_0000{number}", random_case(number))
