@@ -12,6 +12,7 @@ from lms3d.errors import DoesNotFit, InputError
 from lms3d.ranks.world import World
 from lms3d.tasks import chosen
 from lms3d.tasks.brats import material, predict, task
+from lms3d.training.session import Training
 from tests.data.small_data import random_case, save, write_case
 
 
@@ -24,6 +25,15 @@ def test_a_finished_run_does_not_fail_over_a_picture(tmp_path, monkeypatch, caps
     material = SimpleNamespace(cache=cache, split=SimpleNamespace(validation=["case"]))
     task.TASK.finish(tmp_path, None, None, material, None)
     assert "slice.png is left out: inference at 32^3" in "".join(capsys.readouterr())
+
+
+def test_a_training_says_what_trains_where_and_on_what():
+    counts = SimpleNamespace(training_count=3, validation_count=1)
+    options = TrainConfig(model="unet3d", resolution=32, batch_size=2, lms=True)
+    training = Training(session=None, options=options, task=task.TASK, material=counts, world=World(), memory=None)
+    told = training.headline(3 << 30)
+    assert told.startswith("unet3d at 32^3, batch 2, with LMS in 3.00 GiB of ")
+    assert told.endswith(": learns from 3 samples, validates on 1")
 
 
 def test_a_region_of_what_is_not_learnt_is_no_metric_of_training():
