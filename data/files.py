@@ -10,6 +10,7 @@ CACHE-3 An entry of the wrong size is made again; a wrong checksum is found when
 
 from __future__ import annotations
 
+import codecs
 import csv
 import errno
 import hashlib
@@ -301,7 +302,7 @@ def write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:
 def read_json(path: Path, *, advice: str, keys: Iterable[str] = ()) -> Any:
     """The JSON value in `path`; DataError with `advice` when it is missing or damaged, or is no object with these keys."""
     try:
-        value = parse_json(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path}: found {error.strerror}; expected a readable file; {advice}") from None
     except ValueError:
@@ -311,12 +312,25 @@ def read_json(path: Path, *, advice: str, keys: Iterable[str] = ()) -> Any:
     return value
 
 
+def decoded(content: bytes) -> str:
+    """The text of a file that somebody's editor saved: UTF-8 with or without a byte order mark, or UTF-16 with one. ValueError
+    for another encoding."""
+    marks = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+    return content.decode(marks.get(content[:2], "utf-8-sig"))
+
+
+def delimiter(text: str) -> str:
+    """What stands between the columns of a table: spreadsheets write semicolons or tabs in some countries."""
+    head = text.partition("\n")[0]
+    return max(",;\t", key=head.count)
+
+
 def parse_json(text: str | bytes) -> Any:
     """The JSON value of somebody else's text. ValueError for what is no JSON, or nested deeper than anything of ours.
 
     Python's parser recurses in C: where a library has raised the limit of recursion, a text of brackets ends the process.
     """
-    content = text.decode("utf-8") if isinstance(text, bytes) else text
+    content = decoded(text) if isinstance(text, bytes) else text
     depth = 0
     for bracket in re.findall(r"[\[\]{}]", re.sub(_STRING, "", content)):
         depth += 1 if bracket in "[{" else -1

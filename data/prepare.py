@@ -107,6 +107,8 @@ def _prepare_volumes(options: argparse.Namespace) -> Path:
     cases, schema = found
     without = sum(case.truth is None for case in cases)
     _say(f"{len(cases)} cases of {found.layout}, labels of {schema.name}, {without} without truth")
+    if found.unused:
+        _say(f"not used: {len(found.unused)} files that belong to no case, such as {found.unused[0]}")
     with _bar() as progress:
         table = fingerprint.examine(cases, schema, directory=options.cache, workers=options.workers, progress=progress)
     _say(fingerprint.told(table))

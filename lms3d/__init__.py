@@ -7,15 +7,18 @@
     model.fit(dataset, callbacks=[lms3d.LMS()])
 
 Names are loaded on first use, so that `import lms3d` stays cheap and leaves TensorFlow alone until it is needed. It only asks
-for oneDNN's kernels: import it before TensorFlow.
+for oneDNN's kernels: import it before TensorFlow. `keras.models.load_model` finds the layers of lms3d from then on.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from lms3d import after_keras, own_packages
 
 if TYPE_CHECKING:
     from lms3d.device.memory import limit_memory
@@ -41,6 +44,10 @@ _HOME = {
 # It looks once, when it is imported. What the user has set stays.
 if platform.machine() in ("x86_64", "AMD64"):
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+if sys.argv[:1] == ["-m"]:  # Python is looking for one of the commands, which need the packages beside this one
+    own_packages.require_found()
+after_keras.register()
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ _STRING = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?'  # its brackets do not nest
 def parse(text: str | bytes) -> Any:
     """The value of a JSON text. ValueError for what is no JSON, or nested deeper than anything of ours: Python's parser recurses
     in C, and where a library has raised the limit of recursion a text of brackets ends the process."""
-    content = text.decode("utf-8") if isinstance(text, bytes) else text
+    content = (text.decode("utf-8") if isinstance(text, bytes) else text).removeprefix("\ufeff")  # of an editor
     depth = 0
     for bracket in re.findall(r"[\[\]{}]", re.sub(_STRING, "", content)):
         depth += 1 if bracket in "[{" else -1

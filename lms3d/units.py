@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from numbers import Real
 
 from lms3d.errors import InputError
 
@@ -13,10 +15,12 @@ _FACTORS = {"": 1, "B": 1} | {
 }
 
 
-def parse_size(text: str | int) -> int:
-    """Bytes in "6GiB", "900MiB", "4GB" (powers of 1000), "1.5G" (powers of 1024) or a plain number of bytes."""
-    if isinstance(text, int):
-        return _positive(text, text)
+def parse_size(text: str | float) -> int:
+    """Bytes in "6GiB", "900MiB", "4GB" (powers of 1000), "1.5G" (powers of 1024) or a plain number of bytes, such as 6e9."""
+    if isinstance(text, Real) and math.isfinite(text):
+        return _positive(int(text), text)
+    if not isinstance(text, str):
+        raise InputError(f"{text!r} is not a size; write for example '900MiB', '6GiB' or a number of bytes")
     match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     factor = _FACTORS.get(match.group(2).upper()) if match else None
     if match is None or factor is None:
@@ -49,7 +53,7 @@ def format_seconds(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
-def _positive(size_bytes: int, written: str | int) -> int:
+def _positive(size_bytes: int, written: object) -> int:
     if size_bytes <= 0:
         raise InputError(f"{written!r} is not a size; it must be larger than zero")
     return size_bytes

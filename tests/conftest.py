@@ -57,6 +57,7 @@ SLOW = {
     "lms3d/device/test_memory.py::test_hard_limit": 7,
     "lms3d/device/test_memory.py::test_the_pool": 7,
     "lms3d/device/test_memory.py::test_too_late": 5,
+    "lms3d/test_beside_others.py": 40,  # each in a process of its own
     "lms3d/test_predict.py::test_the_command_works": 10,
     "lms3d/test_package.py": 50,
     "models/test_models.py::test_a_saved_model_loads": 12,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 import zlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -26,6 +27,7 @@ import numpy as np
 from data import files
 from data.brats.case import Case, load_images, load_truth, require_usable
 from data.brats.geometry import Geometry, foreground_box
+from data.brats.header import GZIP
 from data.brats.preprocess import Preprocessing, to_grid
 from data.brats.schema import LabelSchema
 from data.errors import DataError
@@ -37,6 +39,7 @@ _SAMPLE_BYTES = 4096
 _LEAST_STD = 1e-4  # of the mean: a modality that is the same everywhere must not become infinite
 _REPAIR = "delete the folder of this entry and run again"
 _REPAIR_INDEX = "delete it and run again"
+LEAVE_OUT = "python -m data.prepare DATA --skip-bad"
 _INDEX, _SKIPPED, _BAD = "index.json", "skipped.csv", ".bad"
 
 
@@ -75,6 +78,13 @@ class Cache:
             if not (within and all(a >= b for a, b in zip(box.upper, upper, strict=True))):
                 found.append(case_id)
         return found
+
+    def alike(self) -> list[list[str]]:
+        """Cases whose images are equal in every voxel of this grid: copies, also where the header was written anew."""
+        groups: dict[int, list[str]] = defaultdict(list)
+        for case_id in self.ids:
+            groups[self.entry(case_id)["files"]["image.npy"]["crc32"]].append(case_id)
+        return [ids for ids in groups.values() if len(ids) > 1]
 
     def image(self, case_id: str) -> np.ndarray:
         """The images (A, B, C, 4) float32, before normalisation."""
@@ -174,7 +184,8 @@ def data_fingerprint(cases: Sequence[Case]) -> str:
     """A name for the content of a data set: hex, the same wherever the set lies and however it was copied.
 
     Per file: its name, its size and samples of its bytes. The last bytes of a gzip file are the checksum of all voxels,
-    so these see every change; an uncompressed file has none, so its modification time counts as well.
+    so these see every change; an uncompressed file has none, so its modification time counts as well. A file that cannot be
+    read counts as such: who reads the case says why.
     """
     digest = hashlib.sha256(b"format 1")
     for case in sorted(cases, key=lambda case: case.id):
@@ -192,10 +203,10 @@ def _file_sample(path: Path) -> bytes:
             for start in sorted({0, size // 2, max(0, size - _SAMPLE_BYTES)}):
                 stream.seek(start)
                 pieces.append(stream.read(_SAMPLE_BYTES))
-        if path.suffix != ".gz":
+        if not pieces[1].startswith(GZIP):
             pieces.append(str(path.stat().st_mtime_ns).encode())
     except OSError as error:
-        raise DataError(f"{path}: found {error.strerror}; expected a readable file; check the data set") from None
+        pieces = [f"{path.name} {error.strerror}".encode(errors="surrogateescape")]
     return b"\0".join(pieces)
 
 
@@ -312,7 +323,8 @@ def make_entry(case: Case, schema: LabelSchema, how: Preprocessing, target: Path
         entry, arrays = _made(case, schema, how)
     except DataError as error:
         if not skip_bad:
-            raise
+            advice = "" if LEAVE_OUT in str(error) else f", or leave the case out ({LEAVE_OUT})"
+            raise DataError(f"{error}{advice}") from None
         with files.reported_writes(target.parent), files.new_file(target.with_name(target.name + _BAD)) as temporary:
             temporary.write_text(str(error), encoding="utf-8", errors="backslashreplace")
         return
@@ -327,6 +339,7 @@ def make_entry(case: Case, schema: LabelSchema, how: Preprocessing, target: Path
 def _made(case: Case, schema: LabelSchema, how: Preprocessing) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """entry.json of a case, without its files, and what they hold."""
     images, affine = load_images(case)
+    how.require_room(affine, case.files[0])
     truth = load_truth(case, schema, images.shape[:3], affine)
     grid, small_truth, geometry = to_grid(images, truth, affine, how)
     brain_box = foreground_box(images)

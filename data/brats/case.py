@@ -19,6 +19,7 @@ from data.brats.schema import CHANNELS, LabelSchema
 from data.errors import DataError
 
 _NEAR = 1e-3  # labels that went through a scale factor: 0.99999994
+_FARTHEST = 0.25  # labels under any scale factor: real fractions (1.5) are no labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,8 @@ def load_images(case: Case) -> tuple[np.ndarray, np.ndarray]:
         if images is None:
             first = header
             images = np.zeros((*first.shape, len(CHANNELS)), np.float32)
-        images[..., CHANNELS.index(channel)] = _as_in(path, array, header, first.affine, first.shape, present[0])
+        placed = _as_in(path, array, header, first.affine, first.shape, present[0], first.oriented)
+        images[..., CHANNELS.index(channel)] = placed
     assert images is not None
     _require_content(case.files[0].parent, images, present)
     return images, first.affine
@@ -96,8 +98,17 @@ def load_truth(
         return None
     array, header = volume.read_volume(case.truth)
     expected = header.affine if affine is None else affine
-    array = _as_in(case.truth, array, header, expected, shape or array.shape, "the images")
-    return _labels(case.truth, array, schema)
+    oriented = affine is None or _is_oriented(case)
+    array = _as_in(case.truth, array, header, expected, shape or array.shape, "the images", oriented)
+    return _labels(case.truth, array, schema, header.scale)
+
+
+def _is_oriented(case: Case) -> bool:
+    """Whether the first image says where its voxels lie; True where nobody can tell."""
+    try:
+        return read_header(case.files[0]).oriented
+    except DataError:  # who needs the image will say so
+        return True
 
 
 def check_frames(case: Case) -> None:
@@ -106,23 +117,36 @@ def check_frames(case: Case) -> None:
     for path in case.files[1:]:
         header = read_header(path)
         like = "the images" if path == case.truth else CHANNELS[0]
-        if _turn(path, header, first.affine, first.shape[:3], like) is None:
-            frame.require_same(path, header.affine, first.affine, like)
+        oriented = header.oriented and first.oriented
+        if _turn(path, header, first.affine, first.shape[:3], like, oriented) is None:
+            frame.require_same(path, header.affine, first.affine, like, oriented=oriented)
 
 
 def _as_in(
-    path: Path, array: np.ndarray, header: Header, affine: np.ndarray, shape: tuple[int, ...], like: str
+    path: Path,
+    array: np.ndarray,
+    header: Header,
+    affine: np.ndarray,
+    shape: tuple[int, ...],
+    like: str,
+    like_oriented: bool,
 ) -> np.ndarray:
-    """`array` of the file `path`, its axes in the order and direction of `like`, which has `shape` and `affine`."""
-    orientation = _turn(path, header, affine, shape, like)
+    """`array` of the file `path`, its axes in the order and direction of `like`, which has `shape` and `affine`.
+
+    like_oriented: whether its header says where its voxels lie.
+    """
+    oriented = header.oriented and like_oriented
+    orientation = _turn(path, header, affine, shape, like, oriented)
     if orientation is None:
-        frame.require_same(path, header.affine, affine, like)
+        frame.require_same(path, header.affine, affine, like, oriented=oriented)
     return frame.turned(array, orientation)
 
 
-def _turn(path: Path, header: Header, affine: np.ndarray, shape: tuple[int, ...], like: str) -> np.ndarray | None:
-    """See `frame.turn`. DataError where the shapes are different ones."""
-    orientation = frame.turn(header.affine, header.shape[:3], affine, shape)
+def _turn(
+    path: Path, header: Header, affine: np.ndarray, shape: tuple[int, ...], like: str, oriented: bool
+) -> np.ndarray | None:
+    """See `frame.turn`; nothing is turned unless both headers say where their voxels lie. DataError if the shapes differ."""
+    orientation = frame.turn(header.affine, header.shape[:3], affine, shape) if oriented else None
     if orientation is None and header.shape[:3] != tuple(shape):
         raise unusable(
             path, f"shape {text(header.shape)}", f"{text(tuple(shape))} as in {like}",
@@ -154,21 +178,33 @@ def _require_content(where: Path, images: np.ndarray, present: Sequence[str]) ->
             )
 
 
-def _labels(path: Path, array: np.ndarray, schema: LabelSchema) -> np.ndarray:
-    """Label map (X, Y, Z) uint8 of voxels that are integers or next to some; DataError for others."""
-    outside = _values_outside(array, schema.values)
+def _labels(path: Path, array: np.ndarray, schema: LabelSchema, scale: tuple[float, float]) -> np.ndarray:
+    """Label map (X, Y, Z) uint8 of voxels that are integers or next to some; DataError for others. scale: of the header."""
+    outside = _values_outside(array, schema.values, nearness(scale))
     if outside:
+        scaled = f" ({scaling_told(scale)})" if any(value % 1 for value in outside) and scale != (1, 0) else ""
         raise DataError(
-            f"{path}: found label {', '.join(f'{value:g}' for value in outside)}; expected only "
+            f"{path}: found label {', '.join(f'{value:g}' for value in outside)}{scaled}; expected only "
             f"{', '.join(map(str, schema.values))} (labels of {schema.name}); name the set that the labels come from "
             "with --labels, or repair the file"
         )
     return np.rint(array).astype(np.uint8) if array.dtype.kind == "f" else array.astype(np.uint8)
 
 
-def _values_outside(labels: np.ndarray, allowed: tuple[int, ...]) -> list[float]:
+def nearness(scale: tuple[float, float]) -> float:
+    """How far from a label a value may lie. scale: slope and intercept of the header; a value stored as an integer under a slope
+    is up to half of it away from what was meant."""
+    return max(_NEAR, min(abs(scale[0]) / 2, _FARTHEST)) if scale != (1, 0) else _NEAR
+
+
+def scaling_told(scale: tuple[float, float]) -> str:
+    """The scaling of a header in words, for messages about values that are no labels."""
+    return f"its header scales them: scl_slope {scale[0]:g}, scl_inter {scale[1]:g}"
+
+
+def _values_outside(labels: np.ndarray, allowed: tuple[int, ...], near: float) -> list[float]:
     """Up to five values of `labels` that are not allowed, sorted. One pass per allowed value beats sorting."""
     unknown = np.ones(labels.shape, bool)
     for value in allowed:
-        unknown &= labels != value if labels.dtype.kind in "iu" else np.abs(labels - value) > _NEAR
+        unknown &= labels != value if labels.dtype.kind in "iu" else np.abs(labels - value) > near
     return [float(value) for value in np.unique(labels[unknown])[:5]] if unknown.any() else []

@@ -12,17 +12,25 @@ from nibabel.orientations import aff2axcodes, apply_orientation, inv_ornt_aff, i
 from data.errors import DataError
 
 _TOLERANCE = 1e-3  # of a voxel: far above the rounding of headers, far below what a border is drawn to
-_SIZES = (1e-6, 1e6)  # of a voxel, whatever the unit
-_FAR = 1e6  # of the origin
+_SIZES_MM = (0.005, 100.0)  # of a voxel: a microscope's, and far above any scanner's; beyond them the unit is wrong
+_FAR_MM = 1e6  # of the origin
 _FLAT = 1e-6  # volume of a voxel over the product of its edges
 
 log = logging.getLogger("data")
 
 
-def require_usable(path: Path, affine: np.ndarray) -> None:
-    """DataError where affine (4, 4) of `path` does not give every voxel a place of its own."""
+def require_usable(path: Path, affine: np.ndarray, unit: str = "mm") -> None:
+    """DataError where affine (4, 4) of `path` does not give every voxel a place of its own, or a size that no scan has.
+
+    unit: that of the header, for the message; the affine is in millimetres.
+    """
     sizes = voxel_sizes(affine) if np.isfinite(affine).all() else np.zeros(3)
-    usable = (sizes > _SIZES[0]).all() and (sizes < _SIZES[1]).all() and np.abs(affine[:3, 3]).max() < _FAR
+    usable = sizes.all() and np.abs(affine[:3, 3]).max() < _FAR_MM
+    if usable and not (_SIZES_MM[0] < sizes.min() and sizes.max() < _SIZES_MM[1]):
+        raise DataError(
+            f"{path}: found voxels of {_sizes(affine)} mm (the unit of its header is {unit}); expected sides between "
+            f"{_SIZES_MM[0]:g} and {_SIZES_MM[1]:g} mm; correct the unit (xyzt_units) or the affine"
+        )
     if not (usable and abs(np.linalg.det(affine[:3, :3] / sizes)) > _FLAT):
         raise DataError(
             f"{path}: found an affine that is not finite or has an axis without length; expected three directions of "
@@ -30,13 +38,22 @@ def require_usable(path: Path, affine: np.ndarray) -> None:
         )
 
 
-def require_same(path: Path, affine: np.ndarray, expected: np.ndarray, like: str) -> None:
+def require_same(path: Path, affine: np.ndarray, expected: np.ndarray, like: str, *, oriented: bool = True) -> None:
     """DataError where the voxels of `path` run along other axes or steps than expected; a warning for another origin.
+
+    oriented: False where one of both headers does not say where its voxels lie: then a warning is all.
 
     affine, expected: (4, 4), voxel indices -> millimetres, of `path` and of `like`, which has the same shape.
     Files whose origins alone differ are in use (TCIA has such label maps); their voxels match one to one.
     """
     between = _between(affine, expected)
+    if not oriented:
+        if not _near(between, np.eye(4)):
+            log.warning(
+                f"{path}: found no orientation in its header or in that of {like} (sform_code and qform_code are 0); expected "
+                f"{_axes(expected)}; voxels are taken to match one to one; save it with an affine if they do not"
+            )
+        return
     if not _near(between[:3, :3], np.eye(3)):
         found, wanted = _axes(affine), _axes(expected)
         raise DataError(
@@ -84,8 +101,11 @@ def _near(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 
 def _axes(affine: np.ndarray) -> str:
-    sizes = " x ".join(f"{size:.4g}" for size in voxel_sizes(affine))
-    return f"axes {''.join(aff2axcodes(affine))}, voxels of {sizes} mm"
+    return f"axes {''.join(aff2axcodes(affine))}, voxels of {_sizes(affine)} mm"
+
+
+def _sizes(affine: np.ndarray) -> str:
+    return " x ".join(f"{size:.4g}" for size in voxel_sizes(affine))
 
 
 def _degrees(affine: np.ndarray, expected: np.ndarray) -> float:

@@ -27,6 +27,9 @@ _MOST_VOXELS = 2**30  # 1024^3: far above any scan, far below what a damaged hea
 _MOST_SCALE = 1e12  # of slope and intercept
 _EXPANSION = 1040  # deflate cannot do better than 1032 : 1
 _UNITS = {0: "unknown", 1: "meter", 2: "mm", 3: "micron"}
+_MM = {"meter": 1000.0, "micron": 0.001}
+GZIP = b"\x1f\x8b"
+"""What a compressed file begins with."""
 _SEVERE = 40  # level of nibabel's header checks: those below are mended
 
 _silent = logging.Logger("data.brats.header", logging.CRITICAL + 1)
@@ -39,12 +42,13 @@ class Header:
     shape: tuple[int, ...]
     """(X, Y, Z), or (X, Y, Z, C) with C > 1."""
     affine: np.ndarray
-    """(4, 4) float64, voxel indices -> millimetres: of the sform if it has a code, else of the qform."""
+    """(4, 4) float64, voxel indices -> millimetres, whatever the unit of the header: of the sform if it has a code, else of the
+    qform, else of the voxel sizes alone (see `oriented`)."""
     sform_code: int
     """0 none, 1 scanner, 2 aligned, 3 Talairach, 4 MNI; so is the next."""
     qform_code: int
     qform: np.ndarray | None
-    """(4, 4) float64, where it has a code. It may differ from `affine`."""
+    """(4, 4) float64 in the unit of the header, where it has a code. It may differ from `affine`."""
     unit: str
     """Of the grid: "mm", "meter", "micron" or "unknown"."""
     dtype: np.dtype[Any]
@@ -53,6 +57,11 @@ class Header:
     """Of the voxels, in the uncompressed file."""
     scale: tuple[float, float]
     """Slope and intercept of the stored numbers."""
+
+    @property
+    def oriented(self) -> bool:
+        """Whether the header says where the voxels lie. Programs that save a bare array leave both codes 0."""
+        return bool(self.sform_code or self.qform_code)
 
     @property
     def bytes(self) -> int:
@@ -67,26 +76,43 @@ def read_header(path: Path) -> Header:
             raw = _parsed(stream.read(max(_KINDS)))
         shape, dtype, scale = _shape(path, raw), _dtype(path, raw), _scale(path, raw)
         raw.check_fix(logger=_silent, error_level=_SEVERE)
+        unit = _UNITS.get(int(raw["xyzt_units"]) % 8, _UNITS[0])
         header = Header(
-            shape=shape, affine=np.asarray(raw.get_best_affine(), np.float64), sform_code=int(raw["sform_code"]),
-            qform_code=int(raw["qform_code"]), qform=_qform(raw), unit=_UNITS.get(int(raw["xyzt_units"]) % 8, _UNITS[0]),
-            dtype=dtype, first_byte=raw.get_data_offset(), scale=scale,
+            shape=shape, affine=_in_mm(raw, unit), sform_code=int(raw["sform_code"]),
+            qform_code=int(raw["qform_code"]), qform=_qform(raw), unit=unit, dtype=dtype,
+            first_byte=raw.get_data_offset(), scale=scale,
         )  # fmt: skip
     except Exception as error:  # nibabel, zlib and gzip raise many kinds
         raise unreadable(path, error) from None
-    frame.require_usable(path, header.affine)
+    frame.require_usable(path, header.affine, unit)
     _require_room(path, header)
     return header
 
 
 def open_file(path: Path) -> Any:
-    """The file `path` for reading, uncompressed on the way."""
+    """The file `path` for reading, uncompressed on the way: its first bytes tell, since files are renamed."""
     if not path.exists():
-        raise unusable(path, "nothing", "a NIfTI file", "check the data set")
+        found = f"a link to nothing ({path.readlink()})" if path.is_symlink() else "nothing"
+        raise unusable(path, found, "a NIfTI file", "check the data set")
     if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait forever
         what = "a folder" if path.is_dir() else "no regular file"
         raise unusable(path, what, "a NIfTI file (.nii or .nii.gz)", "put the file in its place")
-    return gzip.open(path) if path.name.endswith(".gz") else path.open("rb")
+    return gzip.open(path) if is_gzip(path) else path.open("rb")
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether a file is compressed, whatever it is called. OSError where it cannot be read."""
+    with path.open("rb") as stream:
+        return stream.read(len(GZIP)) == GZIP
+
+
+def nifti_image(path: Path) -> Any:
+    """nibabel's image of the file `path`, as `nibabel.load` gives it where the name tells whether it is compressed."""
+    with open_file(path) as stream:
+        content = stream.read()
+    sizes = {int.from_bytes(content[:4], "little"), int.from_bytes(content[:4], "big")}
+    kind = nib.Nifti2Image if 540 in sizes else nib.Nifti1Image
+    return kind.from_bytes(content)
 
 
 def unusable(path: Path, found: str, expected: str, advice: str) -> DataError:
@@ -160,6 +186,13 @@ def _scale(path: Path, raw: Any) -> tuple[float, float]:
     return slope, inter
 
 
+def _in_mm(raw: Any, unit: str) -> np.ndarray:
+    """Voxel indices -> millimetres (4, 4)."""
+    affine = np.array(raw.get_best_affine(), np.float64)
+    affine[:3] *= _MM.get(unit, 1.0)
+    return affine
+
+
 def _qform(raw: Any) -> np.ndarray | None:
     """None also where it is damaged and nobody asks for it."""
     try:
@@ -172,7 +205,7 @@ def _qform(raw: Any) -> np.ndarray | None:
 def _require_room(path: Path, header: Header) -> None:
     """DataError where the file is too small for the voxels that its header tells of."""
     size = path.stat().st_size
-    if header.bytes > size * (_EXPANSION if path.name.endswith(".gz") else 1):
+    if header.bytes > size * (_EXPANSION if is_gzip(path) else 1):
         found = f"{size:,} bytes, which cannot hold {text(header.shape)} voxels of {header.dtype}"
         raise unusable(
             path, f"a file that cannot be read ({found})", "a complete NIfTI file", "copy or download it again"

@@ -6,14 +6,15 @@ A data set of another layout is described by a manifest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 from data import pseudonyms
-from data.brats import folders, manifest, msd, patients, published
+from data.brats import folders, manifest, msd, nnunet, patients, published
 from data.brats.case import Case, require_usable
 from data.brats.schema import CHANNELS, SCHEMAS, LabelSchema, schema_named
 from data.errors import DataError, NoCaseError
@@ -29,6 +30,8 @@ class DataSet:
     schema: LabelSchema
     layout: str
     """What was recognised, for people: "BraTS 2021 (mirrored, folders ending in .nii)"."""
+    unused: tuple[Path, ...] = ()
+    """NIfTI files that belong to no case, such as copies under other names."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.cases, self.schema))
@@ -53,10 +56,17 @@ class DataSet:
         """Case id -> every name of its patient, for `data.split.seen`."""
         return {case.id: case.known_as for case in self.cases}
 
+    def with_same_brains(self, alike: Iterable[Iterable[str]]) -> DataSet:
+        """The same cases, of which those whose ids stand together are one patient."""
+        return replace(self, cases=patients.of_one_brain(self.cases, alike))
+
     @property
     def grades(self) -> dict[str, str | None]:
         """Case id -> "HGG", "LGG" or None: strata for `data.split.folds`."""
         return {case.id: case.grade for case in self.cases}
+
+
+log = logging.getLogger("data")
 
 
 class Layout(Protocol):
@@ -115,20 +125,27 @@ def _of_manifest(path: Path, labels: str | None) -> DataSet:
             f'{path}: found no "labels"; expected to be told what the labels mean; add --labels with one of '
             f"{', '.join(SCHEMAS)}"
         )
-    cases = patients.joined(cases, path, compare_images=True)
+    cases = patients.joined(cases, path)
     return DataSet(cases=sorted(cases, key=_id), schema=schema, layout=f"manifest {path.name}")
 
 
 def _of_folder(root: Path, labels: str | None) -> DataSet:
     named = schema_named(labels) if labels else None
-    found = list(_search(root))
+    seen: list[Path] = []
+    found = list(_search(root, seen))
     if not found:
+        if nnunet.is_raw(root):
+            raise NoCaseError(
+                f"{root}: found a raw folder of nnU-Net; expected folders of BraTS or MSD Task01; write a manifest for it: a "
+                ".csv with the columns case,t1,t1ce,flair,t2,truth and a row for each case; say with --labels what the labels mean"
+            )
         raise NoCaseError(
             f"{root}: found no case; expected folders with <case>_t1, _t1ce, _flair and _t2 as .nii.gz (BraTS), or "
             "imagesTr (MSD Task01); give the folder of the unpacked data set, or a manifest (.csv, .json) of your own"
         )
     layouts = list(dict.fromkeys(layout for _, layout in found))
-    schema = named or _only_schema(root, layouts)
+    schema = named or _only_schema(root, found)
+    _warn_of_other_meaning(schema, layouts)
     unwrapped = [(case, folders.unwrapped(case)) for case, _ in found]
     mirrored = " (mirrored, folders ending in .nii)" if any(case != inner for case, inner in unwrapped) else ""
     cases = sorted((inner for _, inner in unwrapped), key=_id)
@@ -136,34 +153,80 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
         pseudonyms.know_case(case, root)
     _require_different_ids(cases)
     return DataSet(
-        cases=patients.joined(cases, root, compare_images=len(layouts) > 1),
+        cases=patients.joined(cases, root),
         schema=schema,
         layout=" and ".join(layout.title for layout in layouts) + mirrored,
+        unused=_unused(seen, [case for case, _ in found]),
     )
 
 
-def _search(root: Path) -> Iterator[tuple[Case, Layout]]:
-    """All cases below `root`, each with the first layout that knows it."""
+def _unused(seen: Sequence[Path], cases: Sequence[Case]) -> tuple[Path, ...]:
+    """Files that belong to no case, sorted. One that is there compressed and uncompressed is used."""
+    used = {_without_ending(path) for case in cases for path in case.files}
+    return tuple(sorted(path for path in seen if _without_ending(path) not in used))
+
+
+def _without_ending(path: Path) -> Path:
+    return path.with_name(path.name.partition(".nii")[0])
+
+
+def _warn_of_other_meaning(schema: LabelSchema, layouts: Sequence[Layout]) -> None:
+    """Warns where `schema`, which --labels has named, gives the labels of a known data set another meaning."""
+    for layout in layouts:
+        own = SCHEMAS.get(layout.schema)
+        if own is not None and not own.labels.items() <= schema.labels.items():
+            log.warning(
+                f"--labels {schema.name}: found names of {layout.title}, whose labels are {_meaning(own)}; expected labels of that "
+                f"set; they are taken as {_meaning(schema)}; leave --labels out if the files are as published"
+            )
+
+
+def _meaning(schema: LabelSchema) -> str:
+    """Such as "1 NCR, 2 ED, 4 ET"."""
+    return ", ".join(f"{value} {name}" for name, value in sorted(schema.labels.items(), key=lambda item: item[1]))
+
+
+def _search(root: Path, seen: list[Path]) -> Iterator[tuple[Case, Layout]]:
+    """All cases below `root`, each with the first layout that knows it; the NIfTI files go to `seen`."""
     for folder, files in folders.walk(root):
+        seen += [folder / name for name in files]
         layout_of: dict[str, Layout] = {}
         for layout in (*LAYOUTS, *_LAST):
             for stem in layout.stems(folder, files):
                 layout_of.setdefault(stem, layout)
         pseudonyms.know(layout_of)
+        known = any(layout not in _LAST for layout in layout_of.values())
         for stem, layout in sorted(layout_of.items(), key=lambda item: item[0]):
-            yield layout.case_of(folder, stem, files), layout
+            case = layout.case_of(folder, stem, files)
+            if known and layout in _LAST and case.problem:  # beside published cases: a copy of one of their files
+                continue
+            yield case, layout
 
 
-def _only_schema(root: Path, layouts: Sequence[Layout]) -> LabelSchema:
+def _only_schema(root: Path, found: Sequence[tuple[Case, Layout]]) -> LabelSchema:
     """The schema of all layouts; the last where several years have the same labels. DataError where they differ."""
+    layouts = list(dict.fromkeys(layout for _, layout in found))
     unknown = [layout for layout in layouts if not layout.schema]
     schemas = [schema for schema in SCHEMAS.values() if schema.name in {layout.schema for layout in layouts}]
     if schemas and not unknown and all(replace(schema, name="") == replace(schemas[0], name="") for schema in schemas):
         return schemas[-1]
-    several = f"cases of several sets ({', '.join(sorted(schema.name for schema in schemas))})"
-    found = several if len(schemas) > 1 else next((layout.title for layout in unknown if layout not in _LAST), _UNKNOWN)
+    if len(schemas) > 1:
+        sets = ", ".join(f"{schema.name} as in {_first_of(schema.name, found)}" for schema in schemas)
+        wide = next((one for one in schemas if all(own.labels.items() <= one.labels.items() for own in schemas)), None)
+        advice = "give the folder of one of them" + (
+            f", or add --labels {wide.name}, which has all labels" if wide else ""
+        )
+        raise DataError(
+            f"{root}: found cases of several sets ({sets}); expected sets whose labels mean the same; {advice}"
+        )
+    told = next((layout.title for layout in unknown if layout not in _LAST), f"{_UNKNOWN} ({_first_of('', found)})")
     advice = f"add --labels with one of {', '.join(SCHEMAS)}"
-    raise DataError(f"{root}: found {found}; expected a single known set, or to be told what the labels mean; {advice}")
+    raise DataError(f"{root}: found {told}; expected a single known set, or to be told what the labels mean; {advice}")
+
+
+def _first_of(schema: str, found: Sequence[tuple[Case, Layout]]) -> str:
+    """Name of the first file of a case with that schema."""
+    return next(case.files[0].name for case, layout in found if layout.schema == schema)
 
 
 def _require_different_ids(cases: list[Case]) -> None:

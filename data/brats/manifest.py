@@ -14,6 +14,7 @@ mistake is a DataError with the number of the row, as a spreadsheet counts them 
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from data.brats.case import Case
 from data.brats.header import ENDINGS
 from data.brats.schema import CHANNELS, LabelSchema, schema_named
 from data.errors import DataError
-from data.files import parse_json
+from data.files import decoded, delimiter, parse_json
 
 SUFFIXES = (".csv", ".json")
 _NEEDED = ("case", *CHANNELS)
@@ -43,7 +44,8 @@ def is_manifest(path: Path) -> bool:
 def read(path: Path) -> tuple[list[Case], LabelSchema | None]:
     """The cases, and what their labels mean where the manifest says so."""
     try:
-        rows, labels = _csv(path) if path.suffix.lower() == ".csv" else _json(path)
+        text = decoded(path.read_bytes())
+        rows, labels = _csv(path, text) if path.suffix.lower() == ".csv" else _json(path, text)
     except (OSError, ValueError, RecursionError, csv.Error) as error:
         raise (
             error
@@ -66,12 +68,11 @@ def read(path: Path) -> tuple[list[Case], LabelSchema | None]:
     return cases, None if labels is None else _schema(path, labels)
 
 
-def _csv(path: Path) -> tuple[list[Row], None]:
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        table = csv.reader(stream, strict=True)
-        head = [name.strip() for name in next(table, [])]
-        _require_columns(path, "row 1", head)
-        return list(_filled(path, head, table)), None
+def _csv(path: Path, text: str) -> tuple[list[Row], None]:
+    table = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter(text))
+    head = [name.strip() for name in next(table, [])]
+    _require_columns(path, "row 1", head)
+    return list(_filled(path, head, table)), None
 
 
 def _filled(path: Path, head: list[str], table: Any) -> Iterator[Row]:
@@ -83,8 +84,8 @@ def _filled(path: Path, head: list[str], table: Any) -> Iterator[Row]:
         yield f"row {number}", {name: cell.strip() for name, cell in zip(head, cells, strict=True)}
 
 
-def _json(path: Path) -> tuple[list[Row], Any]:
-    value = parse_json(path.read_text(encoding="utf-8-sig"))
+def _json(path: Path, text: str) -> tuple[list[Row], Any]:
+    value = parse_json(text)
     content = value if isinstance(value, dict) else {"cases": value}
     if unknown := sorted(set(content) - {"labels", "cases"}):
         raise _wrong(path, f"key {unknown[0]!r}", '"cases" and "labels"')
@@ -118,16 +119,19 @@ def _case(path: Path, number: str, row: Mapping[str, Any], absent: Sequence[str]
         raise _wrong(
             path, f"case {row['case']!r} in {number}", "a name of letters, digits, - _ . + = @ that can name a file"
         )
-    files = {name: _file(path, number, name, row[name]) for name in (*CHANNELS, "truth") if row.get(name)}
+    named = [name for name in (*CHANNELS, "truth") if row.get(name)]
+    files = {name: _file(path, number, name, row[name]) for name in named}
     if len(set(files.values())) < len(files):
         raise _wrong(path, f"one file twice in {number}", "a file of its own for each modality and the truth")
     if len(missing) == len(CHANNELS):
         raise _wrong(path, f"no {missing[0]} in {number}", "a path")
-    problem = ""
-    if missing:
-        problem = str(_wrong(path, f"no {missing[0]} in {number}", "a path, as in other rows")) + (
-            ", or leave the case out (python -m data.prepare DATA --skip-bad)"
-        )
+    problems = [_wrong(path, f"no {channel} in {number}", "a path, as in other rows") for channel in missing]
+    problems += [
+        _wrong(path, f"no file {row[name]!r} for {name} in {number}", f"a path that starts at {path.absolute().parent}")
+        for name in named
+        if not _is_file(files[name])
+    ]
+    problem = f"{problems[0]}, or leave the case out (python -m data.prepare DATA --skip-bad)" if problems else ""
     images = {channel: files[channel] for channel in CHANNELS if channel in files}
     return Case(
         id=row["case"], images=images, truth=files.get("truth"), patient=row.get("patient") or "", absent=tuple(absent),
@@ -150,15 +154,14 @@ def _file(path: Path, number: str, name: str, value: str) -> Path:
     file = path.absolute().parent / value
     if not value.endswith(ENDINGS) or "\0" in value:
         raise _wrong(path, f"{name} {value!r} in {number}", "a file that ends in .nii or .nii.gz")
-    try:
-        is_file = file.is_file()
-    except OSError:
-        is_file = False
-    if not is_file:
-        raise _wrong(
-            path, f"no file {value!r} for {name} in {number}", f"a path that starts at {path.absolute().parent}"
-        )
     return file
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _schema(path: Path, labels: Any) -> LabelSchema:

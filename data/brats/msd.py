@@ -7,6 +7,7 @@ Task01_BrainTumour/dataset.json                 which modality stands where, and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ VOLUMES = {"flair": 0, "t1": 1, "t1ce": 2, "t2": 3}
 """Channel -> index on the fourth axis, as dataset.json of Task01 lists them."""
 
 TRAINING, TEST = "imagesTr", "imagesTs"
+_OF_NNUNET = re.compile(r"BRATS_\d+_\d{4}$")  # one channel of a case, see `data.brats.nnunet`
 _LABELS, _DESCRIPTION = "labelsTr", "dataset.json"
 _MODALITIES = {"flair": "flair", "t1w": "t1", "t1gd": "t1ce", "t2w": "t2"}
 _MEANINGS = {"background": 0, "edema": 1, "non-enhancing tumor": 2, "enhancing tumour": 3}
@@ -33,7 +35,8 @@ class Task01:
     def stems(self, folder: Path, files: Sequence[str]) -> list[str]:
         if folder.name not in (TRAINING, TEST):
             return []
-        return list(dict.fromkeys(name.split(".nii")[0] for name in files if name.startswith("BRATS_")))
+        stems = (name.split(".nii")[0] for name in files if name.startswith("BRATS_"))
+        return list(dict.fromkeys(stem for stem in stems if not _OF_NNUNET.match(stem)))
 
     def case_of(self, folder: Path, stem: str, files: Sequence[str]) -> Case:
         name = next(name for name in files if name.split(".nii")[0] == stem)

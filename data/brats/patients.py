@@ -4,7 +4,7 @@ seen a brain knows it again, so the same patient must not train and validate.
 Three sources, joined:
 ids       from 2023 on a case id ends in the number of the visit; 2017-2019 keep the name that the hospital's set had
 tables    name_mapping.csv of BraTS 2018-2020: in a row stand the ids of one patient in all years
-images    where several sets lie under one folder, and in a manifest: files of equal checksum
+images    files of equal checksum; and, once they are preprocessed, volumes of equal checksum, whatever the headers say
 
 Another data set may call the patient by another of these names, or know the image alone: `Case.known_as` has all of them.
 """
@@ -12,6 +12,7 @@ Another data set may call the patient by another of these names, or know the ima
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
 import zlib
@@ -21,7 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data.brats.header import is_gzip
 from data.errors import DataError
+from data.files import decoded, delimiter
 
 if TYPE_CHECKING:
     from data.brats.case import Case
@@ -63,10 +66,11 @@ def grade_of(folder: Path) -> str | None:
     return None
 
 
-def joined(cases: Sequence[Case], root: Path, *, compare_images: bool) -> list[Case]:
+def joined(cases: Sequence[Case], root: Path) -> list[Case]:
     """`cases` with patients, all their names, and grades where they are known, from the tables in and above `root` as well.
+    Cases with the same first image are one patient: copies under another name are common.
 
-    root: the folder, or the manifest. compare_images: cases with the same first image are one patient.
+    root: the folder, or the manifest.
     """
     groups = _Groups()
     for case in cases:  # an id of the challenge is the same patient wherever it stands, whatever a manifest calls him
@@ -76,9 +80,8 @@ def joined(cases: Sequence[Case], root: Path, *, compare_images: bool) -> list[C
         ids = [value for name, value in row.items() if _ID_COLUMN.match(name) and value not in ("", "NA")]
         groups.join(patient_of(case_id) for case_id in ids)
         grades |= {case_id: row.get("Grade", "").upper() for case_id in ids}
-    if compare_images:
-        for same in _same_images(cases):
-            groups.join(same)
+    for same in _same_images(cases):
+        groups.join(same)
     known = {case_id: grade for case_id, grade in grades.items() if grade in _GRADES}
     marks: dict[str, set[str]] = defaultdict(set)
     for case in cases:
@@ -91,6 +94,19 @@ def joined(cases: Sequence[Case], root: Path, *, compare_images: bool) -> list[C
         for case in cases
         for name in [groups.name(case.patient)]
     ]  # fmt: skip
+
+
+def of_one_brain(cases: Sequence[Case], alike: Iterable[Iterable[str]]) -> list[Case]:
+    """`cases`, of which those whose ids stand together in `alike` are one patient, who has all their names."""
+    groups = _Groups()
+    patient_of_id = {case.id: case.patient for case in cases}
+    for ids in alike:
+        groups.join(patient_of_id[one] for one in ids)
+    known_as: dict[str, set[str]] = defaultdict(set)
+    for case in cases:
+        known_as[groups.name(case.patient)] |= {case.patient, *case.known_as}
+    return [replace(case, patient=name, known_as=tuple(sorted(known_as[name])))
+            for case in cases for name in [groups.name(case.patient)]]  # fmt: skip
 
 
 class _Groups:
@@ -130,9 +146,9 @@ def _tables(cases: Sequence[Case], root: Path) -> list[Path]:
 def _rows(tables: Iterable[Path]) -> Iterator[Mapping[str, str]]:
     for path in tables:
         try:
-            with path.open(newline="", encoding="utf-8-sig") as stream:
-                for row in csv.DictReader(stream):
-                    yield {(name or "").strip(): (value or "").strip() for name, value in row.items() if name}
+            text = decoded(path.read_bytes())
+            for row in csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter(text)):
+                yield {(name or "").strip(): (value or "").strip() for name, value in row.items() if name}
         except (OSError, ValueError, csv.Error) as error:
             raise DataError(
                 f"{path}: found a table that cannot be read ({error}); expected text with commas that tells which cases "
@@ -142,56 +158,58 @@ def _rows(tables: Iterable[Path]) -> Iterator[Mapping[str, str]]:
 
 def _same_images(cases: Sequence[Case]) -> list[set[str]]:
     """Patients that share a first image."""
-    patients: dict[tuple[int, int], set[str]] = defaultdict(set)
+    patients: dict[tuple[int, int] | None, set[str]] = defaultdict(set)
     for alike in _alike(cases):
         for case in alike:
             patients[_checksum(case.files[0])].add(case.patient)
+    patients.pop(None, None)
     return [names for names in patients.values() if len(names) > 1]
 
 
 def _alike(cases: Sequence[Case]) -> Iterator[list[Case]]:
     """Cases whose first images may be equal: an uncompressed one that a few bytes tell from all others need not be read."""
     groups: dict[object, list[Case]] = defaultdict(list)
-    compressed = any(case.files[0].suffix == ".gz" for case in cases)
+    compressed = any(_is_gzip(case.files[0]) for case in cases)
     for case in cases:
         groups[None if compressed else _middle(case.files[0])].append(case)
     return (alike for alike in groups.values() if len(alike) > 1)
 
 
+def _is_gzip(path: Path) -> bool:
+    """Whether the file is there and compressed."""
+    try:
+        return is_gzip(path)
+    except OSError:  # who needs the image will say so
+        return False
+
+
 def _middle(path: Path) -> tuple[int, bytes]:
-    """Length, and bytes from the middle of the head, where no two scans are equal."""
+    """Length, and bytes from the middle of the head, where no two scans are equal. Of a file that cannot be read: nothing."""
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(size // 2)
             return size, stream.read(_SAMPLE_BYTES)
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    except OSError:  # who needs the image will say so
+        return 0, b""
 
 
 def _marks(case: Case) -> set[str]:
     """Of the case's first image, in words: none of an uncompressed file, which would have to be read as a whole."""
-    path = case.files[0]
-    try:
-        crc32, size = _checksum(path) if path.suffix == ".gz" else (0, 0)
-    except DataError:  # who needs the image will say so
-        return set()
-    return {f"image {crc32:08x} {size}"} if size else set()
+    mark = _checksum(case.files[0]) if _is_gzip(case.files[0]) else None
+    return {f"image {mark[0]:08x} {mark[1]}"} if mark else set()
 
 
-def _checksum(path: Path) -> tuple[int, int]:
-    """CRC-32 and length of the uncompressed content: a gzip file ends with both."""
+def _checksum(path: Path) -> tuple[int, int] | None:
+    """CRC-32 and length of the uncompressed content: a gzip file ends with both. None where it is empty or cannot be read."""
     try:
-        content = path.read_bytes() if path.suffix != ".gz" else b""
-        if content:
-            return zlib.crc32(content), len(content) % 2**32
+        if not is_gzip(path):
+            content = path.read_bytes()
+            return (zlib.crc32(content), len(content) % 2**32) if content else None
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - 8))
             last = stream.read(8)
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    return int.from_bytes(last[:4], "little"), int.from_bytes(last[4:], "little")
-
-
-def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path}: found {error.strerror}; expected a readable file; check the data set")
+    except OSError:  # who needs the image will say so
+        return None
+    size = int.from_bytes(last[4:], "little")
+    return (int.from_bytes(last[:4], "little"), size) if size else None

@@ -9,15 +9,19 @@ The crop looks at the images only: a case without truth is cropped as one with t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import psutil
 from nibabel.affines import voxel_sizes
 
 from data.brats.bias_field import correct_bias
 from data.brats.geometry import Box, Geometry, Shape, centred_box, foreground_box
 from data.brats.resample import resize
+from data.brats.schema import CHANNELS
 from data.errors import DataError
 
 DIVISOR = 16
@@ -54,10 +58,25 @@ class Preprocessing:
     def box(self, images: np.ndarray, affine: np.ndarray) -> Box:
         """The part of the native grid of images (X, Y, Z, C) that the network's grid covers."""
         brain = foreground_box(images)
+        return brain if self.stretched else centred_box(brain, self._extent(affine))
+
+    def require_room(self, affine: np.ndarray, path: Path) -> None:
+        """DataError where the part of the native grid that a box covers takes more memory than this machine has."""
         if self.stretched:
-            return brain
-        sizes = voxel_sizes(affine)
-        return centred_box(brain, [round(n * BOX_SPACING_MM / mm) for n, mm in zip(self.shape, sizes, strict=True)])
+            return
+        extent, memory_bytes = self._extent(affine), psutil.virtual_memory().total
+        needed_bytes = math.prod(extent) * len(CHANNELS) * np.dtype(np.float32).itemsize
+        if needed_bytes > memory_bytes:
+            sizes, box = " x ".join(f"{mm:.4g}" for mm in voxel_sizes(affine)), "x".join(map(str, self.shape))
+            raise DataError(
+                f"{path}: found voxels of {sizes} mm, of which --box {box} covers {'x'.join(map(str, extent))}: "
+                f"{needed_bytes / 2**30:,.0f} GiB; expected at most the {memory_bytes / 2**30:,.0f} GiB of this machine; correct "
+                "the affine, resample the files, or choose a smaller box"
+            )
+
+    def _extent(self, affine: np.ndarray) -> list[int]:
+        """Voxels of the native grid that a box of 1 mm covers on each axis."""
+        return [round(n * BOX_SPACING_MM / mm) for n, mm in zip(self.shape, voxel_sizes(affine), strict=True)]
 
 
 def cube(resolution: int, **more: bool) -> Preprocessing:

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from pathlib import Path
 
 from data import pseudonyms
 from data.errors import DataError
-from data.files import readable_directory
+from data.files import decoded, delimiter, readable_directory
 
 FINDINGS = (
     *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia", "Pneumothorax"),
@@ -39,6 +41,7 @@ TABLE, TRAINING_LIST, TEST_LIST = "Data_Entry_2017.csv", "train_val_list.txt", "
 _TABLES = (TABLE, "Data_Entry_2017_v2020.csv")  # the second is NIH's corrected one of 2020, with the same columns
 _NAME, _LABELS, _PATIENT = "Image Index", "Finding Labels", "Patient ID"
 _TAIL_BYTES = 64
+_WORD = re.compile(r"[^\s,;\"']+")
 _LEAVE_OUT = "mend it, or leave it out (python -m data.prepare DATA --skip-bad)"
 
 
@@ -169,21 +172,21 @@ def _radiographs(table: Path, files: Mapping[str, Path], problems: list[Problem]
 def _rows(table: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """(line, row) of the table; only the three columns that are needed must be there."""
     try:
-        with table.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
-            if missing := [column for column in (_NAME, _LABELS, _PATIENT) if column not in (reader.fieldnames or ())]:
+        text = decoded(table.read_bytes())
+        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter(text))
+        if missing := [column for column in (_NAME, _LABELS, _PATIENT) if column not in (reader.fieldnames or ())]:
+            raise DataError(
+                f"{table}: found no column {missing[0]!r}; expected the columns {_NAME}, {_LABELS} and "
+                f"{_PATIENT}; restore the table"
+            )
+        for row in reader:
+            values = {column: (row[column] or "").strip() for column in (_NAME, _LABELS, _PATIENT)}
+            if not all(values.values()):
                 raise DataError(
-                    f"{table}: found no column {missing[0]!r}; expected the columns {_NAME}, {_LABELS} and "
-                    f"{_PATIENT}; restore the table"
+                    f"{table}, line {reader.line_num}: found a row that ends early; expected image, labels and "
+                    "patient; restore the table"
                 )
-            for row in reader:
-                values = {column: (row[column] or "").strip() for column in (_NAME, _LABELS, _PATIENT)}
-                if not all(values.values()):
-                    raise DataError(
-                        f"{table}, line {reader.line_num}: found a row that ends early; expected image, labels and "
-                        "patient; restore the table"
-                    )
-                yield reader.line_num, values
+            yield reader.line_num, values
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{table}: found a table that cannot be read ({error}); expected CSV; restore it") from None
 
@@ -201,9 +204,12 @@ def parse_findings(text: str) -> tuple[str, ...]:
 
 
 def _list(path: Path) -> list[str] | None:
-    """The names in an official list, or None where there is no such file."""
+    """The names in an official list, or None where there is no such file. Some lists have labels behind each name, and some of
+    them the folder before it: of a line what is called as an image counts, else its first word."""
     try:
-        return path.read_text(encoding="utf-8-sig").split()
+        lines = (_WORD.findall(line) for line in decoded(path.read_bytes()).splitlines())
+        names = ([word for word in words if word.lower().endswith(".png")] or words[:1] for words in lines)
+        return [Path(name).name for line in names for name in line]
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -103,7 +103,7 @@ def _nccl(built: bool, gpus: int) -> Finding:
         return Finding(
             "not built",
             "gradients of a GPU take the way through host memory; set HOROVOD_NCCL_HOME and run make horovod "
-            "(deploy/conda/README.md)",
+            "(deploy/conda/README.md) in a checkout of lms3d",
         )
     return Finding("not built; without a GPU nothing is lost")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -36,17 +37,32 @@ def start_tensorflow(
     (`planned_limit_bytes`).
     """
     world = world or World()
+    if "keras" not in sys.modules:  # it looks once; TensorFlow imports it
+        os.environ["KERAS_BACKEND"] = "tensorflow"
     of_chief = world.from_chief(lambda: circumstances.threads() if elastic_restart else cores(world.local_size))
     if not elastic_restart:
         _make_devices(world, memory_limit_bytes, without_gpu, threads=of_chief)
         _limit_workspace(cudnn_workspace_bytes, planned_limit_bytes)
     world.devices_exist()
     circumstances.require_alike(world)
-    import keras
-
+    keras = _keras_with_its_defaults()
     if seed is not None:
         keras.utils.set_random_seed(seed)
     keras.mixed_precision.set_dtype_policy(precision)
+
+
+def _keras_with_its_defaults() -> Any:
+    """Keras as the commands need it, whatever keras.json of the user's other work says."""
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise InputError(
+            f"KERAS_BACKEND: found {keras.backend.backend()!r}, with which Keras was imported; expected 'tensorflow'; set it before"
+        )
+    keras.config.set_image_data_format("channels_last")
+    keras.config.set_floatx("float32")
+    keras.config.set_epsilon(1e-7)
+    return keras
 
 
 def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: bool, *, threads: int) -> None:

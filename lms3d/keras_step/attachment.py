@@ -12,6 +12,7 @@ The private names of Keras that LMS needs are used here and nowhere else.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ import tensorflow as tf
 from lms3d.errors import InputError
 from lms3d.swap.tensorflow import surgery
 
+log = logging.getLogger("lms3d")
 _KERAS_TRAINER = next(one for one in keras.Model.__mro__ if "make_train_function" in vars(one))
 
 
@@ -77,6 +79,15 @@ def require_graph_step(model: keras.Model, kind: str) -> None:
         raise InputError(
             f"LMS runs {kind}_step by itself, but {type(model).__name__} has a {make} of its own, which would be passed over; "
             f"override {kind}_step instead, or do without LMS"
+        )
+
+
+def warn_of_xla(model: keras.Model) -> None:
+    """Says that XLA, which the model was compiled for, does not run its steps while LMS does."""
+    if model.jit_compile:
+        log.warning(
+            "LMS: found a model that compiles its steps by XLA (jit_compile); LMS moves tensors between the ops of a graph, which "
+            "XLA would fuse, so its steps run without XLA; compile the model with jit_compile=False to hear no more of it"
         )
 
 

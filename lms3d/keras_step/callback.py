@@ -24,7 +24,7 @@ import tensorflow as tf
 from lms3d.device import memory, workspace
 from lms3d.errors import InputError, StorageError
 from lms3d.keras_step import on_device, report, settings
-from lms3d.keras_step.attachment import Attachment, attached, compilation, require_graph_step
+from lms3d.keras_step.attachment import Attachment, attached, compilation, require_graph_step, warn_of_xla
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.step_log import StepStatistics
 from lms3d.keras_step.step_runner import StepRunner
@@ -68,7 +68,7 @@ class LMS(keras.callbacks.Callback):
 
     def __init__(
         self,
-        memory_limit: str | int | None = None,
+        memory_limit: str | float | None = None,
         tier: str = "auto",
         swap_dir: str | Path | None = None,
         *,
@@ -83,7 +83,7 @@ class LMS(keras.callbacks.Callback):
         **tflms_parameters: Any,
     ) -> None:
         super().__init__()
-        self.parameters = settings.parameters_of(tflms_parameters)
+        self.parameters = settings.parameters_of(tflms_parameters, LMS.__init__)
         self.planner = settings.planner_of(planner, self.parameters) if enabled else "off"
         self.tier_name, self.swap_dir, self.mapped = tier, swap_dir, mapped
         self.limit = None if memory_limit is None else parse_size(memory_limit)
@@ -272,6 +272,8 @@ class LMS(keras.callbacks.Callback):
         compiled = (model, compilation(model))
         if self._compiled is not None and any(a is not b for a, b in zip(self._compiled, compiled, strict=True)):
             self.close()
+        if self._compiled is None:
+            warn_of_xla(model)
         self._compiled = compiled
 
     def _step_function(self, kind: str) -> Callable[[Any], Any]:

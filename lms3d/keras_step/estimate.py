@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import keras
 import numpy as np
@@ -15,6 +16,7 @@ from lms3d.device import memory, workspace
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import require_graph_step, trace_step
+from lms3d.keras_step.patience import told_if_long
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.settings import parameters_of, planner_of
 from lms3d.swap.cost import Machine
@@ -26,6 +28,7 @@ from lms3d.swap.request import Settings, StepRequest
 from lms3d.swap.slabs import choice
 
 STEPS = ("train", "test", "predict")
+P = ParamSpec("P")
 _ELSEWHERE = "GPU:0"  # the compute device of a machine that is not here
 
 
@@ -62,7 +65,8 @@ def plan_step(
     model: keras.Model,
     input_spec: Any,
     *,
-    memory_limit: str | int | None = None,
+    memory_limit: str | float | None = None,
+    hard_limit: bool = True,
     step: str = "train",
     planner: str = "auto",
     slabs: Any = choice.AUTO,
@@ -83,6 +87,8 @@ def plan_step(
         tf.TensorSpecs such as `tf.TensorSpec((8, 224, 224, 3))`, all sizes known. A batch of arrays or tensors does as well, or
         a tf.data.Dataset of batches; one that leaves sizes open is asked for its first batch.
     memory_limit: "6GiB" or bytes; None: the limit that was set, else what the device has. It need not exist on this machine.
+    hard_limit: on a CPU, whether a `memory_limit` given here counts as a hard one, as `limit_memory` sets it. Its pool needs some
+        MiB more; False is what `LMS(memory_limit=...)` plans with where no hard limit is set.
     step: "train", "test" or "predict".
     planner, slabs, tier, swap_dir, mapped and the parameters of TFLMS: see `LMS`.
     with_floor: also find the smallest limit that some plan fits in, which takes seconds for large models.
@@ -105,28 +111,42 @@ def plan_step(
     """
     _require_step(model, step)
     input_spec = batch_spec(input_spec)
-    parameters = parameters_of(tflms_parameters)
+    parameters = parameters_of(tflms_parameters, plan_step)
     device = memory.compute_device() if machine is None else _ELSEWHERE
     asked = settings.of(
         memory_limit, tier, planner_of(planner, parameters), parameters, slabs=choice.parse(slabs), hypothetical=True,
-        device=device,
+        hard=hard_limit, device=device,
     )  # fmt: skip
     if machine is None:
         workspace.put_in_force(asked.limit_bytes, memory.gpu_name())
     engine = Engine(asked, compute_device=device, swap_dir=swap_dir, mapped=mapped, machine=machine)
-    function = trace_step(model, step, input_spec)
+    function = _traced(model, step, input_spec)
     ask = partial(
         engine.choose, function, step, on_device.supposed(function, input_spec, asked.pool), with_floor=with_floor,
         effort_seconds=effort_seconds,
     )  # fmt: skip
-    try:
-        chosen = ask()
-    except DoesNotFit as error:
-        if error.smallest_limit_bytes is None or not at_floor:
-            raise
-        chosen = ask(settings=replace(asked, limit_bytes=error.smallest_limit_bytes))
+    with told_if_long(step, asked.limit_bytes):
+        try:
+            chosen = ask()
+        except DoesNotFit as error:
+            if error.smallest_limit_bytes is None or not at_floor:
+                raise
+            chosen = ask(settings=replace(asked, limit_bytes=error.smallest_limit_bytes))
     request = chosen.request.under(limit_bytes=asked.limit_bytes)
     return Planned(request=request, plan=chosen.plan, prediction=chosen.prediction)
+
+
+def _traced(model: keras.Model, step: str, spec: Any) -> tf.types.experimental.ConcreteFunction:
+    """The step for batches of `spec`. InputError where it needs targets, which `spec` does not have."""
+    try:
+        return trace_step(model, step, spec)
+    except (ValueError, TypeError) as error:
+        if step == "predict" or (isinstance(spec, tuple) and len(spec) > 1):
+            raise
+        raise InputError(
+            f"input_spec: found a batch of x alone, which the {step} step does not take ({error}); expected (x, y) or (x, y, "
+            "sample_weight); give the targets, too, or plan step='predict'"
+        ) from error
 
 
 def _require_step(model: keras.Model, step: str) -> None:
@@ -139,13 +159,31 @@ def _require_step(model: keras.Model, step: str) -> None:
     require_graph_step(model, step)
 
 
-def estimate(model: keras.Model, input_spec: Any, **options: Any) -> Report:
-    """The report of `plan_step`, which has the same options: what the step needs with and without LMS, in bytes and seconds."""
-    return plan_step(model, input_spec, **options).report
+def _report_of(plan: Callable[P, Planned]) -> Callable[P, Report]:
+    """The same call, with the same arguments in completion and help, for its report."""
+
+    @wraps(plan)
+    def report_of_plan(*arguments: P.args, **options: P.kwargs) -> Report:
+        return plan(*arguments, **options).report
+
+    report_of_plan.__name__ = report_of_plan.__qualname__ = "estimate"
+    report_of_plan.__doc__ = (
+        "The report of `plan_step`, which has the same arguments: what the step needs with and without LMS, in bytes and seconds. "
+        "Its `fits` says whether the limit will do."
+    )
+    return report_of_plan
+
+
+estimate = _report_of(plan_step)
 
 
 def batch_spec(given: Any) -> Any:
     """The exact shapes and types of a batch: nested specs, arrays or tensors, or a dataset. InputError where a size is open."""
+    if any(isinstance(part, int) for part in tf.nest.flatten(given)):
+        raise InputError(
+            f"input_spec: found numbers ({str(given)[:80]}); expected what a batch holds: arrays, tensors, a dataset, or shapes as "
+            "tf.TensorSpec((8, 224, 224, 3))"
+        )
     if isinstance(given, tf.data.Dataset):
         given = given.element_spec if _is_exact(given.element_spec) else next(iter(given), ())
     spec = tf.nest.map_structure(_spec, given)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
 
 from lms3d.device import cpu_pool, memory
-from lms3d.errors import InputError
 from lms3d.swap import tuning
 from lms3d.swap.request import OnDevice
 from lms3d.swap.tensorflow import surgery
+
+log = logging.getLogger("lms3d")
 
 
 def observed(function: tf.types.experimental.ConcreteFunction, batch: Any, pool: str) -> OnDevice:
@@ -34,14 +38,27 @@ def supposed(function: tf.types.experimental.ConcreteFunction, spec: Any, pool: 
 
 
 def bytes_in_use(key: str) -> int:
-    """The device's own count; key: "current" or "peak". Raises InputError where there is none."""
+    """The device's own count; key: "current" or "peak". 0 where TensorFlow does not count, which is said once: what was there
+    before the step is then taken to be its variables and batches, and its peak is known as predicted alone."""
     counted = memory.bytes_in_use(key)
     if counted is None:
-        raise InputError(
-            "LMS: TensorFlow does not count the memory in use on this processor; expected a hard limit or oneDNN's kernels; call "
-            "lms3d.limit_memory first, or import lms3d before TensorFlow and leave TF_ENABLE_ONEDNN_OPTS alone"
-        )
-    return counted
+        _tell_uncounted()
+    return counted or 0
+
+
+def forget_peak() -> None:
+    """The next peak is that of what comes now."""
+    with suppress(ValueError):  # where TensorFlow does not count
+        tf.config.experimental.reset_memory_stats(memory.compute_device())
+
+
+@cache
+def _tell_uncounted() -> None:
+    log.warning(
+        "LMS: TensorFlow does not count the memory in use on this processor, so LMS goes by predicted peaks and measures none; for "
+        "measured ones (and much faster convolutions) import lms3d before TensorFlow and leave TF_ENABLE_ONEDNN_OPTS alone, or "
+        "call lms3d.limit_memory first"
+    )
 
 
 def _with_waiting(parts: Sequence[int]) -> tuple[int, ...]:

@@ -15,6 +15,9 @@ from lms3d.swap.plan import Plan
 from lms3d.swap.prediction import Prediction
 from lms3d.units import format_seconds, format_size
 
+KEEP = "keep"
+"""The action of a `Decision` on a tensor that stays where it is."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
@@ -80,8 +83,17 @@ class Report(Prediction):
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)
 
-    def to_markdown(self) -> str:
-        """The report as a person reads it: figures first, then the tensors at the peak, then every decision."""
+    def __str__(self) -> str:
+        """What `print` shows: the headline and the figures."""
+        figures = self._figures()
+        width = max(len(name) for name, _ in figures)
+        return "\n".join([self.headline(), *(f"  {name:<{width}}  {value}" for name, value in figures)])
+
+    def to_markdown(self, *, kept: bool = True) -> str:
+        """The report as a person reads it: figures first, then the tensors at the peak, then every decision.
+
+        kept: also a row for each tensor that stays where it is; else one row for all of them.
+        """
         lines = [f"# LMS report: {self.step} step", "", self.headline(), "", "| figure | value |", "| --- | --- |"]
         lines += [f"| {name} | {value} |" for name, value in self._figures()]
         if self.rewritten or len(self.rounds) > 1:
@@ -96,7 +108,11 @@ class Report(Prediction):
         if self.decisions:
             lines += ["", "## Decisions", "", "| tensor | size | decision | copies |", "| --- | --- | --- | --- |"]
             rows = sorted(self.decisions, key=lambda d: (-d.bytes, d.tensor))
-            lines += [f"| `{d.tensor}` | {format_size(d.bytes)} | {d.action} | {d.copies or ''} |" for d in rows]
+            shown = [d for d in rows if kept or d.action != KEEP]
+            lines += [f"| `{d.tensor}` | {format_size(d.bytes)} | {d.action} | {d.copies or ''} |" for d in shown]
+            if len(shown) < len(rows):
+                others = sum(d.bytes for d in rows if d.action == KEEP)
+                lines += [f"| ({len(rows) - len(shown)} others) | {format_size(others)} together | {KEEP} | |"]
         return "\n".join(lines) + "\n"
 
     def _rounds(self) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from difflib import get_close_matches
+from inspect import signature
 from typing import Any
 
 from lms3d.device import memory
@@ -19,28 +22,30 @@ AUTO = "auto"
 
 
 def of(
-    memory_limit: str | int | None,
+    memory_limit: str | float | None,
     tier: str,
     planner: str,
     parameters: Parameters,
     *,
     slabs: Wanted = choice.AUTO,
     hypothetical: bool = False,
+    hard: bool = True,
     device: str | None = None,
 ) -> Settings:
     """memory_limit: None is the limit that was set, else what the device has. planner: a name in `PLANNERS`.
 
-    hypothetical: nothing will run, so the limit may be above the one that was set, and counts as one that is in force.
+    hypothetical: nothing will run, so the limit may be above the one that was set, and counts as one that is in force; unless
+    `hard` is False.
     device: the compute device, such as "GPU:0"; None: that of this machine.
     InputError for names that are unknown, and for a limit above the hard limit.
     """
-    device, hard = device or memory.compute_device(), memory.current_limit()
+    device, in_force = device or memory.compute_device(), memory.current_limit()
     limit = memory.device_memory_bytes() if memory_limit is None else parse_size(memory_limit)
-    if not hypothetical and hard is not None and limit > hard:
+    if not hypothetical and in_force is not None and limit > in_force:
         raise InputError(
-            f"LMS(memory_limit={format_size(limit)}) is above the hard limit of {format_size(hard)} that was set"
+            f"LMS(memory_limit={format_size(limit)}) is above the hard limit of {format_size(in_force)} that was set"
         )
-    limited = hard is not None or (hypothetical and memory_limit is not None)
+    limited = in_force is not None or (hypothetical and hard and memory_limit is not None)
     return Settings(
         limit_bytes=limit,
         tier=choose_tier(tier, device),
@@ -53,12 +58,23 @@ def of(
     )
 
 
-def parameters_of(given: dict[str, Any]) -> Parameters:
-    """TFLMS's parameters; those that are None are left to be tuned. TypeError for an unknown name."""
+def parameters_of(given: dict[str, Any], taker: Callable[..., Any]) -> Parameters:
+    """TFLMS's parameters; those that are None are left to be tuned. TypeError for an unknown name.
+
+    taker: what was called with them, whose own arguments may have been meant.
+    """
     known = Parameters.__dataclass_fields__
     unknown = sorted(set(given) - set(known))
     if unknown:
-        raise TypeError(f"LMS has no parameter {unknown[0]!r}; TFLMS's are {', '.join(known)}")
+        own = [
+            name
+            for name, one in signature(taker).parameters.items()
+            if one.kind is not one.VAR_KEYWORD and name != "self"
+        ]
+        alike = get_close_matches(unknown[0], [*own, *known], n=1)
+        advice = f"did you mean {alike[0]}?" if alike else f"its arguments are {', '.join([*own, *known])}"
+        name = taker.__qualname__.removesuffix(".__init__")
+        raise TypeError(f"{name}: found no argument {unknown[0]!r}; {advice}")
     chosen: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if v is not None}
     return Parameters(**chosen)
 

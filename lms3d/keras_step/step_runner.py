@@ -22,12 +22,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from lms3d.device import host_memory, memory
+from lms3d.device import host_memory
 from lms3d.errors import DoesNotFit, StorageError
 from lms3d.keras_step import on_device, report
 from lms3d.keras_step.adaptation import Feedback
 from lms3d.keras_step.adaptation_rules import Change
 from lms3d.keras_step.attachment import trace_step
+from lms3d.keras_step.patience import told_if_long
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.step_log import StepStatistics
 from lms3d.keras_step.variable_backup import Snapshot
@@ -176,15 +177,16 @@ class StepRunner:
         self._tell_unknown_sizes(step)
         function = trace_step(model, step.kind, step.spec)
         try:
-            prepared = self.engine.prepare(
-                function,
-                step.kind,
-                on_device=on_device.observed(function, batch, self.engine.settings.pool),
-                limit_bytes=budget,
-                machine=change.machine if change else None,
-                run=step.feedback.run,
-                slabs=self.slabs.get(step.name),
-            )
+            with told_if_long(step.kind, budget):
+                prepared = self.engine.prepare(
+                    function,
+                    step.kind,
+                    on_device=on_device.observed(function, batch, self.engine.settings.pool),
+                    limit_bytes=budget,
+                    machine=change.machine if change else None,
+                    run=step.feedback.run,
+                    slabs=self.slabs.get(step.name),
+                )
         except DoesNotFit as error:
             if error.smallest_limit_bytes is None or budget == limit:
                 raise
@@ -266,13 +268,13 @@ class StepRunner:
 
     def _one_plan(self, kind: str, why: str) -> DoesNotFit:
         limit = format_size(self.engine.settings.limit_bytes)
-        return DoesNotFit(f"the {kind} step ran out of memory in {limit}; {why}, or raise --memory-limit")
+        return DoesNotFit(f"the {kind} step ran out of memory in {limit}; {why}, or raise the memory limit")
 
     def _too_late_to_repeat(self) -> DoesNotFit:
         """The other ranks have this step's gradients, or wait for them: tried again, it would meet their next step."""
         return DoesNotFit(
             f"this rank's train step ran out of memory in {format_size(self.engine.settings.limit_bytes)} while the ranks "
-            "exchanged gradients, and cannot be repeated alone; raise --memory-limit and start again with --resume"
+            "exchanged gradients, and cannot be repeated alone; raise the memory limit and start again with --resume"
         )
 
     def _cannot_be_undone(self, kind: str, prepared: Prepared) -> DoesNotFit:
@@ -281,7 +283,7 @@ class StepRunner:
         return DoesNotFit(
             f"the {kind} step ran out of memory in {format_size(limit)} after {self.statistics.steps_of(prepared.number)} steps of "
             "the same plan without a shortage. It cannot be undone, and the weights may be half updated: start again with --resume "
-            "(from the last checkpoint) and raise --memory-limit; a program of your own can plan for less, with "
+            "(from the last checkpoint) and raise the memory limit; a program of your own can plan for less, with "
             f'LMS(memory_limit="{int(limit * tuning.TIGHTER) >> 20}MiB")'
         )
 
@@ -325,7 +327,7 @@ class StepRunner:
 
     def _execute(self, prepared: Prepared, batch: Any) -> Any:
         """Run; a failing swap disk becomes one clear error."""
-        tf.config.experimental.reset_memory_stats(memory.compute_device())
+        on_device.forget_peak()
         self.engine.begin_step()
         started = time.perf_counter()
         try:

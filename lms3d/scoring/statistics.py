@@ -14,13 +14,15 @@ import numpy as np
 
 DRAWS = 2000
 CONFIDENCE = 0.95
+LEAST_CASES = 3
+"""Of an interval. The percentiles of draws from two cases are these cases, whatever the population is like."""
 
 
 def interval_of_mean(values: np.ndarray, *, seed: int = 0) -> tuple[float, float]:
-    """values (cases,) or (cases, seeds), NaN left out -> ends of the interval of the mean; NaN for fewer than two cases."""
+    """values (cases,) or (cases, seeds), NaN left out -> ends of the interval of the mean; NaN for fewer than LEAST_CASES."""
     table = _by_seed(values)
     table = table[np.isfinite(table).any(axis=1)]
-    if len(table) < 2:
+    if len(table) < LEAST_CASES:
         return float("nan"), float("nan")
     times, of_seeds = (_draws(size, seed + axis) for axis, size in enumerate(table.shape))
     known, filled = np.isfinite(table), np.nan_to_num(table)
@@ -94,8 +96,8 @@ def _beyond(drawn: np.ndarray, margin: float) -> float:
 
 def _drawn_differences(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """(cases, seeds) each, the same cases -> (DRAWS,) mean differences: the cases are drawn once for both sides, the seeds of each
-    side by themselves. Empty for fewer than two cases."""
-    if len(first) < 2:
+    side by themselves. Empty for fewer than LEAST_CASES."""
+    if len(first) < LEAST_CASES:
         return np.empty(0)
     one, other = (
         _over_drawn_seeds(table, _draws(table.shape[1], side)) for side, table in enumerate((first, second), 1)

@@ -265,7 +265,7 @@ class Engine:
             raise DoesNotFit(
                 f"the plan swaps {format_size(plan.swapped_out_bytes)} to host memory{beside}, but TensorFlow pins at most "
                 f"{format_size(limit)} of it; set TF_GPU_HOST_MEM_LIMIT_IN_MB={-(-(plan.swapped_out_bytes + held) // (1 << 20))} "
-                "or more, or raise --memory-limit, which swaps less"
+                "or more, or raise the memory limit, which swaps less"
             )
 
     def learn(

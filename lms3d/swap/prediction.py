@@ -98,6 +98,13 @@ class Prediction:
         return min(self.floor_bytes or self.unedited_limit_bytes, self.unedited_limit_bytes)
 
     @property
+    def fits(self) -> bool:
+        """Whether the step runs in the limit, with LMS."""
+        return self.predicted_peak_bytes <= self.limit_bytes and (
+            self.floor_bytes is None or self.smallest_limit_bytes <= self.limit_bytes
+        )
+
+    @property
     def changed(self) -> bool:
         """False where the step runs as it was traced."""
         return self.rewritten or bool(self.slabs)
@@ -123,7 +130,7 @@ class Prediction:
     def headline(self) -> str:
         """What LMS does, for a terminal: one sentence, and another one where the step is sliced."""
         if not self.changed:
-            return (
+            return ("" if self.fits else self._floor_told()) + (
                 f"LMS changes nothing in the {self.step} step: predicted peak {format_size(self.unedited_peak_bytes)}, "
                 f"limit {format_size(self.limit_bytes)}."
             )
@@ -131,11 +138,20 @@ class Prediction:
         if not self.swapped_out_bytes and not self.recomputed_ops:
             moved = "nothing is swapped out or recomputed"
             moved = f"the large ops run in another order, {moved}" if self.rewritten else moved
+        limit = f"limit {format_size(self.limit_bytes)}" if self.fits else "planned for that limit"
         sentence = (
-            f"LMS takes the {self.step} step from a predicted peak of {format_size(self.unedited_peak_bytes)} to "
-            f"{format_size(self.predicted_peak_bytes)} (limit {format_size(self.limit_bytes)}): {moved}."
+            f"{'' if self.fits else self._floor_told()}LMS takes the {self.step} step from a predicted peak of "
+            f"{format_size(self.unedited_peak_bytes)} to {format_size(self.predicted_peak_bytes)} ({limit}): {moved}."
         )
         return f"{sentence} {self.slabs_told()}" if self.slabs else sentence
+
+    def _floor_told(self) -> str:
+        """The sentence on a limit that no plan fits in."""
+        smallest, without = format_size(self.smallest_limit_bytes), format_size(self.unedited_limit_bytes)
+        return (
+            f"The {self.step} step does not fit in {format_size(self.limit_bytes)}: the smallest limit is {smallest} with LMS and "
+            f"{without} without. "
+        )
 
     def slabs_told(self) -> str:
         """The sentence on slabs."""
@@ -191,6 +207,7 @@ def does_not_fit(
     needed = f"; largest at its peak: {largest}" if largest else ""
     return DoesNotFit(
         f"the step does not fit in {format_size(limit_bytes)}, not even with LMS: the smallest memory limit that would do is "
-        f"{format_size(floor_bytes)} with LMS{without}{needed}; raise --memory-limit or lower --resolution or --batch-size{note}",
+        f"{format_size(floor_bytes)} with LMS{without}{needed}; raise the memory limit, or lower the resolution or the "
+        f"batch size{note}",
         floor_bytes,
     )

@@ -105,6 +105,7 @@ def train(session: Session, task: Task, world: World, memory: Memory | None, *, 
         world.from_chief(training.require_profile)
         if world.is_chief:
             training.describe(limit)
+            console.say(training.headline(limit))
         training.run(model)
 
 
@@ -119,7 +120,7 @@ def dry_run(options: TrainConfig, task: Task) -> None:
     with _network(options, task, limit) as model:
         report = needs.estimate_step(options, task, model, with_floor=True)
         needs.require_fit(options, report)
-    console.say(report.to_markdown())
+    console.say(report.to_markdown(kept=False))
     peak = report.predicted_peak_bytes if options.lms else report.unedited_peak_bytes
     console.summary("Dry run: nothing was trained", {
         "memory limit": format_size(limit),
@@ -148,6 +149,15 @@ class Training:
                 f"--profile {epoch}:{first}-{last} is never reached: the run has {epochs} epochs of {steps} steps; choose among "
                 "these"
             )
+
+    def headline(self, limit_bytes: int) -> str:
+        """What trains, where and on what."""
+        options = self.options
+        return (
+            f"{options.model} at {options.size_text(self.task.axes)}, batch {options.batch_size}, "
+            f"{'with' if options.lms else 'without'} LMS in {format_size(limit_bytes)} of {device_memory.compute_device()}: learns "
+            f"from {self.material.training_count} samples, validates on {self.material.validation_count}"
+        )
 
     def describe(self, limit_bytes: int) -> None:
         """Writes config.json.

@@ -1,11 +1,13 @@
 """`python -m lms3d.train --dry-run`: what is predicted not to fit is refused, before it is tried."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from lms3d import train
 from lms3d.keras_step.report import Report
+from lms3d.swap.prediction import Decision
 from lms3d.training import compilation, needs, session
 
 MIB = 1 << 20
@@ -38,7 +40,7 @@ def test_below_the_smallest_limit_it_is_one_line_and_exit_code_3(dry_run, mib, o
     assert "nothing was trained" not in out
     assert "# " not in out  # no plan
     assert err.count("\n") == 1
-    for words in (f"{mib} MiB", "smallest", "200 MiB with LMS", "400 MiB without", "--memory-limit"):
+    for words in (f"{mib} MiB", "smallest", "200 MiB with LMS", "400 MiB without", "raise"):
         assert words in err
     assert ("--lms" in err) == (option == "--no-lms")
 
@@ -51,6 +53,28 @@ def test_given_parameters_that_do_not_fit_are_refused_where_others_would_fit(dry
     for words in ("299 MiB", "TFLMS parameters that were given", "300 MiB", "leave one or all of them out"):
         assert words in err
     assert dry_run(300, "--swapout-threshold", "100", **given)[::2] == (0, "")
+
+
+def test_tensors_that_stay_share_a_row(dry_run):
+    kept = [Decision(tensor=f"kept_{number}", bytes=MIB, action="keep") for number in range(300)]
+    swapped = Decision(tensor="swapped", bytes=MIB, action="swap", copies=1)
+    _, out, _ = dry_run(300, decisions=(*kept, swapped))
+    assert "| `swapped` | 1.00 MiB | swap | 1 |" in out
+    assert "| (300 others) | 300 MiB together | keep | |" in out
+    assert "kept_" not in out
+    assert "kept_7" in replace(PREDICTED, decisions=(*kept, swapped)).to_markdown()
+
+
+def test_printed_a_report_is_its_headline_and_figures():
+    lines = str(PREDICTED).splitlines()
+    assert lines[0].startswith(
+        "The train step does not fit in 100 MiB: the smallest limit is 200 MiB with LMS and 400 MiB without."
+    )
+    assert re.search(r"^  memory limit +100 MiB$", str(PREDICTED), re.MULTILINE)
+    assert not PREDICTED.fits
+    assert replace(PREDICTED, limit_bytes=200 * MIB).fits
+    assert "does not fit" not in str(replace(PREDICTED, limit_bytes=200 * MIB))
+    assert not replace(PREDICTED, floor_bytes=None, limit_bytes=189 * MIB).fits
 
 
 @pytest.mark.parametrize(("mib", "option"), [(200, "--lms"), (400, "--lms"), (400, "--no-lms")])

@@ -11,9 +11,13 @@ import pytest
 
 from data.brats import layouts
 from data.brats.case import load_truth
+from data.brats.geometry import Box, Geometry
+from data.brats.schema import SCHEMAS
+from data.errors import DataError
 from lms3d import evaluate
 from lms3d.errors import InputError
-from lms3d.tasks.brats import plain_folders
+from lms3d.tasks.brats import inputs, label_maps, plain_folders, plain_maps
+from lms3d.tasks.brats.label_maps import Predictions
 from lms3d.tasks.brats.plain_folders import PlainFolder
 from tests.lms3d.scoring.golden import pairs
 
@@ -300,3 +304,56 @@ def test_many_cases_are_scored_by_several_processes(tiny_brats, tmp_path, monkey
     error = capsys.readouterr().err
     assert "BraTS20_Training_003.nii.gz: found shape 25x30x22" in error
     assert error.count("\n") == 1
+
+
+# -- label maps without an affine, or under a scaled header
+
+
+def saved(path, labels, affine, dtype=None):
+    image = nib.Nifti1Image(labels if dtype is None else labels.astype(float), affine)
+    if dtype is not None:
+        image.set_data_dtype(dtype)
+    nib.save(image, path)
+    return path
+
+
+def read(path, truth, **options):
+    _, labels, affine = truth
+    return plain_maps.read(path, SCHEMAS["brats2020"], labels.shape, affine, like="the truth", **options)
+
+
+def test_a_label_map_saved_without_an_affine_matches_voxel_by_voxel(tiny_brats, tmp_path, caplog):
+    truth = _, labels, _ = next(truths(tiny_brats))
+    np.testing.assert_array_equal(read(saved(tmp_path / "a.nii.gz", labels, None), truth), labels)
+    assert "no orientation in its header" in caplog.text
+    with pytest.raises(DataError, match="expected axes LPS, voxels of 2 x 2 x 3 mm"):
+        read(saved(tmp_path / "b.nii.gz", labels, np.eye(4)), truth)  # says something else
+    np.testing.assert_array_equal(read(tmp_path / "b.nii.gz", truth, like_oriented=False), labels)
+    with pytest.raises(InputError, match="found shape"):
+        read(saved(tmp_path / "c.nii.gz", labels[:-1], None), truth)
+
+
+def test_labels_under_a_scaled_header_are_those_meant(tiny_brats, tmp_path):
+    truth = _, labels, affine = next(truths(tiny_brats))
+    path = saved(tmp_path / "a.nii.gz", labels, affine, np.uint8)
+    np.testing.assert_array_equal(read(path, truth), labels)
+    np.testing.assert_array_equal(label_maps.read_labels(path)[0], labels)
+    with pytest.raises(InputError, match=r"its header scales them: scl_slope 0.0156863"):
+        read(saved(tmp_path / "b.nii.gz", np.where(labels == 2, 1.5, labels), affine, np.uint8), truth)
+
+
+def test_cases_that_could_not_be_predicted_are_named(tiny_brats, tmp_path, capsys):
+    cases, schema = layouts.find_cases(tiny_brats)
+    grids = {case.id: Geometry(shape=(2, 2, 2), affine=tuple(map(tuple, np.eye(4))), box=Box(lower=(0, 0, 0), upper=(2, 2, 2)))
+             for case in cases[1:]}  # fmt: skip
+    predictions = Predictions(
+        directory=tmp_path, label="p", run="r", model="m", shape=(16, 16, 16), stretched=True, tta=None, data=str(tiny_brats),
+        fingerprint="", schema=schema.name, cases={name: grid.to_json() for name, grid in grids.items()}, left_out=[cases[0].id],
+    )  # fmt: skip
+    predictions.save()
+    assert label_maps.load(tmp_path).left_out == [cases[0].id]
+    plan = inputs.plan([label_maps.load(tmp_path)])
+    assert len(plan.jobs) == len(cases) - 1
+    assert (
+        f"note: 1 cases could not be predicted, as their files cannot be used: {cases[0].id}" in capsys.readouterr().err
+    )

@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 import models
-from data import split
+from data import prepare, split
 from data.brats import cache, layouts, normalise, symmetries
 from data.brats.preprocess import cube, to_native
 from data.brats.targets import Labels, targets_of
@@ -239,6 +239,22 @@ def test_cases_without_truth_are_segmented(run_dir, tiny_brats, tmp_path, capsys
     assert evaluate.main([str(tmp_path / "out")]) == 2
     assert "no label map for any of 1 predicted cases" in capsys.readouterr().err
     assert evaluate.main([str(tmp_path / "out"), "--truth", str(tiny_brats)]) == 0
+
+
+def test_a_patient_who_was_left_out_is_named(run_dir, tiny_brats, tmp_path, capsys):
+    shutil.copytree(tiny_brats, tmp_path / "new")
+    bad = next((tmp_path / "new").glob("*_003/*_t2.nii.gz"))
+    bad.write_bytes(bad.read_bytes()[:-500])
+    arguments = [str(run_dir), "--data", str(tmp_path / "new"), "--output", str(tmp_path / "out")]
+    assert predict.main(arguments) == 2
+    assert "or leave the case out (python -m data.prepare DATA --skip-bad)" in capsys.readouterr().err
+    assert prepare.main([str(tmp_path / "new"), "--resolution", "32", "--skip-bad", "--workers", "1"]) == 0
+    capsys.readouterr()
+    assert predict.main(arguments) == 0
+    assert (
+        "note: 1 cases are left out, as data.prepare was asked to: BraTS20_Training_003; why" in capsys.readouterr().out
+    )
+    assert label_maps.load(tmp_path / "out").left_out == ["BraTS20_Training_003"]
 
 
 def test_other_visits_of_patients_who_trained_are_told_of(tmp_path, capsys):

@@ -47,7 +47,7 @@ class Planner:
         """None where another limit may give another plan, which is tried when a step runs out of memory.
 
         Else a clause that says why there is no other, and a way out. It stands between "the step ran out of memory in N; " and
-        ", or raise --memory-limit". Empty: there is nothing to say, and TensorFlow's own error goes on.
+        ", or raise the memory limit". Empty: there is nothing to say, and TensorFlow's own error goes on.
         """
         return None
 

@@ -32,7 +32,7 @@ class _Uniform(Planner):
         if needed > request.limit_bytes:
             raise DoesNotFit(
                 f"the step does not fit in {format_size(request.limit_bytes)} with the planner {self.name}, which needs "
-                f"{format_size(needed)}; raise --memory-limit or choose another planner",
+                f"{format_size(needed)}; raise the memory limit or choose another planner",
                 needed,
             )
         solution = search.Solution(problem, choices, schedule, needed, schedule.peak_bytes, True)

@@ -115,7 +115,7 @@ def _unindexable(function: Function, request: StepRequest, slabs: Slabs) -> Does
         return None
     return DoesNotFit(
         f"tensor {largest.name} {largest.shape} has {largest.elements:,} elements, and kernels of this device index at most "
-        f"{most:,}; train with LMS and --slabs auto or more slabs, or lower --resolution or --batch-size"
+        f"{most:,}; train with LMS and slabs auto or more slabs, or lower the resolution or the batch size"
         f"{choice.told(request.settings.slabs, slabs)}"
     )
 

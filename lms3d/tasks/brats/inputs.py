@@ -20,10 +20,10 @@ from lms3d.scoring.rules import Rules
 from lms3d.tasks.brats import codings, label_maps, plain_folders
 from lms3d.tasks.brats.job import Job, Source
 from lms3d.tasks.brats.label_maps import Predictions
+from lms3d.tasks.brats.material import shortened
 from lms3d.tasks.brats.plain_folders import PlainFolder
 
 Folder = Predictions | PlainFolder
-_NAMED = 5  # missing cases that a note names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,19 +171,20 @@ def _scored(
         )
     if plain:
         _tell_missing(cases, shared, "left out")
-    left_out = len(set.union(*(set(one) for one in found))) - len(scored)
-    if left_out:
-        say(f"note: {left_out} predicted cases are left out: they have no truth, or are not in every folder")
+    if left_out := set.union(*(set(one) for one in found)) - set(scored):
+        say(
+            f"note: {len(left_out)} predicted cases are left out: they have no truth, or are not in every folder: "
+            f"{shortened(left_out)}"
+        )
+    if unusable := {case for one in folders if isinstance(one, Predictions) for case in one.left_out} - set(scored):
+        say(f"note: {len(unusable)} cases could not be predicted, as their files cannot be used: {shortened(unusable)}")
     return scored
 
 
 def _tell_missing(cases: Mapping[str, Case], shared: set[str], fate: str) -> None:
     missing = sorted(set(cases) - shared)
     if missing:
-        more = ", ..." if len(missing) > _NAMED else ""
-        say(
-            f"note: {len(missing)} cases of the truth have no prediction and are {fate}: {', '.join(missing[:_NAMED])}{more}"
-        )
+        say(f"note: {len(missing)} cases of the truth have no prediction and are {fate}: {shortened(missing)}")
 
 
 def _common_grid(folders: Sequence[Folder]) -> Shape | None:

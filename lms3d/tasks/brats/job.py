@@ -81,6 +81,7 @@ class _Truth:
         )
         assert labels is not None
         self.labels = labels
+        self.oriented = plain_maps.is_oriented(job.case.truth)
         self.ceilings: dict[tuple[object, ...], dict[str, dict[str, float]]] = {}
 
     def score(self, source: Source) -> Iterator[Row]:
@@ -103,7 +104,8 @@ class _Truth:
         assert source.native is not None
         if source.geometry is None:
             where = (self.labels.shape, self.affine)
-            yield "native", plain_maps.read(source.native, source.coding, *where, like=str(self.job.case.truth))
+            truth, oriented = str(self.job.case.truth), self.oriented
+            yield "native", plain_maps.read(source.native, source.coding, *where, like=truth, like_oriented=oriented)
             return
         assert self.job.geometry is not None
         yield "native", own_labels(source.native, self.job.geometry)

@@ -17,15 +17,15 @@ import numpy as np
 
 from data import pseudonyms
 from data.brats import definition, targets, volume
+from data.brats.case import nearness
 from data.brats.geometry import Geometry
-from data.brats.header import read_header
+from data.brats.header import nifti_image, read_header
 from data.errors import DataError
 from lms3d import json_values
 from lms3d.errors import InputError
 from lms3d.files import replacing, write_json
 
 INDEX = "predictions.json"
-_ROUNDING = 1e-3  # as of scans
 _FREE_TEXT = ("data_type", "db_name", "intent_name", "descrip", "aux_file")
 """Of a header, where programs write whatever they like: names and dates of birth have been seen."""
 
@@ -58,6 +58,8 @@ class Predictions:
     """What the network learnt, a name in `data.brats.targets.KINDS`."""
     schema_of_data: str = ""
     """Name of the data set's own, which is another where a network does not know its labels; empty: the same."""
+    left_out: list[str] = field(default_factory=list)
+    """Cases of the data set that could not be used."""
     cases: Mapping[str, Any]
     """Case id -> its geometry as JSON: native shape, affine and the box that the cube covers."""
 
@@ -115,7 +117,7 @@ def load_all(paths: Sequence[Path]) -> list[Predictions]:
 def _read(directory: Path) -> Predictions:
     try:
         values = _as_now(json_values.parse((directory / INDEX).read_text(encoding="utf-8")))
-        pseudonyms.know(values["cases"])
+        pseudonyms.know([*values["cases"], *values.get("left_out", [])])
         json_values.require_types(values, Predictions)
         for case, geometry in values["cases"].items():
             if Path(case).name != case:
@@ -156,7 +158,7 @@ def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
     is damaged beside a sound sform. Its type is the image's, too; uint8 for a floating-point one: labels are whole numbers."""
     import nibabel as nib
 
-    like: Any = nib.load(image)
+    like: Any = nifti_image(image)
     said = read_header(image)
     if labels.shape != like.shape[:3]:
         raise InputError(
@@ -194,7 +196,7 @@ def read_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
         found = str(error).partition("; expected")[0]
         raise InputError(f"{found}; expected a label map; predict again") from None
     whole = np.rint(labels) if labels.dtype.kind == "f" else labels
-    if np.abs(whole - labels).max(initial=0) > _ROUNDING or not (
+    if np.abs(whole - labels).max(initial=0) > nearness(header.scale) or not (
         whole.min(initial=0) >= 0 and whole.max(initial=0) <= 255
     ):
         raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from data.brats.presentation import Presentation
     from data.brats.targets import Targets
     from data.split import Split
+
+
+_NAMED = 5  # cases that a note names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +88,8 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
 
     def build() -> tuple[DataSet, Cache]:
         found = layouts.find_cases(folder, labels=options.labels, require_complete=False)
-        return found, cache.build(found.cases, found.schema, preprocessing(options), progress=progress)
+        volumes = cache.build(found.cases, found.schema, preprocessing(options), progress=progress)
+        return found.with_same_brains(volumes.alike()), volumes
 
     for kind in (split.Split, normalise.PerCase, normalise.Global):
         sendable(kind)
@@ -93,10 +97,9 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
     say(f"{len(found.cases)} cases of {found.layout}, labels of {found.schema.name}")
     if absent := [channel for channel in CHANNELS if channel not in found.modalities]:
         say(f"note: no case has {', '.join(absent)}: the network learns from {', '.join(found.modalities)} alone")
-    if volumes.skipped:
-        say(
-            f"note: {len(volumes.skipped)} cases are left out, as data.prepare was asked to: {volumes.directory / 'skipped.csv'}"
-        )
+    if found.unused:
+        say(f"note: {len(found.unused)} files belong to no case, such as {found.unused[0]}")
+    tell_of_left_out(volumes)
     tell_of_cut_off(volumes, volumes.ids)
     parts = world.from_chief(lambda: _split(options, run_dir, resuming, found, volumes))
     normalisation = world.from_chief(lambda: normalise.fit(options.normalisation, volumes, parts.training))
@@ -121,6 +124,21 @@ def preprocessing(options: TrainConfig) -> Preprocessing:
 
     a, b, c = options.volume_shape()
     return Preprocessing(shape=(a, b, c), stretched=options.box is None, n4=options.n4, anti_alias=options.anti_alias)
+
+
+def tell_of_left_out(volumes: Cache) -> None:
+    """Names the cases that data.prepare has left out."""
+    if volumes.skipped:
+        say(
+            f"note: {len(volumes.skipped)} cases are left out, as data.prepare was asked to: {shortened(volumes.skipped)}; why is "
+            f"in {volumes.directory / 'skipped.csv'}"
+        )
+
+
+def shortened(names: Iterable[str]) -> str:
+    """The first of these names, sorted, for a note."""
+    ordered = sorted(names)
+    return ", ".join(ordered[:_NAMED]) + (", ..." if len(ordered) > _NAMED else "")
 
 
 def tell_of_cut_off(volumes: Cache, ids: Sequence[str]) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from data.brats import frame, volume
-from data.brats.header import read_header
+from data.brats.case import nearness, scaling_told
+from data.brats.header import Header, read_header
 from data.brats.schema import LabelSchema
 from data.errors import DataError
 from lms3d.errors import InputError
 
 _ROUNDING = 1e-3
-"""How far a value may be from a whole number: some programs write 0.99999994."""
+"""Of a voxel."""
 
 
 def affine_of(path: Path) -> np.ndarray:
@@ -22,19 +23,36 @@ def affine_of(path: Path) -> np.ndarray:
     return read_header(path).affine
 
 
-def read(path: Path, coding: LabelSchema, shape: tuple[int, ...], affine: np.ndarray, *, like: str) -> np.ndarray:
+def is_oriented(path: Path) -> bool:
+    """Whether the header says where the voxels lie."""
+    return read_header(path).oriented
+
+
+def read(
+    path: Path,
+    coding: LabelSchema,
+    shape: tuple[int, ...],
+    affine: np.ndarray,
+    *,
+    like: str,
+    like_oriented: bool = True,
+) -> np.ndarray:
     """Label map (X, Y, Z) uint8 on the grid of the truth `like`, which has that shape and affine.
 
+    like_oriented: whether the truth's header says where its voxels lie. If either header does not, voxels are taken to match one
+    to one, with a warning.
     A file whose voxels lie at the same places in another order (mirrored, axes swapped) is put in order. InputError for
     another grid, or for a value that `coding` does not know, or a file that cannot be used.
     """
-    image = _in_order(_open(path), affine)
+    image, header = _open(path)
+    oriented = header.oriented and like_oriented
+    image = _in_order(image, affine) if oriented else image
     if image.shape[:3] != tuple(shape) or any(size != 1 for size in image.shape[3:]):
         raise InputError(
             f"{path}: found shape {_text(image.shape)}; expected {_text(shape)} as in {like}; resample it to that grid"
         )
-    frame.require_same(path, np.asarray(image.affine, np.float64), affine, like)
-    return _labels(path, image, coding).reshape(shape)
+    frame.require_same(path, np.asarray(image.affine, np.float64), affine, like, oriented=oriented)
+    return _labels(path, image, coding, header.scale).reshape(shape)
 
 
 def _in_order(image: Any, affine: np.ndarray) -> Any:
@@ -50,14 +68,15 @@ def _in_order(image: Any, affine: np.ndarray) -> Any:
     return turned if np.abs(rest).max() < _ROUNDING else image
 
 
-def _labels(path: Path, image: Any, coding: LabelSchema) -> np.ndarray:
+def _labels(path: Path, image: Any, coding: LabelSchema, scale: tuple[float, float]) -> np.ndarray:
     values = np.asanyarray(image.dataobj)
     whole = np.round(values) if values.dtype.kind == "f" else values
     if values.dtype.kind not in "iubf" or not (
-        values.dtype.kind != "f" or np.abs(whole - values).max(initial=0) < _ROUNDING
+        values.dtype.kind != "f" or np.abs(whole - values).max(initial=0) < nearness(scale)
     ):
+        scaled = f" ({scaling_told(scale)})" if scale != (1, 0) else ""
         raise InputError(
-            f"{path}: found values that are no whole numbers; expected a label map; save labels, not probabilities"
+            f"{path}: found values that are no whole numbers{scaled}; expected a label map; save labels, not probabilities"
         )
     outside = ~np.isin(whole, coding.values)
     if outside.any():
@@ -68,8 +87,8 @@ def _labels(path: Path, image: Any, coding: LabelSchema) -> np.ndarray:
     return whole.astype(np.uint8)
 
 
-def _open(path: Path) -> Any:
-    """The whole file, with the bounds that scans have: somebody else wrote it."""
+def _open(path: Path) -> tuple[Any, Header]:
+    """The whole file and its header, with the bounds that scans have: somebody else wrote it."""
     from nibabel.spatialimages import SpatialImage
 
     try:
@@ -77,7 +96,7 @@ def _open(path: Path) -> Any:
     except DataError as error:
         found = str(error).partition("; expected")[0]
         raise InputError(f"{found}; expected a NIfTI label map; write it again") from None
-    return SpatialImage(array, header.affine)
+    return SpatialImage(array, header.affine), header
 
 
 def _text(shape: tuple[int, ...]) -> str:

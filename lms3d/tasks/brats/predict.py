@@ -5,6 +5,7 @@ Of several runs (folds, seeds, resolutions) the probabilities are averaged on th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,13 +23,14 @@ from data.brats.preprocess import to_native
 from data.brats.resample import resize
 from data.brats.schema import CHANNELS
 from data.brats.targets import Targets, targets_of
+from data.files import decoded
 from data.phantoms import brains
 from lms3d.console import say
 from lms3d.errors import InputError
 from lms3d.tasks.brats import coding, label_maps, segment
 from lms3d.tasks.brats.components import without_small
 from lms3d.tasks.brats.label_maps import INDEX, Predictions
-from lms3d.tasks.brats.material import preprocessing, tell_of_cut_off
+from lms3d.tasks.brats.material import preprocessing, shortened, tell_of_cut_off, tell_of_left_out
 from lms3d.tasks.brats.package import normalisation
 from lms3d.tasks.task import PredictRequest, TrainedRun
 
@@ -55,6 +57,8 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     members = [_member(run, folder, request) for run in request.runs]
     learnt = targets_of(request.trained.targets, coding.written(request.runs, members[0].volumes.schema))
     target = _target(request, folder, members[0].volumes, learnt, _shared_ids(request, members))
+    if request.data and request.cases is None:  # of a list, `_named` tells; no run validates cases that were left out
+        tell_of_left_out(members[0].volumes)
     _tell_of_seen(request.runs, target, members[0].patients, members[0].known_as)
     for volumes in {member.volumes.directory: member.volumes for member in members}.values():
         tell_of_cut_off(volumes, list(target.cases))
@@ -142,20 +146,28 @@ def _tell_of_seen(
 def _named(path: Path, volumes: Cache) -> Sequence[str]:
     """The cases that a file names, without those that data.prepare has left out. InputError for one that is not there."""
     try:
-        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        names = [name for line in decoded(path.read_bytes()).splitlines() if (name := _name_in(line))]
     except (OSError, ValueError) as error:
         raise InputError(
             f"--cases {path}: found a file that cannot be read ({error}); expected a case on each line"
         ) from None
     pseudonyms.know(names)
     if left_out := [name for name in names if name in volumes.skipped]:
-        say(f"note: {len(left_out)} cases of {path} cannot be used: {volumes.directory / 'skipped.csv'}")
+        say(
+            f"note: {len(left_out)} cases of {path} cannot be used: {shortened(left_out)}; {volumes.directory / 'skipped.csv'}"
+        )
     names = [name for name in names if name not in volumes.skipped]
     unknown = [name for name in names if name not in volumes.ids]
     if unknown or not names:
         found = f"case {unknown[0]}, which is not in the data" if unknown else "no name"
         raise InputError(f"--cases {path}: found {found}; expected names such as {volumes.ids[0]}, one a line")
     return names
+
+
+def _name_in(line: str) -> str:
+    """The case that a line of a list names, as people have them: quoted, as a file, or with the folder before it."""
+    name = Path(line.strip().rstrip(",;").strip("\"' \t")).name
+    return re.sub(r"(_seg|-seg)?\.nii(\.gz)?$", "", name)
 
 
 def _target(request: PredictRequest, folder: Path, volumes: Cache, learnt: Targets, ids: Sequence[str]) -> Predictions:
@@ -168,6 +180,7 @@ def _target(request: PredictRequest, folder: Path, volumes: Cache, learnt: Targe
         fingerprint=volumes.fingerprint, schema=learnt.schema.name, meaning=described(learnt.schema),
         schema_of_data=volumes.schema.name, targets=learnt.kind,
         cases={case_id: volumes.geometry(case_id).to_json() for case_id in ids},
+        left_out=sorted(volumes.skipped) if request.data and request.cases is None else [],
     )  # fmt: skip
 
 

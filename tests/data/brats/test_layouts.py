@@ -138,7 +138,9 @@ def test_where_names_and_path_do_not_tell_the_labels_the_user_must(tmp_path, row
 def test_before_and_after_treatment_have_different_labels(tmp_path):
     write_case(tmp_path / "BraTS-GLI-00005-000", random_case(0, (1, 2, 3)), LATE)
     write_case(tmp_path / "BraTS-GLI-00005-100", random_case(1, (1, 2, 3)), LATE)
-    with pytest.raises(DataError, match=r"cases of several sets \(brats2023, brats2024\)"):
+    with pytest.raises(
+        DataError, match=r"cases of several sets \(brats2023 as in .*-000-t1n.nii.gz, .*or add --labels brats2024"
+    ):
         find_cases(tmp_path)
     found = find_cases(tmp_path, labels="brats2024")
     assert set(found.patients.values()) == {"BraTS-GLI-00005"}
@@ -248,8 +250,12 @@ def test_own_data_needs_to_be_told_its_labels(tmp_path):
 def test_two_sets_under_one_folder(tmp_path):
     write_case(tmp_path / "BraTS20_Training_001", random_case(0))
     write_case(tmp_path / "BraTS-GLI-00000-000", random_case(0, (1, 2, 3)), LATE)
-    with pytest.raises(DataError, match=r"cases of several sets \(brats2020, brats2023\)"):
+    with pytest.raises(
+        DataError, match=r"cases of several sets \(brats2020 as in .*_001_t1.nii.gz, brats2023 as in"
+    ) as caught:
         find_cases(tmp_path)
+    assert "give the folder of one of them" in str(caught.value)
+    assert "--labels" not in str(caught.value)  # any would refuse, or mislabel, a half
 
 
 def test_missing_modality(data_set):

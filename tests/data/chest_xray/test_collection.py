@@ -314,3 +314,15 @@ def test_an_image_whose_name_is_no_utf8_is_left_out_and_listed(small_set, tmp_pa
 def test_options_that_mean_nothing_here(small_set, capsys, options, expected):
     assert prepare.main([str(small_set), *options]) == 2
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line", ["{} 0 0 1 0", "{},0,1", "{}\t1", "images_001/images/{}", '"{}",1', "{};0", "{}  # kept"]
+)
+def test_lists_with_more_on_a_line_than_a_name(small_set, line):
+    expected = chest_xray.find_images(small_set)
+    for name in ("train_val_list.txt", "test_list.txt"):
+        names = (small_set / name).read_text().split()
+        (small_set / name).write_bytes("\r\n".join(line.format(one) for one in names).encode("utf-8-sig"))
+    found = chest_xray.find_images(small_set)
+    assert (found.problems, found.test) == ((), expected.test)

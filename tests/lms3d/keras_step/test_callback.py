@@ -156,7 +156,7 @@ def test_below_the_floor(trainer):
 def test_options_that_are_refused(wrong):
     with pytest.raises(InputError):
         LMS(**wrong)
-    with pytest.raises(TypeError, match="no parameter 'treshold'"):
+    with pytest.raises(TypeError, match="found no argument 'treshold'"):
         LMS(treshold=4)
 
 

@@ -74,7 +74,7 @@ def test_a_step_that_would_fit_is_sliced_until_each_tensor_can_be_indexed(monkey
     [
         ({"slabs": "off"}, "slabs are off (--slabs off)"),
         ({"enabled": False}, "slabs are off (--slabs off)"),
-        ({"planner": "tflms"}, "--slabs auto"),
+        ({"planner": "tflms"}, "slabs auto"),
     ],
 )
 def test_where_nothing_is_sliced_one_line_names_the_tensor(options, told):
@@ -87,7 +87,7 @@ def test_where_nothing_is_sliced_one_line_names_the_tensor(options, told):
 
 
 def test_what_cannot_be_sliced_is_named_too():
-    with pytest.raises(DoesNotFit, match=r"has 1,048,576 elements.*--resolution"):
+    with pytest.raises(DoesNotFit, match=r"has 1,048,576 elements.*lower the resolution"):
         fit(LMS(memory_limit="8GiB"), global_branch=True)
 
 

@@ -104,7 +104,7 @@ def test_tables(tmp_path):
     assert (first["dice"], first["hd95_directed_mm"], second["hd95_directed_mm"]) == ("0.250000", "3.000000", "")
     assert b",native,WT,0.250000,0.250000,1.000000," in (tmp_path / "new" / "scores.csv").read_bytes()
     table = scores.to_markdown(scores.summarise(found), "Rules: these.")
-    expected = "| 0.500 ± 0.250 | 0.250-0.750 | 0.500 (0.375-0.625) | 0.500 | 0.500 | 1.0000 | 3.0 |"
+    expected = "| 0.500 ± 0.250 | - | 0.500 (0.375-0.625) | 0.500 | 0.500 | 1.0000 | 3.0 |"
     assert f"| p | native | WT | 2 | 0 {expected}" in table.splitlines()
     assert table.endswith("\nRules: these.\n")
     assert "HD95" not in scores.to_markdown(scores.summarise(scores.frame([row("p", "x", 0.5)])))

@@ -60,7 +60,7 @@ def autotune(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine
     if mode is None:
         raise DoesNotFit(
             f"TFLMS's parameters cannot make the step fit in {limit_bytes / (1 << 20):,.0f} MiB; "
-            "raise --memory-limit or leave the TFLMS parameters out (the default planner also recomputes)"
+            "raise the memory limit or leave the TFLMS parameters out (the default planner also recomputes)"
         )
     chosen = replace(start, sync_mode=mode)
     highest = max(graph.levels.values(), default=1)

@@ -203,7 +203,7 @@ def test_the_error_names_both_limits_and_the_largest_tensors_at_the_peak():
     message = str(caught.value)
     assert f"does not fit in {format_size(smallest // 2)}, not even with LMS" in message
     assert f"would do is {format_size(smallest)} with LMS and {format_size(unedited)} without" in message
-    named = re.search(r"largest at its peak: (.*); raise --memory-limit", message).group(1)
+    named = re.search(r"largest at its peak: (.*); raise the memory limit", message).group(1)
     tensors = re.findall(r"(\S+:0) \(4\.00 MiB\)", named)
     lowest = floor.lowest(reduce(branch_ends_first(GRAPH), MACHINE), MACHINE)
     event = int(lowest.schedule.live_bytes.argmax())

@@ -1,0 +1,20 @@
+"""Raw folders of nnU-Net: they are known, so that whoever has one is told what to do, but not read.
+
+Dataset137_BraTS2021/dataset.json                          channel_names and labels
+                     imagesTr/BraTS2021_00000_0000.nii.gz  one file per channel
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_CHANNEL = re.compile(r".+_\d{4}\.nii(\.gz)?$")
+_FOLDERS = ("imagesTr", "imagesTs")
+
+
+def is_raw(root: Path) -> bool:
+    """Whether `root`, or a folder in it, is a raw folder of nnU-Net, or its imagesTr."""
+    places = [root, *(root / name for name in _FOLDERS), *(one for name in _FOLDERS for one in root.glob(f"*/{name}"))]
+    images = (one for place in places if place.name in _FOLDERS and place.is_dir() for one in place.iterdir())
+    return any(_CHANNEL.match(one.name) for one in images)

@@ -1,0 +1,17 @@
+"""Who waits for a plan is told what for, and only who waits."""
+
+import logging
+
+import pytest
+
+import lms3d
+from lms3d.keras_step import patience
+from tests.lms3d.keras_step.test_estimate import BATCH, compiled, network
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, True), (300.0, False)])
+def test_long_planning_is_told(monkeypatch, caplog, seconds, told):
+    monkeypatch.setattr(patience, "SILENT_SECONDS", seconds)
+    with caplog.at_level(logging.WARNING, "lms3d"):
+        lms3d.estimate(compiled(network()), BATCH, memory_limit="1GiB", with_floor=False)
+    assert ("lms: planning the train step for 1.00 GiB" in caplog.text) == told
