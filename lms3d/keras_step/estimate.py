@@ -66,6 +66,7 @@ def plan_step(
     step: str = "train",
     planner: str = "auto",
     slabs: Any = choice.AUTO,
+    compile: str = settings.OFF,
     tier: str = "auto",
     swap_dir: str | Path | None = None,
     mapped: bool = True,
@@ -84,7 +85,7 @@ def plan_step(
         a tf.data.Dataset of batches; one that leaves sizes open is asked for its first batch.
     memory_limit: "6GiB" or bytes; None: the limit that was set, else what the device has. It need not exist on this machine.
     step: "train", "test" or "predict".
-    planner, slabs, tier, swap_dir, mapped and the parameters of TFLMS: see `LMS`.
+    planner, slabs, compile, tier, swap_dir, mapped and the parameters of TFLMS: see `LMS`.
     with_floor: also find the smallest limit that some plan fits in, which takes seconds for large models.
     effort_seconds: what the search may cost, by the price list of `swap.effort`; None: as much as it can use. A run is granted
         what its length is worth, and may make another plan.
@@ -108,8 +109,8 @@ def plan_step(
     parameters = parameters_of(tflms_parameters)
     device = memory.compute_device() if machine is None else _ELSEWHERE
     asked = settings.of(
-        memory_limit, tier, planner_of(planner, parameters), parameters, slabs=choice.parse(slabs), hypothetical=True,
-        device=device,
+        memory_limit, tier, planner_of(planner, parameters), parameters, slabs=choice.parse(slabs), compile=compile,
+        hypothetical=True, device=device,
     )  # fmt: skip
     if machine is None:
         workspace.put_in_force(asked.limit_bytes, memory.gpu_name())

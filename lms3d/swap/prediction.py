@@ -24,6 +24,16 @@ class Decision:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """A program in place of `ops` ops. seconds_saved: measured, of it alone; unwritten_bytes: of tensors that nobody writes any more."""
+
+    name: str
+    ops: int
+    seconds_saved: float
+    unwritten_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Figures:
     """Memory and time of one way to run a step.
 
@@ -56,6 +66,8 @@ class Prediction:
     slabs: (level, number) of the levels that are sliced; slab_shapes: their spatial axes, level by level; sliced_tensors: of the
     trace; joined: (op, type, bytes) of what had to be put together again; slab_seconds: what slices and halos add to a step, with
     nothing moved. Where a step is sliced, unedited_... is still the whole step.
+    compiled: the programs that XLA compiles (`LMS(compile="auto")`); compiled_bytes: how much lower the peak is with them, without a
+    plan. Where there are some, the step without LMS is the one with them.
     evaluations, effort_seconds: schedules and replays that it was chosen from, and their price (`effort`).
     """
 
@@ -91,6 +103,8 @@ class Prediction:
     sliced_tensors: int = 0
     slab_seconds: float = 0.0
     joined: tuple[tuple[str, str, int], ...] = ()
+    compiled: tuple[Compiled, ...] = ()
+    compiled_bytes: int = 0
 
     @property
     def smallest_limit_bytes(self) -> int:
@@ -117,8 +131,9 @@ class Prediction:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`; TypeError for a field that this version does not know."""
-        plain = {name: _tuples(value) for name, value in values.items() if name != "decisions"}
-        return cls(**plain, decisions=tuple(Decision(**d) for d in values["decisions"]))
+        plain = {name: _tuples(value) for name, value in values.items() if name not in ("decisions", "compiled")}
+        programs = tuple(Compiled(**one) for one in values["compiled"])
+        return cls(**plain, decisions=tuple(Decision(**d) for d in values["decisions"]), compiled=programs)
 
     def headline(self) -> str:
         """What LMS does, for a terminal: one sentence, and another one where the step is sliced."""

@@ -270,6 +270,14 @@ def _checked(cost: Cost) -> Cost:
     return cost
 
 
+def keep(costs: Known, device: str) -> None:
+    """Costs that were measured elsewhere, today."""
+    pace, store = pace_of(device), cache_directory() / "ops.json"
+    found = {name: cost and replace(cost, seconds=cost.seconds / pace) for name, cost in costs.items()}
+    with speeds.one_at_a_time(store):
+        _save(store, conditions(device), found)
+
+
 def _save(store: Any, key: str, found: Known) -> None:
     """Adds to what is there."""
     known = _load(store)
