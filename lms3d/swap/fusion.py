@@ -196,8 +196,8 @@ class Cut:
         return [t for t in op.inputs if t not in self.fusible.folded]
 
     def _kibibytes(self, name: str) -> int:
-        """One more for each tensor: of two cuts that keep as much, the one through fewer tensors."""
-        return 1 if self._there_anyway(name) else 1 + ((self.graph.tensors[name].bytes or 0) >> 10)
+        """Of what would have to be kept, and one more: of two cuts that keep as much, the one through fewer tensors."""
+        return 0 if self._there_anyway(name) else 1 + ((self.graph.tensors[name].bytes or 0) >> 10)
 
     def _there_anyway(self, name: str) -> bool:
         root = self.root_of[name]
@@ -209,7 +209,7 @@ class Cut:
         )
 
     def _cost(self, names: Collection[str]) -> int:
-        return sum(self.costs[name] - 1 for name in names)
+        return sum(max(0, self.costs[name] - 1) for name in names)
 
     def _chosen(self) -> set[str]:
         """The smallest cut, of several the nearest to the group: nodes 2i and 2i + 1 are the two sides of tensor i."""

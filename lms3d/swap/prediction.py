@@ -113,8 +113,13 @@ class Prediction:
 
     @property
     def changed(self) -> bool:
-        """False where the step runs as it was traced."""
+        """False where nothing of the step is moved, made again or sliced. A step with programs alone is a step without LMS."""
         return self.rewritten or bool(self.slabs)
+
+    @property
+    def compiled_seconds(self) -> float:
+        """What a step saves by its programs, as they were measured alone."""
+        return sum(one.seconds_saved for one in self.compiled)
 
     def bound_told(self) -> str:
         """Such as "1.20 s; this plan takes 1.06 times that"; empty if it is not known."""
@@ -136,7 +141,24 @@ class Prediction:
         return cls(**plain, decisions=tuple(Decision(**d) for d in values["decisions"]), compiled=programs)
 
     def headline(self) -> str:
-        """What LMS does, for a terminal: one sentence, and another one where the step is sliced."""
+        """What LMS does, for a terminal: one sentence, and another one if the step is sliced or has programs."""
+        return f"{self._plan_told()} {self.compiled_told()}" if self.compiled else self._plan_told()
+
+    def compiled_told(self) -> str:
+        """The sentence on programs."""
+        ops, unwritten = sum(one.ops for one in self.compiled), sum(one.unwritten_bytes for one in self.compiled)
+        lower = f", {format_size(self.compiled_bytes)} off the peak without a plan" if self.compiled_bytes > 0 else ""
+        return (
+            f"Compiled: {len(self.compiled)} programs in place of {ops} ops, {format_seconds(self.compiled_seconds)} and "
+            f"{format_size(unwritten)} of writes less per step{lower} (predicted); results equal those of the step as traced to rounding."
+        )
+
+    def _plan_told(self) -> str:
+        if not self.changed and self.compiled:
+            return (
+                f"LMS moves nothing in the {self.step} step: predicted peak {format_size(self.unedited_peak_bytes)}, "
+                f"limit {format_size(self.limit_bytes)}."
+            )
         if not self.changed:
             return (
                 f"LMS changes nothing in the {self.step} step: predicted peak {format_size(self.unedited_peak_bytes)}, "

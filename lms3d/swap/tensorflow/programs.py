@@ -110,17 +110,24 @@ class Costs:
             with speeds.one_at_a_time(_store()):
                 self.known |= _load(self.device)  # another rank may have measured meanwhile
                 if key not in self.known:
-                    self.known[key] = self._measured(candidate)
+                    self.known[key] = self._measured(candidate, key)
                     self.measured += 1
-                    _save(self.device, self.known)
         return self.known[key]
 
-    def _measured(self, candidate: Candidate) -> Pair | None:
+    def _measured(self, candidate: Candidate, key: str) -> Pair | None:
+        """What is known from now on. A shortage of memory is not kept for later processes (PROGRAM-5)."""
         try:
-            plain, compiled, workspace = self._both(candidate)
+            pair = self._timed(candidate)
         except (ValueError, TypeError, NotImplementedError, tf.errors.OpError) as error:  # PROGRAM-3
             log.debug("lms: %s is not compiled: %s", candidate.program.name, error)
-            return None
+            if isinstance(error, tf.errors.ResourceExhaustedError):
+                return None
+            pair = None
+        _save(self.device, key, pair)
+        return pair
+
+    def _timed(self, candidate: Candidate) -> Pair:
+        plain, compiled, workspace = self._both(candidate)
         op_costs.keep({_signature(candidate, self.device): replace(compiled, workspace_bytes=workspace)}, self.device)
         log.debug("lms: %s: %.3g s one by one, %.3g s compiled", candidate.program.name, plain.seconds, compiled.seconds)
         return Pair(plain.seconds, compiled.seconds, workspace)
@@ -191,6 +198,8 @@ def _pair(plain: Any, compiled: Any, workspace: Any) -> Pair:
     return pair
 
 
-def _save(device: str, known: Mapping[str, Pair | None]) -> None:
+def _save(device: str, key: str, pair: Pair | None) -> None:
+    """Adds to what is there."""
+    known = _load(device) | {key: pair}
     entries = {k: p and [p.plain_seconds, p.seconds, p.workspace_bytes] for k, p in known.items()}
     speeds.write_store(_store(), speeds.read_store(_store()) | {_conditions(device): entries})
