@@ -194,9 +194,7 @@ class Engine:
         """With the costs of single ops, measured where they are not known yet; as they are for a machine that is not here."""
         if self._elsewhere:
             return graph, machine
-        return op_costs.with_ops(
-            graph, machine, function, device=self.compute_device, free_bytes=self._free_bytes()
-        )
+        return op_costs.with_ops(graph, machine, function, device=self.compute_device, free_bytes=self._free_bytes())
 
     def _free_bytes(self) -> int:
         """Unused memory of the device."""

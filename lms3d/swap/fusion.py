@@ -255,9 +255,7 @@ def _by_root(graph: StepGraph) -> dict[str, tuple[set[str], list[int]]]:
     return found
 
 
-def contracted(
-    graph: StepGraph, made: Program, wanted: Collection[str], *, workspace_bytes: int = 0
-) -> StepGraph:
+def contracted(graph: StepGraph, made: Program, wanted: Collection[str], *, workspace_bytes: int = 0) -> StepGraph:
     """The step with a program in place of its ops, without what nobody reads any more. wanted: see `ir.without_dead`."""
     gone = set(made.ops) - made.kept_views
     outputs = [Tensor(f"{made.name}:{i}", *_size(graph.tensors[t])) for i, t in enumerate(made.outputs)]

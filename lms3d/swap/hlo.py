@@ -5,7 +5,8 @@
       ROOT %b = f32[8]{0} fusion(%a), ..
     }
 
-HLO-1  Between its own line and its last reader an instruction has memory, unless it is a view or a constant; a result until the end.
+HLO-1  Between its own line and its last reader an instruction has memory, unless it is a view or a constant; a result until the
+       end.
 HLO-2  Intermediate results lie where results will be written later. So a program takes what lives at a time beyond the size of
        its results. An upper bound: XLA also lets an instruction write into an operand that dies there.
 """

@@ -25,7 +25,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """A program in place of `ops` ops. seconds_saved: measured, of it alone; unwritten_bytes: of tensors that nobody writes any more."""
+    """A program in place of so many ops. seconds_saved: measured alone. unwritten_bytes: of tensors that nobody writes any more."""
 
     name: str
     ops: int
@@ -66,8 +66,8 @@ class Prediction:
     slabs: (level, number) of the levels that are sliced; slab_shapes: their spatial axes, level by level; sliced_tensors: of the
     trace; joined: (op, type, bytes) of what had to be put together again; slab_seconds: what slices and halos add to a step, with
     nothing moved. Where a step is sliced, unedited_... is still the whole step.
-    compiled: the programs that XLA compiles (`LMS(compile="auto")`); compiled_bytes: how much lower the peak is with them, without a
-    plan. Where there are some, the step without LMS is the one with them.
+    compiled: the programs that XLA compiles (`LMS(compile="auto")`); compiled_bytes: how much lower the peak is with them, without
+    a plan. If there are some, the step without LMS is the one with them.
     evaluations, effort_seconds: schedules and replays that it was chosen from, and their price (`effort`).
     """
 
@@ -150,7 +150,8 @@ class Prediction:
         lower = f", {format_size(self.compiled_bytes)} off the peak without a plan" if self.compiled_bytes > 0 else ""
         return (
             f"Compiled: {len(self.compiled)} programs in place of {ops} ops, {format_seconds(self.compiled_seconds)} and "
-            f"{format_size(unwritten)} of writes less per step{lower} (predicted); results equal those of the step as traced to rounding."
+            f"{format_size(unwritten)} of writes less per step{lower} (predicted); results equal those of the step as traced to "
+            "rounding."
         )
 
     def _plan_told(self) -> str:

@@ -318,7 +318,8 @@ PROGRAM_GAIN, PROGRAM_ROUNDS = 0.9, 2
 measured."""
 
 PROGRAM_FREE_SHARE = 3
-"""What is timed as a program takes at most one in this many free bytes: its ops have tensors of their own between them. Not measured."""
+"""What is timed as a program takes at most one in this many free bytes: its ops have tensors of their own between them. Not
+measured."""
 
 FOLDED_ELEMENTS = 256
 """Constants up to this size are constants of a program, too. Not measured."""

@@ -113,9 +113,7 @@ def _whole(function: Function, ask: Ask, whole: StepRequest, compilation: Compil
     return replace(found, prediction=prediction, compilation=compilation)
 
 
-def _planned(
-    function: Function, ask: Ask, whole: StepRequest, slabs: Slabs, *, changed: bool
-) -> Chosen | DoesNotFit:
+def _planned(function: Function, ask: Ask, whole: StepRequest, slabs: Slabs, *, changed: bool) -> Chosen | DoesNotFit:
     """The plan for a function as it is now. changed: it is not that of the request any more."""
     request = whole.about(ask()) if changed else whole
     try:

@@ -4,7 +4,7 @@ PROGRAM-1  A program holds copies of the ops. Their arguments and small constant
 PROGRAM-2  Equal programs have one name, so that a process compiles them once, however often a step is traced.
 PROGRAM-3  What XLA has no kernel for, or what fails alone for another reason, is not compiled.
 PROGRAM-4  Both ways are timed on random numbers, one after the other and again, and the faster run of each counts. What was found
-           is kept in the cache folder, whatever the memory limit: every plan of a step then has the same programs, and the same bits.
+           is kept in the cache folder, whatever the memory limit: all plans of a step then have the same programs and bits.
 PROGRAM-5  What takes too large a part of the memory that is free is not timed, and stays as it was traced until it was timed.
 """
 
@@ -129,7 +129,9 @@ class Costs:
     def _timed(self, candidate: Candidate) -> Pair:
         plain, compiled, workspace = self._both(candidate)
         op_costs.keep({_signature(candidate, self.device): replace(compiled, workspace_bytes=workspace)}, self.device)
-        log.debug("lms: %s: %.3g s one by one, %.3g s compiled", candidate.program.name, plain.seconds, compiled.seconds)
+        log.debug(
+            "lms: %s: %.3g s one by one, %.3g s compiled", candidate.program.name, plain.seconds, compiled.seconds
+        )
         return Pair(plain.seconds, compiled.seconds, workspace)
 
     def _both(self, candidate: Candidate) -> tuple[Cost, Cost, int]:

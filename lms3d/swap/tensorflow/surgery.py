@@ -178,8 +178,10 @@ def is_stateful(op: tf.Operation) -> bool:
 
 
 def replay(ops: Sequence[tf.Operation], given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Make copies of `ops` in the graph that is being traced; given: what stands for tensors that they read, by name. Returns these and
-    the tensors of the copies, by the names of their originals."""
+    """Make copies of `ops` in the graph that is being traced; given: what stands for tensors that they read, by name.
+
+    Returns these and the tensors of the copies, by the names of their originals.
+    """
     tensors, graph = dict(given), tf.compat.v1.get_default_graph()
     for op in ops:
         attributes = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
@@ -192,8 +194,10 @@ def replay(ops: Sequence[tf.Operation], given: Mapping[str, tf.Tensor]) -> dict[
 
 
 class XlaProgram:
-    """A function that XLA compiles as one, wherever `call` calls it. name: equal for equal functions, so that one is compiled once in a
-    process; no run-time address and no counter is in it."""
+    """A function that XLA compiles as one, wherever `call` calls it.
+
+    name: equal for equal functions, so that a process compiles each once, however often a step is traced.
+    """
 
     def __init__(self, body: tf.types.experimental.ConcreteFunction) -> None:
         self.name = f"lms_program_{digest(body)}"

@@ -131,12 +131,14 @@ def test_without_again_it_reads_what_its_ops_read():
     assert (plain.again, plain.inputs, plain.saved_bytes) == ((), made.plain_inputs, 0)
 
 
-recipes = st.lists(st.tuples(st.sampled_from(["Mul", "Mean", "Reshape", "Conv3D"]), st.integers(1, 4), st.integers(1, 9)), max_size=24)
+recipes = st.lists(
+    st.tuples(st.sampled_from(["Mul", "Mean", "Reshape", "Conv3D"]), st.integers(1, 4), st.integers(1, 9)), max_size=24
+)
 
 
 @given(recipes)
 def test_all_programs_together_make_no_cycle(recipe):
-    """Random steps: each program in the place of its ops, the last first, as it is done; `contracted` raises where there is a cycle."""
+    """Random steps: each program in the place of its ops, the last first; `contracted` raises if there is a cycle."""
     ops = [placeholder("n0")]
     for i, (kind, *back) in enumerate(recipe):
         inputs = dict.fromkeys(ops[max(0, len(ops) - b)].name for b in back)

@@ -186,7 +186,8 @@ def test_real_measurements():
     assert pair.plain_seconds > 0
 
 
-def test_what_is_too_large_is_not_measured():
+def test_what_is_too_large_is_not_measured(monkeypatch, tmp_path):
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
     assert Costs("CPU:0", 1).pair(_candidate()) is None
 
 
@@ -247,14 +248,24 @@ def test_training_is_the_same_to_rounding(normalisation, activation, monkeypatch
     assert sum(one.ops for one in report.compiled) > 50
     assert "programs compiled" in report.to_markdown()
     assert "Compiled: " in report.headline()
-    assert Prediction.from_dict({k: v for k, v in report.to_dict().items() if k in Prediction.__dataclass_fields__} | {"rewritten": False})
+    assert Prediction.from_dict(
+        {k: v for k, v in report.to_dict().items() if k in Prediction.__dataclass_fields__} | {"rewritten": False}
+    )
 
 
 def test_a_plan_changes_no_bit_and_makes_programs_again(monkeypatch, tmp_path):
     costs(monkeypatch, lambda _: FAST)
     free = LMS(compile="auto")
     expected = trained(network("group", "gelu"), free)
-    lms = LMS(compile="auto", swapout_threshold=2, swapin_ahead=2, swapin_groupby=0, sync_mode=0, tier="disk", swap_dir=tmp_path)
+    lms = LMS(
+        compile="auto",
+        swapout_threshold=2,
+        swapin_ahead=2,
+        swapin_groupby=0,
+        sync_mode=0,
+        tier="disk",
+        swap_dir=tmp_path,
+    )
     found = trained(network("group", "gelu"), lms)
     assert any(out.tensor.startswith("compiled/") for out in lms.plan.swap_outs)
     assert found[0] == expected[0]
