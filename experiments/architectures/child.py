@@ -1,4 +1,4 @@
-"""`python -m experiments.architectures.child NETWORK SIDE BATCH COMPILE LIMIT STEPS`: one step of training for each line that it reads.
+"""`python -m experiments.architectures.child NETWORK SIDE BATCH COMPILE LIMIT STEPS`: a step for each line that it reads.
 
 It tells the seconds and bytes of each in one line of JSON, and at last what was compiled.
 """

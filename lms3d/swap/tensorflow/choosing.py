@@ -108,8 +108,7 @@ def _whole(function: Function, ask: Ask, whole: StepRequest, compilation: Compil
     if isinstance(found, DoesNotFit):
         compilation.undo()
         return found
-    compiled = {"compiled": tuple(compilation.compiled), "compiled_bytes": compilation.saved_bytes}
-    prediction = replace(found.prediction, **compiled) if compilation.changed else found.prediction
+    prediction = replace(found.prediction, compiled=tuple(compilation.compiled), compiled_bytes=compilation.saved_bytes)
     return replace(found, prediction=prediction, compilation=compilation)
 
 

@@ -45,9 +45,9 @@ KINDS = {
         ELEMENTWISE,
         """
         Abs Add AddN AddV2 BiasAdd BroadcastTo Cast ClipByValue DivNoNan Elu EluGrad Equal Erf Erfc Exp Expm1 Fill Greater
-        GreaterEqual IsFinite IsInf IsNan LeakyRelu LeakyReluGrad Less LessEqual Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul
-        MulNoNan Neg NotEqual OnesLike Pow RealDiv Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Rsqrt RsqrtGrad Select
-        SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square
+        GreaterEqual IsFinite IsInf IsNan LeakyRelu LeakyReluGrad Less LessEqual Log Log1p LogicalAnd LogicalNot LogicalOr Maximum
+        Minimum Mul MulNoNan Neg NotEqual OnesLike Pow RealDiv Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Rsqrt
+        RsqrtGrad Select SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square
         SquaredDifference Sub Tanh TanhGrad Tile Xdivy Xlog1py Xlogy ZerosLike
         """,
     ),
@@ -91,16 +91,15 @@ def compile_step(function: Function, *, device: str = "CPU:0", most_bytes: int =
     graph, costs, made = function.graph, Costs(device, most_bytes), Compilation()
     if any(op.name.startswith(fusion.SCOPE) for op in graph.get_operations() if surgery.is_program(op)):
         return made  # compiled before
+    step = capture(function, compute_device=device)
+    before = peak_bytes(step)
     for kinds in _ROUNDS:
-        step = capture(function, compute_device=device)
-        if not made.changed:
-            before = peak_bytes(step)
         fusible, folded = _fusible(graph, step, kinds, device)
-        decided = list(_decided(graph, step, fusible, folded, costs))
-        for candidate, pair in reversed(decided):  # in the order in which they run
-            made.compiled.append(_told(step, candidate.program, pair))
-        _carry_out(graph, [candidate for candidate, _ in reversed(decided)], made)
-    made.saved_bytes = before - peak_bytes(capture(function, compute_device=device))
+        decided = list(_decided(graph, step, fusible, folded, costs))[::-1]  # now in the order in which they run
+        made.compiled += [_told(step, candidate.program, pair) for candidate, pair in decided]
+        _carry_out(graph, [candidate for candidate, _ in decided], made)
+        step = capture(function, compute_device=device)
+    made.saved_bytes = before - peak_bytes(step)
     log.info("lms: %d programs compiled, %d measured", len(made.compiled), costs.measured)
     return made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lms3d.swap import fusion
@@ -136,6 +136,7 @@ recipes = st.lists(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=50)  # other work must not fail it
 @given(recipes)
 def test_all_programs_together_make_no_cycle(recipe):
     """Random steps: each program in the place of its ops, the last first; `contracted` raises if there is a cycle."""
