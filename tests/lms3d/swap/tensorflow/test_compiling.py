@@ -17,6 +17,7 @@ import tensorflow as tf
 from lms3d.errors import InputError
 from lms3d.keras_step.callback import LMS
 from lms3d.swap import tuning
+from lms3d.swap.cost import Machine
 from lms3d.swap.ir import PROGRAM_TYPE
 from lms3d.swap.prediction import Prediction
 from lms3d.swap.tensorflow import compiling, op_costs, programs, surgery
@@ -170,6 +171,18 @@ def test_pairs_are_measured_once_and_kept(monkeypatch, tmp_path):
     graph = capture(_compiled(chain))
     (call,) = [op for op in graph.ops if op.type == PROGRAM_TYPE]
     assert op_costs._load(tmp_path / "ops.json")[op_costs.conditions("CPU:0")][call.signature].workspace_bytes == 77
+
+
+def test_a_program_is_measured_as_a_whole(monkeypatch, tmp_path):
+    """As an op of the step too, such as under a limit, whose costs are others: however large, it is not cut."""
+    costs(monkeypatch, lambda _: FAST)
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
+    function = _compiled(chain)
+    monkeypatch.setattr(tuning, "RUN_SECONDS", 1e-12)
+    monkeypatch.setattr(tuning, "WORTH_SECONDS", 0.0)
+    graph, machine = op_costs.with_ops(capture(function), Machine(), function)
+    (call,) = [op for op in graph.ops if op.type == PROGRAM_TYPE]
+    assert machine.op_table[call.signature].seconds > 0
 
 
 def _compiled(function: Callable) -> Any:
