@@ -363,7 +363,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 _OF_THE_PLAN = (
-    "slabs", "swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode", "serialization", "serialization_by_size",
+    "slabs", "lms_compile", "swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode", "serialization",
+    "serialization_by_size",
 )  # fmt: skip
 
 
@@ -387,7 +388,7 @@ def require_a_fixed_world(given: Mapping[str, Any]) -> None:
 
 
 def add_memory_options(parser: argparse.ArgumentParser) -> None:
-    """--lms, --memory-limit, --slabs, where to swap to, and the parameters of TFLMS."""
+    """--lms, --memory-limit, --slabs, --lms-compile, where to swap to, and the parameters of TFLMS."""
     group = parser.add_argument_group("memory")
     add = group.add_argument
     lms = "move activations out of the device and back, or recompute them, as far as the limit asks (default: on)"
@@ -396,6 +397,11 @@ def add_memory_options(parser: argparse.ArgumentParser) -> None:
     add("--memory-limit", type=checked(parse_size, "size"), metavar="SIZE", help=limit)
     add_workspace_option(group)
     add_slabs_option(group)
+    compiled = (
+        "compile chains of small operations by XLA, which changes results by rounding: auto (each where it is measured to pay; "
+        "the first step takes longer), or off (default: off)"
+    )
+    add("--lms-compile", choices=("auto", "off"), help=compiled)
     tier = "where to swap to: host (memory), disk, or auto, which is host for a GPU and disk for a CPU (default: auto)"
     add("--swap-tier", choices=tier_choices(), help=tier)
     folder = "folder for swap files (default: the system's temporary folder)"

@@ -140,6 +140,9 @@ class TrainConfig:
     """Slabs that the tensors of the largest levels are cut into: "auto" (only where the limit asks for it), "off", or numbers by
     level such as "16/8". Runs from before there were slabs: "off"."""
 
+    lms_compile: str = "off"
+    """Whether LMS compiles chains of small operations of a step: "auto" (where that is measured to pay), or "off"."""
+
     swap_tier: str = "auto"
     """Where swapped tensors go: "host", "disk", or "auto" for host memory on a GPU and disk on a CPU."""
 

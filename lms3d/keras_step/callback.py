@@ -54,6 +54,9 @@ class LMS(keras.callbacks.Callback):
         not fit, or has little room and copies back what it swaps, as few as the limit allows; "off"; or how many, {level: number},
         where level 0 is the full resolution and level 1 the next (also 16, which is "16/8"). Results then equal those of the whole
         step to rounding. The numbers stay as they are once a step has run.
+    compile: "auto": chains of elementwise ops and sums between convolutions and matrix products become programs that XLA compiles,
+        if each is measured to be faster or smaller and in nothing worse; the first step then takes longer, and results equal those
+        of the step as traced to rounding. Not for a step in slabs. "off", the default: no bit of a result changes.
     adapt: after the first training steps compare what was measured with the plan, and try other plans (at most three) where
         that promises to be faster or safer; the report names each of them. False keeps the first, and tells later
         runs nothing. Results never depend on it. Parameters of TFLMS that are all given are never changed.
@@ -75,6 +78,7 @@ class LMS(keras.callbacks.Callback):
         mapped: bool = True,
         planner: str = "auto",
         slabs: str | int | Mapping[int, int] = choice.AUTO,
+        compile: str = settings.OFF,
         adapt: bool = True,
         enabled: bool = True,
         stats_file: str | Path | None = None,
@@ -90,6 +94,7 @@ class LMS(keras.callbacks.Callback):
         choose_tier(tier, "CPU:0")  # refuse an unknown name now
         wanted = choice.parse(slabs)
         self.wanted_slabs = choice.OFF if wanted == choice.AUTO and not enabled else wanted
+        self.compile = settings.compile_of(compile) if enabled else settings.OFF
         self.adapt = adapt
         self.statistics = StepStatistics(stats_file)
         self._runner: StepRunner | None = None
@@ -307,7 +312,9 @@ class LMS(keras.callbacks.Callback):
 
     def _get_runner(self) -> StepRunner:
         if self._runner is None:
-            chosen = settings.of(self.limit, self.tier_name, self.planner, self.parameters, slabs=self.wanted_slabs)
+            chosen = settings.of(
+                self.limit, self.tier_name, self.planner, self.parameters, slabs=self.wanted_slabs, compile=self.compile
+            )
             device = memory.compute_device()
             workspace.put_in_force(chosen.limit_bytes, memory.gpu_name())
             engine = Engine(chosen, compute_device=device, swap_dir=self.swap_dir, mapped=self.mapped)

@@ -70,6 +70,7 @@ def plan_step(
     step: str = "train",
     planner: str = "auto",
     slabs: Any = choice.AUTO,
+    compile: str = settings.OFF,
     tier: str = "auto",
     swap_dir: str | Path | None = None,
     mapped: bool = True,
@@ -90,7 +91,7 @@ def plan_step(
     hard_limit: on a CPU, whether a `memory_limit` given here counts as a hard one, as `limit_memory` sets it. Its pool needs some
         MiB more; False is what `LMS(memory_limit=...)` plans with where no hard limit is set.
     step: "train", "test" or "predict".
-    planner, slabs, tier, swap_dir, mapped and the parameters of TFLMS: see `LMS`.
+    planner, slabs, compile, tier, swap_dir, mapped and the parameters of TFLMS: see `LMS`.
     with_floor: also find the smallest limit that some plan fits in, which takes seconds for large models.
     effort_seconds: what the search may cost, by the price list of `swap.effort`; None: as much as it can use. A run is granted
         what its length is worth, and may make another plan.
@@ -114,8 +115,8 @@ def plan_step(
     parameters = parameters_of(tflms_parameters, plan_step)
     device = memory.compute_device() if machine is None else _ELSEWHERE
     asked = settings.of(
-        memory_limit, tier, planner_of(planner, parameters), parameters, slabs=choice.parse(slabs), hypothetical=True,
-        hard=hard_limit, device=device,
+        memory_limit, tier, planner_of(planner, parameters), parameters, slabs=choice.parse(slabs), compile=compile,
+        hypothetical=True, hard=hard_limit, device=device,
     )  # fmt: skip
     if machine is None:
         workspace.put_in_force(asked.limit_bytes, memory.gpu_name())

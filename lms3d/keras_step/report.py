@@ -101,6 +101,14 @@ class Report(Prediction):
         if self.peak_tensors:
             lines += ["", f"## Live at the predicted peak (`{self.peak_at}`)", "", "| tensor | size |", "| --- | --- |"]
             lines += [f"| `{name}` | {format_size(size)} |" for name, size in self.peak_tensors]
+        if self.compiled:
+            head = ["| program | ops | seconds saved | not written |", "| --- | --- | --- | --- |"]
+            lines += ["", "## Compiled", "", *head]
+            programs = sorted(self.compiled, key=lambda one: (-one.seconds_saved, one.name))
+            lines += [
+                f"| `{one.name}` | {one.ops} | {one.seconds_saved * 1000:.2f} ms | {format_size(one.unwritten_bytes)} |"
+                for one in programs
+            ]
         if self.joined:
             lines += ["", "## Joined", "", "| op | type | size |", "| --- | --- | --- |"]
             joined = sorted(self.joined, key=lambda one: (-one[2], one[0]))
@@ -138,6 +146,7 @@ class Report(Prediction):
         rows = [
             ("planner", self.planner),
             *(self._slab_figures() if self.slabs else []),
+            *(self._compiled_figures() if self.compiled else []),
             ("swap tier", self.tier),
             ("memory limit", size(self.limit_bytes)),
             ("smallest limit without LMS (predicted)", size(self.unedited_limit_bytes)),
@@ -176,6 +185,15 @@ class Report(Prediction):
             ("joined, since their ops take no slabs", self.joined_told()),
             ("added to the step by slabs (predicted)", format_seconds(self.slab_seconds)),
             ("results", "those of the whole step, to rounding"),
+        ]
+
+    def _compiled_figures(self) -> list[tuple[str, str]]:
+        return [
+            ("programs compiled", str(len(self.compiled))),
+            ("ops that they replace", str(sum(one.ops for one in self.compiled))),
+            ("saved per step by programs (predicted)", format_seconds(self.compiled_seconds)),
+            ("off the peak without a plan, by programs (predicted)", format_size(max(0, self.compiled_bytes))),
+            ("results", "those of the step as traced, to rounding"),
         ]
 
     @staticmethod

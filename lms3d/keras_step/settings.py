@@ -18,7 +18,7 @@ from lms3d.swap.slabs.choice import Wanted
 from lms3d.swap.tiers import choose_tier
 from lms3d.units import format_size, parse_size
 
-AUTO = "auto"
+AUTO, OFF = "auto", "off"
 
 
 def of(
@@ -28,6 +28,7 @@ def of(
     parameters: Parameters,
     *,
     slabs: Wanted = choice.AUTO,
+    compile: str = OFF,
     hypothetical: bool = False,
     hard: bool = True,
     device: str | None = None,
@@ -53,6 +54,7 @@ def of(
         parameters=parameters,
         pool=pool_of(device, limited),
         slabs=slabs,
+        compile=compile_of(compile),
         # To ask what a step without LMS would need is no reason to refuse it.
         most_elements=None if hypothetical and planner == "off" else most_elements_of(device),
     )
@@ -77,6 +79,13 @@ def parameters_of(given: dict[str, Any], taker: Callable[..., Any]) -> Parameter
         raise TypeError(f"{name}: found no argument {unknown[0]!r}; {advice}")
     chosen: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if v is not None}
     return Parameters(**chosen)
+
+
+def compile_of(name: str) -> str:
+    """ "auto" or "off"; InputError for anything else."""
+    if name not in (AUTO, OFF):
+        raise InputError(f"compile {name!r}: expected {AUTO} or {OFF}")
+    return name
 
 
 def planner_of(name: str, parameters: Parameters) -> str:

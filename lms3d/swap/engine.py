@@ -23,6 +23,7 @@ from lms3d.swap.slabs.choice import Slabs
 from lms3d.swap.tensorflow import assignments, choosing, guard, joins, op_costs, speeds, surgery, updates, whole_steps
 from lms3d.swap.tensorflow.capture import capture
 from lms3d.swap.tensorflow.choosing import Chosen
+from lms3d.swap.tensorflow.compiling import Compilation, compile_step
 from lms3d.swap.tensorflow.rewrite import rewrite
 from lms3d.swap.tiers import TIERS
 from lms3d.swap.tiers.base import OURS, Tier
@@ -156,7 +157,21 @@ class Engine:
             scale = asked.machine.ops_scale
             return asked
 
-        return choosing.choose(function, ask, run=run, effort_seconds=effort_seconds, with_floor=with_floor)
+        def compile_whole() -> Compilation:
+            """Of a function that the user has: nothing, since a tape may want to differentiate it, and sees no ops in a program."""
+            if settings.compile == "off" or step == "function" or self._elsewhere:
+                return Compilation()
+            most_bytes = self._free_bytes() // tuning.PROGRAM_FREE_SHARE
+            return compile_step(function, device=self.compute_device, most_bytes=most_bytes)
+
+        return choosing.choose(
+            function,
+            ask,
+            compile_whole=compile_whole,
+            run=run,
+            effort_seconds=effort_seconds,
+            with_floor=with_floor,
+        )
 
     def _captured(self, function: Function, on_device: OnDevice) -> StepGraph:
         if not was_rewritten(function.graph):
@@ -179,8 +194,11 @@ class Engine:
         """With the costs of single ops, measured where they are not known yet; as they are for a machine that is not here."""
         if self._elsewhere:
             return graph, machine
-        free = memory.device_memory_bytes() - (memory.bytes_in_use("current", self.compute_device) or 0)
-        return op_costs.with_ops(graph, machine, function, device=self.compute_device, free_bytes=free)
+        return op_costs.with_ops(graph, machine, function, device=self.compute_device, free_bytes=self._free_bytes())
+
+    def _free_bytes(self) -> int:
+        """Unused memory of the device."""
+        return memory.device_memory_bytes() - (memory.bytes_in_use("current", self.compute_device) or 0)
 
     # -- rewriting -----------------------------------------------------------------------------------------------------
 

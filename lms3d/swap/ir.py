@@ -36,6 +36,9 @@ FORWARDING_TYPES = _types("""
 """Kernels that write into the buffer of an input without other readers (`forward_input_or_allocate_output`). Measured one by
 one on a CPU; FusedBatchNorm asks for it too, but holds a reference of its own and never gets it."""
 
+PROGRAM_TYPE = "XlaProgram"
+"""A call of a function that XLA compiles as a whole: to the engine one op, which never writes into its inputs."""
+
 PAIRED_TYPES = {"MaxPool": "MaxPoolGrad", "MaxPool3D": "MaxPool3DGrad", "LRN": "LRNGrad"}
 """Forward op -> its gradient, where TensorFlow's oneDNN kernels join the two by a hidden workspace. That requires the gradient to
 read the forward op's own output; else another kernel runs, which divides the gradient of equal maxima differently. Such an

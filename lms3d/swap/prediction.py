@@ -24,6 +24,16 @@ class Decision:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """A program in place of so many ops. seconds_saved: measured alone. unwritten_bytes: of tensors that nobody writes any more."""
+
+    name: str
+    ops: int
+    seconds_saved: float
+    unwritten_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Figures:
     """Memory and time of one way to run a step.
 
@@ -56,6 +66,8 @@ class Prediction:
     slabs: (level, number) of the levels that are sliced; slab_shapes: their spatial axes, level by level; sliced_tensors: of the
     trace; joined: (op, type, bytes) of what had to be put together again; slab_seconds: what slices and halos add to a step, with
     nothing moved. Where a step is sliced, unedited_... is still the whole step.
+    compiled: the programs that XLA compiles (`LMS(compile="auto")`); compiled_bytes: how much lower the peak is with them, without
+    a plan. If there are some, the step without LMS is the one with them.
     evaluations, effort_seconds: schedules and replays that it was chosen from, and their price (`effort`).
     """
 
@@ -91,6 +103,8 @@ class Prediction:
     sliced_tensors: int = 0
     slab_seconds: float = 0.0
     joined: tuple[tuple[str, str, int], ...] = ()
+    compiled: tuple[Compiled, ...] = ()
+    compiled_bytes: int = 0
 
     @property
     def smallest_limit_bytes(self) -> int:
@@ -106,8 +120,13 @@ class Prediction:
 
     @property
     def changed(self) -> bool:
-        """False where the step runs as it was traced."""
+        """False where nothing of the step is moved, made again or sliced. A step with programs alone is a step without LMS."""
         return self.rewritten or bool(self.slabs)
+
+    @property
+    def compiled_seconds(self) -> float:
+        """What a step saves by its programs, as they were measured alone."""
+        return sum(one.seconds_saved for one in self.compiled)
 
     def bound_told(self) -> str:
         """Such as "1.20 s; this plan takes 1.06 times that"; empty if it is not known."""
@@ -124,11 +143,30 @@ class Prediction:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`; TypeError for a field that this version does not know."""
-        plain = {name: _tuples(value) for name, value in values.items() if name != "decisions"}
-        return cls(**plain, decisions=tuple(Decision(**d) for d in values["decisions"]))
+        plain = {name: _tuples(value) for name, value in values.items() if name not in ("decisions", "compiled")}
+        programs = tuple(Compiled(**one) for one in values["compiled"])
+        return cls(**plain, decisions=tuple(Decision(**d) for d in values["decisions"]), compiled=programs)
 
     def headline(self) -> str:
-        """What LMS does, for a terminal: one sentence, and another one where the step is sliced."""
+        """What LMS does, for a terminal: one sentence, and another one if the step is sliced or has programs."""
+        return f"{self._plan_told()} {self.compiled_told()}" if self.compiled else self._plan_told()
+
+    def compiled_told(self) -> str:
+        """The sentence on programs."""
+        ops, unwritten = sum(one.ops for one in self.compiled), sum(one.unwritten_bytes for one in self.compiled)
+        lower = f", {format_size(self.compiled_bytes)} off the peak without a plan" if self.compiled_bytes > 0 else ""
+        return (
+            f"Compiled: {len(self.compiled)} programs in place of {ops} ops, {format_seconds(self.compiled_seconds)} and "
+            f"{format_size(unwritten)} of writes less per step{lower} (predicted); results equal those of the step as traced to "
+            "rounding."
+        )
+
+    def _plan_told(self) -> str:
+        if not self.changed and self.compiled:
+            return (
+                f"LMS moves nothing in the {self.step} step: predicted peak {format_size(self.unedited_peak_bytes)}, "
+                f"limit {format_size(self.limit_bytes)}."
+            )
         if not self.changed:
             return ("" if self.fits else self._floor_told()) + (
                 f"LMS changes nothing in the {self.step} step: predicted peak {format_size(self.unedited_peak_bytes)}, "

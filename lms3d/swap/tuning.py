@@ -309,6 +309,21 @@ launches: isensee2017 at 192^3 takes 0.1 to 0.3 s on an H200, with some 115 kind
 PACED_OPS, PACED_SECONDS = 5, 2.0
 """Kinds of ops that are timed again, and the most seconds for it: start-up time for predicted seconds."""
 
+PROGRAM_BYTES, PROGRAM_SHARE = 1 << 20, 2e-3
+"""Ops are compiled if together they move this many bytes, and this share of what the step moves: each kind of program costs some
+half a second once, to compile it and to time it. Margins, not measured."""
+
+PROGRAM_GAIN, PROGRAM_ROUNDS = 0.9, 2
+"""A program is clearly faster if it takes at most this share of the seconds of its ops; both are timed so often. Margins, not
+measured."""
+
+PROGRAM_FREE_SHARE = 3
+"""What is timed as a program takes at most one in this many free bytes: its ops have tensors of their own between them. Not
+measured."""
+
+FOLDED_ELEMENTS = 256
+"""Constants up to this size are constants of a program, too. Not measured."""
+
 LONG_STEP_SECONDS = {"CPU": 0.2, "GPU": 0.02}
 """The shortest step of which the seconds are looked at: for the pace of the machine, and beside what its ops take alone (ADAPT-6).
 Shorter ones are little but launches and calls. Margins, not measured."""

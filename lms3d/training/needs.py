@@ -32,7 +32,8 @@ def lms_arguments(options: TrainConfig) -> dict[str, Any]:
     manual = {name: getattr(options, name) for name in _TFLMS}
     manual = {name: None if value == unset.get(name) else value for name, value in manual.items()}
     place = {"tier": options.swap_tier, "swap_dir": options.swap_dir}
-    return {"memory_limit": options.memory_limit, "slabs": options.slabs, **place, **manual}
+    whole = {"memory_limit": options.memory_limit, "slabs": options.slabs, "compile": options.lms_compile}
+    return {**whole, **place, **manual}
 
 
 def plan_step(

@@ -13,6 +13,7 @@ from lms3d.swap.ir import (
     ALIAS_TYPES,
     METADATA_TYPES,
     PAIRED_TYPES,
+    PROGRAM_TYPE,
     RESIDENT_TYPES,
     Op,
     StepGraph,
@@ -140,7 +141,10 @@ def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
         parts.append(workspace.in_force())
     for key, value in sorted(op.node_def.attr.items()):
         if value.HasField("func"):
-            return ""
+            if not surgery.is_program(op):
+                return ""
+            parts.append(surgery.program_digest(op))
+            continue
         if not key.startswith("_"):
             parts.append((key, value.SerializeToString(deterministic=True)))
     parts += [(t.dtype.name, str(t.shape)) for t in tensors]
@@ -275,7 +279,7 @@ def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
     here = on_device(op, compute_device)
     return Op(
         name=op.name,
-        type=op.type,
+        type=PROGRAM_TYPE if surgery.is_program(op) else op.type,
         inputs=tuple(t.name for t in op.inputs),
         control_inputs=tuple(sorted(c.name for c in op.control_inputs)),  # a set, in another order in each process
         outputs=tuple(

@@ -1,5 +1,7 @@
 """Slabs and a plan for a traced step: as a whole where the limit allows it, else as coarsely sliced as it allows.
 
+What stays whole may be compiled in parts (`compiling`); in slabs it is not, since compiled programs have no rules.
+
 Numbers that the settings give are used as they are. Otherwise the rungs of `slabs.choice` are tried one after the other, until one
 has a plan. A step with a tensor that kernels cannot index (`slabs.elements`) has none.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lms3d.errors import DoesNotFit
 from lms3d.swap import plan_cache, planning
@@ -22,26 +24,32 @@ from lms3d.swap.request import StepRequest
 from lms3d.swap.slabs import choice, elements
 from lms3d.swap.slabs.choice import Slabs
 from lms3d.swap.tensorflow import slicing
+from lms3d.swap.tensorflow.compiling import Compilation
 from lms3d.swap.tensorflow.slicing import Function, Slicing
 
 Ask = Callable[[], StepRequest]
 """The request for a function as it is now."""
 
+Compile = Callable[[], Compilation]
+"""Compiles parts of the function, as far as the settings allow."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """A step with the slabs that were chosen for it, what was asked about it, and the answer."""
+    """A step with the slabs that were chosen for it, or its programs, what was asked about it, and the answer."""
 
     request: StepRequest
     plan: Plan
     prediction: Prediction
     slabs: Slabs = ()
+    compilation: Compilation = field(default_factory=Compilation)
 
 
 def choose(
     function: Function,
     ask: Ask,
     *,
+    compile_whole: Compile = Compilation,
     run: Run | None = None,
     effort_seconds: float | None = None,
     with_floor: bool = False,
@@ -58,7 +66,7 @@ def choose(
     finest: Slabs = ()
     for slabs in _rungs(function, whole):
         finest = slabs or finest
-        found = _with_slabs(function, ask, whole, slabs)
+        found = _with_slabs(function, ask, whole, slabs) if slabs else _whole(function, ask, whole, compile_whole())
         if isinstance(found, Chosen):
             return _with_lower_floor(function, ask, whole, found) if with_floor else found
         refused = found if refused is None else min(refused, found, key=_smallest)
@@ -85,22 +93,37 @@ def _may_slice(whole: StepRequest) -> bool:
 
 def _with_slabs(function: Function, ask: Ask, whole: StepRequest, slabs: Slabs) -> Chosen | DoesNotFit:
     """The plan with these slabs; where there is none, why, and the function is whole again."""
-    sliced = slicing.slice_function(function, dict(slabs)) if slabs else None
-    changed = sliced is not None and sliced.changed
+    sliced = slicing.slice_function(function, dict(slabs))
+    found = _planned(function, ask, whole, slabs, changed=sliced.changed)
+    if isinstance(found, DoesNotFit):
+        sliced.undo()
+        return found
+    prediction = _sliced(found.prediction, whole, slabs, sliced) if sliced.changed else found.prediction
+    return replace(found, prediction=prediction)
+
+
+def _whole(function: Function, ask: Ask, whole: StepRequest, compilation: Compilation) -> Chosen | DoesNotFit:
+    """The plan for the step with its programs; where there is none, why, and the function is as traced again."""
+    found = _planned(function, ask, whole, (), changed=compilation.changed)
+    if isinstance(found, DoesNotFit):
+        compilation.undo()
+        return found
+    prediction = replace(found.prediction, compiled=tuple(compilation.compiled), compiled_bytes=compilation.saved_bytes)
+    return replace(found, prediction=prediction, compilation=compilation)
+
+
+def _planned(function: Function, ask: Ask, whole: StepRequest, slabs: Slabs, *, changed: bool) -> Chosen | DoesNotFit:
+    """The plan for a function as it is now. changed: it is not that of the request any more."""
     request = whole.about(ask()) if changed else whole
     try:
         if (error := _unindexable(function, request, slabs)) is not None:
             raise error
         plan, prediction = plan_cache.make_plan(request)
         too_large = prediction.unedited_limit_bytes > whole.limit_bytes
-        if plan.empty and changed and too_large:  # nothing is left that could move
+        if plan.empty and slabs and changed and too_large:  # nothing is left that could move
             raise does_not_fit(whole.limit_bytes, prediction.unedited_limit_bytes)
     except DoesNotFit as error:
-        if sliced is not None:
-            sliced.undo()
         return error
-    if sliced is not None and changed:
-        prediction = _sliced(prediction, whole, slabs, sliced)
     return Chosen(request=request, plan=plan, prediction=prediction, slabs=slabs)
 
 
@@ -122,14 +145,24 @@ def _unindexable(function: Function, request: StepRequest, slabs: Slabs) -> Does
 
 def _with_lower_floor(function: Function, ask: Ask, whole: StepRequest, chosen: Chosen) -> Chosen:
     """Where a step that may be sliced was left whole, the smallest limit is that of its finest slabs."""
-    finest = choice.finest(slicing.nodes_of(function)) if _may_slice(whole) and not chosen.slabs else ()
-    if not finest:
+    if not _may_slice(whole) or chosen.slabs:
         return chosen
+    chosen.compilation.undo()
+    floor = _finest_floor(function, ask)
+    chosen.compilation.redo()
+    lowest = min(floor, chosen.prediction.floor_bytes or sys.maxsize)
+    return replace(chosen, prediction=replace(chosen.prediction, floor_bytes=lowest))
+
+
+def _finest_floor(function: Function, ask: Ask) -> int:
+    """Of a function that is whole and as traced, which it is again."""
+    finest = choice.finest(slicing.nodes_of(function))
+    if not finest:
+        return sys.maxsize
     sliced = slicing.slice_function(function, dict(finest))
     floor = planning.floor_bytes(ask()) if sliced.changed else sys.maxsize
     sliced.undo()
-    lowest = min(floor, chosen.prediction.floor_bytes or sys.maxsize)
-    return replace(chosen, prediction=replace(chosen.prediction, floor_bytes=lowest))
+    return floor
 
 
 def _smallest(error: DoesNotFit) -> int:

@@ -34,7 +34,7 @@ import tensorflow as tf
 from lms3d.files import cache_directory
 from lms3d.swap import tuning
 from lms3d.swap.cost import Machine, OpCost, moved_bytes, op_seconds, step_seconds
-from lms3d.swap.ir import Op, StepGraph
+from lms3d.swap.ir import PROGRAM_TYPE, Op, StepGraph
 from lms3d.swap.tensorflow import probing, speeds
 from lms3d.swap.tensorflow.probing import Cost
 
@@ -137,10 +137,17 @@ def _unknown(graph: StepGraph, ops: Sequence[Op], machine: Machine, known: Known
     wanted = []
     for op in ops:
         cost = known.get(op.signature)
-        parts = probing.parts_of(op_seconds(graph, op, machine), moved_bytes(graph, op), max(1, most_bytes))
+        parts = _parts(graph, op, machine, max(1, most_bytes))
         if op.signature not in known or (cost is not None and cost.parts > parts):
             wanted.append(op)
     return wanted
+
+
+def _parts(graph: StepGraph, op: Op, machine: Machine, most_bytes: int) -> int:
+    """Into how many parts an op is cut to be measured. A compiled program cannot be cut; if memory is short, it is not measured."""
+    if op.type == PROGRAM_TYPE:
+        return 1
+    return probing.parts_of(op_seconds(graph, op, machine), moved_bytes(graph, op), most_bytes)
 
 
 def _table(known: Known, pace: float = 1.0) -> dict[str, OpCost]:
@@ -186,7 +193,7 @@ def _paced(graph: StepGraph, known: Known, machine: Machine, device: str, most_b
     for op in _kinds(graph, replace(machine, op_table=_table(known)), device):
         cost = known.get(op.signature)
         if cost is not None and cost.seconds > 0:
-            parts = probing.parts_of(op_seconds(graph, op, machine), moved_bytes(graph, op), most_bytes)
+            parts = _parts(graph, op, machine, most_bytes)
             if parts == cost.parts:
                 chosen.append(op)
     return chosen[: tuning.PACED_OPS]
@@ -222,7 +229,7 @@ def _measure(
         if time.monotonic() - started > budget_seconds:
             break
         seconds = op_seconds(graph, op, machine)
-        parts = probing.parts_of(seconds, moved_bytes(graph, op), most_bytes)
+        parts = _parts(graph, op, machine, most_bytes)
         times = min(tuning.MOST_TIMES, max(1, round(tuning.SHORT_SECONDS / seconds)))
         cost = probing.probe(
             traced.get_operation_by_name(op.name), parts, times, device=device, call_seconds=call_seconds
@@ -268,6 +275,14 @@ def _checked(cost: Cost) -> Cost:
     if not (0 <= cost.seconds < math.inf and 0 <= cost.share <= 1 and cost.workspace_bytes >= 0 and cost.parts >= 1):
         raise ValueError(f"found {cost}")
     return cost
+
+
+def keep(costs: Known, device: str) -> None:
+    """Costs that were measured elsewhere, today."""
+    pace, store = pace_of(device), cache_directory() / "ops.json"
+    found = {name: cost and replace(cost, seconds=cost.seconds / pace) for name, cost in costs.items()}
+    with speeds.one_at_a_time(store):
+        _save(store, conditions(device), found)
 
 
 def _save(store: Any, key: str, found: Known) -> None:

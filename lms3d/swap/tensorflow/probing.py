@@ -86,6 +86,8 @@ def _cuts(op: tf.Operation, parts: int) -> Iterator[tuple[int, dict[int, int]]]:
     if parts == 1:
         yield 0, {}
         return
+    if surgery.is_program(op):  # it is compiled for these shapes
+        return
     shapes = _large(op)
     along = [{shape[axis] for shape in shapes} for axis in range(min(map(len, shapes)))]
     for axis, sizes in enumerate(along):
@@ -120,6 +122,11 @@ def _alone(op: tf.Operation, axis: int, sizes: Mapping[int, int], times: int) ->
         if not is_reserve(whole) and not made.shape.is_compatible_with(cut(tuple(whole.shape))):
             raise ValueError(f"{op.type}: {made.shape} is not {whole.shape} cut along axis {axis}")
     return function, [i for i in inputs if isinstance(i, tf.TensorSpec)]
+
+
+def cost_of(function: Any, specs: Sequence[tf.TensorSpec], device: str) -> Cost:
+    """The cost of a call on random numbers, calling included."""
+    return _run(function, specs, device)
 
 
 def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str, *, cold: bool = False) -> Cost:

@@ -6,6 +6,8 @@ Everything here works on a `FuncGraph`, the graph behind a concrete function, an
 from __future__ import annotations
 
 import contextlib
+import copy
+import hashlib
 import re
 import threading
 import weakref
@@ -175,6 +177,80 @@ def is_stateful(op: tf.Operation) -> bool:
     return definition is None or definition.is_stateful
 
 
+def replay(ops: Sequence[tf.Operation], given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Make copies of `ops` in the graph that is being traced; given: what stands for tensors that they read, by name.
+
+    Returns these and the tensors of the copies, by the names of their originals.
+    """
+    tensors, graph = dict(given), tf.compat.v1.get_default_graph()
+    for op in ops:
+        attributes = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
+        inputs, dtypes = [tensors[t.name] for t in op.inputs], [t.dtype for t in op.outputs]
+        made = graph._create_op_internal(op.type, inputs, dtypes, attrs=attributes, op_def=op.op_def)
+        for old, new in zip(op.outputs, made.outputs, strict=True):
+            new.set_shape(old.shape)
+            tensors[old.name] = new
+    return tensors
+
+
+class XlaProgram:
+    """A function that XLA compiles as one, wherever `call` calls it.
+
+    name: equal for equal functions, so that a process compiles each once, however often a step is traced.
+    """
+
+    def __init__(self, body: tf.types.experimental.ConcreteFunction) -> None:
+        self.name = f"lms_program_{digest(body)}"
+        self.dtypes = [t.dtype for t in body.graph.outputs]
+        self.shapes = [t.shape for t in body.graph.outputs]
+        with _TURNS:
+            if self.name not in _PROGRAMS:
+                _PROGRAMS[self.name] = atomic_function.from_func_graph(self.name, body.graph, {})
+
+    def call(self, inputs: Sequence[tf.Tensor], name: str | None = None) -> list[tf.Tensor]:
+        """Its results, by an op in the graph that is being traced or edited."""
+        graph = tf.compat.v1.get_default_graph()
+        graph._add_function_recursive(_PROGRAMS[self.name])
+        attributes = {
+            "f": tf.compat.v1.AttrValue(func=tf.compat.v1.NameAttrList(name=self.name)),
+            "Tin": _types(t.dtype for t in inputs),
+            "Tout": _types(self.dtypes),
+            _COMPILED: tf.compat.v1.AttrValue(b=True),
+        }
+        op = graph._create_op_internal("PartitionedCall", list(inputs), self.dtypes, name=name, attrs=attributes)
+        for tensor, shape in zip(op.outputs, self.shapes, strict=True):
+            tensor.set_shape(shape)
+        return list(op.outputs)
+
+
+_PROGRAMS: dict[str, atomic_function.AtomicFunction] = {}
+_COMPILED = "_XlaMustCompile"
+
+
+def _types(dtypes: Iterable[tf.DType]) -> tf.compat.v1.AttrValue:
+    kinds = [dtype.as_datatype_enum for dtype in dtypes]
+    return tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(type=kinds))
+
+
+def digest(function: tf.types.experimental.ConcreteFunction) -> str:
+    """A hash of a traced function: equal, in every process, for functions that do the same by the same ops."""
+    content = function.graph.as_graph_def().SerializeToString(deterministic=True)
+    content += repr([t.name for t in (*function.graph.inputs, *function.graph.outputs)]).encode()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def is_program(op: tf.Operation) -> bool:
+    """True for a call of a function without effects that XLA compiles as a whole."""
+    return op.type == "PartitionedCall" and _COMPILED in op.node_def.attr and bool(op.get_attr(_COMPILED))
+
+
+def program_digest(op: tf.Operation) -> str:
+    """A hash of what an `is_program` op calls, whatever its name is."""
+    definition = copy.deepcopy(op.graph._get_function(op.get_attr("f").name).cached_definition)
+    definition.signature.name = ""
+    return hashlib.sha256(definition.SerializeToString(deterministic=True)).hexdigest()[:16]
+
+
 def copy_op(op: tf.Operation, name: str, before: Sequence[tf.Operation]) -> tf.Operation:
     """The same op once more, with the same inputs and attributes, after the ops of `before`."""
     graph = op.graph
@@ -185,12 +261,12 @@ def copy_op(op: tf.Operation, name: str, before: Sequence[tf.Operation]) -> tf.O
         tf.control_dependencies(list(before)),
         tf.device(op.device or None),
     ):
-        copy = graph._create_op_internal(
+        made = graph._create_op_internal(
             op.type, list(op.inputs), [t.dtype for t in op.outputs], name=name, attrs=attributes, op_def=op.op_def
         )
-    for old, new in zip(op.outputs, copy.outputs, strict=True):
+    for old, new in zip(op.outputs, made.outputs, strict=True):
         new.set_shape(old.shape)
-    return copy
+    return made
 
 
 def alone(op: tf.Operation, inputs: Sequence[tf.TensorSpec | np.ndarray], times: int = 1) -> RewrittenFunction:
@@ -199,12 +275,14 @@ def alone(op: tf.Operation, inputs: Sequence[tf.TensorSpec | np.ndarray], times:
     inputs: for each input of `op` a TensorSpec (an argument), or its constant value. ValueError where the op refuses them.
     """
     specs = [i for i in inputs if isinstance(i, tf.TensorSpec)]
-    attributes = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
+    attributes = {k: value for k, value in op.node_def.attr.items() if k == _COMPILED or not k.startswith("_")}
     dtypes = [t.dtype for t in op.outputs]
 
     def run(*passed: tf.Tensor) -> list[tf.Tensor]:
         left, graph = iter(passed), tf.compat.v1.get_default_graph()
         given = [next(left) if isinstance(i, tf.TensorSpec) else tf.constant(i) for i in inputs]
+        if is_program(op):
+            graph._add_function_recursive(op.graph._get_function(op.get_attr("f").name))
         copies: list[tf.Operation] = []
         for _ in range(times):
             with tf.control_dependencies(copies[-1:]):

@@ -1,0 +1,79 @@
+"""What a compiled program takes besides its inputs and results, read from XLA's text of it. No TensorFlow here.
+
+    ENTRY %main (p: f32[8]) -> f32[8] {
+      %a = f32[8]{0} fusion(%p), kind=kLoop, ..        <- instructions in the order in which they run
+      ROOT %b = f32[8]{0} fusion(%a), ..
+    }
+
+HLO-1  Between its own line and its last reader an instruction has memory, unless it is a view or a constant; a result until the
+       end.
+HLO-2  Intermediate results lie where results will be written later. So a program takes what lives at a time beyond the size of
+       its results. An upper bound: XLA also lets an instruction write into an operand that dies there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_LINE = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.+?) ([\w\-]+)\((.*)$")
+_ARRAY = re.compile(r"([a-z]+\d*)\w*\[([\d,]*)\]")
+_READ = re.compile(r"%([\w.\-]+)")
+_VIEWS = ("bitcast", "get-tuple-element")
+_NO_MEMORY = (*_VIEWS, "parameter", "constant", "tuple")
+_ALIGNMENT = 64  # bytes: of a buffer within XLA's temporaries
+
+
+class _Instruction(NamedTuple):
+    name: str
+    kind: str
+    bytes: int
+    reads: tuple[str, ...]
+
+
+def temporary_bytes(text: str) -> int:
+    """The most bytes that intermediate results take at a time (HLO-2). text: an optimised module."""
+    instructions = list(_entry(text))
+    source = {one.name: one.reads[0] for one in instructions if one.kind in _VIEWS}
+
+    def root(name: str) -> str:
+        while name in source:
+            name = source[name]
+        return name
+
+    last = {root(name): i for i, one in enumerate(instructions) for name in one.reads}
+    results = {root(name) for one in instructions[-1:] for name in (one.reads if one.kind == "tuple" else [one.name])}
+    sizes: dict[str, int] = {}
+    live = most = returned = 0
+    for i, one in enumerate(instructions):
+        if one.kind not in _NO_MEMORY:
+            sizes[one.name] = one.bytes
+            live += one.bytes
+            most = max(most, live)
+            live -= sum(sizes.pop(name, 0) for name in set(map(root, one.reads)) - results if last[name] == i)
+            returned += one.bytes if one.name in results else 0
+    return max(0, most - returned)
+
+
+def _entry(text: str) -> Iterator[_Instruction]:
+    """The instructions of the entry computation."""
+    _, _, body = text.partition("\nENTRY ")
+    for line in body.splitlines()[1:]:
+        found = _LINE.match(line)
+        if line.startswith("}") or found is None:
+            return
+        _, name, shape, kind, rest = found.groups()
+        operands = rest.split(")")[0]
+        yield _Instruction(name, kind, _bytes(shape), tuple(_READ.findall(operands)))
+
+
+def _bytes(shape: str) -> int:
+    """Of "f32[2,8]{1,0}", or of a tuple of such."""
+    total = 0
+    for kind, sides in _ARRAY.findall(shape):
+        bits = int(re.sub(r"\D", "", kind) or 8)  # "pred" has none
+        elements = math.prod(int(side) for side in sides.split(",") if side)
+        total += -(-elements * max(8, bits) // 8 // _ALIGNMENT) * _ALIGNMENT
+    return total

@@ -1,0 +1,38 @@
+"""The three architectures have the shapes that they claim, and ratios are those of pairs of steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments import compiled_steps
+from experiments.architectures import NETWORKS
+
+
+def test_every_network_can_be_asked_for():
+    assert tuple(NETWORKS) == compiled_steps.NAMES
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_keeps_the_size_of_what_it_is_given(name):
+    network = NETWORKS[name]
+    model = network.build(network.multiple)
+    assert model.output_shape[1:-1] == model.input_shape[1:-1]
+    assert network.side % network.multiple == 0
+
+
+def test_a_side_that_does_not_fit_is_refused(capsys):
+    assert compiled_steps.main(["--networks", "segformer", "--side", "96"]) == 2
+    assert "--side 96: segformer takes multiples of 64" in capsys.readouterr().err
+
+
+def test_the_ratio_is_the_median_of_pairs():
+    measured = compiled_steps.Measured(
+        name="mine",
+        parameters=1000,
+        seconds={"off": [1.0, 2.0, 4.0], "auto": [0.5, 1.8, 2.0]},
+        peaks={"off": 4 << 20, "auto": 3 << 20},
+        losses={"off": 1.0, "auto": 1.0},
+        programs={"programs": 2, "ops": 30},
+    )
+    assert measured.time_ratio == 0.5
+    assert measured.cells()[3:7] == ("0.50", "4.00 MiB / 3.00 MiB", "0.75", "2 for 30 ops")
