@@ -122,12 +122,15 @@ class _Solver:
         return self.any_time.allowed(found.choices) and self._checked(found).fits
 
     def _covered(self) -> Candidate | None:
-        """The covering program's plan for the budget; if its pieces do not fit the pool, that for somewhat fewer bytes."""
-        if self.hasty and ladder.rung_seconds(self.problem) > tuning.EXACT_SHARE * self.any_time.seconds_left:
+        """The cheapest plan of the covering program that fits. A short search looks for one only if it can be found in time."""
+        share = tuning.EXACT_SHARE * self.any_time.seconds_left
+        if self.hasty and ladder.rung_seconds(self.problem) > share:
             return None
-        steps = ladder.Ladder(self.problem, self.machine, self.account)
-        plans = (steps.at(int(self.budget * share)).plan for share in (1.0, *tuning.FEWER_BYTES))
-        return next(filter(self._good, plans), None)
+        before, steps = self.account.seconds, ladder.Ladder(self.problem, self.machine, self.account)
+        found = ladder.solve(steps, self.limit_bytes, pool=self.pool, seconds=share if self.hasty else None)
+        self.any_time.extend(0.0 if self.hasty else self.account.seconds - before)
+        covered = Candidate(found.choices, found.schedule)
+        return covered if found.fits and self.any_time.allowed(found.choices) else None
 
     def _crossed(self, fitting: list[Candidate]) -> list[Candidate]:
         """The plans, the cheapest first, and what that one becomes with choices of the next ones."""
