@@ -136,7 +136,8 @@ def _solved(study: Study, limit_bytes: int, most_swapped_bytes: int | None) -> s
     for seconds in (None,) if granted is None else (granted - study.account.seconds, None):
         found = _searched(study, limit_bytes, seconds, most_swapped_bytes)
         if found.fits:
-            return found if seconds is None else _searched_on(study, found, most_swapped_bytes)
+            whole = seconds is None or seconds >= local_search.most_seconds(problem)
+            return found if whole else _searched_on(study, found, most_swapped_bytes)
     return None
 
 
