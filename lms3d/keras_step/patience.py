@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lms3d import console
 from lms3d.units import format_size
 
 SILENT_SECONDS = 20.0
@@ -17,7 +18,10 @@ log = logging.getLogger("lms3d")
 
 @contextmanager
 def told_if_long(step: str, limit_bytes: int) -> Iterator[None]:
-    """Says what is going on where the block takes longer than `SILENT_SECONDS`."""
+    """Says what is going on if the block takes longer than `SILENT_SECONDS`; of several ranks, one talks."""
+    if console.OUT.quiet:
+        yield
+        return
     told = (
         f"lms: planning the {step} step for {format_size(limit_bytes)}; this happens once for each shape of its batches"
     )

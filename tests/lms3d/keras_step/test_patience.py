@@ -1,10 +1,12 @@
 """Who waits for a plan is told what for, and only who waits."""
 
 import logging
+import time
 
 import pytest
 
 import lms3d
+from lms3d import console
 from lms3d.keras_step import patience
 from tests.lms3d.keras_step.test_estimate import BATCH, compiled, network
 
@@ -15,3 +17,11 @@ def test_long_planning_is_told(monkeypatch, caplog, seconds, told):
     with caplog.at_level(logging.WARNING, "lms3d"):
         lms3d.estimate(compiled(network()), BATCH, memory_limit="1GiB", with_floor=False)
     assert ("lms: planning the train step for 1.00 GiB" in caplog.text) == told
+
+
+def test_of_several_ranks_one_talks(monkeypatch, caplog):
+    monkeypatch.setattr(patience, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(console.OUT, "quiet", True)
+    with caplog.at_level(logging.WARNING, "lms3d"), patience.told_if_long("train", 1 << 30):
+        time.sleep(0.1)
+    assert not caplog.text
