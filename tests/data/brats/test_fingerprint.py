@@ -2,9 +2,11 @@
 
 import nibabel as nib
 import numpy as np
+import pandas as pd
 import pytest
 
 from data.brats import fingerprint, layouts
+from data.brats.schema import CHANNELS
 from data.prepare import main
 from tests.data.small_data import random_case, save, write_case
 
@@ -62,7 +64,21 @@ def test_cases_whose_axes_lead_elsewhere_are_told(brains, tmp_path):
     for path in (brains / "BraTS20_Training_003").iterdir():
         save(np.asarray(nib.load(path).dataobj), path, np.eye(4))
     told = fingerprint.told(examined(brains, tmp_path / "c"))
-    assert "look at the axes: LPS in 5 cases, RAS in 1 cases; cases stay as they are" in told
+    assert "look at the axes: LPS in 5 cases, RAS in 1 case; cases stay as they are" in told
+
+
+def test_of_many_cases_that_look_wrong_in_the_same_way_the_first_are_told():
+    corners = {f"{channel}_corner": 0.0 for channel in CHANNELS} | {"t2_corner": -1024.0}
+    spreads = {f"{channel}_spread": 4.0 for channel in CHANNELS} | {
+        f"{channel}_p{p}": p for channel in CHANNELS for p in (1, 99)
+    }
+    rows = [{"case": f"c{number}", "problem": "", **corners, **spreads} for number in range(1250)]
+    table = pd.DataFrame(rows)
+    lines = fingerprint._shortened(fingerprint.suspicious_corners(table))
+    assert [line[:10] for line in lines[:-1]] == [f"look at c{number}" for number in range(5)]
+    assert lines[-1] == "look at 1245 more like these"
+    assert len(fingerprint._shortened(fingerprint.suspicious_corners(table[:5]))) == 5
+    assert fingerprint.suspicious_outliers(table) == []
 
 
 def test_a_second_examination_reads_nothing_and_a_stopped_one_goes_on(brains, tmp_path, record):
@@ -107,7 +123,7 @@ def test_the_command_tells_it_and_leaves_out_on_request(brains, tmp_path, capsys
     assert "BraTS20_Training_004_t1.nii.gz" in refused
     assert "--skip-bad" in refused
     assert main([*arguments, "--box", "16x32x16", "--skip-bad"]) == 0
-    assert "skipped: 1 cases, listed in" in capsys.readouterr().out
+    assert "skipped: 1 case, listed in" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
