@@ -48,7 +48,7 @@ class _Waiting:
             return None
         after = list(dropwhile(lambda finder: finder is not self, sys.meta_path))[1:]
         specs = (finder.find_spec(name, path, target) for finder in after if hasattr(finder, "find_spec"))
-        spec = next(filter(None, specs), None)
+        spec: Any = next(filter(None, specs), None)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             spec.loader = _Watched(spec.loader, self)
         return spec

@@ -355,5 +355,6 @@ def test_cases_that_could_not_be_predicted_are_named(tiny_brats, tmp_path, capsy
     plan = inputs.plan([label_maps.load(tmp_path)])
     assert len(plan.jobs) == len(cases) - 1
     assert (
-        f"note: 1 case could not be predicted, because of files that cannot be used: {cases[0].id}" in capsys.readouterr().err
+        f"note: 1 case could not be predicted, because of files that cannot be used: {cases[0].id}"
+        in capsys.readouterr().err
     )

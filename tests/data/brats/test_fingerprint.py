@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from data.brats import fingerprint, layouts
-from data.brats.schema import CHANNELS
 from data.prepare import main
 from tests.data.small_data import random_case, save, write_case
 
@@ -67,18 +66,15 @@ def test_cases_whose_axes_lead_elsewhere_are_told(brains, tmp_path):
     assert "look at the axes: LPS in 5 cases, RAS in 1 case; cases stay as they are" in told
 
 
-def test_of_many_cases_that_look_wrong_in_the_same_way_the_first_are_told():
-    corners = {f"{channel}_corner": 0.0 for channel in CHANNELS} | {"t2_corner": -1024.0}
-    spreads = {f"{channel}_spread": 4.0 for channel in CHANNELS} | {
-        f"{channel}_p{p}": p for channel in CHANNELS for p in (1, 99)
-    }
-    rows = [{"case": f"c{number}", "problem": "", **corners, **spreads} for number in range(1250)]
-    table = pd.DataFrame(rows)
-    lines = fingerprint._shortened(fingerprint.suspicious_corners(table))
-    assert [line[:10] for line in lines[:-1]] == [f"look at c{number}" for number in range(5)]
-    assert lines[-1] == "look at 1245 more like these"
-    assert len(fingerprint._shortened(fingerprint.suspicious_corners(table[:5]))) == 5
-    assert fingerprint.suspicious_outliers(table) == []
+def test_of_many_cases_that_look_wrong_in_the_same_way_the_first_are_told(brains, tmp_path):
+    row = examined(brains, tmp_path / "c").iloc[0].to_dict() | {"t2_corner": -1024.0, "t1_spread": 0.5}
+    table = pd.DataFrame([row | {"case": f"c{number:04d}"} for number in range(1250)])
+    lines = [line for line in fingerprint.told(table).splitlines() if line.startswith("look at")]
+    first, more = [f"look at c{number:04d}" for number in range(5)], "look at 1245 more like these"
+    assert [line[:13] for line in lines] == [*first, more[:13]] * 2
+    assert lines[5] == lines[11] == more
+    few = fingerprint.told(table[:5])
+    assert (few.count("look at c"), few.count("more like these")) == (10, 0)
 
 
 def test_a_second_examination_reads_nothing_and_a_stopped_one_goes_on(brains, tmp_path, record):
