@@ -19,6 +19,7 @@ from data.chest_xray import collection as chest_xray
 from data.chest_xray import shards
 from data.errors import DataError, in_words
 from data.files import Progress
+from data.words import counted
 
 _DESCRIPTION = """\
 Check a data set and build its training cache. Training does the same by itself; do it ahead to find bad files early or
@@ -106,15 +107,16 @@ def _prepare_volumes(options: argparse.Namespace) -> Path:
     found = layouts.find_cases(options.data, labels=options.labels, require_truth=False, require_complete=False)
     cases, schema = found
     without = sum(case.truth is None for case in cases)
-    _say(f"{len(cases)} cases of {found.layout}, labels of {schema.name}, {without} without truth")
+    _say(f"{counted(len(cases), 'case')} of {found.layout}, labels of {schema.name}, {without} without truth")
     if found.unused:
-        _say(f"not used: {len(found.unused)} files that belong to no case, such as {found.unused[0]}")
+        stray = counted(len(found.unused), "file that belongs", "files that belong")
+        _say(f"not used: {stray} to no case, such as {found.unused[0]}")
     with _bar() as progress:
         table = fingerprint.examine(cases, schema, directory=options.cache, workers=options.workers, progress=progress)
     _say(fingerprint.told(table))
     problems = [problem for problem in table["problem"] if problem]
     if problems and not options.skip_bad:
-        more = f" ({len(problems)} cases cannot be used; --skip-bad leaves them out)"
+        more = f" ({counted(len(problems), 'case')} cannot be used; --skip-bad leaves such cases out)"
         raise DataError(problems[0] + more)
     if options.examine:
         return options.cache or files.cache_root()
@@ -124,7 +126,7 @@ def _prepare_volumes(options: argparse.Namespace) -> Path:
             skip_bad=options.skip_bad, workers=options.workers, progress=progress,
         )  # fmt: skip
     if built.skipped:
-        _say(f"skipped: {len(built.skipped)} cases, listed in {built.directory / 'skipped.csv'}")
+        _say(f"skipped: {counted(len(built.skipped), 'case')}, listed in {built.directory / 'skipped.csv'}")
     return built.directory
 
 
@@ -153,7 +155,7 @@ def _prepare_images(options: argparse.Namespace) -> Path:
     resolution = _SQUARE if options.resolution is None else options.resolution
     shards.check_resolution(resolution)
     collection = chest_xray.find_images(options.data)
-    _say(f"{len(collection.images)} images, {'no' if collection.test is None else 'official'} test list")
+    _say(f"{counted(len(collection.images), 'image')}, {'no' if collection.test is None else 'official'} test list")
     with _bar() as progress:
         built = shards.build(
             collection, resolution, directory=_below(options.cache, "images"), skip_bad=options.skip_bad, workers=options.workers,
@@ -161,12 +163,12 @@ def _prepare_images(options: argparse.Namespace) -> Path:
         )  # fmt: skip
     if built.skipped and not options.skip_bad:
         raise DataError(
-            f"{built.directory}: found {len(built.skipped)} images that an earlier --skip-bad left out; expected all "
+            f"{built.directory}: found {counted(len(built.skipped), 'image')} that an earlier --skip-bad left out; expected all "
             "of them; mend those in its skipped.csv and remove the folder, or say --skip-bad again"
         )
     _say(", ".join(f"{name}: {len(part)}" for name, part in built.parts.items()))
     if built.skipped:
-        _say(f"skipped: {len(built.skipped)} images, listed in {built.directory / 'skipped.csv'}")
+        _say(f"skipped: {counted(len(built.skipped), 'image')}, listed in {built.directory / 'skipped.csv'}")
     return built.directory
 
 

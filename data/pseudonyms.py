@@ -82,8 +82,8 @@ def know(names: Iterable[Any], kind: str = "case", stands_for: str | None = None
         pseudonym = made(name if stands_for is None else stands_for, kind)
         if name.isdecimal() and len(name) <= _SHORT:
             _add({before + name: before + pseudonym for before in _WORDS})
-        else:  # also as it stands in messages (quoted) and in HTML
-            _add(dict.fromkeys((name, repr(name)[1:-1], escape(name)), pseudonym))
+        else:
+            _add(dict.fromkeys(_written(name), pseudonym))
 
 
 def know_path(path: Path, root: Path) -> None:
@@ -95,7 +95,8 @@ def know_path(path: Path, root: Path) -> None:
         return
     if above not in path.parents:
         above = Path(path.anchor)
-    _add({str(path): str(above.joinpath(*map(_part, path.relative_to(above).parts)))})
+    pseudonym = str(above.joinpath(*map(_part, path.relative_to(above).parts)))
+    _add(dict.fromkeys(_written(str(path)), pseudonym))
 
 
 def know_case(case: Case, root: Path) -> None:
@@ -123,6 +124,11 @@ def _name_at(text: str, at: int) -> str | None:
         if (name := text[at : at + length]) in _known and not text[at + length : at + length + 1].isalnum():
             return name
     return None
+
+
+def _written(name: str) -> tuple[str, str, str]:
+    """The forms of a name: its own; as it stands in messages, quoted or without what is no UTF-8; and that of HTML."""
+    return name, repr(name)[1:-1], escape(name)
 
 
 def _add(pseudonyms: dict[str, str]) -> None:

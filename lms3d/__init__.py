@@ -45,7 +45,7 @@ _HOME = {
 if platform.machine() in ("x86_64", "AMD64"):
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-if sys.argv[:1] == ["-m"]:  # Python is looking for one of the commands, which need the packages beside this one
+if own_packages.runs_a_command(sys.argv, sys.orig_argv):  # the commands need the packages beside this one
     own_packages.require_found()
 after_keras.register()
 

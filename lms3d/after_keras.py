@@ -7,9 +7,10 @@ after the first import of either, and of the outer one if one imports the other.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from importlib.machinery import ModuleSpec, PathFinder
+from itertools import dropwhile
 from types import ModuleType
 from typing import Any
 
@@ -42,25 +43,41 @@ class _Waiting:
         self._importing = 0
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
+        """The spec of whoever comes next and knows the library: editable installs and import hooks have finders of their own."""
         if name not in LIBRARIES:
             return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            self._watch(spec)
+        after = list(dropwhile(lambda finder: finder is not self, sys.meta_path))[1:]
+        specs = (finder.find_spec(name, path, target) for finder in after if hasattr(finder, "find_spec"))
+        spec: Any = next(filter(None, specs), None)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Watched(spec.loader, self)
         return spec
 
-    def _watch(self, spec: ModuleSpec) -> None:
-        loader: Any = spec.loader
-        execute = loader.exec_module
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        """Around the execution of a library, which may import the other."""
+        self._importing += 1
+        try:
+            yield
+        finally:
+            self._importing -= 1
+        if not self._importing and self in sys.meta_path and all(name in sys.modules for name in LIBRARIES):
+            sys.meta_path.remove(self)
+            _import_holders()
 
-        def executed(module: ModuleType) -> None:
-            self._importing += 1
-            try:
-                execute(module)
-            finally:
-                self._importing -= 1
-            if not self._importing and self in sys.meta_path and all(one in sys.modules for one in LIBRARIES):
-                sys.meta_path.remove(self)
-                _import_holders()
 
-        loader.exec_module = executed
+class _Watched:
+    """The loader of a library, in whose place it stands until the library is executed."""
+
+    def __init__(self, loader: Any, waiting: _Waiting) -> None:
+        self._loader, self._waiting = loader, waiting
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        with self._waiting.importing():
+            self._loader.exec_module(module)

@@ -7,6 +7,7 @@ names neither.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,11 +16,30 @@ NAMES = ("data", "models")
 
 def hidden_by(name: str) -> Path | None:
     """The file or folder that is imported as `name` in the place of the package of lms3d; None where nothing hides it."""
-    spec = find_spec(name)
-    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-    found = next((Path(place).resolve() for place in places if place), None)
-    own = Path(__file__).resolve().parent.with_name(name)
-    return None if found is None or found in (own, own / "__init__.py") else found
+    try:
+        spec = find_spec(name)
+    except ValueError:  # a module without a spec: a program has put it into sys.modules by hand
+        return Path(getattr(sys.modules[name], "__file__", None) or name)
+    if spec is None:
+        return None
+    folders = [Path(folder).resolve() for folder in spec.submodule_search_locations or ()]
+    # Folders are compared: the file in them is `__init__.pyc` in an installation without sources.
+    if not folders or folders[0] != Path(__file__).resolve().parent.with_name(name):
+        return Path(spec.origin).resolve() if spec.origin else next(iter(folders), Path(name))
+    return None
+
+
+def runs_a_command(argv: Sequence[str], orig_argv: Sequence[str]) -> bool:
+    """Whether Python is looking for a module of lms3d to run it. Another's module that imports lms3d may have a `data` of its own.
+
+    argv: `sys.argv`, which is `["-m", *arguments]` while Python looks. orig_argv: `sys.orig_argv`, which ends in the module's name
+    and the same arguments.
+    """
+    if argv[:1] != ["-m"] or len(orig_argv) < len(argv):
+        return False
+    word = orig_argv[-len(argv)]
+    module = word.partition("m")[2] if word.startswith("-") else word  # also `python -mlms3d.train`
+    return module.partition(".")[0] == "lms3d"
 
 
 def require_found() -> None:

@@ -12,6 +12,7 @@ Rules: CACHE-1, -2 and -3 of `data.files`.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import zlib
@@ -36,6 +37,7 @@ from data.workers import run_all
 
 _FORMAT = 2  # raise it when a change of the preprocessing changes what is stored
 _SAMPLE_BYTES = 4096
+_NOTHING = (errno.ENOENT, errno.ELOOP)  # of a link to nothing, or to itself
 _LEAST_STD = 1e-4  # of the mean: a modality that is the same everywhere must not become infinite
 _REPAIR = "delete the folder of this entry and run again"
 _REPAIR_INDEX = "delete it and run again"
@@ -184,8 +186,8 @@ def data_fingerprint(cases: Sequence[Case]) -> str:
     """A name for the content of a data set: hex, the same wherever the set lies and however it was copied.
 
     Per file: its name, its size and samples of its bytes. The last bytes of a gzip file are the checksum of all voxels,
-    so these see every change; an uncompressed file has none, so its modification time counts as well. A file that cannot be
-    read counts as such: who reads the case says why.
+    so these see every change; an uncompressed file has none, so its modification time counts as well. A link to nothing counts as
+    such: who reads the case says why. DataError for a file that cannot be read now: tomorrow it would be another data set.
     """
     digest = hashlib.sha256(b"format 1")
     for case in sorted(cases, key=lambda case: case.id):
@@ -206,6 +208,10 @@ def _file_sample(path: Path) -> bytes:
         if not pieces[1].startswith(GZIP):
             pieces.append(str(path.stat().st_mtime_ns).encode())
     except OSError as error:
+        if error.errno not in _NOTHING:
+            raise DataError(
+                f"{path}: found {error.strerror}; expected a readable file; check its permissions and the disk"
+            ) from None
         pieces = [f"{path.name} {error.strerror}".encode(errors="surrogateescape")]
     return b"\0".join(pieces)
 

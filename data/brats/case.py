@@ -31,6 +31,8 @@ class Case:
     """Channel -> file, for each of CHANNELS, but for those in `absent`, and those that are missing (see `problem`)."""
     truth: Path | None = None
     """The label map; None for a case that is only to be predicted."""
+    other_truths: tuple[Path, ...] = ()
+    """Label maps of the case to which `truth` is preferred: nobody reads them."""
     volumes: Mapping[str, int] | None = None
     """Channel -> index on the fourth axis, where all channels are in one file."""
     patient: str = ""

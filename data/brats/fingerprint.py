@@ -25,6 +25,7 @@ from data.brats.geometry import foreground_box
 from data.brats.schema import CHANNELS, LabelSchema
 from data.errors import DataError
 from data.files import Progress
+from data.words import counted
 from data.workers import run_all
 
 _REPAIR = "delete it and run again"
@@ -38,6 +39,7 @@ _NUMBERS = (
 )  # fmt: skip
 """What is known of every case, labels and the names of the axes aside."""
 _NAMES = ("case", "problem", "axes")
+_MOST_LINES = 5  # about cases that look wrong in the same way: of 1,250 the rest is no news
 _LARGEST = np.finfo(np.float32).max
 SWAP_MARGIN = 0.6
 """A case is suspicious where exchanging two modalities brings it this much nearer to the usual correlations of the data set, as a
@@ -134,8 +136,8 @@ def _extremes(voxels: np.ndarray, percentiles: Sequence[float]) -> dict[str, flo
     return {"farthest": round(float(farthest), 4), "spread": round(float(spread), 4)}
 
 
-def suspicious_intensities(table: pd.DataFrame) -> list[str]:
-    """What looks wrong in single cases: outliers that spoil a mean and a deviation, and a background that is not 0."""
+def suspicious_outliers(table: pd.DataFrame) -> list[str]:
+    """A line for each modality of a case in which outliers spoil mean and deviation."""
     found = []
     for row in table[table["problem"] == ""].to_dict("records"):
         for channel in CHANNELS:
@@ -145,9 +147,15 @@ def suspicious_intensities(table: pd.DataFrame) -> list[str]:
                     f"look at {row['case']}: {channel} has a voxel of {row[f'{channel}_farthest']:g}, where 98 % of the brain lie "
                     f"between {low:g} and {high:g}: z-scores take its contrast away; clip it"
                 )
-        if corners := [
-            f"{row[f'{channel}_corner']:g} in {channel}" for channel in CHANNELS if row[f"{channel}_corner"]
-        ]:
+    return found
+
+
+def suspicious_corners(table: pd.DataFrame) -> list[str]:
+    """A line for each case whose background is not 0."""
+    found = []
+    for row in table[table["problem"] == ""].to_dict("records"):
+        corners = [f"{row[f'{channel}_corner']:g} in {channel}" for channel in CHANNELS if row[f"{channel}_corner"]]
+        if corners:
             found.append(
                 f"look at {row['case']}: its corners are {', '.join(corners)}, not 0: all that is not 0 counts as brain; set its "
                 "background to 0"
@@ -207,10 +215,17 @@ def told(table: pd.DataFrame) -> str:
         lines += ["voxels of " + ", ".join(" x ".join(f"{v:g}" for v in row) + " mm" for row in spacings[:4])
                   + (f" and {len(spacings) - 4} other sizes" if len(spacings) > 4 else "")]  # fmt: skip
         lines += [_axes_told(sound), *_labels_told(sound), *_intensities_told(sound)]
-    lines += [f"look at {case}: {a} and {b} may be exchanged" for case, (a, b) in suspicious_swaps(table).items()]
-    lines += suspicious_intensities(table)
+    swaps = [f"look at {case}: {a} and {b} may be exchanged" for case, (a, b) in suspicious_swaps(table).items()]
+    for suspicions in (swaps, suspicious_outliers(table), suspicious_corners(table)):
+        lines += _shortened(suspicions)
     lines += [f"cannot be used: {problem}" for problem in table["problem"] if problem]
     return "\n".join(lines)
+
+
+def _shortened(suspicions: Sequence[str]) -> list[str]:
+    """The first lines of a kind, and how many more there are."""
+    more = len(suspicions) - _MOST_LINES
+    return [*suspicions[:_MOST_LINES], *([f"look at {more} more like these"] if more > 0 else [])]
 
 
 def _axes_told(sound: pd.DataFrame) -> str:
@@ -218,7 +233,7 @@ def _axes_told(sound: pd.DataFrame) -> str:
     counts = sound["axes"].value_counts()
     if len(counts) == 1:
         return f"axes {counts.index[0]}"
-    found = ", ".join(f"{axes} in {count} cases" for axes, count in counts.items())
+    found = ", ".join(f"{axes} in {counted(count, 'case')}" for axes, count in counts.items())
     return f"look at the axes: {found}; cases stay as they are, so train with all symmetries (the default), or turn the files"
 
 

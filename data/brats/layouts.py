@@ -149,20 +149,23 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
     unwrapped = [(case, folders.unwrapped(case)) for case, _ in found]
     mirrored = " (mirrored, folders ending in .nii)" if any(case != inner for case, inner in unwrapped) else ""
     cases = sorted((inner for _, inner in unwrapped), key=_id)
+    unused = _unused(seen, [case for case, _ in found])
     for case in cases:
         pseudonyms.know_case(case, root)
+    for path in unused:
+        pseudonyms.know_path(path, root)
     _require_different_ids(cases)
     return DataSet(
         cases=patients.joined(cases, root),
         schema=schema,
         layout=" and ".join(layout.title for layout in layouts) + mirrored,
-        unused=_unused(seen, [case for case, _ in found]),
+        unused=unused,
     )
 
 
 def _unused(seen: Sequence[Path], cases: Sequence[Case]) -> tuple[Path, ...]:
     """Files that belong to no case, sorted. One that is there compressed and uncompressed is used."""
-    used = {_without_ending(path) for case in cases for path in case.files}
+    used = {_without_ending(path) for case in cases for path in (*case.files, *case.other_truths)}
     return tuple(sorted(path for path in seen if _without_ending(path) not in used))
 
 
@@ -195,12 +198,17 @@ def _search(root: Path, seen: list[Path]) -> Iterator[tuple[Case, Layout]]:
             for stem in layout.stems(folder, files):
                 layout_of.setdefault(stem, layout)
         pseudonyms.know(layout_of)
-        known = any(layout not in _LAST for layout in layout_of.values())
+        known = [stem for stem, layout in layout_of.items() if layout not in _LAST]
         for stem, layout in sorted(layout_of.items(), key=lambda item: item[0]):
             case = layout.case_of(folder, stem, files)
-            if known and layout in _LAST and case.problem:  # beside published cases: a copy of one of their files
-                continue
-            yield case, layout
+            if layout not in _LAST or not _is_stray(case, stem, known):
+                yield case, layout
+
+
+def _is_stray(case: Case, stem: str, known: Sequence[str]) -> bool:
+    """Whether what looks like an incomplete case of one's own is a copy of files of the published cases beside it, or a single
+    file."""
+    return bool(case.problem and known) and (len(case.files) == 1 or any(name in stem for name in known))
 
 
 def _only_schema(root: Path, found: Sequence[tuple[Case, Layout]]) -> LabelSchema:

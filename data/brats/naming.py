@@ -72,6 +72,7 @@ class Named:
             id=folder.name if alone and stem.startswith(folder.name) else stem,
             images={channel: folder / found[suffix] for channel, suffix in suffixes.items() if suffix in found},
             truth=folder / truths[0] if truths else None,
+            other_truths=tuple(folder / name for name in truths[1:]),
             grade=grade_of(folder),
             problem=problem,
         )

@@ -12,17 +12,18 @@ Another data set may call the patient by another of these names, or know the ima
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import os
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.brats.header import is_gzip
+from data.brats.header import GZIP, is_gzip
 from data.errors import DataError
 from data.files import decoded, delimiter
 
@@ -168,11 +169,19 @@ def _same_images(cases: Sequence[Case]) -> list[set[str]]:
 
 def _alike(cases: Sequence[Case]) -> Iterator[list[Case]]:
     """Cases whose first images may be equal: an uncompressed one that a few bytes tell from all others need not be read."""
+    for same_length in _grouped(cases, _length):
+        if all(_is_gzip(case.files[0]) for case in same_length):  # their last bytes tell
+            yield same_length
+        else:
+            yield from _grouped(same_length, _middle)
+
+
+def _grouped(cases: Iterable[Case], fact: Callable[[Path], object]) -> list[list[Case]]:
+    """The cases that share a fact of their first image with others."""
     groups: dict[object, list[Case]] = defaultdict(list)
-    compressed = any(_is_gzip(case.files[0]) for case in cases)
     for case in cases:
-        groups[None if compressed else _middle(case.files[0])].append(case)
-    return (alike for alike in groups.values() if len(alike) > 1)
+        groups[fact(case.files[0])].append(case)
+    return [alike for alike in groups.values() if len(alike) > 1]
 
 
 def _is_gzip(path: Path) -> bool:
@@ -183,15 +192,28 @@ def _is_gzip(path: Path) -> bool:
         return False
 
 
-def _middle(path: Path) -> tuple[int, bytes]:
-    """Length, and bytes from the middle of the head, where no two scans are equal. Of a file that cannot be read: nothing."""
+def _length(path: Path) -> int:
+    """Of the uncompressed content, modulo 2^32 as gzip has it. 0 of a file that cannot be read."""
     try:
         with path.open("rb") as stream:
+            compressed = stream.read(len(GZIP)) == GZIP
             size = stream.seek(0, os.SEEK_END)
-            stream.seek(size // 2)
-            return size, stream.read(_SAMPLE_BYTES)
+            if compressed:
+                stream.seek(max(0, size - 4))
+                return int.from_bytes(stream.read(4), "little")
+            return size % 2**32
     except OSError:  # who needs the image will say so
-        return 0, b""
+        return 0
+
+
+def _middle(path: Path) -> bytes:
+    """Uncompressed bytes from the middle of the head, where no two scans are equal. Of a file that cannot be read: nothing."""
+    try:
+        with gzip.open(path) if is_gzip(path) else path.open("rb") as stream:
+            stream.seek(_length(path) // 2)
+            return stream.read(_SAMPLE_BYTES)
+    except (OSError, EOFError, zlib.error):  # who needs the image will say so
+        return b""
 
 
 def _marks(case: Case) -> set[str]:

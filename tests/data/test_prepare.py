@@ -105,11 +105,11 @@ def test_a_case_without_one_modality_is_named_or_left_out(data_set, tmp_path, ca
     with pytest.raises(DataError, match="no t2"):
         material.prepare(options, tmp_path / "run", False, World(), lambda *_: None)
     assert main([*words, "--skip-bad"]) == 0
-    assert "skipped: 1 cases" in capsys.readouterr().out
+    assert "skipped: 1 case" in capsys.readouterr().out
     made = material.prepare(options, tmp_path / "run", False, World(), lambda *_: None)
     assert len(made.cache.ids) == 4
     assert "BraTS20_Training_002" not in {*made.split.training, *made.split.validation}
-    assert "note: 1 cases are left out" in capsys.readouterr().out
+    assert "note: 1 case is left out" in capsys.readouterr().out
     (tmp_path / "finer").mkdir()
     finer = material.prepare(
         replace(options, resolution=32), tmp_path / "finer", False, World(), lambda *_: None

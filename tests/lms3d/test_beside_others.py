@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import logging
 import os
 import subprocess
 import sys
+import types
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import keras
@@ -15,7 +18,7 @@ import numpy as np
 import pytest
 
 import lms3d
-from lms3d import own_packages
+from lms3d import after_keras, own_packages
 from lms3d.errors import InputError
 from lms3d.keras_step import attachment, estimate
 from lms3d.units import parse_size
@@ -49,6 +52,49 @@ def test_a_folder_of_data_hides_nothing(tmp_path):
     assert [own_packages.hidden_by(name) for name in own_packages.NAMES] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("words", "arguments", "is_ours"),
+    [
+        (["-m", "lms3d.train"], ["--epochs", "3"], True),
+        (["-X", "importtime", "-mlms3d.predict"], ["-m"], True),
+        (["-m", "lms3d"], [], True),
+        (["-m", "mypkg.train"], ["lms3d.train"], False),
+        (["-m", "lms3d_more.train"], [], False),
+    ],
+)
+def test_commands_are_told_from_other_programs_that_python_runs(words, arguments, is_ours):
+    """While Python looks for a module, `sys.argv` has "-m" in its place."""
+    everything = ["python", *words, *arguments]
+    assert own_packages.runs_a_command(["-m", *arguments], everything) == is_ours
+    assert not own_packages.runs_a_command(["train.py", *arguments], everything)
+
+
+def test_another_program_may_have_a_data_of_its_own(tmp_path):
+    """`python -m` of a stranger's module that imports lms3d."""
+    for name in ("data.py", "mine/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "mine/__init__.py").write_text("import lms3d")
+    (tmp_path / "mine/train.py").write_text("import data; print(data.__file__)")
+    done = python("-m", "mine.train", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'data.py'}\n"), done.stderr
+
+
+def test_what_hides_a_package_is_known_by_its_folder(monkeypatch, tmp_path):
+    specs = {name: ModuleSpec(name, None, origin=str(where / "__init__.pyc"), is_package=True)
+             for name, where in {"models": ROOT / "models", "data": tmp_path / "data"}.items()}  # fmt: skip
+    for spec in specs.values():
+        spec.submodule_search_locations = [str(Path(spec.origin).parent)]
+    monkeypatch.setattr(own_packages, "find_spec", specs.get)
+    assert own_packages.hidden_by("models") is None  # an installation without sources
+    assert own_packages.hidden_by("data") == (tmp_path / "data/__init__.pyc").resolve()
+
+
+def test_a_module_that_a_program_has_made_hides_a_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "models", types.ModuleType("models"))
+    assert own_packages.hidden_by("models") == Path("models")
+
+
 def test_a_library_does_not_care(tmp_path):
     (tmp_path / "models.py").write_text("mine = 1")
     code = "import models, lms3d; assert models.mine; import keras; lms3d.LMS()"
@@ -63,6 +109,28 @@ def test_to_import_lms3d_is_enough_to_load_its_layers(tmp_path, order):
     model.save(tmp_path / "best.keras")
     done = python("-c", f"import {order}; print(keras.models.load_model('best.keras').count_params())", cwd=tmp_path)
     assert done.stdout == f"{model.count_params()}\n", done.stderr
+
+
+def test_libraries_that_another_finder_finds_are_waited_for(tmp_path, monkeypatch):
+    """Editable installs and import hooks have finders of their own, whose loader may serve several modules."""
+    registered: list[str] = []
+    executed: list[str] = []
+    loader = types.SimpleNamespace(
+        create_module=lambda spec: None, exec_module=lambda module: executed.append(module.__name__)
+    )
+    other = types.SimpleNamespace(
+        find_spec=lambda name, *_: ModuleSpec(name, loader) if name in after_keras.LIBRARIES else None
+    )
+    monkeypatch.setattr(after_keras, "_import_holders", lambda: registered.append("once"))
+    waiting = after_keras._Waiting()
+    monkeypatch.setattr(sys, "meta_path", [waiting, other, *sys.meta_path])
+    for name in after_keras.LIBRARIES:
+        monkeypatch.delitem(sys.modules, name)
+    for name in after_keras.LIBRARIES:
+        module = importlib.import_module(name)
+        assert module.__spec__.loader is module.__loader__ is loader
+    assert (executed, registered) == (list(after_keras.LIBRARIES), ["once"])
+    assert waiting not in sys.meta_path
 
 
 def test_commands_run_under_any_settings_of_keras(tmp_path):

@@ -227,7 +227,7 @@ def test_a_missing_case_is_told_and_under_the_rules_of_2026_it_costs(tiny_brats,
     write(tiny_brats, tmp_path / "p")
     (tmp_path / "p/BraTS20_Training_003.nii.gz").unlink()
     assert run(tiny_brats, tmp_path) == 0
-    assert "1 cases of the truth have no prediction and are left out: BraTS20_Training_003" in capsys.readouterr().err
+    assert "1 case of the truth has no prediction and is left out: BraTS20_Training_003" in capsys.readouterr().err
     assert len(rows(tmp_path / "out/scores.csv")) == 3 * 3
     assert run(tiny_brats, tmp_path, "--scoring", "brats2026") == 0
     told = capsys.readouterr()
@@ -355,5 +355,6 @@ def test_cases_that_could_not_be_predicted_are_named(tiny_brats, tmp_path, capsy
     plan = inputs.plan([label_maps.load(tmp_path)])
     assert len(plan.jobs) == len(cases) - 1
     assert (
-        f"note: 1 cases could not be predicted, as their files cannot be used: {cases[0].id}" in capsys.readouterr().err
+        f"note: 1 case could not be predicted, because of files that cannot be used: {cases[0].id}"
+        in capsys.readouterr().err
     )

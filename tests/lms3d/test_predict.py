@@ -252,7 +252,7 @@ def test_a_patient_who_was_left_out_is_named(run_dir, tiny_brats, tmp_path, caps
     capsys.readouterr()
     assert predict.main(arguments) == 0
     assert (
-        "note: 1 cases are left out, as data.prepare was asked to: BraTS20_Training_003; why" in capsys.readouterr().out
+        "note: 1 case is left out, as data.prepare was asked to: BraTS20_Training_003; why" in capsys.readouterr().out
     )
     assert label_maps.load(tmp_path / "out").left_out == ["BraTS20_Training_003"]
 

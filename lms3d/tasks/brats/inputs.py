@@ -13,6 +13,7 @@ from data.brats.geometry import Geometry, Shape
 from data.brats.layouts import find_cases
 from data.brats.schema import LabelSchema, schema_named
 from data.errors import NoCaseError
+from data.words import counted
 from lms3d.errors import InputError, say
 from lms3d.scoring import rules as challenge
 from lms3d.scoring import tables
@@ -172,19 +173,20 @@ def _scored(
     if plain:
         _tell_missing(cases, shared, "left out")
     if left_out := set.union(*(set(one) for one in found)) - set(scored):
-        say(
-            f"note: {len(left_out)} predicted cases are left out: they have no truth, or are not in every folder: "
-            f"{shortened(left_out)}"
-        )
+        told = counted(len(left_out), "predicted case is", "predicted cases are")
+        say(f"note: {told} left out, for want of a truth or of a file in every folder: {shortened(left_out)}")
     if unusable := {case for one in folders if isinstance(one, Predictions) for case in one.left_out} - set(scored):
-        say(f"note: {len(unusable)} cases could not be predicted, as their files cannot be used: {shortened(unusable)}")
+        told = counted(len(unusable), "case")
+        say(f"note: {told} could not be predicted, because of files that cannot be used: {shortened(unusable)}")
     return scored
 
 
 def _tell_missing(cases: Mapping[str, Case], shared: set[str], fate: str) -> None:
     missing = sorted(set(cases) - shared)
     if missing:
-        say(f"note: {len(missing)} cases of the truth have no prediction and are {fate}: {shortened(missing)}")
+        alone = len(missing) == 1
+        told = "has no prediction and is" if alone else "have no prediction and are"
+        say(f"note: {counted(len(missing), 'case')} of the truth {told} {fate}: {shortened(missing)}")
 
 
 def _common_grid(folders: Sequence[Folder]) -> Shape | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data.words import counted
 from lms3d.config import TrainConfig
 from lms3d.console import Report as Progress
 from lms3d.console import say
@@ -94,11 +95,12 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
     for kind in (split.Split, normalise.PerCase, normalise.Global):
         sendable(kind)
     found, volumes = chief_first(world, build)
-    say(f"{len(found.cases)} cases of {found.layout}, labels of {found.schema.name}")
+    say(f"{counted(len(found.cases), 'case')} of {found.layout}, labels of {found.schema.name}")
     if absent := [channel for channel in CHANNELS if channel not in found.modalities]:
         say(f"note: no case has {', '.join(absent)}: the network learns from {', '.join(found.modalities)} alone")
     if found.unused:
-        say(f"note: {len(found.unused)} files belong to no case, such as {found.unused[0]}")
+        stray = counted(len(found.unused), "file belongs", "files belong")
+        say(f"note: {stray} to no case, such as {found.unused[0]}")
     tell_of_left_out(volumes)
     tell_of_cut_off(volumes, volumes.ids)
     parts = world.from_chief(lambda: _split(options, run_dir, resuming, found, volumes))
@@ -130,8 +132,8 @@ def tell_of_left_out(volumes: Cache) -> None:
     """Names the cases that data.prepare has left out."""
     if volumes.skipped:
         say(
-            f"note: {len(volumes.skipped)} cases are left out, as data.prepare was asked to: {shortened(volumes.skipped)}; why is "
-            f"in {volumes.directory / 'skipped.csv'}"
+            f"note: {counted(len(volumes.skipped), 'case is', 'cases are')} left out, as data.prepare was asked to: "
+            f"{shortened(volumes.skipped)}; why is in {volumes.directory / 'skipped.csv'}"
         )
 
 
@@ -253,8 +255,8 @@ def _require_unseen(start: Start, parts: Split, found: DataSet) -> None:
         parts.validation, start.split.training, found.patients, known_as=found.known_as, names=start.split.trained
     ):
         raise InputError(
-            f"{start.told}: its weights have seen {seen[0]}, or another scan of this patient ({len(seen)} cases in all), which "
-            f"would validate here; add --split {start.path}, or start from another run"
+            f"{start.told}: its weights have seen {seen[0]}, or another scan of this patient ({counted(len(seen), 'case')} in "
+            f"all), which would validate here; add --split {start.path}, or start from another run"
         )
 
 

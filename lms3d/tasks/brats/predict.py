@@ -25,6 +25,7 @@ from data.brats.schema import CHANNELS
 from data.brats.targets import Targets, targets_of
 from data.files import decoded
 from data.phantoms import brains
+from data.words import counted
 from lms3d.console import say
 from lms3d.errors import InputError
 from lms3d.tasks.brats import coding, label_maps, segment
@@ -65,7 +66,7 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     with ExitStack() as stack:
         segmenters = [_segmenter(member, len(learnt.names), request.tta, stack) for member in members]
         _write(segmenters, members, learnt, target, request)
-    return f"{len(target.cases)} cases segmented", {
+    return f"{counted(len(target.cases), 'case')} segmented", {
         "on the grid of the files": str(request.output / "native"),
         "on the network's grid": str(request.output / "cube"),
         "to score them": f"python -m lms3d.evaluate {request.output}",
@@ -154,7 +155,8 @@ def _named(path: Path, volumes: Cache) -> Sequence[str]:
     pseudonyms.know(names)
     if left_out := [name for name in names if name in volumes.skipped]:
         say(
-            f"note: {len(left_out)} cases of {path} cannot be used: {shortened(left_out)}; {volumes.directory / 'skipped.csv'}"
+            f"note: {counted(len(left_out), 'case')} of {path} cannot be used: {shortened(left_out)}; "
+            f"{volumes.directory / 'skipped.csv'}"
         )
     names = [name for name in names if name not in volumes.skipped]
     unknown = [name for name in names if name not in volumes.ids]

@@ -10,6 +10,7 @@ import numpy as np
 
 from data.chest_xray import collection
 from data.chest_xray.collection import FINDINGS
+from data.words import counted
 from lms3d.errors import InputError, say
 from lms3d.files import write_text
 from lms3d.scoring import auroc, tables
@@ -53,7 +54,8 @@ def _scored(table: Path, truth: str | None, output: Path) -> Evaluation:
             "folder that has them with --truth"
         )
     if len(known) < len(images):
-        say(f"note: {len(images) - len(known)} images are left out: their true findings are not known")
+        told = counted(len(images) - len(known), "image is", "images are")
+        say(f"note: {told} left out, as the true findings are not known")
     labels = np.array([[finding in (one.findings or ()) for finding in FINDINGS] for one in known], np.uint8)
     probabilities = np.array([one.probabilities for one in known])
     # An image without a patient id counts as the only image of its patient.

@@ -17,6 +17,7 @@ import numpy as np
 
 from data import pseudonyms
 from data.chest_xray.collection import FINDINGS, NO_FINDING
+from data.words import counted
 from lms3d import config
 from lms3d.console import Report as Progress
 from lms3d.errors import InputError, say
@@ -56,7 +57,7 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
         write(_predicted(images, network, request.tta is not None, request.progress), table)
     known = any(one.findings is not None for one in images)
     truth = "" if known else " --truth FOLDER_WITH_TABLE"
-    return f"{len(images)} images predicted", {
+    return f"{counted(len(images), 'image')} predicted", {
         "probabilities": str(table), "to score them": f"python -m lms3d.evaluate {request.output}{truth}",
     }  # fmt: skip
 
@@ -95,7 +96,8 @@ def _of_folder(folder: Path, resolution: int) -> list[Image]:
     if collection.is_chest_xray(folder):
         found = collection.find_images(folder)
         if found.problems:
-            say(f"note: {len(found.problems)} images are left out, the first because of {found.problems[0].line}")
+            told = counted(len(found.problems), "image is", "images are")
+            say(f"note: {told} left out, the first because of {found.problems[0].line}")
         return [
             Image(name=one.name, patient=one.patient, findings=one.findings, grey=reader(one.path))
             for one in found.images.values()

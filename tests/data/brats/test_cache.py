@@ -1,5 +1,6 @@
 """The cache: right content, built once, by one of two, repaired, and never silently wrong."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -72,6 +73,30 @@ def test_the_fingerprint_is_of_the_content(data_set, small_cache, tmp_path):
     changed = build(data_set, tmp_path / "cache")
     assert changed.fingerprint != small_cache.fingerprint
     assert changed.directory != small_cache.directory
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_a_file_that_cannot_be_read_now_is_no_other_data_set(data_set, monkeypatch, number):
+    cases, _ = layouts.find_cases(data_set)
+    broken, open_ = cases[1].files[2], Path.open
+
+    def opened(path, *arguments, **options):
+        if path == broken:
+            raise OSError(number, os.strerror(number), str(path))
+        return open_(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", opened)
+    with pytest.raises(DataError, match=rf"{broken.name}: found {os.strerror(number)}; expected a readable file"):
+        cache.data_fingerprint(cases)
+
+
+@pytest.mark.parametrize("target", ["nowhere", None])
+def test_a_link_to_nothing_or_to_itself_is_content(data_set, target):
+    before = cache.data_fingerprint(layouts.find_cases(data_set).cases)
+    path = data_set / "BraTS20_Training_002" / "BraTS20_Training_002_t1.nii.gz"
+    path.unlink()
+    path.symlink_to(target or path.name)
+    assert cache.data_fingerprint(layouts.find_cases(data_set).cases) != before
 
 
 def test_preprocessing_and_schema_have_folders_of_their_own(data_set, tmp_path):

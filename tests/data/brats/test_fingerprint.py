@@ -2,6 +2,7 @@
 
 import nibabel as nib
 import numpy as np
+import pandas as pd
 import pytest
 
 from data.brats import fingerprint, layouts
@@ -62,7 +63,18 @@ def test_cases_whose_axes_lead_elsewhere_are_told(brains, tmp_path):
     for path in (brains / "BraTS20_Training_003").iterdir():
         save(np.asarray(nib.load(path).dataobj), path, np.eye(4))
     told = fingerprint.told(examined(brains, tmp_path / "c"))
-    assert "look at the axes: LPS in 5 cases, RAS in 1 cases; cases stay as they are" in told
+    assert "look at the axes: LPS in 5 cases, RAS in 1 case; cases stay as they are" in told
+
+
+def test_of_many_cases_that_look_wrong_in_the_same_way_the_first_are_told(brains, tmp_path):
+    row = examined(brains, tmp_path / "c").iloc[0].to_dict() | {"t2_corner": -1024.0, "t1_spread": 0.5}
+    table = pd.DataFrame([row | {"case": f"c{number:04d}"} for number in range(1250)])
+    lines = [line for line in fingerprint.told(table).splitlines() if line.startswith("look at")]
+    first, more = [f"look at c{number:04d}" for number in range(5)], "look at 1245 more like these"
+    assert [line[:13] for line in lines] == [*first, more[:13]] * 2
+    assert lines[5] == lines[11] == more
+    few = fingerprint.told(table[:5])
+    assert (few.count("look at c"), few.count("more like these")) == (10, 0)
 
 
 def test_a_second_examination_reads_nothing_and_a_stopped_one_goes_on(brains, tmp_path, record):
@@ -107,7 +119,7 @@ def test_the_command_tells_it_and_leaves_out_on_request(brains, tmp_path, capsys
     assert "BraTS20_Training_004_t1.nii.gz" in refused
     assert "--skip-bad" in refused
     assert main([*arguments, "--box", "16x32x16", "--skip-bad"]) == 0
-    assert "skipped: 1 cases, listed in" in capsys.readouterr().out
+    assert "skipped: 1 case, listed in" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

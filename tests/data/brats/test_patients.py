@@ -1,11 +1,11 @@
 """The same patient is known under several ids: by name, by the challenge's own tables, and by the image itself."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 from data import split
-from data.brats import patients
 from data.brats.layouts import find_cases
 from data.brats.patients import patient_of
 from data.errors import DataError
@@ -147,7 +147,19 @@ def test_tables_reach_a_manifest_wherever_its_cases_lie(tmp_path, grade):
 def test_uncompressed_images_that_differ_are_not_read_as_a_whole(tmp_path, monkeypatch):
     for number, name in enumerate(("BraTS20_Training_001", "BraTS20_Training_002", "BraTS2021_00007")):
         write_case(tmp_path / name, random_case(number), ending=".nii")
-    monkeypatch.setattr(patients, "_checksum", lambda path: pytest.fail(f"{path} was read"))
+    write_case(tmp_path / "BraTS2021_00008", random_case(8))  # compressed
+    whole = Path.read_bytes
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: pytest.fail(f"{path} was read") if path.suffix == ".nii" else whole(path)
+    )
+    assert len(set(find_cases(tmp_path).patients.values())) == 4
+
+
+def test_a_damaged_compressed_image_beside_others_is_nobodys(tmp_path):
+    for number, ending in enumerate((".nii", ".nii.gz", ".nii")):
+        write_case(tmp_path / f"BraTS2021_0000{number}", random_case(number), ending=ending)
+    path = tmp_path / "BraTS2021_00001" / "BraTS2021_00001_t1.nii.gz"
+    path.write_bytes(path.read_bytes()[:20] + bytes(60) + path.read_bytes()[-8:])
     assert len(set(find_cases(tmp_path).patients.values())) == 3
 
 

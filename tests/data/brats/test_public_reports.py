@@ -188,7 +188,7 @@ def test_a_stray_file_is_named_and_nothing_else_changes(one, capsys, copy):
     assert found.cases[0].images["t2"] == scan(one)
     assert [path.name for path in found.unused] == [f"{stem}.nii.gz"]
     assert prepare.main([str(one), "--examine", "--workers", "1"]) == 0
-    assert f"not used: 1 files that belong to no case, such as {one / CASE / stem}.nii.gz" in capsys.readouterr().out
+    assert f"not used: 1 file that belongs to no case, such as {one / CASE / stem}.nii.gz" in capsys.readouterr().out
 
 
 def test_nothing_is_a_stray_in_a_sound_set(data_set, tmp_path):
@@ -196,6 +196,45 @@ def test_nothing_is_a_stray_in_a_sound_set(data_set, tmp_path):
     scan_ = next((data_set / "BraTS20_Training_001").glob("*_t1.nii.gz"))
     scan_.with_suffix("").write_bytes(gzip.decompress(scan_.read_bytes()))  # some keep both
     assert find_cases(data_set).unused == ()
+
+
+def test_an_incomplete_case_of_ones_own_beside_published_ones_is_told(one):
+    for modality in ("t1", "t1ce", "flair", "seg"):
+        shutil.copyfile(scan(one, modality), one / CASE / f"Smith_{modality}.nii.gz")
+    found = find_cases(one, labels="brats2021", require_complete=False)
+    assert {case.id: bool(case.problem) for case in found.cases} == {CASE: False, "Smith": True}
+    with pytest.raises(DataError, match=r"found no t2 image; expected Smith_t2.nii.gz"):
+        find_cases(one, labels="brats2021")
+
+
+def test_copies_of_some_files_of_a_case_are_strays(one):
+    for modality in ("t1", "t2", "seg"):
+        shutil.copyfile(scan(one, modality), one / CASE / f"Copy of {CASE}_{modality}.nii.gz")
+    found = find_cases(one)
+    assert [case.id for case in found.cases] == [CASE]
+    assert len(found.unused) == 3
+
+
+def test_both_label_maps_of_a_case_belong_to_it(tmp_path):
+    names = {"t1": "_t1", "t1ce": "_t1Gd", "flair": "_flair", "t2": "_t2", "truth": "_GlistrBoost"}
+    stem = "TCGA-02-0006_1996.08.23"
+    folder = write_case(tmp_path / "TCGA-02-0006", random_case(0), names, stem=stem)
+    shutil.copyfile(folder / f"{stem}_GlistrBoost.nii.gz", folder / f"{stem}_GlistrBoost_ManuallyCorrected.nii.gz")
+    found = find_cases(tmp_path)
+    assert found.unused == ()
+    assert found.cases[0].truth.name == f"{stem}_GlistrBoost_ManuallyCorrected.nii.gz"
+
+
+@pytest.mark.parametrize("where", ["{case}/Mueller_x.nii.gz", "more/Mueller_x.nii.gz", "Mueller\udcff.nii"])
+def test_strays_have_pseudonyms_too(one, capsys, names_hidden_here, where):
+    path = one / where.format(case=CASE)
+    path.parent.mkdir(exist_ok=True)
+    shutil.copyfile(scan(one), path)
+    assert prepare.main([str(one), "--examine", "--workers", "1", "--anonymous"]) == 0
+    told = capsys.readouterr().out
+    assert "not used: 1 file that belongs to no case, such as" in told
+    assert "file-" in told
+    assert "Mueller" not in told
 
 
 def test_a_whole_copy_of_a_case_is_named(one):

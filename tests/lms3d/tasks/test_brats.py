@@ -82,7 +82,7 @@ def test_cases_that_were_left_out_may_stand_in_splits_and_lists(tmp_path, capsys
     assert made == split.load(tmp_path / "split.json") == split.Split(training=("a",), validation=("b",))
     (tmp_path / "list.txt").write_text("c\nbad\n")
     assert predict._named(tmp_path / "list.txt", volumes) == ["c"]
-    assert "note: 1 cases of" in capsys.readouterr().out
+    assert "note: 1 case of" in capsys.readouterr().out
     (tmp_path / "list.txt").write_text("c\nother\n")
     with pytest.raises(InputError, match="found case other, which is not in the data"):
         predict._named(tmp_path / "list.txt", volumes)

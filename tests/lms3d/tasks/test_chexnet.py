@@ -115,7 +115,7 @@ def test_a_folder_of_images_with_their_mirror_images_and_the_truth_elsewhere(run
     assert "--truth" in capsys.readouterr().err
     assert evaluate.main([str(out / "predictions.csv"), "--truth", str(chests)]) == 0
     told = capsys.readouterr()
-    assert "1 images are left out" in told.err
+    assert "1 image is left out" in told.err
     assert "6 images" in told.out
 
 

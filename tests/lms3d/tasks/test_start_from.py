@@ -65,7 +65,7 @@ def test_another_visit_of_a_patient_whom_the_weights_have_seen_must_not_validate
     start = material._start(TrainConfig(start_from=tmp_path / "run", **SMALL))
     found = layouts.find_cases(tmp_path / "now")
     with pytest.raises(
-        InputError, match=r"have seen BraTS-GLI-00001-001, or another scan of this patient \(1 cases in all\)"
+        InputError, match=r"have seen BraTS-GLI-00001-001, or another scan of this patient \(1 case in all\)"
     ):
         material._require_unseen(start, given, found)
     material._require_unseen(start, split.Split(training=given.validation, validation=given.training), found)
