@@ -37,7 +37,7 @@ class Plan:
     labels: tuple[str, ...]
     """Of the predictions, in the order in which they were given."""
     notes: tuple[str, ...] = ()
-    """How the rules were guessed, and what of them the labels of the truth, or of a prediction, do not have: a sentence for each."""
+    """How the rules were guessed, and what of them the labels of the truth or of a prediction lack: a sentence for each."""
 
 
 def load_all(paths: Sequence[Path]) -> list[Folder]:
