@@ -115,7 +115,8 @@ def _conditions(options: argparse.Namespace, command: str, output: Path) -> list
     cases = len(plan.tested(output).read_text(encoding="utf-8").split())
     return [
         f"{cases} test cases that no choice has seen; {options.folds} of {options.of_folds} folds, seeds: {options.seeds}.",
-        "p: Wilcoxon's signed-rank test, corrected after Holm over all tests of this page. One seed: of these cases alone.",
+        "p: Wilcoxon's signed-rank test, corrected after Holm over all tests of this page. "
+        "With one seed the verdicts are about these cases alone.",
         "Intervals: bootstrap over cases and models. Ceiling: what the truth itself scores on the arm's grid and back.",
         f"Machine: {os.cpu_count()} cores, {platform.machine()}. Seconds are those of this machine, whatever else it did.",
         "",

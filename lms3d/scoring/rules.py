@@ -173,24 +173,42 @@ YEAR_OF_LABELS = {"brats2023": "brats2023", "brats2024": "brats2024", "brats2024
 def choose(named: str | None, labels: str, cases: Iterable[str]) -> Rules:
     """The rules called `named` (a row, or a year alone), else those of the label schema `labels`.
 
-    "physical", alone or at the end of a name after a hyphen: the same in millimetres. Where the set is not named the case names
-    tell it (BraTS-MET-00001-000), else the schema; else it is GLI. InputError for rules that there are not.
+    "physical", alone or at the end of a name after a hyphen: the same in millimetres. If the set is not named, the case names
+    tell it (BraTS-MET-00001-000), else the schema; else it is GLI. If no year is named and that of the labels has no script for the
+    set, as for GoAT, its latest is taken. InputError for rules that there are not, also of a year that is named and a set.
     """
-    year, physical = _split(named)
-    year = year or YEAR_OF_LABELS.get(labels, "brats2017")
-    name = year if year in RULES or year not in YEARS else f"{year}-{_set_of(labels, cases)}"
+    asked, physical = _split(named)
+    year, of_set = asked or YEAR_OF_LABELS.get(labels, "brats2017"), _set_of(labels, cases)
+    name = year if year in RULES or year not in YEARS else f"{year}-{of_set}"
+    if name not in RULES and not asked:
+        name = _latest(of_set)
     if name in RULES:
         return RULES[name + SUFFIX if physical else name]
     if year in YEARS:
-        one = next(rules.name for rules in _PUBLISHED[::-1] if rules.name.endswith(name.partition("-")[2]))
         raise InputError(
-            f"--scoring: found {year} and cases called {name.partition('-')[2].upper()}, for which that challenge published no "
-            f"script; expected rules with a set; name them, such as {one} or {year}-gli"
+            f"--scoring: found {year} and cases called {of_set.upper()}, for which that challenge published no script; expected "
+            f"rules with a set; name them, such as {_latest(of_set)} or {year}-gli"
         )
     known = dict.fromkeys((*YEARS, *(rules.name for rules in _PUBLISHED), SUFFIX[1:]))
     raise InputError(
         f"--scoring: found {named!r}; expected one of {', '.join(known)}, or one of them with {SUFFIX} behind; choose one"
     )
+
+
+def guessed(rules: Rules, named: str | None, labels: str, cases: Iterable[str]) -> str:
+    """What the user should know of how `choose` came to `rules`, in words without a full stop; empty if nothing."""
+    asked, sets = _split(named)[0], _sets_of(cases)
+    if asked in RULES or rules.name.removesuffix(SUFFIX) in YEARS:  # all named, or one row for all sets
+        return ""
+    if len(sets) > 1:
+        return f"The cases are of several sets ({', '.join(sets)}), and all are scored by {rules.name}; --scoring names other rules"
+    if not asked and not rules.name.startswith(YEAR_OF_LABELS[labels]):
+        return f"The challenge of these labels published no script for cases called {sets[0]}: {rules.name} scores them"
+    return ""
+
+
+def _latest(of_set: str) -> str:
+    return next(rules.name for rules in _PUBLISHED[::-1] if rules.name.endswith(of_set))
 
 
 def _split(named: str | None) -> tuple[str, bool]:
@@ -201,11 +219,16 @@ def _split(named: str | None) -> tuple[str, bool]:
 
 
 def _set_of(labels: str, cases: Iterable[str]) -> str:
-    sets = (re.match(r"BraTS-(GLI|SSA|MEN|MET|PED|GoAT)-", case) for case in cases)
-    named = {found[1].lower() for found in sets if found}
+    named = _sets_of(cases)
     if len(named) == 1:
-        return named.pop()
+        return named[0].lower()
     return "ped" if labels == "brats2024-ped" else "gli"
+
+
+def _sets_of(cases: Iterable[str]) -> list[str]:
+    """The sets that names of cases tell, sorted, in capitals."""
+    found = (re.match(r"BraTS-(GLI|SSA|MEN|MET|PED|GoAT)-", case) for case in cases)
+    return sorted({one[1].upper() for one in found if one})
 
 
 def described(rules: Rules, *, chosen: bool) -> str:

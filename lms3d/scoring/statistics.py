@@ -62,7 +62,7 @@ class Comparison:
     p: float
     """Wilcoxon's signed-rank test, two-sided, of the means over seeds: it knows nothing of how these differ. NaN for no case."""
     p_equal: float
-    """Two one-sided tests: the share of draws beyond the nearer end of the margin. NaN for fewer than two cases."""
+    """Two one-sided tests: how likely a mean lies beyond the nearer end of the margin. NaN for fewer than LEAST_CASES."""
 
 
 def smallest_p(cases: int) -> float:
@@ -81,17 +81,24 @@ def compare(first: np.ndarray, second: np.ndarray, *, margin: float) -> Comparis
     return Comparison(
         cases=n, difference=float(difference.mean()) if n else float("nan"), low=low, high=high,
         seeds=min(table.shape[1] for table in tables), ranks=_favoured(difference), p=_wilcoxon(difference),
-        p_equal=_beyond(drawn, margin),
+        p_equal=_beyond(drawn, n, margin),
     )  # fmt: skip
 
 
-def _beyond(drawn: np.ndarray, margin: float) -> float:
-    """The larger share of draws (DRAWS,) on or beyond one end of the margin: p of two one-sided tests (Schuirmann, 1987). One
-    draw counts as beyond, so that it is never 0."""
+def _beyond(drawn: np.ndarray, cases: int, margin: float) -> float:
+    """p of two one-sided tests (Schuirmann, 1987): the share of draws (DRAWS,) on or beyond one end of the margin, or what
+    Student's law gives with their spread, if that is more.
+
+    No share lies between 0 and 1 / DRAWS, so none is small enough for a hundred tests and more. The law has a tail without an end.
+    """
+    from scipy.stats import t
+
     if not len(drawn):
         return float("nan")
-    outside = max(np.count_nonzero(drawn >= margin), np.count_nonzero(drawn <= -margin))
-    return float((outside + 1) / (len(drawn) + 1))
+    share = max(np.mean(drawn >= margin), np.mean(drawn <= -margin))
+    error = drawn.std() * np.sqrt(cases / (cases - 1))  # draws spread less than means of new cases do
+    nearer = margin - abs(drawn.mean())
+    return float(max(share, t.sf(nearer / error, cases - 1))) if error else float(share)
 
 
 def _drawn_differences(first: np.ndarray, second: np.ndarray) -> np.ndarray:

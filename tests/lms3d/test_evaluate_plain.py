@@ -280,6 +280,21 @@ def test_physical_rules_are_a_choice_of_the_command(tmp_path, capsys):
     assert {row["rules"] for row in placed(tmp_path, coarse, "--scoring", "physical")} == {"brats2024-gli-physical"}
 
 
+def test_cases_of_a_set_without_a_script_and_of_several_sets_are_scored_and_told(tmp_path, capsys):
+    for cases, rules, note in (
+        (["BraTS-GoAT-00001"], "brats2026-goat", "no script for cases called GOAT: brats2026-goat scores them"),
+        (["BraTS-GoAT-00001", "BraTS-GLI-00001-000"], "brats2023-gli", "several sets (GLI, GOAT)"),
+    ):
+        for file in [tmp_path / folder / f"{case}.nii.gz" for case in cases for folder in "tp"]:
+            file.parent.mkdir(exist_ok=True)
+            nib.save(nib.Nifti1Image(np.pad(np.full((5, 5, 5), 3, np.uint8), 5), np.eye(4)), file)
+        assert run(tmp_path / "t", tmp_path, "--labels", "brats2023") == 0
+        told = capsys.readouterr()
+        assert note in told.err
+        assert note in told.out
+        assert {row["rules"] for row in rows(tmp_path / "out/scores.csv")} == {rules}
+
+
 def test_lesions_are_in_the_tables_of_2023(tiny_brats, tmp_path, capsys):
     write(tiny_brats, tmp_path / "p")
     assert run(tiny_brats, tmp_path, "--scoring", "brats2023") == 0

@@ -38,7 +38,7 @@ class Plan:
     labels: tuple[str, ...]
     """Of the predictions, in the order in which they were given."""
     notes: tuple[str, ...] = ()
-    """What of the rules the labels of the truth, or of a prediction, do not have: a sentence for each."""
+    """How the rules were guessed, and what of them the labels of the truth or of a prediction lack: a sentence for each."""
 
 
 def load_all(paths: Sequence[Path]) -> list[Folder]:
@@ -95,7 +95,10 @@ def plan(
         jobs.append(Job(
             case=cases[case], schema=schema, rules=chosen.name, sources=sources, geometry=geometry, grid=grid,
         ))  # fmt: skip
-    notes = [_left_out(schema, chosen), *(_unmarked(one.label, coding, schema, chosen) for one, _, coding in parts)]
+    notes = [
+        challenge.guessed(chosen, scoring, schema.name, cases), _left_out(schema, chosen),
+        *(_unmarked(one.label, coding, schema, chosen) for one, _, coding in parts),
+    ]  # fmt: skip
     notes = [note for note in notes if note]
     for note in notes:
         say(f"note: {note}")

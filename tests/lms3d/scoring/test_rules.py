@@ -29,6 +29,8 @@ from lms3d.scoring.rules import RULES
         ("brats2017", "brats2023", "x", "brats2017"),
         ("brats2025", "brats2024", "BraTS-MET-00001-000", "brats2025-met"),
         ("brats2026", "brats2023", "BraTS-GoAT-00001", "brats2026-goat"),
+        (None, "brats2023", "BraTS-GoAT-00001", "brats2026-goat"),
+        ("physical", "brats2023", "BraTS-GoAT-00001", "brats2026-goat-physical"),
         ("brats2024-ssa", "brats2023", "BraTS-GoAT-00001", "brats2024-ssa"),
         ("physical", "brats2023", "BraTS-MET-00001-000", "brats2023-met-physical"),
         ("physical", "brats2020", "BraTS20_Training_001", "brats2017-physical"),
@@ -48,12 +50,35 @@ def test_unknown_rules_are_refused():
     assert str(told.value).count("brats2017") == 1
 
 
-@pytest.mark.parametrize("named", [None, "brats2024", "brats2025-physical"])
-def test_a_set_without_a_script_is_refused_not_scored_as_another(named):
-    """GoAT had none before 2026. Until now it was scored as gliomas are."""
+@pytest.mark.parametrize("named", ["brats2024", "brats2025-physical"])
+def test_a_year_that_is_named_and_has_no_script_for_the_set_is_refused(named):
+    """GoAT had none before 2026, and is not scored as gliomas are."""
     with pytest.raises(InputError, match="cases called GOAT, for which that challenge published no script") as told:
         rules.choose(named, "brats2023", ["BraTS-GoAT-00001"])
     assert "such as brats2026-goat or" in str(told.value)
+
+
+GOAT, GLI, MET = "BraTS-GoAT-00001", "BraTS-GLI-00001-000", "BraTS-MET-00001-000"
+
+
+@pytest.mark.parametrize(
+    ("named", "labels", "cases", "says"),
+    [
+        (None, "brats2023", [GOAT], "published no script for cases called GOAT: brats2026-goat scores them"),
+        ("physical", "brats2023", [GOAT], "brats2026-goat-physical scores them"),
+        (None, "brats2023", [MET, GOAT, GLI], "several sets (GLI, GOAT, MET), and all are scored by brats2023-gli;"),
+        ("brats2026", "brats2023", [MET, GLI], "all are scored by brats2026-gli;"),
+        ("brats2026", "brats2023", [GOAT], ""),
+        ("brats2024-met-physical", "brats2023", [MET, GLI], ""),
+        (None, "brats2021", [MET, GLI], ""),
+        (None, "brats2023", [MET, "own"], ""),
+        (None, "brats2024-ped", ["own"], ""),
+    ],
+)
+def test_a_guess_that_may_be_wrong_is_told(named, labels, cases, says):
+    told = rules.guessed(rules.choose(named, labels, cases), named, labels, cases)
+    assert says in told
+    assert bool(told) == bool(says)
 
 
 @pytest.mark.parametrize("named", ["brats2024-met-", "physical-brats2024", "brats2022-physical", "-physical-physical"])

@@ -220,6 +220,24 @@ def test_equality_is_corrected_too():
     assert (alone["equivalent"].tolist(), both["equivalent"].tolist()) == ([True], [False, False])
 
 
+def test_many_tests_of_identical_predictions_find_all_equal():
+    """168 tests need a p below 0.0003, and no share of 2,000 draws is that small but 0."""
+    labels = [str(number) for number in range(8)]
+    parts = [table(labels, 14, region) for region in ("WT", "TC", "NETC", "SNFH", "ET", "RC")]
+    found = comparisons.table(pd.concat(parts), {label: [label] for label in labels}, margin=0.01)
+    assert len(found) == 168
+    assert set(found["verdict"]) == {f"equal within 0.01 {comparisons.ONE_SEED}"}
+
+
+@pytest.mark.parametrize(("cases", "spread"), [(14, 0.01), (30, 0.01), (100, 0.02)])
+def test_a_rare_mean_beyond_the_margin_is_as_likely_as_students_law_says(cases, spread):
+    moved = np.random.default_rng(5).normal(0, spread, cases)
+    found = statistics.compare(np.zeros(cases), moved, margin=0.01)
+    nearer = (0.01 - abs(moved.mean())) / stats.sem(moved)
+    assert found.p_equal == pytest.approx(stats.t.sf(nearer, cases - 1), rel=0.2)
+    assert found.p_equal < 0.0015
+
+
 @pytest.mark.parametrize("other", [["b"], ["b1", "b2"]], ids=["run", "group"])
 def test_a_region_that_one_side_has_not_is_not_compared(other):
     found = pd.concat([table(["a", *other], 6, "WT", shift=0.1), table(["a"], 6, "RC")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy import ndimage
 
 from lms3d.scoring import components, scores
 from lms3d.scoring.columns import COLUMNS
-from lms3d.scoring.pair import CasePair
+from lms3d.scoring.pair import CasePair, sizes_mm
 from lms3d.scoring.rules import PHYSICAL, RULES
 from tests.lms3d.scoring.golden import pairs
 
@@ -124,7 +125,7 @@ def test_physical_rules_know_no_voxels():
 
 
 @pytest.mark.parametrize("reach", [1, 3, 5])
-def test_a_dilation_by_shifts_is_that_by_steps(reach):
+def test_a_dilation_by_lengths_is_that_by_steps(reach):
     mask = np.random.default_rng(reach).integers(0, 40, (14, 15, 16)) == 0
     expected = ndimage.binary_dilation(mask, ndimage.generate_binary_structure(3, 2), iterations=reach)
     assert np.array_equal(components.dilated(mask, reach), expected)
@@ -139,6 +140,38 @@ def test_a_dilation_in_mm_reaches_as_far_along_each_axis():
     mm = np.abs(reached) * (1, 2, 5)
     assert mm.sum(axis=1).max() <= 10
     assert not components.dilated(mask, 1, (2.0, 2.0, 5.0))[14, 14, 15]
+
+
+def element(reach, sizes) -> np.ndarray:
+    """All that `reach` takes of one voxel, by the words of `components.dilated`."""
+    most = [int(reach / size + 1e-9) for size in sizes]
+    away = [np.abs(np.arange(-n, n + 1)) * size for n, size in zip(most, sizes, strict=True)]
+    return np.add.outer(np.add.outer(away[0], away[1]), away[2]) <= 2 * reach + 1e-9
+
+
+@pytest.mark.parametrize("sizes", [(0.4296875, 0.4296875, 1.2), (0.1, 0.7, 0.25), (0.3, 6.0, 1.0), (25000.0, 0.5, 1.0)])
+@pytest.mark.parametrize("reach", [1, 3])
+def test_a_dilation_in_mm_is_that_by_all_that_is_within_reach(sizes, reach):
+    sizes = sizes_mm(sizes)
+    for order in "CF":
+        mask = np.array(np.random.default_rng(reach).integers(0, 300, (24, 17, 20)) == 0, order=order)
+        expected = ndimage.binary_dilation(mask, element(reach, sizes))
+        assert np.array_equal(components.dilated(mask, reach, sizes), expected)
+
+
+def test_fine_voxels_are_dilated_in_a_few_passes():
+    """1.4 million places lie within reach: a call or more for each took half a minute."""
+    mask = np.zeros((125, 125, 125), bool)
+    mask[62, 62, 62] = True
+    calls = []
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    try:
+        grown = components.dilated(mask, 3, (0.05, 0.05, 0.05))
+    finally:
+        sys.setprofile(None)
+    assert np.array_equal(grown[2:-2, 2:-2, 2:-2], element(3, (0.05, 0.05, 0.05)))
+    assert not grown[:2].any()
+    assert len(calls) < 2000
 
 
 COARSE = (2.0, 2.0, 5.0)
