@@ -50,7 +50,7 @@ class Mpi:
     def gather(self, message: bytes, ranks: int, is_chief: bool) -> list[bytes]:
         """The messages of all ranks, which have one length, on rank 0; [] on the others."""
         length = len(message)
-        content, joined = (ctypes.c_char * length)(*message), (ctypes.c_char * (length * ranks))()
+        content, joined = ctypes.create_string_buffer(message, length), ctypes.create_string_buffer(length * ranks)
         request = ctypes.c_void_p()
         self._library.MPI_Igather(
             ctypes.byref(content), length, self._byte, ctypes.byref(joined), length, self._byte, 0, self._world,
