@@ -380,11 +380,13 @@ def require_a_plan(given: Mapping[str, Any]) -> None:
 
 
 def require_a_fixed_world(given: Mapping[str, Any]) -> None:
-    """InputError for an option that needs jobs which can be repeated, beside --elastic."""
+    """InputError for an option that needs jobs which take steps and can be repeated, beside --elastic or --dry-run."""
     if given.get("elastic") and "record_bits" in given:
         raise InputError(
             "--record-bits: a job that changes its ranks (--elastic) has no bits of its own; leave one of them out"
         )
+    if given.get("dry_run") and "record_bits" in given:
+        raise InputError("--record-bits: a dry run (--dry-run) takes no steps; leave one of them out")
 
 
 def add_memory_options(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from data import pseudonyms
 from data.errors import unwrap
 from lms3d import cli, errors, tasks
+from lms3d.device import circumstances
 from lms3d.errors import InputError
 from lms3d.ranks import elastic, job
 from lms3d.ranks.world import World
@@ -51,6 +52,7 @@ def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
+    circumstances.note_code()
     pseudonyms.start(given.pop("anonymous", False))
     dry_run, resume, elastically = (given.pop(name, False) for name in ("dry_run", "resume", "elastic"))
     profile, output = given.pop("profile", None), given.pop("output", None)

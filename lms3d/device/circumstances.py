@@ -1,17 +1,16 @@
 """What the last bits of a training depend on besides its options: threads, processor, kernels, and the code itself.
 
 A sum over several threads, or of another processor's kernels, rounds otherwise. So all of that is kept in config.json, and ranks
-that are not alike are refused before they train (`require_alike`).
+that are not alike are refused before they train (`require_alike`). A command calls `note_code` first: later edits do not count.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import re
-import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,9 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("lms3d", "models", "data")
 _DECISIVE = (
     "TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE",
-    "TF_SET_ONEDNN_FPMATH_MODE", "NVIDIA_TF32_OVERRIDE",
+    "TF_SET_ONEDNN_FPMATH_MODE", "NVIDIA_TF32_OVERRIDE", "XLA_FLAGS", "TF_XLA_FLAGS", "TF_DETERMINISTIC_OPS",
+    "TF_CUDNN_DETERMINISTIC",
 )  # fmt: skip
-"""Variables by which oneDNN and CUDA's libraries choose kernels, or how they round."""
+"""Variables by which TensorFlow, XLA, oneDNN and CUDA's libraries choose kernels, or how they round."""
+_ENDINGS = (".py", ".cc", ".cu", ".h", ".inc")
 _INSTRUCTIONS = {
     "sse4_1": "SSE41", "avx": "AVX", "avx2": "AVX2", "avx_vnni": "AVX2_VNNI", "avx512bw": "AVX512_CORE",
     "avx512_vnni": "AVX512_CORE_VNNI", "avx512_bf16": "AVX512_CORE_BF16", "avx512_fp16": "AVX512_CORE_FP16",
@@ -54,6 +55,12 @@ class Circumstances:
     instructions: str
     """The best set of instructions that it has, as oneDNN calls it."""
 
+    card: str
+    """Model of the GPU, if that computes."""
+
+    libraries: str
+    """Those that compute, and Python: "tensorflow 2.21.0, ...". Of Python without the patch, which changes no result."""
+
     variables: str
     """Of the environment, by which libraries choose kernels: "NAME=value ..."."""
 
@@ -75,11 +82,22 @@ def here() -> Circumstances:
         operations=_in_effect("inter"),
         processor=processor,
         instructions=instructions,
+        card=memory.gpu_name() or "",
+        libraries=_libraries(),
         variables=" ".join(f"{name}={os.environ[name]}" for name in _DECISIVE if name in os.environ),
         boot=_read(Path("/proc/sys/kernel/random/boot_id")).strip(),
         commit=commit(),
         sources=sources(),
     )
+
+
+def _libraries() -> str:
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    python = f"python {sys.version_info.major}.{sys.version_info.minor}"
+    return ", ".join([*(f"{one.__name__} {one.__version__}" for one in (tf, keras, np)), python])
 
 
 def threads() -> int:
@@ -105,26 +123,59 @@ def of_processor(table: Path = Path("/proc/cpuinfo")) -> tuple[str, str]:
     return " ".join(first[name] for name in names if name in first) or machine.processor(table), (known or [""])[-1]
 
 
+def note_code() -> None:
+    """Reads now what `sources` and `commit` tell for as long as this process lives."""
+    sources()
+    commit()
+
+
 @cache
 def sources() -> str:
     """A hash of the Python and C++ files of the packages that train, by name and content."""
-    digest = hashlib.blake2b(platform.python_version().encode(), digest_size=8)
-    for path in sorted(path for package in _PACKAGES for path in (ROOT / package).rglob("*")):
-        if path.suffix in (".py", ".cc", ".cu", ".h"):
-            digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    digest = hashlib.blake2b(digest_size=8)
+    for path in _code():
+        try:
+            digest.update(os.fsencode(path.relative_to(ROOT)) + b"\0" + path.read_bytes() + b"\0")
+        except OSError:  # what this process cannot read, it does not run
+            continue
     return digest.hexdigest()
+
+
+def _code() -> Iterator[Path]:
+    """The files that are code, in an order that is the same everywhere.
+
+    Only of packages and `native/src`: scans may lie in `data/`, and an editor leaves links to nothing.
+    """
+    waiting = [ROOT / package for package in _PACKAGES]
+    while waiting:
+        folder = waiting.pop()
+        if not (os.path.isfile(folder / "__init__.py") or folder.match("native/src")):
+            continue
+        entries = sorted(_entries(folder))
+        yield from (path for path in entries if path.suffix in _ENDINGS and os.path.isfile(path))
+        folders = (path for path in entries if os.path.isdir(path))
+        waiting += [path for path in folders if not path.is_symlink()]  # a link may lead in a circle
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
 
 
 @cache
 def commit() -> str:
-    """The commit that is checked out, by git; "" without a checkout or without git."""
-    if not (ROOT / ".git").exists():  # an installation may lie within somebody else's
-        return ""
-    try:
-        told = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return told.stdout.strip() if told.returncode == 0 else ""
+    """The commit that is checked out; "" without a checkout. Git is not asked: MPI may not survive that a rank starts a process."""
+    git = ROOT / ".git"  # an installation may lie within somebody else's
+    git = ROOT / (_read(git).partition("gitdir:")[2].strip() or ".git")  # a file in a second work tree
+    head = _read(git / "HEAD").strip()
+    name = head.removeprefix("ref: ")
+    if name != head:
+        shared = git / (_read(git / "commondir").strip() or ".")
+        packed = re.search(rf"^(\w+) {re.escape(name)}$", _read(shared / "packed-refs"), re.MULTILINE)
+        head = _read(shared / name).strip() or (packed[1] if packed else "")
+    return head if re.fullmatch("[0-9a-f]{40,64}", head) else ""
 
 
 def _read(path: Path) -> str:
@@ -136,36 +187,49 @@ def _read(path: Path) -> str:
 
 # -- between ranks -----------------------------------------------------------------------------------------------------
 
+_BEFORE = "let nothing use TensorFlow before lms3d has started it, and start all ranks alike"
 _MUST_AGREE: Mapping[str, tuple[str, str]] = {
-    "threads": ("threads in an operation", "let nothing use TensorFlow before lms3d has started it, and start all ranks alike"),
-    "operations": ("operations side by side", "let nothing use TensorFlow before lms3d has started it, and start all ranks alike"),
-    "variables": ("variables that choose kernels", "start all ranks with the same environment"),
-    "sources": ("code", "let all ranks run the same, and edit nothing while they start"),
-}  # fmt: skip
-"""Field -> what it is, and what to do where ranks differ."""
-_MAY_DIFFER = ("processor", "instructions")
+    "threads": ("uses another number of threads per operation", _BEFORE),
+    "operations": ("runs another number of operations side by side", _BEFORE),
+    "libraries": ("computes with other libraries", "install the same on all machines"),
+    "variables": ("has other variables that choose kernels", "start all ranks with the same environment"),
+    "sources": ("runs other code", "let all ranks run the same, and edit nothing while they start"),
+}
+"""Field -> how ranks differ, and what to do."""
+_OF_PROCESSORS = ("threads", "operations")
+"""Of no weight where a GPU computes."""
 
 
-def require_alike(world: World) -> None:
+def require_alike(world: World, *, restarted: bool = False) -> None:
     """InputError, on all ranks, where these would compute otherwise though they could compute alike.
 
-    Processors that are not alike are told of, if it is they who compute: `replicas.equalise` then keeps the ranks together.
+    Processors and GPUs that are not alike are told of, if they compute: `replicas.equalise` then keeps the ranks together.
+    restarted: in a later world of an elastic job, which goes on whatever differs: nobody can repeat its bits. Rank 0's counts.
     """
     if world.size == 1:
         return
     of_ranks = world.everyone(here())
-    for name, (what, remedy) in _MUST_AGREE.items():
-        if (rank := _first_other(of_ranks, name)) is not None:
-            first, other = (_shown(getattr(of_ranks[one], name)) for one in (0, rank))
-            raise errors.of_all_ranks(
-                InputError(f"rank {rank} has other {what} than rank 0: found {other}, expected {first}; {remedy}")
-            )
-    for name in () if memory.gpu_name() else _MAY_DIFFER:
+    on_cards = any(one.card for one in of_ranks)
+    goes_on = world.from_chief(lambda: restarted)
+    for name, (how, remedy) in _MUST_AGREE.items():
+        rank = _first_other(of_ranks, name)
+        if rank is None or (on_cards and name in _OF_PROCESSORS):
+            continue
+        first, other = (_shown(getattr(of_ranks[one], name)) for one in (0, rank))
+        difference = f"rank {rank} {how} than rank 0: found {other}, expected {first}"
+        if not goes_on:
+            raise errors.of_all_ranks(InputError(f"{difference}; {remedy}"))
+        console.say(f"{difference[0].upper()}{difference[1:]}; training goes on all the same")
+    _tell_of_hardware(of_ranks, ("card",) if on_cards else ("processor", "instructions"))
+
+
+def _tell_of_hardware(of_ranks: list[Circumstances], names: tuple[str, ...]) -> None:
+    for name in names:
         if (rank := _first_other(of_ranks, name)) is not None:
             first, other = (_shown(getattr(of_ranks[one], name)) for one in (0, rank))
             console.say(
-                f"Rank {rank} computes on {other}, rank 0 on {first}: they round otherwise, and go on with the weights of rank 0 "
-                "after each epoch"
+                f"Rank {rank} computes on {other}, rank 0 on {first}: their results may differ in the last bits; after each epoch "
+                "all ranks continue with the weights of rank 0"
             )
             return
 

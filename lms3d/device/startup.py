@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import suppress
 from typing import Any
 
-from lms3d import collector
+from lms3d import collector, keras_backend
 from lms3d.console import quiet_native_log, say
 from lms3d.device import circumstances, containers
 from lms3d.errors import InputError
@@ -37,14 +36,17 @@ def start_tensorflow(
     (`planned_limit_bytes`).
     """
     world = world or World()
-    if "keras" not in sys.modules:  # it looks once; TensorFlow imports it
-        os.environ["KERAS_BACKEND"] = "tensorflow"
-    of_chief = world.from_chief(lambda: circumstances.threads() if elastic_restart else cores(world.local_size))
+    keras_backend.choose()
+    own = circumstances.threads() if elastic_restart else cores(world.local_size)
+    fewest = max(1, world.smallest(own))
     if not elastic_restart:
-        _make_devices(world, memory_limit_bytes, without_gpu, threads=of_chief)
+        _make_devices(world, memory_limit_bytes, without_gpu, own=own, fewest=fewest)
         _limit_workspace(cudnn_workspace_bytes, planned_limit_bytes)
     world.devices_exist()
-    circumstances.require_alike(world)
+    of_ranks = world.everyone(own)
+    if not elastic_restart:
+        _tell_of_idle_cores(of_ranks, fewest)
+    circumstances.require_alike(world, restarted=elastic_restart)
     keras = _keras_with_its_defaults()
     if seed is not None:
         keras.utils.set_random_seed(seed)
@@ -65,8 +67,9 @@ def _keras_with_its_defaults() -> Any:
     return keras
 
 
-def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: bool, *, threads: int) -> None:
-    """Imports TensorFlow, configures it, and lets it create its devices. threads: of an operation, if there are several ranks."""
+def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: bool, *, own: int, fewest: int) -> None:
+    """Imports TensorFlow, configures it, and lets it create its devices. own, fewest: cores of this rank, and of the rank that has
+    the fewest."""
     with quiet_native_log():
         with collector.kept_from_imports():
             import tensorflow as tf
@@ -76,7 +79,8 @@ def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: boo
         with suppress(RuntimeError):  # TensorFlow runs already: its threads stay as they are
             tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
             if world.size > 1:
-                tf.config.threading.set_intra_op_parallelism_threads(threads)
+                on_gpu = not without_gpu and tf.config.list_physical_devices("GPU")
+                tf.config.threading.set_intra_op_parallelism_threads(own if on_gpu else fewest)
             if without_gpu:
                 tf.config.set_visible_devices([], "GPU")
         if world.size > 1:
@@ -85,6 +89,18 @@ def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: boo
         if memory_limit_bytes is not None:
             limit_memory(memory_limit_bytes)
         tf.config.list_logical_devices()
+
+
+def _tell_of_idle_cores(cores_of_ranks: list[int], used: int) -> None:
+    """On processors all ranks take as many threads, so that they round alike."""
+    from lms3d.device import memory
+
+    most = max(cores_of_ranks)
+    if most > used and memory.gpu_name() is None:
+        say(
+            f"Rank {cores_of_ranks.index(most)} has {most} cores and uses {used} threads per operation, as all ranks do: the rank "
+            f"with the fewest cores has {used}"
+        )
 
 
 def _limit_workspace(asked_bytes: int | None, planned_limit_bytes: int | None) -> None:

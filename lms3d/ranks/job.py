@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from lms3d import collector, errors
+from lms3d import collector, errors, keras_backend
 from lms3d.console import quiet_native_log
 from lms3d.errors import InputError
 from lms3d.ranks import lost_rank
@@ -27,6 +27,7 @@ def join() -> World:
         return World()
     os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(FUSION_BYTES))
     lost_rank.bound_waits()
+    keras_backend.choose()
     try:
         with quiet_native_log(), collector.kept_from_imports():
             from lms3d.ranks import horovod

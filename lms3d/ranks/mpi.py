@@ -1,4 +1,4 @@
-"""Bytes from rank 0 to all by MPI itself, while TensorFlow has no devices yet.
+"""Bytes from rank 0 to all, and to rank 0 from all, by MPI itself, while TensorFlow has no devices yet.
 
 It uses the library that Horovod is linked with: nothing more to install, and no second MPI in the process, as mpi4py may
 bring. In C a communicator is the address of an object in Open MPI, and a number in MPICH and the libraries that keep its ABI
@@ -47,10 +47,26 @@ class Mpi:
         self._broadcast(content, length.value)
         return content.raw
 
+    def gather(self, message: bytes, ranks: int, is_chief: bool) -> list[bytes]:
+        """The messages of all ranks, which have one length, on rank 0; [] on the others."""
+        length = len(message)
+        content, joined = ctypes.create_string_buffer(message, length), ctypes.create_string_buffer(length * ranks)
+        request = ctypes.c_void_p()
+        self._library.MPI_Igather(
+            ctypes.byref(content), length, self._byte, ctypes.byref(joined), length, self._byte, 0, self._world,
+            ctypes.byref(request),
+        )  # fmt: skip
+        self._finish(request)
+        return [joined.raw[start : start + length] for start in range(0, length * ranks, length)] if is_chief else []
+
     def _broadcast(self, buffer: ctypes._CData, length: int) -> None:
-        """Polls and sleeps: rank 0 may prepare data for hours, and MPI's own wait keeps a core busy."""
-        request, done, status = ctypes.c_void_p(), ctypes.c_int(), (ctypes.c_char * _STATUS_BYTES)()
+        request = ctypes.c_void_p()
         self._library.MPI_Ibcast(ctypes.byref(buffer), length, self._byte, 0, self._world, ctypes.byref(request))
+        self._finish(request)
+
+    def _finish(self, request: ctypes.c_void_p) -> None:
+        """Polls and sleeps: rank 0 may prepare data for hours, and MPI's own wait keeps a core busy."""
+        done, status = ctypes.c_int(), (ctypes.c_char * _STATUS_BYTES)()
         while True:
             self._library.MPI_Test(ctypes.byref(request), ctypes.byref(done), status)
             if done.value:

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lms3d import errors
+from lms3d.errors import InputError
 from lms3d.ranks import messages
 
 if TYPE_CHECKING:
     from lms3d.ranks.horovod import Horovod
 
 T = TypeVar("T")
+_NUMBER_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,13 @@ class World:
             raise errors.of_all_ranks(raised or error)
         return value
 
+    def smallest(self, number: int) -> int:
+        """The smallest of all ranks. Works before TensorFlow has devices, too."""
+        if self.size == 1:
+            return number
+        told = self.linked.tell_chief(messages.packed(number).rjust(_NUMBER_BYTES))
+        return self.from_chief(lambda: min(map(_number, told)))
+
     def everyone(self, value: T) -> list[T]:
         """The values of all ranks, in their order."""
         if self.size == 1:
@@ -128,3 +137,13 @@ class World:
         """Call it on all ranks once TensorFlow has its devices: messages go through it from now on."""
         if self.size > 1:
             self.linked.devices_exist()
+
+
+def _number(message: bytes) -> int:
+    """InputError for what is none: it may come from a store that is open to anybody."""
+    if type(number := messages.unpacked(message)) is not int:
+        raise InputError(
+            f"a message to rank 0: found {str(number)[:50]!r}, expected a whole number; start all ranks from one installation, and "
+            "keep somebody else from the ports of the launcher (a firewall)"
+        )
+    return number

@@ -1,14 +1,16 @@
 """The bits of each training step in a file per rank, against which later jobs compare theirs as they go. No TensorFlow here.
 
-    FOLDER/rank-0-of-2.jsonl            {"arrays": [names], "circumstances": {...}}, then {"epoch": 1, "step": 1, "digests": "..."}
+    FOLDER/rank-0-of-2.jsonl            {"arrays": [names], "circumstances": {...}}, then {"epoch": 1, "step": 1, "digests": "..."},
+                                        and {"run": run folder, "differed": [epoch, step]}, or [] where it no longer does
     FOLDER/rank-0-of-2-differs-1.npz    of the first step that differs: before/NAME, found/NAME
     FOLDER/rank-0-of-2-differs-1.json   which arrays differ, and the circumstances of both jobs
 
 BITS-1  A step that the file does not know is added; one that it knows is compared. So it does not matter which job was the first,
         nor which was killed and resumed.
 BITS-2  At the first step that differs all arrays of that step and of the one before are saved. What follows from it says no more,
-        and is neither compared nor added.
-BITS-3  What cannot be written, ends the record and not the training. A line that a killed job has not ended is taken off.
+        and is neither compared nor added; also where the run is resumed, unless it goes back to that step or before it.
+BITS-3  What cannot be read or written within a step, ends the record and not the training: this rank may be the only one. A line
+        that a killed job has not ended is taken off.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -42,39 +45,54 @@ def digest(array: np.ndarray) -> str:
 class BitLog:
     """The file of one rank. Only one job at a time has it.
 
-    circumstances: of this job (`device.circumstances`). compared, added: steps so far. difference: of the first step that
-    differs, the name of its .json file; None before. InputError where the file is of another network, or in use.
+    run: a name that it keeps if it is resumed. circumstances: of this job (`device.circumstances`). compared, added: steps so far.
+    differs: whether a step does, of this job or of an earlier one of the run. difference: the .json file of that step, if this job
+    has written one. InputError where the file is damaged or in use.
     """
 
-    def __init__(self, folder: Path, name: str, circumstances: Mapping[str, Any]) -> None:
-        self.path, self.circumstances = folder / f"{name}.jsonl", dict(circumstances)
+    def __init__(self, folder: Path, name: str, run: str, circumstances: Mapping[str, Any]) -> None:
+        self.path, self.run, self.circumstances = folder / f"{name}.jsonl", run, dict(circumstances)
         self.compared, self.added = 0, 0
+        self.differs = False
         self.difference: Path | None = None
         self._before: dict[str, np.ndarray] = {}
         self._places: dict[tuple[int, int], int] = {}  # step -> where its line begins
         self._header: dict[str, Any] = {}
-        self._going = True
+        self._differed: list[int] = []  # [epoch, step] at which an earlier job of this run did
+        self._begun, self._going = False, True
         self._file = _opened(self.path)
-        self._read()
+        try:
+            self._read()
+        except InputError:
+            self._file.close()
+            raise
+        except OSError as error:
+            self._file.close()
+            raise InputError(
+                f"--record-bits: cannot read {self.path}: {error.strerror}; choose another folder"
+            ) from None
 
     def note(self, epoch: int, step: int, arrays: Arrays) -> None:
         """Compares a step, or adds it (BITS-1). epoch, step: from 1."""
-        if not self._going:
-            return
+        if self._going and not self._begun:
+            self._try(lambda: self._begin(epoch, step))
+        if self._going:
+            self._try(lambda: self._note(epoch, step, arrays))
+
+    def _note(self, epoch: int, step: int, arrays: Arrays) -> None:
         self._require_same_names(list(arrays))
-        if not self._going:
-            return
         digests = [digest(array) for array in arrays.values()]
         known = self._known(epoch, step)
         if known is None:
             self._before = {}
-            self._try(lambda: self._add({"epoch": epoch, "step": step, "digests": "".join(digests)}))
+            self._write({"epoch": epoch, "step": step, "digests": "".join(digests)})
+            self.added += 1
             return
         self.compared += 1
         differ = [name for name, here, there in zip(arrays, digests, known, strict=True) if here != there]
         if differ:
-            self._going = False
-            self._try(lambda: self._save(epoch, step, arrays, differ))
+            self._keep(epoch, step, arrays, differ)
+            return
         self._before = {name: np.array(array) for name, array in arrays.items()}  # copies: the step writes in place
 
     def close(self) -> bool:
@@ -88,23 +106,47 @@ class BitLog:
 
     def _read(self) -> None:
         """Where the steps are; BITS-3."""
+        self._file.seek(0)
         place = 0
         for line in self._file:
             if not line.endswith(b"\n"):
                 self._file.truncate(place)
                 break
-            content = self._parsed(line)
-            if "arrays" in content:
-                self._header = content
+            if begins := _DIGESTS.match(line):  # they are many, and long
+                self._places[int(begins[1]), int(begins[2])] = place
             else:
-                self._places[content["epoch"], content["step"]] = place
+                self._take(self._parsed(line), place)
             place += len(line)
+
+    def _take(self, content: dict[str, Any], place: int) -> None:
+        if "arrays" in content:
+            self._header = content
+        elif "run" not in content:
+            self._places[content["epoch"], content["step"]] = place
+        elif content["run"] == self.run:
+            self._differed = content["differed"]
+
+    def _begin(self, epoch: int, step: int) -> None:
+        """BITS-2, of an earlier job of this run."""
+        self._begun = True
+        if not self._differed:
+            return
+        if [epoch, step] <= self._differed:
+            self._write({"run": self.run, "differed": []})
+            return
+        self._going, self.differs = False, True
+        since = "step {1} of epoch {0}".format(*self._differed)
+        errors.say(
+            f"--record-bits: this run has had other bits than {self.path} since {since}; what follows is not compared"
+        )
 
     def _parsed(self, line: bytes) -> dict[str, Any]:
         try:
             content = json.loads(line)
-            kinds = {"arrays": list, "circumstances": dict} if "arrays" in content else _STEP
-            if all(isinstance(content[name], kind) for name, kind in kinds.items()):
+            kinds = next((kinds for name, kinds in _LINES.items() if name in content), {"": object})
+            if all(isinstance(content[name], kind) for name, kind in kinds.items()) and _is_step(
+                content.get("differed")
+            ):
                 return dict(content)
         except (ValueError, KeyError, TypeError):
             pass
@@ -113,7 +155,7 @@ class BitLog:
     def _require_same_names(self, names: Sequence[str]) -> None:
         if not self._header:
             self._header = {"arrays": list(names), "circumstances": self.circumstances}
-            self._try(lambda: self._write(self._header))
+            self._write(self._header)
         elif (of_file := self._header["arrays"]) != list(names):
             pairs = itertools.zip_longest(of_file, names, fillvalue="no more")
             found, expected = next((one, other) for one, other in pairs if one != other)
@@ -131,10 +173,6 @@ class BitLog:
             raise InputError(f"--record-bits: {self.path} is damaged; remove it, or choose another folder")
         return [text[place : place + size] for place in range(0, len(text), size)]
 
-    def _add(self, line: Mapping[str, Any]) -> None:
-        self._write(line)
-        self.added += 1
-
     def _write(self, line: Mapping[str, Any]) -> None:
         self._file.seek(0, os.SEEK_END)
         self._file.write(json.dumps(line).encode() + b"\n")
@@ -144,6 +182,9 @@ class BitLog:
         """BITS-3."""
         try:
             write()
+        except InputError as error:
+            self._going = False
+            errors.say(f"{error}; training goes on without the record")
         except (OSError, errors.StorageError) as error:
             self._going = False
             errors.say(
@@ -152,20 +193,25 @@ class BitLog:
 
     # -- a difference --------------------------------------------------------------------------------------------------
 
-    def _save(self, epoch: int, step: int, arrays: Arrays, differ: Sequence[str]) -> None:
-        """BITS-2."""
-        self.difference = _unused(self.path)
+    def _keep(self, epoch: int, step: int, arrays: Arrays, differ: Sequence[str]) -> None:
+        """BITS-2. The line comes first: a disk that takes no arrays may still take that."""
+        self._going, self.differs = False, True
+        self._try(lambda: self._write({"run": self.run, "differed": [epoch, step]}))
+        self._try(lambda: self._save(epoch, step, arrays, differ))
         shown = f"{', '.join(differ[:3])}{', ...' if len(differ) > 3 else ''}"
         errors.say(
             f"--record-bits: step {step} of epoch {epoch} is the first with other bits than {self.path} has, in {len(differ)} of "
-            f"{len(arrays)} arrays ({shown}); see {self.difference}"
+            f"{len(arrays)} arrays ({shown}){f'; see {self.difference}' if self.difference else ''}"
         )
+
+    def _save(self, epoch: int, step: int, arrays: Arrays, differ: Sequence[str]) -> None:
+        note = _unused(self.path)
         content: dict[str, Any] = {
             f"{when}/{name}": array
             for when, kept in (("before", self._before), ("found", arrays))
             for name, array in kept.items()
         }
-        with replacing(self.difference.with_suffix(".npz")) as partial:
+        with replacing(note.with_suffix(".npz")) as partial:
             np.savez(partial, **content)
         found = {
             "epoch": epoch,
@@ -174,10 +220,22 @@ class BitLog:
             "circumstances": self.circumstances,
             "recorded_circumstances": self._header["circumstances"],
         }
-        write_json(self.difference, found)
+        write_json(note, found)
+        self.difference = note
 
 
-_STEP = {"epoch": int, "step": int, "digests": str}
+_LINES: Mapping[str, Mapping[str, type]] = {
+    "arrays": {"arrays": list, "circumstances": dict},
+    "run": {"run": str, "differed": list},
+    "epoch": {"epoch": int, "step": int, "digests": str},
+}
+"""What a line has, by a name that only such lines have."""
+_DIGESTS = re.compile(rb'\{"epoch": (\d{1,9}), "step": (\d{1,9}), "digests": "')
+
+
+def _is_step(differed: Any) -> bool:
+    """Whether it is one, or none."""
+    return not differed or (len(differed) == 2 and all(type(number) is int for number in differed))
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -195,7 +253,6 @@ def _opened(path: Path) -> IO[bytes]:
         ) from None
     except OSError:  # no locks on this file system
         pass
-    file.seek(0)
     return file
 
 

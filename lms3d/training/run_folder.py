@@ -164,7 +164,13 @@ def announce(run_dir: Path, options: TrainConfig, arguments: Sequence[str]) -> N
 def _sessions_before(run_dir: Path, session: dict[str, Any]) -> list[dict[str, Any]]:
     _, content = config.load(run_dir)
     last = {name: content[name] for name in session if name in content}
-    return [*content.get("earlier_sessions", []), *([last] if last != session else [])]
+    return [*content.get("earlier_sessions", []), *([last] if _of_any_boot(last) != _of_any_boot(session) else [])]
+
+
+def _of_any_boot(session: dict[str, Any]) -> dict[str, Any]:
+    """Without what a machine has anew whenever it starts."""
+    circumstances = {name: value for name, value in session.get("circumstances", {}).items() if name != "boot"}
+    return {**session, "circumstances": circumstances}
 
 
 def _tell_of_other_versions(run_dir: Path, content: dict[str, Any]) -> None:

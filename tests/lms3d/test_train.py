@@ -59,6 +59,21 @@ def test_bits_are_recorded_of_jobs_that_can_be_repeated(capsys):
     assert capsys.readouterr().err.startswith("lms3d: error: --record-bits: a job that changes its ranks (--elastic)")
 
 
+def test_a_dry_run_has_no_bits(capsys):
+    assert train.main(["--dry-run", "--record-bits", "bits"]) == 2
+    assert capsys.readouterr().err.startswith("lms3d: error: --record-bits: a dry run (--dry-run) takes no steps")
+
+
+def test_code_is_noted_before_anything_else(monkeypatch):
+    noted = []
+    monkeypatch.setattr(train.circumstances, "note_code", lambda: noted.append("code"))
+    monkeypatch.setattr(train.run_folder, "planned", lambda *_, **__: noted.append("options"))
+    monkeypatch.setattr(session, "dry_run", lambda *_: None)
+    monkeypatch.setattr(train, "task_of", lambda _: None)
+    assert train.main(["--dry-run"]) == 0
+    assert noted == ["code", "options"]
+
+
 def test_where_to_swap_may_be_said_of_every_job(monkeypatch):
     monkeypatch.setattr(session, "dry_run", lambda *_: None)
     assert train.main(["--dry-run", "--no-lms", "--swap-dir", "/swap", "--swap-tier", "disk"]) == 0

@@ -40,14 +40,16 @@ class BitRecord(TrainingCallback):
         self.log: BitLog | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if self.log is None or self.log.difference is None:  # what follows from a difference says no more
+        if self.log is None or not self.log.differs:  # what follows from a difference says no more
             self.log = self._opened()
             self._listen(self._note)
 
     def on_train_end(self, logs: Any = None) -> None:
         self._listen(None)
         if self.log is not None and self.log.close():
-            found = "the first that differs is kept there" if self.log.difference else "none differs"
+            found = "one differs" if self.log.differs else "none differs"
+            if self.log.difference:
+                found = "the first that differs is kept there"
             console.say(
                 f"--record-bits {self.log.path.parent}: {self.log.added} steps added, {self.log.compared} compared; {found}"
             )
@@ -58,8 +60,9 @@ class BitRecord(TrainingCallback):
         try:
             assert self.run.job.record_bits is not None, "wanted"
             folder = writable_folder(self.run.job.record_bits, "--record-bits")
-            log = BitLog(folder, f"rank-{world.rank}-of-{world.size}", asdict(circumstances.here()))
-        except InputError as error:
+            name, run = f"rank-{world.rank}-of-{world.size}", str(self.run.dir.resolve())
+            log = BitLog(folder, name, run, asdict(circumstances.here()))
+        except (InputError, errors.StorageError) as error:
             problem = str(error)
         if first := next(filter(None, world.everyone(problem)), ""):
             raise errors.of_all_ranks(InputError(first))

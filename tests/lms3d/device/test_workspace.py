@@ -98,7 +98,7 @@ def test_a_processor_is_left_alone(capsys):
 )
 def test_every_command_sets_it_when_it_starts(gpu, monkeypatch, asked, planned, expected):
     monkeypatch.setattr(memory, "device_memory_bytes", lambda: 2 * GIB)
-    monkeypatch.setattr(startup, "_make_devices", lambda *_: None)
+    monkeypatch.setattr(startup, "_make_devices", lambda *_, **__: None)
     monkeypatch.setattr(World, "devices_exist", lambda self: None)
     startup.start_tensorflow(cudnn_workspace_bytes=asked, planned_limit_bytes=planned)
     assert workspace.in_force() == expected

@@ -28,6 +28,7 @@ def test_they_agree_before_tensorflow_has_devices(found):
     _, ranks = found
     assert [rank["early"] for rank in ranks] == [[0, 200_000]] * 2
     assert [rank["error"] for rank in ranks] == [["too large", 123]] * 2
+    assert [rank["fewest"] for rank in ranks] == [9, 9]
     assert [rank["limit"] for rank in ranks] == [400 << 20] * 2, (
         "something had made TensorFlow's devices before the limit"
     )

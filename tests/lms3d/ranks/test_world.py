@@ -1,5 +1,6 @@
 """The world of one, the arithmetic of many, and how a process learns of the others."""
 
+import os
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM
 def no_launcher(monkeypatch):
     for name in LAUNCHERS:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # `job.join` sets it
 
 
 def test_alone():
@@ -87,6 +89,44 @@ def test_ranks_without_horovod_get_advice(monkeypatch, name):
     monkeypatch.delattr("lms3d.ranks.horovod", raising=False)
     with pytest.raises(InputError, match=r"3 ranks were started, but Horovod cannot be used .*make horovod"):
         job.join()
+
+
+def test_horovod_finds_keras_with_tensorflow(monkeypatch):
+    monkeypatch.setenv("HOROVOD_SIZE", "2")
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.setitem(sys.modules, "lms3d.ranks.horovod", None)
+    monkeypatch.delattr("lms3d.ranks.horovod", raising=False)
+    with pytest.raises(InputError):
+        job.join()
+    assert os.environ["KERAS_BACKEND"] == "tensorflow"
+
+
+class Told:
+    """A link of rank 0 on which the others have told these numbers."""
+
+    def __init__(self, *messages: bytes) -> None:
+        self.messages = messages
+
+    def tell_chief(self, message: bytes) -> list[bytes]:
+        return [message, *self.messages]
+
+    def broadcast(self, message: bytes) -> bytes:
+        return message
+
+
+def test_the_smallest_of_all_ranks():
+    assert World(size=3, link=Told(b"  4", b"12")).smallest(5) == 4
+    with pytest.raises(InputError, match="found 'None', expected a whole number"):
+        World(size=2, link=Told(b"null")).smallest(5)
+    assert World().smallest(5) == 5
+
+
+def test_cores_that_lie_idle_are_told_of(capsys):
+    startup._tell_of_idle_cores([4, 4], 4)
+    assert capsys.readouterr().out == ""
+    startup._tell_of_idle_cores([4, 8, 2], 2)
+    assert "Rank 1 has 8 cores and uses 2 threads per operation" in capsys.readouterr().out
 
 
 def test_a_batch_script_of_slurm_is_no_launcher(monkeypatch):

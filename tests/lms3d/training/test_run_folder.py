@@ -282,7 +282,9 @@ def test_config_keeps_how_a_run_was_called_before(monkeypatch):
     describe(run_dir, resuming=False, device="GPU:0", data={"fingerprint": "1"})
     first = json.loads((run_dir / "config.json").read_text())
     assert "earlier_sessions" not in first
-    for _ in range(2):  # a job that is queued again is called in the same way
+    for boot in ("1", "2"):  # a job that is queued again is called in the same way, on a machine that was started anew
+        here = replace(run_folder.circumstances.here(), boot=boot)
+        monkeypatch.setattr(run_folder.circumstances, "here", lambda here=here: here)
         describe(run_dir, resuming=True, data={"fingerprint": "1"})
     second = json.loads((run_dir / "config.json").read_text())
     del first["data"]

@@ -83,6 +83,13 @@ def test_a_run_that_is_interrupted_and_resumed_has_the_bits_of_one_that_is_not(j
     assert rest == [f"0 steps added, {STEPS - 2} compared; {whole}"]
 
 
+def test_a_run_that_differed_stays_out_of_the_record_when_it_is_resumed(job):
+    job("first")
+    (slipped,) = job("slipped", Slip(1, 1), CtrlC(1, 1))
+    assert slipped == "0 steps added, 1 compared; the first that differs is kept there"
+    assert job("slipped", resume=True)[0] == "0 steps added, 0 compared; one differs"
+
+
 def test_without_the_option_nobody_listens(tmp_path):
     assert lms3d.LMS().after_step is None
     assert Job(run_dir=tmp_path).record_bits is None
