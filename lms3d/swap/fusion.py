@@ -275,7 +275,8 @@ def contracted(graph: StepGraph, made: Program, wanted: Collection[str], *, work
         if op.name not in gone:
             ops.append(_after(op, renamed, gone, made.name))
     returned = frozenset(renamed.get(t, t) for t in graph.returned)
-    alive = without_dead(ops, [*(n for n in wanted if n not in gone), *map(producer_name, returned)])
+    there = {op.name for op in ops}
+    alive = without_dead(ops, [*(n for n in wanted if n in there), *map(producer_name, returned)])
     return replace(graph, ops=topological(alive), returned=returned, _checked=True)
 
 
