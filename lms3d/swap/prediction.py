@@ -163,7 +163,7 @@ class Prediction:
         lower = f", {format_size(self.compiled_bytes)} off the peak without a plan" if self.compiled_bytes > 0 else ""
         return (
             f"Compiled: {len(self.compiled)} programs in place of {ops} ops, {format_seconds(self.compiled_seconds)} and "
-            f"{format_size(unwritten)} of writes less per step{lower} (predicted); results equal those of the step as traced to "
+            f"{format_size(unwritten)} of writes less per step{lower} (predicted); results equal those of the step as traced, to "
             "rounding."
         )
 

@@ -4,7 +4,8 @@
     conv --> compiled/LeakyRelu --> conv                                after
 
 COMPILE-1  Only ops that make each element from elements in its place, sums along axes, and views; with known shapes, without
-           effects, of floating-point numbers and booleans. What they wait for is waited for, and who waited for them waits on.
+           effects, of floating-point numbers and booleans. No kind in which XLA loses a NaN: Max, Min and the gradients of ReLU
+           and ReLU6, which it masks. What they wait for is waited for, and who waited for them waits on.
 COMPILE-2  A program is taken if it takes neither more time than its ops one by one nor a higher peak of the step, and clearly less
            of something: time, the peak, or what is kept for it.
 COMPILE-3  First with sums, then, of what was not taken, without: XLA's sums are slow on some processors.
@@ -49,12 +50,12 @@ KINDS = {
         Abs Add AddN AddV2 BiasAdd BroadcastTo Cast ClipByValue DivNoNan Elu EluGrad Equal Erf Erfc Exp Expm1 Fill
         Greater GreaterEqual IsFinite IsInf IsNan LeakyRelu LeakyReluGrad Less LessEqual Log Log1p LogicalAnd
         LogicalNot LogicalOr Maximum Minimum Mul MulNoNan Neg NotEqual OnesLike Pow RealDiv Reciprocal ReciprocalGrad
-        Relu Relu6 Relu6Grad ReluGrad Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Softplus
+        Relu Relu6 Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Softplus
         SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square SquaredDifference Sub Tanh TanhGrad Tile Xdivy Xlog1py
         Xlogy ZerosLike
         """,
     ),
-    **_kinds(REDUCTION, "BiasAddGrad LogSoftmax Max Mean Min Prod Softmax Sum"),
+    **_kinds(REDUCTION, "BiasAddGrad LogSoftmax Mean Prod Softmax Sum"),
     **_kinds(VIEW, "ExpandDims Identity PreventGradient Reshape Squeeze StopGradient"),
 }
 _DTYPES = frozenset({tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.bool})

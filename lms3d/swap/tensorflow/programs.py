@@ -55,12 +55,12 @@ class Candidate:
     @cached_property
     def body(self) -> Function:
         """What is compiled."""
-        return self._function([*self.program.again, *self.program.ops], self.program.inputs)
+        return self._function([*self.program.again, *self.program.computed], self.program.inputs)
 
     @cached_property
     def plain(self) -> Function:
         """The ops as they were traced."""
-        return self._function(self.program.ops, self.program.plain_inputs) if self.program.again else self.body
+        return self._function(self.program.computed, self.program.plain_inputs) if self.program.again else self.body
 
     @cached_property
     def compiled(self) -> surgery.XlaProgram:
