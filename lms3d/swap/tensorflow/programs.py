@@ -4,7 +4,7 @@ PROGRAM-1  A program holds copies of the ops. Their arguments and small constant
 PROGRAM-2  Equal programs have one name, so that a process compiles them once, however often a step is traced.
 PROGRAM-3  What XLA has no kernel for, or what fails alone for another reason, is not compiled.
 PROGRAM-4  Both ways are timed on random numbers, one after the other and again, and the faster run of each counts. What was found
-           is kept in the cache folder, whatever the memory limit: all plans of a step then have the same programs and bits.
+           is kept in the cache folder, whatever the memory limit: all plans of a step with programs have the same, and bits.
 PROGRAM-5  What takes too large a part of the memory that is free is not timed, and stays as it was traced. Another process may
            time it; within a process nothing is decided twice.
 """

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms3d import tasks
+from lms3d import plan, tasks
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.estimate import plan_step
@@ -429,7 +429,7 @@ def test_of_another_machine_nothing_is_compiled():
 
 
 def test_the_command_line_reaches_lms():
-    options = tasks.chosen({"lms_compile": "auto"})
+    options = tasks.chosen(plan._parsed(["--lms-compile", "auto"]))
     assert needs.lms_arguments(options)["compile"] == "auto"
 
 
