@@ -145,7 +145,7 @@ def links(now: Trial, limit_bytes: int) -> Change | None:
 def costs(now: Trial, limit_bytes: int) -> Change | None:
     """ADAPT-6."""
     scale = now.ops_scale
-    unplanned = now.prediction.unedited_step_seconds * scale / now.machine.ops_scale
+    unplanned = now.prediction.unmoved_step_seconds * scale / now.machine.ops_scale
     lost_seconds = now.seconds - unplanned
     if scale == now.machine.ops_scale or lost_seconds <= tuning.MATTERS * now.seconds:
         return None
@@ -155,7 +155,7 @@ def costs(now: Trial, limit_bytes: int) -> Change | None:
 def margin(now: Trial, limit_bytes: int) -> Change | None:
     """ADAPT-3."""
     peak, planned = now.peak_bytes, now.prediction
-    cost = 1 - planned.unedited_step_seconds / planned.predicted_step_seconds if planned.predicted_step_seconds else 0.0
+    cost = 1 - planned.unmoved_step_seconds / planned.predicted_step_seconds if planned.predicted_step_seconds else 0.0
     if (
         not 0 < peak < tuning.ROOMY * limit_bytes or cost <= tuning.MATTERS
     ):  # 0: tensors too small for TensorFlow to count

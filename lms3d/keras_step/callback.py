@@ -56,7 +56,8 @@ class LMS(keras.callbacks.Callback):
         step to rounding. The numbers stay as they are once a step has run.
     compile: "auto": chains of elementwise ops and sums between convolutions and matrix products become programs that XLA compiles,
         if each is measured to be faster or smaller and in nothing worse; the first step then takes longer, and results equal those
-        of the step as traced to rounding. Not for a step in slabs. "off", the default: no bit of a result changes.
+        of the step as traced, to rounding. Not for a step in slabs, nor if only the step as traced fits. What is too large for the
+        free memory to be measured stays as traced until the process ends. "off", the default: no bit of a result changes.
     adapt: after the first training steps compare what was measured with the plan, and try other plans (at most three) where
         that promises to be faster or safer; the report names each of them. False keeps the first, and tells later
         runs nothing. Results never depend on it. Parameters of TFLMS that are all given are never changed.

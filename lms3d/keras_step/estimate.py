@@ -96,7 +96,8 @@ def plan_step(
     effort_seconds: what the search may cost, by the price list of `swap.effort`; None: as much as it can use. A run is granted
         what its length is worth, and may make another plan.
 
-    machine: the GPU to plan for, as speeds, in place of what is here; `memory_limit` must say what it has. Nothing is measured.
+    machine: the GPU to plan for, as speeds, in place of what is here; `memory_limit` must say what it has. Nothing is measured,
+        so nothing is compiled.
     at_floor: plan for the floor where `memory_limit` is below it; False raises DoesNotFit, in half the time.
 
     Of the report: `unedited_limit_bytes` and `floor_bytes`, the smallest limits without and with LMS; `predicted_peak_bytes` and
@@ -113,6 +114,10 @@ def plan_step(
     _require_step(model, step)
     input_spec = batch_spec(input_spec)
     parameters = parameters_of(tflms_parameters, plan_step)
+    if machine is not None and settings.compile_of(compile) != settings.OFF:
+        raise InputError(
+            f"compile {compile!r}: programs are measured here, and machine= is not here; leave one of the two out"
+        )
     device = memory.compute_device() if machine is None else _ELSEWHERE
     asked = settings.of(
         memory_limit, tier, planner_of(planner, parameters), parameters, slabs=choice.parse(slabs), compile=compile,

@@ -215,13 +215,14 @@ def of(
 
     unplanned_seconds: of an earlier run. A step that is left as it was traced tells them itself.
     """
+    touched = prediction.changed or bool(prediction.compiled)
     median_seconds = statistics.median_seconds(plan) if statistics else None
     return Report(
         **{field.name: getattr(prediction, field.name) for field in fields(Prediction)},
         change=change,
         measured_peak_bytes=statistics.peak_bytes(plan) or None if statistics else None,
         measured_step_seconds=median_seconds,
-        unplanned_seconds=unplanned_seconds if prediction.changed else median_seconds or unplanned_seconds,
+        unplanned_seconds=unplanned_seconds if touched else median_seconds or unplanned_seconds,
         ops_scale=ops_scale if prediction.rewritten else 1.0,
         steps_measured=statistics.steps_of(plan) if statistics else 0,
         plan=plan,

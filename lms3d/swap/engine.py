@@ -243,11 +243,11 @@ class Engine:
             change=change,
             slabs=chosen.slabs,
             step_name=step_name,
-            unplanned_seconds=None if chosen.slabs else self._unplanned_seconds(step_name),
+            unplanned_seconds=self._unplanned_seconds(step_name) if chosen.as_traced else None,
         )
 
     def _unplanned_seconds(self, step_name: str) -> float | None:
-        """Of the step without LMS, as measured, at the pace of today; None if it was not. Sliced it is another step."""
+        """Of the step without LMS, as measured, at the pace of today; None if it was not."""
         known = whole_steps.load(step_name).unplanned_seconds
         return known and known * op_costs.pace_of(self.compute_device)
 

@@ -46,13 +46,14 @@ class Fusible:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """One call in place of `ops`, in their order.
+    """One call in place of `ops`, in their order. computed: those that its outputs need.
 
     again: earlier ops that it runs, too. plain_inputs: what the ops read without those. kept_views: ops of the group that
     stay in the step. saved_bytes: of tensors that are not kept for it any more (FUSION-3).
     """
 
     ops: tuple[str, ...]
+    computed: tuple[str, ...]
     again: tuple[str, ...]
     inputs: tuple[str, ...]
     plain_inputs: tuple[str, ...]
@@ -112,15 +113,17 @@ def program(graph: StepGraph, group: Sequence[str], fusible: Fusible) -> Program
     ops = [graph.by_name[name] for name in group if name in graph.by_name]
     inside = {op.name for op in ops}
     outputs, kept = _outputs(graph, ops, fusible.kinds)
-    if not outputs or not _reads(ops, fusible.folded):
+    computed = _needed(ops, outputs)
+    if not _reads(computed, fusible.folded):
         return None
-    cut = Cut(graph, ops, fusible)
+    cut = Cut(graph, computed, fusible)
     again = cut.again()
     return Program(
         ops=tuple(op.name for op in ops),
+        computed=tuple(op.name for op in computed),
         again=tuple(op.name for op in again),
-        inputs=tuple(_reads([*again, *ops], fusible.folded)),
-        plain_inputs=tuple(_reads(ops, fusible.folded)),
+        inputs=tuple(_reads([*again, *computed], fusible.folded)),
+        plain_inputs=tuple(_reads(computed, fusible.folded)),
         outputs=tuple(outputs),
         control_inputs=tuple(sorted({c for op in ops for c in op.control_inputs} - inside)),
         kept_views=frozenset(kept),
@@ -150,6 +153,15 @@ def _outputs(graph: StepGraph, ops: Sequence[Op], kinds: Mapping[str, str]) -> t
             if outside or tensor.name in graph.returned:
                 needed(tensor.name)
     return list(outputs), kept
+
+
+def _needed(ops: Sequence[Op], outputs: Collection[str]) -> list[Op]:
+    """The ops that these outputs need, in their order: views that are kept may be read outside alone."""
+    needed = set(outputs)
+    for op in reversed(ops):
+        if any(t.name in needed for t in op.outputs):
+            needed.update(op.inputs)
+    return [op for op in ops if any(t.name in needed for t in op.outputs)]
 
 
 def _reads(ops: Sequence[Op], folded: Collection[str]) -> list[str]:
@@ -275,7 +287,8 @@ def contracted(graph: StepGraph, made: Program, wanted: Collection[str], *, work
         if op.name not in gone:
             ops.append(_after(op, renamed, gone, made.name))
     returned = frozenset(renamed.get(t, t) for t in graph.returned)
-    alive = without_dead(ops, [*(n for n in wanted if n not in gone), *map(producer_name, returned)])
+    there = {op.name for op in ops}
+    alive = without_dead(ops, [*(n for n in wanted if n in there), *map(producer_name, returned)])
     return replace(graph, ops=topological(alive), returned=returned, _checked=True)
 
 

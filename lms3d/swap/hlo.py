@@ -34,9 +34,9 @@ class _Instruction(NamedTuple):
 
 
 def temporary_bytes(text: str) -> int:
-    """The most bytes that intermediate results take at a time (HLO-2). text: an optimised module."""
+    """The most bytes that intermediate results take at a time (HLO-2). text: an optimised module. ValueError if it is none."""
     instructions = list(_entry(text))
-    source = {one.name: one.reads[0] for one in instructions if one.kind in _VIEWS}
+    source = {one.name: one.reads[0] for one in instructions if one.kind in _VIEWS and one.reads}
 
     def root(name: str) -> str:
         while name in source:
@@ -58,12 +58,14 @@ def temporary_bytes(text: str) -> int:
 
 
 def _entry(text: str) -> Iterator[_Instruction]:
-    """The instructions of the entry computation."""
+    """The instructions of the entry computation, up to its "}"."""
     _, _, body = text.partition("\nENTRY ")
-    for line in body.splitlines()[1:]:
-        found = _LINE.match(line)
-        if line.startswith("}") or found is None:
+    for line in [*body.splitlines()[1:], ""]:
+        if line.startswith("}"):
             return
+        found = _LINE.match(line)
+        if found is None:
+            raise ValueError(f"XLA's text: found {line[:80]!r}; expected an instruction")
         _, name, shape, kind, rest = found.groups()
         operands = rest.split(")")[0]
         yield _Instruction(name, kind, _bytes(shape), tuple(_READ.findall(operands)))

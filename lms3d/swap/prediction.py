@@ -66,8 +66,8 @@ class Prediction:
     slabs: (level, number) of the levels that are sliced; slab_shapes: their spatial axes, level by level; sliced_tensors: of the
     trace; joined: (op, type, bytes) of what had to be put together again; slab_seconds: what slices and halos add to a step, with
     nothing moved. Where a step is sliced, unedited_... is still the whole step.
-    compiled: the programs that XLA compiles (`LMS(compile="auto")`); compiled_bytes: how much lower the peak is with them, without
-    a plan. If there are some, the step without LMS is the one with them.
+    compiled: the programs that XLA compiles (`LMS(compile="auto")`); compiled_bytes, program_seconds: how much lower the peak is
+    and how much shorter the step with them, without a plan. If there are some, unedited_... is still the step as traced.
     evaluations, effort_seconds: schedules and replays that it was chosen from, and their price (`effort`).
     """
 
@@ -105,6 +105,7 @@ class Prediction:
     joined: tuple[tuple[str, str, int], ...] = ()
     compiled: tuple[Compiled, ...] = ()
     compiled_bytes: int = 0
+    program_seconds: float = 0.0
 
     @property
     def smallest_limit_bytes(self) -> int:
@@ -120,8 +121,13 @@ class Prediction:
 
     @property
     def changed(self) -> bool:
-        """False where nothing of the step is moved, made again or sliced. A step with programs alone is a step without LMS."""
+        """False if nothing of the step is moved, made again or sliced. It may have programs."""
         return self.rewritten or bool(self.slabs)
+
+    @property
+    def unmoved_step_seconds(self) -> float:
+        """Of the whole step with its programs, if it has some, and nothing moved."""
+        return self.unedited_step_seconds - self.program_seconds
 
     @property
     def compiled_seconds(self) -> float:
@@ -157,20 +163,15 @@ class Prediction:
         lower = f", {format_size(self.compiled_bytes)} off the peak without a plan" if self.compiled_bytes > 0 else ""
         return (
             f"Compiled: {len(self.compiled)} programs in place of {ops} ops, {format_seconds(self.compiled_seconds)} and "
-            f"{format_size(unwritten)} of writes less per step{lower} (predicted); results equal those of the step as traced to "
+            f"{format_size(unwritten)} of writes less per step{lower} (predicted); results equal those of the step as traced, to "
             "rounding."
         )
 
     def _plan_told(self) -> str:
-        if not self.changed and self.compiled:
-            return (
-                f"LMS moves nothing in the {self.step} step: predicted peak {format_size(self.unedited_peak_bytes)}, "
-                f"limit {format_size(self.limit_bytes)}."
-            )
         if not self.changed:
             return ("" if self.fits else self._floor_told()) + (
-                f"LMS changes nothing in the {self.step} step: predicted peak {format_size(self.unedited_peak_bytes)}, "
-                f"limit {format_size(self.limit_bytes)}."
+                f"LMS {'moves' if self.compiled else 'changes'} nothing in the {self.step} step: predicted peak "
+                f"{format_size(self.predicted_peak_bytes)}, limit {format_size(self.limit_bytes)}."
             )
         moved = f"{format_size(self.swapped_out_bytes)} swapped out per step, {self.recomputed_ops} ops recomputed"
         if not self.swapped_out_bytes and not self.recomputed_ops:

@@ -39,6 +39,7 @@ def test_the_machines_are_named(capsys):
         (("--machine", "none.json"), "--machine none.json: No such file"),
         (("--machine", "ac922", "--sweep"), "--sweep is not for --machine; leave it out"),
         (("--machine", "ac922", "--copied"), "--copied is not for --machine; leave it out"),
+        (("--machine", "ac922", "--lms-compile", "auto"), "--lms-compile is not for --machine; leave it out"),
         (("--machine", "ac922", "--no-lms"), "--lms is not for --machine"),
         (("--machine", "ac922", "--sync-mode", "1"), "--sync-mode is not for --machine"),
         (("--machine", "ac922", "--keras-model", "x.keras"), "--keras-model is not for --machine"),

@@ -1,6 +1,7 @@
 """Slabs and a plan for a traced step: as a whole where the limit allows it, else as coarsely sliced as it allows.
 
-What stays whole may be compiled in parts (`compiling`); in slabs it is not, since compiled programs have no rules.
+What stays whole may be compiled in parts (`compiling`). If that has no plan, the whole step is planned as traced. Slabs are not
+compiled, since programs have no rules.
 
 Numbers that the settings give are used as they are. Otherwise the rungs of `slabs.choice` are tried one after the other, until one
 has a plan. A step with a tensor that kernels cannot index (`slabs.elements`) has none.
@@ -44,6 +45,11 @@ class Chosen:
     slabs: Slabs = ()
     compilation: Compilation = field(default_factory=Compilation)
 
+    @property
+    def as_traced(self) -> bool:
+        """False if it is another step without a plan, too: sliced, or with programs."""
+        return not self.slabs and not self.compilation.changed
+
 
 def choose(
     function: Function,
@@ -66,7 +72,7 @@ def choose(
     finest: Slabs = ()
     for slabs in _rungs(function, whole):
         finest = slabs or finest
-        found = _with_slabs(function, ask, whole, slabs) if slabs else _whole(function, ask, whole, compile_whole())
+        found = _with_slabs(function, ask, whole, slabs) if slabs else _whole(function, ask, whole, compile_whole)
         if isinstance(found, Chosen):
             return _with_lower_floor(function, ask, whole, found) if with_floor else found
         refused = found if refused is None else min(refused, found, key=_smallest)
@@ -102,14 +108,17 @@ def _with_slabs(function: Function, ask: Ask, whole: StepRequest, slabs: Slabs) 
     return replace(found, prediction=prediction)
 
 
-def _whole(function: Function, ask: Ask, whole: StepRequest, compilation: Compilation) -> Chosen | DoesNotFit:
-    """The plan for the step with its programs; where there is none, why, and the function is as traced again."""
+def _whole(function: Function, ask: Ask, whole: StepRequest, compile_whole: Compile) -> Chosen | DoesNotFit:
+    """The plan for the step with its programs, or else for the step as traced; if there is none, why, and it is as traced."""
+    compilation = compile_whole()
     found = _planned(function, ask, whole, (), changed=compilation.changed)
-    if isinstance(found, DoesNotFit):
-        compilation.undo()
+    if not compilation.changed:
         return found
-    prediction = replace(found.prediction, compiled=tuple(compilation.compiled), compiled_bytes=compilation.saved_bytes)
-    return replace(found, prediction=prediction, compilation=compilation)
+    if isinstance(found, Chosen):
+        return replace(found, prediction=_compiled(found, whole, compilation), compilation=compilation)
+    compilation.undo()
+    as_traced = _planned(function, ask, whole, (), changed=True)
+    return as_traced if isinstance(as_traced, Chosen) else min(as_traced, found, key=_smallest)
 
 
 def _planned(function: Function, ask: Ask, whole: StepRequest, slabs: Slabs, *, changed: bool) -> Chosen | DoesNotFit:
@@ -144,14 +153,17 @@ def _unindexable(function: Function, request: StepRequest, slabs: Slabs) -> Does
 
 
 def _with_lower_floor(function: Function, ask: Ask, whole: StepRequest, chosen: Chosen) -> Chosen:
-    """Where a step that may be sliced was left whole, the smallest limit is that of its finest slabs."""
-    if not _may_slice(whole) or chosen.slabs:
+    """The smallest limit of a whole step is that of its finest slabs, if it may be sliced, or that of the step as traced."""
+    if chosen.slabs:
         return chosen
+    known = [chosen.prediction.floor_bytes or sys.maxsize]
     chosen.compilation.undo()
-    floor = _finest_floor(function, ask)
+    if chosen.compilation.changed:
+        known.append(planning.floor_bytes(ask()))
+    if _may_slice(whole):
+        known.append(_finest_floor(function, ask))
     chosen.compilation.redo()
-    lowest = min(floor, chosen.prediction.floor_bytes or sys.maxsize)
-    return replace(chosen, prediction=replace(chosen.prediction, floor_bytes=lowest))
+    return replace(chosen, prediction=replace(chosen.prediction, floor_bytes=min(known)))
 
 
 def _finest_floor(function: Function, ask: Ask) -> int:
@@ -180,19 +192,38 @@ def _refused(error: DoesNotFit, whole: StepRequest, tried: Slabs) -> DoesNotFit:
 
 
 def _sliced(prediction: Prediction, whole: StepRequest, slabs: Slabs, sliced: Slicing) -> Prediction:
-    """With what slicing did; what is said of the step without LMS is said of the whole step."""
-    before = Study(whole)
-    figures = before.unedited_figures
+    """With what slicing did."""
     there = tuple((level, number) for level, number in slabs if level < len(sliced.levels))
+    before = _before(prediction, whole)
+    return replace(
+        before,
+        slabs=there,
+        slab_shapes=tuple(sliced.levels[level] for level, _ in there),
+        slab_seconds=max(0.0, prediction.unedited_step_seconds - before.unedited_step_seconds),
+        sliced_tensors=len(sliced.program.sliced),
+        joined=tuple(sliced.program.joined),
+    )
+
+
+def _compiled(found: Chosen, whole: StepRequest, compilation: Compilation) -> Prediction:
+    """With what compiling did, by the speeds that the step with its programs was planned with."""
+    before = _before(found.prediction, replace(whole, machine=found.request.machine))
+    return replace(
+        before,
+        compiled=tuple(compilation.compiled),
+        compiled_bytes=compilation.saved_bytes,
+        program_seconds=before.unedited_step_seconds - found.prediction.unedited_step_seconds,
+    )
+
+
+def _before(prediction: Prediction, whole: StepRequest) -> Prediction:
+    """What is said of the step without LMS is said of the whole step as traced."""
+    study = Study(whole)
+    figures = study.unedited_figures
     return replace(
         prediction,
         unedited_peak_bytes=figures.peak_bytes,
-        unedited_limit_bytes=before.unedited_limit_bytes,
+        unedited_limit_bytes=study.unedited_limit_bytes,
         unedited_step_seconds=figures.step_seconds,
         unedited_timeline_bytes=figures.timeline_bytes,
-        slabs=there,
-        slab_shapes=tuple(sliced.levels[level] for level, _ in there),
-        slab_seconds=max(0.0, prediction.unedited_step_seconds - figures.step_seconds),
-        sliced_tensors=len(sliced.program.sliced),
-        joined=tuple(sliced.program.joined),
     )

@@ -4,18 +4,21 @@
     conv --> compiled/LeakyRelu --> conv                                after
 
 COMPILE-1  Only ops that make each element from elements in its place, sums along axes, and views; with known shapes, without
-           effects, of floating-point numbers and booleans. What they wait for is waited for, and who waited for them waits on.
+           effects, of floating-point numbers and booleans. No kind in which XLA loses a NaN: Max, Min and the gradients of ReLU
+           and ReLU6, which it masks. What they wait for is waited for, and who waited for them waits on.
 COMPILE-2  A program is taken if it takes neither more time than its ops one by one nor a higher peak of the step, and clearly less
            of something: time, the peak, or what is kept for it.
 COMPILE-3  First with sums, then, of what was not taken, without: XLA's sums are slow on some processors.
-COMPILE-4  The graph is edited in place, and can be as traced again (`undo`): slabs need ops that have rules.
+COMPILE-4  The graph is edited in place, and can be as traced again (`undo`): slabs need ops that have rules. Other edits may add
+           control edges meanwhile, such as from a program to a variable's update (`updates`); these are undone, too. Asked for
+           once more, the function gets the programs that it had (`redo`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -47,12 +50,12 @@ KINDS = {
         Abs Add AddN AddV2 BiasAdd BroadcastTo Cast ClipByValue DivNoNan Elu EluGrad Equal Erf Erfc Exp Expm1 Fill
         Greater GreaterEqual IsFinite IsInf IsNan LeakyRelu LeakyReluGrad Less LessEqual Log Log1p LogicalAnd
         LogicalNot LogicalOr Maximum Minimum Mul MulNoNan Neg NotEqual OnesLike Pow RealDiv Reciprocal ReciprocalGrad
-        Relu Relu6 Relu6Grad ReluGrad Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Softplus
+        Relu Relu6 Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Softplus
         SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square SquaredDifference Sub Tanh TanhGrad Tile Xdivy Xlog1py
         Xlogy ZerosLike
         """,
     ),
-    **_kinds(REDUCTION, "BiasAddGrad LogSoftmax Max Mean Min Prod Softmax Sum"),
+    **_kinds(REDUCTION, "BiasAddGrad LogSoftmax Mean Prod Softmax Sum"),
     **_kinds(VIEW, "ExpandDims Identity PreventGradient Reshape Squeeze StopGradient"),
 }
 _DTYPES = frozenset({tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.bool})
@@ -61,11 +64,17 @@ _ROUNDS = (frozenset({ELEMENTWISE, REDUCTION, VIEW}), frozenset({ELEMENTWISE, VI
 
 @dataclass
 class Compilation:
-    """What was done to a graph, and the way back. saved_bytes: of the peak of the step, without a plan."""
+    """What was done to a graph, and the way back. saved_bytes: of the peak of the step, without a plan.
+
+    waits: the control edges of the step as traced; programs_wait: those with its programs, once it is as traced again.
+    """
 
     compiled: list[Compiled] = field(default_factory=list)
     saved_bytes: int = 0
     edits: list[tuple[Callable[[], None], Callable[[], None]]] = field(default_factory=list, repr=False)
+    graph: tf.Graph | None = field(default=None, repr=False)
+    waits: surgery.ControlInputs = field(default_factory=dict, repr=False)
+    programs_wait: surgery.ControlInputs | None = field(default=None, repr=False)
 
     @property
     def changed(self) -> bool:
@@ -78,31 +87,53 @@ class Compilation:
 
     def undo(self) -> None:
         """The function is as traced again; the programs stay in its graph, and never run."""
+        if self.graph is None or self.programs_wait is not None:
+            return
+        self.programs_wait = surgery.control_inputs(self.graph)
         for _, back in reversed(self.edits):
             back()
+        surgery.restore_control_inputs(self.waits)
 
     def redo(self) -> None:
-        """After `undo`."""
+        """The function has its programs again."""
+        if self.programs_wait is None:
+            return
         for there, _ in self.edits:
             there()
+        surgery.restore_control_inputs(self.programs_wait)
+        self.programs_wait = None
 
 
 def compile_step(function: Function, *, device: str = "CPU:0", most_bytes: int = 1 << 62) -> Compilation:
     """Edits the graph of `function`. most_bytes: of what may be measured at a time (`programs.Costs`)."""
-    graph, costs, made = function.graph, Costs(device, most_bytes), Compilation()
-    if any(op.name.startswith(fusion.SCOPE) for op in graph.get_operations() if surgery.is_program(op)):
-        return made  # compiled before
+    graph = function.graph
+    earlier: Compilation | None = getattr(graph, "lms3d_compilation", None)
+    if earlier is not None:
+        earlier.redo()
+        return earlier
+    costs, made = Costs(device, most_bytes), Compilation(graph=graph, waits=surgery.control_inputs(graph))
+    graph.lms3d_compilation = made
     step = capture(function, compute_device=device)
     before = peak_bytes(step)
+    workspaces: dict[str, int] = {}
     for kinds in _ROUNDS:
         fusible, folded = _fusible(graph, step, kinds, device)
         decided = list(_decided(graph, step, fusible, folded, costs))[::-1]  # now in the order in which they run
         made.compiled += [_told(step, candidate.program, pair) for candidate, pair in decided]
-        _carry_out(graph, [candidate for candidate, _ in decided], made)
-        step = capture(function, compute_device=device)
+        called = _carry_out(graph, [candidate for candidate, _ in decided], made)
+        for call, (_, pair) in zip(called, decided, strict=True):
+            workspaces[call.name] = pair.workspace_bytes
+            costs.keep(call, pair)
+        step = _with_workspaces(capture(function, compute_device=device), workspaces)
     made.saved_bytes = before - peak_bytes(step)
     log.info("lms: %d programs compiled, %d measured", len(made.compiled), costs.measured)
     return made
+
+
+def _with_workspaces(step: StepGraph, workspaces: Mapping[str, int]) -> StepGraph:
+    """workspaces: bytes, by the name of a program."""
+    ops = (replace(op, workspace_bytes=workspaces.get(op.name, op.workspace_bytes)) for op in step.ops)
+    return step.with_ops(tuple(ops))
 
 
 def _told(step: StepGraph, program: Program, pair: Pair) -> Compiled:
@@ -195,12 +226,13 @@ def pays(pair: Pair, peak_growth: int, saved_bytes: int) -> bool:
 # -- the edit ------------------------------------------------------------------------------------------------------------
 
 
-def _carry_out(graph: tf.Graph, candidates: Sequence[Candidate], made: Compilation) -> None:
-    """candidates: in the order in which they run."""
+def _carry_out(graph: tf.Graph, candidates: Sequence[Candidate], made: Compilation) -> list[tf.Operation]:
+    """The programs' calls. candidates: in the order in which they run."""
     if not candidates:
-        return
+        return []
     before, _ = surgery.slices_of(graph)
     order = dict(before) or {op.name: ((i, 0.0, 0), False) for i, op in enumerate(graph.get_operations())}
+    called: list[tf.Operation] = []
     call_of: dict[str, tf.Operation] = {}  # op that is gone -> the call in its place
     stands_for: dict[str, tf.Tensor] = {}
     for candidate in candidates:
@@ -209,12 +241,14 @@ def _carry_out(graph: tf.Graph, candidates: Sequence[Candidate], made: Compilati
         waits = [call_of.get(name) or graph.get_operation_by_name(name) for name in program.control_inputs]
         with surgery.insertion(graph, first.device or None, waits):
             outputs = candidate.compiled.call(inputs, program.name)
+        called.append(outputs[0].op)
         call_of |= dict.fromkeys(set(program.ops) - program.kept_views, outputs[0].op)
         stands_for |= dict(zip(program.outputs, outputs, strict=True))
         order[outputs[0].op.name] = (order[first.name][0], True)
         _redirect(graph, program, outputs, made)
     _wait_for_programs(graph, call_of, made)
     made.edit(partial(surgery.remember_slices, graph, order, {}), partial(surgery.remember_slices, graph, before, {}))
+    return called
 
 
 def _redirect(graph: tf.Graph, program: Program, outputs: Sequence[tf.Tensor], made: Compilation) -> None:

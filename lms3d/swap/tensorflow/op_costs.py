@@ -138,6 +138,8 @@ def _unknown(graph: StepGraph, ops: Sequence[Op], machine: Machine, known: Known
     for op in ops:
         cost = known.get(op.signature)
         parts = _parts(graph, op, machine, max(1, most_bytes))
+        if op.type == PROGRAM_TYPE and moved_bytes(graph, op) > most_bytes:
+            continue  # where there is more memory, it may be measured
         if op.signature not in known or (cost is not None and cost.parts > parts):
             wanted.append(op)
     return wanted
@@ -283,6 +285,13 @@ def keep(costs: Known, device: str) -> None:
     found = {name: cost and replace(cost, seconds=cost.seconds / pace) for name, cost in costs.items()}
     with speeds.one_at_a_time(store):
         _save(store, conditions(device), found)
+
+
+def keep_unknown(costs: Known, device: str) -> None:
+    """The same, for what has no cost here yet."""
+    known = _load(cache_directory() / "ops.json").get(conditions(device), {})
+    if missing := {name: cost for name, cost in costs.items() if known.get(name) is None}:
+        keep(missing, device)
 
 
 def _save(store: Any, key: str, found: Known) -> None:

@@ -4,8 +4,9 @@ PROGRAM-1  A program holds copies of the ops. Their arguments and small constant
 PROGRAM-2  Equal programs have one name, so that a process compiles them once, however often a step is traced.
 PROGRAM-3  What XLA has no kernel for, or what fails alone for another reason, is not compiled.
 PROGRAM-4  Both ways are timed on random numbers, one after the other and again, and the faster run of each counts. What was found
-           is kept in the cache folder, whatever the memory limit: all plans of a step then have the same programs and bits.
-PROGRAM-5  What takes too large a part of the memory that is free is not timed, and stays as it was traced until it was timed.
+           is kept in the cache folder, whatever the memory limit: all plans of a step with programs have the same, and bits.
+PROGRAM-5  What takes too large a part of the memory that is free is not timed, and stays as it was traced. Another process may
+           time it; within a process nothing is decided twice.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ class Candidate:
     @cached_property
     def body(self) -> Function:
         """What is compiled."""
-        return self._function([*self.program.again, *self.program.ops], self.program.inputs)
+        return self._function([*self.program.again, *self.program.computed], self.program.inputs)
 
     @cached_property
     def plain(self) -> Function:
         """The ops as they were traced."""
-        return self._function(self.program.ops, self.program.plain_inputs) if self.program.again else self.body
+        return self._function(self.program.computed, self.program.plain_inputs) if self.program.again else self.body
 
     @cached_property
     def compiled(self) -> surgery.XlaProgram:
@@ -104,15 +105,25 @@ class Costs:
         """None for what cannot be compiled, or not be measured now."""
         key = candidate.key
         if key not in self.known:
-            if candidate.bytes > self.most_bytes:
-                log.debug("lms: %s is too large to be timed as a program", candidate.program.name)
-                return None
             with speeds.one_at_a_time(_store()):
-                self.known |= _load(self.device)  # another rank may have measured meanwhile
+                for one, pair in _load(self.device).items():  # another rank may have measured meanwhile
+                    self.known.setdefault(one, pair)
                 if key not in self.known:
-                    self.known[key] = self._measured(candidate, key)
-                    self.measured += 1
+                    self.known[key] = self._decided(candidate, key)
         return self.known[key]
+
+    def _decided(self, candidate: Candidate, key: str) -> Pair | None:
+        """PROGRAM-5."""
+        if candidate.bytes > self.most_bytes:
+            log.debug("lms: %s is too large to be timed as a program", candidate.program.name)
+            return None
+        self.measured += 1
+        return self._measured(candidate, key)
+
+    def keep(self, call: tf.Operation, pair: Pair) -> None:
+        """What a program takes as an op of a step, if nothing is known of that under the conditions of today."""
+        cost = Cost(pair.seconds, workspace_bytes=pair.workspace_bytes)
+        op_costs.keep_unknown({signature(call, self.device): cost}, self.device)
 
     def _measured(self, candidate: Candidate, key: str) -> Pair | None:
         """What is known from now on. A shortage of memory is not kept for later processes (PROGRAM-5)."""
@@ -147,7 +158,7 @@ class Costs:
 
 
 _known: dict[tuple[Path, str], dict[str, Pair | None]] = {}
-"""By store and conditions: within a process nothing is decided twice, even if no file can be written."""
+"""By store and conditions (PROGRAM-5), even if no file can be written."""
 
 
 def _specs(function: Function) -> list[tf.TensorSpec]:
@@ -188,8 +199,8 @@ def _load(device: str) -> dict[str, Pair | None]:
     """Nothing where the file cannot be read."""
     entries = speeds.read_store(_store()).get(_conditions(device))
     try:
-        return {key: entry and _pair(*entry) for key, entry in (entries or {}).items()}
-    except (ValueError, TypeError, AttributeError):
+        return {key: None if entry is None else _pair(*entry) for key, entry in (entries or {}).items()}
+    except (ValueError, TypeError, AttributeError, OverflowError):
         return {}
 
 

@@ -12,7 +12,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -143,6 +143,21 @@ def set_control_inputs(op: tf.Operation, before: Iterable[tf.Operation]) -> None
     """Make `op` wait for the ops of `before` and, but for its inputs, for no other."""
     op._remove_all_control_inputs()
     op._add_control_inputs(list(before))
+
+
+ControlInputs: TypeAlias = dict[tf.Operation, list[tf.Operation]]
+
+
+def control_inputs(graph: tf.Graph) -> ControlInputs:
+    """What each op waits for beside its inputs, for `restore_control_inputs`."""
+    return {op: list(op.control_inputs) for op in graph.get_operations()}
+
+
+def restore_control_inputs(before: ControlInputs) -> None:
+    """Make the ops wait for what they waited for then. Ops that were made since are left alone."""
+    for op, waits in before.items():
+        if op.control_inputs != waits:
+            set_control_inputs(op, waits)
 
 
 def in_loop(op: tf.Operation) -> bool:

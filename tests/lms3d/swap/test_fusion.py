@@ -39,6 +39,18 @@ def test_a_chain_between_convolutions_is_one_program():
     assert after.by_name["d"].inputs == ("compiled/b:0",)
 
 
+def test_what_a_step_runs_for_may_be_gone_when_the_next_program_is_taken():
+    graph = step(
+        placeholder(), mul("a", "x"), mul("b", "a"), op("c", "b"), mul("d", "c"), mul("e", "d"), returned=["e"],
+    )  # fmt: skip
+    after = graph
+    for group in fusion.groups(graph, fusible(graph)):
+        made = fusion.program(after, group, fusible(graph))
+        assert made is not None
+        after = fusion.contracted(after, made, ["x", "e"])
+    assert [one.name for one in after.ops] == ["x", "compiled/b", "c", "compiled/e"]
+
+
 def test_a_way_out_and_back_in_divides_a_group():
     """a and b both lead to e, but b does by a convolution: one program of all three would wait for itself."""
     graph = step(

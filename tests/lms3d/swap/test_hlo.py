@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lms3d.swap.hlo import temporary_bytes
 
 TEXT = """HloModule a, is_scheduled=true
@@ -36,5 +38,10 @@ def test_elementwise_programs_take_nothing():
     assert temporary_bytes(text) == 0
 
 
-def test_nothing_is_said_of_what_is_no_module():
-    assert temporary_bytes("") == 0
+@pytest.mark.parametrize(
+    "text", ["", TEXT[: TEXT.index("  %view")], TEXT.replace("%view = ", "%view: "), "x\nENTRY %a"]
+)
+def test_what_is_no_module_is_an_error(text):
+    """Such a program is not compiled; a part of the text would say too little."""
+    with pytest.raises(ValueError, match="expected an instruction"):
+        temporary_bytes(text)

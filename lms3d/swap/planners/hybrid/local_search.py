@@ -4,7 +4,8 @@ It begins with something that fits: all moved away, or else the plan of the `flo
 Then local search (`search`) against the schedule of `schedule.build`, from two starts: the answer of a mixed-integer program
 (`relaxation`) and the unplanned step. Two rough plans join what they lead to. `Search.fewest_moved` alone has chains of ops that
 are computed again: a move looks at one buffer, and computing one again frees nothing if its parents must stay for it. The covering
-program (`ladder`) is the better one at swapping what waits longest, within milliseconds.
+program (`ladder`) is the better one at swapping what waits longest, within seconds at most; a short search looks for such a plan
+only if it can afford a rung.
 - PLAN-1: while the peak is above the budget, look at the event of the peak. Any buffer that is live there but not read or
   written there can be moved: swapped, recomputed, brought back later, written out at once, split into more copies, or both
   swapped and recomputed (`moves`). Take the move that removes the most excess bytes for the least added cost.

@@ -31,8 +31,8 @@ class Buffer:
 
     parents: the buffers that its op reads, as indices. overwrites: those of them into which its op may write where nobody
     reads them afterwards; it takes the first that it can.
-    seconds: to compute it again, which takes workspace_bytes besides. mapped: once swapped out, it is read where it lies and takes
-    no memory of the device.
+    seconds: to compute it again, which takes workspace_bytes besides, in which is what else its op returns. mapped: once swapped
+    out, it is read where it lies and takes no memory of the device.
     """
 
     root: str
@@ -197,7 +197,7 @@ class _Reduction:
             seconds=op_seconds(self.graph, op, self.machine),
             overwrites=self._overwrites(op, store),
             mapped=self.machine.mapped and store.root not in self.lasts,
-            workspace_bytes=op.workspace_bytes,
+            workspace_bytes=op.workspace_bytes + sum(t.bytes or 0 for t in op.outputs if t.name != store.root),
         )
 
     def _maker(self, store: Storage) -> Op:

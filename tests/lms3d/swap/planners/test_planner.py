@@ -13,6 +13,7 @@ from lms3d.errors import DoesNotFit
 from lms3d.keras_step import report as reports
 from lms3d.swap import edit, tuning
 from lms3d.swap.cost import Machine
+from lms3d.swap.ir import Tensor
 from lms3d.swap.order import branch_ends_first
 from lms3d.swap.plan import Plan
 from lms3d.swap.planners.hybrid import emit, floor, local_search, search, strategy
@@ -289,6 +290,18 @@ def test_cheap_ops_are_recomputed_where_the_link_is_slow_and_swapped_where_it_is
 
     assert decided(1e12)[0] > 0
     assert decided(1e7)[1] > 0
+
+
+def test_a_copy_of_an_op_allocates_all_that_it_returns():
+    """Two results of 64 MiB, as a compiled program may have: to read one again, both are there for a moment."""
+    two = replace(op("p", "x", mib=64), outputs=(Tensor("p:0", 64 * MIB, 4), Tensor("p:1", 64 * MIB, 4)))
+    middle = [op("c1", "p:0", "p:1"), op("m", "c1", mib=100), op("c2", "m"), op("q", "c2", mib=64, stateful=True)]
+    graph = step(placeholder(), two, *middle, op("c3", "c2", "p:0"), op("c4", "c3", "q"), returned=["c4"])
+    plan, prediction = make_plan(
+        Settings(limit_bytes=1 << 31, planner="recompute_everything").request(graph, Machine())
+    )
+    assert [again.op for again in plan.recomputes if again.op == "p"]
+    assert prediction.predicted_peak_bytes == simulate(edit.apply(graph, plan), Machine()).peak_bytes > 190 * MIB
 
 
 def test_random_and_stateful_ops_are_never_recomputed():
