@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,19 +12,14 @@ from lms3d.units import format_size
 SILENT_SECONDS = 20.0
 """Longer: somebody takes the program for dead. A margin, not measured."""
 
-log = logging.getLogger("lms3d")
-
 
 @contextmanager
 def told_if_long(step: str, limit_bytes: int) -> Iterator[None]:
     """Says what is going on if the block takes longer than `SILENT_SECONDS`; of several ranks, one talks."""
-    if console.OUT.quiet:
-        yield
-        return
     told = (
         f"lms: planning the {step} step for {format_size(limit_bytes)}; this happens once for each shape of its batches"
     )
-    timer = threading.Timer(SILENT_SECONDS, log.warning, [told])
+    timer = threading.Timer(SILENT_SECONDS, console.say, [told])
     timer.daemon = True
     timer.start()
     try:
