@@ -26,6 +26,7 @@ from lms3d.swap.plan import Plan
 from lms3d.swap.prediction import Prediction
 from lms3d.swap.request import Settings, StepRequest
 from lms3d.swap.slabs import choice
+from lms3d.swap.tensorflow.choosing import Chosen
 
 STEPS = ("train", "test", "predict")
 P = ParamSpec("P")
@@ -95,7 +96,6 @@ def plan_step(
     with_floor: also find the smallest limit that some plan fits in, which takes seconds for large models.
     effort_seconds: what the search may cost, by the price list of `swap.effort`; None: as much as it can use. A run is granted
         what its length is worth, and may make another plan.
-
     machine: the GPU to plan for, as speeds, in place of what is here; `memory_limit` must say what it has. Nothing is measured,
         so nothing is compiled.
     at_floor: plan for the floor where `memory_limit` is below it; False raises DoesNotFit, in half the time.
@@ -114,10 +114,7 @@ def plan_step(
     _require_step(model, step)
     input_spec = batch_spec(input_spec)
     parameters = parameters_of(tflms_parameters, plan_step)
-    if machine is not None and settings.compile_of(compile) != settings.OFF:
-        raise InputError(
-            f"compile {compile!r}: programs are measured here, and machine= is not here; leave one of the two out"
-        )
+    _require_measurable(compile, machine)
     device = memory.compute_device() if machine is None else _ELSEWHERE
     asked = settings.of(
         memory_limit, tier, planner_of(planner, parameters), parameters, slabs=choice.parse(slabs), compile=compile,
@@ -132,14 +129,26 @@ def plan_step(
         effort_seconds=effort_seconds,
     )  # fmt: skip
     with told_if_long(step, asked.limit_bytes):
-        try:
-            chosen = ask()
-        except DoesNotFit as error:
-            if error.smallest_limit_bytes is None or not at_floor:
-                raise
-            chosen = ask(settings=replace(asked, limit_bytes=error.smallest_limit_bytes))
+        chosen = _answered(ask, asked, at_floor=at_floor)
     request = chosen.request.under(limit_bytes=asked.limit_bytes)
     return Planned(request=request, plan=chosen.plan, prediction=chosen.prediction)
+
+
+def _require_measurable(compile: str, machine: Machine | None) -> None:
+    if machine is not None and settings.compile_of(compile) != settings.OFF:
+        raise InputError(
+            f"compile {compile!r}: programs are measured here, and machine= is not here; leave one of the two out"
+        )
+
+
+def _answered(ask: Callable[..., Chosen], asked: Settings, *, at_floor: bool) -> Chosen:
+    """The plan for the limit or, if none fits in it and `at_floor`, for the floor."""
+    try:
+        return ask()
+    except DoesNotFit as error:
+        if error.smallest_limit_bytes is None or not at_floor:
+            raise
+        return ask(settings=replace(asked, limit_bytes=error.smallest_limit_bytes))
 
 
 def _traced(model: keras.Model, step: str, spec: Any) -> tf.types.experimental.ConcreteFunction:
