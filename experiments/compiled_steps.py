@@ -11,12 +11,13 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lms3d import cli, console, errors
-from lms3d.units import format_seconds, format_size
+from lms3d.units import format_seconds, format_size, parse_size
 
 _DESCRIPTION = """\
 Measure step times and peaks of a residual encoder U-Net (3D), a SegFormer and a ConvNeXt with LMS(compile="off") and
@@ -74,8 +75,8 @@ def _run(options: argparse.Namespace) -> None:
     console.table("Steps with compile off and auto", HEAD, [one.cells() for one in found], left=1)
 
 
-def measure(name: str, side: int, batch: int, limit: str, steps: int) -> Measured:
-    """side: 0 is the network's usual one."""
+def measure(name: str, side: int, batch: int, limit: int, steps: int) -> Measured:
+    """side: 0 is the network's usual one. limit: in bytes."""
     from experiments.architectures import NETWORKS
 
     network = NETWORKS[name]
@@ -84,7 +85,7 @@ def measure(name: str, side: int, batch: int, limit: str, steps: int) -> Measure
         raise errors.InputError(f"--side {side}: {name} takes multiples of {network.multiple}")
     with contextlib.ExitStack() as stack:
         children = {
-            way: stack.enter_context(_child([name, str(side), str(batch), way, limit, str(steps + WARM_UP)]))
+            way: stack.enter_context(_child([name, *map(str, (side, batch, way, limit, steps + WARM_UP))]))
             for way in WAYS
         }
         parameters = [_line(child)["parameters"] for child in children.values()]
@@ -103,23 +104,37 @@ def measure(name: str, side: int, batch: int, limit: str, steps: int) -> Measure
     )
 
 
+class _Ended(Exception):
+    """A child tells nothing more."""
+
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        super().__init__()
+        self.child = child
+
+
 @contextlib.contextmanager
 def _child(words: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "experiments.architectures.child", *words]
-    child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.wait()
+    with tempfile.TemporaryFile("w+") as said:
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True)
+        try:
+            yield child
+        except _Ended as ended:
+            if ended.child is not child:
+                raise
+            said.seek(0)
+            why = (said.read().strip().splitlines() or ["without a word"])[-1]
+            raise errors.InputError(f"the training of {words[0]} ended early: {why}") from None
+        finally:
+            child.kill()
+            child.wait()
 
 
 def _step(child: subprocess.Popen[str]) -> dict[str, Any]:
     assert child.stdin is not None, "a pipe"
-    child.stdin.write("\n")
-    child.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):  # `_line` says that it has ended
+        child.stdin.write("\n")
+        child.stdin.flush()
     return _line(child)
 
 
@@ -130,7 +145,7 @@ def _line(child: subprocess.Popen[str]) -> dict[str, Any]:
         if line.startswith("{"):
             told: dict[str, Any] = json.loads(line)
             return told
-    raise errors.InputError(f"the training {child.args!r} ended early, with {child.wait()}; run it alone to see why")
+    raise _Ended(child)
 
 
 def _parser() -> cli.Parser:
@@ -147,7 +162,7 @@ def _parser() -> cli.Parser:
     add("--batch-size", type=cli.whole(1), metavar="N", default=1, help="samples of a step (default: 1)")
     add("--steps", type=cli.whole(1), metavar="N", default=8, help="measured steps of each way (default: 8)")
     limit = "hard limit of each process, which has to leave LMS nothing to do (default: 3GiB)"
-    add("--limit", metavar="SIZE", default="3GiB", help=limit)
+    add("--limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default="3GiB", help=limit)
     return parser
 
 

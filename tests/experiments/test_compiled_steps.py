@@ -25,6 +25,18 @@ def test_a_side_that_does_not_fit_is_refused(capsys):
     assert "--side 96: segformer takes multiples of 64" in capsys.readouterr().err
 
 
+def test_a_training_that_ends_early_says_why(capsys):
+    words = ["--networks", "convnext", "--side", "32", "--steps", "1", "--limit", "20MiB"]
+    assert compiled_steps.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the training of convnext ended early: " in line
+
+
+def test_a_limit_that_is_no_size_is_refused(capsys):
+    assert compiled_steps.main(["--limit", "much"]) == 2
+    assert "--limit" in capsys.readouterr().err
+
+
 def test_the_ratio_is_the_median_of_pairs():
     measured = compiled_steps.Measured(
         name="mine",
