@@ -191,7 +191,7 @@ def test_fixed_values_are_not_tuned_even_if_they_do_not_fit():
 
 
 def test_nothing_fits():
-    with pytest.raises(DoesNotFit, match=r"cannot make the step fit in 8 MiB.*--memory-limit"):
+    with pytest.raises(DoesNotFit, match=r"cannot make the step fit in 8 MiB.*raise the memory limit"):
         autotune(GRAPH, Parameters(), 8 * MIB, MACHINE)
 
 
