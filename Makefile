@@ -39,7 +39,7 @@ $(STAMP):
 	@test -x '$(RUN)' || '$(PYTHON)' -m venv '$(VENV)'
 	@echo "Installing the environment into $(VENV) (a few minutes the first time)"
 	@PIP_CONSTRAINT='$(CURDIR)/constraints.txt' PIP_DISABLE_PIP_VERSION_CHECK=1 '$(RUN)' -m pip install --quiet --editable '.[$(EXTRAS)]'
-	@'$(RUN)' -m lms3d.swap.native.library
+	@'$(RUN)' -m lms3d.engine.native.library
 	@rm -f '$(VENV)'/stamp-*
 	@touch '$@'
 

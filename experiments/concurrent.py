@@ -189,7 +189,7 @@ def _write(study: _Study, numbers: Sequence[int], command: str) -> str:
 def _conditions(study: _Study, found: Sequence[dict[str, Any]], command: str) -> str:
     import psutil
 
-    from lms3d.swap.tensorflow import speeds
+    from lms3d.engine.tensorflow import speeds
 
     options = study.options
     limit = next((f" of {part['limit_mib']:,} MiB" for part in found if part["kind"] == OWN), "")

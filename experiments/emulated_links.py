@@ -101,7 +101,7 @@ def write(output: Path, model: str, bench: Bench, command: str) -> str:
 def _conditions(results: Sequence[parts.Result], command: str) -> str:
     import psutil
 
-    from lms3d.swap.tensorflow import speeds
+    from lms3d.engine.tensorflow import speeds
 
     earlier = sum(r.code != parts.code_digest() for r in results)
     old = f" {earlier} of {len(results)} parts were measured before the last change of the code." if earlier else ""

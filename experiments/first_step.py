@@ -106,7 +106,7 @@ def report(seconds: Mapping[Part, Sequence[float]], options: argparse.Namespace,
     """A table of medians and their ratios to Keras's `fit`."""
     import psutil
 
-    from lms3d.swap.tensorflow import speeds
+    from lms3d.engine.tensorflow import speeds
 
     usual = statistics.median(next(of for way, of in seconds.items() if way.method == parts.KERAS))
     lines = [f"| first step of {options.model} at {options.resolution}^3, batch 1 | median | least to most | ratio |",

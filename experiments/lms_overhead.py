@@ -140,7 +140,7 @@ def write(output: Path, wanted: schedule.Wanted, bench: Bench, command: str) -> 
 def _conditions(found: Sequence[Result]) -> str:
     import psutil
 
-    from lms3d.swap.tensorflow import speeds
+    from lms3d.engine.tensorflow import speeds
     from lms3d.training import run_folder
 
     devices = ", ".join(dict.fromkeys(r.device for r in found if r.device)) or "none"

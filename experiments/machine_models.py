@@ -129,7 +129,7 @@ def write(output: Path, part: Part, cases: Sequence[Part], command: str) -> str:
 
 
 def _here() -> str:
-    from lms3d.swap.tensorflow import speeds
+    from lms3d.engine.tensorflow import speeds
 
     return f"{os.cpu_count()} cores ({speeds.device_name('CPU:0')})"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lms3d import cli, console, errors
-from lms3d.swap.ir import METADATA_TYPES, RESIDENT_TYPES, StepGraph
+from lms3d.engine.ir import METADATA_TYPES, RESIDENT_TYPES, StepGraph
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -38,8 +38,8 @@ def count(build: Callable[..., Sequence[tf.Tensor]]) -> Passes:
     """Of the function of three volumes that `build` traces."""
     import tensorflow as tf
 
-    from lms3d.swap.tensorflow import surgery
-    from lms3d.swap.tensorflow.capture import capture
+    from lms3d.engine.tensorflow import surgery
+    from lms3d.engine.tensorflow.capture import capture
 
     def function(x: tf.Tensor, addend: tf.Tensor, dy: tf.Tensor) -> Sequence[tf.Tensor]:
         return build(x, addend, dy)

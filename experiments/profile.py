@@ -117,7 +117,7 @@ def _name(run_dir: Path) -> str:
 def _conditions(runs: Sequence[Run]) -> str:
     import psutil
 
-    from lms3d.swap.tensorflow import speeds
+    from lms3d.engine.tensorflow import speeds
     from lms3d.training import run_folder
 
     found = run_folder.versions()

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lms3d.config import LONGEST_SIDE, PRECISIONS, TrainConfig
+from lms3d.engine.tiers import tier_choices
 from lms3d.errors import InputError
-from lms3d.swap.tiers import tier_choices
 from lms3d.tasks import TASKS
 from lms3d.tasks.brats.options import CHOICES as _BRATS
 from lms3d.units import parse_size
@@ -151,7 +151,7 @@ def stages(text: str) -> tuple[tuple[int, int], ...]:
 
 def slabs(text: str) -> str:
     """The one way to write the same slabs: "16" and "16/8" are "16/8"."""
-    from lms3d.swap.slabs import choice  # NumPy, which `--help` need not wait for
+    from lms3d.engine.slabs import choice  # NumPy, which `--help` need not wait for
 
     wanted = choice.parse(text)
     return wanted if isinstance(wanted, str) else choice.text(wanted)

@@ -102,7 +102,7 @@ def _gpus(binding: machine.Binding) -> dict[str, Finding]:
     """Each GPU that TensorFlow sees, and the NUMA node that it hangs on."""
     import tensorflow as tf
 
-    from lms3d.swap.tensorflow import surgery
+    from lms3d.engine.tensorflow import surgery
 
     found, gpus = {}, tf.config.get_visible_devices("GPU")
     buses = surgery.gpu_buses() if gpus else {}
@@ -133,7 +133,7 @@ def _compute_device() -> dict[str, Finding]:
 
 def _swap_engine() -> dict[str, Finding]:
     """Loaded as for a step, and compiled before, if need be."""
-    from lms3d.swap.native import library
+    from lms3d.engine.native import library
 
     try:
         library.library()
@@ -144,7 +144,7 @@ def _swap_engine() -> dict[str, Finding]:
 
 def _normalisation(gpus: bool) -> dict[str, Finding]:
     """What networks normalise with, on a GPU; the kernels are made and tried."""
-    from lms3d.swap.native import kernels, library
+    from lms3d.engine.native import kernels, library
 
     if not gpus or library.missing():
         return {}

@@ -17,10 +17,10 @@ from lms3d.training import needs
 from lms3d.units import format_size
 
 if TYPE_CHECKING:
+    from lms3d.engine.plan import Plan
+    from lms3d.engine.prediction import Prediction
+    from lms3d.engine.request import StepRequest
     from lms3d.keras_step.estimate import Planned
-    from lms3d.swap.plan import Plan
-    from lms3d.swap.prediction import Prediction
-    from lms3d.swap.request import StepRequest
 
 LIMITS = 12  # of a sweep
 ELSEWHERE_REFUSED = (
@@ -214,9 +214,9 @@ def _sweep(
     folder: Path | None,
 ) -> None:
     """plan: plans for other options."""
+    from lms3d.engine import sweep
+    from lms3d.engine.planners import PLANNERS
     from lms3d.plan_display import sweep_table
-    from lms3d.swap import sweep
-    from lms3d.swap.planners import PLANNERS
 
     def sliced(limit_bytes: int) -> tuple[StepRequest, Plan, Prediction]:
         made = plan(dataclasses.replace(options, memory_limit=limit_bytes), with_floor=False)

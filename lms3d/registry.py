@@ -1,6 +1,6 @@
 """Named things of one kind that people add: planners, swap tiers, tasks, metric columns.
 
-    PLANNERS: Registry[Planner] = Registry("planner", hybrid="lms3d.swap.planners.hybrid:Hybrid", off="...")
+    PLANNERS: Registry[Planner] = Registry("planner", hybrid="lms3d.engine.planners.hybrid:Hybrid", off="...")
 
     @PLANNERS.register("mine")
     class Mine: ...

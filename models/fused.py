@@ -25,7 +25,7 @@ import tensorflow as tf
 
 
 class Operations(Protocol):
-    """Six operations of `lms3d/swap/native/src/normalise.cc`, which says what they compute."""
+    """Six operations of `lms3d/engine/native/src/normalise.cc`, which says what they compute."""
 
     lms_moments: Callable[..., Any]
     lms_merge: Callable[..., Any]

@@ -22,12 +22,12 @@ ROOMS = (
     "lms3d.own_packages lms3d.after_keras lms3d.keras_backend",
     "lms3d.ranks",
     "lms3d.device",
-    "lms3d.swap",
-    "lms3d.swap.planners",
-    "lms3d.swap.planning lms3d.swap.plan_cache lms3d.swap.sweep",
-    "lms3d.swap.native",
-    "lms3d.swap.tensorflow lms3d.swap.tiers",
-    "lms3d.swap.engine",
+    "lms3d.engine",
+    "lms3d.engine.planners",
+    "lms3d.engine.planning lms3d.engine.plan_cache lms3d.engine.sweep",
+    "lms3d.engine.native",
+    "lms3d.engine.tensorflow lms3d.engine.tiers",
+    "lms3d.engine.engine",
     "lms3d.keras_step",
     "lms3d.scoring",
     "lms3d.config lms3d.machines",
@@ -48,9 +48,9 @@ DOORS = (
     "lms3d.plan",
 )
 """Which may enter `models` and `data`."""
-TOUCHING = ("lms3d.swap.native", "lms3d.swap.tensorflow", "lms3d.swap.tiers", "lms3d.swap.engine")
-THINKING = ("lms3d.swap", "lms3d.keras_step.adaptation", "lms3d.keras_step.report")
-PRIVATE_NAMES = {"lms3d.swap.tensorflow.surgery", "lms3d.keras_step.attachment", "lms3d.ranks.horovod"}
+TOUCHING = ("lms3d.engine.native", "lms3d.engine.tensorflow", "lms3d.engine.tiers", "lms3d.engine.engine")
+THINKING = ("lms3d.engine", "lms3d.keras_step.adaptation", "lms3d.keras_step.report")
+PRIVATE_NAMES = {"lms3d.engine.tensorflow.surgery", "lms3d.keras_step.attachment", "lms3d.ranks.horovod"}
 """The only homes of names that TensorFlow, Keras and Horovod keep to themselves."""
 
 
@@ -241,7 +241,7 @@ def test_imports_are_found_wherever_they_hide():
     code = "if TYPE_CHECKING:\n    import data\ndef f():\n    from models.layers import x\n    import lms3d.units\n"
     assert imports_of(ast.parse(code)) == ({"models.layers.x", "lms3d.units"}, {"data"})
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
-    assert floor_of("lms3d.swap.planners.hybrid.search") == floor_of("lms3d.swap.planners")
+    assert floor_of("lms3d.engine.planners.hybrid.search") == floor_of("lms3d.engine.planners")
     assert floor_of("lms3d.nowhere") is None
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from docs import draw_architecture, rooms
+from lms3d.engine.planners.tflms import Parameters
 from lms3d.keras_step.step_log import COLUMNS
-from lms3d.swap.planners.tflms import Parameters
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("lms3d", "data", "experiments", "deploy")

@@ -78,7 +78,7 @@ def test_whole_commands_and_ranks_are_slow_and_workers_begin_with_the_slowest_fi
 
     names = ["data/test_case.py::test_a", "data/phantoms/test_brains.py::test_the_same_seed_x",
              "data/phantoms/test_brains.py::test_b",
-             "integration/test_new.py::test_c", "integration/test_train.py::test_d", "lms3d/swap/test_ir.py::test_e"]  # fmt: skip
+             "integration/test_new.py::test_c", "integration/test_train.py::test_d", "lms3d/engine/test_ir.py::test_e"]  # fmt: skip
     alone, shared = ([Item(name) for name in names] for _ in range(2))
     pytest_collection_modifyitems(SimpleNamespace(), alone)
     assert [item.nodeid for item in alone] == [f"tests/{name}" for name in names]
@@ -99,4 +99,4 @@ def test_a_file_takes_what_its_slow_tests_take():
     assert len(named) > 1
     assert file_seconds("tests/models/test_chexnet.py::test_any") == sum(named)
     assert file_seconds("tests/integration/test_new.py::test_any") == SLOW["integration/"]
-    assert file_seconds("tests/lms3d/swap/test_ir.py::test_any") == 0
+    assert file_seconds("tests/lms3d/engine/test_ir.py::test_any") == 0

@@ -45,11 +45,11 @@ def test_it_has_all_code_and_the_source_of_the_native_library(wheel):
     for room in ("lms3d", "models", "data", "experiments"):
         for path in (ROOT / room).rglob("*.py"):
             assert path.relative_to(ROOT).as_posix() in inside
-    sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / "lms3d/swap/native/src").iterdir()}
+    sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / "lms3d/engine/native/src").iterdir()}
     assert len(sources) > 10
     assert sources <= inside
 
 
 def test_networks_find_their_operations(wheel):
     (told,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
-    assert "[models.operations]\nnative = lms3d.swap.native.kernels:operations" in wheel.read(told).decode()
+    assert "[models.operations]\nnative = lms3d.engine.native.kernels:operations" in wheel.read(told).decode()

@@ -103,7 +103,7 @@ def _answer(*, without_gpu: bool) -> Card:
     startup.start_tensorflow(without_gpu=without_gpu)
     import tensorflow as tf
 
-    from lms3d.swap.tensorflow import speeds
+    from lms3d.engine.tensorflow import speeds
 
     processor = f"{speeds.device_name('CPU:0')}, {os.cpu_count()} cores"
     versions = [f"TensorFlow {tf.__version__}"]

@@ -84,12 +84,12 @@ def _prepared(model: Any, device: str, batch: Any) -> tuple[Any, Any]:
     """The step as it is, and with a plan for a part of what that needs."""
     from dataclasses import replace
 
+    from lms3d.engine.cost import Machine
+    from lms3d.engine.engine import Engine
+    from lms3d.engine.planners.tflms.parameters import Parameters
     from lms3d.keras_step import settings
     from lms3d.keras_step.attachment import trace_step
     from lms3d.keras_step.estimate import batch_spec
-    from lms3d.swap.cost import Machine
-    from lms3d.swap.engine import Engine
-    from lms3d.swap.planners.tflms.parameters import Parameters
 
     link = LINK_BYTES_PER_SECOND
     machine = Machine(swap_out_bytes_per_second=link, swap_in_bytes_per_second=link)

@@ -42,7 +42,7 @@ def _profile(order: str, folder: str, step: Callable[[Any], None], asked: dict[s
 
     from experiments.feeding import orders
     from experiments.feeding.images import training_part
-    from lms3d.swap.tensorflow import marks
+    from lms3d.engine.tensorflow import marks
 
     part = training_part(asked["shards"])
     batches = iter(orders.ORDERS[order](part, batch_size=asked["batch_size"], seed=0, rank=0, size=asked["ranks"]))

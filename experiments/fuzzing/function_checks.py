@@ -12,21 +12,21 @@ import tensorflow as tf
 
 from experiments.fuzzing.functions import SEED, SHAPE, Recipe, Weights, function_of
 from experiments.fuzzing.plan_checks import check_plan
+from lms3d.engine.cost import Machine
+from lms3d.engine.engine import was_rewritten
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.plan import Plan
+from lms3d.engine.planners import tflms
+from lms3d.engine.planners.study import Study
+from lms3d.engine.planning import make_plan
+from lms3d.engine.request import Settings
+from lms3d.engine.tensorflow import assignments, guard, joins, slicing, surgery, updates
+from lms3d.engine.tensorflow.capture import capture
+from lms3d.engine.tensorflow.rewrite import rewrite
+from lms3d.engine.tiers.base import Tier
+from lms3d.engine.tiers.disk import DiskTier
+from lms3d.engine.tiers.host import HostTier
 from lms3d.errors import DoesNotFit
-from lms3d.swap.cost import Machine
-from lms3d.swap.engine import was_rewritten
-from lms3d.swap.ir import StepGraph
-from lms3d.swap.plan import Plan
-from lms3d.swap.planners import tflms
-from lms3d.swap.planners.study import Study
-from lms3d.swap.planning import make_plan
-from lms3d.swap.request import Settings
-from lms3d.swap.tensorflow import assignments, guard, joins, slicing, surgery, updates
-from lms3d.swap.tensorflow.capture import capture
-from lms3d.swap.tensorflow.rewrite import rewrite
-from lms3d.swap.tiers.base import Tier
-from lms3d.swap.tiers.disk import DiskTier
-from lms3d.swap.tiers.host import HostTier
 
 STEPS = 3
 EXACT = 1e-10

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lms3d.swap import edit
-from lms3d.swap.ir import StepGraph
-from lms3d.swap.plan import SCOPE, Plan, Recompute, SwapIn
+from lms3d.engine import edit
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.plan import SCOPE, Plan, Recompute, SwapIn
 
 
 def check_plan(graph: StepGraph, plan: Plan) -> StepGraph:

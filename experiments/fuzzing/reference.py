@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lms3d.swap.cost import Machine, op_seconds
-from lms3d.swap.ir import ALIAS_TYPES, FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph
+from lms3d.engine.cost import Machine, op_seconds
+from lms3d.engine.ir import ALIAS_TYPES, FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph
 
 LANES = ("compute", "out", "in")
 

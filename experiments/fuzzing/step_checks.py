@@ -20,16 +20,16 @@ import numpy as np
 
 from experiments.fuzzing import reference
 from experiments.fuzzing.plan_checks import check_plan
+from lms3d.engine import ledger, liveness
+from lms3d.engine.cost import Machine
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.plan import Plan
+from lms3d.engine.planners import tflms
+from lms3d.engine.planning import make_plan
+from lms3d.engine.prediction import Prediction
+from lms3d.engine.request import Settings, StepRequest
+from lms3d.engine.simulate import simulate
 from lms3d.errors import DoesNotFit
-from lms3d.swap import ledger, liveness
-from lms3d.swap.cost import Machine
-from lms3d.swap.ir import StepGraph
-from lms3d.swap.plan import Plan
-from lms3d.swap.planners import tflms
-from lms3d.swap.planning import make_plan
-from lms3d.swap.prediction import Prediction
-from lms3d.swap.request import Settings, StepRequest
-from lms3d.swap.simulate import simulate
 
 ROUNDING = 1e-9
 SLACK = {"none": 0.05, "single": 0.25, "split": 0.25}

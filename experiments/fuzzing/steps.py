@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from lms3d.swap.cost import Machine
-from lms3d.swap.ir import METADATA_TYPES, Op, StepGraph, Tensor
+from lms3d.engine.cost import Machine
+from lms3d.engine.ir import METADATA_TYPES, Op, StepGraph, Tensor
 
 MIB = 1 << 20
 FAST = Machine(flops_per_second=1e10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from experiments.fuzzing.function_checks import Way
-from lms3d.swap.planners import tflms
+from lms3d.engine.planners import tflms
 
 tiers = st.sampled_from(["host", "disk", "mapped"])
 shares = st.floats(0.5, 1.1)

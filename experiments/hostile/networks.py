@@ -10,9 +10,9 @@ import keras
 import numpy as np
 
 from experiments.hostile.readers import Reader
+from lms3d.engine.tensorflow import op_costs, speeds
+from lms3d.engine.tensorflow.probing import Cost
 from lms3d.keras_step import saved_model
-from lms3d.swap.tensorflow import op_costs, speeds
-from lms3d.swap.tensorflow.probing import Cost
 from lms3d.tasks import inference
 
 CONFIG = "config.json"

@@ -26,10 +26,10 @@ from data.brats.layouts import find_cases
 from data.brats.preprocess import cube
 from data.chest_xray import collection, png, records, shards
 from lms3d import config
-from lms3d.swap import plan_cache
-from lms3d.swap.cost import Machine
-from lms3d.swap.ir import Op, StepGraph, Tensor
-from lms3d.swap.request import Settings, StepRequest
+from lms3d.engine import plan_cache
+from lms3d.engine.cost import Machine
+from lms3d.engine.ir import Op, StepGraph, Tensor
+from lms3d.engine.request import Settings, StepRequest
 from lms3d.tasks import chosen
 from lms3d.tasks.brats import label_maps, plain_maps
 from lms3d.tasks.chexnet import predict as findings

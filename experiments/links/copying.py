@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from data import stream
-from lms3d.swap.tuning import PROBE_BYTES, PROBE_FILES
+from lms3d.engine.tuning import PROBE_BYTES, PROBE_FILES
 
 _ROUNDS = 4
 
@@ -17,8 +17,8 @@ def copy_seconds_per_byte() -> float:
     """Processor seconds of a lane's own copy, by one thread, of more bytes than the caches hold; the best of some rounds."""
     import tensorflow as tf
 
-    from lms3d.swap.native import lanes
-    from lms3d.swap.native.library import library
+    from lms3d.engine.native import lanes
+    from lms3d.engine.native.library import library
 
     lane, swap_out = lanes.memory(), library().operations.lms_swap_out
     arrays = [stream.aligned_empty((PROBE_BYTES,), np.uint8) for _ in range(PROBE_FILES)]

@@ -1,7 +1,7 @@
 """A swap tier with the link of another machine: copies to this process's memory and back over a native lane at the link's rate.
 
-The ops, and when memory changes hands, are those of a GPU (`lms3d.swap.tiers.stream`). `native/src/memory_lane.cc` says what a link
-does, with one thread for each direction: LINK-1 to LINK-4.
+The ops, and when memory changes hands, are those of a GPU (`lms3d.engine.tiers.stream`). `native/src/memory_lane.cc` says what a
+link does, with one thread for each direction: LINK-1 to LINK-4.
 
 For experiments only: swapped tensors lie in this process's memory, and the copies cost time of the processor that computes.
 """
@@ -18,13 +18,13 @@ import tensorflow as tf
 from experiments.links.copying import copy_seconds_per_byte
 from experiments.links.counters import COPY_SECONDS
 from experiments.links.link import Link
-from lms3d.swap.native import lanes
-from lms3d.swap.native.lanes import Lane
-from lms3d.swap.native.library import library
-from lms3d.swap.tiers import TIERS
-from lms3d.swap.tiers.base import TierSpeed
-from lms3d.swap.tiers.stream import StreamTier, as_counters
-from lms3d.swap.tuning import SMALL_COPIES
+from lms3d.engine.native import lanes
+from lms3d.engine.native.lanes import Lane
+from lms3d.engine.native.library import library
+from lms3d.engine.tiers import TIERS
+from lms3d.engine.tiers.base import TierSpeed
+from lms3d.engine.tiers.stream import StreamTier, as_counters
+from lms3d.engine.tuning import SMALL_COPIES
 
 _LINE = 64  # bytes that a processor's caches load at once
 

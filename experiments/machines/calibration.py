@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 from experiments.machines import published
 from experiments.machines.published import SUBJECTS
+from lms3d.engine.cost import step_seconds
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.planners.tflms import Parameters
+from lms3d.engine.planners.tflms.rules import build
 from lms3d.machines import outlook
 from lms3d.machines.model import MachineModel, Number
-from lms3d.swap.cost import step_seconds
-from lms3d.swap.ir import StepGraph
-from lms3d.swap.planners.tflms import Parameters
-from lms3d.swap.planners.tflms.rules import build
 
 MODES, THRESHOLDS = (0, 1, 2, 3), tuple(range(1, 11))
 AHEAD, GROUPBY = 1, 0  # a swap-in just before each use

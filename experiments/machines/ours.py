@@ -10,13 +10,13 @@ from experiments.machines import published
 from experiments.machines.calibration import batch_bytes
 from experiments.machines.published import HIGH, LOW
 from experiments.machines.steps import Step
+from lms3d.engine import plan_cache
+from lms3d.engine.plan import Plan
+from lms3d.engine.planners.tflms import Parameters
+from lms3d.engine.request import Settings
 from lms3d.errors import DoesNotFit
 from lms3d.machines import outlook
 from lms3d.machines.model import MachineModel
-from lms3d.swap import plan_cache
-from lms3d.swap.plan import Plan
-from lms3d.swap.planners.tflms import Parameters
-from lms3d.swap.request import Settings
 
 SHARE = (LOW / HIGH) ** 3
 """0.42: what fits at 144^3 is that share of what 192^3 needs."""

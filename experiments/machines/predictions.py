@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from experiments.machines import published
 from experiments.machines.calibration import Tried, batch_bytes
 from experiments.machines.published import HIGH, LOW, SUBJECTS, Profile, Run
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.plan import Plan
+from lms3d.engine.planners.tflms.rules import build
 from lms3d.machines import outlook
 from lms3d.machines.model import MachineModel
 from lms3d.machines.outlook import Outlook
-from lms3d.swap.ir import StepGraph
-from lms3d.swap.plan import Plan
-from lms3d.swap.planners.tflms.rules import build
 
 SECONDS, PERCENT, RATE, RATIO = "s", "%", "GB/s", "x"
 

@@ -13,7 +13,7 @@ from lms3d.errors import InputError
 from lms3d.files import write_json
 
 Part = dict[str, Any]
-_SOURCES = ("lms3d/swap/**/*.py", "lms3d/machines/*.*", "models/*.py", "experiments/machines/*.py")
+_SOURCES = ("lms3d/engine/**/*.py", "lms3d/machines/*.*", "models/*.py", "experiments/machines/*.py")
 
 
 class Saved:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from lms3d.swap.ir import StepGraph
+from lms3d.engine.ir import StepGraph
 
 if TYPE_CHECKING:
     import keras
@@ -32,9 +32,9 @@ def traced(network: str, side: int) -> Step:
     import keras
     import tensorflow as tf
 
+    from lms3d.engine.cost import Machine
     from lms3d.keras_step import estimate
     from lms3d.scoring import losses
-    from lms3d.swap.cost import Machine
     from models import layers
 
     keras.backend.clear_session()  # the same names, and so the same cached plans, whatever was traced before

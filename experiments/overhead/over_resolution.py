@@ -188,7 +188,7 @@ def draw(found: Sequence[Point], path: Path) -> Path | None:
 
 def _slabs(result: Result) -> str:
     """Slabs of each level, such as "16/8"; "" where all is whole."""
-    from lms3d.swap.slabs import choice
+    from lms3d.engine.slabs import choice
 
     slabs = result.report.get("slabs")
     return choice.text(tuple(tuple(pair) for pair in slabs)) if slabs else ""

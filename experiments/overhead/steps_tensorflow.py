@@ -31,12 +31,12 @@ from experiments.overhead.process import WORKSPACE
 from experiments.profiling import lanes, measure, xplane
 from lms3d import LMS
 from lms3d.device import memory, startup
+from lms3d.engine.prediction import does_not_fit
+from lms3d.engine.tensorflow import speeds
+from lms3d.engine.tiers.base import COUNTERS
 from lms3d.keras_step import step_averages
 from lms3d.keras_step.estimate import plan_step
 from lms3d.scoring import losses
-from lms3d.swap.prediction import does_not_fit
-from lms3d.swap.tensorflow import speeds
-from lms3d.swap.tiers.base import COUNTERS
 
 if TYPE_CHECKING:
     from experiments.links.tier import LinkTier

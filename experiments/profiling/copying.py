@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lms3d.swap.tiers.disk import DiskTier
+from lms3d.engine.tiers.disk import DiskTier
 
 
 class CopyingTier(DiskTier):

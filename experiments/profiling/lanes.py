@@ -8,7 +8,7 @@
 | wait    | IteratorGetNext on the thread of the steps     | the same                                                         |
 | data    | ops of tf.data's functions, on the host        | the same                                                         |
 
-Steps are marks, too (`lms3d.swap.tensorflow.marks`). On a CPU the op of a swap also lasts while it waits for its turn,
+Steps are marks, too (`lms3d.engine.tensorflow.marks`). On a CPU the op of a swap also lasts while it waits for its turn,
 which the mark does not contain. tf.data's functions run on the same threads as the step. What the executor does
 (`ExecutorState::Process`) has the id of its function, and so has the call of it: `FunctionRun` within a step,
 `InstantiatedCapturedFunction::Run` in tf.data.
@@ -28,8 +28,8 @@ from typing import Any
 from experiments.profiling import intervals, xplane
 from experiments.profiling.intervals import Interval
 from experiments.profiling.xplane import Event, Thread
+from lms3d.engine.plan import SCOPE
 from lms3d.errors import InputError
-from lms3d.swap.plan import SCOPE
 
 COMPUTE, OUT, IN, WAIT, DATA = "compute", "out", "in", "wait", "data"
 STEP, TRANSFERS = f"{SCOPE}step/train", {f"{SCOPE}transfer/{way}": way for way in (OUT, IN)}

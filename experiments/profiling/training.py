@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from lms3d import train
-from lms3d.swap.tiers import TIERS
+from lms3d.engine.tiers import TIERS
 
 COPIED = "copied"
 

@@ -76,6 +76,6 @@ def brought(chapter: Chapter, folder: Path) -> Run | None:
 
 def machine() -> str:
     """This one, in a few words."""
-    from lms3d.swap.tensorflow import speeds
+    from lms3d.engine.tensorflow import speeds
 
     return f"{speeds.device_name('CPU:0')}, {os.cpu_count()} cores"

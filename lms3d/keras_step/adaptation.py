@@ -28,13 +28,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lms3d.engine import tuning
+from lms3d.engine.cost import Machine
+from lms3d.engine.effort import Account, Run
+from lms3d.engine.plan import Plan
+from lms3d.engine.prediction import Prediction
 from lms3d.keras_step.adaptation_rules import COSTS, LINKS, MARGIN, PEAK, RULES, Change, Trial
 from lms3d.keras_step.report import Round
-from lms3d.swap import tuning
-from lms3d.swap.cost import Machine
-from lms3d.swap.effort import Account, Run
-from lms3d.swap.plan import Plan
-from lms3d.swap.prediction import Prediction
 
 
 @dataclass(frozen=True, kw_only=True)

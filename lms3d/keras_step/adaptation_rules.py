@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lms3d.swap import tuning
-from lms3d.swap.cost import Machine, scale_in_words, scale_of
-from lms3d.swap.plan import Plan
-from lms3d.swap.prediction import Prediction
+from lms3d.engine import tuning
+from lms3d.engine.cost import Machine, scale_in_words, scale_of
+from lms3d.engine.plan import Plan
+from lms3d.engine.prediction import Prediction
 from lms3d.units import format_seconds, format_size
 
 PEAK, LINKS, COSTS, MARGIN = "peak", "links", "costs", "margin"

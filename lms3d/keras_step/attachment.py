@@ -19,8 +19,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from lms3d.engine.tensorflow import surgery
 from lms3d.errors import InputError
-from lms3d.swap.tensorflow import surgery
 
 log = logging.getLogger("lms3d")
 _KERAS_TRAINER = next(one for one in keras.Model.__mro__ if "make_train_function" in vars(one))

@@ -22,18 +22,18 @@ import keras
 import tensorflow as tf
 
 from lms3d.device import memory, workspace
+from lms3d.engine import tuning
+from lms3d.engine.engine import Engine, Prepared
+from lms3d.engine.plan import Plan
+from lms3d.engine.slabs import choice
+from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tiers import choose_tier
 from lms3d.errors import InputError, StorageError
 from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import Attachment, attached, compilation, require_graph_step, warn_of_xla
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.step_log import StepStatistics
 from lms3d.keras_step.step_runner import StepRunner
-from lms3d.swap import tuning
-from lms3d.swap.engine import Engine, Prepared
-from lms3d.swap.plan import Plan
-from lms3d.swap.slabs import choice
-from lms3d.swap.tensorflow import surgery
-from lms3d.swap.tiers import choose_tier
 from lms3d.units import parse_size
 
 log = logging.getLogger("lms3d")
@@ -46,10 +46,10 @@ class LMS(keras.callbacks.Callback):
     tier, swap_dir: where tensors go: "host", "disk" (files in swap_dir) or "auto" (GPU: host; CPU: disk).
     mapped: on a CPU, read what was swapped to a disk where it lies in the system's page cache. It takes no memory of
         TensorFlow's then, and the limit does not count it. False copies it back, as to a device with memory of its own.
-    planner: a name in `lms3d.swap.planners.PLANNERS`. "hybrid" chooses between keeping, swapping and recomputing each tensor
+    planner: a name in `lms3d.engine.planners.PLANNERS`. "hybrid" chooses between keeping, swapping and recomputing each tensor
         under the limit; "tflms" uses TFLMS's parameters; "auto" is "tflms" as soon as one of those is given, else "hybrid".
     swapout_threshold, swapin_ahead, swapin_groupby, sync_mode, serialization, serialization_by_size, n_tensors and the
-        include/exclude options: see `lms3d.swap.planners.tflms.parameters`; None is tuned against the limit.
+        include/exclude options: see `lms3d.engine.planners.tflms.parameters`; None is tuned against the limit.
     slabs: cut the tensors of the largest levels into slabs along their first spatial axis: "auto", only where the whole step does
         not fit, or has little room and copies back what it swaps, as few as the limit allows; "off"; or how many, {level: number},
         where level 0 is the full resolution and level 1 the next (also 16, which is "16/8"). Results then equal those of the whole

@@ -13,20 +13,20 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d.device import memory, workspace
+from lms3d.engine.cost import Machine
+from lms3d.engine.engine import Engine
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.plan import Plan
+from lms3d.engine.prediction import Prediction
+from lms3d.engine.request import Settings, StepRequest
+from lms3d.engine.slabs import choice
+from lms3d.engine.tensorflow.choosing import Chosen
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import require_graph_step, trace_step
 from lms3d.keras_step.patience import told_if_long
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.settings import parameters_of, planner_of
-from lms3d.swap.cost import Machine
-from lms3d.swap.engine import Engine
-from lms3d.swap.ir import StepGraph
-from lms3d.swap.plan import Plan
-from lms3d.swap.prediction import Prediction
-from lms3d.swap.request import Settings, StepRequest
-from lms3d.swap.slabs import choice
-from lms3d.swap.tensorflow.choosing import Chosen
 
 STEPS = ("train", "test", "predict")
 P = ParamSpec("P")

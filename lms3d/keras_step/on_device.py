@@ -11,9 +11,9 @@ from typing import Any
 import tensorflow as tf
 
 from lms3d.device import cpu_pool, memory
-from lms3d.swap import tuning
-from lms3d.swap.request import OnDevice
-from lms3d.swap.tensorflow import surgery
+from lms3d.engine import tuning
+from lms3d.engine.request import OnDevice
+from lms3d.engine.tensorflow import surgery
 
 log = logging.getLogger("lms3d")
 

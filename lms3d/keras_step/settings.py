@@ -8,14 +8,14 @@ from inspect import signature
 from typing import Any
 
 from lms3d.device import memory
+from lms3d.engine import tuning
+from lms3d.engine.planners import PLANNERS
+from lms3d.engine.planners.tflms.parameters import Parameters
+from lms3d.engine.request import Settings
+from lms3d.engine.slabs import choice
+from lms3d.engine.slabs.choice import Wanted
+from lms3d.engine.tiers import choose_tier
 from lms3d.errors import InputError
-from lms3d.swap import tuning
-from lms3d.swap.planners import PLANNERS
-from lms3d.swap.planners.tflms.parameters import Parameters
-from lms3d.swap.request import Settings
-from lms3d.swap.slabs import choice
-from lms3d.swap.slabs.choice import Wanted
-from lms3d.swap.tiers import choose_tier
 from lms3d.units import format_size, parse_size
 
 AUTO, OFF = "auto", "off"
@@ -98,7 +98,7 @@ def planner_of(name: str, parameters: Parameters) -> str:
 
 
 def pool_of(device: str, limited: bool) -> str:
-    """How the device's memory is handed out: see `lms3d.swap.planners.hybrid.allocator.POOLS`."""
+    """How the device's memory is handed out: see `lms3d.engine.planners.hybrid.allocator.POOLS`."""
     if device.startswith("GPU"):
         return "single"
     return "split" if limited else "none"

@@ -23,6 +23,14 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d.device import host_memory
+from lms3d.engine import tuning
+from lms3d.engine.cost import scale_in_words
+from lms3d.engine.effort import Account
+from lms3d.engine.engine import Engine, Prepared
+from lms3d.engine.plan import Plan
+from lms3d.engine.prediction import does_not_fit
+from lms3d.engine.slabs.choice import Slabs
+from lms3d.engine.tensorflow import marks, surgery
 from lms3d.errors import DoesNotFit, StorageError
 from lms3d.keras_step import on_device, report
 from lms3d.keras_step.adaptation import Feedback
@@ -33,14 +41,6 @@ from lms3d.keras_step.report import Report
 from lms3d.keras_step.step_log import StepStatistics
 from lms3d.keras_step.variable_backup import Snapshot
 from lms3d.ranks import gradients
-from lms3d.swap import tuning
-from lms3d.swap.cost import scale_in_words
-from lms3d.swap.effort import Account
-from lms3d.swap.engine import Engine, Prepared
-from lms3d.swap.plan import Plan
-from lms3d.swap.prediction import does_not_fit
-from lms3d.swap.slabs.choice import Slabs
-from lms3d.swap.tensorflow import marks, surgery
 from lms3d.units import format_size
 
 log = logging.getLogger("lms3d")

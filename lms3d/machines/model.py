@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lms3d.swap.cost import Machine
+from lms3d.engine.cost import Machine
 
 FORWARD = ("Conv2D", "Conv3D")
 INPUT_GRADIENT = ("Conv2DBackpropInput", "Conv3DBackpropInputV2")

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lms3d.swap import edit
-from lms3d.swap.cost import Machine, op_seconds
-from lms3d.swap.ir import StepGraph
-from lms3d.swap.plan import Plan
-from lms3d.swap.simulate import LANES, Run, simulate
-from lms3d.swap.tuning import BATCHES_AHEAD
+from lms3d.engine import edit
+from lms3d.engine.cost import Machine, op_seconds
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.plan import Plan
+from lms3d.engine.simulate import LANES, Run, simulate
+from lms3d.engine.tuning import BATCHES_AHEAD
 
 _COMPUTE, _AGAIN, _OUT, _IN = LANES
 _ROUNDS, _NEAR = 50, 1e-4  # of OUTLOOK-2: it settles in less than ten

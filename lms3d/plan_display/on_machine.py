@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from lms3d import console
 from lms3d.config import LONGEST_SIDE, TrainConfig
 from lms3d.device import memory
+from lms3d.engine import tuning
+from lms3d.engine.plan import Plan
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step.estimate import Planned
 from lms3d.machines import outlook
 from lms3d.machines.model import MachineModel
 from lms3d.machines.outlook import Outlook
-from lms3d.swap import tuning
-from lms3d.swap.plan import Plan
 from lms3d.tasks import TASKS
 from lms3d.training import compilation, needs
 from lms3d.units import format_size

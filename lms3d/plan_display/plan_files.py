@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lms3d.engine import edit
+from lms3d.engine.plan import Plan
+from lms3d.engine.prediction import Prediction
+from lms3d.engine.request import StepRequest
+from lms3d.engine.simulate import simulate
 from lms3d.files import write_text
 from lms3d.keras_step import report
 from lms3d.scoring.figures import steps
-from lms3d.swap import edit
-from lms3d.swap.plan import Plan
-from lms3d.swap.prediction import Prediction
-from lms3d.swap.request import StepRequest
-from lms3d.swap.simulate import simulate
 
 
 def write(folder: Path, request: StepRequest, plan: Plan, prediction: Prediction, title: str) -> None:

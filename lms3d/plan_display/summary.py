@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lms3d import console
-from lms3d.swap.prediction import Prediction
+from lms3d.engine.prediction import Prediction
 from lms3d.units import format_seconds, format_size
 
 LARGEST = 15  # tensors that are listed; lms_report.md has all

@@ -1,4 +1,4 @@
-"""What each memory limit costs in time: a sweep (`lms3d.swap.sweep`) as a table, as CSV and as a figure."""
+"""What each memory limit costs in time: a sweep (`lms3d.engine.sweep`) as a table, as CSV and as a figure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lms3d import console
+from lms3d.engine.sweep import LMS, RECOMPUTE_ALL, SWAP_ALL, Point, Sweep
 from lms3d.files import write_text
 from lms3d.scoring.figures import steps
-from lms3d.swap.sweep import LMS, RECOMPUTE_ALL, SWAP_ALL, Point, Sweep
 from lms3d.units import format_size
 
 NOTE = "predicted, nothing was run"

@@ -15,9 +15,9 @@ import numpy as np
 
 from lms3d import console
 from lms3d.config import TrainConfig
+from lms3d.engine import tuning
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.files import require_checksums
-from lms3d.swap import tuning
 
 if TYPE_CHECKING:
     from lms3d.keras_step.callback import LMS
@@ -117,7 +117,7 @@ def predictor(model: Any, shape: Sequence[int], *, lms: Any = None) -> Predictor
     """
     import tensorflow as tf
 
-    from lms3d.swap.tensorflow import surgery
+    from lms3d.engine.tensorflow import surgery
 
     spec = tf.TensorSpec((1, *shape, model.input_shape[-1]), tf.float32)
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from lms3d.config import TrainConfig
 from lms3d.console import say
+from lms3d.engine import tuning
+from lms3d.engine.slabs import choice
 from lms3d.errors import DoesNotFit
-from lms3d.swap import tuning
-from lms3d.swap.slabs import choice
 from lms3d.training import demo
 from lms3d.training.task import Task
 from lms3d.units import format_seconds, format_size
@@ -18,9 +18,9 @@ from lms3d.units import format_seconds, format_size
 if TYPE_CHECKING:
     import keras
 
+    from lms3d.engine.prediction import Prediction
     from lms3d.keras_step.estimate import Planned
     from lms3d.keras_step.report import Report
-    from lms3d.swap.prediction import Prediction
 
 DEFAULT_EPOCHS = 500
 _TFLMS = ("swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode", "serialization", "serialization_by_size")

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from lms3d.engine.prediction import Prediction
 from lms3d.errors import DoesNotFit, StorageError
-from lms3d.swap.prediction import Prediction
 from lms3d.units import format_size
 
 _MARKS = ("OOM when allocating", "RESOURCE_EXHAUSTED", "ResourceExhaustedError", "out of memory", "bad_alloc")

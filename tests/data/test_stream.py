@@ -11,7 +11,7 @@ import tensorflow as tf
 from data import stream
 from data.brats import pipeline
 from data.chest_xray import pipeline as pipelines
-from lms3d.swap import tuning
+from lms3d.engine import tuning
 
 SCALAR = (tf.TensorSpec((), tf.int64),)
 PATIENCE_SECONDS = 20.0

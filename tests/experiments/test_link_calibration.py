@@ -8,11 +8,11 @@ import pytest
 
 from experiments.links import calibration
 from experiments.links.calibration import SLOWNESS, Curve
-from lms3d.swap import edit
-from lms3d.swap.planning import make_plan
-from lms3d.swap.request import Settings
-from lms3d.swap.simulate import simulate
-from tests.lms3d.swap.toy_graphs import MIB, SECONDS, training
+from lms3d.engine import edit
+from lms3d.engine.planning import make_plan
+from lms3d.engine.request import Settings
+from lms3d.engine.simulate import simulate
+from tests.lms3d.engine.toy_graphs import MIB, SECONDS, training
 
 STATED = SLOWNESS.index(1.0)
 MACHINE = replace(SECONDS, flops_per_second=8 * MIB)  # a convolution of the toy step takes as long as a transfer

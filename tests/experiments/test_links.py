@@ -20,13 +20,13 @@ from experiments.links.counters import COPY_SECONDS, STEP_SECONDS
 from experiments.links.link import Link
 from experiments.overhead import steps_tensorflow
 from lms3d.device import memory
+from lms3d.engine.native import lanes
+from lms3d.engine.native.lanes import Lane
+from lms3d.engine.native.library import library
+from lms3d.engine.tensorflow import speeds, surgery
+from lms3d.engine.tiers import TIERS
 from lms3d.errors import InputError, StorageError
-from lms3d.swap.native import lanes
-from lms3d.swap.native.lanes import Lane
-from lms3d.swap.native.library import library
-from lms3d.swap.tensorflow import speeds, surgery
-from lms3d.swap.tiers import TIERS
-from tests.lms3d.swap.traced import SPEC, batch, by_tflms, chain, fork, same_bits, u_net
+from tests.lms3d.engine.traced import SPEC, batch, by_tflms, chain, fork, same_bits, u_net
 
 PIECE_BYTES = 4 << 20
 """Of LINK-3."""

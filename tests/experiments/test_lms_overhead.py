@@ -312,7 +312,7 @@ def test_a_real_child_trains_under_a_hard_limit(tmp_path):
 @pytest.mark.parametrize("method", parts.UNIFORM)
 def test_one_decision_for_every_tensor_is_a_planner_of_lms(method):
     from experiments.overhead import steps_tensorflow
-    from lms3d.swap.planners import PLANNERS
+    from lms3d.engine.planners import PLANNERS
 
     lms = steps_tensorflow._callback(method)
     assert lms.planner == PLANNERS[parts.UNIFORM[method]].name

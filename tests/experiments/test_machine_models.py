@@ -14,11 +14,11 @@ from experiments.machines.ours import Case
 from experiments.machines.predictions import Row
 from experiments.machines.saved import Saved
 from experiments.machines.steps import Step
+from lms3d.engine.cost import step_seconds
+from lms3d.engine.planners.tflms.rules import build
 from lms3d.errors import InputError
 from lms3d.machines import files, outlook
-from lms3d.swap.cost import step_seconds
-from lms3d.swap.planners.tflms.rules import build
-from tests.lms3d.swap.toy_graphs import training
+from tests.lms3d.engine.toy_graphs import training
 
 GRAPH = training(8, mib=512)
 MACHINES = {name: files.load(name) for name in files.names()}

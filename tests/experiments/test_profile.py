@@ -19,10 +19,10 @@ from experiments.profiling import figure, intervals, lanes, measure, perfetto, r
 from lms3d import LMS
 from lms3d import train as lms3d_train
 from lms3d.config import TrainConfig
+from lms3d.engine.tiers import TIERS
+from lms3d.engine.tiers.disk import DiskTier
 from lms3d.errors import InputError
 from lms3d.files import write_json
-from lms3d.swap.tiers import TIERS
-from lms3d.swap.tiers.disk import DiskTier
 from lms3d.training.callbacks.progress import Profile
 
 EVERY_TENSOR = {"swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": 0}

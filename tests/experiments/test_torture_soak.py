@@ -9,7 +9,7 @@ import pytest
 
 from experiments import torture_soak
 from experiments.torture_soak import Sample
-from lms3d.swap import tuning
+from lms3d.engine import tuning
 
 FLAT = Sample(steps=0, memory_mib=800.0, open_files=8, threads=14, swap_files=12, step_seconds=0.01)
 

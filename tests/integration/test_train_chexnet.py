@@ -1,6 +1,6 @@
 """The real command for chest X-rays, one rank: what it leaves, how it resumes, and that LMS changes no bit.
 
-Trained is a small network (`tests.small`); the real ones are in lms3d/swap/test_chexnet_lms.
+Trained is a small network (`tests.small`); the real ones are in lms3d/engine/test_chexnet_lms.
 """
 
 import csv

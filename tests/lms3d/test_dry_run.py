@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from lms3d import train
+from lms3d.engine.prediction import Decision
 from lms3d.keras_step.report import Report
-from lms3d.swap.prediction import Decision
 from lms3d.training import compilation, needs, session
 
 MIB = 1 << 20

@@ -16,9 +16,9 @@ from data.brats.schema import SCHEMAS
 from data.errors import DataError
 from lms3d import config, errors, json_values
 from lms3d.config import TrainConfig
+from lms3d.engine.tensorflow import op_costs, speeds
+from lms3d.engine.tensorflow.probing import Cost
 from lms3d.errors import InputError
-from lms3d.swap.tensorflow import op_costs, speeds
-from lms3d.swap.tensorflow.probing import Cost
 from lms3d.tasks import chosen
 from lms3d.tasks.brats import label_maps, plain_maps, predict
 from lms3d.tasks.brats.label_maps import Predictions

@@ -10,15 +10,15 @@ from dataclasses import replace
 import pytest
 
 from lms3d import plan
+from lms3d.engine import plan_cache, sweep
+from lms3d.engine.cost import Machine
+from lms3d.engine.planners import tflms
+from lms3d.engine.request import Settings
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step.estimate import Planned
 from lms3d.plan_display import summary
-from lms3d.swap import plan_cache, sweep
-from lms3d.swap.cost import Machine
-from lms3d.swap.planners import tflms
-from lms3d.swap.request import Settings
 from lms3d.units import format_size
-from tests.lms3d.swap.toy_graphs import MIB, training
+from tests.lms3d.engine.toy_graphs import MIB, training
 
 GRAPH, MACHINE = training(5, mib=4, resident_mib=3), Machine(flops_per_second=1e10)
 SLOWER = replace(MACHINE, swap_in_bytes_per_second=1e6)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from lms3d import plan
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.prediction import Prediction
 from lms3d.errors import DoesNotFit
 from lms3d.machines import files
-from lms3d.swap.ir import StepGraph
-from lms3d.swap.prediction import Prediction
 
 MIB = 1 << 20
 

@@ -24,10 +24,10 @@ from data.brats.targets import Labels, targets_of
 from lms3d import evaluate, package, predict
 from lms3d.config import TrainConfig
 from lms3d.device import startup
+from lms3d.engine.tensorflow import surgery
 from lms3d.errors import DoesNotFit
 from lms3d.ranks.world import World
 from lms3d.scoring.columns import COLUMNS
-from lms3d.swap.tensorflow import surgery
 from lms3d.tasks import inference
 from lms3d.tasks.brats import label_maps, material, segment
 from lms3d.tasks.brats import predict as segmentation

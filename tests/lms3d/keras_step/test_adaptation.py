@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
+from lms3d.engine.cost import Machine
+from lms3d.engine.plan import Plan, Recompute
+from lms3d.engine.prediction import Prediction
+from lms3d.engine.tuning import COLD, WARM
 from lms3d.keras_step import report
 from lms3d.keras_step.adaptation import Feedback, Learnt
 from lms3d.keras_step.adaptation_rules import COSTS, LINKS, MARGIN, PEAK, Change
-from lms3d.swap.cost import Machine
-from lms3d.swap.plan import Plan, Recompute
-from lms3d.swap.prediction import Prediction
-from lms3d.swap.tuning import COLD, WARM
 
 MIB = 1 << 20
 LIMIT = 1000 * MIB

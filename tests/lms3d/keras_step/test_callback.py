@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lms3d.engine.engine import was_rewritten
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.estimate import estimate
 from lms3d.keras_step.step_log import COLUMNS
-from lms3d.swap.engine import was_rewritten
-from tests.lms3d.swap.small_models import Trainer, tight_limit
+from tests.lms3d.engine.small_models import Trainer, tight_limit
 
 SWAP_ALL = {"tier": "host", "swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": 0}
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lms3d.engine import tuning
+from lms3d.engine.engine import Engine
 from lms3d.keras_step import estimate, on_device, settings
 from lms3d.keras_step.callback import LMS
-from lms3d.swap import tuning
-from lms3d.swap.engine import Engine
 
 DATA = (np.ones((4, 8), np.float32), np.zeros((4, 2), np.float32))
 SWAP = {"tier": "disk", "swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": 0}

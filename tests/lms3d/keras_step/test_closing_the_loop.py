@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lms3d.engine import tuning
+from lms3d.engine.engine import Engine, Prepared
+from lms3d.engine.prediction import Prediction
+from lms3d.engine.tuning import COLD, WARM
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step import adaptation
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.step_runner import StepRunner
-from lms3d.swap import tuning
-from lms3d.swap.engine import Engine, Prepared
-from lms3d.swap.prediction import Prediction
-from lms3d.swap.tuning import COLD, WARM
-from tests.lms3d.swap.small_models import Outcome, Trainer, tight_limit
+from tests.lms3d.engine.small_models import Outcome, Trainer, tight_limit
 
 EPOCHS, ROUND = 4, COLD + WARM  # 5 steps each
 

@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
+from lms3d.engine import tuning
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.step_log import KEPT_SECONDS, StepStatistics
 from lms3d.keras_step.step_runner import StepRunner
-from lms3d.swap import tuning
 
 SWAPPING = {
     "tier": "disk", "sync_mode": 0, "swapout_threshold": 4, "swapin_ahead": 1, "swapin_groupby": 0,

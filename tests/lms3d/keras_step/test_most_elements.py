@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lms3d.engine import tuning
+from lms3d.engine.slabs import choice, elements
+from lms3d.engine.slabs.values import Node, Spec
+from lms3d.engine.tensorflow import slicing
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step import settings
 from lms3d.keras_step.attachment import trace_step
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.estimate import estimate
-from lms3d.swap import tuning
-from lms3d.swap.slabs import choice, elements
-from lms3d.swap.slabs.values import Node, Spec
-from lms3d.swap.tensorflow import slicing
 from tests.lms3d.keras_step.test_slabs import Losses
 
 SIDE, TOY = 64, 2**20 - 1

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lms3d.engine import tuning
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.estimate import estimate
 from lms3d.keras_step.step_runner import StepRunner
 from lms3d.keras_step.variable_backup import Snapshot
-from lms3d.swap import tuning
-from tests.lms3d.swap.small_models import Losses, state
+from tests.lms3d.engine.small_models import Losses, state
 
 TRAIN = "train (2, 32, 32, 8) (2, 32, 32, 2)"
 

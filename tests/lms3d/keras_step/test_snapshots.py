@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lms3d.engine.tuning import PROVED_STEPS
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step import settings
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.step_runner import StepRunner
 from lms3d.keras_step.variable_backup import Snapshot
-from lms3d.swap.tuning import PROVED_STEPS
+from tests.lms3d.engine.small_models import Outcome, Trainer
 from tests.lms3d.keras_step.test_callback import SWAP_ALL, same, small_model
-from tests.lms3d.swap.small_models import Outcome, Trainer
 
 STEPS = 10
 HYBRID = {"tier": "host", "memory_limit": "1GiB", "adapt": False}

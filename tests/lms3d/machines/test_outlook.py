@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from lms3d.engine import plan_cache
+from lms3d.engine.cost import Machine, op_seconds
+from lms3d.engine.plan import Plan
+from lms3d.engine.planners.tflms import Parameters
+from lms3d.engine.planners.tflms.rules import build
+from lms3d.engine.request import Settings
 from lms3d.machines import files, outlook
 from lms3d.machines.model import Number
-from lms3d.swap import plan_cache
-from lms3d.swap.cost import Machine, op_seconds
-from lms3d.swap.plan import Plan
-from lms3d.swap.planners.tflms import Parameters
-from lms3d.swap.planners.tflms.rules import build
-from lms3d.swap.request import Settings
-from tests.lms3d.swap.toy_graphs import MIB, SECONDS, op, placeholder, step, training
+from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, training
 
 AC922 = files.load("ac922")
 GRAPH = training(6, mib=8)

@@ -27,9 +27,9 @@ def main() -> None:
         import keras
         import ranks
 
+        from lms3d.engine.cost import Machine
+        from lms3d.engine.engine import Engine
         from lms3d.keras_step.callback import LMS
-        from lms3d.swap.cost import Machine
-        from lms3d.swap.engine import Engine
 
         Engine.machine = property(lambda self: Machine())
         Engine._with_ops = lambda self, graph, machine, function: (graph, machine)

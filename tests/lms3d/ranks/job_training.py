@@ -115,9 +115,9 @@ def lms(world: World) -> None:
     """The same training, its tensors swapped on one rank and not on the other, in every combination."""
     import ranks
 
+    from lms3d.engine.cost import Machine
+    from lms3d.engine.engine import Engine
     from lms3d.keras_step.callback import LMS
-    from lms3d.swap.cost import Machine
-    from lms3d.swap.engine import Engine
 
     Engine.machine = property(lambda self: Machine())
     Engine._with_ops = lambda self, graph, machine, function: (graph, machine)

@@ -99,9 +99,9 @@ def graph(world: World, note: Any) -> None:
     import ranks
     import tensorflow as tf
 
+    from lms3d.engine.tensorflow.capture import capture
     from lms3d.keras_step.attachment import trace_step
     from lms3d.ranks import gradients as reduction
-    from lms3d.swap.tensorflow.capture import capture
 
     found = {}
     for compression in ("none", "fp16"):

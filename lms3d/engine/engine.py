@@ -1,0 +1,333 @@
+"""Traced function in, function that fits out: capture -> plan -> rewrite, on the tier that the device needs."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from lms3d.device import cpu_pool, memory
+from lms3d.engine import planning, tuning
+from lms3d.engine.cost import Machine
+from lms3d.engine.effort import Run
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.plan import SCOPE, Plan
+from lms3d.engine.planners import PLANNERS
+from lms3d.engine.prediction import Prediction
+from lms3d.engine.request import OnDevice, Settings, StepRequest
+from lms3d.engine.slabs.choice import Slabs
+from lms3d.engine.tensorflow import assignments, choosing, guard, joins, op_costs, speeds, surgery, updates, whole_steps
+from lms3d.engine.tensorflow.capture import capture
+from lms3d.engine.tensorflow.choosing import Chosen
+from lms3d.engine.tensorflow.compiling import Compilation, compile_step
+from lms3d.engine.tensorflow.rewrite import rewrite
+from lms3d.engine.tiers import TIERS
+from lms3d.engine.tiers.base import OURS, Tier
+from lms3d.errors import DoesNotFit, StorageError
+from lms3d.units import format_size
+
+log = logging.getLogger("lms3d")
+
+Function: TypeAlias = tf.types.experimental.ConcreteFunction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A function that is ready to run, its plan, and the machine that the plan was made for.
+
+    change: what the rewrite inserted. number: of the plan in lms_stats.csv, 0 before it has one. slabs: (level, number) of the
+    levels that are sliced. step_name: of the step in the store of whole steps, "" if nothing can be learnt of it.
+    unplanned_seconds: what a step took without swapping, if an earlier run measured that.
+    """
+
+    function: Function
+    plan: Plan
+    prediction: Prediction
+    machine: Machine
+    change: str = ""
+    number: int = 0
+    slabs: Slabs = ()
+    step_name: str = ""
+    unplanned_seconds: float | None = None
+
+
+class Engine:
+    """Prepares functions for one compute device under one limit. `close` removes the swap files. mapped: see `LMS`.
+
+    machine: plan for this one, which need not be here: nothing is measured.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        compute_device: str,
+        swap_dir: str | Path | None = None,
+        mapped: bool = True,
+        machine: Machine | None = None,
+    ) -> None:
+        self.settings, self.compute_device, self.mapped = settings, compute_device, mapped
+        self.swap_dir = None if swap_dir is None else Path(swap_dir)
+        self._tier: Tier | None = None
+        self._machine, self._elsewhere = machine, machine is not None
+        self._kind = TIERS[settings.tier].beside(compute_device)
+        self._kind.prepare(self.swap_dir)
+
+    @property
+    def tier(self) -> Tier:
+        if self._tier is None:
+            self._tier = self._kind(self.swap_dir)
+        return self._tier
+
+    @property
+    def machine(self) -> Machine:
+        if self._machine is None:
+            tier, folder = self.settings.tier, self.swap_dir
+            self._machine = speeds.machine(self.compute_device, tier, folder, mapped=self.mapped)
+        return self._machine
+
+    @property
+    def tier_may_fail(self) -> bool:
+        """See `Tier.may_fail`."""
+        return self._kind.may_fail
+
+    @property
+    def no_other_plan(self) -> str | None:
+        """See `Planner.no_other_plan`: None where there may be a second plan."""
+        return PLANNERS[self.settings.planner]().no_other_plan(self.settings.parameters)
+
+    # -- planning ------------------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        function: Function,
+        step: str,
+        on_device: OnDevice,
+        *,
+        settings: Settings | None = None,
+        machine: Machine | None = None,
+        ops_scale: float = 1.0,
+        lazy: bool = False,
+    ) -> StepRequest:
+        """What to ask the planner about the step behind `function`. Edits the graph in ways that change no result.
+
+        settings, machine: in place of the engine's own. A machine that is given has the scale of its ops (ADAPT-6). For the
+        engine's own it is looked up, and is `ops_scale` if nothing is known of this step.
+        lazy: ops are not measured where the step will be left alone.
+        """
+        settings, own = settings or self.settings, machine or self.machine
+        graph = self._captured(function, on_device)
+        request = settings.request(graph, own, step=step)
+        if lazy and planning.is_noop(request):
+            return request
+        graph, measured = self._with_ops(graph, own, function)
+        if machine is None and not self._elsewhere:
+            measured = whole_steps.with_scale(graph, measured, self.compute_device, ops_scale)
+        return replace(request, graph=graph, machine=measured)
+
+    def choose(
+        self,
+        function: Function,
+        step: str,
+        on_device: OnDevice,
+        *,
+        settings: Settings | None = None,
+        machine: Machine | None = None,
+        run: Run | None = None,
+        effort_seconds: float | None = None,
+        with_floor: bool = False,
+    ) -> Chosen:
+        """Slabs and a plan for the step behind `function`, whose graph is sliced if slabs are chosen. Raises DoesNotFit.
+
+        Numbers that the settings give are used as they are. Of its own accord it slices only what has no plan as a whole, or
+        little room for one, and then as coarsely as the limit allows (`slabs.choice`). run: grants the planner's effort; None:
+        `effort_seconds`.
+        """
+        settings, scale = settings or self.settings, 1.0
+
+        def ask() -> StepRequest:
+            """Of the whole step first. A sliced one has the scale of the whole until more is known of it."""
+            nonlocal scale
+            asked = self.request(
+                function, step, on_device, settings=settings, machine=machine, ops_scale=scale, lazy=True
+            )
+            scale = asked.machine.ops_scale
+            return asked
+
+        def compile_whole() -> Compilation:
+            """Of a function that the user has: nothing, since a tape may want to differentiate it, and sees no ops in a program."""
+            if settings.compile == "off" or step == "function" or self._elsewhere:
+                return Compilation()
+            most_bytes = self._free_bytes() // tuning.PROGRAM_FREE_SHARE
+            return compile_step(function, device=self.compute_device, most_bytes=most_bytes)
+
+        return choosing.choose(
+            function,
+            ask,
+            compile_whole=compile_whole,
+            run=run,
+            effort_seconds=effort_seconds,
+            with_floor=with_floor,
+        )
+
+    def _captured(self, function: Function, on_device: OnDevice) -> StepGraph:
+        if not was_rewritten(function.graph):
+            surgery.fix_shapes(function.graph)
+            surgery.pass_identities(function.graph)
+            joins.keep_apart(function.graph)
+            if self._pooled:
+                assignments.write_in_place(function.graph)
+            updates.hold_back(function.graph, self.compute_device)
+        return capture(
+            function, compute_device=self.compute_device, extra_bytes=on_device.extra_bytes, batches=on_device.batches
+        )
+
+    @property
+    def _pooled(self) -> bool:
+        """A CPU's pool under a hard limit, of which a plan foresees the pieces."""
+        return self.settings.pool != "none" and self.compute_device.startswith("CPU")
+
+    def _with_ops(self, graph: StepGraph, machine: Machine, function: Function) -> tuple[StepGraph, Machine]:
+        """With the costs of single ops, measured where they are not known yet; as they are for a machine that is not here."""
+        if self._elsewhere:
+            return graph, machine
+        return op_costs.with_ops(graph, machine, function, device=self.compute_device, free_bytes=self._free_bytes())
+
+    def _free_bytes(self) -> int:
+        """Unused memory of the device."""
+        return memory.device_memory_bytes() - (memory.bytes_in_use("current", self.compute_device) or 0)
+
+    # -- rewriting -----------------------------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        function: Function,
+        step: str,
+        *,
+        on_device: OnDevice | None = None,
+        limit_bytes: int | None = None,
+        machine: Machine | None = None,
+        run: Run | None = None,
+        slabs: Slabs | None = None,
+    ) -> Prepared:
+        """Plan `function` (step: "train", "test", "predict", "function") and rewrite it. Raises DoesNotFit below the floor.
+
+        limit_bytes, machine: plan for these, where experience says so, in place of the limit and the measured speeds; the
+        prediction still names the limit. slabs: those of an earlier plan, in place of the settings', since they belong to a run.
+        A function that was rewritten before is left alone.
+        """
+        cpu_pool.open_crumb_holes()
+        on_device, run = on_device or OnDevice(), run or Run()
+        settings = replace(self.settings, limit_bytes=limit_bytes or self.settings.limit_bytes)
+        settings = settings if slabs is None else replace(settings, slabs=slabs)
+        if was_rewritten(function.graph):
+            return self._as_it_is(function, step, on_device)
+        chosen = self.choose(function, step, on_device, settings=settings, machine=machine, run=run)
+        request, plan = chosen.request, chosen.plan
+        prediction = replace(chosen.prediction, limit_bytes=self.settings.limit_bytes)
+        log.info("lms: %s", prediction.headline())
+        self._check_host_memory(plan)
+        function, change = self._rewritten(function, request, plan)
+        if self._guarded(prediction, min(request.limit_bytes, self.settings.limit_bytes)):
+            function, guards = guard.insert(function, planned=not plan.empty)
+            log.info("lms: %d guards against oneDNN kernels that do not check their memory", guards)
+        step_name = "" if self._elsewhere else whole_steps.name(request.graph, self.compute_device)
+        return Prepared(
+            function=function,
+            plan=plan,
+            prediction=prediction,
+            machine=request.machine,
+            change=change,
+            slabs=chosen.slabs,
+            step_name=step_name,
+            unplanned_seconds=self._unplanned_seconds(step_name) if chosen.as_traced else None,
+        )
+
+    def _unplanned_seconds(self, step_name: str) -> float | None:
+        """Of the step without LMS, as measured, at the pace of today; None if it was not."""
+        known = whole_steps.load(step_name).unplanned_seconds
+        return known and known * op_costs.pace_of(self.compute_device)
+
+    def _as_it_is(self, function: Function, step: str, on_device: OnDevice) -> Prepared:
+        log.info("lms: the function has been rewritten before; nothing to do")
+        off = replace(self.settings, planner="off")
+        request = off.request(self._captured(function, on_device), self.machine, step=step, with_floor=False)
+        plan, prediction = planning.make_plan(request)
+        if not isinstance(function, surgery.RewrittenFunction):  # what was rewritten is its graph
+            function = surgery.make_function(function)
+        return Prepared(function=function, plan=plan, prediction=prediction, machine=request.machine)
+
+    def _rewritten(self, function: Function, request: StepRequest, plan: Plan) -> tuple[Function, str]:
+        """The function, and what changed. Even an empty plan makes a new one: whatever the plan, the same graph optimisers
+        run, since some of them change the last bits of a result."""
+        if plan.empty:
+            return surgery.make_function(function), ""
+        rewritten, change = rewrite(function, request.graph, plan, self.tier)
+        return rewritten, str(change)
+
+    def _guarded(self, prediction: Prediction, limit_bytes: int) -> bool:
+        """Where running out of memory is possible and would end the process (see `guard`)."""
+        near = prediction.predicted_peak_bytes > limit_bytes * tuning.NEAR_LIMIT
+        return self._pooled and near
+
+    def _check_host_memory(self, plan: Plan) -> None:
+        """Pinned host memory has its own limit: checked before the first step rather than failing in it."""
+        if not self._kind.pins_host_memory:
+            return
+        limit, held = memory.pinned_limit_bytes(), 0 if self._tier is None else self._tier.held_bytes
+        if plan.swapped_out_bytes + held > limit:
+            beside = f" beside the {format_size(held)} of other plans" if held else ""
+            raise DoesNotFit(
+                f"the plan swaps {format_size(plan.swapped_out_bytes)} to host memory{beside}, but TensorFlow pins at most "
+                f"{format_size(limit)} of it; set TF_GPU_HOST_MEM_LIMIT_IN_MB={-(-(plan.swapped_out_bytes + held) // (1 << 20))} "
+                "or more, or raise the memory limit, which swaps less"
+            )
+
+    def learn(
+        self, prepared: Prepared, *, unplanned_seconds: float | None = None, ops_scale: float | None = None
+    ) -> None:
+        """Keep for the next run what the first steps of a plan told (ADAPT-6): their seconds without swapping, or else the scale of
+        their ops."""
+        if prepared.step_name and unplanned_seconds is not None:
+            whole_steps.keep_unplanned(prepared.step_name, unplanned_seconds, self.compute_device)
+        elif prepared.step_name and ops_scale is not None:
+            whole_steps.keep_scale(prepared.step_name, ops_scale)
+
+    # -- the tier ------------------------------------------------------------------------------------------------------
+
+    @property
+    def storage_error(self) -> StorageError | None:
+        """What the swap disk failed with in the last step, or None."""
+        return None if self._tier is None else self._tier.error
+
+    def swap_failure(self, error: tf.errors.OpError) -> StorageError | None:
+        """What the tier failed with in the step that ended with `error`, in one line; None if it was something else."""
+        _, ours, told = (error.message or "").partition(OURS)
+        return self.storage_error or (StorageError(f"swapping failed: {told.splitlines()[0]}") if ours else None)
+
+    def begin_step(self) -> None:
+        """Forgets what the tier failed with in an earlier step."""
+        if self._tier is not None:
+            self._tier.begin()
+
+    def take_counters(self) -> dict[str, float]:
+        """Bytes and seconds of swapping since the last call, where the tier can measure them."""
+        return {} if self._tier is None else self._tier.take_counters()
+
+    def discard(self, prepared: Prepared) -> None:
+        """Give back the space that a function which will not run again has on the tier, and the memory of its graph."""
+        surgery.forget(prepared.function.graph)
+        if self._tier is not None:
+            self._tier.discard(prepared.function.graph)
+
+    def close(self) -> None:
+        if self._tier is not None:
+            self._tier.close()
+            self._tier = None
+
+
+def was_rewritten(graph: tf.Graph) -> bool:
+    return any(op.name.startswith(SCOPE) for op in graph.get_operations())

@@ -1,0 +1,120 @@
+"""The smallest memory limit that a step can train in. No TensorFlow here."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+
+from lms3d.engine import tuning
+from lms3d.engine.cost import Machine
+from lms3d.engine.effort import Account
+from lms3d.engine.planners.hybrid import moves, search
+from lms3d.engine.planners.hybrid.choices import KEEP
+from lms3d.engine.planners.hybrid.problem import Problem
+from lms3d.engine.planners.hybrid.schedule import Schedule
+from lms3d.engine.planners.hybrid.search import Candidate, Search, Solution
+
+_MIB = 1 << 20
+
+
+def lowest(problem: Problem, machine: Machine, *, pool: str = "none", account: Account | None = None) -> Solution:
+    """The plan that needs the smallest limit of those that are found; `limit_bytes` of the solution.
+
+    FLOOR-1  Descend where time counts nothing, so that the floor hardly depends on measured speeds; then with the true ones.
+    FLOOR-2  Among the visited plans near the smallest peak take the one whose pieces need the smallest pool, and at which a
+             little more memory is enough as well.
+    FLOOR-3  Draw other choices for a few buffers: which pieces fit is chance, and fewer bytes are not always needed.
+    """
+    account = account or Account()
+    found, limit = steadiest(problem, _met(problem, machine, account), pool)
+    if pool != "none":
+        found, limit = _drawn(
+            Search(problem, search.cheap(machine), tuning.FLOOR_SECONDS, account=account), found, limit, pool
+        )
+    return search.check(problem, *found, limit, pool)
+
+
+def _met(problem: Problem, machine: Machine, account: Account) -> list[Candidate]:
+    """FLOOR-1."""
+    timeless = Search(_timeless(problem), search.cheap(machine), tuning.FLOOR_SECONDS, account=account)
+    lows = [timeless.descend(*timeless.build(c), 0) for c in ({}, next(timeless.everything_moved()))]
+    highest = int(min(low.schedule.peak_bytes for low in lows) * tuning.NEAR)
+    near = [found.choices for found in timeless.visited if found.schedule.peak_bytes <= highest]
+    timed = Search(problem, search.cheap(machine), tuning.FLOOR_SECONDS, account=account)
+    for choices, _ in lows:  # transfers that are slow beside the ops hold memory longer
+        timed.descend(*timed.build(choices), 0)
+    met: list[Candidate] = []
+    for found in (*timed.visited, *map(timed.build, near)):
+        if all(found.choices != other.choices for other in met):
+            met.append(found)
+    return met
+
+
+def steadiest(problem: Problem, met: list[Candidate], pool: str) -> tuple[Candidate, int]:
+    """FLOOR-2: the plan with the smallest limit, and that limit."""
+    least = min(found.schedule.peak_bytes for found in met)
+    met = [f for f in met if f.schedule.peak_bytes <= least * (tuning.NEAR if pool != "none" else 1)]
+    met = sorted(met, key=lambda f: f.schedule.peak_bytes)[: tuning.NEAREST]
+    limits = [search.needed_bytes(problem, schedule, pool) for _, schedule in met]
+    best = limits.index(min(limits))
+    if pool == "split":
+        steady = {
+            i: _steady(problem, met[i].schedule, limits[i], pool)
+            for i in sorted(range(len(met)), key=limits.__getitem__)[: tuning.STEADY_PLANS]
+        }
+        known = {i: limit for i, limit in steady.items() if limit is not None}
+        if known:
+            best = min(known, key=known.__getitem__)
+            limits[best] = known[best]
+    return met[best], limits[best]
+
+
+def _drawn(searching: Search, found: Candidate, limit_bytes: int, pool: str) -> tuple[Candidate, int]:
+    """FLOOR-3, with a fixed seed: other choices that need a smaller limit, 1 MiB at a time.
+
+    Drawn buffers move at once (tight), whatever transfers and ops take.
+    """
+    problem, draw = searching.problem, random.Random(0)
+    able = [b for b, buffer in enumerate(problem.buffers) if buffer.swappable or buffer.recomputable]
+    for _ in range(tuning.DRAWS if able else 0):
+        if searching.late:
+            break
+        choices = found.choices
+        for b in draw.sample(able, min(draw.choice(tuning.DRAWN), len(able))):
+            buffer = problem.buffers[b]
+            modes = [moves.TIGHT] * buffer.swappable + [moves.TIGHT_AGAIN] * buffer.recomputable
+            others = [KEEP, *modes, *(replace(mode, split=tuning.SPLIT) for mode in modes)]
+            choices = moves.changed(choices, b, draw.choice(others))
+        after = searching.build(choices)
+        smaller = limit_bytes - _MIB
+        schedule = after.schedule
+        while not searching.late and schedule.peak_bytes < smaller and _surely_fits(searching, schedule, smaller, pool):
+            found, limit_bytes = after, smaller
+            smaller -= _MIB
+    return found, limit_bytes
+
+
+def _surely_fits(searching: Search, schedule: Schedule, limit_bytes: int, pool: str) -> bool:
+    steps = tuning.STEADY_STEPS if pool == "split" else 0
+    limits = (limit_bytes + i * tuning.STEADY_STEP_BYTES for i in range(steps + 1))
+    return all(search.check(searching.problem, {}, schedule, limit, pool, searching.account).fits for limit in limits)
+
+
+def _timeless(problem: Problem) -> Problem:
+    buffers = tuple(replace(b, seconds=tuning.TIMELESS_SECONDS) for b in problem.buffers)
+    return replace(problem, seconds=np.full(len(problem.anchors), tuning.TIMELESS_SECONDS), buffers=buffers)
+
+
+def _steady(problem: Problem, schedule: Schedule, limit_bytes: int, pool: str) -> int | None:
+    """The smallest limit near this one at which a little more memory still fits, or None: gaps between the weights are never
+    quite as predicted, and must not decide which pieces fit."""
+    fitting = 0
+    for limit in range(
+        limit_bytes, limit_bytes + tuning.STEADY_TRIED * tuning.STEADY_STEP_BYTES, tuning.STEADY_STEP_BYTES
+    ):
+        fitting = fitting + 1 if search.check(problem, {}, schedule, limit, pool).fits else 0
+        if fitting > tuning.STEADY_STEPS:
+            return limit - tuning.STEADY_STEPS * tuning.STEADY_STEP_BYTES
+    return None

@@ -1,0 +1,22 @@
+"""No plan: the step is traced, run and measured like any other. No TensorFlow here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lms3d.engine.plan import Plan
+from lms3d.engine.planners import Outcome, Planner
+from lms3d.engine.planners.study import Study
+
+
+class Off(Planner):
+    """Changes nothing."""
+
+    def plan(self, study: Study) -> Outcome:
+        return Outcome(plan=Plan(), called="off")
+
+    def is_noop(self, study: Study) -> bool:
+        return True
+
+    def no_other_plan(self, parameters: Any) -> str:
+        return ""

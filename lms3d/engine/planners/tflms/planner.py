@@ -1,0 +1,105 @@
+"""TFLMS as a planner: parameters that are given are kept, the others are tuned to the limit. No TensorFlow here."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from dataclasses import replace
+
+from lms3d.engine import edit, tuning
+from lms3d.engine.cost import Machine
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.plan import Plan, SwapOut
+from lms3d.engine.planners import Outcome, Planner
+from lms3d.engine.planners.study import Study
+from lms3d.engine.planners.tflms.parameters import Parameters
+from lms3d.engine.planners.tflms.rules import build
+from lms3d.engine.simulate import simulate
+from lms3d.errors import DoesNotFit
+
+
+class TFLMS(Planner):
+    """Swaps by levels. The request's parameters are `Parameters`; None: all are tuned."""
+
+    def plan(self, study: Study) -> Outcome:
+        request, parameters = study.request, study.request.settings.parameters or Parameters()
+        if parameters.fixed:
+            plan = build(request.graph, parameters, mapped=request.machine.mapped)
+        else:
+            plan = autotune(request.graph, parameters, request.limit_bytes, request.machine)
+        return Outcome(plan=hold_until_copied(request.graph, plan, request.machine))
+
+    def no_other_plan(self, parameters: Parameters | None) -> str | None:
+        if parameters is None or not parameters.fixed:
+            return None
+        return "the TFLMS parameters that were given leave one plan: leave some or all of them out to have them tuned"
+
+
+def autotune(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine: Machine) -> Plan:
+    """TFLMS's search, against a simulator that counts what TFLMS's left out: slots, batches, workspace, transfer times.
+
+    (1) It fits as it is: the empty plan. (2) At threshold 1, raise sync_mode until it fits. (3) The largest threshold that
+    fits, then the largest ahead, by binary search. (4) groupby = all levels if that fits, else the largest that does.
+    """
+    budget = int(limit_bytes * tuning.TFLMS_SAFETY)
+    start = replace(
+        parameters,
+        swapout_threshold=parameters.swapout_threshold or 1,
+        swapin_ahead=parameters.swapin_ahead or 1,
+        swapin_groupby=parameters.swapin_groupby or 0,
+        sync_mode=parameters.sync_mode or 0,
+    )
+
+    def fits(chosen: Parameters) -> bool:
+        return simulate(edit.apply(graph, build(graph, chosen, mapped=machine.mapped)), machine).peak_bytes <= budget
+
+    if parameters.swapout_threshold is None and simulate(graph, machine).peak_bytes <= budget:
+        return Plan()
+    modes = range(4) if parameters.sync_mode is None else [parameters.sync_mode]
+    mode = next((m for m in modes if fits(replace(start, sync_mode=m))), None)
+    if mode is None:
+        raise DoesNotFit(
+            f"TFLMS's parameters cannot make the step fit in {limit_bytes / (1 << 20):,.0f} MiB; "
+            "raise the memory limit or leave the TFLMS parameters out (the default planner also recomputes)"
+        )
+    chosen = replace(start, sync_mode=mode)
+    highest = max(graph.levels.values(), default=1)
+    if parameters.swapout_threshold is None:
+        chosen = replace(
+            chosen, swapout_threshold=_largest(1, highest, lambda n: fits(replace(chosen, swapout_threshold=n)))
+        )
+    if parameters.swapin_ahead is None and mode in (0, 1):
+        chosen = replace(chosen, swapin_ahead=_largest(1, highest, lambda n: fits(replace(chosen, swapin_ahead=n))))
+    if parameters.swapin_groupby is None:
+        everything = replace(chosen, swapin_groupby=highest)
+        best = highest if fits(everything) else _largest(0, highest, lambda n: fits(replace(chosen, swapin_groupby=n)))
+        chosen = replace(chosen, swapin_groupby=best)
+    return build(graph, chosen, mapped=machine.mapped)
+
+
+def hold_until_copied(graph: StepGraph, plan: Plan, machine: Machine) -> Plan:
+    """The plan with the moment at which each original's memory is given back, which TFLMS leaves to TensorFlow's executor.
+
+    TFLMS-8  That is after the op which runs when the copy out is complete, by the simulator. A tier in stream order would else
+             hold every original until its copy is due back.
+    """
+    spans = simulate(edit.apply(graph, plan), machine).spans
+    computed = [name for name in spans if name in graph.by_name and not graph.by_name[name].in_loop]
+    starts = [spans[name][0] for name in computed]
+
+    def until(out: SwapOut) -> tuple[str, ...]:
+        begun = bisect.bisect_left(starts, spans[out.name][1]) if out.name in spans else 0
+        return (computed[begun - 1],) if begun else ()
+
+    return replace(plan, swap_outs=tuple(replace(out, until=until(out)) for out in plan.swap_outs))
+
+
+def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
+    """The largest n in low..high that fits, if what fits is an interval that starts at `low`."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

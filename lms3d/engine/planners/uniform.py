@@ -1,0 +1,71 @@
+"""One decision for every tensor that allows it, whatever the limit: what a planner has to beat. No TensorFlow here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lms3d.engine.ir import producer_name
+from lms3d.engine.planners import Outcome, Planner
+from lms3d.engine.planners.hybrid import emit, figures, search
+from lms3d.engine.planners.hybrid.choices import Choice, Mode
+from lms3d.engine.planners.hybrid.problem import Buffer, Problem
+from lms3d.engine.planners.hybrid.schedule import build
+from lms3d.engine.planners.study import Study
+from lms3d.errors import DoesNotFit
+from lms3d.units import format_size
+
+
+class _Uniform(Planner):
+    name: str
+    mode: Mode
+
+    def moves(self, problem: Problem, buffer: Buffer) -> bool:
+        raise NotImplementedError
+
+    def plan(self, study: Study) -> Outcome:
+        """The only plan. DoesNotFit, with the limit that it needs, where that is above the request's."""
+        request, problem = study.request, study.traced
+        choices = {i: Choice(self.mode) for i, buffer in enumerate(problem.buffers) if self.moves(problem, buffer)}
+        schedule = build(problem, choices, request.machine)
+        needed = search.needed_bytes(problem, schedule, request.settings.pool)
+        if needed > request.limit_bytes:
+            raise DoesNotFit(
+                f"the step does not fit in {format_size(request.limit_bytes)} with the planner {self.name}, which needs "
+                f"{format_size(needed)}; raise the memory limit or choose another planner",
+                needed,
+            )
+        solution = search.Solution(problem, choices, schedule, needed, schedule.peak_bytes, True)
+        plan = replace(emit.emit(solution), planner=self.name)
+        return Outcome(plan=plan, figures=figures.planned(solution, plan, request.machine))
+
+    def no_other_plan(self, parameters: Any) -> str:
+        return f"the planner {self.name} has one plan for all limits: choose another planner"
+
+
+class SwapEverything(_Uniform):
+    """Swap every buffer that can be."""
+
+    name, mode = "swap_everything", Mode.SWAP
+
+    def moves(self, problem: Problem, buffer: Buffer) -> bool:
+        return buffer.swappable
+
+
+class RecomputeEverything(_Uniform):
+    """Recompute every buffer that can be."""
+
+    name, mode = "recompute_everything", Mode.RECOMPUTE
+
+    def moves(self, problem: Problem, buffer: Buffer) -> bool:
+        return buffer.recomputable
+
+
+class RecomputeAllButConvolutions(RecomputeEverything):
+    """What JAX calls the checkpoint policy `dots_saveable`."""
+
+    name = "recompute_all_but_convolutions"
+
+    def moves(self, problem: Problem, buffer: Buffer) -> bool:
+        convolution = "Conv" in problem.graph.by_name[producer_name(buffer.root)].type
+        return super().moves(problem, buffer) and not convolution

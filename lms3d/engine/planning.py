@@ -1,0 +1,133 @@
+"""The one way to a plan: a request in, a plan and its prediction out. No TensorFlow here.
+
+`plan_cache.make_plan` is the same with a memory; training, `lms3d.plan_step`, `LMS.rewrite` and the sweep call that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from lms3d.engine import edit, liveness
+from lms3d.engine.cost import Machine, copying_seconds
+from lms3d.engine.plan import Plan
+from lms3d.engine.planners import PLANNERS, Outcome
+from lms3d.engine.planners.hybrid.problem import Problem
+from lms3d.engine.planners.study import Study
+from lms3d.engine.prediction import Decision, Figures, Prediction
+from lms3d.engine.request import StepRequest
+from lms3d.engine.simulate import simulate
+
+
+def make_plan(request: StepRequest) -> tuple[Plan, Prediction]:
+    """The plan for one step. Raises DoesNotFit, with the smallest limit that would do, where there is none."""
+    started = time.monotonic()
+    study = Study(request)
+    outcome = PLANNERS[request.settings.planner]().plan(study)
+    floor_bytes = _floor_bytes(study, outcome) if request.with_floor else None
+    return outcome.plan, _prediction(study, outcome, floor_bytes, started)
+
+
+def is_noop(request: StepRequest) -> bool:
+    """True where `make_plan` will give an empty plan, which needs no costs of single ops."""
+    return PLANNERS[request.settings.planner]().is_noop(Study(request))
+
+
+def floor_bytes(request: StepRequest) -> int:
+    """The smallest limit that a plan for the step is found for. Takes seconds."""
+    return Study(request).lowest.limit_bytes
+
+
+def _floor_bytes(study: Study, outcome: Outcome) -> int:
+    known = [study.request.limit_bytes] if outcome.within_limit else []
+    return min(study.lowest.limit_bytes, study.unedited_limit_bytes, *known)
+
+
+def _prediction(study: Study, outcome: Outcome, floor_bytes: int | None, started: float) -> Prediction:
+    request, plan = study.request, outcome.plan
+    after, before = _after_and_before(study, outcome)
+    return Prediction(
+        step=request.step,
+        planner=outcome.called or plan.planner,
+        rewritten=not plan.empty,
+        tier=request.settings.tier,
+        limit_bytes=request.limit_bytes,
+        unedited_peak_bytes=before.peak_bytes,
+        predicted_peak_bytes=after.peak_bytes,
+        unedited_limit_bytes=study.unedited_limit_bytes,
+        floor_bytes=floor_bytes,
+        unedited_step_seconds=before.step_seconds,
+        predicted_step_seconds=after.step_seconds,
+        predicted_stall_seconds=after.stall_seconds,
+        lower_bound_seconds=_lower_bound_seconds(plan, request.machine, before.step_seconds),
+        swapped_out_bytes=plan.swapped_out_bytes,
+        swapped_in_bytes=plan.swapped_in_bytes,
+        recomputed_ops=len(plan.recomputes),
+        unedited_timeline_bytes=before.timeline_bytes,
+        timeline_bytes=after.timeline_bytes,
+        timeline_seconds=after.timeline_seconds,
+        decisions=_decisions(study.problem, plan),
+        peak_at=after.peak_at,
+        peak_tensors=after.peak_tensors,
+        parameters=after.parameters or dict(plan.parameters or {}),
+        planning_seconds=time.monotonic() - started,
+        effort_seconds=study.account.seconds,
+        evaluations=study.account.schedules + study.account.replays,
+    )
+
+
+def _lower_bound_seconds(plan: Plan, machine: Machine, computing_seconds: float) -> float:
+    """Of a step that hides all it can: computing and both directions of the link run side by side from end to end."""
+    return max(
+        computing_seconds,
+        plan.swapped_out_bytes / machine.swap_out_bytes_per_second,
+        plan.swapped_in_bytes / machine.swap_in_bytes_per_second,
+    )
+
+
+def _after_and_before(study: Study, outcome: Outcome) -> tuple[Figures, Figures]:
+    """Of the step under the plan and without it. A simulation stands in for a planner that has no figures of its own."""
+    before = study.unedited_figures
+    if outcome.plan.empty:
+        return before, before
+    if outcome.figures is not None:
+        return outcome.figures, before
+    return _simulated(study, outcome.plan)
+
+
+def _simulated(study: Study, plan: Plan) -> tuple[Figures, Figures]:
+    graph, machine, before = study.request.graph, study.request.machine, study.unedited_figures
+    run, unedited = simulate(edit.apply(graph, plan), machine), simulate(graph, machine)
+    longer = run.seconds - unedited.seconds
+    nodes = len(plan.swap_outs) + len(plan.swap_ins)
+    copying = copying_seconds(machine, plan.swapped_out_bytes, plan.swapped_in_bytes, nodes)
+    after = Figures(
+        peak_bytes=run.peak_bytes,
+        step_seconds=before.step_seconds + longer + copying,
+        stall_seconds=max(0.0, longer),
+        timeline_bytes=run.timeline_bytes,
+        timeline_seconds=run.timeline_seconds,
+    )
+    return after, Figures(
+        peak_bytes=max(before.peak_bytes, unedited.peak_bytes),
+        step_seconds=before.step_seconds,
+        timeline_bytes=tuple(int(b) for b in liveness.live_bytes(graph)),
+    )
+
+
+def _decisions(problem: Problem, plan: Plan) -> tuple[Decision, ...]:
+    """Every large tensor and what happens to it; swapped tensors that the problem leaves out, too."""
+    ins, made = Counter(s.tensor for s in plan.swap_ins), Counter(r.tensor for r in plan.recomputes)
+    sizes = {b.root: b.bytes for b in problem.buffers} | {s.tensor: s.bytes for s in plan.swap_outs}
+    return tuple(
+        Decision(
+            tensor=tensor, bytes=size, action=_action(ins[tensor], made[tensor]), copies=ins[tensor] + made[tensor]
+        )
+        for tensor, size in sizes.items()
+    )
+
+
+def _action(swapped_in: int, recomputed: int) -> str:
+    if swapped_in and recomputed:
+        return "both"
+    return "swap" if swapped_in else "recompute" if recomputed else "keep"

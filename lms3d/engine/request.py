@@ -1,0 +1,78 @@
+"""The question that every plan answers: one step, one limit, one machine. No TensorFlow here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lms3d.engine.cost import Machine
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.slabs.choice import AUTO, Wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDevice:
+    """What lies on the device beside a step's variables while it runs, in bytes.
+
+    batches: of each tensor of the batches, the step's own and those that wait; None: the step's arguments once.
+    """
+
+    extra_bytes: int = 0
+    batches: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What holds for all steps of a run.
+
+    limit_bytes: device memory that a step may use. tier: a name in `tiers.TIERS`. pool: how the device hands out its memory, one
+    of `allocator.POOLS`. planner: a name in `planners.PLANNERS`; parameters: its own, None where it has none.
+    compile: "auto" compiles chains of small ops of a Keras step where that pays (`tensorflow.compiling`), "off" none.
+    slabs: `slabs.choice.AUTO`, OFF, or (level, number) pairs. most_elements: of a tensor that the device's kernels can index; None
+    is any number.
+    """
+
+    limit_bytes: int
+    tier: str = "disk"
+    planner: str = "hybrid"
+    parameters: Any = None
+    pool: str = "none"
+    slabs: Wanted = AUTO
+    most_elements: int | None = None
+    compile: str = "off"
+
+    def request(self, graph: StepGraph, machine: Machine, **details: Any) -> StepRequest:
+        """The request for one step under these settings; details: the other fields of `StepRequest`."""
+        return StepRequest(settings=self, graph=graph, machine=machine, **details)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRequest:
+    """Plan this step. What else lies on the device is part of the graph: `resident_bytes`, `batches`.
+
+    step: "train", "test", "predict" or "function". effort_seconds: what planning may cost (`effort`); None: all that the
+    planner can use. run_seconds: of all steps of the run, in classes; 0 is unknown, or too short to have much at stake.
+    with_floor: also find the smallest limit that any plan fits in, which takes seconds.
+    """
+
+    settings: Settings
+    graph: StepGraph
+    machine: Machine
+    step: str = "train"
+    effort_seconds: float | None = None
+    run_seconds: float = 0.0
+    with_floor: bool = True
+
+    @property
+    def limit_bytes(self) -> int:
+        return self.settings.limit_bytes
+
+    def about(self, other: StepRequest) -> StepRequest:
+        """The step of another request, asked with the effort of this one."""
+        return replace(
+            other, effort_seconds=self.effort_seconds, run_seconds=self.run_seconds, with_floor=self.with_floor
+        )
+
+    def under(self, **changes: Any) -> StepRequest:
+        """The same step under other settings, such as another limit or planner."""
+        return replace(self, settings=replace(self.settings, **changes))

@@ -1,0 +1,10 @@
+"""Slabs: the tensors of the largest levels as pieces along their first spatial axis, in the traced graph. No TensorFlow here.
+
+    planes       which planes of its inputs a slab needs
+    values       tensors of the trace: whole, or as slabs
+    program      the sliced step, op by op, and the order in which it is meant to run
+    rules        one per kind of op: slabs in, slabs out
+    step         the pass: walks a trace, applies the rules, joins what has none
+
+`engine.tensorflow.slicing` reads a trace and carries out the program.
+"""

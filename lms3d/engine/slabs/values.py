@@ -1,0 +1,108 @@
+"""The tensors of a traced step as the slicing pass sees them. No TensorFlow here."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lms3d.engine.slabs.planes import Range
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Name, shape (None where the trace does not know it) and type of a tensor."""
+
+    name: str
+    shape: Shape | None
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape) if self.shape is not None else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """An op of the trace.
+
+    attributes: those that are not types of its inputs. constants: values of integer inputs (axes, sizes, paddings), by input;
+    None for data. sliceable: stateless, not in a loop, without functions of its own.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    constants: tuple[np.ndarray | None, ...] = ()
+    control_inputs: tuple[str, ...] = ()
+    device: str = ""
+    sliceable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor is cut: along `axis`, whose planes are `groups` times the planes 0 .. bounds[-1] one after the other.
+
+    groups is above 1 where an axis is a batch and a spatial axis merged; each slab then has its planes of all groups.
+    """
+
+    axis: int
+    bounds: tuple[int, ...]
+    groups: int = 1
+
+    @property
+    def extent(self) -> int:
+        return self.bounds[-1]
+
+    @property
+    def ranges(self) -> list[Range]:
+        return [Range(a, b) for a, b in itertools.pairwise(self.bounds)]
+
+    def shape(self, whole: Shape, planes: Range) -> Shape:
+        """Of the slab with these planes."""
+        return (*whole[: self.axis], self.groups * planes.planes, *whole[self.axis + 1 :])
+
+
+@dataclass(frozen=True, eq=False)
+class Ref:
+    """A tensor of the sliced step: output `index` of an op that the program makes, or a tensor of the trace (`trace`).
+
+    phase, place: when it is there (`program`). barrier: made from all slabs of something.
+    """
+
+    shape: Shape
+    dtype: str
+    phase: int
+    place: float
+    op: int = -1
+    index: int = 0
+    trace: str = ""
+    barrier: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A tensor of the trace that exists as one."""
+
+    ref: Ref
+    spec: Spec
+
+
+@dataclass(frozen=True, eq=False)
+class Sliced:
+    """A tensor of the trace that exists as slabs only."""
+
+    spec: Spec
+    layout: Layout
+    pieces: tuple[Ref, ...]
+
+
+Value = Whole | Sliced

@@ -1,0 +1,195 @@
+"""One step under many limits: what each costs in time, by this planner and by others. No TensorFlow here.
+
+The limits lie evenly between the floor and the smallest limit without LMS ("fit"). At each of them: the plan of the hybrid
+planner, and TFLMS's, auto-tuned where its parameters are not given. Two planners have one plan for all limits, "swap
+everything" and "recompute everything"; they stand at the smallest limit that they fit in. To be comparable:
+- SWEEP-1: every plan is applied to the step (`edit.apply`) and run by one simulator, which gives peak and seconds.
+- SWEEP-2: every plan may use the same share of a limit (`search.usable_bytes`). That the tensors fit a pool as pieces, too,
+  is asked of all but TFLMS, which has no fixed order to replay.
+- SWEEP-3: limits are whole MiB, and nothing is run: these are predictions.
+- SWEEP-4: below the floor of the whole step, the step in slabs, as its limit asks for them: down to the floor of the finest ones.
+  Above it the whole step, also where training would choose slabs since what it swaps is copied back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from lms3d.engine import edit, plan_cache, tuning
+from lms3d.engine.plan import Plan
+from lms3d.engine.planners.hybrid import search
+from lms3d.engine.planners.tflms.parameters import Parameters
+from lms3d.engine.prediction import Prediction
+from lms3d.engine.request import StepRequest
+from lms3d.engine.simulate import simulate
+from lms3d.engine.slabs import choice
+from lms3d.errors import DoesNotFit
+
+LMS = "lms3d"
+TFLMS, TFLMS_PART, TFLMS_GIVEN = "TFLMS auto-tune", "TFLMS, some parameters given", "TFLMS, parameters given"
+SWAP_ALL, RECOMPUTE_ALL = "swap everything", "recompute everything"
+EVERYTHING = {SWAP_ALL: "swap_everything", RECOMPUTE_ALL: "recompute_everything"}
+WITHOUT = "without LMS"
+SLICED_SHARE = 3  # of the limits, one in so many lies below the floor of the whole step
+_MIB = 1 << 20
+
+Sliced = Callable[[int], tuple[StepRequest, Plan, Prediction]]
+"""limit in bytes -> the step as it is sliced for it, its plan, and the limit that the plan was made for (in the prediction): a
+larger one where none fits."""
+
+Progress = Callable[[int, int, str], None]
+"""progress(done, total, what)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A method under a limit. None in all figures where no plan of the method fits; seconds are those of one step. slabs: such as
+    "16/8"; "off": the step is whole."""
+
+    method: str
+    limit_bytes: int
+    peak_bytes: int | None = None
+    step_seconds: float | None = None
+    waiting_seconds: float | None = None
+    swapped_out_bytes: int | None = None
+    recomputed_ops: int | None = None
+    slabs: str = choice.OFF
+
+    @property
+    def fits(self) -> bool:
+        return self.step_seconds is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """The points of all methods, the two limits between which they lie, and the seconds of a step without LMS.
+
+    tflms: what TFLMS's method is called here: TFLMS, TFLMS_PART or TFLMS_GIVEN. slab_floor_bytes: the floor of the step in slabs;
+    None where slabs were not asked for, or are of no use.
+    """
+
+    points: tuple[Point, ...]
+    floor_bytes: int
+    fit_bytes: int
+    unedited_seconds: float
+    tflms: str = TFLMS
+    slab_floor_bytes: int | None = None
+
+    def of(self, method: str) -> list[Point]:
+        """The points of one method, by limit."""
+        return sorted((p for p in self.points if p.method == method), key=lambda p: p.limit_bytes)
+
+
+def run(
+    request: StepRequest,
+    *,
+    limits: int,
+    ends: tuple[int, int] | None = None,
+    sliced: Sliced | None = None,
+    slab_floor_bytes: int | None = None,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Plan the step of `request` at `limits` (2 or more) limits. Its own limit, planner and effort do not matter.
+
+    ends: the floor and the fit in bytes, where a prediction (`floor_bytes`, `unedited_limit_bytes`) has named them already.
+    sliced: plans the step in slabs, and slab_floor_bytes is the smallest limit for that (SWEEP-4); None leaves these limits out.
+    Takes some seconds per limit; plans that were made before come from the cache.
+    """
+    request = replace(request, with_floor=False)
+    floor_bytes, fit_bytes = ends or _ends(request)
+    chosen = between(floor_bytes, fit_bytes, limits)
+    theirs = _name(request.settings.parameters)
+    unedited = _point(WITHOUT, fit_bytes, Plan(), request)
+    points: list[Point] = []
+    if sliced is not None and slab_floor_bytes is not None:
+        points += _in_slabs(sliced, slab_floor_bytes, floor_bytes, max(2, limits // SLICED_SHARE))
+    points += [Point(method=theirs, limit_bytes=p.limit_bytes) for p in points]
+    for done, limit in enumerate(chosen):
+        if progress:
+            progress(done, len(chosen), "planning")
+        points += _under(request, limit, theirs)
+    points += [*_everything(request), unedited]
+    if progress:
+        progress(len(chosen), len(chosen), "planning")
+    return Sweep(
+        points=tuple(points),
+        floor_bytes=floor_bytes,
+        fit_bytes=fit_bytes,
+        unedited_seconds=unedited.step_seconds or 0.0,
+        tflms=theirs,
+        slab_floor_bytes=min((p.limit_bytes for p in points if p.limit_bytes < floor_bytes), default=None),
+    )
+
+
+def between(floor_bytes: int, fit_bytes: int, count: int) -> list[int]:
+    """`count` limits from the floor to the fit, both included, in whole MiB; fewer where they would be the same. One: the floor."""
+    steps = [floor_bytes + (fit_bytes - floor_bytes) * i / max(count - 1, 1) for i in range(count)]
+    return sorted({-int(-step // _MIB) * _MIB for step in steps})
+
+
+def _in_slabs(sliced: Sliced, slab_floor_bytes: int, floor_bytes: int, count: int) -> Iterator[Point]:
+    """SWEEP-4: `count` limits from the floor in slabs to that of the whole step, which is left out."""
+    for limit in between(min(slab_floor_bytes, floor_bytes), floor_bytes, count)[:-1]:
+        request, plan, made = sliced(limit)
+        point = _point(LMS, limit, plan if made.limit_bytes <= limit else None, request)
+        yield replace(point, slabs=choice.text(made.slabs))
+
+
+def _name(parameters: Parameters | None) -> str:
+    """What a plan by TFLMS with these parameters is called."""
+    if parameters is None or parameters == Parameters():
+        return TFLMS
+    return TFLMS_GIVEN if parameters.fixed else TFLMS_PART
+
+
+def _ends(request: StepRequest) -> tuple[int, int]:
+    """The floor and the smallest limit without LMS."""
+    _, found = plan_cache.make_plan(replace(request.under(planner="off"), with_floor=True))
+    return found.floor_bytes or found.unedited_limit_bytes, found.unedited_limit_bytes
+
+
+def _under(request: StepRequest, limit_bytes: int, theirs: str) -> Iterator[Point]:
+    """The hybrid planner and TFLMS under one limit, with the same share of it to use (SWEEP-2)."""
+    yield _point(LMS, limit_bytes, _plan(request.under(planner="hybrid", limit_bytes=limit_bytes)), request)
+    budget = search.usable_bytes(limit_bytes, request.settings.pool)
+    levels = request.under(planner="tflms", limit_bytes=int(budget / tuning.TFLMS_SAFETY) + 1)
+    yield _within(budget, _point(theirs, limit_bytes, _plan(levels), request))
+
+
+def _everything(request: StepRequest) -> Iterator[Point]:
+    """The planners that have one plan, at the smallest limit that it fits in."""
+    for method, planner in EVERYTHING.items():
+        try:
+            plan_cache.make_plan(request.under(planner=planner, limit_bytes=1))
+        except DoesNotFit as error:
+            limit = error.smallest_limit_bytes or 0
+            yield _point(method, limit, _plan(request.under(planner=planner, limit_bytes=limit)), request)
+
+
+def _plan(request: StepRequest) -> Plan | None:
+    try:
+        return plan_cache.make_plan(request)[0]
+    except DoesNotFit:
+        return None
+
+
+def _within(budget_bytes: int, point: Point) -> Point:
+    """The point, without its figures where its peak is too high: parameters that are all given are not tuned to a limit."""
+    fits = point.peak_bytes is not None and point.peak_bytes <= budget_bytes
+    return point if fits else Point(method=point.method, limit_bytes=point.limit_bytes)
+
+
+def _point(method: str, limit_bytes: int, plan: Plan | None, request: StepRequest) -> Point:
+    if plan is None:
+        return Point(method=method, limit_bytes=limit_bytes)
+    step = simulate(edit.apply(request.graph, plan), request.machine)
+    return Point(
+        method=method,
+        limit_bytes=limit_bytes,
+        peak_bytes=step.peak_bytes,
+        step_seconds=step.seconds,
+        waiting_seconds=sum(end - start for start, end in step.waiting),
+        swapped_out_bytes=plan.swapped_out_bytes,
+        recomputed_ops=len(plan.recomputes),
+    )

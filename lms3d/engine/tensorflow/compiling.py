@@ -1,0 +1,274 @@
+"""Chains of small ops in a traced step -> programs that XLA compiles: fewer passes over memory, fewer tensors kept for gradients.
+
+    conv --> Mean --> Sub --> Mul --> AddV2 --> LeakyRelu --> conv      before
+    conv --> compiled/LeakyRelu --> conv                                after
+
+COMPILE-1  Only ops that make each element from elements in its place, sums along axes, and views; with known shapes, without
+           effects, of floating-point numbers and booleans. No kind in which XLA loses a NaN: Max, Min and the gradients of ReLU
+           and ReLU6, which it masks. What they wait for is waited for, and who waited for them waits on.
+COMPILE-2  A program is taken if it takes neither more time than its ops one by one nor a higher peak of the step, and clearly less
+           of something: time, the peak, or what is kept for it.
+COMPILE-3  First with sums, then, of what was not taken, without: XLA's sums are slow on some processors.
+COMPILE-4  The graph is edited in place, and can be as traced again (`undo`): slabs need ops that have rules. Other edits may add
+           control edges meanwhile, such as from a program to a variable's update (`updates`); these are undone, too. Asked for
+           once more, the function gets the programs that it had (`redo`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from lms3d.engine import fusion, tuning
+from lms3d.engine.fusion import ELEMENTWISE, REDUCTION, VIEW, Fusible, Program
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.liveness import peak_bytes
+from lms3d.engine.prediction import Compiled
+from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow.capture import argument, capture, is_argument, is_stateful, on_device, wanted
+from lms3d.engine.tensorflow.programs import Candidate, Costs, Pair
+
+log = logging.getLogger("lms3d")
+
+Function: TypeAlias = tf.types.experimental.ConcreteFunction
+
+
+def _kinds(kind: str, names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), kind)
+
+
+KINDS = {
+    **_kinds(
+        ELEMENTWISE,
+        """
+        Abs Add AddN AddV2 BiasAdd BroadcastTo Cast ClipByValue DivNoNan Elu EluGrad Equal Erf Erfc Exp Expm1 Fill
+        Greater GreaterEqual IsFinite IsInf IsNan LeakyRelu LeakyReluGrad Less LessEqual Log Log1p LogicalAnd
+        LogicalNot LogicalOr Maximum Minimum Mul MulNoNan Neg NotEqual OnesLike Pow RealDiv Reciprocal ReciprocalGrad
+        Relu Relu6 Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Softplus
+        SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square SquaredDifference Sub Tanh TanhGrad Tile Xdivy Xlog1py
+        Xlogy ZerosLike
+        """,
+    ),
+    **_kinds(REDUCTION, "BiasAddGrad LogSoftmax Mean Prod Softmax Sum"),
+    **_kinds(VIEW, "ExpandDims Identity PreventGradient Reshape Squeeze StopGradient"),
+}
+_DTYPES = frozenset({tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.bool})
+_ROUNDS = (frozenset({ELEMENTWISE, REDUCTION, VIEW}), frozenset({ELEMENTWISE, VIEW}))  # COMPILE-3
+
+
+@dataclass
+class Compilation:
+    """What was done to a graph, and the way back. saved_bytes: of the peak of the step, without a plan.
+
+    waits: the control edges of the step as traced; programs_wait: those with its programs, once it is as traced again.
+    """
+
+    compiled: list[Compiled] = field(default_factory=list)
+    saved_bytes: int = 0
+    edits: list[tuple[Callable[[], None], Callable[[], None]]] = field(default_factory=list, repr=False)
+    graph: tf.Graph | None = field(default=None, repr=False)
+    waits: surgery.ControlInputs = field(default_factory=dict, repr=False)
+    programs_wait: surgery.ControlInputs | None = field(default=None, repr=False)
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.compiled)
+
+    def edit(self, there: Callable[[], None], back: Callable[[], None]) -> None:
+        """Carry out an edit, and know the way back."""
+        there()
+        self.edits.append((there, back))
+
+    def undo(self) -> None:
+        """The function is as traced again; the programs stay in its graph, and never run."""
+        if self.graph is None or self.programs_wait is not None:
+            return
+        self.programs_wait = surgery.control_inputs(self.graph)
+        for _, back in reversed(self.edits):
+            back()
+        surgery.restore_control_inputs(self.waits)
+
+    def redo(self) -> None:
+        """The function has its programs again."""
+        if self.programs_wait is None:
+            return
+        for there, _ in self.edits:
+            there()
+        surgery.restore_control_inputs(self.programs_wait)
+        self.programs_wait = None
+
+
+def compile_step(function: Function, *, device: str = "CPU:0", most_bytes: int = 1 << 62) -> Compilation:
+    """Edits the graph of `function`. most_bytes: of what may be measured at a time (`programs.Costs`)."""
+    graph = function.graph
+    earlier: Compilation | None = getattr(graph, "lms3d_compilation", None)
+    if earlier is not None:
+        earlier.redo()
+        return earlier
+    costs, made = Costs(device, most_bytes), Compilation(graph=graph, waits=surgery.control_inputs(graph))
+    graph.lms3d_compilation = made
+    step = capture(function, compute_device=device)
+    before = peak_bytes(step)
+    workspaces: dict[str, int] = {}
+    for kinds in _ROUNDS:
+        fusible, folded = _fusible(graph, step, kinds, device)
+        decided = list(_decided(graph, step, fusible, folded, costs))[::-1]  # now in the order in which they run
+        made.compiled += [_told(step, candidate.program, pair) for candidate, pair in decided]
+        called = _carry_out(graph, [candidate for candidate, _ in decided], made)
+        for call, (_, pair) in zip(called, decided, strict=True):
+            workspaces[call.name] = pair.workspace_bytes
+            costs.keep(call, pair)
+        step = _with_workspaces(capture(function, compute_device=device), workspaces)
+    made.saved_bytes = before - peak_bytes(step)
+    log.info("lms: %d programs compiled, %d measured", len(made.compiled), costs.measured)
+    return made
+
+
+def _with_workspaces(step: StepGraph, workspaces: Mapping[str, int]) -> StepGraph:
+    """workspaces: bytes, by the name of a program."""
+    ops = (replace(op, workspace_bytes=workspaces.get(op.name, op.workspace_bytes)) for op in step.ops)
+    return step.with_ops(tuple(ops))
+
+
+def _told(step: StepGraph, program: Program, pair: Pair) -> Compiled:
+    gone = set(program.ops) - program.kept_views
+    returned = sum(step.tensors[t].bytes or 0 for t in program.outputs)
+    return Compiled(
+        name=program.name,
+        ops=len(gone),
+        seconds_saved=pair.plain_seconds - pair.seconds,
+        unwritten_bytes=fusion.written(step, gone) - returned,
+    )
+
+
+# -- what may be compiled ------------------------------------------------------------------------------------------------
+
+
+def _fusible(
+    graph: tf.Graph, step: StepGraph, kinds: Collection[str], device: str
+) -> tuple[Fusible, dict[str, np.ndarray]]:
+    """COMPILE-1, and the values of what is folded."""
+    folded: dict[str, np.ndarray] = {}
+    found: dict[str, str] = {}
+    last = {op.name for op in graph.control_outputs}
+    for name in step.by_name:
+        op = graph.get_operation_by_name(name)
+        if KINDS.get(op.type) in kinds and name not in last and _may_compile(op, device):
+            constants = {t.name: _constant(t) for t in op.inputs}
+            if all(_is_data(t) or constants[t.name] is not None for t in op.inputs):
+                found[name] = KINDS[op.type]
+                folded |= {n: value for n, value in constants.items() if value is not None}
+    return Fusible(kinds=found, folded=frozenset(folded)), folded
+
+
+def _may_compile(op: tf.Operation, device: str) -> bool:
+    alone = is_stateful(op) or surgery.in_loop(op) or not on_device(op, device)
+    return not alone and all(map(_is_data, op.outputs))
+
+
+def _is_data(tensor: tf.Tensor) -> bool:
+    return tensor.dtype in _DTYPES and tensor.shape.is_fully_defined()
+
+
+def _constant(tensor: tf.Tensor) -> np.ndarray | None:
+    """The value of an argument or small constant; None for what a program is given."""
+    if is_argument(tensor):
+        return argument(tensor)
+    small = tensor.op.type == "Const" and (tensor.shape.num_elements() or 0) <= tuning.FOLDED_ELEMENTS
+    return np.asarray(tf.get_static_value(tensor)) if small else None
+
+
+# -- what is worth it ----------------------------------------------------------------------------------------------------
+
+
+def _decided(
+    graph: tf.Graph, step: StepGraph, fusible: Fusible, folded: dict[str, np.ndarray], costs: Costs
+) -> Iterator[tuple[Candidate, Pair]]:
+    """The programs to take, the last of the step first (FUSION-4)."""
+    names, peak = wanted(graph), peak_bytes(step)
+    least = max(tuning.PROGRAM_BYTES, int(tuning.PROGRAM_SHARE * fusion.moved(step, step.by_name)))
+    for group in fusion.groups(step, fusible):
+        alive = [name for name in group if name in step.by_name]
+        program = fusion.program(step, alive, fusible) if fusion.moved(step, alive) >= least else None
+        for form in _forms(program):
+            candidate = Candidate(graph, form, folded)
+            pair = costs.pair(candidate)
+            if pair is None or pair.seconds > pair.plain_seconds:
+                continue
+            after = fusion.contracted(step, form, names, workspace_bytes=pair.workspace_bytes)
+            growth = peak_bytes(after) - peak
+            if pays(pair, growth, form.saved_bytes):
+                step, peak = after, peak + growth
+                yield candidate, pair
+                break
+
+
+def _forms(program: Program | None) -> list[Program]:
+    """A program, and what it is if what it makes again costs too much time."""
+    if program is None:
+        return []
+    return [program, program.without_again()] if program.again else [program]
+
+
+def pays(pair: Pair, peak_growth: int, saved_bytes: int) -> bool:
+    """COMPILE-2. saved_bytes: see `fusion.Program`."""
+    if pair.seconds > pair.plain_seconds or peak_growth > 0:
+        return False
+    return pair.seconds <= tuning.PROGRAM_GAIN * pair.plain_seconds or peak_growth < 0 or saved_bytes > 0
+
+
+# -- the edit ------------------------------------------------------------------------------------------------------------
+
+
+def _carry_out(graph: tf.Graph, candidates: Sequence[Candidate], made: Compilation) -> list[tf.Operation]:
+    """The programs' calls. candidates: in the order in which they run."""
+    if not candidates:
+        return []
+    before, _ = surgery.slices_of(graph)
+    order = dict(before) or {op.name: ((i, 0.0, 0), False) for i, op in enumerate(graph.get_operations())}
+    called: list[tf.Operation] = []
+    call_of: dict[str, tf.Operation] = {}  # op that is gone -> the call in its place
+    stands_for: dict[str, tf.Tensor] = {}
+    for candidate in candidates:
+        program, first = candidate.program, graph.get_operation_by_name(candidate.program.ops[0])
+        inputs = [stands_for[n] if n in stands_for else graph.get_tensor_by_name(n) for n in program.inputs]
+        waits = [call_of.get(name) or graph.get_operation_by_name(name) for name in program.control_inputs]
+        with surgery.insertion(graph, first.device or None, waits):
+            outputs = candidate.compiled.call(inputs, program.name)
+        called.append(outputs[0].op)
+        call_of |= dict.fromkeys(set(program.ops) - program.kept_views, outputs[0].op)
+        stands_for |= dict(zip(program.outputs, outputs, strict=True))
+        order[outputs[0].op.name] = (order[first.name][0], True)
+        _redirect(graph, program, outputs, made)
+    _wait_for_programs(graph, call_of, made)
+    made.edit(partial(surgery.remember_slices, graph, order, {}), partial(surgery.remember_slices, graph, before, {}))
+    return called
+
+
+def _redirect(graph: tf.Graph, program: Program, outputs: Sequence[tf.Tensor], made: Compilation) -> None:
+    """Who read the ops' results reads the program's, and the function returns these."""
+    gone = set(program.ops) - program.kept_views
+    for name, new in zip(program.outputs, outputs, strict=True):
+        old = graph.get_tensor_by_name(name)
+        for reader in old.consumers():
+            for i, read in enumerate(reader.inputs):
+                if read is old and reader.name not in gone:
+                    made.edit(partial(surgery.set_input, reader, i, new), partial(surgery.set_input, reader, i, old))
+        if any(t is old for t in graph.outputs):
+            there = partial(surgery.replace_outputs, graph, {old.name: new})
+            made.edit(there, partial(surgery.replace_outputs, graph, {new.name: old}))
+
+
+def _wait_for_programs(graph: tf.Graph, call_of: dict[str, tf.Operation], made: Compilation) -> None:
+    """Who waited for an op waits for the program that it is in; else both would run."""
+    for op in graph.get_operations():
+        waits = list(op.control_inputs)
+        new = list(dict.fromkeys(call_of.get(one.name, one) for one in waits))
+        if new != waits and op.name not in call_of:
+            made.edit(partial(surgery.set_control_inputs, op, new), partial(surgery.set_control_inputs, op, waits))

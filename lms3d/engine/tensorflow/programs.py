@@ -1,0 +1,218 @@
+"""Groups of ops as programs that XLA compiles: how they are made, and what they take, compiled and one by one.
+
+PROGRAM-1  A program holds copies of the ops. Their arguments and small constants are constants in it.
+PROGRAM-2  Equal programs have one name, so that a process compiles them once, however often a step is traced.
+PROGRAM-3  What XLA has no kernel for, or what fails alone for another reason, is not compiled.
+PROGRAM-4  Both ways are timed on random numbers, one after the other and again, and the faster run of each counts. What was found
+           is kept in the cache folder, whatever the memory limit: all plans of a step with programs have the same, and bits.
+PROGRAM-5  What takes too large a part of the memory that is free is not timed, and stays as it was traced. Another process may
+           time it; within a process nothing is decided twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from lms3d.engine import tuning
+from lms3d.engine.fusion import Program
+from lms3d.engine.hlo import temporary_bytes
+from lms3d.engine.tensorflow import op_costs, probing, speeds, surgery
+from lms3d.engine.tensorflow.capture import signature, size
+from lms3d.engine.tensorflow.probing import Cost
+from lms3d.files import cache_directory
+
+log = logging.getLogger("lms3d")
+
+_VERSION = 1
+
+Function: TypeAlias = tf.types.experimental.ConcreteFunction
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Seconds of a group's ops one by one, and of their program, with its workspace."""
+
+    plain_seconds: float
+    seconds: float
+    workspace_bytes: int
+
+
+class Candidate:
+    """A program that the step could have. folded: values of the tensors that it holds as constants."""
+
+    def __init__(self, graph: tf.Graph, program: Program, folded: Mapping[str, np.ndarray]) -> None:
+        self.graph, self.program, self.folded = graph, program, folded
+
+    @cached_property
+    def body(self) -> Function:
+        """What is compiled."""
+        return self._function([*self.program.again, *self.program.computed], self.program.inputs)
+
+    @cached_property
+    def plain(self) -> Function:
+        """The ops as they were traced."""
+        return self._function(self.program.computed, self.program.plain_inputs) if self.program.again else self.body
+
+    @cached_property
+    def compiled(self) -> surgery.XlaProgram:
+        return surgery.XlaProgram(self.body)
+
+    @property
+    def key(self) -> str:
+        return f"{self.compiled.name} {surgery.digest(self.plain)}"
+
+    @property
+    def bytes(self) -> int:
+        """Of all that it reads and returns, in either form."""
+        names = {*self.program.inputs, *self.program.plain_inputs, *self.program.outputs}
+        return sum(size(self.graph.get_tensor_by_name(name)) or 0 for name in names)
+
+    def _function(self, names: Sequence[str], inputs: Sequence[str]) -> Function:
+        """PROGRAM-1."""
+        ops = [self.graph.get_operation_by_name(name) for name in names]
+        read = {t.name: t for op in ops for t in op.inputs}
+
+        def run(*passed: tf.Tensor) -> list[tf.Tensor]:
+            given = dict(zip(inputs, passed, strict=True))
+            given |= {n: tf.constant(self.folded[n], t.dtype) for n, t in read.items() if n in self.folded}
+            tensors = surgery.replay(ops, given)
+            return [tensors[name] for name in self.program.outputs]
+
+        return surgery.trace(run, *(self._spec(name) for name in inputs))
+
+    def _spec(self, name: str) -> tf.TensorSpec:
+        tensor = self.graph.get_tensor_by_name(name)
+        return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
+class Costs:
+    """What pairs take on a device, measured or remembered. most_bytes: of a pair that may be measured (PROGRAM-5)."""
+
+    def __init__(self, device: str, most_bytes: int) -> None:
+        self.device, self.most_bytes, self.measured = device, most_bytes, 0
+        self.known = _known.setdefault((_store(), _conditions(device)), _load(device))
+
+    def pair(self, candidate: Candidate) -> Pair | None:
+        """None for what cannot be compiled, or not be measured now."""
+        key = candidate.key
+        if key not in self.known:
+            with speeds.one_at_a_time(_store()):
+                for one, pair in _load(self.device).items():  # another rank may have measured meanwhile
+                    self.known.setdefault(one, pair)
+                if key not in self.known:
+                    self.known[key] = self._decided(candidate, key)
+        return self.known[key]
+
+    def _decided(self, candidate: Candidate, key: str) -> Pair | None:
+        """PROGRAM-5."""
+        if candidate.bytes > self.most_bytes:
+            log.debug("lms: %s is too large to be timed as a program", candidate.program.name)
+            return None
+        self.measured += 1
+        return self._measured(candidate, key)
+
+    def keep(self, call: tf.Operation, pair: Pair) -> None:
+        """What a program takes as an op of a step, if nothing is known of that under the conditions of today."""
+        cost = Cost(pair.seconds, workspace_bytes=pair.workspace_bytes)
+        op_costs.keep_unknown({signature(call, self.device): cost}, self.device)
+
+    def _measured(self, candidate: Candidate, key: str) -> Pair | None:
+        """What is known from now on. A shortage of memory is not kept for later processes (PROGRAM-5)."""
+        try:
+            pair = self._timed(candidate)
+        except (ValueError, TypeError, NotImplementedError, tf.errors.OpError) as error:  # PROGRAM-3
+            log.debug("lms: %s is not compiled: %s", candidate.program.name, error)
+            if isinstance(error, tf.errors.ResourceExhaustedError):
+                return None
+            pair = None
+        _save(self.device, key, pair)
+        return pair
+
+    def _timed(self, candidate: Candidate) -> Pair:
+        plain, compiled, workspace = self._both(candidate)
+        op_costs.keep({_signature(candidate, self.device): replace(compiled, workspace_bytes=workspace)}, self.device)
+        log.debug(
+            "lms: %s: %.3g s one by one, %.3g s compiled", candidate.program.name, plain.seconds, compiled.seconds
+        )
+        return Pair(plain.seconds, compiled.seconds, workspace)
+
+    def _both(self, candidate: Candidate) -> tuple[Cost, Cost, int]:
+        """PROGRAM-4."""
+        ways = [
+            (surgery.make_function(candidate.plain), _specs(candidate.plain)),
+            (surgery.make_function(_calling(candidate)), _specs(candidate.body)),
+        ]
+        text = _text(candidate.body, self.device)
+        rounds = [[probing.cost_of(*way, self.device) for way in ways] for _ in range(tuning.PROGRAM_ROUNDS)]
+        plain, compiled = (min(costs, key=lambda cost: cost.seconds) for costs in zip(*rounds, strict=True))
+        return plain, compiled, max(temporary_bytes(text), compiled.workspace_bytes)
+
+
+_known: dict[tuple[Path, str], dict[str, Pair | None]] = {}
+"""By store and conditions (PROGRAM-5), even if no file can be written."""
+
+
+def _specs(function: Function) -> list[tf.TensorSpec]:
+    return [tf.TensorSpec(t.shape, t.dtype) for t in function.graph.inputs]
+
+
+def _calling(candidate: Candidate) -> Function:
+    return surgery.trace(lambda *passed: candidate.compiled.call(passed), *_specs(candidate.body))
+
+
+def _text(body: Function, device: str) -> str:
+    """The optimised program, as XLA prints it."""
+    with tf.device(device):
+        made = tf.function(body, jit_compile=True, autograph=False).experimental_get_compiler_ir(*_specs(body))
+        return str(made(stage="optimized_hlo"))
+
+
+def _signature(candidate: Candidate, device: str) -> str:
+    calls = [op for op in _calling(candidate).graph.get_operations() if surgery.is_program(op)]
+    return signature(calls[0], device)
+
+
+# -- the store -----------------------------------------------------------------------------------------------------------
+
+
+def _store() -> Path:
+    return cache_directory() / "programs.json"
+
+
+def _conditions(device: str) -> str:
+    """What the seconds depend on. Not the pool: steps with and without a limit shall have the same programs (PROGRAM-4)."""
+    cores = speeds.cores() if device.startswith("CPU") else ""
+    parts = [_VERSION, tf.__version__, speeds.device_name(device), cores]
+    return " ".join(map(str, parts)) + speeds.card_settings(device)
+
+
+def _load(device: str) -> dict[str, Pair | None]:
+    """Nothing where the file cannot be read."""
+    entries = speeds.read_store(_store()).get(_conditions(device))
+    try:
+        return {key: None if entry is None else _pair(*entry) for key, entry in (entries or {}).items()}
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return {}
+
+
+def _pair(plain: Any, compiled: Any, workspace: Any) -> Pair:
+    pair = Pair(float(plain), float(compiled), int(workspace))
+    if not all(math.isfinite(v) and v >= 0 for v in (pair.plain_seconds, pair.seconds, pair.workspace_bytes)):
+        raise ValueError(f"found {pair}; expected numbers from 0 on")
+    return pair
+
+
+def _save(device: str, key: str, pair: Pair | None) -> None:
+    """Adds to what is there."""
+    known = _load(device) | {key: pair}
+    entries = {k: p and [p.plain_seconds, p.seconds, p.workspace_bytes] for k, p in known.items()}
+    speeds.write_store(_store(), speeds.read_store(_store()) | {_conditions(device): entries})

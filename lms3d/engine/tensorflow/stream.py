@@ -1,0 +1,132 @@
+"""The edges of a rewritten graph whose copies go on beside the step (`lms3d.engine.tiers.stream`): drawn here, and checked.
+
+    before                                      after
+    .. -> d -> z                                .. -> d -------------> z
+    fetch/t -> arrive/t -> z                    fetch/t -> arrive/t -> z        (d ..control..> arrive/t)
+
+An arrival without the edge would run as soon as its fetch has, and the device would wait there for a copy that nobody needs yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import tensorflow as tf
+
+from lms3d.engine.ir import ALIAS_TYPES, StepGraph, producer_name
+from lms3d.engine.plan import Plan, SwapIn, SwapOut
+from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tiers.base import gate
+
+
+def until(plan: Plan, out: SwapOut) -> tuple[str, ...]:
+    """The ops after which an original is let go of: what the plan says, else when it is due back, at the latest. Not where an op
+    waits for its memory: that may come before."""
+    if out.until or out.waiters:
+        return out.until
+    return next((back.triggers for back in plan.swap_ins if back.tensor == out.tensor), ())
+
+
+def arrive_late(graph: tf.Graph, plan: Plan, expected: StepGraph) -> None:
+    """STREAM-2: an arrival waits for all that its first reader waits for."""
+    for arrival, before in _before_arrivals(graph, plan, expected).items():
+        surgery.add_control_inputs(arrival, [op for op in before if op not in arrival.control_inputs])
+
+
+def _before_arrivals(graph: tf.Graph, plan: Plan, expected: StepGraph) -> dict[tf.Operation, list[tf.Operation]]:
+    """Arrival -> what its first reader waits for, but for other arrivals and their views: two of one reader would wait for each
+    other."""
+    arrivals = {graph.get_operation_by_name(back.name) for back in plan.swap_ins if not back.mapped}
+    place = {op.name: number for number, op in enumerate(expected.ops)}
+    views = {arrival: _views(arrival) for arrival in arrivals}
+    passed_on = arrivals.union(*views.values())
+    found = {}
+    for arrival, mine in views.items():
+        readers = [op for view in (arrival, *mine) for op in _consumers(view) if op.name in place and op not in mine]
+        first = min(readers, key=lambda op: place[op.name], default=None)
+        found[arrival] = [] if first is None else _waits(first, place, passed_on)
+    return found
+
+
+def _consumers(op: tf.Operation) -> list[tf.Operation]:
+    return [reader for tensor in op.outputs for reader in tensor.consumers()]
+
+
+def _views(op: tf.Operation) -> set[tf.Operation]:
+    """The ops that pass its memory on, one behind the other: who reads them reads it."""
+    found: set[tf.Operation] = set()
+    left = _consumers(op)
+    while left:
+        one = left.pop()
+        if one.type in ALIAS_TYPES and one not in found:
+            found.add(one)
+            left += _consumers(one)
+    return found
+
+
+def _waits(reader: tf.Operation, place: Mapping[str, int], but: set[tf.Operation]) -> list[tf.Operation]:
+    """What it waits for and what comes before it in the order of the step."""
+    waits = dict.fromkeys([*reader.control_inputs, *(t.op for t in reader.inputs)])
+    return [op for op in waits if op not in but and place.get(op.name, len(place)) < place[reader.name]]
+
+
+def check(graph: tf.Graph, plan: Plan, expected: StepGraph, *, late: bool) -> None:
+    """RuntimeError where an edge makes one of the four operations wait where it must not, or lets one go where it must wait.
+
+    - A swap-out waits for its tensor alone, and a fetch for its handle, its triggers, the fetch before it and the holds that free
+      memory for it.
+    - Every original is held, after its swap-out and what the plan names; who waits for its memory waits for the hold.
+    - An arrival waits for its fetch; the plan's followers of a fetch wait for it.
+    - If `late`, an original is held until it is due back at the latest, and an arrival waits for what its first reader waits for.
+    """
+    arrivals = _before_arrivals(graph, plan, expected)
+    for arrival, before in arrivals.items() if late else ():
+        _require(arrival, before, "arrives too early: it needs")
+    fetches, handles = (
+        {gate(graph, op).name for op in arrivals},
+        {out.tensor: f"{out.name}:0" for out in plan.swap_outs},
+    )
+    freed = {
+        back.name: {name for out in plan.swap_outs if back.name in out.waiters for name in (out.name, out.hold)}
+        for back in plan.swap_ins
+    }
+    for back in plan.swap_ins:
+        if not back.mapped:
+            _check_swap_in(graph, back, handles[back.tensor], fetches | freed[back.name])
+    for out in plan.swap_outs:
+        _check_swap_out(graph, out, until(plan, out) if late else out.until)
+
+
+def _check_swap_in(graph: tf.Graph, back: SwapIn, handle: str, before: Collection[str]) -> None:
+    """before: the ops that it may wait for, beside its triggers: other fetches, and what frees memory for it."""
+    arrival = graph.get_operation_by_name(back.name)
+    fetch = gate(graph, arrival)
+    _require_input(arrival, fetch.outputs[0].name)
+    _require_input(fetch, handle)
+    allowed = {*back.triggers, *before, producer_name(handle)}
+    if strange := [op.name for op in fetch.control_inputs if op.name not in allowed]:
+        raise RuntimeError(f"the rewrite made {fetch.name!r} wait for {strange[0]!r}, which its plan does not name")
+    for name in back.followers:
+        _require(gate(graph, graph.get_operation_by_name(name)), [fetch], "takes memory too early: it needs")
+
+
+def _check_swap_out(graph: tf.Graph, out: SwapOut, until: Collection[str]) -> None:
+    op, hold = graph.get_operation_by_name(out.name), graph.get_operation_by_name(out.hold)
+    for reader in (op, hold):
+        _require_input(reader, out.tensor)
+    if op.control_inputs:
+        raise RuntimeError(f"the rewrite made {op.name!r} wait for {op.control_inputs[0].name!r} beside its tensor")
+    _require(hold, [graph.get_operation_by_name(name) for name in (out.name, *until)], "holds too short: it needs")
+    for name in out.waiters:
+        _require(gate(graph, graph.get_operation_by_name(name)), [hold], "takes memory too early: it needs")
+
+
+def _require_input(op: tf.Operation, tensor: str) -> None:
+    if op.inputs[0].name != tensor:
+        raise RuntimeError(f"the rewrite made {op.name!r} read {op.inputs[0].name!r} instead of {tensor!r}")
+
+
+def _require(op: tf.Operation, needed: list[tf.Operation], what: str) -> None:
+    waits = {*op.control_inputs, *(t.op for t in op.inputs)}
+    if missing := [one.name for one in needed if one not in waits]:
+        raise RuntimeError(f"the rewrite lost an edge: {op.name!r} {what} {missing[0]!r}")

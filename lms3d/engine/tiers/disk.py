@@ -1,0 +1,212 @@
+"""A disk: raw bytes between a tensor's own buffer and a file, in C++ beside the step (`lms3d.engine.native.files`).
+
+    copied   t -> lms/swap_out/t -> lms/swap_in/t/k/buffer -> lms/swap_in/t/k -> z
+             t -> lms/hold/t                                                         (as in `stream`)
+
+    mapped   t -> lms/swap_out/t -> lms/swap_in/t/k -> z    (LmsReadInPlace)
+             t -> lms/hold/t
+
+If the device is the processor and nothing keeps the tensor after the step (`liveness.lasting`), it is not copied back but read
+where it lies, in the page cache: it takes no memory of TensorFlow's allocator, the limit does not count it, and the system may
+drop its pages and read them again. What a failing disk does then: MAPPED-1 to MAPPED-3 of `native/src/file_lane.h`.
+
+The files are private to the user. They are removed when the tier is closed, when neither its owner nor a function that swaps to
+it is left, when the process ends, even by a signal, and after a crash of the machine by the next run (`orphans`).
+
+There is no second way for a machine without a C++ compiler or a compiled library (LMS3D_NATIVE_LIBRARY): it can plan and train, but
+swap nothing. What a disk may do to a step (FILE-1 to FILE-5) would have to be right twice, and a GPU needs the compiler anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import platform
+import resource
+import shutil
+import weakref
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import psutil
+import tensorflow as tf
+
+from lms3d.device import machine
+from lms3d.engine.native.files import FileLane, SwapFile
+from lms3d.engine.native.lanes import Lane
+from lms3d.engine.native.library import library
+from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tiers.base import TierSpeed, best_seconds
+from lms3d.engine.tiers.orphans import new_folder, remove_orphans, swap_parent
+from lms3d.engine.tiers.stream import StreamTier
+from lms3d.engine.tuning import COPYING_SHARE, NODE_SECONDS, PROBE_BYTES, PROBE_FILES
+from lms3d.errors import InputError, StorageError
+
+_ELSEWHERE = "free space there or choose another folder with --swap-dir"
+_IN_PLACE = frozenset({"ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs"})
+
+
+class DiskTier(StreamTier):
+    """Files in a private folder below `directory` (default: the system's temporary folder).
+
+    Raises InputError when the folder cannot be made, StorageError (through the step) on a full disk or an I/O error.
+    """
+
+    name = "disk"
+    may_fail = True
+    waits_on_device = False
+    lane: FileLane
+
+    def __init__(self, directory: str | Path | None = None) -> None:
+        library()  # before there is a folder
+        parent = swap_parent(directory)
+        remove_orphans(parent)
+        with _writable(parent):
+            self.directory, held = new_folder(parent)
+        super().__init__(directory, _lane(self.directory))
+        # At the end of the process, too.
+        self._end = weakref.finalize(self, _remove, os.getpid(), self.directory, held, self.lane)
+
+    def on(self, tensor: tf.Tensor) -> str:
+        return self.device  # a file is the host's; TensorFlow copies what a GPU computes
+
+    def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
+        try:
+            return super().swap_out(tensor, name)
+        except StorageError as error:
+            raise self._named(str(error)) from None
+
+    def swap_in(
+        self, handle: tf.Tensor, like: tf.Tensor, name: str, triggers: Sequence[tf.Operation], *, mapped: bool = False
+    ) -> tf.Tensor:
+        if not mapped:
+            return super().swap_in(handle, like, name, triggers)
+        with surgery.insertion(handle.graph, self.on(like), triggers):
+            back = library().operations.lms_read_in_place(
+                handle=handle, T=like.dtype, shape=like.shape, name=name, **self.new_copy(handle)
+            )
+        surgery.keep(back.op)
+        return back
+
+    @property
+    def error(self) -> StorageError | None:
+        return self._named(failure) if (failure := self.lane.failure) else None
+
+    def _named(self, failure: str) -> StorageError:
+        return StorageError(f"swap folder {str(self.directory.parent)!r}: {failure}; {_ELSEWHERE}")
+
+    def begin(self) -> int:
+        super().begin()
+        self.lane.begin()
+        return _pages_read()
+
+    def check(self, begun: int) -> None:
+        """FILE-3: after a function that waited for a page. MAPPED-2 for the next one."""
+        super().check(begun)
+        try:
+            self.lane.check(waited=_pages_read() != begun)
+        except StorageError as error:
+            raise self._named(str(error)) from None
+
+    def close(self) -> None:
+        self._end()
+
+    @classmethod
+    def prepare(cls, directory: Path | None) -> None:
+        """Removes what crashed runs left; InputError where a folder that the user gave is not writable."""
+        parent = swap_parent(directory)
+        remove_orphans(parent)
+        if directory is None:
+            return
+        with _writable(parent):
+            parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(parent, os.W_OK):
+            raise InputError(f"swap folder {str(parent)!r} is not writable; give another one with --swap-dir")
+
+    @classmethod
+    def place(cls, directory: Path | None) -> str:
+        """The machine, since many may share a home, and the file system: a folder is as fast as the one of the run before."""
+        return f"{super().place(directory)}{platform.node()} {machine.mount_point(swap_parent(directory))}"
+
+    @classmethod
+    def measured(cls, device: str, directory: Path | None) -> TierSpeed:
+        """Write and read some files in turn, as swap files are: mostly the page cache's speed.
+
+        Several, of tensors of their own: one alone would stay in the processor's caches, which a step does not leave to it.
+        """
+        parent, tensors = swap_parent(directory).resolve(), [np.ones(PROBE_BYTES, np.uint8) for _ in range(PROBE_FILES)]
+        try:
+            folder, held = new_folder(parent)
+        except OSError as error:
+            raise _unmeasured(parent, error.strerror) from None
+        lane = _lane(folder)
+        try:
+            files = [lane.file(lane.reserve(PROBE_BYTES), PROBE_BYTES) for _ in tensors]
+            _each(files, "write", tensors)  # the first time finds a full disk, and the blocks
+            out_seconds, in_seconds = (best_seconds(partial(_each, files, way, tensors)) for way in ("write", "read"))
+        except StorageError as error:
+            raise _unmeasured(parent, str(error)) from None
+        finally:
+            _remove(os.getpid(), folder, held, lane)
+        return TierSpeed(
+            swap_out_bytes_per_second=PROBE_FILES * PROBE_BYTES / out_seconds,
+            swap_in_bytes_per_second=PROBE_FILES * PROBE_BYTES / in_seconds,
+            swap_share=COPYING_SHARE if device.startswith("CPU") else 0.0,
+            node_seconds=NODE_SECONDS,
+        )
+
+    @classmethod
+    def can_map(cls, device: str, directory: Path | None) -> bool:
+        return device.startswith("CPU") and writes_in_place(swap_parent(directory).resolve())
+
+
+@contextlib.contextmanager
+def _writable(parent: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"swap folder {str(parent)!r}: {error.strerror}; give a writable folder with --swap-dir"
+        ) from None
+
+
+def _each(files: list[SwapFile], way: str, tensors: list[np.ndarray]) -> None:
+    for file, data in zip(files, tensors, strict=True):
+        getattr(file, way)(data)
+
+
+def _unmeasured(parent: Path, why: str | None) -> StorageError:
+    return StorageError(f"swap folder {str(parent)!r}: {why} while measuring its speed; {_ELSEWHERE}")
+
+
+def _lane(folder: Path) -> FileLane:
+    return FileLane(folder, in_place=writes_in_place(folder.parent))
+
+
+@functools.cache
+def writes_in_place(folder: Path) -> bool:
+    """Whether the file system of a folder is known to rewrite blocks in place, without a new one."""
+    place, best = folder.resolve(), ("", "")
+    for part in psutil.disk_partitions(all=True):
+        if place.is_relative_to(part.mountpoint) and len(part.mountpoint) >= len(best[0]):
+            best = part.mountpoint, part.fstype
+    return best[1] in _IN_PLACE
+
+
+def _remove(owner: int, directory: Path, held: Sequence[int], lane: Lane) -> None:
+    """Removes what is left of a tier. Only its own process may: a fork has a copy of it."""
+    if os.getpid() != owner:
+        return
+    lane.close()
+    shutil.rmtree(directory, ignore_errors=True)
+    for descriptor in held:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+def _pages_read() -> int:
+    """How often this process has waited for a page of a map from a disk (major faults)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt

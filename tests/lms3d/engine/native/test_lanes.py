@@ -1,0 +1,143 @@
+"""The lanes, compiled without TensorFlow and run by `lanes_test.cc`: as they are, under sanitizers, and with their waits taken out.
+
+CUDA's lane runs over a driver that `fake_cuda.cc` plays.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lms3d.engine.native.library import SOURCES, find_compiler
+from lms3d.errors import InputError
+
+HERE = Path(__file__).parent
+BUILDS = {
+    "plain": [],
+    "thread": ["-fsanitize=thread"],
+    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover"],
+}
+BOTH = ("programs", "beside_others", "a_failed_step", "drop", "destruction", "other_sizes", "closed_meanwhile")
+CASES = {
+    "memory": (*BOTH, "rates", "bus", "no_memory"),
+    "cuda": (*BOTH, "driver_errors", "failed_waits", "nothing_to_pin", "counted_late", "missing"),
+}
+MUTATIONS = (
+    "HOLD_DOES_NOT_WAIT",
+    "ARRIVE_DOES_NOT_WAIT",
+    "FETCH_DOES_NOT_WAIT_FOR_COMPUTE",
+    "FETCH_DOES_NOT_WAIT_FOR_OUT",
+)
+ONLY_ON_A_GPU = ("FETCH_DOES_NOT_WAIT_FOR_COMPUTE",)
+"""On a processor an operation is complete when its call returns."""
+WRONG_BYTES, FAKE = 3, "libfakecuda.so"
+
+
+@pytest.fixture(scope="module")
+def compiler() -> str:
+    try:
+        return find_compiler()
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+def compile_all(compiler: str, flags: Sequence[str], folder: Path, sources: Sequence[Path]) -> list[Path]:
+    """An object file of each."""
+
+    def compile_one(source: Path) -> Path:
+        made = folder / f"{source.stem}.o"
+        run(compiler, *COMMON, *flags, f"-I{SOURCES}", f"-I{HERE}", "-c", source, "-o", made)
+        return made
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(compile_one, sources))
+
+
+COMMON = ("-std=c++17", "-O0", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
+LANES = [SOURCES / "cuda_lane.cc", SOURCES / "memory_lane.cc", SOURCES / "registry.cc"]
+
+
+def run(*command: object) -> None:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def link(compiler: str, flags: Sequence[str], folder: Path, objects: Sequence[Path]) -> Path:
+    """The program of tests."""
+    run(compiler, *flags, "-pthread", *objects, "-ldl", "-o", folder / "lanes_test")
+    return folder / "lanes_test"
+
+
+def fake_driver(compiler: str, flags: Sequence[str], folder: Path) -> Path:
+    (made,) = compile_all(compiler, flags, folder, [HERE / "fake_cuda.cc"])
+    run(compiler, *flags, "-shared", "-pthread", made, "-o", folder / FAKE)
+    return folder / FAKE
+
+
+def can_link(compiler: str, flags: Sequence[str], folder: Path) -> bool:
+    """Whether the sanitizer's library is installed, and runs here."""
+    (folder / "nothing.cc").write_text("int main() { return 0; }\n")
+    command = [compiler, *flags, str(folder / "nothing.cc"), "-o", str(folder / "nothing")]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        return False
+    return subprocess.run([folder / "nothing"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module", params=BUILDS)
+def build(request: pytest.FixtureRequest, compiler: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The program and the fake driver."""
+    flags, folder = BUILDS[request.param], tmp_path_factory.mktemp(request.param)
+    if not can_link(compiler, flags, folder):
+        pytest.skip(
+            f"{compiler} {' '.join(flags)} makes no program that runs: install gcc's libtsan, libasan and libubsan"
+        )
+    objects = compile_all(compiler, flags, folder, [HERE / "lanes_test.cc", *LANES])
+    return link(compiler, flags, folder, objects), fake_driver(compiler, flags, folder)
+
+
+def outcome(program: Path, case: str, driver: Path | None) -> tuple[int, str]:
+    """Exit code, and what it wrote to stderr."""
+    command = [program, case, *([] if driver is None else [driver])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("lane", CASES)
+def test_lanes(build: tuple[Path, Path], lane: str) -> None:
+    program, driver = build
+    found = {case: outcome(program, case, driver if lane == "cuda" else None) for case in CASES[lane]}
+    assert {case: end for case, end in found.items() if end != (0, "")} == {}
+
+
+@pytest.fixture(scope="module")
+def mutated(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """Makes the program without one of the waits, "" with all; the fake driver beside it."""
+    common = tmp_path_factory.mktemp("common")
+    fake_driver(compiler, [], common)
+    objects = compile_all(compiler, [], common, [HERE / "lanes_test.cc", *LANES])
+
+    def make(mutation: str) -> tuple[Path, Path]:
+        folder = tmp_path_factory.mktemp("mutated")
+        lanes = compile_all(compiler, [f"-DLMS3D_{mutation}"], folder, LANES[:2]) if mutation else objects[1:3]
+        return link(compiler, [], folder, [objects[0], objects[3], *lanes]), common / FAKE
+
+    return make
+
+
+@pytest.mark.parametrize("mutation", ["", *MUTATIONS])
+def test_a_wait_that_is_missing_shows(mutated: Callable[[str], tuple[Path, Path]], mutation: str) -> None:
+    program, driver = mutated(mutation)
+    ends = {"memory": outcome(program, "until_wrong", None), "cuda": outcome(program, "until_wrong", driver)}
+    wrong = {lane: code == WRONG_BYTES for lane, (code, _) in ends.items()}
+    assert wrong == {"memory": mutation != "" and mutation not in ONLY_ON_A_GPU, "cuda": mutation != ""}, ends
+
+
+def test_every_mutation_is_tried() -> None:
+    text = (SOURCES / "mutations.h").read_text()
+    assert sorted(
+        line.removeprefix("#ifdef LMS3D_") for line in text.splitlines() if line.startswith("#ifdef")
+    ) == sorted(MUTATIONS)

@@ -1,0 +1,209 @@
+"""Steps of many pieces: the plans of `ladder`, on sliced steps without TensorFlow."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from lms3d.engine import edit
+from lms3d.engine.cost import Machine
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.plan import Plan
+from lms3d.engine.planners.hybrid import ladder, ways
+from lms3d.engine.planners.hybrid.schedule import build
+from lms3d.engine.planners.study import Study
+from lms3d.engine.planning import make_plan
+from lms3d.engine.request import Settings
+from lms3d.engine.simulate import simulate
+from lms3d.engine.tuning import MOST_AGAIN
+from lms3d.errors import DoesNotFit
+from tests.lms3d.engine.sliced_graphs import sliced
+from tests.lms3d.engine.toy_graphs import MIB, op, placeholder, step, training
+
+SLABS = 6
+CPU = Machine(swap_out_bytes_per_second=8e9, swap_in_bytes_per_second=8e9, swap_share=2, node_seconds=1e-5, mapped=True)
+GPU = replace(CPU, mapped=False, swap_share=0)
+EITHER = pytest.mark.parametrize("machine", [CPU, GPU], ids=["mapped", "copied"])
+
+
+@cache
+def graph() -> StepGraph:
+    return sliced(training(8, mib=12, resident_mib=8), lambda size: SLABS if size > 6 * MIB else 1)
+
+
+def study(machine: Machine, limit: int = 1 << 40, pool: str = "none") -> Study:
+    return Study(Settings(limit_bytes=limit, pool=pool).request(graph(), machine))
+
+
+def limits(machine: Machine, count: int = 8, pool: str = "none") -> list[int]:
+    known = study(machine, pool=pool)
+    low, high = known.lowest.limit_bytes, known.unedited_limit_bytes
+    return [low + (high - low) * i // count for i in range(count)]
+
+
+@EITHER
+@pytest.mark.parametrize("pool", ["none", "split"])
+def test_every_limit_from_the_floor_on_has_a_plan_that_keeps_it(machine, pool):
+    for limit in limits(machine, 3, pool):
+        plan, found = make_plan(Settings(limit_bytes=limit, pool=pool).request(graph(), machine, with_floor=False))
+        assert not plan.empty
+        assert found.predicted_peak_bytes <= limit
+
+
+@EITHER
+def test_more_memory_is_never_slower_and_a_tighter_limit_never_has_a_higher_peak(machine):
+    plans = [
+        make_plan(Settings(limit_bytes=limit).request(graph(), machine, with_floor=False))[1]
+        for limit in limits(machine, 8)
+    ]
+    for tighter, looser in itertools.pairwise(plans):
+        assert looser.predicted_step_seconds <= tighter.predicted_step_seconds * (1 + 1e-9)
+        assert tighter.predicted_peak_bytes <= looser.predicted_peak_bytes
+
+
+@EITHER
+def test_the_simulator_agrees(machine):
+    for limit in limits(machine, 3):
+        plan, found = make_plan(Settings(limit_bytes=limit).request(graph(), machine, with_floor=False))
+        step = simulate(edit.apply(graph(), plan), machine)
+        assert step.peak_bytes <= found.predicted_peak_bytes * 1.01
+        assert step.peak_bytes >= found.predicted_peak_bytes * 0.9
+
+
+@EITHER
+def test_the_floor_is_near_the_working_set_and_below_it_an_error_names_it(machine):
+    lowest = study(machine).lowest
+    assert lowest.limit_bytes < 0.3 * study(machine).unedited_limit_bytes
+    with pytest.raises(DoesNotFit) as caught:
+        make_plan(Settings(limit_bytes=lowest.limit_bytes // 2).request(graph(), machine))
+    assert caught.value.smallest_limit_bytes == lowest.limit_bytes
+
+
+@EITHER
+def test_equal_questions_get_equal_plans(machine):
+    limit = limits(machine, 2)[1]
+    one, other = (make_plan(Settings(limit_bytes=limit).request(graph(), machine))[0] for _ in range(2))
+    assert one == other
+
+
+@EITHER
+def test_no_plan_is_cheaper_than_the_bound_and_the_plan_is_near_it(machine):
+    known = study(machine)
+    rung = known.ladder.under(int(known.unedited.peak_bytes * 0.5))
+    unplanned = known.ladder.unplanned.schedule.cost_seconds
+    assert rung.bound_seconds <= rung.plan.schedule.cost_seconds
+    assert rung.plan.schedule.cost_seconds - unplanned <= 1.2 * (rung.bound_seconds - unplanned)
+
+
+@EITHER
+def test_what_the_program_counts_is_what_the_schedule_has(machine):
+    known = study(machine)
+    for share in (0.3, 0.6, 0.9):
+        rung = known.ladder.under(int(known.unedited.peak_bytes * share))
+        schedule = build(known.problem, rung.plan.choices, machine)
+        assert 0.95 * rung.budget_bytes <= schedule.peak_bytes <= rung.budget_bytes
+
+
+def test_a_step_of_whole_tensors_is_not_planned_here():
+    whole = training(140)
+    assert len(whole.ops) > 500
+    assert not ladder.applies(Study(Settings(limit_bytes=1).request(whole, CPU)).problem)
+    assert ladder.applies(study(CPU).problem)
+
+
+def test_all_later_readers_of_a_mapped_tensor_share_one_swap_in():
+    """Another would free nothing, and each costs the step a node."""
+    limit = limits(CPU, 2)[1]
+    plan, _ = make_plan(Settings(limit_bytes=limit).request(graph(), CPU, with_floor=False))
+    assert len(plan.swap_ins) == len(plan.swap_outs) > SLABS
+
+
+def test_small_slabs_may_move_too():
+    """What is too small to move is so beside the whole tensors, not beside all that the step makes."""
+    problem = study(CPU).problem
+    slabs = [b for b in problem.buffers if b.bytes == 12 * MIB // SLABS]
+    assert len(slabs) > 8 * SLABS
+    assert all(b.swappable for b in slabs if b.reads)
+
+
+@cache
+def normalised() -> StepGraph:
+    """Convolution, normalisation, activation, five times, and gradients that read the last two."""
+    ops, before, mib = [placeholder(mib=12)], "x", 12
+    for i in range(5):
+        ops.append(op(f"c{i}", before, mib=mib, flops=MIB << 9))
+        ops.append(op(f"n{i}", f"c{i}", mib=mib, type="FusedBatchNormV3"))
+        ops.append(op(f"r{i}", f"n{i}", mib=mib, type="LeakyRelu"))
+        before = f"r{i}"
+    gradient = before
+    for i in reversed(range(5)):
+        ops.append(op(f"gr{i}", gradient, f"n{i}", mib=mib, type="LeakyReluGrad"))
+        ops.append(op(f"gn{i}", f"gr{i}", f"c{i}", mib=mib, type="FusedBatchNormGradV3"))
+        ops.append(op(f"gw{i}", f"gn{i}", f"r{i - 1}" if i else "x", mib=0.01, type="Conv3DBackpropFilterV2"))
+        ops.append(op(f"gc{i}", f"gn{i}", mib=mib, type="Conv3DBackpropInputV2", flops=MIB << 9))
+        gradient = f"gc{i}"
+    whole = step(*ops, returned=[f"gw{i}" for i in range(5)], resident_mib=8)
+    return sliced(whole, lambda size: SLABS if size > 6 * MIB else 1)
+
+
+def planned(machine: Machine, share: float) -> tuple[Plan, float]:
+    """The plan for a share of the way from the floor up, and its seconds."""
+    known = Study(Settings(limit_bytes=1 << 40).request(normalised(), machine))
+    low = known.lowest.limit_bytes
+    limit = int(low + share * (known.unedited_limit_bytes - low))
+    plan, found = make_plan(Settings(limit_bytes=limit).request(normalised(), machine, with_floor=False))
+    return plan, found.predicted_step_seconds
+
+
+SLOW = replace(CPU, swap_out_bytes_per_second=2e9)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
+def test_what_is_cheap_is_computed_again_and_not_written(share, monkeypatch):
+    plan, seconds = planned(SLOW, share)
+    again = [normalised().by_name[r.op].type for r in plan.recomputes]
+    assert {"FusedBatchNormV3", "LeakyRelu"} <= {*again}
+    assert not {*again} & {"Conv3D", "Conv3DBackpropInputV2"}
+    monkeypatch.setattr(ways, "_all_again", lambda problem, machine: {})
+    written, slower = planned(SLOW, share)
+    assert plan.swapped_out_bytes < 0.8 * written.swapped_out_bytes
+    assert seconds < slower
+
+
+def test_chains_do_not_explode():
+    plan, _ = planned(SLOW, 0.1)
+    times = Counter(
+        r.op for r in plan.recomputes if normalised().by_name[r.op].type in ("FusedBatchNormV3", "LeakyRelu")
+    )
+    assert 0 < max(times.values()) <= MOST_AGAIN
+
+
+def test_the_simulator_agrees_on_what_is_computed_again():
+    plan, _ = planned(SLOW, 0.3)
+    found = simulate(edit.apply(normalised(), plan), SLOW)
+    known = Study(Settings(limit_bytes=1 << 40).request(normalised(), SLOW))
+    limit = known.lowest.limit_bytes + 0.3 * (known.unedited_limit_bytes - known.lowest.limit_bytes)
+    assert found.peak_bytes <= limit
+
+
+def test_what_must_be_copied_back_is_not_read_to_compute_others_again():
+    """Each parent would take a transfer, and memory of its own (AGAIN-3)."""
+    plan, _ = planned(GPU, 0.1)
+    again = {normalised().by_name[r.op].type for r in plan.recomputes}
+    assert not again & {"FusedBatchNormV3", "LeakyRelu"}
+
+
+@EITHER
+def test_a_way_that_counts_on_another_buffer_is_priced_right(machine):
+    """The program and the schedule agree on what a plan costs (COVER-5)."""
+    known = Study(Settings(limit_bytes=1 << 40).request(normalised(), machine))
+    unplanned = known.ladder.unplanned.schedule.cost_seconds
+    for share in (0.3, 0.5, 0.8):
+        rung = known.ladder.under(int(known.unedited.peak_bytes * share))
+        dearer = rung.plan.schedule.cost_seconds - unplanned
+        assert rung.bound_seconds - unplanned <= dearer + 1e-9
+        assert dearer <= 1.3 * (rung.bound_seconds - unplanned)

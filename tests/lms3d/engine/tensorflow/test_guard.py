@@ -1,0 +1,73 @@
+"""Guards before oneDNN's kernels: which ops get one."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from lms3d.engine.plan import Plan, SwapIn, SwapOut
+from lms3d.engine.tensorflow import guard
+from lms3d.engine.tensorflow.capture import capture
+from lms3d.engine.tensorflow.rewrite import rewrite
+from lms3d.engine.tiers.disk import DiskTier
+
+SIDE = 64  # 4 MiB a tensor
+
+
+def guarded(step, *, planned: bool) -> set[str]:
+    """The types of the ops that get a guard."""
+    function = tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec((1, SIDE, SIDE, SIDE, 4)))
+    function, count = guard.insert(function, planned=planned)
+    found = [
+        op for op in function.graph.get_operations() if op.name.startswith(guard.GUARD_SCOPE) and op.type == "Empty"
+    ]
+    assert len(found) == count
+    return {function.graph.get_operation_by_name(op.name.removeprefix(guard.GUARD_SCOPE)).type for op in found}
+
+
+def convolved(x: tf.Tensor) -> tf.Tensor:
+    return tf.nn.conv3d(x, tf.ones((1, 1, 1, 4, 4)), [1] * 5, "SAME")
+
+
+@pytest.mark.parametrize(
+    ("step", "kept"),
+    [
+        (lambda x: tf.nn.leaky_relu(convolved(x)), False),
+        (lambda x: [tf.nn.leaky_relu(tf.reshape(made := convolved(x), (SIDE, -1))), tf.reduce_sum(made)], True),
+        (lambda x: [tf.nn.leaky_relu(tf.slice(made := convolved(x), [0] * 5, made.shape)), tf.reduce_sum(made)], True),
+        (lambda x: tf.nn.leaky_relu(tf.transpose(convolved(x), (0, 1, 2, 3, 4))), True),  # may be the same memory
+        (lambda x: tf.nn.leaky_relu(tf.debugging.check_numerics(convolved(x), "")), True),
+        (lambda x: tf.nn.leaky_relu(x), True),  # a batch is not the step's to overwrite
+        (lambda x: tf.nn.leaky_relu(tf.reshape(convolved(x), (SIDE, -1))), False),  # as normalisation reshapes
+        (lambda x: [tf.nn.leaky_relu(made := convolved(x)), tf.reduce_sum(made)], True),  # somebody else reads it
+        (lambda x: [tf.nn.leaky_relu(made := convolved(x)), made], True),  # it is returned
+    ],
+    ids=["its own", "a view read twice", "a slice", "moved", "checked", "a batch", "a view", "read twice", "returned"],
+)
+def test_an_op_that_writes_into_its_input_asks_for_nothing_in_a_planned_step(step, kept):
+    assert ("LeakyRelu" in guarded(step, planned=True)) == kept
+    assert "LeakyRelu" in guarded(step, planned=False)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_copied_swap_in_may_be_written_into_and_a_mapped_one_not(mapped, tmp_path):
+    def step(x: tf.Tensor) -> tf.Tensor:
+        made = convolved(x)
+        early = tf.reduce_sum(made, name="early")
+        return tf.nn.leaky_relu(made, name="late") + early
+
+    function = tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec((1, SIDE, SIDE, SIDE, 4)))
+    graph = capture(function)
+    root = next(op.outputs[0] for op in graph.ops if op.type == "Conv3D")
+    plan = Plan(
+        swap_outs=(SwapOut(tensor=root.name, bytes=root.bytes),),
+        swap_ins=(SwapIn(tensor=root.name, copy=0, consumers=("late",), triggers=("early",), mapped=mapped),),
+    )
+    tier = DiskTier(tmp_path)
+    try:
+        made, _ = rewrite(function, graph, plan, tier)
+        made, _ = guard.insert(made, planned=True)
+        names = {op.name for op in made.graph.get_operations()}
+        assert (f"{guard.GUARD_SCOPE}late" in names) == mapped
+    finally:
+        tier.close()

@@ -1,0 +1,229 @@
+"""Variables stay where they are, however late an op reads their old value."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lms3d.engine.engine import Engine
+from lms3d.engine.plan import Plan, Recompute
+from lms3d.engine.request import Settings
+from lms3d.engine.tensorflow import assignments, surgery, updates
+from lms3d.engine.tensorflow.capture import capture
+from lms3d.engine.tensorflow.rewrite import rewrite
+from lms3d.engine.tiers.host import HostTier
+from tests.lms3d.pool import address
+
+SHAPE = (256, 256)
+LATE_SECONDS = 0.2
+
+
+def late(x: tf.Tensor) -> tf.Tensor:
+    """`x`, some time later."""
+
+    def wait(value: np.ndarray) -> np.ndarray:
+        time.sleep(LATE_SECONDS)
+        return value
+
+    passed = tf.numpy_function(wait, [x], x.dtype)
+    return tf.ensure_shape(passed, x.shape)
+
+
+def product(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
+    return tf.matmul(late(x), w)
+
+
+def through_a_view(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
+    return tf.reduce_sum(late(x)[0, 0] * tf.reshape(w, (-1,)))
+
+
+def through_a_slice(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
+    return tf.reduce_sum(late(x) * tf.unstack(w)[0])
+
+
+def twice(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
+    """Updated in between: the second reader needs the new value."""
+    first = tf.matmul(late(x), w)
+    w.assign_add(tf.ones(SHAPE))
+    return tf.matmul(first, w)
+
+
+def by_a_kernel_of_its_own(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
+    result = product(x, w)
+    tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=0.5, delta=tf.ones(SHAPE))
+    return result
+
+
+def before_a_branch(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
+    result = product(x, w)
+    tf.cond(x[0, 0] > 0, lambda: w.assign_sub(tf.fill(SHAPE, 0.5)), lambda: w.read_value())
+    return result
+
+
+def within_a_branch(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
+    def branch() -> tf.Tensor:
+        result = product(x, w)
+        w.assign_sub(tf.fill(SHAPE, 0.5))
+        return result
+
+    return tf.cond(x[0, 0] > 0, branch, lambda: x)
+
+
+READERS = [
+    product,
+    through_a_view,
+    through_a_slice,
+    twice,
+    by_a_kernel_of_its_own,
+    before_a_branch,
+    within_a_branch,
+]
+Reader = Callable[[tf.Tensor, tf.Variable], tf.Tensor]
+
+
+def traced(reader: Reader, w: tf.Variable) -> Any:
+    def step(x: tf.Tensor) -> tf.Tensor:
+        result = reader(x, w)
+        w.assign_sub(tf.fill(SHAPE, 0.25))
+        return result
+
+    return surgery.trace(step, tf.TensorSpec((1, SHAPE[0])))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_update_waits_for_those_who_read_the_old_value(reader):
+    results, moved = {}, {}
+    for held in (False, True):
+        w, x = tf.Variable(tf.random.stateless_normal(SHAPE, (1, 2))), tf.ones((1, SHAPE[0]))
+        function = traced(reader, w)
+        if held:
+            assert updates.hold_back(function.graph) > 0
+            assert updates.hold_back(function.graph) == 0  # they are there
+        before = address(w)
+        results[held] = [surgery.make_function(function)(x).numpy(), w.numpy()]
+        moved[held] = address(w) != before
+    assert moved == {False: True, True: False}
+    for without, with_edges in zip(results[False], results[True], strict=True):
+        np.testing.assert_array_equal(with_edges, without)
+
+
+def test_who_needs_the_old_value_after_the_update_gets_it():
+    """Here the update cannot wait: it moves the variable, and nothing locks up."""
+    w = tf.Variable(tf.ones(SHAPE))
+
+    def step() -> tf.Tensor:
+        old = w.read_value()
+        w.assign_sub(tf.fill(SHAPE, 0.25))
+        return old - w.read_value()
+
+    function = surgery.trace(step)
+    updates.hold_back(function.graph)
+    np.testing.assert_array_equal(surgery.make_function(function)(), np.full(SHAPE, 0.25, np.float32))
+
+
+def test_ops_that_never_run_do_not_run_for_it():
+    w = tf.Variable(tf.ones(SHAPE))
+
+    def step(x: tf.Tensor) -> None:
+        product(x, w)  # nobody reads it; the graph keeps it
+        w.assign_sub(tf.fill(SHAPE, 0.25))
+
+    function = surgery.trace(step, tf.TensorSpec((1, SHAPE[0])))
+    updates.hold_back(function.graph)
+    held = [c.type for op in function.graph.get_operations() for c in op.control_inputs]
+    assert "MatMul" not in held
+
+
+def test_an_op_that_is_computed_again_reads_the_old_value_in_time():
+    w, x = tf.Variable(tf.random.stateless_normal(SHAPE, (1, 2))), tf.ones((1, SHAPE[0]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        y = tf.matmul(x, w, name="again")
+        delayed = tf.identity(late(x), name="late")
+        w.assign_sub(tf.fill(SHAPE, 0.25))
+        return tf.multiply(y, delayed, name="reader")
+
+    expected = surgery.make_function(surgery.trace(step, tf.TensorSpec(x.shape)))(x).numpy()
+    w.assign(tf.random.stateless_normal(SHAPE, (1, 2)))
+    before = address(w)
+    function = surgery.trace(step, tf.TensorSpec(x.shape))
+    again = Recompute(op="again", tensor="again:0", copy=0, consumers=("reader",), triggers=("late",))
+    made, _ = rewrite(function, capture(function), Plan(recomputes=(again,)), HostTier())
+    np.testing.assert_array_equal(made(x), expected)
+    assert address(w) == before
+
+
+def test_lms_holds_updates_back():
+    w, x = tf.Variable(tf.random.stateless_normal(SHAPE, (1, 2))), tf.ones((1, SHAPE[0]))
+    function = traced(product, w)
+    before = address(w)
+    prepared = Engine(Settings(limit_bytes=1 << 40, planner="off"), compute_device="CPU:0").prepare(
+        function, "function"
+    )
+    prepared.function(x)
+    assert address(w) == before
+
+
+def updated_together(rates: list[tf.Variable], update: str) -> Callable[[tf.Tensor], None]:
+    def branch(x: tf.Tensor) -> tf.Tensor:
+        changes = tf.identity_n([x * rate for rate in rates])  # as Keras clips gradients
+        for rate, change in zip(rates, changes, strict=True):
+            getattr(rate, update)(change)
+        return x[0, 0]
+
+    return lambda x: tf.cond(x[0, 0] > 0, lambda: branch(x), lambda: x[0, 0])
+
+
+@pytest.mark.parametrize("update", ["assign_sub", "assign"])
+def test_within_a_branch_one_variable_is_updated_after_the_other(update):
+    """Else all changes of an optimiser that accumulates gradients would exist at once."""
+    count, size = 8, 4 * SHAPE[0] * SHAPE[1]
+    most, results = {}, {}
+    for held in (False, True):
+        rates = [tf.Variable(tf.fill(SHAPE, 1.0 + i)) for i in range(count)]
+        function = surgery.trace(updated_together(rates, update), tf.TensorSpec(SHAPE))
+        if held:
+            assignments.write_in_place(function.graph)
+            assert updates.hold_back(function.graph) > 0
+            assert updates.hold_back(function.graph) == 0
+        most[held] = max(op.workspace_bytes for op in capture(function).ops)
+        surgery.make_function(function)(tf.fill(SHAPE, 0.25))
+        results[held] = [rate.numpy() for rate in rates]
+    assert most[False] > (count - 1) * size
+    assert most[True] <= 2 * size
+    for without, with_edges in zip(results[False], results[True], strict=True):
+        np.testing.assert_array_equal(with_edges, without)
+
+
+def test_gradients_that_are_computed_in_a_branch_need_not_wait():
+    """The first layer's needs all others: those would keep what they are made of."""
+    weights = [tf.Variable(tf.eye(SHAPE[0])) for _ in range(6)]
+
+    def branch(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            y = x
+            for w in weights:
+                y = tf.nn.relu(tf.matmul(y, w))
+            loss = tf.reduce_mean(y)
+        for w, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            w.assign_sub(gradient)
+        return loss
+
+    function = surgery.trace(lambda x: tf.cond(x[0, 0] > 0, lambda: branch(x), lambda: 0.0), tf.TensorSpec(SHAPE))
+    before = max(op.workspace_bytes for op in capture(function).ops)
+    updates.hold_back(function.graph)
+    assert max(op.workspace_bytes for op in capture(function).ops) <= before
+    surgery.make_function(function)(tf.ones(SHAPE))
+
+
+def test_what_a_branch_returns_counts_once():
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return tf.cond(x[0, 0] > 0, lambda: tf.reverse(x, [0]), lambda: x + 1.0)
+
+    graph = capture(surgery.trace(step, tf.TensorSpec(SHAPE)))
+    assert max(op.workspace_bytes for op in graph.ops) < 1 << 10

@@ -1,0 +1,71 @@
+"""Live bytes per op, against tables by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from lms3d.engine.liveness import live_bytes, peak_bytes, roots, storages
+from tests.lms3d.engine.toy_graphs import MIB, op, placeholder, step
+
+
+def table(graph) -> list[float]:
+    return [b / MIB for b in live_bytes(graph)]
+
+
+def test_a_table_by_hand():
+    graph = step(
+        placeholder(mib=4),  # an argument: counted in resident_mib, not here
+        op("a", "x", mib=2),
+        op("seen", "a", type="Reshape", mib=2),  # shares a
+        op("b", "seen", mib=3),  # last reader of a
+        op("c", "b", type="Relu", mib=3),  # writes into b, which ends here
+        op("d", "c", "x", mib=1, workspace_bytes=5 * MIB),  # last reader of c
+        op("shape", "c", type="Shape", mib=0),  # reads no values
+        op("e", "d", type="Relu", mib=1),  # d is returned: no writing into it; nobody reads e
+        op("f", "x", mib=2),  # nobody reads f
+        op("g", "x", mib=1),
+        returned=["d"],
+        resident_mib=10,
+    )
+    assert table(graph) == [10, 12, 12, 15, 13, 19, 11, 12, 13, 12]
+    assert peak_bytes(graph) == 19 * MIB
+
+
+def test_an_alias_of_an_alias_and_every_output_of_identity_n():
+    both = op("both", "a", "b", type="IdentityN")
+    both = type(both)(both.name, both.type, both.inputs, (), (*both.outputs, type(both.outputs[0])("both:1", MIB, 4)))
+    graph = step(op("a"), op("b"), op("r", "a", type="Reshape"), op("s", "r", type="Squeeze"), both)
+    assert roots(graph) == {"a:0": "a:0", "b:0": "b:0", "r:0": "a:0", "s:0": "a:0", "both:0": "a:0", "both:1": "b:0"}
+    assert storages(graph)["a:0"].readers == {"r", "s", "both"}
+
+
+def test_an_identity_on_another_device_is_a_copy():
+    graph = step(op("a"), op("host", "a", type="Identity", on_device=False))
+    assert roots(graph)["host:0"] == "host:0"
+    assert set(storages(graph)) == {"a:0"}  # and the copy is not on the device
+
+
+def test_returning_an_alias_keeps_its_storage():
+    graph = step(op("a"), op("same", "a", type="Identity"), op("b", "a"), op("c", "b"), returned=["same"])
+    assert storages(graph)["a:0"].returned
+    assert table(graph) == [1, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("reader", "live"),
+    [
+        (op("b", "a", type="Relu"), 1),
+        (op("b", "a", type="Conv3D"), 2),  # a convolution cannot write into its input
+        (op("b", "a", type="Relu", mib=2), 3),  # other size
+    ],
+)
+def test_forwarding(reader, live):
+    assert table(step(op("a"), reader)) == [1, live]
+
+
+def test_no_forwarding_while_somebody_else_still_reads():
+    assert table(step(op("a"), op("b", "a", type="Relu"), op("c", "a", "b"))) == [1, 2, 3]
+
+
+def test_nothing_to_run():
+    assert peak_bytes(step(resident_mib=3)) == 3 * MIB

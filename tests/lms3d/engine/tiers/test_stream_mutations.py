@@ -1,0 +1,58 @@
+"""With one of the waits taken out of the native library, a slow link gives other bits: so the tests of equal bits can see it.
+
+Each library runs in a process of its own, whose pool of memory gives out at once what was let go of.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from lms3d.engine.native.library import GIVEN, compiled
+from lms3d.errors import InputError
+
+WAITS = ("HOLD_DOES_NOT_WAIT", "ARRIVE_DOES_NOT_WAIT", "FETCH_DOES_NOT_WAIT_FOR_OUT")
+"""A fourth, of the fetch for the device, is none on a processor: see `tests/lms3d/engine/native/test_lanes.py`."""
+
+
+def wrong_steps(library: str) -> int:
+    """Of twenty."""
+    os.environ[GIVEN] = library
+    from lms3d.device import memory
+
+    memory.limit_memory("64MiB")
+    import numpy as np
+    import tensorflow as tf
+
+    from lms3d.engine.tensorflow import surgery
+    from tests.lms3d.engine import traced
+    from tests.lms3d.engine.tiers.slow import slow_tier
+
+    spec, wrong = tf.TensorSpec((512, 32)), 0
+    for function in (traced.u_net, traced.fork):
+        tier, batches = slow_tier(100e6, 2e-3)(), [traced.batch(seed, spec) for seed in range(10)]
+        without = surgery.make_function(surgery.trace(function, spec))
+        expected = [without(one).numpy() for one in batches]
+        made = traced.by_tflms(function, tier, spec)
+        assert made.change.swap_outs
+        wrong += sum(
+            not np.array_equal(made.function(one).numpy(), same) for one, same in zip(batches, expected, strict=True)
+        )
+        del made
+        tier.lane.settle()
+        tier.close()
+    return wrong
+
+
+@pytest.mark.parametrize("missing", ["", *WAITS])
+def test_other_bits(missing):
+    try:
+        library = compiled(*([f"LMS3D_{missing}"] if missing else []))
+    except InputError as error:
+        pytest.skip(str(error))
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        wrong = process.submit(wrong_steps, str(library)).result(timeout=300)
+    assert (wrong > 0) == bool(missing)

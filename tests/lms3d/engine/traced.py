@@ -1,0 +1,109 @@
+"""Small TensorFlow functions, traced and rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lms3d.engine.ir import StepGraph
+from lms3d.engine.plan import Plan
+from lms3d.engine.planners import tflms
+from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow.capture import capture
+from lms3d.engine.tensorflow.rewrite import Change, rewrite
+
+SPEC = tf.TensorSpec((64, 32), tf.float32)
+SIZE = 32
+IMAGE = tf.TensorSpec((1, SIZE, SIZE, SIZE, 4))
+PARAMETERS = tflms.Parameters(swapout_threshold=4, swapin_ahead=1, swapin_groupby=0, sync_mode=0)
+
+
+@dataclass
+class Rewritten:
+    """A function before and after, with the plan between them."""
+
+    original: Any
+    function: Any
+    before: StepGraph
+    plan: Plan
+    change: Change
+
+    def op(self, name: str) -> tf.Operation:
+        return self.function.graph.get_operation_by_name(name)
+
+
+def batch(seed: int = 0, spec: tf.TensorSpec = SPEC) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(seed).normal(size=spec.shape).astype(np.float32))
+
+
+def by_tflms(
+    function: Callable, tier: Any, *specs: Any, parameters: tflms.Parameters = PARAMETERS, mapped: bool = False
+) -> Rewritten:
+    """`function` traced for `specs` and rewritten with a TFLMS plan."""
+    original = surgery.trace(function, *(specs or (SPEC,)))
+    graph = capture(original)
+    plan = tflms.build(graph, parameters, mapped=mapped)
+    return Rewritten(original, *_swap(rewrite(original, graph, plan, tier), graph, plan))
+
+
+def _swap(made: tuple[Any, Change], graph: StepGraph, plan: Plan) -> tuple[Any, StepGraph, Plan, Change]:
+    return made[0], graph, plan, made[1]
+
+
+def chain(x: tf.Tensor) -> tf.Tensor:
+    """The worked example of TFLMS."""
+    a = tf.tanh(x, name="a")
+    f = a
+    for i in range(1, 5):
+        f = tf.sin(f, name=f"f{i}")
+    return tf.add(f, a, name="z")
+
+
+def fork(x: tf.Tensor) -> tf.Tensor:
+    """`a` is read near, far and farther."""
+    a = tf.tanh(x, name="a")
+    f = tf.cos(a, name="near")
+    for i in range(1, 13):
+        f = tf.sin(f, name=f"f{i}")
+        if i in (6, 8, 12):
+            f = tf.add(f, a, name=f"z{i}")
+    return f
+
+
+def u_net(x: tf.Tensor) -> tf.Tensor:
+    """Long skips from encoder to decoder, with gradients."""
+    skips, y = [], x
+    for _ in range(3):
+        y = tf.nn.leaky_relu(tf.matmul(y, tf.ones((32, 32)) / 32))
+        skips.append(y)
+    for skip in reversed(skips):
+        y = tf.concat([y, skip], -1)
+        y = tf.nn.leaky_relu(tf.matmul(y, tf.ones((64, 32)) / 64))
+    (gradient,) = tf.gradients(tf.reduce_sum(tf.square(y)), x)
+    return gradient
+
+
+def convolution_step(x: tf.Tensor) -> tf.Tensor:
+    """Of an `IMAGE`: forward, gradients, a reduction with an argument, and what must not run alone."""
+    kernel = tf.random.stateless_normal((3, 3, 3, 4, 8), (1, 2))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.nn.relu(tf.nn.conv3d(x, kernel, [1] * 5, "SAME"))
+        y = tf.nn.max_pool3d(y, 2, 2, "VALID") * tf.random.uniform(())
+        loss = tf.reduce_sum(y * y)
+    return tape.gradient(loss, x)
+
+
+def of_type(function: Any, op_type: str) -> tf.Operation:
+    """The first op of that type."""
+    return next(op for op in function.graph.get_operations() if op.type == op_type)
+
+
+def same_bits(found: Any, expected: Any) -> None:
+    """Every tensor of two nests is equal to the last bit."""
+    pairs = list(zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True))
+    assert all(np.asarray(f).tobytes() == np.asarray(e).tobytes() for f, e in pairs)
