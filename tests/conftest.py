@@ -18,8 +18,8 @@ from hypothesis import settings
 
 import lms3d  # noqa: F401  before TensorFlow, whose kernels it chooses
 from data import pseudonyms
-from lms3d.files import cache_directory
 from tests.browser import found as found_browser
+from tests.caches import private_cache
 from tests.fork_server import READ_WHEN_USED, Commands
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited, where a shell started the tests in its background
@@ -80,7 +80,7 @@ SLOW = {
     "lms3d/engine/tiers/test_stream.py": 20,
     "lms3d/engine/tiers/test_stream_check.py": 8,
     "lms3d/engine/tiers/test_stream_mutations.py": 120,
-    "lms3d/engine/tiers/test_stream_networks.py": 250,  # more than half of it DenseNet-121
+    "lms3d/engine/tiers/test_stream_networks.py": 130,
     "lms3d/engine/tiers/test_tiers.py::test_a_killed_process": 8,
     "lms3d/engine/tensorflow/test_joins.py::test_no_edge": 40,
     "lms3d/engine/tensorflow/test_joins.py::test_the_passes": 12,
@@ -184,10 +184,7 @@ def environment_left_as_it_was() -> Iterator[None]:
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The cache folder of all tests: what the machine can do is measured once for all of them. The library of the swap engine is
     the user's own: its name tells what it was made of, and it takes half a minute."""
-    folder, native = tmp_path_factory.mktemp("session_cache"), cache_directory() / "native"
-    native.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (folder / "native").symlink_to(native)
-    return folder
+    return private_cache(tmp_path_factory.mktemp("session_cache"))
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from experiments import decisive_comparison as decisive
 from experiments import training_runs
 from experiments.arms import plan, report, runs
 from lms3d.training import checkpoint
+from tests.caches import private_cache
 from tests.data.small_data import LATE, random_case, write_case
 from tests.lms3d.ranks.started import LAUNCHER
 
@@ -271,7 +272,7 @@ def test_ranks_are_started_by_the_launcher(brains, tmp_path, called, capsys):
 
 @pytest.mark.skipif(not LAUNCHER.exists(), reason="Horovod is not installed: make horovod")
 def test_two_real_ranks_train_an_arm(brains, tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path / "cache")))
     small = ["--epochs", "1", "--model", "unet3d", "--ranks", "2", "--launcher", "horovodrun --gloo -np {ranks}"]
     fold, out = (0, 1), tmp_path / "out"
     out.mkdir()
@@ -285,7 +286,7 @@ def test_two_real_ranks_train_an_arm(brains, tmp_path, monkeypatch, capfd):
 
 def test_with_real_commands(brains, tmp_path, commands, monkeypatch):
     """Two arms of two epochs: scored on the test set, in both budgets, beside their ceilings."""
-    environment = {**os.environ, "LMS3D_CACHE": str(tmp_path / "cache")}
+    environment = {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path / "cache"))}
 
     def run(command):
         done = commands.run(command[1:], env=environment)

@@ -15,6 +15,7 @@ from experiments import resnet50_benchmark
 from experiments.feeding import accepted, images
 from experiments.feeding.spread import difference, spread
 from experiments.scalability.launch import Launcher
+from tests.caches import private_cache
 
 # One rank: 90, 100, 110 images/s; two: twice that, less 10 %. Real data: a tenth less, since the device waits.
 LAP = {"images_per_second": 100.0, "waiting": 0.0, "cores": 1.0}
@@ -177,7 +178,7 @@ def in_this_process(monkeypatch):
 @pytest.mark.parametrize("kind", ["synthetic", "real"])
 def test_a_real_rank_trains(in_this_process, tmp_path, capsys, monkeypatch, kind):
     monkeypatch.setattr(shards, "SHARD_IMAGES", 40)
-    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path / "cache")))
     data = chests.write(tmp_path / "films", images=60, size=32, workers=1)
     words = ["--kinds", kind, "--ranks", "1", "--resolution", "32", "--batch-size", "4", "--warmup", "2", "--laps", "3"]
     words += ["--steps", "5", "--data", str(data), "--output", str(tmp_path / "out")]

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from data.phantoms import brains
+from tests.caches import private_cache
 from tests.data.small_radiographs import many, write_set
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +101,7 @@ def between(folder: Path, data: Path) -> None:
     ],
 )
 def test_every_command_runs(guides, leaves, sets, tmp_path, commands):
-    environment = {**os.environ, "LMS3D_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path / "cache")), "PYTHONPATH": str(ROOT)}
     for guide in guides:
         if guide == "scoring.md":
             between(tmp_path, sets[""])
@@ -131,7 +132,7 @@ def test_every_python_example_runs(guide, tmp_path):
     lines = "".join(examples).splitlines()
     limit = next(line for line in lines if "limit_memory" in line)
     script = PRELUDE.format(limit=limit) + "\n".join(line for line in lines if line != limit)
-    environment = {**os.environ, "LMS3D_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path / "cache")), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )

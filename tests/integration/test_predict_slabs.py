@@ -15,6 +15,7 @@ from data.brats import cache, layouts, normalise
 from data.brats.preprocess import cube
 from data.phantoms import brains as phantom
 from lms3d.config import TrainConfig
+from tests.caches import private_cache
 
 RESOLUTION = 64  # 32 MiB for each tensor of the first level
 
@@ -24,7 +25,7 @@ def predict(tmp_path_factory, commands):
     """`predict(...)`: runs the command on a run folder with random weights; exit code, output and label map of its one case."""
     folder = tmp_path_factory.mktemp("predict")
     brains = phantom.write(folder / "brains", cases=2, spacing_mm=8, workers=1)
-    run_dir, cubes = folder / "run", folder / "cache"
+    run_dir, cubes = folder / "run", private_cache(folder / "cache")
     run_dir.mkdir()
     cases, _ = layouts.find_cases(brains)
     shown, unseen = (case.id for case in cases)

@@ -20,6 +20,7 @@ import pytest
 
 from data.phantoms import brains as phantom
 from experiments import profile
+from tests.caches import private_cache
 from tests.lms3d.training.callbacks.test_progress import profiled_events
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ def brains(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory) -> dict[str, str]:
-    return {**os.environ, "LMS3D_CACHE": str(tmp_path_factory.mktemp("cache"))}
+    return {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path_factory.mktemp("cache")))}
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from data.phantoms import chests as radiograph
+from tests.caches import private_cache
 
 EPOCHS = 2
 
@@ -18,7 +19,7 @@ EPOCHS = 2
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, commands):
     """Runs a module of lms3d that has to succeed; returns what it said."""
-    environment = {**os.environ, "LMS3D_CACHE": str(tmp_path_factory.mktemp("cache"))}
+    environment = {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path_factory.mktemp("cache")))}
 
     def done(module, *arguments) -> str:
         result = commands.run(["-m", "tests.small", f"lms3d.{module}", *arguments], env=environment)

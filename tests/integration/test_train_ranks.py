@@ -17,6 +17,7 @@ import yaml
 
 from data.phantoms import brains as phantom
 from data.phantoms import chests as radiograph
+from tests.caches import private_cache
 from tests.fork_server import ONE_WORKER
 from tests.lms3d.ranks import launchers
 
@@ -35,7 +36,7 @@ def command(*arguments) -> list[str]:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> dict[str, str]:
-    cache = str(tmp_path_factory.mktemp("cache"))
+    cache = str(private_cache(tmp_path_factory.mktemp("cache")))
     return {**os.environ, **ONE_WORKER, "LMS3D_CACHE": cache, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from data.phantoms import brains as phantom
+from tests.caches import private_cache
 from tests.fork_server import Command
 
 LIMIT_MIB = 30
@@ -23,7 +24,7 @@ STEP = "train (1, 48, 48, 48, 4) (1, 48, 48, 48, 3)"
 def start(tmp_path_factory, commands):
     """Starts `lms3d.train` at 48^3 on its own phantom."""
     brains = phantom.write(tmp_path_factory.mktemp("phantom"), cases=5, spacing_mm=8, workers=1)
-    environment = {**os.environ, "LMS3D_CACHE": str(tmp_path_factory.mktemp("cache"))}
+    environment = {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path_factory.mktemp("cache")))}
     new = ["--data", brains, "--resolution", 48, "--steps-per-epoch", 2, "--validation-steps", 1, "--epochs", 1]
 
     def begin(*arguments, resume=False) -> Command:

@@ -8,6 +8,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from tests.caches import private_cache
+
 SHAPE = (26, 30, 22)
 AFFINE = np.array([[-2.0, 0, 0, 50], [0, -2.0, 0, 60], [0, 0, 3.0, -10], [0, 0, 0, 1]])
 
@@ -42,5 +44,5 @@ def tiny_brats(tmp_path_factory) -> Path:
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch) -> Path:
     """Caches of this test lie in its own folder."""
-    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path / "cache")))
     return tmp_path / "cache"

@@ -16,6 +16,7 @@ from lms3d.engine.ir import StepGraph
 from lms3d.engine.prediction import Prediction
 from lms3d.errors import DoesNotFit
 from lms3d.machines import files
+from tests.caches import private_cache
 
 MIB = 1 << 20
 
@@ -128,7 +129,7 @@ def test_the_real_command(tmp_path):
     content["to_host_bytes_per_second"] = {"value": 1e8, "source": "a test"}
     mine = tmp_path / "mine.json"
     mine.write_text(json.dumps(content))
-    environment = {**os.environ, "LMS3D_CACHE": str(tmp_path / "cache"), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path / "cache")), "CUDA_VISIBLE_DEVICES": ""}
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
     words = [
         "--machine",

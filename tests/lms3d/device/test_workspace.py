@@ -75,7 +75,7 @@ def test_what_was_measured_counts_for_its_card_alone(monkeypatch):
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"KEY": 3}', '{"KEY": {"a": 1}}', '{"KEY": {"64": -1}}'])
 def test_a_damaged_table_counts_as_none(own_cache, content):
-    own_cache.mkdir()
+    own_cache.mkdir(exist_ok=True)
     (own_cache / "workspaces.json").write_text(content.replace("KEY", workspace._key(CARD)))
     assert workspace.measured(CARD) == {}
 

@@ -31,6 +31,7 @@ from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.estimate import plan_step
 from lms3d.training import needs
+from tests.caches import private_cache
 
 SIDE, CHANNELS = 8, 8
 SPEC = tf.TensorSpec((2, SIDE, SIDE, CHANNELS))
@@ -246,7 +247,7 @@ def _called(op: tf.Operation) -> Any:
 
 def test_what_xla_refuses_stays_as_it_was(monkeypatch, caplog, tmp_path):
     """An op that XLA has no kernel for, if it were thought to have one: its group is left alone, and the log says why."""
-    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path)))
     monkeypatch.setitem(compiling.KINDS, "BesselI0", compiling.ELEMENTWISE)
 
     def chain(x: tf.Tensor) -> tf.Tensor:
@@ -261,7 +262,7 @@ def test_what_xla_refuses_stays_as_it_was(monkeypatch, caplog, tmp_path):
 
 
 def test_pairs_are_measured_once_and_kept(monkeypatch, tmp_path):
-    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path)))
     measured = []
 
     def both(self: Costs, candidate: Candidate) -> Any:
@@ -284,7 +285,7 @@ def test_pairs_are_measured_once_and_kept(monkeypatch, tmp_path):
 def test_a_program_is_measured_as_a_whole(monkeypatch, tmp_path):
     """As an op of the step too, such as under a limit, whose costs are others: however large, it is not cut."""
     costs(monkeypatch, lambda _: FAST)
-    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path)))
     function = _compiled(chain)
     monkeypatch.setattr(tuning, "RUN_SECONDS", 1e-12)
     monkeypatch.setattr(tuning, "WORTH_SECONDS", 0.0)
@@ -309,7 +310,7 @@ def test_real_measurements():
 
 def test_what_is_too_large_is_not_measured_until_the_process_ends(monkeypatch, tmp_path):
     """Unless somebody has measured it already. Another process may have the memory: nothing is kept."""
-    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path)))
     monkeypatch.setattr(Costs, "_both", lambda *_: (op_costs.Cost(1.0), op_costs.Cost(0.5), 77))
     candidate = _candidate()
     assert Costs("CPU:0", 1).pair(candidate) is None
@@ -325,7 +326,7 @@ def test_what_is_too_large_is_not_measured_until_the_process_ends(monkeypatch, t
 
 def test_a_known_program_has_costs_under_other_conditions(monkeypatch, tmp_path):
     """Such as under a hard limit: its workspace is known there, too. One that is too large to be measured there is left out."""
-    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path)))
     monkeypatch.setattr(Costs, "_both", lambda *_: (op_costs.Cost(1.0), op_costs.Cost(0.5), 77))
     assert compile_step(traced(chain)).changed
     monkeypatch.setenv("TF_CPU_ALLOCATOR_USE_BFC", "true")
@@ -339,7 +340,7 @@ def test_a_known_program_has_costs_under_other_conditions(monkeypatch, tmp_path)
 
 @pytest.mark.parametrize("damaged", [[], 0, "", [1, 2], {"a": 1}, [1.0, -1.0, 0], [1.0, 1.0, float("inf")]])
 def test_a_damaged_store_counts_as_none(damaged, monkeypatch, tmp_path):
-    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path)))
     monkeypatch.setattr(Costs, "_both", lambda *_: (op_costs.Cost(1.0), op_costs.Cost(0.5), 77))
     candidate = _candidate()
     (tmp_path / "programs.json").write_text(json.dumps({programs._conditions("CPU:0"): {candidate.key: damaged}}))
