@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from experiments.fuzzing import steps
-from lms3d.engine.ledger import Held
 from lms3d.engine.planners import tflms
-from lms3d.engine.planners.study import Study
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.ledger import Held
+from lms3d.engine.step_model.study import Study
 
 shares = st.lists(st.floats(-0.1, 1.1), min_size=2, max_size=5, unique=True)
 efforts = st.sampled_from([None, 0.375, 3.0])

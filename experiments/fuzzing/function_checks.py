@@ -17,9 +17,9 @@ from lms3d.engine.engine import was_rewritten
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import tflms
-from lms3d.engine.planners.study import Study
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.study import Study
 from lms3d.engine.tensorflow import assignments, guard, joins, slicing, surgery, updates
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.engine.tensorflow.rewrite import rewrite

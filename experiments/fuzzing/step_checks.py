@@ -20,7 +20,7 @@ import numpy as np
 
 from experiments.fuzzing import reference
 from experiments.fuzzing.plan_checks import check_plan
-from lms3d.engine import ledger, liveness
+from lms3d.engine import liveness
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
@@ -28,7 +28,8 @@ from lms3d.engine.planners import tflms
 from lms3d.engine.planning import make_plan
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import Settings, StepRequest
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.simulate import simulate
 from lms3d.errors import DoesNotFit
 
 ROUNDING = 1e-9

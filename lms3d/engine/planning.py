@@ -12,11 +12,11 @@ from lms3d.engine import edit, liveness
 from lms3d.engine.cost import Machine, copying_seconds
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import PLANNERS, Outcome
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.study import Study
 from lms3d.engine.prediction import Decision, Figures, Prediction
 from lms3d.engine.request import StepRequest
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model.simulate import simulate
+from lms3d.engine.step_model.study import Study
 
 
 def make_plan(request: StepRequest) -> tuple[Plan, Prediction]:

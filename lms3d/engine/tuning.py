@@ -181,7 +181,7 @@ TRANSFER_PRICE = 0.05
 """Least price of a second of transfer that hides behind compute: it takes memory bandwidth and may be late. Higher: fewer
 swaps. A margin, not measured (`Machine.swap_share` is)."""
 
-# -- planners: hybrid/problem --------------------------------------------------------------------------------------
+# -- step_model/problem ------------------------------------------------------------------------------------------------
 
 SMALLEST_SHARE = 1 / 2000
 """Of all movable bytes, by the number of slabs of a sliced step: smaller buffers are kept, though in order. Larger: a faster
@@ -191,7 +191,7 @@ SMALL_SHIFT = 3
 """Anchors by which a small op may run early or late. Larger: safer, but more bytes are reserved;
 tests/lms3d/engine/test_memory_saved.py (predicted against real peaks)."""
 
-# -- planners: hybrid/schedule -------------------------------------------------------------------------------------
+# -- step_model/schedule -----------------------------------------------------------------------------------------------
 
 SPLIT = 3
 """Anchors: a shorter gap between two reads is not worth a copy. Smaller: more choices, transfers that cannot hide. A margin, not
@@ -280,7 +280,7 @@ bound and start hardly gain from more; tests/lms3d/engine/planners/test_relaxati
 GOOD_ENOUGH, PROGRAM_SECONDS = 0.02, 300.0
 """Relative gap at which the program stops, since it is only a start; seconds by the clock, an emergency exit. Not measured."""
 
-# -- planners: hybrid/allocator ------------------------------------------------------------------------------------
+# -- step_model/allocator ----------------------------------------------------------------------------------------------
 
 PERTURBED = 4
 """Replays with random shifts that a plan must survive. More: fewer steps out of memory, dearer checks (1 ms each);

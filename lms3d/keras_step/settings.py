@@ -98,7 +98,7 @@ def planner_of(name: str, parameters: Parameters) -> str:
 
 
 def pool_of(device: str, limited: bool) -> str:
-    """How the device's memory is handed out: see `lms3d.engine.planners.hybrid.allocator.POOLS`."""
+    """How the device's memory is handed out: see `lms3d.engine.step_model.allocator.POOLS`."""
     if device.startswith("GPU"):
         return "single"
     return "split" if limited else "none"

@@ -13,7 +13,7 @@ from lms3d.engine import edit
 from lms3d.engine.cost import Machine, op_seconds
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
-from lms3d.engine.simulate import LANES, Run, simulate
+from lms3d.engine.step_model.simulate import LANES, Run, simulate
 from lms3d.engine.tuning import BATCHES_AHEAD
 
 _COMPUTE, _AGAIN, _OUT, _IN = LANES

@@ -10,7 +10,7 @@ from lms3d.engine.prediction import Figures
 from lms3d.registry import Registry
 
 if TYPE_CHECKING:
-    from lms3d.engine.planners.study import Study
+    from lms3d.engine.step_model.study import Study
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import Outcome, Planner
-from lms3d.engine.planners.study import Study
+from lms3d.engine.step_model.study import Study
 
 
 class Off(Planner):

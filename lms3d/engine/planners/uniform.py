@@ -7,11 +7,11 @@ from typing import Any
 
 from lms3d.engine.ir import producer_name
 from lms3d.engine.planners import Outcome, Planner
-from lms3d.engine.planners.hybrid import emit, figures, search
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Buffer, Problem
-from lms3d.engine.planners.hybrid.schedule import build
-from lms3d.engine.planners.study import Study
+from lms3d.engine.step_model import emit, figures, fit
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.problem import Buffer, Problem
+from lms3d.engine.step_model.schedule import build
+from lms3d.engine.step_model.study import Study
 from lms3d.errors import DoesNotFit
 from lms3d.units import format_size
 
@@ -28,14 +28,14 @@ class _Uniform(Planner):
         request, problem = study.request, study.traced
         choices = {i: Choice(self.mode) for i, buffer in enumerate(problem.buffers) if self.moves(problem, buffer)}
         schedule = build(problem, choices, request.machine)
-        needed = search.needed_bytes(problem, schedule, request.settings.pool)
+        needed = fit.needed_bytes(problem, schedule, request.settings.pool)
         if needed > request.limit_bytes:
             raise DoesNotFit(
                 f"the step does not fit in {format_size(request.limit_bytes)} with the planner {self.name}, which needs "
                 f"{format_size(needed)}; raise the memory limit or choose another planner",
                 needed,
             )
-        solution = search.Solution(problem, choices, schedule, needed, schedule.peak_bytes, True)
+        solution = fit.Solution(problem, choices, schedule, needed, schedule.peak_bytes, True)
         plan = replace(emit.emit(solution), planner=self.name)
         return Outcome(plan=plan, figures=figures.planned(solution, plan, request.machine))
 

@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from lms3d.engine.cost import Machine
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Buffer, Problem
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.problem import Buffer, Problem
 from lms3d.engine.tuning import CHAIN_DEPTH, CHAIN_PARENTS, MOST_AGAIN, SHARED
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
 from lms3d.engine.planners.hybrid import moves
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.hybrid.schedule import Schedule, build
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model.schedule import Schedule, build
 from lms3d.engine.tuning import LOWER_SHARE, PEAK_EVENTS, TRIED_FIRST, TRIED_MOVES, TRIED_SECOND, WORTHLESS_SHARE
 
 

@@ -11,10 +11,12 @@ from lms3d.engine import tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
 from lms3d.engine.planners.hybrid import moves, search
-from lms3d.engine.planners.hybrid.choices import KEEP
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.hybrid.schedule import Schedule
-from lms3d.engine.planners.hybrid.search import Candidate, Search, Solution
+from lms3d.engine.planners.hybrid.search import Candidate, Search
+from lms3d.engine.step_model import fit
+from lms3d.engine.step_model.decisions import KEEP
+from lms3d.engine.step_model.fit import Solution
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model.schedule import Schedule
 
 _MIB = 1 << 20
 
@@ -33,7 +35,7 @@ def lowest(problem: Problem, machine: Machine, *, pool: str = "none", account: A
         found, limit = _drawn(
             Search(problem, search.cheap(machine), tuning.FLOOR_SECONDS, account=account), found, limit, pool
         )
-    return search.check(problem, *found, limit, pool)
+    return fit.check(problem, *found, limit, pool)
 
 
 def _met(problem: Problem, machine: Machine, account: Account) -> list[Candidate]:
@@ -57,7 +59,7 @@ def steadiest(problem: Problem, met: list[Candidate], pool: str) -> tuple[Candid
     least = min(found.schedule.peak_bytes for found in met)
     met = [f for f in met if f.schedule.peak_bytes <= least * (tuning.NEAR if pool != "none" else 1)]
     met = sorted(met, key=lambda f: f.schedule.peak_bytes)[: tuning.NEAREST]
-    limits = [search.needed_bytes(problem, schedule, pool) for _, schedule in met]
+    limits = [fit.needed_bytes(problem, schedule, pool) for _, schedule in met]
     best = limits.index(min(limits))
     if pool == "split":
         steady = {
@@ -99,7 +101,7 @@ def _drawn(searching: Search, found: Candidate, limit_bytes: int, pool: str) -> 
 def _surely_fits(searching: Search, schedule: Schedule, limit_bytes: int, pool: str) -> bool:
     steps = tuning.STEADY_STEPS if pool == "split" else 0
     limits = (limit_bytes + i * tuning.STEADY_STEP_BYTES for i in range(steps + 1))
-    return all(search.check(searching.problem, {}, schedule, limit, pool, searching.account).fits for limit in limits)
+    return all(fit.check(searching.problem, {}, schedule, limit, pool, searching.account).fits for limit in limits)
 
 
 def _timeless(problem: Problem) -> Problem:
@@ -114,7 +116,7 @@ def _steady(problem: Problem, schedule: Schedule, limit_bytes: int, pool: str) -
     for limit in range(
         limit_bytes, limit_bytes + tuning.STEADY_TRIED * tuning.STEADY_STEP_BYTES, tuning.STEADY_STEP_BYTES
     ):
-        fitting = fitting + 1 if search.check(problem, {}, schedule, limit, pool).fits else 0
+        fitting = fitting + 1 if fit.check(problem, {}, schedule, limit, pool).fits else 0
         if fitting > tuning.STEADY_STEPS:
             return limit - tuning.STEADY_STEPS * tuning.STEADY_STEP_BYTES
     return None

@@ -24,16 +24,17 @@ from typing import NamedTuple
 from lms3d.engine import tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
-from lms3d.engine.planners.hybrid import floor, search
+from lms3d.engine.planners.hybrid import floor
 from lms3d.engine.planners.hybrid.again import passing
-from lms3d.engine.planners.hybrid.choices import Choice
 from lms3d.engine.planners.hybrid.covering import Cover, Held, cover
 from lms3d.engine.planners.hybrid.descent import Candidate
 from lms3d.engine.planners.hybrid.links import Links
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.hybrid.schedule import build
-from lms3d.engine.planners.hybrid.search import Solution
 from lms3d.engine.planners.hybrid.ways import all_moved, ways
+from lms3d.engine.step_model import fit
+from lms3d.engine.step_model.decisions import Choice
+from lms3d.engine.step_model.fit import Solution
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model.schedule import build
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def solve(
     found.walk()
     if found.best is None and lowest is not None:
         low = lowest()
-        return search.check(ladder.problem, low.choices, low.schedule, limit_bytes, pool, ladder.account)
+        return fit.check(ladder.problem, low.choices, low.schedule, limit_bytes, pool, ladder.account)
     return found.best or found.last
 
 
@@ -160,7 +161,7 @@ class _Descent:
     def __init__(self, ladder: Ladder, limit_bytes: int, pool: str, seconds: float) -> None:
         self.ladder, self.limit_bytes, self.pool = ladder, limit_bytes, pool
         self.late = ladder.account.seconds + seconds
-        self.top = ladder.number(search.usable_bytes(limit_bytes, pool))
+        self.top = ladder.number(fit.usable_bytes(limit_bytes, pool))
         self.best: Solution | None = None
         self.checked: dict[int, Solution] = {}
 
@@ -172,7 +173,7 @@ class _Descent:
         """Whether the plan of a rung fits in the limit."""
         rung = self.ladder.rung(number)
         if number not in self.checked:
-            found = search.check(self.ladder.problem, *rung.plan, self.limit_bytes, self.pool, self.ladder.account)
+            found = fit.check(self.ladder.problem, *rung.plan, self.limit_bytes, self.pool, self.ladder.account)
             self.checked[number] = found = replace(found, bound_seconds=rung.bound_seconds)
             if found.fits and (self.best is None or _cost(found) < _cost(self.best)):
                 self.best = found
@@ -216,4 +217,4 @@ def lowest(ladder: Ladder, *, pool: str = "none") -> Solution:
     first = ladder.number(min(plan.schedule.peak_bytes for plan in plans)) + 1
     plans += [ladder.rung(first + i).plan for i in range(tuning.FLOOR_RUNGS)]
     found, limit = floor.steadiest(problem, plans, pool)
-    return search.check(problem, *found, limit, pool, ladder.account)
+    return fit.check(problem, *found, limit, pool, ladder.account)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from lms3d.engine.cost import Machine
-from lms3d.engine.planners.hybrid.choices import Mode
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.hybrid.schedule import Copy
+from lms3d.engine.step_model.decisions import Mode
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model.schedule import Copy
 
 
 class Links:

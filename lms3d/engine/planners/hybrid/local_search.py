@@ -39,8 +39,10 @@ from lms3d.engine import tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account, exact_seconds
 from lms3d.engine.planners.hybrid import floor, ladder, relaxation, search
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.hybrid.search import Candidate, Search, Solution
+from lms3d.engine.planners.hybrid.search import Candidate, Search
+from lms3d.engine.step_model import fit
+from lms3d.engine.step_model.fit import Solution
+from lms3d.engine.step_model.problem import Problem
 
 
 def solve(
@@ -85,7 +87,7 @@ class _Solver:
     ) -> None:
         self.problem, self.limit_bytes, self.machine, self.pool = problem, limit_bytes, machine, pool
         self.most_swapped_bytes, self.account = most_swapped_bytes, account
-        self.budget = search.usable_bytes(limit_bytes, pool)
+        self.budget = fit.usable_bytes(limit_bytes, pool)
         enough = most_seconds(problem)
         self.seconds = enough if seconds is None else min(seconds, enough)
         self.hasty = self.seconds < enough
@@ -117,7 +119,7 @@ class _Solver:
         return replace(self._checked(best), bound_seconds=bound)
 
     def _checked(self, found: Candidate) -> Solution:
-        return search.check(self.problem, *found, self.limit_bytes, self.pool, self.account)
+        return fit.check(self.problem, *found, self.limit_bytes, self.pool, self.account)
 
     def _good(self, found: Candidate) -> bool:
         return self.any_time.allowed(found.choices) and self._checked(found).fits
@@ -150,7 +152,7 @@ class _Solver:
         """Where descents begin: the program's answer, where it is asked and has one, and the unplanned step; and its bound."""
         count, unplanned = len(self.problem.anchors), self.unplanned
         affordable = not self.hasty or exact_seconds(count) <= tuning.EXACT_SHARE * self.any_time.seconds_left
-        needed = unplanned.schedule.peak_bytes > self.budget >= search.working_set_bytes(self.problem)
+        needed = unplanned.schedule.peak_bytes > self.budget >= fit.working_set_bytes(self.problem)
         if not (affordable and needed):
             return [unplanned], 0.0
         relaxed = relaxation.solve(self.problem, self.budget, self.machine)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from lms3d.engine import ledger
 from lms3d.engine.cost import Machine
-from lms3d.engine.planners.hybrid.choices import KEEP, Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Buffer, Problem
-from lms3d.engine.planners.hybrid.schedule import Copy, Schedule
+from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.decisions import KEEP, Choice, Mode
+from lms3d.engine.step_model.problem import Buffer, Problem
+from lms3d.engine.step_model.schedule import Copy, Schedule
 from lms3d.engine.tuning import (
     CHEAP_SHARES,
     OTHER_SOURCE,

@@ -19,21 +19,21 @@ from dataclasses import replace
 
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
-from lms3d.engine.planners.hybrid import search
-from lms3d.engine.planners.hybrid.choices import Mode
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.hybrid.schedule import Copy, Schedule, build
+from lms3d.engine.step_model import fit
+from lms3d.engine.step_model.decisions import Mode
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model.schedule import Copy, Schedule, build
 from lms3d.engine.tuning import PREFETCH_SHARES, PREFETCH_TRIES
 
 _Key = tuple[int, int]  # buffer, number of the copy
 
 
-def advance(solution: search.Solution, machine: Machine, pool: str, account: Account) -> search.Solution:
+def advance(solution: fit.Solution, machine: Machine, pool: str, account: Account) -> fit.Solution:
     """PREFETCH-2 and 3. The solution itself where no swap-in can begin earlier, or none moves bytes (SCHEDULE-6)."""
     starts: dict[_Key, int] = {}
     tries = 0 if pool == "none" else PREFETCH_TRIES  # PREFETCH-3
     for share in PREFETCH_SHARES:
-        budget = search.usable_bytes(solution.limit_bytes, pool)
+        budget = fit.usable_bytes(solution.limit_bytes, pool)
         wanted = list(_starts(solution.problem, solution.schedule, budget, machine, share).items())
         groups = [wanted] if wanted else []
         while groups and tries:
@@ -49,14 +49,14 @@ def advance(solution: search.Solution, machine: Machine, pool: str, account: Acc
 
 
 def _with_starts(
-    solution: search.Solution, machine: Machine, pool: str, starts: dict[_Key, int], account: Account
-) -> search.Solution | None:
+    solution: fit.Solution, machine: Machine, pool: str, starts: dict[_Key, int], account: Account
+) -> fit.Solution | None:
     """The solution with other starts; None where that does not fit, or takes longer."""
     account.charge_schedule(len(solution.problem.anchors), len(solution.choices))
     schedule = build(solution.problem, solution.choices, machine, starts)
     if schedule.seconds > solution.schedule.seconds:
         return None
-    found = search.check(solution.problem, solution.choices, schedule, solution.limit_bytes, pool, account)
+    found = fit.check(solution.problem, solution.choices, schedule, solution.limit_bytes, pool, account)
     return replace(found, bound_seconds=solution.bound_seconds) if found.fits else None
 
 

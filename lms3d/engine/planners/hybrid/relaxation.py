@@ -32,10 +32,10 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from lms3d.engine import ledger
 from lms3d.engine.cost import Machine
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Problem
+from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.problem import Problem
 from lms3d.engine.tuning import GOOD_ENOUGH, MOST_POINTS, NODES, PROGRAM_SECONDS, SPLIT, WINDOWS
 
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 from lms3d.engine import edit, effort, tuning
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import PLANNERS, Outcome, Planner
-from lms3d.engine.planners.hybrid import emit, figures, ladder, local_search, prefetch, search
-from lms3d.engine.planners.study import Study
+from lms3d.engine.planners.hybrid import ladder, local_search, prefetch
 from lms3d.engine.prediction import does_not_fit
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model import emit, figures, fit
+from lms3d.engine.step_model.simulate import simulate
+from lms3d.engine.step_model.study import Study
 from lms3d.errors import DoesNotFit
 
 RIVAL = "tflms"
@@ -57,7 +58,7 @@ def _rival(study: Study) -> Plan | None:
     return None if plan.empty else plan
 
 
-def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> search.Solution | None:
+def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> fit.Solution | None:
     """What fits in the limit; None at once where the largest op alone does not.
 
     In a pool it is chance which pieces fit. Where a limit above the floor finds nothing, the plans of smaller ones are tried; where
@@ -65,8 +66,8 @@ def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> search.Sol
     is planned again, and to be told of a smaller limit that would do helps nobody.
     """
     limit, pool = study.request.limit_bytes, study.request.settings.pool
-    least = 0 if ladder.applies(study.problem) else search.working_set_bytes(study.problem)
-    if search.usable_bytes(limit, pool) < least:
+    least = 0 if ladder.applies(study.problem) else fit.working_set_bytes(study.problem)
+    if fit.usable_bytes(limit, pool) < least:
         return None
     found = _solved(study, limit, most_swapped_bytes)
     if found is None and pool != "none" and study.lowest.limit_bytes < limit:
@@ -76,7 +77,7 @@ def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> search.Sol
     return found
 
 
-def _of_a_smaller_limit(study: Study, most_swapped_bytes: int | None) -> search.Solution | None:
+def _of_a_smaller_limit(study: Study, most_swapped_bytes: int | None) -> fit.Solution | None:
     """From the floor upwards, the first plan whose pieces fit in the limit, too; else that of the floor."""
     floor_bytes, limit = study.lowest.limit_bytes, study.request.limit_bytes
     tried = [floor_bytes + (limit - floor_bytes) * i // tuning.SMALLER_LIMITS for i in range(tuning.SMALLER_LIMITS)]
@@ -91,7 +92,7 @@ def _of_a_smaller_limit(study: Study, most_swapped_bytes: int | None) -> search.
     return lowest
 
 
-def _with_fewer_bytes(study: Study, found: search.Solution, most_swapped_bytes: int | None) -> search.Solution:
+def _with_fewer_bytes(study: Study, found: fit.Solution, most_swapped_bytes: int | None) -> fit.Solution:
     """A dear plan, or a cheaper one for a smaller limit whose pieces fit in this one, too, in what is left of the effort.
 
     All together costs as much as one search at most: that for a small step leaves some of it, that for a real network nothing. With
@@ -106,7 +107,7 @@ def _with_fewer_bytes(study: Study, found: search.Solution, most_swapped_bytes: 
     floor_bytes = study.lowest.limit_bytes if granted >= enough else 0
     for smaller in dict.fromkeys(max(floor_bytes, int(limit * share)) for share in tuning.DEAR_SHARES):
         seconds = granted - study.account.seconds
-        possible = search.usable_bytes(smaller, pool) >= search.working_set_bytes(problem)
+        possible = fit.usable_bytes(smaller, pool) >= fit.working_set_bytes(problem)
         if best.lost_share <= tuning.DEAR or seconds <= 0 or smaller >= limit or not possible:
             break
         fewer = local_search.solve(
@@ -119,14 +120,14 @@ def _with_fewer_bytes(study: Study, found: search.Solution, most_swapped_bytes: 
     return best
 
 
-def _in_the_limit(study: Study, plan: search.Solution) -> search.Solution:
+def _in_the_limit(study: Study, plan: fit.Solution) -> fit.Solution:
     """A plan of another limit, looked at in that of the request."""
     limit, pool = study.request.limit_bytes, study.request.settings.pool
-    again = search.check(plan.problem, plan.choices, plan.schedule, limit, pool, study.account)
+    again = fit.check(plan.problem, plan.choices, plan.schedule, limit, pool, study.account)
     return replace(again, bound_seconds=plan.bound_seconds)
 
 
-def _solved(study: Study, limit_bytes: int, most_swapped_bytes: int | None) -> search.Solution | None:
+def _solved(study: Study, limit_bytes: int, most_swapped_bytes: int | None) -> fit.Solution | None:
     """What the search finds in a limit. Where little effort fails, all is spent."""
     request, problem, granted = study.request, study.problem, study.request.effort_seconds
     if ladder.applies(problem):
@@ -141,7 +142,7 @@ def _solved(study: Study, limit_bytes: int, most_swapped_bytes: int | None) -> s
     return None
 
 
-def _searched(study: Study, limit_bytes: int, seconds: float | None, most_swapped_bytes: int | None) -> search.Solution:
+def _searched(study: Study, limit_bytes: int, seconds: float | None, most_swapped_bytes: int | None) -> fit.Solution:
     return local_search.solve(
         study.problem,
         limit_bytes,
@@ -154,7 +155,7 @@ def _searched(study: Study, limit_bytes: int, seconds: float | None, most_swappe
     )
 
 
-def _searched_on(study: Study, found: search.Solution, most_swapped_bytes: int | None) -> search.Solution:
+def _searched_on(study: Study, found: fit.Solution, most_swapped_bytes: int | None) -> fit.Solution:
     """A solution, or a cheaper one where so much is at stake that a further search is worth more than all before (EFFORT-4)."""
     seconds = effort.at_stake(study.request.run_seconds, found.lost_share)
     if seconds <= study.account.seconds:

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 
 from lms3d.engine.cost import Machine
 from lms3d.engine.planners.hybrid.again import Chains, gaps
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
 from lms3d.engine.planners.hybrid.links import Links
-from lms3d.engine.planners.hybrid.problem import Buffer, Problem
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.problem import Buffer, Problem
 from lms3d.engine.tuning import SHARED, WAYS_SPLITS
 
 Spans = tuple[tuple[int, int], ...]

@@ -11,10 +11,10 @@ from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan, SwapOut
 from lms3d.engine.planners import Outcome, Planner
-from lms3d.engine.planners.study import Study
 from lms3d.engine.planners.tflms.parameters import Parameters
 from lms3d.engine.planners.tflms.rules import build
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model.simulate import simulate
+from lms3d.engine.step_model.study import Study
 from lms3d.errors import DoesNotFit
 
 

@@ -15,10 +15,10 @@ from lms3d.engine import effort, plan_cache, planning, tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Run
 from lms3d.engine.planners.hybrid import local_search, search
-from lms3d.engine.planners.hybrid.allocator import POOLS
-from lms3d.engine.planners.hybrid.problem import reduce
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.allocator import POOLS
+from lms3d.engine.step_model.problem import reduce
 from tests.lms3d.engine.toy_graphs import training
 
 MACHINE = Machine(flops_per_second=1e10)

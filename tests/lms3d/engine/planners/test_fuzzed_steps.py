@@ -12,13 +12,14 @@ import pytest
 
 from experiments.fuzzing import batches, plan_checks, reference, step_checks
 from experiments.fuzzing.steps import MACHINES, Layer, network
-from lms3d.engine import ledger, liveness
+from lms3d.engine import liveness
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
-from lms3d.engine.ledger import Held
 from lms3d.engine.plan import Plan, Recompute
 from lms3d.engine.request import Settings
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.ledger import Held
+from lms3d.engine.step_model.simulate import simulate
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, worked_example
 
 ROOT = Path(__file__).parents[4]

@@ -14,11 +14,11 @@ from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners.hybrid import ladder, ways
-from lms3d.engine.planners.hybrid.schedule import build
-from lms3d.engine.planners.study import Study
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model.schedule import build
+from lms3d.engine.step_model.simulate import simulate
+from lms3d.engine.step_model.study import Study
 from lms3d.engine.tuning import MOST_AGAIN
 from lms3d.errors import DoesNotFit
 from tests.lms3d.engine.sliced_graphs import sliced

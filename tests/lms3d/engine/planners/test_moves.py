@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from lms3d.engine.ir import Op
 from lms3d.engine.planners.hybrid import moves
-from lms3d.engine.planners.hybrid.choices import KEEP, Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Problem, reduce
-from lms3d.engine.planners.hybrid.schedule import build
+from lms3d.engine.step_model.decisions import KEEP, Choice, Mode
+from lms3d.engine.step_model.problem import Problem, reduce
+from lms3d.engine.step_model.schedule import build
 from tests.lms3d.engine.toy_graphs import SECONDS, op, placeholder, step
 
 MAPPED = replace(SECONDS, mapped=True)

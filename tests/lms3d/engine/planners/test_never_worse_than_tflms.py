@@ -15,11 +15,12 @@ from lms3d.engine import edit, tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import METADATA_TYPES, StepGraph
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners.hybrid import emit, local_search, strategy
-from lms3d.engine.planners.hybrid.problem import reduce
+from lms3d.engine.planners.hybrid import local_search, strategy
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model import emit
+from lms3d.engine.step_model.problem import reduce
+from lms3d.engine.step_model.simulate import simulate
 from lms3d.errors import DoesNotFit
 from tests.lms3d.engine.planners.test_random_step_graphs import steps
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, training

@@ -12,17 +12,18 @@ import pytest
 from lms3d.engine import edit, tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import Tensor
-from lms3d.engine.order import branch_ends_first
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners.hybrid import emit, floor, local_search, search, strategy
-from lms3d.engine.planners.hybrid.allocator import POOLS
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
-from lms3d.engine.planners.hybrid.problem import reduce
-from lms3d.engine.planners.hybrid.schedule import build
-from lms3d.engine.planners.study import Study
+from lms3d.engine.planners.hybrid import floor, local_search, search, strategy
 from lms3d.engine.planning import is_noop, make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model import emit, fit
+from lms3d.engine.step_model.allocator import POOLS
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.order import branch_ends_first
+from lms3d.engine.step_model.problem import reduce
+from lms3d.engine.step_model.schedule import build
+from lms3d.engine.step_model.simulate import simulate
+from lms3d.engine.step_model.study import Study
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step import report as reports
 from lms3d.units import format_size
@@ -70,26 +71,26 @@ def test_the_floor_does_not_depend_on_the_clock():
 def test_a_little_more_than_the_floor_is_enough_too(monkeypatch):
     """Or it would hang on gaps between weights, of a MiB or two, which pieces fit."""
     problem = reduce(GRAPH, MACHINE)
-    check, needed = search.check, floor.lowest(problem, MACHINE, pool="split").limit_bytes
+    check, needed = fit.check, floor.lowest(problem, MACHINE, pool="split").limit_bytes
 
     def unlucky(problem, choices, schedule, limit_bytes, pool, account=None):
         found = check(problem, choices, schedule, limit_bytes, pool)
         return replace(found, fits=found.fits and limit_bytes - needed not in (4 * MIB, 5 * MIB))
 
-    monkeypatch.setattr(search, "check", unlucky)
+    monkeypatch.setattr(fit, "check", unlucky)
     assert floor.lowest(problem, MACHINE, pool="split").limit_bytes == needed + 6 * MIB
 
 
 def test_a_plan_that_is_never_sure_to_fit_is_not_the_floor(monkeypatch):
     """Unless there is no other."""
     problem = reduce(GRAPH, MACHINE)
-    check, needed = search.check, floor.lowest(problem, MACHINE, pool="split").limit_bytes
+    check, needed = fit.check, floor.lowest(problem, MACHINE, pool="split").limit_bytes
 
     def only_there(problem, choices, schedule, limit_bytes, pool, account=None):
         found = check(problem, choices, schedule, limit_bytes, pool)
         return replace(found, fits=found.fits and limit_bytes in (needed, needed + 2 * MIB))
 
-    monkeypatch.setattr(search, "check", only_there)
+    monkeypatch.setattr(fit, "check", only_there)
     assert floor._steady(problem, build(problem, {}, MACHINE), needed, "split") is None
     assert floor.lowest(problem, MACHINE, pool="split").limit_bytes == needed
 
@@ -120,7 +121,7 @@ def test_draws_lower_the_floor(monkeypatch):
 def test_what_fits_as_bytes_alone_is_taken_over_as_far_as_its_pieces_fit(monkeypatch):
     """Here pieces fit where one more buffer is moved than bytes ask for."""
     problem = reduce(GRAPH, MACHINE)
-    limit, check = int(UNEDITED * 0.6), search.check
+    limit, check = int(UNEDITED * 0.6), fit.check
     free = local_search.solve(problem, limit, MACHINE)
     held = next(b for b in sorted(moves_all(problem)) if b not in free.choices)
 
@@ -128,7 +129,7 @@ def test_what_fits_as_bytes_alone_is_taken_over_as_far_as_its_pieces_fit(monkeyp
         found = check(problem, choices, schedule, limit_bytes, pool)
         return replace(found, fits=found.fits and held in choices)
 
-    monkeypatch.setattr(search, "check", pieces)
+    monkeypatch.setattr(fit, "check", pieces)
     solution = local_search.solve(problem, limit, MACHINE)
     assert solution.fits
     assert held in solution.choices
@@ -166,7 +167,7 @@ def test_the_plan_of_the_floor_is_made_cheaper(monkeypatch, known):
 
 def test_nothing_is_refused_because_what_moves_most_does_not_fit(monkeypatch):
     """Which pieces fit is luck: a plan may, though that of the floor does not."""
-    problem, check = reduce(GRAPH, MACHINE), search.check
+    problem, check = reduce(GRAPH, MACHINE), fit.check
     limit = int(UNEDITED * 0.7)
     most = len(local_search.solve(problem, limit, MACHINE).choices)
 
@@ -176,7 +177,7 @@ def test_nothing_is_refused_because_what_moves_most_does_not_fit(monkeypatch):
 
     lowest = floor.lowest(problem, MACHINE)
     assert len(lowest.choices) > most
-    monkeypatch.setattr(search, "check", few)
+    monkeypatch.setattr(fit, "check", few)
     assert local_search.solve(problem, limit, MACHINE, lowest=lambda: lowest).fits
 
 
@@ -340,7 +341,7 @@ def test_memory_changes_hands_in_the_planned_order():
     problem = reduce(GRAPH, MACHINE)
     choices = {b: Choice(Mode.SWAP) for b, buffer in enumerate(problem.buffers) if buffer.swappable}
     schedule = build(problem, choices, MACHINE)
-    plan = emit.emit(search.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
+    plan = emit.emit(fit.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
     anchors, names = list(problem.anchors), {back.name: back for back in plan.swap_ins}
     held = [out for out in plan.swap_outs if out.until]
     assert held
@@ -379,7 +380,7 @@ def test_a_reader_behind_a_reshape_gets_a_reshaped_copy():
     index = [b.root for b in problem.buffers].index("a:0")
     choices = {index: Choice(Mode.SWAP)}
     schedule = build(problem, choices, MACHINE)
-    made = emit.emit(search.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
+    made = emit.emit(fit.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
     edited = edit.apply(graph, made)
     assert edited.by_name["z"].inputs == ("f8:0", "lms/recompute/flat:0")
     assert edited.by_name["lms/recompute/flat"].inputs == ("lms/swap_in/a/0:0",)
@@ -445,12 +446,12 @@ def test_a_dear_plan_in_a_pool_is_compared_with_plans_for_less(monkeypatch, piec
 
     def solution(name, limit_bytes):
         limits.append(limit_bytes)
-        return search.Solution(problem, {}, plans[name], limit_bytes, plans[name].peak_bytes, True)
+        return fit.Solution(problem, {}, plans[name], limit_bytes, plans[name].peak_bytes, True)
 
-    check = search.check
+    check = fit.check
     monkeypatch.setattr(strategy, "_solved", lambda study, limit_bytes, _: solution("dear", limit_bytes))
     monkeypatch.setattr(local_search, "solve", lambda problem, limit_bytes, *_, **__: solution("fewer", limit_bytes))
-    monkeypatch.setattr(search, "check", lambda *a: replace(check(*a), fits=pieces))
+    monkeypatch.setattr(fit, "check", lambda *a: replace(check(*a), fits=pieces))
     assert strategy._solve(study).schedule is plans[taken]
     assert limits == [GIB, *(int(GIB * share) for share in tried)]
 
@@ -461,7 +462,7 @@ def test_a_dear_plan_that_took_all_effort_stays(monkeypatch, granted):
     request = Settings(limit_bytes=GIB, pool="single").request(GRAPH, MACHINE, with_floor=False)
     study = Study(replace(request, effort_seconds=granted))
     everything = build(study.problem, next(search.Search(study.problem, MACHINE, 1.0).everything_moved()), MACHINE)
-    dear = search.Solution(study.problem, {}, everything, GIB, everything.peak_bytes, True)
+    dear = fit.Solution(study.problem, {}, everything, GIB, everything.peak_bytes, True)
     assert dear.lost_share > tuning.DEAR
     monkeypatch.setattr(strategy, "_solved", lambda *_: dear)
     study.account.seconds = tuning.HYBRID_SECONDS
@@ -477,17 +478,17 @@ def test_where_a_limit_finds_nothing_the_plans_of_smaller_ones_are_tried(monkeyp
 
     def solved(study, limit_bytes, most_swapped_bytes):
         asked.append(limit_bytes)
-        known = search.Solution(study.problem, {}, schedule, limit_bytes, schedule.peak_bytes, True)
+        known = fit.Solution(study.problem, {}, schedule, limit_bytes, schedule.peak_bytes, True)
         return None if limit_bytes == 1 << 30 else known
 
     def check(problem, choices, schedule, limit_bytes, pool, account=None):
         looked_at.append(limit_bytes)
         fits = len(looked_at) - 1 == fitting
-        return search.Solution(problem, choices, schedule, limit_bytes, schedule.peak_bytes, fits)
+        return fit.Solution(problem, choices, schedule, limit_bytes, schedule.peak_bytes, fits)
 
     floor_bytes = study.lowest.limit_bytes
     monkeypatch.setattr(strategy, "_solved", solved)
-    monkeypatch.setattr(search, "check", check)
+    monkeypatch.setattr(fit, "check", check)
     found = strategy._solve(study)
     assert asked[:2] == [1 << 30, floor_bytes]
     assert asked == [1 << 30, *sorted(asked[1:])]

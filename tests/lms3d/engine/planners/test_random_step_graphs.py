@@ -13,7 +13,7 @@ from lms3d.engine.plan import Plan
 from lms3d.engine.planners import tflms
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model.simulate import simulate
 from lms3d.errors import DoesNotFit
 from tests.lms3d.engine.toy_graphs import MIB, op, placeholder, step
 

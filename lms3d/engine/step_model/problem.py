@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lms3d.device.pool_layout import CRUMB_BYTES
-from lms3d.engine import ledger
 from lms3d.engine.cost import Machine, op_seconds
 from lms3d.engine.ir import FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph, paired, producer_name
 from lms3d.engine.liveness import Storage, lasting, peak_bytes, read_whole, roots, storages
+from lms3d.engine.step_model import ledger
 from lms3d.engine.tuning import SMALL_SHIFT, SMALLEST_SHARE
 
 _ITSELF = sys.maxsize  # sorts behind all buffers that are recomputed for an anchor

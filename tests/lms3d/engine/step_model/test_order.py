@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lms3d.engine.order import at_once_first, branch_ends_first
+from lms3d.engine.step_model.order import at_once_first, branch_ends_first
 from tests.lms3d.engine.toy_graphs import op, placeholder, step
 
 

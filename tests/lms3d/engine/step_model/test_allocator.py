@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from lms3d.engine.planners.hybrid import search
-from lms3d.engine.planners.hybrid.allocator import (
+from lms3d.engine.step_model import allocator, fit
+from lms3d.engine.step_model.allocator import (
     FIRST_REGIONS_BYTES,
     MOST_WASTE,
     Pool,
     _held_lives,
-    fit,
+    place,
     replay,
     small_region_bytes,
 )
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
-from lms3d.engine.planners.hybrid.problem import reduce
-from lms3d.engine.planners.hybrid.schedule import build
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.problem import reduce
+from lms3d.engine.step_model.schedule import build
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step
 
 KIB = 1024
@@ -32,8 +32,8 @@ def holes(*sizes: int) -> Pool:
         places.append(pool.allocate(size))
         pool.allocate(256)
     pool.allocate(MIB - pool.in_use)
-    for place in places:
-        pool.release(place)
+    for address in places:
+        pool.release(address)
     return pool
 
 
@@ -108,9 +108,9 @@ def test_replay_needs_the_bytes_in_one_piece():
     schedule = build(problem, {}, SECONDS)
     assert schedule.peak_bytes <= 14 * MIB
     assert not replay(problem, schedule, 14 * MIB, "single").fits
-    fit = replay(problem, schedule, 24 * MIB, "single")
-    assert fit.fits
-    assert fit.peak_bytes >= schedule.peak_bytes
+    placed = replay(problem, schedule, 24 * MIB, "single")
+    assert placed.fits
+    assert placed.peak_bytes >= schedule.peak_bytes
 
 
 def test_replay_hands_a_forwarded_chunk_on():
@@ -143,9 +143,9 @@ def test_what_fits_only_by_a_coincidence_is_refused():
     pool = int(24.5 * MIB)
     assert schedule.peak_bytes < pool
     assert replay(problem, schedule, pool, "single").fits
-    assert not fit(problem, schedule, pool, "single").fits
-    assert search.needed_bytes(problem, schedule, "single") * (1 - search.RESERVE) > pool
-    roomy = fit(problem, schedule, 40 * MIB, "single")
+    assert not place(problem, schedule, pool, "single").fits
+    assert fit.needed_bytes(problem, schedule, "single") * (1 - fit.RESERVE) > pool
+    roomy = place(problem, schedule, 40 * MIB, "single")
     assert roomy.fits
     assert roomy.peak_bytes == replay(problem, schedule, 40 * MIB, "single").peak_bytes
 
@@ -234,19 +234,19 @@ def test_an_op_that_is_computed_again_takes_its_workspace_again():
 def test_a_pool_keeps_a_reserve_for_waste(monkeypatch, pool):
     """A planned schedule whose pieces take up nearly the whole pool does not count as fitting."""
     problem, schedule, _ = swapped_over_a_chain()
-    limit = search.needed_bytes(problem, schedule, pool)
-    assert search.fits(search.Solution(problem, {}, schedule, limit, schedule.peak_bytes, True), pool)
-    full = search.allocator.Fit(True, int(limit * (1 - search.RESERVE_IN_TURN)) + 1)
-    monkeypatch.setattr(search.allocator, "fit", lambda *_, **__: full)
-    solution = search.Solution(problem, {}, schedule, limit, schedule.peak_bytes, True)
-    assert not search.fits(solution, pool)
+    limit = fit.needed_bytes(problem, schedule, pool)
+    assert fit.fits(fit.Solution(problem, {}, schedule, limit, schedule.peak_bytes, True), pool)
+    full = allocator.Placement(True, int(limit * (1 - fit.RESERVE_IN_TURN)) + 1)
+    monkeypatch.setattr(allocator, "place", lambda *_, **__: full)
+    solution = fit.Solution(problem, {}, schedule, limit, schedule.peak_bytes, True)
+    assert not fit.fits(solution, pool)
 
 
 def test_an_unplanned_step_needs_room_for_an_accident():
     """Once, in every kind of pool: nobody holds its order."""
     problem, schedule, _ = swapped_over_a_chain()
-    split = [search.needed_bytes(problem, schedule, "split", planned=planned) for planned in (True, False)]
-    single = [search.needed_bytes(problem, schedule, "single", planned=planned) for planned in (True, False)]
+    split = [fit.needed_bytes(problem, schedule, "split", planned=planned) for planned in (True, False)]
+    single = [fit.needed_bytes(problem, schedule, "single", planned=planned) for planned in (True, False)]
     assert split[0] < split[1]
     assert single[0] < single[1]
 

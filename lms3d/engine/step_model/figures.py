@@ -7,11 +7,11 @@ import numpy as np
 from lms3d.engine.cost import Machine, copying_seconds, step_seconds
 from lms3d.engine.ir import producer_name
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners.hybrid.choices import Mode
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.hybrid.schedule import Schedule, nodes
-from lms3d.engine.planners.hybrid.search import Solution
 from lms3d.engine.prediction import Figures
+from lms3d.engine.step_model.decisions import Mode
+from lms3d.engine.step_model.fit import Solution
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model.schedule import Schedule, nodes
 
 
 def unedited(problem: Problem, schedule: Schedule, seconds: float) -> Figures:

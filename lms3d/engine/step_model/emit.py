@@ -20,10 +20,10 @@ from lms3d.engine import edit
 from lms3d.engine.ir import StepGraph, producer_name
 from lms3d.engine.liveness import aliased_input, roots
 from lms3d.engine.plan import Plan, Recompute, SwapIn, SwapOut
-from lms3d.engine.planners.hybrid.choices import Mode
-from lms3d.engine.planners.hybrid.problem import Event
-from lms3d.engine.planners.hybrid.schedule import Copy
-from lms3d.engine.planners.hybrid.search import Solution
+from lms3d.engine.step_model.decisions import Mode
+from lms3d.engine.step_model.fit import Solution
+from lms3d.engine.step_model.problem import Event
+from lms3d.engine.step_model.schedule import Copy
 
 _IDENTITIES = frozenset({"Identity", "IdentityN", "StopGradient", "PreventGradient", "EnsureShape"})
 

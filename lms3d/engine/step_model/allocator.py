@@ -18,8 +18,8 @@ its memory at the event that it starts with, an original gives its own back just
 How long the copies take decides nothing here.
 
 A plan must not fit by coincidence. Small ops run a little early or late, batches arrive at any time on a CPU, and gaps between
-weights are never quite as predicted. `fit` replays the schedule as planned and `PERTURBED` times with such shifts, drawn with fixed
-seeds, in somewhat smaller pools; every replay must fit.
+weights are never quite as predicted. `place` replays the schedule as planned, and `PERTURBED` times with such shifts, drawn with
+fixed seeds, in somewhat smaller pools; every replay must fit.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lms3d.device.pool_layout import ALIGNMENT, CRUMB_BYTES, FIRST_REGIONS_BYTES, small_region_bytes
-from lms3d.engine import ledger
-from lms3d.engine.planners.hybrid.choices import Mode
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.hybrid.schedule import Copy, Schedule
+from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.decisions import Mode
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model.schedule import Copy, Schedule
 from lms3d.engine.tuning import PERTURBED, SMALL_SHIFT, SMALLEST_PIECE
 
 MOST_WASTE = 128 << 20  # BFC-3
@@ -109,7 +109,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Fit:
+class Placement:
     """Whether every buffer found a place. peak_bytes: most bytes in use, rounding included (up to where it failed).
 
     replays: how many that took.
@@ -120,7 +120,7 @@ class Fit:
     replays: int = 1
 
 
-def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, *, margin: float = 0.0) -> Fit:
+def place(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, *, margin: float = 0.0) -> Placement:
     """Whether a schedule fits in a pool as planned, and with small shifts; the peak as planned.
 
     margin: the shifted replays must fit in smaller pools, by this share at most. The piece at the end of a pool may be handed
@@ -131,9 +131,9 @@ def fit(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, 
     for seed in range(PERTURBED, -1, -1):  # the smallest pool first: what does not fit mostly fails there
         found = replay(problem, schedule, int(limit_bytes * (1 - margin * seed / PERTURBED)), pool_kind, seed, held)
         if not found.fits:
-            return Fit(False, max(peak, found.peak_bytes), PERTURBED + 1 - seed)
+            return Placement(False, max(peak, found.peak_bytes), PERTURBED + 1 - seed)
         peak = found.peak_bytes if seed == 0 else max(peak, found.peak_bytes)
-    return Fit(True, peak, PERTURBED + 1)
+    return Placement(True, peak, PERTURBED + 1)
 
 
 class _Held(NamedTuple):
@@ -146,12 +146,12 @@ class _Held(NamedTuple):
 
 def replay(
     problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, seed: int = 0, held: _Held | None = None
-) -> Fit:
+) -> Placement:
     """Replay a schedule's allocations in a pool of `limit_bytes` ("single" or "split"); seed 0: exactly as planned."""
     batches = problem.graph.batches if schedule.events else ()
     pool = _new_pool(problem.base_bytes - sum(batches), limit_bytes, pool_kind)
     if pool is None:
-        return Fit(False, problem.base_bytes)
+        return Placement(False, problem.base_bytes)
     shifts = random.Random(seed) if seed else None
     loose = _loose_lives(problem, schedule, shifts, pool_kind)
     held = held or _held(problem, schedule, pool_kind)
@@ -167,14 +167,14 @@ def replay(
             if lives[i].bytes:  # else mapped, or in the chunk of the input that it overwrites
                 place[i] = pool.allocate(lives[i].bytes)
                 if place[i] is None:
-                    return Fit(False, pool.peak)
+                    return Placement(False, pool.peak)
         for i in ending:
             at, heir = place[i], lives[i].heir
             if heir is not None:
                 place[heir] = at
             elif at is not None:
                 pool.release(at)
-    return Fit(True, pool.peak)
+    return Placement(True, pool.peak)
 
 
 def _new_pool(base_bytes: int, limit_bytes: int, pool_kind: str) -> Pool | None:

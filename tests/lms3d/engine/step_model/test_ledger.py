@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lms3d.engine import ledger
-from lms3d.engine.ledger import Held
+from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.ledger import Held
 
 SPANS = [Held(4, 0, 2), Held(2, 1, 3), Held(0, 0, 3), Held(8, 3, 3)]
 

@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lms3d.engine import ledger
 from lms3d.engine.cost import Machine
-from lms3d.engine.planners.hybrid.choices import KEEP, Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Event, Problem
+from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.decisions import KEEP, Choice, Mode
+from lms3d.engine.step_model.problem import Event, Problem
 from lms3d.engine.tuning import LEAD
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from lms3d.engine import liveness, order, tuning
+from lms3d.engine import liveness, tuning
 from lms3d.engine.cost import step_seconds
 from lms3d.engine.effort import Account
-from lms3d.engine.planners.hybrid import figures, floor, search
+from lms3d.engine.planners.hybrid import floor
 from lms3d.engine.planners.hybrid import ladder as ladders
-from lms3d.engine.planners.hybrid.problem import Problem, reduce
-from lms3d.engine.planners.hybrid.schedule import Schedule, build
 from lms3d.engine.prediction import Figures
 from lms3d.engine.request import StepRequest
+from lms3d.engine.step_model import figures, fit, order
+from lms3d.engine.step_model.problem import Problem, reduce
+from lms3d.engine.step_model.schedule import Schedule, build
 
 _MIB = 1 << 20
 
@@ -41,8 +42,8 @@ class Study:
     def problem(self) -> Problem:
         """The order to plan for: the traced one where holding it is enough, since no other is worth a change then."""
         request, schedule = self.request, self._held
-        held = search.Solution(self.traced, {}, schedule, request.limit_bytes, schedule.peak_bytes, True)
-        return self.traced if search.fits(held, request.settings.pool) else self.ordered
+        held = fit.Solution(self.traced, {}, schedule, request.limit_bytes, schedule.peak_bytes, True)
+        return self.traced if fit.fits(held, request.settings.pool) else self.ordered
 
     @cached_property
     def _held(self) -> Schedule:
@@ -65,7 +66,7 @@ class Study:
     @cached_property
     def unedited_limit_bytes(self) -> int:
         """The smallest limit at which the unedited step is trusted to run, in whole MiB."""
-        needed = search.needed_bytes(self.unheld, self.unedited, self.request.settings.pool, planned=False)
+        needed = fit.needed_bytes(self.unheld, self.unedited, self.request.settings.pool, planned=False)
         return -int(-needed * tuning.UNORDERED // _MIB) * _MIB
 
     @cached_property
@@ -83,7 +84,7 @@ class Study:
         return ladders.Ladder(problem, self.request.machine, self.account)
 
     @cached_property
-    def lowest(self) -> search.Solution:
+    def lowest(self) -> fit.Solution:
         """The plan that needs the smallest limit. Takes seconds. Of `ordered` alone: in the traced order the step fits."""
         settings = self.request.settings
         if ladders.applies(self.ordered):
