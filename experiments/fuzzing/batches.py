@@ -112,7 +112,7 @@ def _other_planners(graph: Any, machine: Any, name: str, share: float, tell: Tel
     from experiments.fuzzing import step_checks
     from experiments.fuzzing.plan_checks import check_plan
 
-    peak = Study(Settings(limit_bytes=1).request(graph, machine)).unedited.peak_bytes
+    peak = Study(Settings(limit_bytes=1).request(graph, machine)).unedited_schedule.peak_bytes
     limits = [max(1, int(peak * s)) for s in (share, 2 * share)]
     request = Settings(limit_bytes=1, planner=name).request(graph, machine, with_floor=False)
     found = step_checks.answers(request, limits)

@@ -162,7 +162,7 @@ def planned(graph: StepGraph, way: Way) -> Plan:
         swap_out_bytes_per_second=way.link, swap_in_bytes_per_second=way.link, mapped=way.tier == "mapped"
     )
     settings = Settings(limit_bytes=1, planner=way.planner, parameters=way.parameters, pool=way.pool)
-    peak = Study(settings.request(graph, machine)).unedited.peak_bytes
+    peak = Study(settings.request(graph, machine)).unedited_schedule.peak_bytes
 
     def under(limit_bytes: int) -> Plan:
         request = settings.request(graph, machine, with_floor=False, effort_seconds=way.effort_seconds)

@@ -11,7 +11,7 @@ from collections import Counter
 from lms3d.engine import edit, liveness
 from lms3d.engine.cost import Machine, copying_seconds
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners import PLANNERS, Outcome
+from lms3d.engine.planners import PLANNERS, Outcome, Planner
 from lms3d.engine.prediction import Decision, Figures, Prediction
 from lms3d.engine.request import StepRequest
 from lms3d.engine.step_model.problem import Problem
@@ -23,8 +23,9 @@ def make_plan(request: StepRequest) -> tuple[Plan, Prediction]:
     """The plan for one step. Raises DoesNotFit, with the smallest limit that would do, where there is none."""
     started = time.monotonic()
     study = Study(request)
-    outcome = PLANNERS[request.settings.planner]().plan(study)
-    floor_bytes = _floor_bytes(study, outcome) if request.with_floor else None
+    planner = PLANNERS[request.settings.planner]()
+    outcome = planner.plan(study)
+    floor_bytes = _floor_bytes(planner, study, outcome) if request.with_floor else None
     return outcome.plan, _prediction(study, outcome, floor_bytes, started)
 
 
@@ -35,12 +36,12 @@ def is_noop(request: StepRequest) -> bool:
 
 def floor_bytes(request: StepRequest) -> int:
     """The smallest limit that a plan for the step is found for. Takes seconds."""
-    return Study(request).lowest.limit_bytes
+    return PLANNERS[request.settings.planner]().floor(Study(request))
 
 
-def _floor_bytes(study: Study, outcome: Outcome) -> int:
+def _floor_bytes(planner: Planner, study: Study, outcome: Outcome) -> int:
     known = [study.request.limit_bytes] if outcome.within_limit else []
-    return min(study.lowest.limit_bytes, study.unedited_limit_bytes, *known)
+    return min(planner.floor(study), study.unedited_limit_bytes, *known)
 
 
 def _prediction(study: Study, outcome: Outcome, floor_bytes: int | None, started: float) -> Prediction:
@@ -48,7 +49,7 @@ def _prediction(study: Study, outcome: Outcome, floor_bytes: int | None, started
     after, before = _after_and_before(study, outcome)
     return Prediction(
         step=request.step,
-        planner=outcome.called or plan.planner,
+        planner=outcome.reported_planner or plan.planner,
         rewritten=not plan.empty,
         tier=request.settings.tier,
         limit_bytes=request.limit_bytes,

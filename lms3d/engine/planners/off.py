@@ -1,4 +1,4 @@
-"""No plan: the step is traced, run and measured like any other. No TensorFlow here."""
+"""The planner that plans nothing: the step is traced, run and measured like any other. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Off(Planner):
     """Changes nothing."""
 
     def plan(self, study: Study) -> Outcome:
-        return Outcome(plan=Plan(), called="off")
+        return Outcome(plan=Plan(), reported_planner="off")
 
     def is_noop(self, study: Study) -> bool:
         return True

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
+from typing import Any, TypeVar, cast
 
 from lms3d.engine import liveness, tuning
 from lms3d.engine.cost import step_seconds
 from lms3d.engine.effort import Account
-from lms3d.engine.planners.hybrid import floor
-from lms3d.engine.planners.hybrid import ladder as ladders
 from lms3d.engine.prediction import Figures
 from lms3d.engine.request import StepRequest
 from lms3d.engine.step_model import figures, fit, order
@@ -17,16 +17,25 @@ from lms3d.engine.step_model.schedule import Schedule, build
 
 _MIB = 1 << 20
 
+Result = TypeVar("Result")
+
 
 class Study:
-    """account: what planning for this request has cost so far.
+    """The request for one plan, and the step behind it. account: what planning has cost so far.
 
-    The rest is worked out when it is first asked for: milliseconds, but `lowest`. Sizes are in bytes, times in seconds.
+    Each property is computed when it is first read, within milliseconds. Sizes are in bytes, times in seconds.
     """
 
     def __init__(self, request: StepRequest) -> None:
         self.request, self.account = request, Account()
         self.account.charge_graph(2 * len(request.graph.ops))
+        self._results: dict[Callable[[Study], Any], Any] = {}
+
+    def once(self, work: Callable[[Study], Result]) -> Result:
+        """The result of `work(self)`, which runs the first time alone. For what one planner asks about a step and others do not."""
+        if work not in self._results:
+            self._results[work] = work(self)
+        return cast(Result, self._results[work])
 
     @cached_property
     def traced(self) -> Problem:
@@ -40,54 +49,41 @@ class Study:
 
     @cached_property
     def problem(self) -> Problem:
-        """The order to plan for: the traced one where holding it is enough, since no other is worth a change then."""
-        request, schedule = self.request, self._held
-        held = fit.Solution(self.traced, {}, schedule, request.limit_bytes, schedule.peak_bytes, True)
-        return self.traced if fit.fits(held, request.settings.pool) else self.ordered
+        """The step in the order to plan for: the traced one if the step fits as soon as that order is held, else the better one."""
+        request = self.request
+        schedule, pool = self._traced_schedule, request.settings.pool
+        enough = fit.check(self.traced, {}, schedule, request.limit_bytes, pool).fits
+        return self.traced if enough else self.ordered
 
     @cached_property
-    def _held(self) -> Schedule:
-        """Nothing moved, in the traced order."""
+    def _traced_schedule(self) -> Schedule:
+        """The schedule that moves nothing, in the traced order."""
         return build(self.traced, {}, self.request.machine)
 
     @cached_property
-    def unheld(self) -> Problem:
-        """The step in the order that TensorFlow may choose where none is held: of two likely ones that with the higher peak."""
-        early = order.at_once_first(self.request.graph)
+    def unedited_problem(self) -> Problem:
+        """The step in the order that TensorFlow may choose without a plan: of two likely orders the one with the higher peak."""
+        early = order.ready_first(self.request.graph)
         if liveness.peak_bytes(early) <= liveness.peak_bytes(self.request.graph):
             return self.traced
         return reduce(early, self.request.machine)
 
     @cached_property
-    def unedited(self) -> Schedule:
-        """The step as it is: the events of `unheld`, the bytes that are live at each, and the seconds of the whole."""
-        return self._held if self.unheld is self.traced else build(self.unheld, {}, self.request.machine)
+    def unedited_schedule(self) -> Schedule:
+        """The schedule of the step without LMS."""
+        if self.unedited_problem is self.traced:
+            return self._traced_schedule
+        return build(self.unedited_problem, {}, self.request.machine)
 
     @cached_property
     def unedited_limit_bytes(self) -> int:
-        """The smallest limit at which the unedited step is trusted to run, in whole MiB."""
-        needed = fit.needed_bytes(self.unheld, self.unedited, self.request.settings.pool, planned=False)
+        """The smallest limit at which the step is trusted to run without LMS, in whole MiB."""
+        pool = self.request.settings.pool
+        needed = fit.needed_bytes(self.unedited_problem, self.unedited_schedule, pool, planned=False)
         return -int(-needed * tuning.UNORDERED // _MIB) * _MIB
 
     @cached_property
     def unedited_figures(self) -> Figures:
-        """Of the step as it is: peak and timeline in bytes, seconds of a step."""
+        """The figures of the step without LMS."""
         seconds = step_seconds(self.request.graph, self.request.machine)
-        return figures.unedited(self.unheld, self.unedited, seconds)
-
-    @cached_property
-    def ladder(self) -> ladders.Ladder:
-        """The plans of `problem` by budget, for a step of many pieces."""
-        return self._ladder(self.problem)
-
-    def _ladder(self, problem: Problem) -> ladders.Ladder:
-        return ladders.Ladder(problem, self.request.machine, self.account)
-
-    @cached_property
-    def lowest(self) -> fit.Solution:
-        """The plan that needs the smallest limit. Takes seconds. Of `ordered` alone: in the traced order the step fits."""
-        settings = self.request.settings
-        if ladders.applies(self.ordered):
-            steps = self.ladder if self.problem is self.ordered else self._ladder(self.ordered)
-            return ladders.lowest(steps, pool=settings.pool)
-        return floor.lowest(self.ordered, self.request.machine, pool=settings.pool, account=self.account)
+        return figures.unedited(self.unedited_problem, self.unedited_schedule, seconds)

@@ -13,7 +13,7 @@ from lms3d.engine import edit
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners.hybrid import ladder, ways
+from lms3d.engine.planners.hybrid import ladder, strategy, ways
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model.schedule import build
@@ -41,7 +41,7 @@ def study(machine: Machine, limit: int = 1 << 40, pool: str = "none") -> Study:
 
 def limits(machine: Machine, count: int = 8, pool: str = "none") -> list[int]:
     known = study(machine, pool=pool)
-    low, high = known.lowest.limit_bytes, known.unedited_limit_bytes
+    low, high = strategy.lowest(known).limit_bytes, known.unedited_limit_bytes
     return [low + (high - low) * i // count for i in range(count)]
 
 
@@ -76,7 +76,7 @@ def test_the_simulator_agrees(machine):
 
 @EITHER
 def test_the_floor_is_near_the_working_set_and_below_it_an_error_names_it(machine):
-    lowest = study(machine).lowest
+    lowest = strategy.lowest(study(machine))
     assert lowest.limit_bytes < 0.3 * study(machine).unedited_limit_bytes
     with pytest.raises(DoesNotFit) as caught:
         make_plan(Settings(limit_bytes=lowest.limit_bytes // 2).request(graph(), machine))
@@ -93,8 +93,8 @@ def test_equal_questions_get_equal_plans(machine):
 @EITHER
 def test_no_plan_is_cheaper_than_the_bound_and_the_plan_is_near_it(machine):
     known = study(machine)
-    rung = known.ladder.under(int(known.unedited.peak_bytes * 0.5))
-    unplanned = known.ladder.unplanned.schedule.cost_seconds
+    rung = known.once(strategy._ladder).under(int(known.unedited_schedule.peak_bytes * 0.5))
+    unplanned = known.once(strategy._ladder).unplanned.schedule.cost_seconds
     assert rung.bound_seconds <= rung.plan.schedule.cost_seconds
     assert rung.plan.schedule.cost_seconds - unplanned <= 1.2 * (rung.bound_seconds - unplanned)
 
@@ -103,7 +103,7 @@ def test_no_plan_is_cheaper_than_the_bound_and_the_plan_is_near_it(machine):
 def test_what_the_program_counts_is_what_the_schedule_has(machine):
     known = study(machine)
     for share in (0.3, 0.6, 0.9):
-        rung = known.ladder.under(int(known.unedited.peak_bytes * share))
+        rung = known.once(strategy._ladder).under(int(known.unedited_schedule.peak_bytes * share))
         schedule = build(known.problem, rung.plan.choices, machine)
         assert 0.95 * rung.budget_bytes <= schedule.peak_bytes <= rung.budget_bytes
 
@@ -153,7 +153,7 @@ def normalised() -> StepGraph:
 def planned(machine: Machine, share: float) -> tuple[Plan, float]:
     """The plan for a share of the way from the floor up, and its seconds."""
     known = Study(Settings(limit_bytes=1 << 40).request(normalised(), machine))
-    low = known.lowest.limit_bytes
+    low = strategy.lowest(known).limit_bytes
     limit = int(low + share * (known.unedited_limit_bytes - low))
     plan, found = make_plan(Settings(limit_bytes=limit).request(normalised(), machine, with_floor=False))
     return plan, found.predicted_step_seconds
@@ -186,7 +186,7 @@ def test_the_simulator_agrees_on_what_is_computed_again():
     plan, _ = planned(SLOW, 0.3)
     found = simulate(edit.apply(normalised(), plan), SLOW)
     known = Study(Settings(limit_bytes=1 << 40).request(normalised(), SLOW))
-    limit = known.lowest.limit_bytes + 0.3 * (known.unedited_limit_bytes - known.lowest.limit_bytes)
+    limit = strategy.lowest(known).limit_bytes + 0.3 * (known.unedited_limit_bytes - known.lowest.limit_bytes)
     assert found.peak_bytes <= limit
 
 
@@ -201,9 +201,9 @@ def test_what_must_be_copied_back_is_not_read_to_compute_others_again():
 def test_a_way_that_counts_on_another_buffer_is_priced_right(machine):
     """The program and the schedule agree on what a plan costs (COVER-5)."""
     known = Study(Settings(limit_bytes=1 << 40).request(normalised(), machine))
-    unplanned = known.ladder.unplanned.schedule.cost_seconds
+    unplanned = known.once(strategy._ladder).unplanned.schedule.cost_seconds
     for share in (0.3, 0.5, 0.8):
-        rung = known.ladder.under(int(known.unedited.peak_bytes * share))
+        rung = known.once(strategy._ladder).under(int(known.unedited_schedule.peak_bytes * share))
         dearer = rung.plan.schedule.cost_seconds - unplanned
         assert rung.bound_seconds - unplanned <= dearer + 1e-9
         assert dearer <= 1.3 * (rung.bound_seconds - unplanned)

@@ -438,7 +438,8 @@ def test_a_dear_plan_in_a_pool_is_compared_with_plans_for_less(monkeypatch, piec
     settings = Settings(limit_bytes=GIB, pool="single")
     study = Study(settings.request(GRAPH, MACHINE, with_floor=False, effort_seconds=effort))
     problem = study.problem
-    vars(study)["lowest"] = replace(floor.lowest(problem, MACHINE, pool="single"), limit_bytes=int(GIB * 0.93))
+    lowest = replace(floor.lowest(problem, MACHINE, pool="single"), limit_bytes=int(GIB * 0.93))
+    monkeypatch.setattr(strategy, "lowest", lambda study: lowest)
     everything = build(problem, next(search.Search(problem, MACHINE, 1.0).everything_moved()), MACHINE)
     plans = {"dear": everything, "fewer": build(problem, {}, MACHINE)}
     assert everything.cost_seconds > 1.5 * plans["fewer"].cost_seconds
@@ -449,7 +450,7 @@ def test_a_dear_plan_in_a_pool_is_compared_with_plans_for_less(monkeypatch, piec
         return fit.Solution(problem, {}, plans[name], limit_bytes, plans[name].peak_bytes, True)
 
     check = fit.check
-    monkeypatch.setattr(strategy, "_solved", lambda study, limit_bytes, _: solution("dear", limit_bytes))
+    monkeypatch.setattr(strategy, "_solve_limit", lambda study, limit_bytes, _: solution("dear", limit_bytes))
     monkeypatch.setattr(local_search, "solve", lambda problem, limit_bytes, *_, **__: solution("fewer", limit_bytes))
     monkeypatch.setattr(fit, "check", lambda *a: replace(check(*a), fits=pieces))
     assert strategy._solve(study).schedule is plans[taken]
@@ -464,10 +465,10 @@ def test_a_dear_plan_that_took_all_effort_stays(monkeypatch, granted):
     everything = build(study.problem, next(search.Search(study.problem, MACHINE, 1.0).everything_moved()), MACHINE)
     dear = fit.Solution(study.problem, {}, everything, GIB, everything.peak_bytes, True)
     assert dear.lost_share > tuning.DEAR
-    monkeypatch.setattr(strategy, "_solved", lambda *_: dear)
+    monkeypatch.setattr(strategy, "_solve_limit", lambda *_: dear)
+    monkeypatch.setattr(strategy, "lowest", lambda study: pytest.fail("the floor is looked for"))
     study.account.seconds = tuning.HYBRID_SECONDS
     assert strategy._solve(study) is dear
-    assert "lowest" not in vars(study)
 
 
 @pytest.mark.parametrize("fitting", [1, None])
@@ -486,8 +487,8 @@ def test_where_a_limit_finds_nothing_the_plans_of_smaller_ones_are_tried(monkeyp
         fits = len(looked_at) - 1 == fitting
         return fit.Solution(problem, choices, schedule, limit_bytes, schedule.peak_bytes, fits)
 
-    floor_bytes = study.lowest.limit_bytes
-    monkeypatch.setattr(strategy, "_solved", solved)
+    floor_bytes = strategy.lowest(study).limit_bytes
+    monkeypatch.setattr(strategy, "_solve_limit", solved)
     monkeypatch.setattr(fit, "check", check)
     found = strategy._solve(study)
     assert asked[:2] == [1 << 30, floor_bytes]
@@ -501,7 +502,7 @@ def test_comparing_takes_no_more_than_what_is_granted():
     request = Settings(limit_bytes=1, pool="split").request(
         training(20, mib=4, resident_mib=3), MACHINE, with_floor=False, effort_seconds=0.375
     )
-    floor_bytes = Study(request).lowest.limit_bytes
+    floor_bytes = strategy.lowest(Study(request)).limit_bytes
     for limit in range(floor_bytes + MIB, floor_bytes + 4 * MIB, MIB):
         study = Study(request.under(limit_bytes=limit))
         strategy._solve(study)
