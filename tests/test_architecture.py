@@ -23,7 +23,7 @@ ROOMS = (
     "lms3d.ranks",
     "lms3d.device",
     "lms3d.engine",
-    "lms3d.engine.step_model",
+    "lms3d.engine.step_model lms3d.engine.request",
     "lms3d.engine.planners",
     "lms3d.engine.planning lms3d.engine.plan_cache lms3d.engine.sweep",
     "lms3d.engine.native",

@@ -29,6 +29,7 @@ from lms3d.engine.planning import make_plan
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import Settings, StepRequest
 from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.pool import POOLS
 from lms3d.engine.step_model.simulate import simulate
 from lms3d.errors import DoesNotFit
 
@@ -55,7 +56,7 @@ class Answer:
 
 def ends(graph: StepGraph, machine: Machine, pool: str) -> tuple[int, int]:
     """The floor, and the smallest limit that needs no plan."""
-    _, report = make_plan(Settings(limit_bytes=1 << 40, pool=pool).request(graph, machine))
+    _, report = make_plan(Settings(limit_bytes=1 << 40, pool=POOLS[pool]).request(graph, machine))
     return report.floor_bytes or report.unedited_limit_bytes, report.unedited_limit_bytes
 
 
@@ -82,7 +83,7 @@ def check_limits(
     """FUZZ-1 to FUZZ-3 for the default planner. shares: 0 is the floor, 1 what is needed without a plan."""
     floor, fit = ends(graph, machine, pool)
     limits = [max(1, int(floor + share * (fit - floor))) for share in shares]
-    request = Settings(limit_bytes=1, pool=pool).request(
+    request = Settings(limit_bytes=1, pool=POOLS[pool]).request(
         graph, machine, with_floor=False, effort_seconds=effort_seconds
     )
     found = answers(request, limits)

@@ -4,7 +4,7 @@ The limits lie evenly between the floor and the smallest limit without LMS ("fit
 planner, and TFLMS's, auto-tuned where its parameters are not given. Two planners have one plan for all limits, "swap
 everything" and "recompute everything"; they stand at the smallest limit that they fit in. To be comparable:
 - SWEEP-1: every plan is applied to the step (`edit.apply`) and run by one simulator, which gives peak and seconds.
-- SWEEP-2: every plan may use the same share of a limit (`fit.usable_bytes`). That the tensors fit a pool as pieces, too,
+- SWEEP-2: every plan may use the same share of a limit (`Pool.usable_bytes`). That the tensors fit a pool as pieces, too,
   is asked of all but TFLMS, which has no fixed order to replay.
 - SWEEP-3: limits are whole MiB, and nothing is run: these are predictions.
 - SWEEP-4: below the floor of the whole step, the step in slabs, as its limit asks for them: down to the floor of the finest ones.
@@ -22,7 +22,6 @@ from lms3d.engine.planners.tflms.parameters import Parameters
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import StepRequest
 from lms3d.engine.slabs import choice
-from lms3d.engine.step_model import fit
 from lms3d.engine.step_model.simulate import simulate
 from lms3d.errors import DoesNotFit
 
@@ -152,7 +151,7 @@ def _ends(request: StepRequest) -> tuple[int, int]:
 def _under(request: StepRequest, limit_bytes: int, theirs: str) -> Iterator[Point]:
     """The hybrid planner and TFLMS under one limit, with the same share of it to use (SWEEP-2)."""
     yield _point(LMS, limit_bytes, _plan(request.under(planner="hybrid", limit_bytes=limit_bytes)), request)
-    budget = fit.usable_bytes(limit_bytes, request.settings.pool)
+    budget = request.settings.pool.usable_bytes(limit_bytes)
     levels = request.under(planner="tflms", limit_bytes=int(budget / tuning.TFLMS_SAFETY) + 1)
     yield _within(budget, _point(theirs, limit_bytes, _plan(levels), request))
 

@@ -1,60 +1,48 @@
 """TensorFlow's best-fit-with-coalescing allocator, as far as it decides what fits. No TensorFlow here.
 
-Counting bytes is too optimistic: the allocator rounds up, hands out a larger free chunk whole when less than half of it would
-be left over, and needs one piece for one tensor (tensorflow/core/common_runtime/bfc_allocator.cc, in newer sources
+Counting bytes is too optimistic. The allocator rounds up; it hands out a larger free chunk whole if less than half of it would be
+left over; and it needs one piece for one tensor (tensorflow/core/common_runtime/bfc_allocator.cc, in newer sources
 xla/tsl/framework/bfc_allocator.cc):
 
 BFC-1  Sizes are rounded up to 256 bytes.
-BFC-2  The smallest free chunk that is large enough is taken, among equals the one at the lowest address.
-BFC-3  It is split when it is at least twice as large as wanted, or 128 MiB larger.
-BFC-4  A freed chunk merges with free neighbours.
+BFC-2  The smallest free chunk that is large enough is taken; among equal ones that at the lowest address.
+BFC-3  A chunk is split if it is at least twice as large as wanted, or 128 MiB larger.
+BFC-4  A freed chunk merges with its free neighbours.
 
-A GPU's pool is one region. A CPU's is laid out in regions (`lms3d.device.pool_layout`): the small one fills up with weights
-and slots, the large one holds the planned tensors. Crumbs have a region of their own, in pieces that nothing else fits into: a
-scalar in a hole of exactly the size of a large tensor would cost that size. In a GPU's pool crumbs are replayed like the rest.
-
-Swapped memory changes hands in the planned order (EMIT-4), which is the order in which the host enqueues the step: a swap-in takes
-its memory at the event that it starts with, an original gives its own back just before the event that waits for its swap-out.
-How long the copies take decides nothing here.
-
-A plan must not fit by coincidence. Small ops run a little early or late, batches arrive at any time on a CPU, and gaps between
-weights are never quite as predicted. `place` replays the schedule as planned, and `PERTURBED` times with such shifts, drawn with
-fixed seeds, in somewhat smaller pools; every replay must fit.
+A GPU's pool is one region. A CPU's pool is laid out in regions (`lms3d.device.pool_layout`): the small one fills up with weights
+and slots, and the large one holds the planned tensors. Crumbs have a region of their own, in pieces that nothing else fits into: a
+scalar in a hole of exactly the size of a large tensor would cost that size. A GPU's pool has no such region, and crumbs count
+like other tensors there.
 """
 
 from __future__ import annotations
 
 import bisect
-import random
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from lms3d.device.pool_layout import ALIGNMENT, CRUMB_BYTES, FIRST_REGIONS_BYTES, small_region_bytes
-from lms3d.engine.step_model import ledger
-from lms3d.engine.step_model.decisions import Mode
-from lms3d.engine.step_model.problem import Problem
-from lms3d.engine.step_model.schedule import Copy, Schedule
-from lms3d.engine.tuning import PERTURBED, SMALL_SHIFT, SMALLEST_PIECE
+from lms3d.engine.tuning import SMALLEST_PIECE
 
 MOST_WASTE = 128 << 20  # BFC-3
-POOLS = ("none", "single", "split")  # no pool (malloc); a GPU's; a CPU's with a hard limit
 
 
-class Pool:
-    """One or more regions. `allocate` and `take` return an address, or None where nothing fits."""
+class Allocator:
+    """One or more regions of memory. `allocate` and `take` return an address, or None if nothing fits."""
 
     def __init__(self, size_bytes: int) -> None:
         self.free = [(size_bytes, 0)]  # (size, address), sorted: best fit first
-        self.at: dict[int, int] = {0: size_bytes}  # free chunks by address
-        self.ends: dict[int, int] = {size_bytes: 0}  # their end -> address
+        self.at: dict[int, int] = {0: size_bytes}  # address of a free chunk -> its size
+        self.ends: dict[int, int] = {size_bytes: 0}  # end of a free chunk -> its address
         self.taken: dict[int, int] = {}  # address -> chunk size
         self.in_use = self.peak = 0
 
     def add_region(self, size_bytes: int) -> None:
-        """One more empty region; its chunks merge with none of another."""
+        """Adds an empty region. Its chunks merge with none of another region."""
         self._add(size_bytes, max(self.ends, default=0) + ALIGNMENT)
 
     def allocate(self, wanted: int) -> int | None:
+        """The address of a chunk of `wanted` bytes or more, by BFC-1 to 3."""
         wanted = -(-max(wanted, 1) // ALIGNMENT) * ALIGNMENT  # BFC-1
         i = bisect.bisect_left(self.free, (wanted, -1))  # BFC-2
         if i == len(self.free):
@@ -84,9 +72,10 @@ class Pool:
         return address
 
     def release(self, address: int) -> None:
+        """Frees the chunk at an address (BFC-4)."""
         size = self.taken.pop(address)
         self.in_use -= size
-        after = self.at.get(address + size)  # BFC-4
+        after = self.at.get(address + size)
         if after is not None:
             self._remove(after, address + size)
             size += after
@@ -109,167 +98,32 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Whether every buffer found a place. peak_bytes: most bytes in use, rounding included (up to where it failed).
-
-    replays: how many that took.
+class Regions:
+    """How a pool is laid out. begin(base_bytes, limit_bytes): an allocator of that limit that holds the resident bytes, before the
+    step; None if not even they fit. smallest_bytes: smaller buffers fit anywhere, and are not replayed.
     """
 
-    fits: bool
-    peak_bytes: int
-    replays: int = 1
+    begin: Callable[[int, int], Allocator | None]
+    smallest_bytes: int
 
 
-def place(problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, *, margin: float = 0.0) -> Placement:
-    """Whether a schedule fits in a pool as planned, and with small shifts; the peak as planned.
-
-    margin: the shifted replays must fit in smaller pools, by this share at most. The piece at the end of a pool may be handed
-    out whole to a tensor half its size, so its size decides what that wastes.
-    """
-    held = _held(problem, schedule, pool_kind)  # the same in every replay
-    peak = 0
-    for seed in range(PERTURBED, -1, -1):  # the smallest pool first: what does not fit mostly fails there
-        found = replay(problem, schedule, int(limit_bytes * (1 - margin * seed / PERTURBED)), pool_kind, seed, held)
-        if not found.fits:
-            return Placement(False, max(peak, found.peak_bytes), PERTURBED + 1 - seed)
-        peak = found.peak_bytes if seed == 0 else max(peak, found.peak_bytes)
-    return Placement(True, peak, PERTURBED + 1)
+def _one_region(base_bytes: int, limit_bytes: int) -> Allocator | None:
+    allocator = Allocator(limit_bytes)
+    return None if allocator.take(base_bytes) is None else allocator
 
 
-class _Held(NamedTuple):
-    """The lives that the order fixes, and per event the indices of those that start (in allocation order) and that end."""
-
-    lives: list[_Life]
-    starts: list[list[int]]
-    ends: list[list[int]]
-
-
-def replay(
-    problem: Problem, schedule: Schedule, limit_bytes: int, pool_kind: str, seed: int = 0, held: _Held | None = None
-) -> Placement:
-    """Replay a schedule's allocations in a pool of `limit_bytes` ("single" or "split"); seed 0: exactly as planned."""
-    batches = problem.graph.batches if schedule.events else ()
-    pool = _new_pool(problem.base_bytes - sum(batches), limit_bytes, pool_kind)
-    if pool is None:
-        return Placement(False, problem.base_bytes)
-    shifts = random.Random(seed) if seed else None
-    loose = _loose_lives(problem, schedule, shifts, pool_kind)
-    held = held or _held(problem, schedule, pool_kind)
-    last = len(schedule.events) - 1
-    loose += [_Life(size, shifts.randint(0, last) if shifts else 0, last, _SMALL) for size in batches]
-    lives, starts, ends = [*held.lives, *loose], [*held.starts], [*held.ends]
-    for i, life in enumerate(loose, len(held.lives)):
-        starts[life.start] = sorted([*starts[life.start], i], key=lambda i: lives[i].turn)
-        ends[life.end] = [*ends[life.end], i]
-    place: list[int | None] = [None] * len(lives)
-    for starting, ending in zip(starts, ends, strict=True):
-        for i in starting:
-            if lives[i].bytes:  # else mapped, or in the chunk of the input that it overwrites
-                place[i] = pool.allocate(lives[i].bytes)
-                if place[i] is None:
-                    return Placement(False, pool.peak)
-        for i in ending:
-            at, heir = place[i], lives[i].heir
-            if heir is not None:
-                place[heir] = at
-            elif at is not None:
-                pool.release(at)
-    return Placement(True, pool.peak)
-
-
-def _new_pool(base_bytes: int, limit_bytes: int, pool_kind: str) -> Pool | None:
-    """The pool before the step, with the resident bytes in it. None where not even they fit."""
-    if pool_kind == "single":
-        pool = Pool(limit_bytes)
-        return None if pool.take(base_bytes) is None else pool
+def _small_and_large_region(base_bytes: int, limit_bytes: int) -> Allocator | None:
     small = small_region_bytes(limit_bytes)
     large = limit_bytes - small - FIRST_REGIONS_BYTES
     if base_bytes - small > large:
         return None
-    pool = Pool(max(large, 0))
-    pool.add_region(small)
+    allocator = Allocator(max(large, 0))
+    allocator.add_region(small)
     inside = min(small, base_bytes) // ALIGNMENT * ALIGNMENT
-    if pool.take(inside) is None or pool.take(base_bytes - inside) is None:
+    if allocator.take(inside) is None or allocator.take(base_bytes - inside) is None:
         return None
-    return pool
+    return allocator
 
 
-class _Life(NamedTuple):
-    """A chunk's life in events, both inclusive. bytes 0: taken over from another, or mapped; heir: who takes it over.
-
-    turn: the order among lives that start with the same event.
-    """
-
-    bytes: int
-    start: int
-    end: int
-    turn: int
-    heir: int | None = None
-
-
-_SWAP_IN, _SMALL, _OUTPUT, _WORKSPACE = range(4)
-
-
-def _made_for(problem: Problem, schedule: Schedule, anchor: int, gradient: int, event: int) -> int:
-    """The event that makes what `gradient` reads of `anchor`: `event`, or the one that computes it again."""
-    reader = problem.anchor_events[gradient]
-    return next((c.start for c in _made_again(problem, schedule, anchor) if reader in c.readers), event)
-
-
-def _made_again(problem: Problem, schedule: Schedule, anchor: int) -> list[Copy]:
-    return [c for c in schedule.copies if c.mode is Mode.RECOMPUTE and problem.buffers[c.buffer].defined == anchor]
-
-
-def _anchor_at(schedule: Schedule) -> list[int]:
-    """The event of each anchor."""
-    return [i for i, event in enumerate(schedule.events) if event.is_anchor]
-
-
-def _smallest(pool_kind: str) -> int:
-    """Bytes of the smallest buffer that is replayed: in a CPU's pool crumbs have holes of their own."""
-    return CRUMB_BYTES + 1 if pool_kind == "split" else SMALLEST_PIECE
-
-
-def _loose_lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, pool_kind: str) -> list[_Life]:
-    """The small buffers, without a place in the order."""
-    at = _anchor_at(schedule)
-    lives = []
-    small = [s for s in problem.small if s.bytes >= _smallest(pool_kind) and not s.hidden]
-    for size, first, end, _ in small:
-        if shifts is not None:
-            first = max(0, first - shifts.randrange(SMALL_SHIFT + 1))
-            end = min(len(at) - 1, end + shifts.randrange(SMALL_SHIFT + 1))
-        lives.append(_Life(size, at[first], at[end], _SMALL))
-    return lives
-
-
-def _held(problem: Problem, schedule: Schedule, pool_kind: str) -> _Held:
-    lives = _held_lives(problem, schedule, pool_kind)
-    starts, ends = ledger.by_event(lives, len(schedule.events))
-    return _Held(lives, [sorted(s, key=lambda i: lives[i].turn) for s in starts], ends)
-
-
-def _held_lives(problem: Problem, schedule: Schedule, pool_kind: str) -> list[_Life]:
-    """Workspaces and the copies of large buffers."""
-    at, smallest = _anchor_at(schedule), _smallest(pool_kind)
-    lives = []
-    for size, first, end, hidden in problem.small:
-        if hidden and size >= smallest:
-            read = _made_for(problem, schedule, first, end, at[first])
-            made = [at[first], *(c.start for c in _made_again(problem, schedule, first))]
-            lives += [_Life(size, e, at[end] if e == read else e, _WORKSPACE) for e in made]
-    workspaces = [(int(size), at[anchor]) for anchor, size in enumerate(problem.workspace_bytes)]
-    again = (copy for copy in schedule.copies if copy.mode is Mode.RECOMPUTE)
-    workspaces += [(problem.buffers[copy.buffer].workspace_bytes, copy.start) for copy in again]
-    lives += [_Life(size, event, event, _WORKSPACE) for size, event in workspaces if size >= smallest]
-    number = {id(c): len(lives) + i for i, c in enumerate(schedule.copies)}
-    heirs = {id(c.heir) for c in schedule.copies if c.heir is not None}
-    given = {id(c.heir) for c in schedule.copies if c.heir is not None and c.end < c.start}
-    for copy in schedule.copies:
-        start, end, heir = copy.start, copy.end, None if id(copy) in given else copy.heir
-        if heir is not None and end < start:  # it takes the memory for its heir
-            end, heir = heir.end, heir.heir
-        size = 0 if id(copy) in heirs else copy.bytes
-        turn = _SWAP_IN if copy.mode is Mode.SWAP else _OUTPUT
-        lives.append(_Life(size, start, end, turn, None if heir is None else number[id(heir)]))
-    return lives
+GPU_REGIONS = Regions(_one_region, SMALLEST_PIECE)
+CPU_REGIONS = Regions(_small_and_large_region, CRUMB_BYTES + 1)

@@ -11,7 +11,7 @@ from lms3d.engine.cost import step_seconds
 from lms3d.engine.effort import Account
 from lms3d.engine.prediction import Figures
 from lms3d.engine.request import StepRequest
-from lms3d.engine.step_model import figures, fit, order
+from lms3d.engine.step_model import figures, order
 from lms3d.engine.step_model.problem import Problem, reduce
 from lms3d.engine.step_model.schedule import Schedule, build
 
@@ -51,8 +51,7 @@ class Study:
     def problem(self) -> Problem:
         """The step in the order to plan for: the traced one if the step fits as soon as that order is held, else the better one."""
         request = self.request
-        schedule, pool = self._traced_schedule, request.settings.pool
-        enough = fit.check(self.traced, {}, schedule, request.limit_bytes, pool).fits
+        enough = request.settings.pool.fits(self.traced, self._traced_schedule, request.limit_bytes)
         return self.traced if enough else self.ordered
 
     @cached_property
@@ -79,7 +78,7 @@ class Study:
     def unedited_limit_bytes(self) -> int:
         """The smallest limit at which the step is trusted to run without LMS, in whole MiB."""
         pool = self.request.settings.pool
-        needed = fit.needed_bytes(self.unedited_problem, self.unedited_schedule, pool, planned=False)
+        needed = pool.needed_bytes(self.unedited_problem, self.unedited_schedule, planned=False)
         return -int(-needed * tuning.UNORDERED // _MIB) * _MIB
 
     @cached_property

@@ -15,13 +15,14 @@ from lms3d.engine.planners.hybrid.search import Candidate, Search
 from lms3d.engine.step_model import fit
 from lms3d.engine.step_model.decisions import KEEP
 from lms3d.engine.step_model.fit import Solution
+from lms3d.engine.step_model.pool import NO_POOL, Pool
 from lms3d.engine.step_model.problem import Problem
 from lms3d.engine.step_model.schedule import Schedule
 
 _MIB = 1 << 20
 
 
-def lowest(problem: Problem, machine: Machine, *, pool: str = "none", account: Account | None = None) -> Solution:
+def lowest(problem: Problem, machine: Machine, *, pool: Pool = NO_POOL, account: Account | None = None) -> Solution:
     """The plan that needs the smallest limit of those that are found; `limit_bytes` of the solution.
 
     FLOOR-1  Descend where time counts nothing, so that the floor hardly depends on measured speeds; then with the true ones.
@@ -31,7 +32,7 @@ def lowest(problem: Problem, machine: Machine, *, pool: str = "none", account: A
     """
     account = account or Account()
     found, limit = steadiest(problem, _met(problem, machine, account), pool)
-    if pool != "none":
+    if pool.in_pieces:
         found, limit = _drawn(
             Search(problem, search.cheap(machine), tuning.FLOOR_SECONDS, account=account), found, limit, pool
         )
@@ -54,14 +55,14 @@ def _met(problem: Problem, machine: Machine, account: Account) -> list[Candidate
     return met
 
 
-def steadiest(problem: Problem, met: list[Candidate], pool: str) -> tuple[Candidate, int]:
+def steadiest(problem: Problem, met: list[Candidate], pool: Pool) -> tuple[Candidate, int]:
     """FLOOR-2: the plan with the smallest limit, and that limit."""
     least = min(found.schedule.peak_bytes for found in met)
-    met = [f for f in met if f.schedule.peak_bytes <= least * (tuning.NEAR if pool != "none" else 1)]
+    met = [f for f in met if f.schedule.peak_bytes <= least * (tuning.NEAR if pool.in_pieces else 1)]
     met = sorted(met, key=lambda f: f.schedule.peak_bytes)[: tuning.NEAREST]
-    limits = [fit.needed_bytes(problem, schedule, pool) for _, schedule in met]
+    limits = [pool.needed_bytes(problem, schedule) for _, schedule in met]
     best = limits.index(min(limits))
-    if pool == "split":
+    if pool.limited_cpu:
         steady = {
             i: _steady(problem, met[i].schedule, limits[i], pool)
             for i in sorted(range(len(met)), key=limits.__getitem__)[: tuning.STEADY_PLANS]
@@ -73,7 +74,7 @@ def steadiest(problem: Problem, met: list[Candidate], pool: str) -> tuple[Candid
     return met[best], limits[best]
 
 
-def _drawn(searching: Search, found: Candidate, limit_bytes: int, pool: str) -> tuple[Candidate, int]:
+def _drawn(searching: Search, found: Candidate, limit_bytes: int, pool: Pool) -> tuple[Candidate, int]:
     """FLOOR-3, with a fixed seed: other choices that need a smaller limit, 1 MiB at a time.
 
     Drawn buffers move at once (tight), whatever transfers and ops take.
@@ -98,10 +99,10 @@ def _drawn(searching: Search, found: Candidate, limit_bytes: int, pool: str) -> 
     return found, limit_bytes
 
 
-def _surely_fits(searching: Search, schedule: Schedule, limit_bytes: int, pool: str) -> bool:
-    steps = tuning.STEADY_STEPS if pool == "split" else 0
+def _surely_fits(searching: Search, schedule: Schedule, limit_bytes: int, pool: Pool) -> bool:
+    steps = tuning.STEADY_STEPS if pool.limited_cpu else 0
     limits = (limit_bytes + i * tuning.STEADY_STEP_BYTES for i in range(steps + 1))
-    return all(fit.check(searching.problem, {}, schedule, limit, pool, searching.account).fits for limit in limits)
+    return all(pool.fits(searching.problem, schedule, limit, searching.account) for limit in limits)
 
 
 def _timeless(problem: Problem) -> Problem:
@@ -109,14 +110,14 @@ def _timeless(problem: Problem) -> Problem:
     return replace(problem, seconds=np.full(len(problem.anchors), tuning.TIMELESS_SECONDS), buffers=buffers)
 
 
-def _steady(problem: Problem, schedule: Schedule, limit_bytes: int, pool: str) -> int | None:
+def _steady(problem: Problem, schedule: Schedule, limit_bytes: int, pool: Pool) -> int | None:
     """The smallest limit near this one at which a little more memory still fits, or None: gaps between the weights are never
     quite as predicted, and must not decide which pieces fit."""
     fitting = 0
     for limit in range(
         limit_bytes, limit_bytes + tuning.STEADY_TRIED * tuning.STEADY_STEP_BYTES, tuning.STEADY_STEP_BYTES
     ):
-        fitting = fitting + 1 if fit.check(problem, {}, schedule, limit, pool).fits else 0
+        fitting = fitting + 1 if pool.fits(problem, schedule, limit) else 0
         if fitting > tuning.STEADY_STEPS:
             return limit - tuning.STEADY_STEPS * tuning.STEADY_STEP_BYTES
     return None

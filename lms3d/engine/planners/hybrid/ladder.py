@@ -33,6 +33,7 @@ from lms3d.engine.planners.hybrid.ways import all_moved, ways
 from lms3d.engine.step_model import fit
 from lms3d.engine.step_model.decisions import Choice
 from lms3d.engine.step_model.fit import Solution
+from lms3d.engine.step_model.pool import NO_POOL, Pool
 from lms3d.engine.step_model.problem import Problem
 from lms3d.engine.step_model.schedule import build
 
@@ -138,14 +139,14 @@ def solve(
     ladder: Ladder,
     limit_bytes: int,
     *,
-    pool: str = "none",
+    pool: Pool = NO_POOL,
     seconds: float | None = None,
     lowest: Callable[[], Solution] | None = None,
 ) -> Solution:
     """The cheapest plan found that fits in the limit; where none does, one that does not.
 
-    pool: one of `allocator.POOLS`. seconds: what looking for cheaper plans may cost (`effort`), once one fits. lowest: gives the
-    plan of the floor, where no rung fits.
+    pool: how the device hands out its memory. seconds: what looking for cheaper plans may cost (`effort`), once one fits. lowest:
+    gives the plan of the floor, if no rung fits.
     """
     found = _Descent(ladder, limit_bytes, pool, tuning.LADDER_SECONDS if seconds is None else seconds)
     found.walk()
@@ -158,10 +159,10 @@ def solve(
 class _Descent:
     """LADDER-2. best: the cheapest plan so far that fits; last: the one that was looked at last."""
 
-    def __init__(self, ladder: Ladder, limit_bytes: int, pool: str, seconds: float) -> None:
+    def __init__(self, ladder: Ladder, limit_bytes: int, pool: Pool, seconds: float) -> None:
         self.ladder, self.limit_bytes, self.pool = ladder, limit_bytes, pool
         self.late = ladder.account.seconds + seconds
-        self.top = ladder.number(fit.usable_bytes(limit_bytes, pool))
+        self.top = ladder.number(pool.usable_bytes(limit_bytes))
         self.best: Solution | None = None
         self.checked: dict[int, Solution] = {}
 
@@ -210,7 +211,7 @@ def _cost(solution: Solution) -> tuple[float, int]:
     return solution.schedule.cost_seconds, solution.schedule.peak_bytes
 
 
-def lowest(ladder: Ladder, *, pool: str = "none") -> Solution:
+def lowest(ladder: Ladder, *, pool: Pool = NO_POOL) -> Solution:
     """The plan that needs the smallest limit of those that are found; `limit_bytes` of the solution (LADDER-4)."""
     problem = ladder.problem
     plans = [ladder.at(0).plan, *map(ladder.build, all_moved(problem))]

@@ -42,6 +42,7 @@ from lms3d.engine.planners.hybrid import floor, ladder, relaxation, search
 from lms3d.engine.planners.hybrid.search import Candidate, Search
 from lms3d.engine.step_model import fit
 from lms3d.engine.step_model.fit import Solution
+from lms3d.engine.step_model.pool import NO_POOL, Pool
 from lms3d.engine.step_model.problem import Problem
 
 
@@ -50,7 +51,7 @@ def solve(
     limit_bytes: int,
     machine: Machine,
     *,
-    pool: str = "none",
+    pool: Pool = NO_POOL,
     seconds: float | None = None,
     most_swapped_bytes: int | None = None,
     lowest: Callable[[], Solution] | None = None,
@@ -58,7 +59,7 @@ def solve(
 ) -> Solution:
     """The cheapest plan found that fits in the limit; where none does, one that does not.
 
-    pool: one of `allocator.POOLS`; in a pool buffers must fit as pieces, too.
+    pool: how the device hands out its memory; in a pool buffers must fit as pieces, too.
     seconds: what the search may cost (`effort`); at most and by default `tuning.HYBRID_SECONDS`, or more for a large step.
     most_swapped_bytes: per step, to the tier.
     lowest: gives the plan of the floor for this step and pool, where the caller may know it already.
@@ -80,14 +81,14 @@ class _Solver:
         problem: Problem,
         limit_bytes: int,
         machine: Machine,
-        pool: str,
+        pool: Pool,
         seconds: float | None,
         most_swapped_bytes: int | None,
         account: Account,
     ) -> None:
         self.problem, self.limit_bytes, self.machine, self.pool = problem, limit_bytes, machine, pool
         self.most_swapped_bytes, self.account = most_swapped_bytes, account
-        self.budget = fit.usable_bytes(limit_bytes, pool)
+        self.budget = pool.usable_bytes(limit_bytes)
         enough = most_seconds(problem)
         self.seconds = enough if seconds is None else min(seconds, enough)
         self.hasty = self.seconds < enough
@@ -174,7 +175,7 @@ class _Solver:
         if not fitting and bottom is not None:
             late = [*found[-1:], self.unplanned] if downhill.late else []
             fitting = any_time.nearest(bottom, low_enough[: tuning.EXCHANGED_PLANS] or late, budget, self._good)
-            for fewer in tuning.FEWER_BYTES if low_enough and self.pool != "none" else ():
+            for fewer in tuning.FEWER_BYTES if low_enough and self.pool.in_pieces else ():
                 lower = int(low_enough[0].schedule.peak_bytes * fewer)
                 fitting += [f for f in self._lowered(starts, downhill, lower) if self._good(f)]
         return found, fitting

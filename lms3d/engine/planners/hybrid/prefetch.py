@@ -21,6 +21,7 @@ from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
 from lms3d.engine.step_model import fit
 from lms3d.engine.step_model.decisions import Mode
+from lms3d.engine.step_model.pool import Pool
 from lms3d.engine.step_model.problem import Problem
 from lms3d.engine.step_model.schedule import Copy, Schedule, build
 from lms3d.engine.tuning import PREFETCH_SHARES, PREFETCH_TRIES
@@ -28,12 +29,12 @@ from lms3d.engine.tuning import PREFETCH_SHARES, PREFETCH_TRIES
 _Key = tuple[int, int]  # buffer, number of the copy
 
 
-def advance(solution: fit.Solution, machine: Machine, pool: str, account: Account) -> fit.Solution:
+def advance(solution: fit.Solution, machine: Machine, pool: Pool, account: Account) -> fit.Solution:
     """PREFETCH-2 and 3. The solution itself where no swap-in can begin earlier, or none moves bytes (SCHEDULE-6)."""
     starts: dict[_Key, int] = {}
-    tries = 0 if pool == "none" else PREFETCH_TRIES  # PREFETCH-3
+    tries = PREFETCH_TRIES if pool.in_pieces else 0  # PREFETCH-3
     for share in PREFETCH_SHARES:
-        budget = fit.usable_bytes(solution.limit_bytes, pool)
+        budget = pool.usable_bytes(solution.limit_bytes)
         wanted = list(_starts(solution.problem, solution.schedule, budget, machine, share).items())
         groups = [wanted] if wanted else []
         while groups and tries:
@@ -49,7 +50,7 @@ def advance(solution: fit.Solution, machine: Machine, pool: str, account: Accoun
 
 
 def _with_starts(
-    solution: fit.Solution, machine: Machine, pool: str, starts: dict[_Key, int], account: Account
+    solution: fit.Solution, machine: Machine, pool: Pool, starts: dict[_Key, int], account: Account
 ) -> fit.Solution | None:
     """The solution with other starts; None where that does not fit, or takes longer."""
     account.charge_schedule(len(solution.problem.anchors), len(solution.choices))

@@ -77,7 +77,7 @@ def _rival_plan(study: Study) -> Plan | None:
     In a pool TFLMS knows nothing of the pieces. An empty plan is no rival: that the step fits as it is needs more than its word.
     """
     request = study.request
-    if request.settings.pool != "none" or len(request.graph.ops) > tuning.COMPARED_OPS:
+    if request.settings.pool.in_pieces or len(request.graph.ops) > tuning.COMPARED_OPS:
         return None
     try:
         plan = PLANNERS[RIVAL]().plan(Study(request.under(planner=RIVAL, parameters=None))).plan
@@ -95,12 +95,12 @@ def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> Solution |
     """
     limit, pool = study.request.limit_bytes, study.request.settings.pool
     least = 0 if ladder.applies(study.problem) else fit.working_set_bytes(study.problem)
-    if fit.usable_bytes(limit, pool) < least:
+    if pool.usable_bytes(limit) < least:
         return None
     solution = _solve_limit(study, limit, most_swapped_bytes)
-    if solution is None and pool != "none" and lowest(study).limit_bytes < limit:
+    if solution is None and pool.in_pieces and lowest(study).limit_bytes < limit:
         return _solve_smaller_limits(study, most_swapped_bytes)
-    if solution is not None and pool != "none" and solution.lost_share > tuning.DEAR:
+    if solution is not None and pool.in_pieces and solution.lost_share > tuning.DEAR:
         return _compare_smaller_limits(study, solution, most_swapped_bytes)
     return solution
 
@@ -135,7 +135,7 @@ def _compare_smaller_limits(study: Study, dear: Solution, most_swapped_bytes: in
     floor_bytes = lowest(study).limit_bytes if granted >= enough else 0
     for smaller in dict.fromkeys(max(floor_bytes, int(limit * share)) for share in tuning.DEAR_SHARES):
         seconds = granted - study.account.seconds
-        possible = fit.usable_bytes(smaller, pool) >= fit.working_set_bytes(problem)
+        possible = pool.usable_bytes(smaller) >= fit.working_set_bytes(problem)
         if best.lost_share <= tuning.DEAR or seconds <= 0 or smaller >= limit or not possible:
             break
         cheaper = local_search.solve(

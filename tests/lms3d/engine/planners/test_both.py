@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import tensorflow as tf
 
-from lms3d.engine import edit
+from lms3d.engine import edit, tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.planners.hybrid import local_search
 from lms3d.engine.planning import make_plan
@@ -110,7 +110,7 @@ def test_the_planner_does_both_where_that_is_the_cheapest():
     graph = two_gaps(first=4)
     problem = reduce(graph, SECONDS)
     budget = 6 * MIB
-    solution = local_search.solve(problem, int(budget / (1 - fit.RESERVE)) + 1, SECONDS)
+    solution = local_search.solve(problem, int(budget / (1 - tuning.RESERVE)) + 1, SECONDS)
     a, r = index(problem, "a:0"), problem.anchors.index("r")
     assert solution.fits
     assert (solution.choices[a].mode, solution.choices[a].again) == (Mode.SWAP, (r,))

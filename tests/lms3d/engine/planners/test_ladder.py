@@ -16,6 +16,7 @@ from lms3d.engine.plan import Plan
 from lms3d.engine.planners.hybrid import ladder, strategy, ways
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL, Pool
 from lms3d.engine.step_model.schedule import build
 from lms3d.engine.step_model.simulate import simulate
 from lms3d.engine.step_model.study import Study
@@ -35,18 +36,18 @@ def graph() -> StepGraph:
     return sliced(training(8, mib=12, resident_mib=8), lambda size: SLABS if size > 6 * MIB else 1)
 
 
-def study(machine: Machine, limit: int = 1 << 40, pool: str = "none") -> Study:
+def study(machine: Machine, limit: int = 1 << 40, pool: Pool = NO_POOL) -> Study:
     return Study(Settings(limit_bytes=limit, pool=pool).request(graph(), machine))
 
 
-def limits(machine: Machine, count: int = 8, pool: str = "none") -> list[int]:
+def limits(machine: Machine, count: int = 8, pool: Pool = NO_POOL) -> list[int]:
     known = study(machine, pool=pool)
     low, high = strategy.lowest(known).limit_bytes, known.unedited_limit_bytes
     return [low + (high - low) * i // count for i in range(count)]
 
 
 @EITHER
-@pytest.mark.parametrize("pool", ["none", "split"])
+@pytest.mark.parametrize("pool", [NO_POOL, CPU_POOL])
 def test_every_limit_from_the_floor_on_has_a_plan_that_keeps_it(machine, pool):
     for limit in limits(machine, 3, pool):
         plan, found = make_plan(Settings(limit_bytes=limit, pool=pool).request(graph(), machine, with_floor=False))

@@ -17,9 +17,9 @@ from lms3d.engine.planners.hybrid import floor, local_search, search, strategy
 from lms3d.engine.planning import is_noop, make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model import emit, fit
-from lms3d.engine.step_model.allocator import POOLS
 from lms3d.engine.step_model.decisions import Choice, Mode
 from lms3d.engine.step_model.order import branch_ends_first
+from lms3d.engine.step_model.pool import CPU_POOL, GPU_POOL, NO_POOL, POOLS, Pool
 from lms3d.engine.step_model.problem import reduce
 from lms3d.engine.step_model.schedule import build
 from lms3d.engine.step_model.simulate import simulate
@@ -34,7 +34,7 @@ GRAPH = training(10, mib=4, resident_mib=3)
 UNEDITED = simulate(GRAPH, MACHINE).peak_bytes
 
 
-def floor_bytes(graph, pool: str = "none") -> int:
+def floor_bytes(graph, pool: Pool = NO_POOL) -> int:
     return floor.lowest(reduce(graph, MACHINE), MACHINE, pool=pool).limit_bytes
 
 
@@ -49,7 +49,7 @@ def test_the_plan_keeps_the_limit(share):
     assert not plan.empty
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 def test_the_floor_is_feasible_and_below_it_an_error_names_it(pool):
     graph = training(12, mib=8, resident_mib=6)
     smallest = floor_bytes(graph, pool)
@@ -65,34 +65,34 @@ def test_the_floor_does_not_depend_on_the_clock():
     """Ops are measured within a pool and without, and never quite alike."""
     speeds = (1e8, 1e10, 1e13)
     machines = [replace(MACHINE, flops_per_second=f, bytes_per_second=f) for f in speeds]
-    assert len({floor.lowest(reduce(GRAPH, m), m, pool="split").limit_bytes for m in machines}) == 1
+    assert len({floor.lowest(reduce(GRAPH, m), m, pool=CPU_POOL).limit_bytes for m in machines}) == 1
 
 
 def test_a_little_more_than_the_floor_is_enough_too(monkeypatch):
     """Or it would hang on gaps between weights, of a MiB or two, which pieces fit."""
     problem = reduce(GRAPH, MACHINE)
-    check, needed = fit.check, floor.lowest(problem, MACHINE, pool="split").limit_bytes
+    place, needed = Pool.place, floor.lowest(problem, MACHINE, pool=CPU_POOL).limit_bytes
 
-    def unlucky(problem, choices, schedule, limit_bytes, pool, account=None):
-        found = check(problem, choices, schedule, limit_bytes, pool)
-        return replace(found, fits=found.fits and limit_bytes - needed not in (4 * MIB, 5 * MIB))
+    def unlucky(pool, problem, schedule, limit_bytes, account=None):
+        placed = place(pool, problem, schedule, limit_bytes)
+        return replace(placed, fits=placed.fits and limit_bytes - needed not in (4 * MIB, 5 * MIB))
 
-    monkeypatch.setattr(fit, "check", unlucky)
-    assert floor.lowest(problem, MACHINE, pool="split").limit_bytes == needed + 6 * MIB
+    monkeypatch.setattr(Pool, "place", unlucky)
+    assert floor.lowest(problem, MACHINE, pool=CPU_POOL).limit_bytes == needed + 6 * MIB
 
 
 def test_a_plan_that_is_never_sure_to_fit_is_not_the_floor(monkeypatch):
     """Unless there is no other."""
     problem = reduce(GRAPH, MACHINE)
-    check, needed = fit.check, floor.lowest(problem, MACHINE, pool="split").limit_bytes
+    place, needed = Pool.place, floor.lowest(problem, MACHINE, pool=CPU_POOL).limit_bytes
 
-    def only_there(problem, choices, schedule, limit_bytes, pool, account=None):
-        found = check(problem, choices, schedule, limit_bytes, pool)
-        return replace(found, fits=found.fits and limit_bytes in (needed, needed + 2 * MIB))
+    def only_there(pool, problem, schedule, limit_bytes, account=None):
+        placed = place(pool, problem, schedule, limit_bytes)
+        return replace(placed, fits=placed.fits and limit_bytes in (needed, needed + 2 * MIB))
 
-    monkeypatch.setattr(fit, "check", only_there)
-    assert floor._steady(problem, build(problem, {}, MACHINE), needed, "split") is None
-    assert floor.lowest(problem, MACHINE, pool="split").limit_bytes == needed
+    monkeypatch.setattr(Pool, "place", only_there)
+    assert floor._steady(problem, build(problem, {}, MACHINE), needed, CPU_POOL) is None
+    assert floor.lowest(problem, MACHINE, pool=CPU_POOL).limit_bytes == needed
 
 
 def test_a_step_of_nothing_but_loops_has_no_lower_floor():
@@ -104,7 +104,7 @@ def test_a_step_of_nothing_but_loops_has_no_lower_floor():
 def test_draws_lower_the_floor(monkeypatch):
     """Here pieces fit better where one buffer is recomputed, which takes more bytes than the plans that descents come by."""
     problem = reduce(GRAPH, MACHINE)
-    usual = floor.lowest(problem, MACHINE, pool="split")
+    usual = floor.lowest(problem, MACHINE, pool=CPU_POOL)
     other = next(iter(usual.choices))
     assert usual.choices[other].mode is Mode.SWAP
 
@@ -113,7 +113,7 @@ def test_draws_lower_the_floor(monkeypatch):
         return recomputed and limit_bytes >= usual.limit_bytes - 2 * MIB
 
     monkeypatch.setattr(floor, "_surely_fits", lucky)
-    drawn = floor.lowest(problem, MACHINE, pool="split")
+    drawn = floor.lowest(problem, MACHINE, pool=CPU_POOL)
     assert drawn.limit_bytes == usual.limit_bytes - 2 * MIB
     assert drawn.choices[other].mode is Mode.RECOMPUTE
 
@@ -155,11 +155,11 @@ def moves_all(problem):
 def test_the_plan_of_the_floor_is_made_cheaper(monkeypatch, known):
     """It was found as if each op took the same time, and transfers none."""
     problem = reduce(branch_ends_first(training(12, mib=8, resident_mib=6)), MACHINE)
-    lowest, asked = floor.lowest(problem, MACHINE, pool="split"), []
+    lowest, asked = floor.lowest(problem, MACHINE, pool=CPU_POOL), []
     monkeypatch.setattr(search.Search, "everything_moved", lambda _: iter([]))
     monkeypatch.setattr(floor, "lowest", lambda *_, **__: asked.append(True) or lowest)
     options = {"lowest": lambda: lowest} if known else {}
-    light = local_search.solve(problem, lowest.limit_bytes, MACHINE, pool="split", **options)
+    light = local_search.solve(problem, lowest.limit_bytes, MACHINE, pool=CPU_POOL, **options)
     assert bool(asked) is not known
     assert light.fits
     assert light.schedule.cost_seconds < build(problem, lowest.choices, MACHINE).cost_seconds
@@ -181,7 +181,7 @@ def test_nothing_is_refused_because_what_moves_most_does_not_fit(monkeypatch):
     assert local_search.solve(problem, limit, MACHINE, lowest=lambda: lowest).fits
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 def test_without_time_there_is_a_plan_all_the_same(pool):
     problem = reduce(GRAPH, MACHINE)
     limit = floor.lowest(problem, MACHINE, pool=pool).limit_bytes * 5 // 4
@@ -435,10 +435,10 @@ GIB = 1 << 30
 )
 def test_a_dear_plan_in_a_pool_is_compared_with_plans_for_less(monkeypatch, pieces, effort, taken, tried):
     """Which pieces fit is chance: the plan for a smaller limit may be cheaper, and is taken if its pieces fit in this one, too."""
-    settings = Settings(limit_bytes=GIB, pool="single")
+    settings = Settings(limit_bytes=GIB, pool=GPU_POOL)
     study = Study(settings.request(GRAPH, MACHINE, with_floor=False, effort_seconds=effort))
     problem = study.problem
-    lowest = replace(floor.lowest(problem, MACHINE, pool="single"), limit_bytes=int(GIB * 0.93))
+    lowest = replace(floor.lowest(problem, MACHINE, pool=GPU_POOL), limit_bytes=int(GIB * 0.93))
     monkeypatch.setattr(strategy, "lowest", lambda study: lowest)
     everything = build(problem, next(search.Search(problem, MACHINE, 1.0).everything_moved()), MACHINE)
     plans = {"dear": everything, "fewer": build(problem, {}, MACHINE)}
@@ -460,7 +460,7 @@ def test_a_dear_plan_in_a_pool_is_compared_with_plans_for_less(monkeypatch, piec
 @pytest.mark.parametrize("granted", [None, 24.0])
 def test_a_dear_plan_that_took_all_effort_stays(monkeypatch, granted):
     """Nor is the floor looked for: that takes seconds. More is granted than a search takes."""
-    request = Settings(limit_bytes=GIB, pool="single").request(GRAPH, MACHINE, with_floor=False)
+    request = Settings(limit_bytes=GIB, pool=GPU_POOL).request(GRAPH, MACHINE, with_floor=False)
     study = Study(replace(request, effort_seconds=granted))
     everything = build(study.problem, next(search.Search(study.problem, MACHINE, 1.0).everything_moved()), MACHINE)
     dear = fit.Solution(study.problem, {}, everything, GIB, everything.peak_bytes, True)
@@ -474,7 +474,7 @@ def test_a_dear_plan_that_took_all_effort_stays(monkeypatch, granted):
 @pytest.mark.parametrize("fitting", [1, None])
 def test_where_a_limit_finds_nothing_the_plans_of_smaller_ones_are_tried(monkeypatch, fitting):
     """From the floor upwards; where the pieces of none fit in this one, the plan of the floor is taken all the same."""
-    study = Study(Settings(limit_bytes=1 << 30, pool="single").request(GRAPH, MACHINE, with_floor=False))
+    study = Study(Settings(limit_bytes=1 << 30, pool=GPU_POOL).request(GRAPH, MACHINE, with_floor=False))
     schedule, asked, looked_at = build(study.problem, {}, MACHINE), [], []
 
     def solved(study, limit_bytes, most_swapped_bytes):
@@ -499,7 +499,7 @@ def test_where_a_limit_finds_nothing_the_plans_of_smaller_ones_are_tried(monkeyp
 
 def test_comparing_takes_no_more_than_what_is_granted():
     """Near the floor, where nine tenths of the limit have no plan."""
-    request = Settings(limit_bytes=1, pool="split").request(
+    request = Settings(limit_bytes=1, pool=CPU_POOL).request(
         training(20, mib=4, resident_mib=3), MACHINE, with_floor=False, effort_seconds=0.375
     )
     floor_bytes = strategy.lowest(Study(request)).limit_bytes

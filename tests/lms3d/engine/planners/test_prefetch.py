@@ -14,6 +14,7 @@ from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model import emit, fit
 from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.pool import GPU_POOL, NO_POOL, Pool
 from lms3d.engine.step_model.problem import reduce
 from lms3d.engine.step_model.schedule import build
 from lms3d.engine.step_model.simulate import simulate
@@ -23,7 +24,7 @@ GRAPH = training(10, mib=8, resident_mib=3)
 MACHINE = Machine(flops_per_second=1e10, swap_out_bytes_per_second=1e10, swap_in_bytes_per_second=4e9, node_seconds=0)
 
 
-def solution(limit_mib: int, *, tight: bool = False, machine: Machine = MACHINE, pool: str = "single") -> fit.Solution:
+def solution(limit_mib: int, *, tight: bool = False, machine: Machine = MACHINE, pool: Pool = GPU_POOL) -> fit.Solution:
     """Everything that can be is swapped."""
     problem = reduce(GRAPH, machine)
     choice = Choice(Mode.SWAP, tight_out=tight, tight_in=tight)
@@ -33,7 +34,7 @@ def solution(limit_mib: int, *, tight: bool = False, machine: Machine = MACHINE,
     return found
 
 
-def advance(before: fit.Solution, pool: str = "single", machine: Machine = MACHINE) -> fit.Solution:
+def advance(before: fit.Solution, pool: Pool = GPU_POOL, machine: Machine = MACHINE) -> fit.Solution:
     return prefetch.advance(before, machine, pool, Account())
 
 
@@ -56,7 +57,7 @@ def test_swap_ins_begin_earlier_and_the_step_is_no_longer(limit_mib, tight):
     assert after.schedule.seconds <= before.schedule.seconds
     assert after.schedule.release == before.schedule.release
     assert all(c.start >= after.schedule.release[c.buffer] for c in after.schedule.copies if c.mode is Mode.SWAP)
-    assert fit.check(after.problem, after.choices, after.schedule, limit_mib * MIB, "single").fits
+    assert fit.check(after.problem, after.choices, after.schedule, limit_mib * MIB, GPU_POOL).fits
 
 
 def test_a_step_with_room_waits_for_nothing():
@@ -96,12 +97,12 @@ def test_what_is_read_in_place_and_what_has_no_pool_stays(monkeypatch):
     mapped = replace(MACHINE, mapped=True)
     before = solution(200, machine=mapped)
     assert advance(before, machine=mapped) is before
-    loose = solution(200, pool="none")
-    assert advance(loose, pool="none") is loose
+    loose = solution(200, pool=NO_POOL)
+    assert advance(loose, pool=NO_POOL) is loose
 
 
 def test_the_default_planner_does_so(monkeypatch):
-    request = replace(Settings(limit_bytes=90 * MIB, pool="single").request(GRAPH, MACHINE), with_floor=False)
+    request = replace(Settings(limit_bytes=90 * MIB, pool=GPU_POOL).request(GRAPH, MACHINE), with_floor=False)
     plan, figures = make_plan(request)
     assert make_plan(request)[0] == plan
     monkeypatch.setattr(prefetch, "advance", lambda found, *_: found)

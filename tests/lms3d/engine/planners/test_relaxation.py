@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lms3d.engine import tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.planners.hybrid import local_search, relaxation, search
 from lms3d.engine.step_model import fit
@@ -52,9 +53,9 @@ def test_bound_best_and_plan_of_a_tiny_step(machine, share):
     best = best_of_all(problem, budget, machine)
     relaxed = relaxation.solve(problem, budget, machine)
     if best is None:
-        assert not local_search.solve(problem, int(budget / (1 - fit.RESERVE)) + 1, machine).fits
+        assert not local_search.solve(problem, int(budget / (1 - tuning.RESERVE)) + 1, machine).fits
         return
-    solution = local_search.solve(problem, int(budget / (1 - fit.RESERVE)) + 1, machine)
+    solution = local_search.solve(problem, int(budget / (1 - tuning.RESERVE)) + 1, machine)
     assert unplanned.seconds + relaxed.bound_seconds <= best + 1e-9
     assert solution.fits
     assert solution.schedule.cost_seconds <= 1.7 * best  # a local search: measured up to 1.16, once 1.65
