@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from experiments.fuzzing import steps
 from lms3d.engine.planners import tflms
 from lms3d.engine.request import Settings
-from lms3d.engine.step_model.ledger import Held
+from lms3d.engine.step_model.ledger import Block
 from lms3d.engine.step_model.study import Study
 
 shares = st.lists(st.floats(-0.1, 1.1), min_size=2, max_size=5, unique=True)
@@ -105,7 +105,7 @@ def _simulated(graph: Any, machine: Any, parameters: Any, tell: Tell) -> None:
 def _ledger(spans: Any, tell: Tell) -> None:
     from experiments.fuzzing import step_checks
 
-    step_checks.check_ledger([Held(size, min(a, b), max(a, b)) for size, a, b in spans], 12)
+    step_checks.check_ledger([Block(size, min(a, b), max(a, b)) for size, a, b in spans], 12)
 
 
 def _other_planners(graph: Any, machine: Any, name: str, share: float, tell: Tell) -> bool:

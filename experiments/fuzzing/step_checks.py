@@ -126,7 +126,7 @@ def check_simulator(graph: StepGraph, machine: Machine, parameters: tflms.Parame
         assert abs(run.seconds - seconds) <= ROUNDING * max(1.0, seconds)
 
 
-def check_ledger(spans: Sequence[ledger.Held], events: int) -> None:
+def check_ledger(spans: Sequence[ledger.Block], events: int) -> None:
     """FUZZ-5, by adding up span by span."""
     live = np.array([sum(s.bytes for s in spans if s.start <= e <= s.end) for e in range(events)], np.int64)
     assert ledger.live_bytes(spans, events).tolist() == live.tolist()

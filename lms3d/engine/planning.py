@@ -1,6 +1,6 @@
-"""The one way to a plan: a request in, a plan and its prediction out. No TensorFlow here.
+"""A request in, a plan and its prediction out. No TensorFlow here.
 
-`plan_cache.make_plan` is the same with a memory; training, `lms3d.plan_step`, `LMS.rewrite` and the sweep call that.
+`plan_cache.make_plan` is the same with a memory. Training, `lms3d.plan_step`, `LMS.rewrite` and the sweep call that one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lms3d.engine.step_model.study import Study
 
 
 def make_plan(request: StepRequest) -> tuple[Plan, Prediction]:
-    """The plan for one step. Raises DoesNotFit, with the smallest limit that would do, where there is none."""
+    """The plan for one step. If no plan fits: DoesNotFit, with the smallest limit that would do."""
     started = time.monotonic()
     study = Study(request)
     planner = PLANNERS[request.settings.planner]()
@@ -30,12 +30,12 @@ def make_plan(request: StepRequest) -> tuple[Plan, Prediction]:
 
 
 def is_noop(request: StepRequest) -> bool:
-    """True where `make_plan` will give an empty plan, which needs no costs of single ops."""
+    """Whether `make_plan` will give an empty plan, which needs no costs of single ops."""
     return PLANNERS[request.settings.planner]().is_noop(Study(request))
 
 
 def floor_bytes(request: StepRequest) -> int:
-    """The smallest limit that a plan for the step is found for. Takes seconds."""
+    """The smallest limit in bytes that a plan for the step is found for. Takes seconds."""
     return PLANNERS[request.settings.planner]().floor(Study(request))
 
 
@@ -78,7 +78,7 @@ def _prediction(study: Study, outcome: Outcome, floor_bytes: int | None, started
 
 
 def _lower_bound_seconds(plan: Plan, machine: Machine, computing_seconds: float) -> float:
-    """Of a step that hides all it can: computing and both directions of the link run side by side from end to end."""
+    """The seconds of a step that hides everything: computing and both directions of the link run side by side from end to end."""
     return max(
         computing_seconds,
         plan.swapped_out_bytes / machine.swap_out_bytes_per_second,
@@ -87,7 +87,7 @@ def _lower_bound_seconds(plan: Plan, machine: Machine, computing_seconds: float)
 
 
 def _after_and_before(study: Study, outcome: Outcome) -> tuple[Figures, Figures]:
-    """Of the step under the plan and without it. A simulation stands in for a planner that has no figures of its own."""
+    """The figures of the step under the plan and without it. If the planner has none, a simulation gives them."""
     before = study.unedited_figures
     if outcome.plan.empty:
         return before, before
@@ -117,7 +117,7 @@ def _simulated(study: Study, plan: Plan) -> tuple[Figures, Figures]:
 
 
 def _decisions(problem: Problem, plan: Plan) -> tuple[Decision, ...]:
-    """Every large tensor and what happens to it; swapped tensors that the problem leaves out, too."""
+    """Every large tensor and what happens to it. Swapped tensors that the problem leaves out are included."""
     ins, made = Counter(s.tensor for s in plan.swap_ins), Counter(r.tensor for r in plan.recomputes)
     sizes = {b.root: b.bytes for b in problem.buffers} | {s.tensor: s.bytes for s in plan.swap_outs}
     return tuple(

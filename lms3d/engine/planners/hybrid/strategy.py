@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lms3d.engine import edit, effort, tuning
+from lms3d.engine import edit, effort
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import PLANNERS, Outcome, Planner
-from lms3d.engine.planners.hybrid import floor, ladder, local_search, prefetch
+from lms3d.engine.planners.hybrid import floor, ladder, local_search, prefetch, tuning
 from lms3d.engine.prediction import does_not_fit
 from lms3d.engine.step_model import emit, figures, fit
 from lms3d.engine.step_model.fit import Solution

@@ -50,7 +50,7 @@ def index(problem: Problem, root: str) -> int:
 def scheduled(machine: Machine) -> tuple[Problem, dict[int, Choice], Schedule]:
     problem = reduce(two_gaps(), machine)
     a = index(problem, "a:0")
-    choices = {a: Choice(Mode.SWAP, again=(problem.anchors.index("r"),))}
+    choices = {a: Choice(Mode.SWAP, recompute_at=(problem.anchors.index("r"),))}
     return problem, choices, build(problem, choices, machine)
 
 
@@ -88,7 +88,7 @@ def test_two_copies_that_begin_with_the_same_event():
         op("z", "h", "a", mib=0.25, flops=1),
     )
     problem = reduce(graph, mapped)
-    choices = {index(problem, "a:0"): Choice(Mode.SWAP, split=1, again=(problem.anchors.index("r"),))}
+    choices = {index(problem, "a:0"): Choice(Mode.SWAP, split=1, recompute_at=(problem.anchors.index("r"),))}
     schedule = build(problem, choices, mapped)
     back = [c for c in schedule.copies if c.buffer in choices and c.number]
     assert [c.mode for c in back] == [Mode.RECOMPUTE, Mode.SWAP]
@@ -113,7 +113,7 @@ def test_the_planner_does_both_where_that_is_the_cheapest():
     solution = local_search.solve(problem, int(budget / (1 - tuning.RESERVE)) + 1, SECONDS)
     a, r = index(problem, "a:0"), problem.anchors.index("r")
     assert solution.fits
-    assert (solution.choices[a].mode, solution.choices[a].again) == (Mode.SWAP, (r,))
+    assert (solution.choices[a].mode, solution.choices[a].recompute_at) == (Mode.SWAP, (r,))
     away = {index(problem, "p:0"): Choice(Mode.SWAP)}
     others = [build(problem, {**away, a: c}, SECONDS) for c in (Choice(Mode.SWAP), Choice(Mode.RECOMPUTE))]
     assert solution.schedule.cost_seconds < min(s.cost_seconds for s in others)
@@ -129,7 +129,7 @@ def test_no_bit_changes(tier):
     problem = reduce(graph, SECONDS)
     a = next(b for b, buffer in enumerate(problem.buffers) if buffer.root.startswith("a:"))
     reads = problem.buffers[a].reads
-    choices = {a: Choice(Mode.SWAP, split=1, again=(reads[-2],))}
+    choices = {a: Choice(Mode.SWAP, split=1, recompute_at=(reads[-2],))}
     schedule = build(problem, choices, SECONDS)
     plan = emit.emit(fit.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
     assert (len(plan.swap_ins), len(plan.recomputes)) == (2, 1)

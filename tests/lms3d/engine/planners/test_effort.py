@@ -15,6 +15,7 @@ from lms3d.engine import effort, plan_cache, planning, tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Run
 from lms3d.engine.planners.hybrid import local_search, search
+from lms3d.engine.planners.hybrid.tuning import CHEAP_SHARES
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL, POOLS, Pool
@@ -87,7 +88,7 @@ def test_a_rough_plan_moves_as_few_as_are_enough_and_takes_few_looks():
     budget = searching.build({})[1].peak_bytes // 2
     before = searching.evaluations
     choices, schedule = searching.fewest_moved(lambda found: found[1].peak_bytes <= budget)
-    orders = 2 + len(tuning.CHEAP_SHARES)
+    orders = 2 + len(CHEAP_SHARES)
     assert searching.evaluations - before <= orders * (1 + len(problem.buffers).bit_length())
     assert schedule.peak_bytes <= budget
     last = max(choices, key=lambda b: problem.buffers[b].defined)

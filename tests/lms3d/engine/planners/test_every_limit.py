@@ -71,7 +71,7 @@ def test_a_short_search_over_a_slow_link_costs_no_more_than_the_covering_program
     link = Machine(swap_out_bytes_per_second=6e8, swap_in_bytes_per_second=6e8)
     problem = reduce(branch_ends_first(training_step("isensee2017", 1)), link)
     limit = int(build(problem, {}, link).peak_bytes * 0.5)
-    covered = ladder.Ladder(problem, link, Account()).at(NO_POOL.usable_bytes(limit)).plan
+    covered = ladder.Ladder(problem, link, Account()).make_rung(NO_POOL.usable_bytes(limit)).plan
     found = local_search.solve(problem, limit, link, seconds=3.0)
     assert covered.schedule.peak_bytes <= NO_POOL.usable_bytes(limit)
     assert found.fits

@@ -18,7 +18,7 @@ from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan, Recompute
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model import ledger
-from lms3d.engine.step_model.ledger import Held
+from lms3d.engine.step_model.ledger import Block
 from lms3d.engine.step_model.pool import CPU_POOL
 from lms3d.engine.step_model.simulate import simulate
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, worked_example
@@ -281,4 +281,4 @@ def _slower(report):
 def test_a_ledger_that_forgets_is_noticed(monkeypatch):
     monkeypatch.setattr(ledger, "at", lambda spans, event: [])
     with pytest.raises(AssertionError):
-        step_checks.check_ledger([Held(4, 0, 1)], 2)
+        step_checks.check_ledger([Block(4, 0, 1)], 2)

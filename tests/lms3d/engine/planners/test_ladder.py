@@ -13,14 +13,14 @@ from lms3d.engine import edit
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners.hybrid import ladder, strategy, ways
+from lms3d.engine.planners.hybrid import candidates, ladder, strategy
+from lms3d.engine.planners.hybrid.tuning import MOST_COPIES
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL, Pool
 from lms3d.engine.step_model.schedule import build
 from lms3d.engine.step_model.simulate import simulate
 from lms3d.engine.step_model.study import Study
-from lms3d.engine.tuning import MOST_AGAIN
 from lms3d.errors import DoesNotFit
 from tests.lms3d.engine.sliced_graphs import sliced
 from tests.lms3d.engine.toy_graphs import MIB, op, placeholder, step, training
@@ -94,7 +94,7 @@ def test_equal_questions_get_equal_plans(machine):
 @EITHER
 def test_no_plan_is_cheaper_than_the_bound_and_the_plan_is_near_it(machine):
     known = study(machine)
-    rung = known.once(strategy._ladder).under(int(known.unedited_schedule.peak_bytes * 0.5))
+    rung = known.once(strategy._ladder).rung_under(int(known.unedited_schedule.peak_bytes * 0.5))
     unplanned = known.once(strategy._ladder).unplanned.schedule.cost_seconds
     assert rung.bound_seconds <= rung.plan.schedule.cost_seconds
     assert rung.plan.schedule.cost_seconds - unplanned <= 1.2 * (rung.bound_seconds - unplanned)
@@ -104,7 +104,7 @@ def test_no_plan_is_cheaper_than_the_bound_and_the_plan_is_near_it(machine):
 def test_what_the_program_counts_is_what_the_schedule_has(machine):
     known = study(machine)
     for share in (0.3, 0.6, 0.9):
-        rung = known.once(strategy._ladder).under(int(known.unedited_schedule.peak_bytes * share))
+        rung = known.once(strategy._ladder).rung_under(int(known.unedited_schedule.peak_bytes * share))
         schedule = build(known.problem, rung.plan.choices, machine)
         assert 0.95 * rung.budget_bytes <= schedule.peak_bytes <= rung.budget_bytes
 
@@ -169,7 +169,7 @@ def test_what_is_cheap_is_computed_again_and_not_written(share, monkeypatch):
     again = [normalised().by_name[r.op].type for r in plan.recomputes]
     assert {"FusedBatchNormV3", "LeakyRelu"} <= {*again}
     assert not {*again} & {"Conv3D", "Conv3DBackpropInputV2"}
-    monkeypatch.setattr(ways, "_all_again", lambda problem, machine: {})
+    monkeypatch.setattr(candidates, "_all_recomputed", lambda problem, machine: {})
     written, slower = planned(SLOW, share)
     assert plan.swapped_out_bytes < 0.8 * written.swapped_out_bytes
     assert seconds < slower
@@ -180,7 +180,7 @@ def test_chains_do_not_explode():
     times = Counter(
         r.op for r in plan.recomputes if normalised().by_name[r.op].type in ("FusedBatchNormV3", "LeakyRelu")
     )
-    assert 0 < max(times.values()) <= MOST_AGAIN
+    assert 0 < max(times.values()) <= MOST_COPIES
 
 
 def test_the_simulator_agrees_on_what_is_computed_again():
@@ -192,7 +192,7 @@ def test_the_simulator_agrees_on_what_is_computed_again():
 
 
 def test_what_must_be_copied_back_is_not_read_to_compute_others_again():
-    """Each parent would take a transfer, and memory of its own (AGAIN-3)."""
+    """Each parent would take a transfer, and memory of its own (REMAT-3)."""
     plan, _ = planned(GPU, 0.1)
     again = {normalised().by_name[r.op].type for r in plan.recomputes}
     assert not again & {"FusedBatchNormV3", "LeakyRelu"}
@@ -204,7 +204,7 @@ def test_a_way_that_counts_on_another_buffer_is_priced_right(machine):
     known = Study(Settings(limit_bytes=1 << 40).request(normalised(), machine))
     unplanned = known.once(strategy._ladder).unplanned.schedule.cost_seconds
     for share in (0.3, 0.5, 0.8):
-        rung = known.once(strategy._ladder).under(int(known.unedited_schedule.peak_bytes * share))
+        rung = known.once(strategy._ladder).rung_under(int(known.unedited_schedule.peak_bytes * share))
         dearer = rung.plan.schedule.cost_seconds - unplanned
         assert rung.bound_seconds - unplanned <= dearer + 1e-9
         assert dearer <= 1.3 * (rung.bound_seconds - unplanned)

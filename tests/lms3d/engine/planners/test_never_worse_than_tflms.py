@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lms3d.engine import edit, tuning
+from lms3d.engine import edit
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import METADATA_TYPES, StepGraph
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners.hybrid import local_search, strategy
+from lms3d.engine.planners.hybrid import local_search, strategy, tuning
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model import emit

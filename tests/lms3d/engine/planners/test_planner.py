@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from lms3d.engine import edit, tuning
+from lms3d.engine import edit
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import Tensor
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners.hybrid import floor, local_search, search, strategy
+from lms3d.engine.planners.hybrid import floor, local_search, search, strategy, tuning
 from lms3d.engine.planning import is_noop, make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model import emit, fit
@@ -24,6 +24,7 @@ from lms3d.engine.step_model.problem import reduce
 from lms3d.engine.step_model.schedule import build
 from lms3d.engine.step_model.simulate import simulate
 from lms3d.engine.step_model.study import Study
+from lms3d.engine.tuning import NAMED_TENSORS
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step import report as reports
 from lms3d.units import format_size
@@ -91,7 +92,7 @@ def test_a_plan_that_is_never_sure_to_fit_is_not_the_floor(monkeypatch):
         return replace(placed, fits=placed.fits and limit_bytes in (needed, needed + 2 * MIB))
 
     monkeypatch.setattr(Pool, "place", only_there)
-    assert floor._steady(problem, build(problem, {}, MACHINE), needed, CPU_POOL) is None
+    assert floor._steady_limit(problem, build(problem, {}, MACHINE), needed, CPU_POOL) is None
     assert floor.lowest(problem, MACHINE, pool=CPU_POOL).limit_bytes == needed
 
 
@@ -211,7 +212,7 @@ def test_the_error_names_both_limits_and_the_largest_tensors_at_the_peak():
     event = int(lowest.schedule.live_bytes.argmax())
     live = {lowest.problem.buffers[c.buffer].root for c in lowest.schedule.copies if c.start <= event <= c.end}
     assert set(tensors) <= live
-    assert len(tensors) == min(tuning.NAMED_TENSORS, len(live)) > 1
+    assert len(tensors) == min(NAMED_TENSORS, len(live)) > 1
 
 
 def test_an_op_that_does_not_fit_alone_is_told_at_once(monkeypatch):

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from lms3d.engine import edit, tuning
+from lms3d.engine import edit
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
-from lms3d.engine.planners.hybrid import prefetch
+from lms3d.engine.planners.hybrid import prefetch, tuning
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model import emit, fit
