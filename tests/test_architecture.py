@@ -23,6 +23,7 @@ ROOMS = (
     "lms3d.ranks",
     "lms3d.device",
     "lms3d.engine",
+    "lms3d.engine.step_model lms3d.engine.request",
     "lms3d.engine.planners",
     "lms3d.engine.planning lms3d.engine.plan_cache lms3d.engine.sweep",
     "lms3d.engine.native",
@@ -50,6 +51,7 @@ DOORS = (
 """Which may enter `models` and `data`."""
 TOUCHING = ("lms3d.engine.native", "lms3d.engine.tensorflow", "lms3d.engine.tiers", "lms3d.engine.engine")
 THINKING = ("lms3d.engine", "lms3d.keras_step.adaptation", "lms3d.keras_step.report")
+PLANNERS = "lms3d.engine.planners"
 PRIVATE_NAMES = {"lms3d.engine.tensorflow.surgery", "lms3d.keras_step.attachment", "lms3d.ranks.horovod"}
 """The only homes of names that TensorFlow, Keras and Horovod keep to themselves."""
 
@@ -143,6 +145,32 @@ def test_imports_run_one_way(name):
         else:
             assert imported.split(".")[0] in ("models", "data"), f"nobody imports {imported}"
             assert within(name, DOORS), f"{name} imports {imported}"
+
+
+def planner_of(module: str) -> str | None:
+    """The planner that a module is or belongs to: the part of its name behind `lms3d.engine.planners`."""
+    return module.removeprefix(f"{PLANNERS}.").split(".")[0] if module.startswith(f"{PLANNERS}.") else None
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if planner_of(name)])
+def test_no_planner_imports_another(name):
+    """A package such as hybrid/ counts as one planner. Who needs another's plan asks the registry."""
+    module = modules()[name]
+    planners = {planner_of(imported) for imported in own(module.imports | module.typing_imports, name)}
+    assert planners <= {planner_of(name), None}
+
+
+def test_nobody_else_imports_the_default_planner():
+    """What several ask about a step is in `step_model`; plans come from the registry."""
+    hybrid = f"{PLANNERS}.hybrid"
+    importers = {
+        name
+        for name, module in modules().items()
+        if not within(name, (hybrid,))
+        for imported in own(module.imports | module.typing_imports, name)
+        if within(imported, (hybrid,))
+    }
+    assert importers == set()
 
 
 @pytest.mark.parametrize("name", [name for name in modules() if name.split(".")[0] in ("models", "data", "deploy")])
@@ -243,6 +271,7 @@ def test_imports_are_found_wherever_they_hide():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
     assert floor_of("lms3d.engine.planners.hybrid.search") == floor_of("lms3d.engine.planners")
     assert floor_of("lms3d.nowhere") is None
+    assert [planner_of(f"{PLANNERS}{end}") for end in ("", ".off", ".hybrid.search")] == [None, "off", "hybrid"]
 
 
 def test_an_installation_has_every_package():

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from experiments.fuzzing import steps
-from lms3d.engine.ledger import Held
 from lms3d.engine.planners import tflms
-from lms3d.engine.planners.study import Study
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.ledger import Block
+from lms3d.engine.step_model.study import Study
 
 shares = st.lists(st.floats(-0.1, 1.1), min_size=2, max_size=5, unique=True)
 efforts = st.sampled_from([None, 0.375, 3.0])
@@ -105,14 +105,14 @@ def _simulated(graph: Any, machine: Any, parameters: Any, tell: Tell) -> None:
 def _ledger(spans: Any, tell: Tell) -> None:
     from experiments.fuzzing import step_checks
 
-    step_checks.check_ledger([Held(size, min(a, b), max(a, b)) for size, a, b in spans], 12)
+    step_checks.check_ledger([Block(size, min(a, b), max(a, b)) for size, a, b in spans], 12)
 
 
 def _other_planners(graph: Any, machine: Any, name: str, share: float, tell: Tell) -> bool:
     from experiments.fuzzing import step_checks
     from experiments.fuzzing.plan_checks import check_plan
 
-    peak = Study(Settings(limit_bytes=1).request(graph, machine)).unedited.peak_bytes
+    peak = Study(Settings(limit_bytes=1).request(graph, machine)).unedited_schedule.peak_bytes
     limits = [max(1, int(peak * s)) for s in (share, 2 * share)]
     request = Settings(limit_bytes=1, planner=name).request(graph, machine, with_floor=False)
     found = step_checks.answers(request, limits)

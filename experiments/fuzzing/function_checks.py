@@ -17,9 +17,10 @@ from lms3d.engine.engine import was_rewritten
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import tflms
-from lms3d.engine.planners.study import Study
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.pool import POOLS
+from lms3d.engine.step_model.study import Study
 from lms3d.engine.tensorflow import assignments, guard, joins, slicing, surgery, updates
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.engine.tensorflow.rewrite import rewrite
@@ -161,8 +162,8 @@ def planned(graph: StepGraph, way: Way) -> Plan:
     machine = Machine(
         swap_out_bytes_per_second=way.link, swap_in_bytes_per_second=way.link, mapped=way.tier == "mapped"
     )
-    settings = Settings(limit_bytes=1, planner=way.planner, parameters=way.parameters, pool=way.pool)
-    peak = Study(settings.request(graph, machine)).unedited.peak_bytes
+    settings = Settings(limit_bytes=1, planner=way.planner, parameters=way.parameters, pool=POOLS[way.pool])
+    peak = Study(settings.request(graph, machine)).unedited_schedule.peak_bytes
 
     def under(limit_bytes: int) -> Plan:
         request = settings.request(graph, machine, with_floor=False, effort_seconds=way.effort_seconds)

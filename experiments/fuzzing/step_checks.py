@@ -20,7 +20,7 @@ import numpy as np
 
 from experiments.fuzzing import reference
 from experiments.fuzzing.plan_checks import check_plan
-from lms3d.engine import ledger, liveness
+from lms3d.engine import liveness
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
@@ -28,7 +28,9 @@ from lms3d.engine.planners import tflms
 from lms3d.engine.planning import make_plan
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import Settings, StepRequest
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.pool import POOLS
+from lms3d.engine.step_model.simulate import simulate
 from lms3d.errors import DoesNotFit
 
 ROUNDING = 1e-9
@@ -54,7 +56,7 @@ class Answer:
 
 def ends(graph: StepGraph, machine: Machine, pool: str) -> tuple[int, int]:
     """The floor, and the smallest limit that needs no plan."""
-    _, report = make_plan(Settings(limit_bytes=1 << 40, pool=pool).request(graph, machine))
+    _, report = make_plan(Settings(limit_bytes=1 << 40, pool=POOLS[pool]).request(graph, machine))
     return report.floor_bytes or report.unedited_limit_bytes, report.unedited_limit_bytes
 
 
@@ -81,7 +83,7 @@ def check_limits(
     """FUZZ-1 to FUZZ-3 for the default planner. shares: 0 is the floor, 1 what is needed without a plan."""
     floor, fit = ends(graph, machine, pool)
     limits = [max(1, int(floor + share * (fit - floor))) for share in shares]
-    request = Settings(limit_bytes=1, pool=pool).request(
+    request = Settings(limit_bytes=1, pool=POOLS[pool]).request(
         graph, machine, with_floor=False, effort_seconds=effort_seconds
     )
     found = answers(request, limits)
@@ -124,7 +126,7 @@ def check_simulator(graph: StepGraph, machine: Machine, parameters: tflms.Parame
         assert abs(run.seconds - seconds) <= ROUNDING * max(1.0, seconds)
 
 
-def check_ledger(spans: Sequence[ledger.Held], events: int) -> None:
+def check_ledger(spans: Sequence[ledger.Block], events: int) -> None:
     """FUZZ-5, by adding up span by span."""
     live = np.array([sum(s.bytes for s in spans if s.start <= e <= s.end) for e in range(events)], np.int64)
     assert ledger.live_bytes(spans, events).tolist() == live.tolist()

@@ -19,7 +19,7 @@ from lms3d.engine import edit
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model.simulate import simulate
 
 SLOWNESS = tuple(2.0 ** (n / 4) for n in range(-8, 13))
 """Of the links that a plan is simulated for: a quarter to eight times the stated seconds."""

@@ -41,9 +41,9 @@ class Account:
         self.replays += times
         self.seconds += tuning.REPLAYED_SECONDS * (anchors + copies) * times
 
-    def charge_cover(self, ways: int) -> None:
-        """A covering program with so many ways to take (`covering`)."""
-        self.seconds += tuning.WAY_SECONDS * ways
+    def charge_cover(self, candidates: int) -> None:
+        """A covering program with so many candidates."""
+        self.seconds += tuning.CANDIDATE_SECONDS * candidates
 
     def charge_program(self, anchors: int) -> None:
         """The mixed-integer program."""

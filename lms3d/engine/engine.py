@@ -188,7 +188,7 @@ class Engine:
     @property
     def _pooled(self) -> bool:
         """A CPU's pool under a hard limit, of which a plan foresees the pieces."""
-        return self.settings.pool != "none" and self.compute_device.startswith("CPU")
+        return self.settings.pool.in_pieces and self.compute_device.startswith("CPU")
 
     def _with_ops(self, graph: StepGraph, machine: Machine, function: Function) -> tuple[StepGraph, Machine]:
         """With the costs of single ops, measured where they are not known yet; as they are for a machine that is not here."""

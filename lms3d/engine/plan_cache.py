@@ -1,14 +1,14 @@
 """`planning.make_plan` with a memory: one file per plan in the cache folder. No TensorFlow here.
 
-A plan takes seconds to make, and the same step comes again: in the next run, after `--resume`. Rules:
-- PLAN-CACHE-1: the key hashes all that the outcome depends on: each op of the step, the settings, the speeds of the machine (of
-  measured ops those that the step has), and the planner itself: the sources of the engine, of a planner that is registered
-  from elsewhere, and the versions of the libraries. A planner whose source cannot be found is not cached.
-- PLAN-CACHE-2: what comes back equals what was stored, to the last bit. A value that JSON does not keep is not stored; a file
-  holds the SHA-256 of its key and its content, and one that is not as it was written, or whose plan cannot be applied to the
-  step, counts as absent: a flipped bit could make another plan that is as sound, but slower.
-- PLAN-CACHE-3: that no plan fits is an outcome too. It is stored, and raised again.
-- PLAN-CACHE-4: the folder holds `tuning.MOST_PLANS` plans; the least recently used go first. A folder that cannot be written
+A plan takes seconds to make, and the same step comes again: in the next run, or after `--resume`. Rules:
+- PLAN-CACHE-1: The key hashes everything that the answer depends on: each op of the step, the settings, the speeds of the machine
+  (of the measured ops those that the step has), and the planner itself: the sources of the engine, the source of a planner that is
+  registered from elsewhere, and the versions of the libraries. A planner whose source cannot be found is not cached.
+- PLAN-CACHE-2: An answer that is read equals the one that was stored, to the last bit. A value that JSON does not keep is not
+  stored. A file holds the SHA-256 of its key and its content. A file that is not as it was written, or whose plan cannot be applied
+  to the step, counts as absent: a flipped bit could make another plan that is as sound, but slower.
+- PLAN-CACHE-3: That no plan fits is an answer, too. It is stored, and raised again.
+- PLAN-CACHE-4: The folder holds `tuning.MOST_PLANS` plans; the least recently used go first. A folder that cannot be written
   costs the time to plan again and nothing else.
 """
 
@@ -34,34 +34,35 @@ from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import StepRequest
 from lms3d.errors import DoesNotFit, StorageError
 
-Outcome = tuple[Plan, Prediction] | DoesNotFit
+Answer = tuple[Plan, Prediction] | DoesNotFit
 
 
 def make_plan(request: StepRequest) -> tuple[Plan, Prediction]:
-    """As `planning.make_plan`, from the cache where the same was asked before (`prediction.from_cache`)."""
+    """As `planning.make_plan`, from the cache if the same was asked before (`prediction.from_cache`)."""
     name = key(request)
     if name is None:
         return planning.make_plan(request)
     path = directory() / f"{name}.json"
-    outcome = _load(path, request.graph)
-    if outcome is None:
+    answer = _load(path, request.graph)
+    if answer is None:
         try:
-            outcome = planning.make_plan(request)
+            answer = planning.make_plan(request)
         except DoesNotFit as error:
-            outcome = error
-        _save(path, outcome)
-    if isinstance(outcome, DoesNotFit):
-        raise outcome
-    return outcome
+            answer = error
+        _save(path, answer)
+    if isinstance(answer, DoesNotFit):
+        raise answer
+    return answer
 
 
 def directory() -> Path:
-    """Where the plans lie."""
+    """The folder of the plans."""
     return files.cache_directory() / "plans"
 
 
 def key(request: StepRequest) -> str | None:
-    """The name of an outcome (PLAN-CACHE-1). Dataclasses print all their fields, so a new field counts at once."""
+    """The name of an answer (PLAN-CACHE-1); None if it cannot be cached. Dataclasses print all their fields, so a new field of the
+    request counts at once."""
     source = _planner_source(PLANNERS[request.settings.planner])
     if source is None:
         return None
@@ -75,7 +76,7 @@ def key(request: StepRequest) -> str | None:
 
 
 def _speeds(request: StepRequest) -> list[tuple[str, Any]]:
-    """The machine, field by field; of the measured ops those that this step has."""
+    """(name, value) of the machine's fields; of the measured ops those that this step has."""
     machine, table = request.machine, request.machine.op_table
     measured = sorted({(op.signature, table[op.signature]) for op in request.graph.ops if op.signature in table})
     plain = [(f.name, getattr(machine, f.name)) for f in fields(machine) if f.name != "op_table"]
@@ -84,7 +85,7 @@ def _speeds(request: StepRequest) -> list[tuple[str, Any]]:
 
 @cache
 def _engine() -> str:
-    """A hash of the engine's sources, in place of a version number, and of its libraries' versions."""
+    """A hash of the engine's sources, which stands for a version number, and of its libraries' versions."""
     digest = hashlib.sha256(f"numpy {version('numpy')} scipy {version('scipy')}".encode())
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
@@ -92,30 +93,30 @@ def _engine() -> str:
 
 
 def _planner_source(planner: type) -> bytes | None:
-    """The file that defines a planner; None where there is none, as for one that was typed in."""
+    """The source file that defines a planner; None if there is none, as for one that was typed in."""
     with contextlib.suppress(OSError, TypeError):
         return Path(inspect.getsourcefile(planner) or "").read_bytes()
     return None
 
 
-def _load(path: Path, graph: StepGraph) -> Outcome | None:
-    """The stored outcome (PLAN-CACHE-2), or None."""
+def _load(path: Path, graph: StepGraph) -> Answer | None:
+    """The stored answer, or None (PLAN-CACHE-2)."""
     try:
-        outcome = _from_json(_opened(path.stem, path.read_text()))
-        if not isinstance(outcome, DoesNotFit):
-            edit.apply(graph, outcome[0])
-            outcome = (outcome[0], replace(outcome[1], from_cache=True))
+        answer = _from_json(_opened(path.stem, path.read_text()))
+        if not isinstance(answer, DoesNotFit):
+            edit.apply(graph, answer[0])
+            answer = (answer[0], replace(answer[1], from_cache=True))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
         return None
     with contextlib.suppress(OSError):
         os.utime(path)  # PLAN-CACHE-4
-    return outcome
+    return answer
 
 
-def _save(path: Path, outcome: Outcome) -> None:
+def _save(path: Path, answer: Answer) -> None:
     with contextlib.suppress(StorageError, OSError, TypeError, ValueError):  # PLAN-CACHE-4
-        text = _to_json(outcome)
-        if not _same(_from_json(text), outcome):  # PLAN-CACHE-2
+        text = _to_json(answer)
+        if not _same(_from_json(text), answer):  # PLAN-CACHE-2
             return
         files.write_text(path, _sealed(path.stem, text))
         kept = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)
@@ -130,28 +131,28 @@ def _sealed(name: str, text: str) -> str:
 
 
 def _opened(name: str, content: str) -> str:
-    """The text that `_sealed` was given. ValueError for anything else."""
+    """The text that `_sealed` was given. ValueError if the content is anything else."""
     text = content[len(_sealed(name, "")) - 1 : -1]
     if _sealed(name, text) != content:
         raise ValueError("not as it was written")
     return text
 
 
-def _to_json(outcome: Outcome) -> str:
-    if isinstance(outcome, DoesNotFit):
-        return json.dumps({"does not fit": str(outcome), "smallest_limit_bytes": outcome.smallest_limit_bytes})
-    plan, prediction = outcome
+def _to_json(answer: Answer) -> str:
+    if isinstance(answer, DoesNotFit):
+        return json.dumps({"does not fit": str(answer), "smallest_limit_bytes": answer.smallest_limit_bytes})
+    plan, prediction = answer
     return json.dumps({"plan": plan.to_dict(), "prediction": prediction.to_dict()})
 
 
-def _from_json(text: str) -> Outcome:
+def _from_json(text: str) -> Answer:
     values = json_values.parse(text)
     if "does not fit" in values:
         return DoesNotFit(values["does not fit"], values["smallest_limit_bytes"])
     return Plan.from_dict(values["plan"]), Prediction.from_dict(values["prediction"])
 
 
-def _same(one: Outcome, other: Outcome) -> bool:
+def _same(one: Answer, other: Answer) -> bool:
     if isinstance(one, DoesNotFit) and isinstance(other, DoesNotFit):
         return (str(one), vars(one)) == (str(other), vars(other))
     return one == other

@@ -1,6 +1,6 @@
-"""The one way to a plan: a request in, a plan and its prediction out. No TensorFlow here.
+"""A request in, a plan and its prediction out. No TensorFlow here.
 
-`plan_cache.make_plan` is the same with a memory; training, `lms3d.plan_step`, `LMS.rewrite` and the sweep call that.
+`plan_cache.make_plan` is the same with a memory. Training, `lms3d.plan_step`, `LMS.rewrite` and the sweep call that one.
 """
 
 from __future__ import annotations
@@ -11,36 +11,37 @@ from collections import Counter
 from lms3d.engine import edit, liveness
 from lms3d.engine.cost import Machine, copying_seconds
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners import PLANNERS, Outcome
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.study import Study
+from lms3d.engine.planners import PLANNERS, Outcome, Planner
 from lms3d.engine.prediction import Decision, Figures, Prediction
 from lms3d.engine.request import StepRequest
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model.simulate import simulate
+from lms3d.engine.step_model.study import Study
 
 
 def make_plan(request: StepRequest) -> tuple[Plan, Prediction]:
-    """The plan for one step. Raises DoesNotFit, with the smallest limit that would do, where there is none."""
+    """The plan for one step. If no plan fits: DoesNotFit, with the smallest limit that would do."""
     started = time.monotonic()
     study = Study(request)
-    outcome = PLANNERS[request.settings.planner]().plan(study)
-    floor_bytes = _floor_bytes(study, outcome) if request.with_floor else None
+    planner = PLANNERS[request.settings.planner]()
+    outcome = planner.plan(study)
+    floor_bytes = _floor_bytes(planner, study, outcome) if request.with_floor else None
     return outcome.plan, _prediction(study, outcome, floor_bytes, started)
 
 
 def is_noop(request: StepRequest) -> bool:
-    """True where `make_plan` will give an empty plan, which needs no costs of single ops."""
+    """Whether `make_plan` will give an empty plan, which needs no costs of single ops."""
     return PLANNERS[request.settings.planner]().is_noop(Study(request))
 
 
 def floor_bytes(request: StepRequest) -> int:
-    """The smallest limit that a plan for the step is found for. Takes seconds."""
-    return Study(request).lowest.limit_bytes
+    """The smallest limit in bytes that a plan for the step is found for. Takes seconds."""
+    return PLANNERS[request.settings.planner]().floor(Study(request))
 
 
-def _floor_bytes(study: Study, outcome: Outcome) -> int:
+def _floor_bytes(planner: Planner, study: Study, outcome: Outcome) -> int:
     known = [study.request.limit_bytes] if outcome.within_limit else []
-    return min(study.lowest.limit_bytes, study.unedited_limit_bytes, *known)
+    return min(planner.floor(study), study.unedited_limit_bytes, *known)
 
 
 def _prediction(study: Study, outcome: Outcome, floor_bytes: int | None, started: float) -> Prediction:
@@ -48,7 +49,7 @@ def _prediction(study: Study, outcome: Outcome, floor_bytes: int | None, started
     after, before = _after_and_before(study, outcome)
     return Prediction(
         step=request.step,
-        planner=outcome.called or plan.planner,
+        planner=outcome.reported_planner or plan.planner,
         rewritten=not plan.empty,
         tier=request.settings.tier,
         limit_bytes=request.limit_bytes,
@@ -77,7 +78,7 @@ def _prediction(study: Study, outcome: Outcome, floor_bytes: int | None, started
 
 
 def _lower_bound_seconds(plan: Plan, machine: Machine, computing_seconds: float) -> float:
-    """Of a step that hides all it can: computing and both directions of the link run side by side from end to end."""
+    """The seconds of a step that hides everything: computing and both directions of the link run side by side from end to end."""
     return max(
         computing_seconds,
         plan.swapped_out_bytes / machine.swap_out_bytes_per_second,
@@ -86,7 +87,7 @@ def _lower_bound_seconds(plan: Plan, machine: Machine, computing_seconds: float)
 
 
 def _after_and_before(study: Study, outcome: Outcome) -> tuple[Figures, Figures]:
-    """Of the step under the plan and without it. A simulation stands in for a planner that has no figures of its own."""
+    """The figures of the step under the plan and without it. If the planner has none, a simulation gives them."""
     before = study.unedited_figures
     if outcome.plan.empty:
         return before, before
@@ -116,7 +117,7 @@ def _simulated(study: Study, plan: Plan) -> tuple[Figures, Figures]:
 
 
 def _decisions(problem: Problem, plan: Plan) -> tuple[Decision, ...]:
-    """Every large tensor and what happens to it; swapped tensors that the problem leaves out, too."""
+    """Every large tensor and what happens to it. Swapped tensors that the problem leaves out are included."""
     ins, made = Counter(s.tensor for s in plan.swap_ins), Counter(r.tensor for r in plan.recomputes)
     sizes = {b.root: b.bytes for b in problem.buffers} | {s.tensor: s.bytes for s in plan.swap_outs}
     return tuple(

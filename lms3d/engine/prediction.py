@@ -25,7 +25,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """A program in place of so many ops. seconds_saved: measured alone. unwritten_bytes: of tensors that nobody writes any more."""
+    """A program that replaces so many ops. seconds_saved: measured alone. unwritten_bytes: of tensors that are no longer written."""
 
     name: str
     ops: int
@@ -35,11 +35,11 @@ class Compiled:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Memory and time of one way to run a step.
+    """The memory and the time that a step takes with a plan, or without one.
 
-    timeline_bytes, timeline_seconds: live bytes per event, in order, and when each starts. peak_at: the op that runs at the
-    peak; peak_tensors: (name, bytes) of what is live there, the largest first, the rest in one last row.
-    parameters: what the planner has to say about the plan.
+    timeline_bytes, timeline_seconds: live bytes at each event, in order, and the time at which the event starts. peak_at: the op
+    that runs at the peak. peak_tensors: (name, bytes) of the tensors that are live there, the largest first; the last row is the sum of
+    the others. parameters: what the planner has to say about the plan.
     """
 
     peak_bytes: int
@@ -56,19 +56,19 @@ class Figures:
 class Prediction:
     """Predicted figures of one step ("train", "test", "predict" or "function") under one plan.
 
-    rewritten: False where the plan leaves the step alone. limit_bytes: the limit that the plan was made for.
-    lower_bound_seconds: the longest of the step's computing without what is run again, its bytes out and its bytes in, each at the
-    link's rate: no step with these transfers is shorter.
+    rewritten: False if the plan leaves the step alone. limit_bytes: the limit that the plan was made for.
+    lower_bound_seconds: the longest of three times: the step's computing without recomputed ops, its bytes out, and its bytes in,
+    each at the link's rate. No step with these transfers is shorter.
     unedited_...: the step without LMS; unedited_limit_bytes: the smallest limit that it runs in.
-    floor_bytes: the smallest limit that any plan found fits in; None where it was not asked for (`with_floor`).
-    decisions: of each large tensor. timeline_..., peak_...: see `Figures`.
-    planning_seconds: what making the plan took; from_cache: it was made earlier, for the same request.
-    slabs: (level, number) of the levels that are sliced; slab_shapes: their spatial axes, level by level; sliced_tensors: of the
-    trace; joined: (op, type, bytes) of what had to be put together again; slab_seconds: what slices and halos add to a step, with
-    nothing moved. Where a step is sliced, unedited_... is still the whole step.
-    compiled: the programs that XLA compiles (`LMS(compile="auto")`); compiled_bytes, program_seconds: how much lower the peak is
-    and how much shorter the step with them, without a plan. If there are some, unedited_... is still the step as traced.
-    evaluations, effort_seconds: schedules and replays that it was chosen from, and their price (`effort`).
+    floor_bytes: the smallest limit in which any plan that was found fits; None if it was not asked for (`with_floor`).
+    decisions: one for each large tensor. timeline_..., peak_...: see `Figures`.
+    planning_seconds: what making the plan took; from_cache: the plan was made earlier, for the same request.
+    slabs: (level, number) of the levels that are sliced; slab_shapes: their spatial axes, level by level; sliced_tensors: their
+    number in the trace; joined: (op, type, bytes) of sliced tensors that had to be joined; slab_seconds: what slices and halos add
+    to a step in which nothing moves. If a step is sliced, unedited_... is still the whole step.
+    compiled: the programs that XLA compiles (`LMS(compile="auto")`); compiled_bytes, program_seconds: how much lower the peak is, and
+    how much shorter the step, with programs and without a plan. If there are some, unedited_... is still the step as traced.
+    evaluations: the schedules and replays that the plan was chosen from; effort_seconds: their price (`effort`).
     """
 
     step: str
@@ -109,7 +109,7 @@ class Prediction:
 
     @property
     def smallest_limit_bytes(self) -> int:
-        """With or without LMS, whichever is lower."""
+        """The smallest limit with LMS, or without, if that is lower."""
         return min(self.floor_bytes or self.unedited_limit_bytes, self.unedited_limit_bytes)
 
     @property
@@ -121,21 +121,21 @@ class Prediction:
 
     @property
     def changed(self) -> bool:
-        """False if nothing of the step is moved, made again or sliced. It may have programs."""
+        """Whether any tensor is moved, recomputed or sliced. Without that the step may still have programs."""
         return self.rewritten or bool(self.slabs)
 
     @property
     def unmoved_step_seconds(self) -> float:
-        """Of the whole step with its programs, if it has some, and nothing moved."""
+        """The seconds of the whole step, with its programs if it has some, if nothing is moved."""
         return self.unedited_step_seconds - self.program_seconds
 
     @property
     def compiled_seconds(self) -> float:
-        """What a step saves by its programs, as they were measured alone."""
-        return sum(one.seconds_saved for one in self.compiled)
+        """The seconds that a step saves by its programs, as they were measured alone."""
+        return sum(program.seconds_saved for program in self.compiled)
 
-    def bound_told(self) -> str:
-        """Such as "1.20 s; this plan takes 1.06 times that"; empty if it is not known."""
+    def bound_text(self) -> str:
+        """The lower bound, such as "1.20 s; this plan takes 1.06 times that"; empty if it is not known."""
         if not self.lower_bound_seconds:
             return ""
         times = self.predicted_step_seconds / self.lower_bound_seconds
@@ -150,16 +150,16 @@ class Prediction:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`; TypeError for a field that this version does not know."""
         plain = {name: _tuples(value) for name, value in values.items() if name not in ("decisions", "compiled")}
-        programs = tuple(Compiled(**one) for one in values["compiled"])
+        programs = tuple(Compiled(**program) for program in values["compiled"])
         return cls(**plain, decisions=tuple(Decision(**d) for d in values["decisions"]), compiled=programs)
 
     def headline(self) -> str:
-        """What LMS does, for a terminal: one sentence, and another one if the step is sliced or has programs."""
-        return f"{self._plan_told()} {self.compiled_told()}" if self.compiled else self._plan_told()
+        """What LMS does, for a terminal: one sentence, and one more each if the step is sliced and if it has programs."""
+        return f"{self._plan_sentence()} {self.compiled_sentence()}" if self.compiled else self._plan_sentence()
 
-    def compiled_told(self) -> str:
+    def compiled_sentence(self) -> str:
         """The sentence on programs."""
-        ops, unwritten = sum(one.ops for one in self.compiled), sum(one.unwritten_bytes for one in self.compiled)
+        ops, unwritten = sum(p.ops for p in self.compiled), sum(p.unwritten_bytes for p in self.compiled)
         lower = f", {format_size(self.compiled_bytes)} off the peak without a plan" if self.compiled_bytes > 0 else ""
         return (
             f"Compiled: {len(self.compiled)} programs in place of {ops} ops, {format_seconds(self.compiled_seconds)} and "
@@ -167,9 +167,9 @@ class Prediction:
             "rounding."
         )
 
-    def _plan_told(self) -> str:
+    def _plan_sentence(self) -> str:
         if not self.changed:
-            return ("" if self.fits else self._floor_told()) + (
+            return ("" if self.fits else self._floor_sentence()) + (
                 f"LMS {'moves' if self.compiled else 'changes'} nothing in the {self.step} step: predicted peak "
                 f"{format_size(self.predicted_peak_bytes)}, limit {format_size(self.limit_bytes)}."
             )
@@ -179,12 +179,12 @@ class Prediction:
             moved = f"the large ops run in another order, {moved}" if self.rewritten else moved
         limit = f"limit {format_size(self.limit_bytes)}" if self.fits else "planned for that limit"
         sentence = (
-            f"{'' if self.fits else self._floor_told()}LMS takes the {self.step} step from a predicted peak of "
+            f"{'' if self.fits else self._floor_sentence()}LMS takes the {self.step} step from a predicted peak of "
             f"{format_size(self.unedited_peak_bytes)} to {format_size(self.predicted_peak_bytes)} ({limit}): {moved}."
         )
-        return f"{sentence} {self.slabs_told()}" if self.slabs else sentence
+        return f"{sentence} {self.slabs_sentence()}" if self.slabs else sentence
 
-    def _floor_told(self) -> str:
+    def _floor_sentence(self) -> str:
         """The sentence on a limit that no plan fits in."""
         smallest, without = format_size(self.smallest_limit_bytes), format_size(self.unedited_limit_bytes)
         return (
@@ -192,28 +192,28 @@ class Prediction:
             f"{without} without. "
         )
 
-    def slabs_told(self) -> str:
+    def slabs_sentence(self) -> str:
         """The sentence on slabs."""
-        parts = f"{self.levels_told()}; {self.sliced_tensors} tensors sliced; joined: {self.joined_told()}"
+        parts = f"{self.levels_text()}; {self.sliced_tensors} tensors sliced; joined: {self.joined_text()}"
         cost = f"{format_seconds(self.slab_seconds)} more per step for that (predicted)"
         return f"Slabs: {parts}; {cost}; results equal those of the whole step to rounding."
 
-    def levels_told(self) -> str:
-        """Such as "level 0 (192 x 192 x 192) in 16 slabs, level 1 (96 x 96 x 96) in 8"."""
+    def levels_text(self) -> str:
+        """The sliced levels, such as "level 0 (192 x 192 x 192) in 16 slabs, level 1 (96 x 96 x 96) in 8"."""
         named = [
             f"level {level} ({' x '.join(map(str, shape))}) in {number}"
             for (level, number), shape in zip(self.slabs, self.slab_shapes, strict=True)
         ]
         return ", ".join([f"{named[0]} slabs", *named[1:]]) if named else ""
 
-    def joined_told(self) -> str:
-        """How much had to be put together again, by type of op, the largest first."""
+    def joined_text(self) -> str:
+        """How many bytes had to be joined, by type of op, the largest first."""
         sizes: dict[str, int] = {}
         for _, kind, size in self.joined:
             sizes[kind] = sizes.get(kind, 0) + size
         largest = sorted(sizes, key=lambda kind: -sizes[kind])
-        told = [f"{kind} ({format_size(sizes[kind])})" for kind in largest[: tuning.NAMED_TENSORS]]
-        return ", ".join([*told, *(["..."] if len(largest) > len(told) else [])]) or "nothing"
+        named = [f"{kind} ({format_size(sizes[kind])})" for kind in largest[: tuning.NAMED_TENSORS]]
+        return ", ".join([*named, *(["..."] if len(largest) > len(named) else [])]) or "nothing"
 
     def does_not_fit(self, wanted: Wanted = AUTO) -> DoesNotFit:
         """The error for a limit below the floor. wanted: the slabs that were asked for."""
@@ -237,7 +237,7 @@ def does_not_fit(
     peak_tensors: tuple[tuple[str, int], ...] = (),
     note: str = "",
 ) -> DoesNotFit:
-    """The error of a limit below the floor. peak_tensors: (name, bytes) at the peak of the lowest plan, the largest first.
+    """The error for a limit below the floor. peak_tensors: (name, bytes) at the peak of the lowest plan, the largest first.
 
     note: on the slabs of that plan (`slabs.choice.told`).
     """

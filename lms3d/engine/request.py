@@ -8,6 +8,7 @@ from typing import Any
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.slabs.choice import AUTO, Wanted
+from lms3d.engine.step_model.pool import NO_POOL, Pool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +26,8 @@ class OnDevice:
 class Settings:
     """What holds for all steps of a run.
 
-    limit_bytes: device memory that a step may use. tier: a name in `tiers.TIERS`. pool: how the device hands out its memory, one
-    of `allocator.POOLS`. planner: a name in `planners.PLANNERS`; parameters: its own, None where it has none.
+    limit_bytes: device memory that a step may use. tier: a name in `tiers.TIERS`. pool: how the device hands out its memory.
+    planner: a name in `planners.PLANNERS`; parameters: its own, None if it has none.
     compile: "auto" compiles chains of small ops of a Keras step where that pays (`tensorflow.compiling`), "off" none.
     slabs: `slabs.choice.AUTO`, OFF, or (level, number) pairs. most_elements: of a tensor that the device's kernels can index; None
     is any number.
@@ -36,7 +37,7 @@ class Settings:
     tier: str = "disk"
     planner: str = "hybrid"
     parameters: Any = None
-    pool: str = "none"
+    pool: Pool = NO_POOL
     slabs: Wanted = AUTO
     most_elements: int | None = None
     compile: str = "off"

@@ -1,14 +1,14 @@
 """One step under many limits: what each costs in time, by this planner and by others. No TensorFlow here.
 
 The limits lie evenly between the floor and the smallest limit without LMS ("fit"). At each of them: the plan of the hybrid
-planner, and TFLMS's, auto-tuned where its parameters are not given. Two planners have one plan for all limits, "swap
-everything" and "recompute everything"; they stand at the smallest limit that they fit in. To be comparable:
-- SWEEP-1: every plan is applied to the step (`edit.apply`) and run by one simulator, which gives peak and seconds.
-- SWEEP-2: every plan may use the same share of a limit (`search.usable_bytes`). That the tensors fit a pool as pieces, too,
-  is asked of all but TFLMS, which has no fixed order to replay.
-- SWEEP-3: limits are whole MiB, and nothing is run: these are predictions.
-- SWEEP-4: below the floor of the whole step, the step in slabs, as its limit asks for them: down to the floor of the finest ones.
-  Above it the whole step, also where training would choose slabs since what it swaps is copied back.
+planner, and that of TFLMS, whose parameters are tuned unless they are given. Two planners have one plan for all limits, "swap
+everything" and "recompute everything"; they stand at the smallest limit that they fit in. So that they can be compared:
+- SWEEP-1: Every plan is applied to the step (`edit.apply`) and run by one simulator, which gives peak and seconds.
+- SWEEP-2: Every plan may use the same share of a limit (`Pool.usable_bytes`). That the tensors also fit a pool as pieces
+  is asked of all planners but TFLMS, which has no fixed order to replay.
+- SWEEP-3: Limits are whole MiB, and nothing is run: these are predictions.
+- SWEEP-4: Below the floor of the whole step, the step is sliced as its limit asks for, down to the floor of the finest slabs. Above
+  that floor the step is whole, even if training would choose slabs because what a whole step swaps is copied back.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 
 from lms3d.engine import edit, plan_cache, tuning
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners.hybrid import search
 from lms3d.engine.planners.tflms.parameters import Parameters
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import StepRequest
-from lms3d.engine.simulate import simulate
 from lms3d.engine.slabs import choice
+from lms3d.engine.step_model.simulate import simulate
 from lms3d.errors import DoesNotFit
 
 LMS = "lms3d"
@@ -35,8 +34,8 @@ SLICED_SHARE = 3  # of the limits, one in so many lies below the floor of the wh
 _MIB = 1 << 20
 
 Sliced = Callable[[int], tuple[StepRequest, Plan, Prediction]]
-"""limit in bytes -> the step as it is sliced for it, its plan, and the limit that the plan was made for (in the prediction): a
-larger one where none fits."""
+"""limit in bytes -> the step as it is sliced for that limit, its plan, and its prediction. If no plan fits, the prediction's limit is a
+larger one."""
 
 Progress = Callable[[int, int, str], None]
 """progress(done, total, what)."""
@@ -44,7 +43,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A method under a limit. None in all figures where no plan of the method fits; seconds are those of one step. slabs: such as
+    """A method under a limit. If no plan of the method fits, all figures are None. Seconds are those of one step. slabs: such as
     "16/8"; "off": the step is whole."""
 
     method: str
@@ -65,8 +64,8 @@ class Point:
 class Sweep:
     """The points of all methods, the two limits between which they lie, and the seconds of a step without LMS.
 
-    tflms: what TFLMS's method is called here: TFLMS, TFLMS_PART or TFLMS_GIVEN. slab_floor_bytes: the floor of the step in slabs;
-    None where slabs were not asked for, or are of no use.
+    tflms: the name of TFLMS's method: TFLMS, TFLMS_PART or TFLMS_GIVEN. slab_floor_bytes: the floor of the step in slabs; None if
+    slabs were not asked for, or are of no use.
     """
 
     points: tuple[Point, ...]
@@ -92,7 +91,7 @@ def run(
 ) -> Sweep:
     """Plan the step of `request` at `limits` (2 or more) limits. Its own limit, planner and effort do not matter.
 
-    ends: the floor and the fit in bytes, where a prediction (`floor_bytes`, `unedited_limit_bytes`) has named them already.
+    ends: the floor and the fit in bytes, if a prediction (`floor_bytes`, `unedited_limit_bytes`) has named them already.
     sliced: plans the step in slabs, and slab_floor_bytes is the smallest limit for that (SWEEP-4); None leaves these limits out.
     Takes some seconds per limit; plans that were made before come from the cache.
     """
@@ -123,21 +122,21 @@ def run(
 
 
 def between(floor_bytes: int, fit_bytes: int, count: int) -> list[int]:
-    """`count` limits from the floor to the fit, both included, in whole MiB; fewer where they would be the same. One: the floor."""
+    """`count` limits from the floor to the fit, both included, in whole MiB; fewer if some would be the same. One: the floor."""
     steps = [floor_bytes + (fit_bytes - floor_bytes) * i / max(count - 1, 1) for i in range(count)]
     return sorted({-int(-step // _MIB) * _MIB for step in steps})
 
 
 def _in_slabs(sliced: Sliced, slab_floor_bytes: int, floor_bytes: int, count: int) -> Iterator[Point]:
-    """SWEEP-4: `count` limits from the floor in slabs to that of the whole step, which is left out."""
+    """Points at `count` limits from the floor in slabs to that of the whole step, which is left out (SWEEP-4)."""
     for limit in between(min(slab_floor_bytes, floor_bytes), floor_bytes, count)[:-1]:
-        request, plan, made = sliced(limit)
-        point = _point(LMS, limit, plan if made.limit_bytes <= limit else None, request)
-        yield replace(point, slabs=choice.text(made.slabs))
+        request, plan, prediction = sliced(limit)
+        point = _point(LMS, limit, plan if prediction.limit_bytes <= limit else None, request)
+        yield replace(point, slabs=choice.text(prediction.slabs))
 
 
 def _name(parameters: Parameters | None) -> str:
-    """What a plan by TFLMS with these parameters is called."""
+    """The name of TFLMS's method with these parameters."""
     if parameters is None or parameters == Parameters():
         return TFLMS
     return TFLMS_GIVEN if parameters.fixed else TFLMS_PART
@@ -145,20 +144,20 @@ def _name(parameters: Parameters | None) -> str:
 
 def _ends(request: StepRequest) -> tuple[int, int]:
     """The floor and the smallest limit without LMS."""
-    _, found = plan_cache.make_plan(replace(request.under(planner="off"), with_floor=True))
-    return found.floor_bytes or found.unedited_limit_bytes, found.unedited_limit_bytes
+    _, prediction = plan_cache.make_plan(replace(request.under(planner="off"), with_floor=True))
+    return prediction.floor_bytes or prediction.unedited_limit_bytes, prediction.unedited_limit_bytes
 
 
 def _under(request: StepRequest, limit_bytes: int, theirs: str) -> Iterator[Point]:
     """The hybrid planner and TFLMS under one limit, with the same share of it to use (SWEEP-2)."""
     yield _point(LMS, limit_bytes, _plan(request.under(planner="hybrid", limit_bytes=limit_bytes)), request)
-    budget = search.usable_bytes(limit_bytes, request.settings.pool)
-    levels = request.under(planner="tflms", limit_bytes=int(budget / tuning.TFLMS_SAFETY) + 1)
-    yield _within(budget, _point(theirs, limit_bytes, _plan(levels), request))
+    budget_bytes = request.settings.pool.usable_bytes(limit_bytes)
+    levels = request.under(planner="tflms", limit_bytes=int(budget_bytes / tuning.TFLMS_SAFETY) + 1)
+    yield _within(budget_bytes, _point(theirs, limit_bytes, _plan(levels), request))
 
 
 def _everything(request: StepRequest) -> Iterator[Point]:
-    """The planners that have one plan, at the smallest limit that it fits in."""
+    """The planners that have one plan, at the smallest limit in which it fits."""
     for method, planner in EVERYTHING.items():
         try:
             plan_cache.make_plan(request.under(planner=planner, limit_bytes=1))
@@ -175,7 +174,7 @@ def _plan(request: StepRequest) -> Plan | None:
 
 
 def _within(budget_bytes: int, point: Point) -> Point:
-    """The point, without its figures where its peak is too high: parameters that are all given are not tuned to a limit."""
+    """The point; without its figures if its peak is too high, since parameters that are all given are not tuned to a limit."""
     fits = point.peak_bytes is not None and point.peak_bytes <= budget_bytes
     return point if fits else Point(method=point.method, limit_bytes=point.limit_bytes)
 

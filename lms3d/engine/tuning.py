@@ -1,102 +1,67 @@
-"""Every constant of the engine that trades one thing for another, one section per module.
+"""The engine's constants that trade one thing for another, one section per module that uses them.
 
-Each says what it trades and what measured it: a test, a command, or "a margin, not measured". No TensorFlow here.
+Each says what it trades and what measured it: a test, a command, or "a margin, not measured". Those of the default planner's
+search are in `planners.hybrid.tuning`. No TensorFlow here.
 """
 
 from __future__ import annotations
 
-# -- planning ------------------------------------------------------------------------------------------------------
+# -- planning ----------------------------------------------------------------------------------------------------------
 
 UNORDERED = 1.05
-"""Factor on the limit at which an unplanned step is trusted to run. Ready ops run side by side, so the peak is above that of
-a serial step. Larger: LMS steps in earlier than it need. Checked by `python -m experiments.lms_overhead`, group "limits"."""
+"""The factor on the limit at which a step is trusted to run without a plan. Ready ops run side by side, so the peak is above that
+of a serial step. Larger: LMS steps in earlier than needed. Checked by `python -m experiments.lms_overhead`, group "limits"."""
 
 NAMED_TENSORS = 3
-"""Tensors named in a "does not fit" message. Keeps the message to one line; not measured."""
+"""Tensors named in a "does not fit" message. This keeps the message to one line; not measured."""
 
-# -- planners: hybrid compared with TFLMS --------------------------------------------------------------------------
-
-COMPARED_OPS = 500
-"""Larger steps are not compared with TFLMS, whose search simulates the step tens of times. Trades planning time for the
-promise never to be worse; tests/lms3d/engine/planners/test_never_worse_than_tflms.py."""
-
-# -- planners: TFLMS -----------------------------------------------------------------------------------------------
+# -- planners: TFLMS ---------------------------------------------------------------------------------------------------
 
 TRIGGER_LEVELS = 10
 """Levels that are searched for the op that triggers a swap-in: the value of TFLMS 2.0."""
 
 TFLMS_SAFETY = 0.94
-"""Share of the limit that TFLMS's auto-tuning may use: a pool cannot be filled to the last byte. A margin, not measured."""
+"""The share of the limit that TFLMS's auto-tuning may use: a pool cannot be filled to the last byte. A margin, not measured."""
 
-# -- planners: hybrid/local_search --------------------------------------------------------------------------------
-
-HYBRID_SECONDS = 10.0
-"""Most effort, in seconds by price list, for a step of up to HYBRID_ANCHORS anchors; in proportion for larger ones.
-Trades planning time for step time; tests/lms3d/engine/planners/test_effort.py holds a run to it."""
-
-HYBRID_ANCHORS = 600
-"""Anchors of isensee2017, the step that HYBRID_SECONDS was chosen for."""
-
-EXCHANGED_PLANS = 2
-"""Cheapest plans that PLAN-4 starts from. Planning time, as much again for each, for step time. A margin, not measured."""
-
-EXACT_SHARE = 0.25
-"""Largest share of a small effort for the mixed-integer program, and for the covering program. A margin, not measured."""
-
-DESCENT_SHARE = 0.6
-"""Share of what is left for the descents (PLAN-1, PLAN-2); the rest improves what they found. A margin, not measured."""
-
-FEWER_BYTES = (0.95, 0.85)
-"""Of the peak of a plan that has few enough bytes but whose pieces do not fit the pool: what is tried then. More: planning time
-for step time; `python -m experiments.torture_engine --kind limits`."""
-
-DEAR, DEAR_SHARES = 0.25, (0.98, 0.95, 0.92, 0.89, 0.86)
-"""In a pool a plan that loses this share of the step's seconds is compared with the plans for these shares of the limit, or for the
-floor where that is more, while effort is left: planning time for step time; `python -m experiments.torture_engine --kind limits`.
-With 0.9 alone one step that tests/lms3d/engine/planners/test_fuzzed_steps.py has by name takes 0.96 s where a tighter limit takes
-0.66 s; without the floor another takes 0.48 s where that takes 0.33 s. The search for a real network uses up all effort before
-that: given 15 s more, isensee2017 at 48^3 in 143 and 150 MiB had no cheaper plan."""
-
-SMALLER_LIMITS = 4
-"""Limits from the floor upwards that are tried where one finds no plan. Planning time for steps out of memory. Not measured."""
-
-# -- effort --------------------------------------------------------------------------------------------------------
+# -- effort ------------------------------------------------------------------------------------------------------------
 
 LEAST_SECONDS = 3.0
 """Every run grants this much planning; tests/lms3d/engine/planners/test_effort.py, `python -m experiments.first_step`."""
 
 RUN_SHARE = 0.02
-"""Share of a run's predicted time that planning may take. A promise, not a measurement."""
+"""The share of a run's predicted time that planning may take. A promise, not a measurement."""
 
 MOST_SECONDS = 96.0
-"""Effort class from which on only the planner's own limit counts: more than any step measured so far could use."""
+"""The effort class from which on only the planner's own limit counts: more than any step measured so far could use."""
 
 STAKE_SHARE = 0.1
-"""Share of the time that a run loses by its plan which a further search may take. Planning time for step time: over a slow link 3 s
-of search gave 1.98 times the step without LMS and 17 s 1.23 times. A margin, not measured."""
+"""The share of the time a run loses by its plan that a further search may take. Planning time for step time: over a slow link 3 s
+of search gave 1.98 times the step without LMS, and 17 s gave 1.23 times. A margin, not measured."""
 
 SETTLED = 0.005
-"""Of a step's seconds: a plan that loses no more is good enough. Planning time for step time. A margin, not measured."""
+"""A plan that loses no more than this share of the step's seconds is good enough. Planning time for step time. A margin, not
+measured."""
 
 SMALLEST_SECONDS = LEAST_SECONDS / 8
-"""Smallest effort class; less is no search. tests/lms3d/engine/planners/test_effort.py."""
+"""The smallest effort class; less is no search. tests/lms3d/engine/planners/test_effort.py."""
 
 ANCHOR_SECONDS, COPY_SECONDS = 1.5e-6, 8e-6
-"""Price of a schedule, per anchor and per copy that comes back. Measured on one server core, steps of 630 and 1,426 anchors."""
+"""The price of a schedule, per anchor and per copy that comes back. Measured on one server core, with steps of 630 and 1,426
+anchors."""
 
 REPLAYED_SECONDS = 2e-6
-"""Price of a replay in a pool, per anchor and copy; measured as above."""
+"""The price of a replay in a pool, per anchor and copy; measured as above."""
 
 EXACT_SECONDS = 1e-3
-"""Price of the mixed-integer program, per anchor; measured as above."""
+"""The price of the mixed-integer program, per anchor; measured as above."""
 
-WAY_SECONDS = 1e-4
-"""Price of a covering program, per way that a buffer can leave; measured as above, steps of 2,900 and 7,500 anchors."""
+CANDIDATE_SECONDS = 1e-4
+"""The price of a covering program, per candidate; measured as above, with steps of 2,900 and 7,500 anchors."""
 
 OP_SECONDS = 5e-5
-"""Price of reading a step, per op; measured as above."""
+"""The price of reading a step, per op; measured as above."""
 
-# -- slabs/choice --------------------------------------------------------------------------------------------------
+# -- slabs/choice ------------------------------------------------------------------------------------------------------
 
 ROOM, WHOLE_ROOM, WHOLE_ROOM_MAPPED = 1.5, 1.8, 1.0
 """Factors on the working set of the hungriest op: the room that a plan should have, for a sliced step, for a whole one, and for a
@@ -113,24 +78,24 @@ measured."""
 THINNEST = 4
 """Planes of the thinnest slab. Halos of two planes cost a share of 2 / planes of each convolution."""
 
-# -- slabs/elements ------------------------------------------------------------------------------------------------
+# -- slabs/elements ----------------------------------------------------------------------------------------------------
 
 MOST_ELEMENTS = 2**31 - 1
 """Of a tensor on a GPU: kernels count in 32 bits with a sign. No trade, and not measured here: TensorFlow's sources and issues say
 so (`slabs.elements`)."""
 
-# -- engine --------------------------------------------------------------------------------------------------------
+# -- engine ------------------------------------------------------------------------------------------------------------
 
 NEAR_LIMIT = 0.7
 """Predicted share of the limit from which on oneDNN kernels are guarded. Without a guard, running out of memory ends the
 process; with one, the step has an op more per kernel. A margin, not measured."""
 
-# -- plan_cache ----------------------------------------------------------------------------------------------------
+# -- plan_cache --------------------------------------------------------------------------------------------------------
 
 MOST_PLANS = 100
 """Plans kept in the cache folder. Disk space for planning time; not measured."""
 
-# -- keras_step/adaptation -----------------------------------------------------------------------------------------
+# -- keras_step/adaptation ---------------------------------------------------------------------------------------------
 
 COLD, WARM = 1, 3
 """Steps of a plan that are left out (tracing and planning are in the first), and that are counted then. More give steadier
@@ -156,7 +121,7 @@ SAME_COSTS = 0.1
 """Share by which a step may take longer or shorter than the sum of its ops before all ops count as so much slower or faster.
 Smaller: noise makes new plans. A margin, not measured."""
 
-# -- keras_step/step_runner and on_device --------------------------------------------------------------------------
+# -- keras_step/step_runner and on_device ------------------------------------------------------------------------------
 
 TRIES = 5
 """Runs of one batch, each after out of memory with a tighter plan (TIGHTER ** 4 = 0.72 of the limit). Not measured."""
@@ -175,112 +140,47 @@ COARSE_BYTES, FINE_BYTES = 8 << 20, 1 << 18
 """What else lies on the device is rounded up to these, so that small differences between runs meet the same cached plan.
 Coarse: chance decides it; fine: it was looked up. Margins, not measured."""
 
-# -- cost ----------------------------------------------------------------------------------------------------------
+# -- cost --------------------------------------------------------------------------------------------------------------
 
 TRANSFER_PRICE = 0.05
-"""Least price of a second of transfer that hides behind compute: it takes memory bandwidth and may be late. Higher: fewer
+"""The lowest price of a second of transfer that hides behind compute: it takes memory bandwidth and may be late. Higher: fewer
 swaps. A margin, not measured (`Machine.swap_share` is)."""
 
-# -- planners: hybrid/problem --------------------------------------------------------------------------------------
+# -- step_model/problem ------------------------------------------------------------------------------------------------
 
 SMALLEST_SHARE = 1 / 2000
-"""Of all movable bytes, by the number of slabs of a sliced step: smaller buffers are kept, though in order. Larger: a faster
-search, a higher floor; `python -m experiments.lms_overhead`."""
+"""Buffers below this share of all movable bytes are kept, though in order; in a sliced step the share is divided by the number of
+slabs. Larger: a faster search, a higher floor; `python -m experiments.lms_overhead`."""
 
 SMALL_SHIFT = 3
 """Anchors by which a small op may run early or late. Larger: safer, but more bytes are reserved;
 tests/lms3d/engine/test_memory_saved.py (predicted against real peaks)."""
 
-# -- planners: hybrid/schedule -------------------------------------------------------------------------------------
+# -- step_model/schedule -----------------------------------------------------------------------------------------------
 
 SPLIT = 3
-"""Anchors: a shorter gap between two reads is not worth a copy. Smaller: more choices, transfers that cannot hide. A margin, not
-measured; moves lower it to 1 for single buffers."""
+"""Anchors: a gap between two reads that is not longer is not worth a copy. Smaller: more choices, transfers that cannot hide. A
+margin, not measured; moves lower it to 1 for single buffers."""
 
 LEAD = 4
 """Events by which a mapped swap-in is called early, so that no reader waits for the call. It takes no memory: early costs nothing.
 A margin, not measured."""
 
-# -- planners: hybrid/moves (only the order in which moves are tried) ----------------------------------------------
-
-SOON_SECONDS = 1e-4
-"""Added to every price, so that nearly free moves do not always win. A margin, not measured."""
-
-PROMISE_BYTES_PER_SECOND = 1e9
-"""Speed of a tier. An order of magnitude, not measured."""
-
-CHEAP_SHARES = (0.05, 0.1, 0.2)
-"""Of a buffer's way out and back: what takes no more to compute is computed again in a rough plan. Smaller: shorter chains, fewer
-bytes freed. Of the case study's network in 57 % of the memory behind a V100's PCIe 0.05 alone gives a rough plan of 1.12 times the
-step without LMS, 0.1 and 0.2 give 1.23 (`Search.fewest_moved` alone); an H100's ops are dearer beside its link."""
-
-TIGHTER_FIRST, OTHER_SOURCE = 1e4, 0.1
-"""Factors on the promise of waiting for a transfer, which costs next to nothing, and of bringing a buffer back another way,
-which frees bytes only indirectly. Not measured."""
-
-# -- planners: hybrid/descent, hybrid/search (an evaluation takes about 2 ms with isensee2017 at 96^3) --------------
-
-TRIED_MOVES, TRIED_FIRST, TRIED_SECOND = 8, 8, 6
-"""Moves per round that are evaluated, and first and second moves of a pair (PLAN-2). More: better rounds, fewer of them. Not
-measured."""
-
-LOWER_SHARE = 0.97
-"""Of the peak: what a round without a budget works towards. Lower: it pays for bytes that others save. Not measured."""
-
-PEAK_EVENTS = 50
-"""A byte of the peak counts like a byte above the budget at this many events. Not measured."""
-
-WORTHLESS_SHARE = 3e-4
-"""Of the step's seconds: cheaper moves are compared by bytes alone. Not measured."""
-
-EXCHANGED, REPAIRS = 1000, 4
-"""PLAN-4: evaluations from each plan (about 2 s), and moves that may repair one exchange. More: better plans, later;
-`python -m experiments.lms_overhead`, column "planning"."""
+# -- step_model/pool ---------------------------------------------------------------------------------------------------
 
 RESERVE, RESERVE_IN_TURN = 0.04, 0.03
-"""Of a limit, left unplanned for the executor's own buffers and small ops in another order; in turn: in a pool whose waste is
-counted. Larger: higher floors, fewer steps out of memory; tests/lms3d/engine/test_memory_saved.py."""
+"""The share of a limit that is left unplanned, for the executor's own buffers and for small ops in another order; and that in a
+pool whose waste is counted. Larger: higher floors, fewer steps out of memory; tests/lms3d/engine/test_memory_saved.py."""
 
 RESERVE_ON_GPU = 0.08
-"""In place of RESERVE in a GPU's pool. On an H200 a plan for 94 % of 6 GiB (192^3) ran out of memory in its second step, and the
+"""RESERVE of a GPU's pool. On an H200 a plan for 94 % of 6 GiB (192^3) ran out of memory in its second step, and the
 next, for 86 %, did not; one for 96 % of 5 GiB ran seven steps. Larger: as RESERVE."""
 
 ACCIDENT = 0.7
-"""Of the largest tensor: room for one fragmentation accident of a step without a plan, where nobody holds the order: a small tensor
-in the wrong place makes a large one miss a hole of its own size. Larger: higher limits;
-`python -m experiments.lms_overhead`."""
+"""Room for one accident of fragmentation, as a share of the largest tensor, in a step whose order no plan holds: a small tensor in
+the wrong place makes a large one miss a hole of its own size. Larger: higher limits; `python -m experiments.lms_overhead`."""
 
-# -- planners: hybrid/floor ----------------------------------------------------------------------------------------
-
-FLOOR_SECONDS = 10.0
-"""Effort, in seconds by price list, of each of its searches. More: a lower floor, later; `experiments.lms_overhead`."""
-
-TIMELESS_SECONDS = 0.01
-"""Of every op while the floor is sought: nearly all transfers hide, and measured speeds do not move the floor."""
-
-NEAR, NEAREST = 1.06, 12
-"""Plans with a peak up to this factor above the smallest are replayed in a pool, and at most this many. Not measured."""
-
-STEADY_PLANS, STEADY_TRIED = 4, 16
-"""Plans that must show a steady limit, and limits tried for each. More: a lower floor, later. Not measured."""
-
-STEADY_STEPS, STEADY_STEP_BYTES = 4, 2 << 20
-"""A limit is steady where this many larger ones, in steps of this size, fit too: gaps between weights of 0.3 to 6 MiB were seen
-(`device.cpu_pool.gap_bytes`)."""
-
-DRAWS, DRAWN = 300, (1, 2, 4, 8, 16, 32, 64)
-"""FLOOR-3: random changes, and how many buffers one changes. More: a lower floor, later. Not measured."""
-
-# -- planners: hybrid/relaxation -----------------------------------------------------------------------------------
-
-MOST_POINTS, NODES, WINDOWS = 600, 20, 6
-"""Points before chains are cut, nodes of the search tree, windows of RELAX-5: a tighter bound for more seconds (about one);
-bound and start hardly gain from more; tests/lms3d/engine/planners/test_relaxation.py."""
-
-GOOD_ENOUGH, PROGRAM_SECONDS = 0.02, 300.0
-"""Relative gap at which the program stops, since it is only a start; seconds by the clock, an emergency exit. Not measured."""
-
-# -- planners: hybrid/allocator ------------------------------------------------------------------------------------
+# -- step_model/replay, allocator ---------------------------------------------------------------------------------------
 
 PERTURBED = 4
 """Replays with random shifts that a plan must survive. More: fewer steps out of memory, dearer checks (1 ms each);
@@ -289,7 +189,7 @@ PERTURBED = 4
 SMALLEST_PIECE = 4 << 10
 """On a GPU: bytes below which a buffer fits into any gap. A margin, not measured."""
 
-# -- tensorflow/op_costs -------------------------------------------------------------------------------------------
+# -- tensorflow/op_costs -----------------------------------------------------------------------------------------------
 
 PROBE_BUDGET_SECONDS, CARD_BUDGET_SECONDS = 30.0, 60.0
 """Once per machine and number of cores, and on a GPU: enough for all kinds of ops of a 3D U-Net, so that the next run plans with
@@ -337,7 +237,7 @@ that start together get one pace."""
 MOST_WHOLE_STEPS = 500
 """Steps whose seconds are kept in the cache folder (`whole_steps`). Disk space, 200 bytes each; not measured."""
 
-# -- tensorflow/op_costs, probing ----------------------------------------------------------------------------------
+# -- tensorflow/op_costs, probing --------------------------------------------------------------------------------------
 
 RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 256 << 20, "GPU": 8 << 30}, 4
 """A run takes at most this many roofline seconds and bytes, and one in this many free bytes, since kernels take workspace;
@@ -371,12 +271,12 @@ QUEUED_ROUNDS, QUEUED_SECONDS = 4, 0.08
 LEAST_CORES = 0.9
 """Whoever computes keeps a core busy; a run that had less was held up by something else."""
 
-# -- tensorflow/capture --------------------------------------------------------------------------------------------
+# -- tensorflow/capture ------------------------------------------------------------------------------------------------
 
 ARGUMENT_ELEMENTS = 64
 """An integer tensor up to this size is an argument (axes, sizes, paddings), not data. A margin, not measured."""
 
-# -- tensorflow/speeds, tiers --------------------------------------------------------------------------------------
+# -- tensorflow/speeds, tiers ------------------------------------------------------------------------------------------
 
 COPYING_SHARE = 2.0
 """`Machine.swap_share` where a processor both computes and copies to the page cache. Measured with isensee2017 at 96^3 on two
@@ -421,46 +321,8 @@ PART_BYTES, MOST_PARTS, LEAST_MAPPED_BYTES = 2 << 20, 4, 1 << 20
 measured. Smaller files than the last are written by a system call: through a map each page waits once (1.3 us; less in large files,
 whose pages the system joins), and again whenever it was written back; the call costs 0.1 us a page more."""
 
-# -- tensorflow/guard ----------------------------------------------------------------------------------------------
+# -- tensorflow/guard --------------------------------------------------------------------------------------------------
 
 GUARDED_BYTES, UNPLANNED_EIGHTHS = 1 << 18, 1
 """Smaller outputs are not guarded: fewer ops for a rarer crash. Eighths more that a guard asks for in a step without a plan:
 tests/lms3d/engine/test_memory_saved.py."""
-
-# -- planners: hybrid/prefetch -------------------------------------------------------------------------------------
-
-PREFETCH_SHARES, PREFETCH_TRIES = (1.0, 0.5, 0.25), 60
-"""By which shares of a transfer's seconds swap-ins begin earlier, and how many schedules that may take. Larger shares: more memory
-in use; more schedules: planning time, 20 ms each at isensee2017's 700 ops. In the simulator, isensee2017 at 96^3 behind PCIe Gen3's
-ratio: at 25 % of the memory, whole, 1.41 x in place of 1.48 x (with a share of 2: 1.40 x); at 35 %, if the link is 10 % slower
-than stated, 0.8 % more step time in place of 1.8 %. 2 and 0.6 s on a busy machine."""
-
-# -- planners: hybrid/ways -----------------------------------------------------------------------------------------
-
-WAYS_SPLITS = 2
-"""Longest gaps of a buffer at which it may leave; all shorter ones are one more way. More: a larger program. Not measured."""
-
-# -- planners: hybrid/again ----------------------------------------------------------------------------------------
-
-CHAIN_DEPTH, CHAIN_PARENTS = 4, 3
-"""Ops that are run again one after the other for one read, and parents of each. More: fewer bytes written, a larger program.
-Not measured."""
-
-SHARED, MOST_AGAIN = 32, 3
-"""Anchors: reads as near as this share what is computed again (of neighbouring slabs they are up to 21 apart in isensee2017), and
-how often a buffer is computed again. Larger: fewer bytes written; the first holds more memory, the second takes longer."""
-
-# -- planners: hybrid/ladder ---------------------------------------------------------------------------------------
-
-RUNG = 1.02
-"""Ratio of neighbouring budgets. Larger: fewer plans, and more of a limit left unused. A margin, not measured."""
-
-RUNG_TRIES = 6
-"""Further programs for one budget, each after the transfers of the plan before, in the second half for less (LADDER-3). None is
-needed where links are fast. Planning time for plans at slow links; not measured."""
-
-FLOOR_RUNGS = 1
-"""Budgets above the lowest peak whose plans may need the smallest pool. More: a lower floor, later. Not measured."""
-
-LADDER_SECONDS = 8.0
-"""Effort after which no cheaper plan is looked for, once one fits. Planning time for step time; not measured."""

@@ -13,12 +13,13 @@ import tensorflow as tf
 from lms3d.device import cpu_pool, memory
 from lms3d.engine import tuning
 from lms3d.engine.request import OnDevice
+from lms3d.engine.step_model.pool import Pool
 from lms3d.engine.tensorflow import surgery
 
 log = logging.getLogger("lms3d")
 
 
-def observed(function: tf.types.experimental.ConcreteFunction, batch: Any, pool: str) -> OnDevice:
+def observed(function: tf.types.experimental.ConcreteFunction, batch: Any, pool: Pool) -> OnDevice:
     """Now, with `batch` (nested tensors) at hand: its parts count where they lie in the device's memory."""
     cpu_pool.open_crumb_holes()
     batches = _with_waiting(
@@ -27,12 +28,12 @@ def observed(function: tf.types.experimental.ConcreteFunction, batch: Any, pool:
     return OnDevice(extra_bytes=_extra_bytes(function, batches, pool), batches=batches)
 
 
-def supposed(function: tf.types.experimental.ConcreteFunction, spec: Any, pool: str) -> OnDevice:
+def supposed(function: tf.types.experimental.ConcreteFunction, spec: Any, pool: Pool) -> OnDevice:
     """For batches of `spec` (nested TensorSpecs) and nothing else.
 
     The pipelines of `data` hand over memory of numpy's, which lies outside of a CPU's limited pool and counts nowhere.
     """
-    if pool == "split":
+    if pool.limited_cpu:
         return OnDevice(extra_bytes=cpu_pool.gap_bytes(surgery.captured_bytes(function)), batches=())
     return OnDevice(batches=_with_waiting([_size(p) for p in tf.nest.flatten(spec) if _has_size(p)]))
 
@@ -74,7 +75,7 @@ def _size(part: Any) -> int:
     return int(part.shape.num_elements() * part.dtype.size)
 
 
-def _extra_bytes(function: tf.types.experimental.ConcreteFunction, batches: Sequence[int], pool: str) -> int:
+def _extra_bytes(function: tf.types.experimental.ConcreteFunction, batches: Sequence[int], pool: Pool) -> int:
     """What is there besides the step's variables and batches.
 
     Where all batches lie outside of a CPU's limited pool, the end of the pool can be looked up. Else chance decides how many of
@@ -85,7 +86,7 @@ def _extra_bytes(function: tf.types.experimental.ConcreteFunction, batches: Sequ
     if taken is not None:
         return _rounded_up(taken - known, tuning.FINE_BYTES)
     others = _rounded_up(bytes_in_use("current") - known - sum(batches), tuning.COARSE_BYTES)
-    return others + (cpu_pool.gap_bytes(known) if pool == "split" else 0)
+    return others + (cpu_pool.gap_bytes(known) if pool.limited_cpu else 0)
 
 
 def _rounded_up(size_bytes: int, step_bytes: int) -> int:

@@ -167,7 +167,7 @@ class Report(Prediction):
             ("ops in the step", "" if self.ops_scale == 1 else scale_in_words(self.ops_scale)),
             ("step time with this plan (predicted)", seconds(self.predicted_step_seconds)),
             ("of that, waiting for the tier (predicted)", seconds(self.predicted_stall_seconds)),
-            ("lower bound: the longest of computing, bytes out, bytes in (predicted)", self.bound_told()),
+            ("lower bound: the longest of computing, bytes out, bytes in (predicted)", self.bound_text()),
             ("step time (median, measured)", seconds(self.measured_step_seconds)),
             (
                 "planning time",
@@ -180,9 +180,9 @@ class Report(Prediction):
 
     def _slab_figures(self) -> list[tuple[str, str]]:
         return [
-            ("slabs", self.levels_told()),
+            ("slabs", self.levels_text()),
             ("tensors sliced", str(self.sliced_tensors)),
-            ("joined, since their ops take no slabs", self.joined_told()),
+            ("joined, since their ops take no slabs", self.joined_text()),
             ("added to the step by slabs (predicted)", format_seconds(self.slab_seconds)),
             ("results", "those of the whole step, to rounding"),
         ]

@@ -14,6 +14,7 @@ from lms3d.engine.planners.tflms.parameters import Parameters
 from lms3d.engine.request import Settings
 from lms3d.engine.slabs import choice
 from lms3d.engine.slabs.choice import Wanted
+from lms3d.engine.step_model.pool import CPU_POOL, GPU_POOL, NO_POOL, Pool
 from lms3d.engine.tiers import choose_tier
 from lms3d.errors import InputError
 from lms3d.units import format_size, parse_size
@@ -97,11 +98,11 @@ def planner_of(name: str, parameters: Parameters) -> str:
     return name
 
 
-def pool_of(device: str, limited: bool) -> str:
-    """How the device's memory is handed out: see `lms3d.engine.planners.hybrid.allocator.POOLS`."""
+def pool_of(device: str, limited: bool) -> Pool:
+    """How the device hands out its memory. limited: a CPU's memory has a hard limit."""
     if device.startswith("GPU"):
-        return "single"
-    return "split" if limited else "none"
+        return GPU_POOL
+    return CPU_POOL if limited else NO_POOL
 
 
 def most_elements_of(device: str) -> int | None:

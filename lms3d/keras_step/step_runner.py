@@ -292,13 +292,13 @@ class StepRunner:
 
         Other steps change little, and go on being planned again.
         """
-        in_order = step.kind == "train" and self.engine.settings.pool == "single"
+        in_order = step.kind == "train" and not self.engine.settings.pool.on_host
         return in_order and self.statistics.steps_of(prepared.number) >= tuning.PROVED_STEPS
 
     def _save(self, step: _Step, prepared: Prepared) -> Snapshot | None:
         """Copies of the variables; None if no disk can fail and either no other plan could follow or none will be needed."""
         settings, empty = self.engine.settings, prepared.plan.empty
-        final = self.engine.no_other_plan is not None or (empty and settings.pool == "none")
+        final = self.engine.no_other_plan is not None or (empty and not settings.pool.in_pieces)
         if (final or self._proved(step, prepared)) and (empty or not self.engine.tier_may_fail):
             return None
         variables, saved = prepared.function.graph.variables, self._snapshots.get(step.kind)

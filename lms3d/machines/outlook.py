@@ -13,7 +13,7 @@ from lms3d.engine import edit
 from lms3d.engine.cost import Machine, op_seconds
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
-from lms3d.engine.simulate import LANES, Run, simulate
+from lms3d.engine.step_model.simulate import LANES, SimulatedStep, simulate
 from lms3d.engine.tuning import BATCHES_AHEAD
 
 _COMPUTE, _AGAIN, _OUT, _IN = LANES
@@ -101,7 +101,7 @@ def share_of_rate(busy: float, sharers: int) -> float:
     return 1.0 if busy <= 0 else (1 - (1 - min(busy, 1.0)) ** sharers) / (sharers * min(busy, 1.0))
 
 
-def _shared(graph: StepGraph, machine: Machine, run: Run, overhead: float, sharers: int) -> Run:
+def _shared(graph: StepGraph, machine: Machine, run: SimulatedStep, overhead: float, sharers: int) -> SimulatedStep:
     for _ in range(_ROUNDS):
         before, whole = run.seconds, run.seconds + overhead
         out, back = (share_of_rate(_seconds(run, lane) / whole, sharers) for lane in (_OUT, _IN))
@@ -116,5 +116,5 @@ def _shared(graph: StepGraph, machine: Machine, run: Run, overhead: float, share
     return run
 
 
-def _seconds(run: Run, lane: str) -> float:
+def _seconds(run: SimulatedStep, lane: str) -> float:
     return sum(end - start for start, end in run.busy[lane])

@@ -24,15 +24,15 @@ def show(report: Prediction, *, lms: bool) -> None:
         console.say(report.headline())
     planning = format_seconds(report.planning_seconds)
     sliced = {
-        "slabs": report.levels_told(),
-        "joined": report.joined_told(),
+        "slabs": report.levels_text(),
+        "joined": report.joined_text(),
         "added to the step by slabs": format_seconds(report.slab_seconds),
     }
     with_plan = {
         "peak with this plan": format_size(report.predicted_peak_bytes),
         "step with this plan": f"{format_seconds(report.predicted_step_seconds)}, of that "
         f"{format_seconds(report.predicted_stall_seconds)} waiting for swaps",
-        **({"lower bound": report.bound_told()} if report.bound_told() else {}),
+        **({"lower bound": report.bound_text()} if report.bound_text() else {}),
         "planning took": f"{planning} once; now it came from the cache" if report.from_cache else planning,
     }
     without = f"{format_size(report.unedited_limit_bytes)} without"

@@ -50,7 +50,7 @@ def network(
     with rewriter(trained, wanted=lms, limit=limit, slabs=slabs) as used:
         predict = predictor(model, trained.sample_shape(len(model.input_shape) - 2), lms=used)
         if used is not None and used.report is not None and used.report.slabs:
-            console.say(used.report.slabs_told())
+            console.say(used.report.slabs_sentence())
         yield predict
 
 

@@ -57,5 +57,5 @@ def _peaks(report: Report) -> str:
     limit = f"limit {format_size(report.limit_bytes)}"
     if not report.changed:
         return f"{with_lms}, {limit}; LMS changed nothing"
-    slabs = f"; {report.levels_told()}" if report.slabs else ""
+    slabs = f"; {report.levels_text()}" if report.slabs else ""
     return f"{with_lms}, {limit}; without LMS {format_size(report.unedited_peak_bytes)} (predicted){slabs}"

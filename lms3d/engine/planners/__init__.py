@@ -1,4 +1,7 @@
-"""Ways to a plan. A new one is a subclass of `Planner` in a file of its own, and one line in `PLANNERS`."""
+"""The planners: each turns a step into a plan. A new one is a subclass of `Planner` in a file of its own, and a line in `PLANNERS`.
+
+No planner imports another. One that needs another's plan asks `PLANNERS` for it by name.
+"""
 
 from __future__ import annotations
 
@@ -10,44 +13,51 @@ from lms3d.engine.prediction import Figures
 from lms3d.registry import Registry
 
 if TYPE_CHECKING:
-    from lms3d.engine.planners.study import Study
+    from lms3d.engine.step_model.study import Study
+
+DEFAULT = "hybrid"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """A plan, and what its planner knows about it.
 
-    figures: of its schedule; None: a simulation tells. within_limit: the planner vouches that the plan fits in the limit of
-    the request. called: the planner's name in reports, where it is not `plan.planner`.
+    figures: those of its schedule; None if the planner has none, and a simulation gives them. within_limit: the planner vouches
+    that the plan fits in the limit of the request. reported_planner: the planner's name in reports; empty: `plan.planner`.
     """
 
     plan: Plan
     figures: Figures | None = None
     within_limit: bool = False
-    called: str = ""
+    reported_planner: str = ""
 
 
 class Planner:
-    """Turns a request into a plan. Stateless: equal requests get equal plans.
+    """Turns a study into a plan. It has no state: equal requests get equal plans.
 
-    slices: whether a step that has no plan as a whole may be sliced for it without being asked for.
+    slices: whether a step that has no plan as a whole may be sliced without being asked for.
     """
 
     slices = False
 
     def plan(self, study: Study) -> Outcome:
-        """The plan for `study.request`. Raises DoesNotFit, with the smallest limit if it is known, where there is none."""
+        """The plan for `study.request`. If no plan fits: DoesNotFit, with the smallest limit if the planner knows it."""
         raise NotImplementedError
 
+    def floor(self, study: Study) -> int:
+        """The smallest limit in bytes that a plan for the step is found for: by any planner, so that of the default one. Takes
+        seconds."""
+        return PLANNERS[DEFAULT]().floor(study)
+
     def is_noop(self, study: Study) -> bool:
-        """True where the plan is known to be empty without the cost of single ops, which take seconds to measure."""
+        """Whether the plan is known to be empty before the costs of single ops, which take seconds to measure."""
         return False
 
     def no_other_plan(self, parameters: Any) -> str | None:
-        """None where another limit may give another plan, which is tried when a step runs out of memory.
+        """None if another limit may give another plan, which is tried when a step runs out of memory.
 
-        Else a clause that says why there is no other, and a way out. It stands between "the step ran out of memory in N; " and
-        ", or raise the memory limit". Empty: there is nothing to say, and TensorFlow's own error goes on.
+        Else a clause that says why there is no other plan, and a way out. It stands between "the step ran out of memory in N; "
+        and ", or raise the memory limit". Empty: there is nothing to say, and TensorFlow's own error is passed on.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""No plan: the step is traced, run and measured like any other. No TensorFlow here."""
+"""The planner that plans nothing: the step is traced, run and measured like any other. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import Outcome, Planner
-from lms3d.engine.planners.study import Study
+from lms3d.engine.step_model.study import Study
 
 
 class Off(Planner):
     """Changes nothing."""
 
     def plan(self, study: Study) -> Outcome:
-        return Outcome(plan=Plan(), called="off")
+        return Outcome(plan=Plan(), reported_planner="off")
 
     def is_noop(self, study: Study) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""One decision for every tensor that allows it, whatever the limit: what a planner has to beat. No TensorFlow here."""
+"""The planners with one decision for every tensor that allows it, whatever the limit: others must beat them. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from lms3d.engine.ir import producer_name
 from lms3d.engine.planners import Outcome, Planner
-from lms3d.engine.planners.hybrid import emit, figures, search
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Buffer, Problem
-from lms3d.engine.planners.hybrid.schedule import build
-from lms3d.engine.planners.study import Study
+from lms3d.engine.step_model import emit, figures, fit
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.problem import Buffer, Problem
+from lms3d.engine.step_model.schedule import build
+from lms3d.engine.step_model.study import Study
 from lms3d.errors import DoesNotFit
 from lms3d.units import format_size
 
@@ -24,18 +24,18 @@ class _Uniform(Planner):
         raise NotImplementedError
 
     def plan(self, study: Study) -> Outcome:
-        """The only plan. DoesNotFit, with the limit that it needs, where that is above the request's."""
+        """The only plan. DoesNotFit, with the limit that it needs, if that is above the limit of the request."""
         request, problem = study.request, study.traced
         choices = {i: Choice(self.mode) for i, buffer in enumerate(problem.buffers) if self.moves(problem, buffer)}
         schedule = build(problem, choices, request.machine)
-        needed = search.needed_bytes(problem, schedule, request.settings.pool)
+        needed = request.settings.pool.needed_bytes(problem, schedule)
         if needed > request.limit_bytes:
             raise DoesNotFit(
                 f"the step does not fit in {format_size(request.limit_bytes)} with the planner {self.name}, which needs "
                 f"{format_size(needed)}; raise the memory limit or choose another planner",
                 needed,
             )
-        solution = search.Solution(problem, choices, schedule, needed, schedule.peak_bytes, True)
+        solution = fit.Solution(problem, choices, schedule, needed, schedule.peak_bytes, True)
         plan = replace(emit.emit(solution), planner=self.name)
         return Outcome(plan=plan, figures=figures.planned(solution, plan, request.machine))
 
@@ -44,7 +44,7 @@ class _Uniform(Planner):
 
 
 class SwapEverything(_Uniform):
-    """Swap every buffer that can be."""
+    """Swaps every buffer that can be swapped."""
 
     name, mode = "swap_everything", Mode.SWAP
 
@@ -53,7 +53,7 @@ class SwapEverything(_Uniform):
 
 
 class RecomputeEverything(_Uniform):
-    """Recompute every buffer that can be."""
+    """Recomputes every buffer that can be recomputed."""
 
     name, mode = "recompute_everything", Mode.RECOMPUTE
 
@@ -62,7 +62,7 @@ class RecomputeEverything(_Uniform):
 
 
 class RecomputeAllButConvolutions(RecomputeEverything):
-    """What JAX calls the checkpoint policy `dots_saveable`."""
+    """Keeps the results of convolutions and recomputes the others: the checkpoint policy that JAX calls `dots_saveable`."""
 
     name = "recompute_all_but_convolutions"
 

@@ -18,11 +18,11 @@ from lms3d.engine.cost import step_seconds
 from lms3d.engine.effort import Run
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import PLANNERS
-from lms3d.engine.planners.study import Study
 from lms3d.engine.prediction import Prediction, does_not_fit
 from lms3d.engine.request import StepRequest
 from lms3d.engine.slabs import choice, elements
 from lms3d.engine.slabs.choice import Slabs
+from lms3d.engine.step_model.study import Study
 from lms3d.engine.tensorflow import slicing
 from lms3d.engine.tensorflow.compiling import Compilation
 from lms3d.engine.tensorflow.slicing import Function, Slicing

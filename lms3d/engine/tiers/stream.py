@@ -10,7 +10,7 @@ STREAM-3  Nothing waits on the host. On a processor, where an operation is compl
           copy has ended and occupy no thread, unless a lane of files makes the copy there. An arrival may come early on a
           processor (`Tier.waits_on_device`).
 
-`rewrite` draws these edges, and checks them. The default planner's plans and the allocator's replay (`planners.hybrid.allocator`)
+`rewrite` draws these edges, and checks them. The default planner's plans and the allocator's replay (`step_model.replay`)
 count this order. The simulator (`simulate`) knows no hold: it frees an original when its copy is complete (SIM-4), which is where
 TFLMS's plans have their holds (TFLMS-8).
 """

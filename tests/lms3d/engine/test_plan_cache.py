@@ -14,6 +14,7 @@ from lms3d.engine.cost import Machine
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import tflms
 from lms3d.engine.request import Settings, StepRequest
+from lms3d.engine.step_model.pool import GPU_POOL
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step import report as reports
 from tests.lms3d.engine.toy_graphs import MIB, training
@@ -62,7 +63,7 @@ def changed_op(**changes):
     {"graph": replace(GRAPH, resident_bytes=4 * MIB)},
     {"graph": replace(GRAPH, returned=frozenset())},
     {"settings": replace(SETTINGS, limit_bytes=SETTINGS.limit_bytes + 1)},
-    {"settings": replace(SETTINGS, pool="single")},
+    {"settings": replace(SETTINGS, pool=GPU_POOL)},
     {"settings": replace(SETTINGS, planner="tflms")},
     {"settings": replace(SETTINGS, parameters=tflms.Parameters(n_tensors=3))},
     {"machine": replace(MACHINE, swap_in_bytes_per_second=3e9)},

@@ -11,10 +11,10 @@ import pytest
 from lms3d.engine import plan_cache, sweep, tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.planners import tflms
-from lms3d.engine.planners.hybrid import search
-from lms3d.engine.planners.hybrid.problem import reduce
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.pool import NO_POOL
+from lms3d.engine.step_model.problem import reduce
 from lms3d.engine.sweep import LMS, RECOMPUTE_ALL, SWAP_ALL, TFLMS, TFLMS_GIVEN, TFLMS_PART, WITHOUT, Point, Sweep
 from tests.lms3d.engine.toy_graphs import MIB, training
 
@@ -68,9 +68,9 @@ def test_tflms_may_use_the_same_share_of_a_limit():
     ours, theirs = swept().of(LMS), swept().of(TFLMS)
     fitting = [p for p in theirs if p.fits]
     assert len(fitting) >= LIMITS - 1  # it may have nothing at our floor
-    assert all(p.peak_bytes <= search.usable_bytes(p.limit_bytes) for p in fitting)
+    assert all(p.peak_bytes <= NO_POOL.usable_bytes(p.limit_bytes) for p in fitting)
     for point in fitting[:-1]:
-        budget = int(search.usable_bytes(point.limit_bytes) / tuning.TFLMS_SAFETY) + 1
+        budget = int(NO_POOL.usable_bytes(point.limit_bytes) / tuning.TFLMS_SAFETY) + 1
         plan = tflms.autotune(GRAPH, tflms.Parameters(), budget, MACHINE)
         assert point.swapped_out_bytes == plan.swapped_out_bytes
     assert all(p.recomputed_ops == 0 for p in fitting)
@@ -92,7 +92,7 @@ def test_parameters_of_tflms_that_are_given_have_points_only_where_they_fit():
 @pytest.mark.parametrize("method", [SWAP_ALL, RECOMPUTE_ALL])
 def test_everything_that_can_be_moved_is_and_stands_where_it_just_fits(method):
     point = only(swept(), method)
-    assert point.peak_bytes <= search.usable_bytes(point.limit_bytes)
+    assert point.peak_bytes <= NO_POOL.usable_bytes(point.limit_bytes)
     assert swept().floor_bytes <= point.limit_bytes < swept().fit_bytes
     assert point.step_seconds > swept().unedited_seconds
     there = sweep.run(ANY, limits=2, ends=(point.limit_bytes, swept().fit_bytes))

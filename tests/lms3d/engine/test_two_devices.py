@@ -19,12 +19,13 @@ def as_on_a_gpu() -> None:
     from lms3d.device import memory
     from lms3d.engine.cost import Machine
     from lms3d.engine.engine import Engine
+    from lms3d.engine.step_model.pool import GPU_POOL
     from lms3d.keras_step import settings
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     memory.compute_device = lambda: "CPU:1"
-    settings.pool_of = lambda device, limited: "single"
+    settings.pool_of = lambda device, limited: GPU_POOL
     link = LINK_BYTES_PER_SECOND
     machine = Machine(swap_out_bytes_per_second=link, swap_in_bytes_per_second=link)
     Engine.machine = property(lambda self: machine)

@@ -14,6 +14,7 @@ import tensorflow as tf
 import lms3d
 from lms3d import plan
 from lms3d.device import memory
+from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL
 
 BATCH = (tf.TensorSpec((2, 16, 16, 8)), tf.TensorSpec((2, 16, 16, 2)))
 
@@ -77,7 +78,7 @@ def test_a_batch_and_a_dataset_say_the_same_as_their_shapes():
     assert len(set(peaks)) == 1
 
 
-@pytest.mark.parametrize(("limit", "pool"), [(1 << 30, "split"), (None, "none")])
+@pytest.mark.parametrize(("limit", "pool"), [(1 << 30, CPU_POOL), (None, NO_POOL)])
 def test_a_limit_that_was_set_is_planned_for_as_it_is_trained_under(limit, pool, monkeypatch):
     monkeypatch.setattr(memory, "current_limit", lambda: limit)
     monkeypatch.setattr(memory, "compute_device", lambda: "CPU:0")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lms3d.engine.step_model.pool import CPU_POOL, GPU_POOL
 from lms3d.engine.tuning import PROVED_STEPS
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step import settings
@@ -33,7 +34,7 @@ def trainer() -> Trainer:
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(settings, "pool_of", lambda device, limited: "single")
+    monkeypatch.setattr(settings, "pool_of", lambda device, limited: GPU_POOL)
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_a_disk_may_fail_in_any_step(trainer, as_on_a_gpu, copies, tmp_path):
 
 
 def test_on_a_processor_under_a_hard_limit_every_step_has_a_copy(trainer, monkeypatch, copies):
-    monkeypatch.setattr(settings, "pool_of", lambda device, limited: "split")
+    monkeypatch.setattr(settings, "pool_of", lambda device, limited: CPU_POOL)
     train(trainer, LMS(**SWAPPING))
     assert len(copies) == STEPS
 

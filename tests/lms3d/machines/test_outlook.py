@@ -12,6 +12,7 @@ from lms3d.engine.plan import Plan
 from lms3d.engine.planners.tflms import Parameters
 from lms3d.engine.planners.tflms.rules import build
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.pool import GPU_POOL
 from lms3d.machines import files, outlook
 from lms3d.machines.model import Number
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, training
@@ -45,7 +46,7 @@ def test_links_latency_and_host_tier():
 
 
 def test_a_plan_for_other_rates_is_another_plan():
-    settings = Settings(limit_bytes=1 << 40, tier="host", pool="single")
+    settings = Settings(limit_bytes=1 << 40, tier="host", pool=GPU_POOL)
     speeds = AC922.speeds()
     assert speeds.rates
     other = replace(speeds, rates=tuple((kind, 2 * rate) for kind, rate in speeds.rates))

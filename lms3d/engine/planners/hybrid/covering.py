@@ -1,15 +1,15 @@
-"""Which buffers leave, and how, so that the rest fits: a covering program over intervals. No TensorFlow here.
+"""A covering program over intervals: which buffers leave, and how, so that the others fit. No TensorFlow here.
 
-COVER-1  What a plan holds is a sum over buffers: each holds its spans of anchors, those of the way that it takes or, where it
-         is kept, those of the unplanned step.
-COVER-2  The program: take ways, one per buffer at most, such that at no anchor more is held than the budget; the cheapest.
-         Its rows are differences of neighbouring anchors, so that a span has an entry where it starts and one where it ends.
-         Such a program has few fractional values, and is solved in milliseconds where the same in full rows takes minutes.
-COVER-3  Where the budget is too small, as little as possible is held above it.
-COVER-4  Fractions are rounded: each buffer takes the way with the largest one. What is then above the budget goes by the
-         cheapest changes for each byte; then each buffer, the dearest first, takes the cheapest way that still fits, or stays.
-COVER-5  A way that counts on reading another buffer at some anchor (WAYS-6) is not taken together with a way of that one that does
-         not have it there.
+COVER-1  What a plan holds is a sum over buffers. Each holds the spans in which its buffer is live: under the candidate chosen, or,
+         if it is kept, in the unplanned step.
+COVER-2  The program takes at most one candidate per buffer, so that no anchor holds more than the budget, at the lowest price. Its
+         rows are differences of neighbouring anchors: a span has an entry where it starts and one where it ends. Such a program has
+         few fractional values, and is solved in milliseconds; the same program in full rows takes minutes.
+COVER-3  If the budget is too small, the program holds as little as possible above it.
+COVER-4  Fractions are rounded: each buffer takes the candidate with the largest one. Then the cheapest changes for each byte remove
+         what is above the budget. Then each buffer, the dearest first, takes the cheapest candidate that still fits, or stays.
+COVER-5  A candidate that counts on reading another buffer at some anchor (CANDIDATE-6) is not taken together with a candidate of
+         that buffer under which it cannot be read then.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csc_array
 
-from lms3d.engine.planners.hybrid.ways import Spans, Way
+from lms3d.engine.planners.hybrid.candidates import Candidate, Spans
 
 _MIB = 1 << 20
 _ABOVE_SECONDS = 1e3  # price of a MiB above the budget: more than anything else (COVER-3)
-_SOME = 1e-6  # a smaller fraction is none
+_SOME = 1e-6  # a smaller fraction counts as none
 
 
 @dataclass(frozen=True)
-class Held:
-    """What the unplanned step holds: bytes at each anchor, and of these the spans of each buffer."""
+class UnplannedStep:
+    """What the step without a plan holds. live_bytes: at each anchor. spans: in which each buffer is live. sizes: bytes of each."""
 
     live_bytes: np.ndarray
     spans: Mapping[int, Spans]
@@ -42,35 +42,35 @@ class Held:
 
 @dataclass(frozen=True)
 class Cover:
-    """The ways that are taken, by buffer, and the bytes that are then live at each anchor.
+    """The candidates that are taken, by buffer, and the bytes that are then live at each anchor.
 
-    bound_seconds: no choice of ways that fits costs less. seconds_per_byte: of that bound, for a smaller budget at least so much
-    more. above_bytes: by how much the least that can be held is above the budget (COVER-3).
+    bound_seconds: no selection of candidates that fits costs less. seconds_per_byte: for each byte less of the budget, that bound
+    rises by at least so much. above_bytes: by how much the least that can be held is above the budget (COVER-3).
     """
 
-    taken: dict[int, Way]
+    taken: dict[int, Candidate]
     live_bytes: np.ndarray
     bound_seconds: float = 0.0
     seconds_per_byte: float = 0.0
     above_bytes: int = 0
 
 
-def cover(held: Held, ways: Sequence[Way], budget_bytes: int) -> Cover:
-    """The cheapest ways under a budget (COVER-2)."""
-    program = _Program(held, ways, budget_bytes)
+def cover(unplanned: UnplannedStep, candidates: Sequence[Candidate], budget_bytes: int) -> Cover:
+    """The cheapest candidates under a budget (COVER-2)."""
+    program = _Program(unplanned, candidates, budget_bytes)
     if not len(program.rows):
-        return Cover({}, held.live_bytes)
+        return Cover({}, unplanned.live_bytes)
     solved = program.solve()
-    rounding = _Rounding(held, ways, budget_bytes + solved.above_bytes)
+    rounding = _Rounding(unplanned, candidates, budget_bytes + solved.above_bytes)
     rounding.take(solved.fractions)
     rounding.repair()
     rounding.settle()
     rounding.give_back()
-    return Cover(rounding.taken, rounding.live, solved.seconds, solved.seconds_per_byte, solved.above_bytes)
+    return Cover(rounding.taken, rounding.live_bytes, solved.seconds, solved.seconds_per_byte, solved.above_bytes)
 
 
 class _Solved(NamedTuple):
-    """fractions: of each way, shape (ways,); the others as in `Cover`."""
+    """fractions: of each candidate, shape (candidates,). The other fields are as in `Cover`."""
 
     fractions: np.ndarray
     seconds: float
@@ -79,31 +79,32 @@ class _Solved(NamedTuple):
 
 
 class _Program:
-    def __init__(self, held: Held, ways: Sequence[Way], budget_bytes: int) -> None:
-        self.held, self.ways, self.excess = held, ways, held.live_bytes - budget_bytes
+    def __init__(self, unplanned: UnplannedStep, candidates: Sequence[Candidate], budget_bytes: int) -> None:
+        self.unplanned, self.candidates = unplanned, candidates
+        self.excess_bytes = unplanned.live_bytes - budget_bytes
         self.rows = self._tight_rows()
 
     def _tight_rows(self) -> np.ndarray:
-        """The anchors that bind: above the budget, and of neighbours at which the same ways hold the same only the highest."""
-        count = len(self.excess)
+        """The anchors that bind: those above the budget; of neighbours at which the same candidates hold the same, the highest."""
+        count = len(self.excess_bytes)
         changes = np.zeros(count + 2, bool)
-        for way in self.ways:
-            for start, end in (*way.spans, *self.held.spans[way.buffer]):
+        for candidate in self.candidates:
+            for start, end in (*candidate.spans, *self.unplanned.spans[candidate.buffer]):
                 changes[start] = changes[end + 1] = True
         block = changes[:count].cumsum()
-        above = np.flatnonzero(self.excess > 0)
-        order = above[np.lexsort((-self.excess[above], block[above]))]
+        above = np.flatnonzero(self.excess_bytes > 0)
+        order = above[np.lexsort((-self.excess_bytes[above], block[above]))]
         return np.sort(order[np.unique(block[order], return_index=True)[1]])
 
     def _entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(row, column, MiB that the column holds more than at the row before) of all ways."""
+        """(row, column, MiB that the column holds more than at the row before) of all candidates."""
         columns: list[int] = []
         starts: list[int] = []
         ends: list[int] = []
         mib: list[float] = []
-        for column, way in enumerate(self.ways):
-            size = self.held.sizes[way.buffer] / _MIB
-            for sign, spans in ((1.0, way.spans), (-1.0, self.held.spans[way.buffer])):
+        for column, candidate in enumerate(self.candidates):
+            size = self.unplanned.sizes[candidate.buffer] / _MIB
+            for sign, spans in ((1.0, candidate.spans), (-1.0, self.unplanned.spans[candidate.buffer])):
                 for start, end in spans:
                     columns.append(column)
                     starts.append(start)
@@ -117,7 +118,7 @@ class _Program:
         return rows[inside], both[inside], values[inside]
 
     def solve(self) -> _Solved:
-        count, rows = len(self.ways), len(self.rows)
+        count, rows = len(self.candidates), len(self.rows)
         at, column, value = self._entries()
         slack = np.arange(rows)
         above = count + rows
@@ -131,31 +132,31 @@ class _Program:
             ),
             shape=(rows, above + 1),
         )
-        prices = np.array([w.seconds for w in self.ways])
+        prices = np.array([c.seconds for c in self.candidates])
         highs = np.concatenate([np.ones(count), np.full(rows + 1, np.inf)])
-        found = linprog(
+        optimum = linprog(
             np.concatenate([prices, np.zeros(rows), [_ABOVE_SECONDS]]),
             A_eq=matrix,
-            b_eq=-np.diff(self.excess[self.rows] / _MIB, prepend=0.0),
+            b_eq=-np.diff(self.excess_bytes[self.rows] / _MIB, prepend=0.0),
             bounds=np.column_stack([np.zeros(above + 1), highs]),
             **self._at_most_one(above + 1),
             method="highs-ipm",
         )
-        fractions = found.x[:count]
+        fractions = optimum.x[:count]
         # The budget is in the first row only: later rows are differences.
-        dearer = max(-float(found.eqlin.marginals[0]), 0.0) / _MIB
-        above_bytes = int(np.ceil(found.x[above] * _MIB)) if found.x[above] > _SOME else 0
+        dearer = max(-float(optimum.eqlin.marginals[0]), 0.0) / _MIB
+        above_bytes = int(np.ceil(optimum.x[above] * _MIB)) if optimum.x[above] > _SOME else 0
         return _Solved(fractions, float(prices @ fractions), 0.0 if above_bytes else dearer, above_bytes)
 
     def _at_most_one(self, columns: int) -> dict[str, object]:
-        """Of the ways of a buffer, and of those that exclude each other (COVER-5)."""
+        """Rows for the candidates of one buffer, and for those that exclude each other (COVER-5)."""
         of: dict[int, list[int]] = defaultdict(list)
-        for column, way in enumerate(self.ways):
-            of[way.buffer].append(column)
+        for column, candidate in enumerate(self.candidates):
+            of[candidate.buffer].append(column)
         groups = [several for several in of.values() if len(several) > 1]
-        for column, way in enumerate(self.ways):
-            for b in sorted({b for b, _ in way.reads}):
-                lacking = [other for other in of[b] if _lacks(self.ways[other], way)]
+        for column, candidate in enumerate(self.candidates):
+            for b in sorted({b for b, _ in candidate.reads}):
+                lacking = [other for other in of[b] if _lacks(self.candidates[other], candidate)]
                 groups += [[column, *lacking]] if lacking else []
         if not groups:
             return {}
@@ -166,107 +167,114 @@ class _Program:
 
 
 class _Rounding:
-    """COVER-4."""
+    """From fractions to candidates (COVER-4)."""
 
-    def __init__(self, held: Held, ways: Sequence[Way], budget_bytes: int) -> None:
-        self.held, self.ways, self.budget = held, ways, budget_bytes
-        self.live = held.live_bytes.copy()
-        self.taken: dict[int, Way] = {}
-        self.of: dict[int, list[Way]] = defaultdict(list)
-        self.asking: dict[int, set[int]] = defaultdict(set)
-        for way in ways:
-            self.of[way.buffer].append(way)
-            for b, _ in way.reads:
-                self.asking[b].add(way.buffer)
+    def __init__(self, unplanned: UnplannedStep, candidates: Sequence[Candidate], budget_bytes: int) -> None:
+        self.unplanned, self.candidates, self.budget_bytes = unplanned, candidates, budget_bytes
+        self.live_bytes = unplanned.live_bytes.copy()
+        self.taken: dict[int, Candidate] = {}
+        self.of: dict[int, list[Candidate]] = defaultdict(list)
+        self.readers: dict[int, set[int]] = defaultdict(set)  # buffer -> buffers whose candidates count on reading it
+        for candidate in candidates:
+            self.of[candidate.buffer].append(candidate)
+            for b, _ in candidate.reads:
+                self.readers[b].add(candidate.buffer)
 
     def take(self, fractions: np.ndarray) -> None:
-        """Of each buffer the way with the largest fraction; the rest of 1 is kept."""
-        best: dict[int, tuple[float, Way]] = {}
-        rest = dict.fromkeys(self.of, 1.0)
+        """Each buffer takes its candidate with the largest fraction; what is missing from 1 is the fraction that keeps it."""
+        best: dict[int, tuple[float, Candidate]] = {}
+        kept = dict.fromkeys(self.of, 1.0)
         for i in np.flatnonzero(fractions > _SOME).tolist():
-            way, fraction = self.ways[i], float(fractions[i])
-            rest[way.buffer] -= fraction
-            if way.buffer not in best or best[way.buffer][0] < fraction:
-                best[way.buffer] = fraction, way
-        for fraction, way in best.values():
-            if fraction > rest[way.buffer]:
-                self._change(way.buffer, way)
+            candidate, fraction = self.candidates[i], float(fractions[i])
+            kept[candidate.buffer] -= fraction
+            if candidate.buffer not in best or best[candidate.buffer][0] < fraction:
+                best[candidate.buffer] = fraction, candidate
+        for fraction, candidate in best.values():
+            if fraction > kept[candidate.buffer]:
+                self._change(candidate.buffer, candidate)
 
     def repair(self) -> None:
-        """At the highest anchor the change that costs the least for each byte, each at most once, until all fits."""
-        able = _Able(self.held, self.ways, self.taken)
-        while int(self.live.max()) > self.budget:
-            found = able.best_change(int(self.live.argmax()))
-            if found is None:
+        """At the highest anchor makes the change that costs the least for each byte, each change at most once, until all fits."""
+        changes = _Changes(self.unplanned, self.candidates, self.taken)
+        while int(self.live_bytes.max()) > self.budget_bytes:
+            best = changes.take_best(int(self.live_bytes.argmax()))
+            if best is None:
                 return
-            self._change(self.ways[found].buffer, self.ways[found])
+            self._change(self.candidates[best].buffer, self.candidates[best])
 
     def settle(self) -> None:
-        """COVER-5: what counts on reading what is not there is computed from others."""
-        for way in list(self.taken.values()):
-            others = [o for o in self.of[way.buffer] if o.spans == way.spans and self._agrees(way.buffer, o)]
-            if others and not self._agrees(way.buffer, way):
-                self._change(way.buffer, min(others, key=lambda o: o.seconds))
+        """COVER-5: a candidate that counts on reading what cannot be read is replaced by one with the same spans that does not."""
+        for candidate in list(self.taken.values()):
+            others = [
+                other
+                for other in self.of[candidate.buffer]
+                if other.spans == candidate.spans and self._agrees(candidate.buffer, other)
+            ]
+            if others and not self._agrees(candidate.buffer, candidate):
+                self._change(candidate.buffer, min(others, key=lambda other: other.seconds))
 
-    def _agrees(self, b: int, way: Way | None) -> bool:
-        """Whether COVER-5 holds with this way for a buffer."""
-        if way is None:
+    def _agrees(self, b: int, candidate: Candidate | None) -> bool:
+        """Whether COVER-5 holds if a buffer takes this candidate."""
+        if candidate is None:
             return True
-        mine = all(read not in self.taken or not _lacks(self.taken[read], way) for read, _ in way.reads)
-        return mine and not any(_lacks(way, self.taken[asking]) for asking in self.asking[b] & self.taken.keys())
+        mine = all(read not in self.taken or not _lacks(self.taken[read], candidate) for read, _ in candidate.reads)
+        return mine and not any(_lacks(candidate, self.taken[reader]) for reader in self.readers[b] & self.taken.keys())
 
     def give_back(self) -> None:
-        """Each buffer that leaves, the dearest first, takes the cheapest way that still fits, or stays."""
-        for way in sorted(self.taken.values(), key=lambda w: (-w.seconds, w.buffer)):
-            for other in (None, *sorted(self.of[way.buffer], key=lambda w: w.seconds)):
-                if other is way or (other is not None and other.seconds >= way.seconds):
+        """Each buffer that leaves, the dearest first, takes the cheapest candidate that still fits, or stays."""
+        for candidate in sorted(self.taken.values(), key=lambda c: (-c.seconds, c.buffer)):
+            for other in (None, *sorted(self.of[candidate.buffer], key=lambda c: c.seconds)):
+                if other is candidate or (other is not None and other.seconds >= candidate.seconds):
                     break
-                if self._agrees(way.buffer, other) and self._fits(way, other):
-                    self._change(way.buffer, other)
+                if self._agrees(candidate.buffer, other) and self._fits(candidate, other):
+                    self._change(candidate.buffer, other)
                     break
 
-    def _spans(self, buffer: int, way: Way | None) -> Spans:
-        return self.held.spans[buffer] if way is None else way.spans
+    def _spans(self, buffer: int, candidate: Candidate | None) -> Spans:
+        return self.unplanned.spans[buffer] if candidate is None else candidate.spans
 
-    def _fits(self, way: Way, other: Way | None) -> bool:
-        """Whether the budget holds with another way for a buffer."""
-        size, after = self.held.sizes[way.buffer], self._spans(way.buffer, other)
-        edges = sorted({edge for start, end in (*way.spans, *after) for edge in (start, end + 1)})
+    def _fits(self, candidate: Candidate, other: Candidate | None) -> bool:
+        """Whether the budget holds if a buffer takes the other candidate; None keeps it."""
+        size, after = self.unplanned.sizes[candidate.buffer], self._spans(candidate.buffer, other)
+        edges = sorted({edge for start, end in (*candidate.spans, *after) for edge in (start, end + 1)})
         for start, end in itertools.pairwise(edges):
-            more = _count(after, start) - _count(way.spans, start)
-            if more > 0 and int(self.live[start:end].max()) + more * size > self.budget:
+            more = _count(after, start) - _count(candidate.spans, start)
+            if more > 0 and int(self.live_bytes[start:end].max()) + more * size > self.budget_bytes:
                 return False
         return True
 
-    def _change(self, buffer: int, way: Way | None) -> None:
-        size, before = self.held.sizes[buffer], self.taken.pop(buffer, None)
-        for sign, spans in ((-1, self._spans(buffer, before)), (1, self._spans(buffer, way))):
+    def _change(self, buffer: int, candidate: Candidate | None) -> None:
+        size, before = self.unplanned.sizes[buffer], self.taken.pop(buffer, None)
+        for sign, spans in ((-1, self._spans(buffer, before)), (1, self._spans(buffer, candidate))):
             for start, end in spans:
-                self.live[start : end + 1] += sign * size
-        if way is not None:
-            self.taken[buffer] = way
+                self.live_bytes[start : end + 1] += sign * size
+        if candidate is not None:
+            self.taken[buffer] = candidate
 
 
-class _Able:
+class _Changes:
     """The changes that `repair` may still make, in arrays."""
 
-    def __init__(self, held: Held, ways: Sequence[Way], taken: Mapping[int, Way]) -> None:
-        self.spans = np.array([(s, e, i) for i, way in enumerate(ways) for s, e in way.spans], np.intp).T
-        buffers = sorted({way.buffer for way in ways})
-        self.kept = np.array([(s, e, b) for b in buffers for s, e in held.spans[b]], np.intp).T
-        self.buffer = np.array([way.buffer for way in ways], np.intp)
-        self.seconds = np.array([way.seconds for way in ways])
-        self.bytes = np.array([held.sizes[way.buffer] for way in ways], float)
-        self.unused = np.ones(len(ways), bool)
-        self.taken = np.full(len(held.sizes), -1, np.intp)  # by buffer
-        for i, way in enumerate(ways):
-            if taken.get(way.buffer) is way:
-                self.taken[way.buffer] = i
+    def __init__(
+        self, unplanned: UnplannedStep, candidates: Sequence[Candidate], taken: Mapping[int, Candidate]
+    ) -> None:
+        self.spans = np.array([(s, e, i) for i, c in enumerate(candidates) for s, e in c.spans], np.intp).T
+        buffers = sorted({c.buffer for c in candidates})
+        self.kept_spans = np.array([(s, e, b) for b in buffers for s, e in unplanned.spans[b]], np.intp).T
+        self.buffer = np.array([c.buffer for c in candidates], np.intp)
+        self.seconds = np.array([c.seconds for c in candidates])
+        self.bytes = np.array([unplanned.sizes[c.buffer] for c in candidates], float)
+        self.unused = np.ones(len(candidates), bool)
+        self.taken = np.full(len(unplanned.sizes), -1, np.intp)  # by buffer
+        for i, candidate in enumerate(candidates):
+            if taken.get(candidate.buffer) is candidate:
+                self.taken[candidate.buffer] = i
 
-    def best_change(self, anchor: int) -> int | None:
-        """The way that frees bytes at an anchor for the lowest price each, None where none is left; it counts as taken."""
+    def take_best(self, anchor: int) -> int | None:
+        """The index of the candidate that frees bytes at an anchor for the lowest price each; it then counts as taken. None if no
+        candidate is left."""
         holds = _holding(self.spans, anchor, len(self.buffer))
-        kept = _holding(self.kept, anchor, len(self.taken))
+        kept = _holding(self.kept_spans, anchor, len(self.taken))
         leaves = self.taken >= 0
         held = np.where(leaves, holds[self.taken], kept)
         paid = np.where(leaves, self.seconds[self.taken], 0.0)
@@ -281,13 +289,13 @@ class _Able:
         return best
 
 
-def _lacks(way: Way, other: Way) -> bool:
-    """Whether the other way counts on a read that this one cannot serve (COVER-5)."""
-    return any(b == way.buffer and not way.has(anchor) for b, anchor in other.reads)
+def _lacks(candidate: Candidate, reader: Candidate) -> bool:
+    """Whether `reader` counts on a read that is impossible under this candidate (COVER-5)."""
+    return any(b == candidate.buffer and not candidate.readable(anchor) for b, anchor in reader.reads)
 
 
 def _holding(spans: np.ndarray, anchor: int, count: int) -> np.ndarray:
-    """For each owner of (start, end, owner) spans how many of them lie over an anchor."""
+    """For each owner of (start, end, owner) spans the number of them that contain an anchor: shape (count,)."""
     start, end, owner = spans
     return np.bincount(owner[(start <= anchor) & (anchor <= end)], minlength=count)
 

@@ -1,4 +1,4 @@
-"""PLAN-1 and PLAN-2 of `planner`: from a plan that is above the budget downhill, a move or a pair at a time. No TensorFlow here."""
+"""PLAN-1 and PLAN-2 of `local_search`: downhill from a plan above the budget, a move or a pair at a time. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -10,28 +10,36 @@ import numpy as np
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
 from lms3d.engine.planners.hybrid import moves
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.hybrid.schedule import Schedule, build
-from lms3d.engine.tuning import LOWER_SHARE, PEAK_EVENTS, TRIED_FIRST, TRIED_MOVES, TRIED_SECOND, WORTHLESS_SHARE
+from lms3d.engine.planners.hybrid.tuning import (
+    LOWER_SHARE,
+    PEAK_EVENTS,
+    TRIED_FIRST,
+    TRIED_MOVES,
+    TRIED_SECOND,
+    WORTHLESS_SHARE,
+)
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model.schedule import Schedule, build
 
 
-class Candidate(NamedTuple):
+class Trial(NamedTuple):
     """A plan that the search looks at."""
 
     choices: dict[int, Choice]
     schedule: Schedule
 
 
-def cost(candidate: Candidate) -> tuple[float, int]:
+def cost(trial: Trial) -> tuple[float, int]:
     """What the search minimises: seconds, then bytes."""
-    return candidate.schedule.cost_seconds, candidate.schedule.peak_bytes
+    return trial.schedule.cost_seconds, trial.schedule.peak_bytes
 
 
-Good = Callable[[Candidate], bool]
+Good = Callable[[Trial], bool]
+"""A condition on plans, such as that they fit in the limit."""
 
 
-def anything(_: Candidate) -> bool:
+def anything(_: Trial) -> bool:
     """The mildest `Good`."""
     return True
 
@@ -39,7 +47,7 @@ def anything(_: Candidate) -> bool:
 class Descent:
     """Evaluates plans and descends among them, until `seconds` of effort have been charged to the account (`effort`).
 
-    least_bytes: no plan's peak is below this. most_swapped_bytes: per step, to the tier; None: any number.
+    least_bytes: no plan has a peak below this. most_swapped_bytes: that a plan may write to the tier per step; None: any number.
     """
 
     def __init__(
@@ -58,10 +66,11 @@ class Descent:
         self.evaluations = 0
         self.step_seconds = float(problem.seconds.sum())
         self.least_bytes = least_bytes
-        self.visited: list[Candidate] = []  # by descents
+        self.visited: list[Trial] = []  # by descents
 
     @property
     def late(self) -> bool:
+        """Whether the effort is used up."""
         return self.seconds_left < 0
 
     @property
@@ -76,11 +85,11 @@ class Descent:
         """Makes sure that at least `seconds` of effort are left."""
         self._deadline = max(self._deadline, self.account.seconds + seconds)
 
-    def build(self, choices: dict[int, Choice]) -> Candidate:
+    def build(self, choices: dict[int, Choice]) -> Trial:
         self.evaluations += 1
         schedule = build(self.problem, choices, self.machine)
         self.account.charge_schedule(len(self.problem.anchors), len(schedule.copies) - len(self.problem.buffers))
-        return Candidate(choices, schedule)
+        return Trial(choices, schedule)
 
     def allowed(self, choices: dict[int, Choice]) -> bool:
         """Whether the choices swap no more than `most_swapped_bytes`."""
@@ -91,42 +100,42 @@ class Descent:
 
     def descend(
         self, choices: dict[int, Choice], schedule: Schedule, budget_bytes: int, *, kept: int = -1, rounds: int = 10**6
-    ) -> Candidate:
-        """PLAN-1 and PLAN-2: the first plan below the budget, else the lowest visited. kept: a buffer that must not move."""
-        lowest = here = Candidate(choices, schedule)
+    ) -> Trial:
+        """The first plan within the budget, else the lowest visited (PLAN-1, PLAN-2). kept: a buffer that must not move."""
+        lowest = here = Trial(choices, schedule)
         if kept < 0:
             self.visited.append(here)
         reachable = max(budget_bytes, self.least_bytes)
         while self.problem.anchors and here.schedule.peak_bytes > reachable and rounds and not self.late:
             rounds -= 1
-            found = self._best_move(here, budget_bytes, kept) or (
+            lower = self._best_move(here, budget_bytes, kept) or (
                 self._best_pair(here, budget_bytes) if kept < 0 else None
             )
-            if found is None:
+            if lower is None:
                 break
-            here = found
+            here = lower
             if kept < 0:
                 self.visited.append(here)
             if here.schedule.peak_bytes < lowest.schedule.peak_bytes:
                 lowest = here
         return lowest
 
-    def _best_move(self, here: Candidate, budget_bytes: int, kept: int) -> Candidate | None:
-        """PLAN-1. None when no move lowers the excess."""
-        goal = _goal(here.schedule, budget_bytes)
-        before = _excess(here.schedule, goal)
+    def _best_move(self, here: Trial, budget_bytes: int, kept: int) -> Trial | None:
+        """The plan after the best move (PLAN-1); None if no move lowers the excess."""
+        goal_bytes = _goal_bytes(here.schedule, budget_bytes)
+        before = _excess(here.schedule, goal_bytes)
         promising = sorted(self._moves(*here, kept), key=lambda m: -m.promise)
-        # Copies of what hardly waits come last: they gain little, and block better moves.
+        # Copies of buffers that hardly wait come last: they gain little, and block better moves.
         usual: list[moves.Move] = []
         last: list[moves.Move] = []
         for move in promising:
             (last if move.buffer not in here.choices and move.choice.split == 1 else usual).append(move)
         batches = [group[i : i + TRIED_MOVES] for group in (usual, last) for i in range(0, len(group), TRIED_MOVES)]
         best, best_score = None, 0.0
-        for tried in batches:
-            for _, buffer, choice in tried:
+        for batch in batches:
+            for _, buffer, choice in batch:
                 after = self.build({**here.choices, buffer: choice})
-                gained = before - _excess(after.schedule, goal)
+                gained = before - _excess(after.schedule, goal_bytes)
                 added = max(after.schedule.cost_seconds - here.schedule.cost_seconds, 0.0)
                 score = gained / (added + WORTHLESS_SHARE * self.step_seconds)
                 if gained > 0 and score > best_score:
@@ -135,17 +144,17 @@ class Descent:
                 break
         return best
 
-    def _best_pair(self, here: Candidate, budget_bytes: int) -> Candidate | None:
-        """PLAN-2: the pair that lowers the excess the most."""
-        goal = _goal(here.schedule, budget_bytes)
-        best, least = None, _excess(here.schedule, goal)
+    def _best_pair(self, here: Trial, budget_bytes: int) -> Trial | None:
+        """The plan after the pair of moves that lowers the excess the most (PLAN-2)."""
+        goal_bytes = _goal_bytes(here.schedule, budget_bytes)
+        best, least = None, _excess(here.schedule, goal_bytes)
         firsts = [self.build({**here.choices, buffer: choice}) for _, buffer, choice in self._moves(*here, -1)]
-        for first in sorted(firsts, key=lambda f: _excess(f.schedule, goal))[:TRIED_FIRST]:
+        for first in sorted(firsts, key=lambda f: _excess(f.schedule, goal_bytes))[:TRIED_FIRST]:
             seconds = sorted(self._moves(*first, -1), key=lambda m: -m.promise)
             for _, buffer, choice in seconds[:TRIED_SECOND]:
                 after = self.build({**first.choices, buffer: choice})
-                if _excess(after.schedule, goal) < least:
-                    best, least = after, _excess(after.schedule, goal)
+                if _excess(after.schedule, goal_bytes) < least:
+                    best, least = after, _excess(after.schedule, goal_bytes)
         return best
 
     def _moves(self, choices: dict[int, Choice], schedule: Schedule, kept: int) -> Iterator[moves.Move]:
@@ -156,12 +165,12 @@ class Descent:
                 yield move
 
 
-def _goal(schedule: Schedule, budget_bytes: int) -> int:
-    """What a round works towards: the budget; without one, a little below the peak."""
+def _goal_bytes(schedule: Schedule, budget_bytes: int) -> int:
+    """The bytes that a round works towards: the budget, or a little less than the peak if the budget is 0."""
     return budget_bytes if budget_bytes > 0 else int(schedule.peak_bytes * LOWER_SHARE)
 
 
-def _excess(schedule: Schedule, budget_bytes: int) -> float:
-    """How far a schedule is above the budget: the area above it, and the peak, which counts like `PEAK_EVENTS` events."""
-    over = np.maximum(schedule.live_bytes - budget_bytes, 0)
+def _excess(schedule: Schedule, goal_bytes: int) -> float:
+    """How far a schedule is above a goal: the area above it, plus the peak, which counts like `PEAK_EVENTS` events."""
+    over = np.maximum(schedule.live_bytes - goal_bytes, 0)
     return float(over.sum() + PEAK_EVENTS * over.max())

@@ -1,17 +1,19 @@
-"""Memory limit -> plan, for steps of thousands of pieces: plans for fixed budgets, of which a limit takes the cheapest that fits.
+"""Memory limit -> plan, for steps of thousands of pieces: plans for fixed budgets; a limit takes the cheapest that fits.
 
 A step whose large tensors are slabs has ten times as many buffers as one of whole tensors, too many to move one at a time
-(`local_search`). Nearly all that a plan holds is a sum over buffers, though, and the best sum under a budget is a linear program
-of a special kind (`covering`): milliseconds to seconds, and within a few per cent of its own lower bound.
+(`local_search`). But nearly all that a plan holds is a sum over buffers, and the best sum under a budget is a linear program
+of a special kind (`covering`). It takes milliseconds to seconds, and its plans are within a few per cent of its own lower bound.
 
 LADDER-1  The budgets are the powers of `tuning.RUNG`, whatever the limit. A limit takes the cheapest plan of those that fit in it.
-          So a larger one has all the plans of a smaller one to choose from: more memory is never slower, and of a tighter limit
-          the peak is never higher (but for the pieces of a pool, where fitting in a larger one is likely and not certain).
-LADDER-2  The largest budget in the limit comes first; smaller ones while their plans do not fit the pool, or while the lower bound
-          of the program says that one may be cheaper. Bounds are convex in the budget, so one program bounds all others.
-LADDER-3  A plan is built exactly. Where its peak is above its budget, what transfers really take is put into the program. That
-          may swing: from the closest of these plans on, the program is solved for as much less.
-LADDER-4  The floor is the smallest limit that any plan near the lowest budget fits in, all moved included (FLOOR-2).
+          So a larger limit has all the plans of a smaller one to choose from: more memory is never slower, and a tighter limit
+          never has a higher peak. (The pieces of a pool are an exception: that they fit in a larger one is likely, not certain.)
+LADDER-2  The largest budget in the limit comes first. Smaller ones follow while their plans do not fit the pool, or while the
+          program's lower bound says that one may be cheaper. Bounds are convex in the budget, so one program bounds all others.
+LADDER-3  A plan is built exactly. If its peak is above its budget, the program is solved again with the times that its transfers
+          really take. That may swing. So from the closest of these plans on, the program is solved for a budget that is smaller
+          by the excess.
+LADDER-4  The floor is the smallest limit in which any plan near the lowest budget fits, the plans that move everything included
+          (FLOOR-2).
 """
 
 from __future__ import annotations
@@ -21,42 +23,44 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from lms3d.engine import tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
-from lms3d.engine.planners.hybrid import floor, search
-from lms3d.engine.planners.hybrid.again import passing
-from lms3d.engine.planners.hybrid.choices import Choice
-from lms3d.engine.planners.hybrid.covering import Cover, Held, cover
-from lms3d.engine.planners.hybrid.descent import Candidate
+from lms3d.engine.planners.hybrid import floor, tuning
+from lms3d.engine.planners.hybrid.candidates import all_moved, candidates
+from lms3d.engine.planners.hybrid.covering import Cover, UnplannedStep, cover
+from lms3d.engine.planners.hybrid.descent import Trial
 from lms3d.engine.planners.hybrid.links import Links
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.hybrid.schedule import build
-from lms3d.engine.planners.hybrid.search import Solution
-from lms3d.engine.planners.hybrid.ways import all_moved, ways
+from lms3d.engine.planners.hybrid.remat import for_others_alone
+from lms3d.engine.step_model import fit
+from lms3d.engine.step_model.decisions import Choice
+from lms3d.engine.step_model.fit import Solution
+from lms3d.engine.step_model.pool import NO_POOL, Pool
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model.schedule import build
+from lms3d.engine.tuning import CANDIDATE_SECONDS
 
 
 @dataclass(frozen=True)
 class Rung:
-    """The plan for a budget, and what the program says of it: no plan costs less than `bound_seconds`, and for each byte less
-    at least `seconds_per_byte` more. lowest: nothing fits in the budget; the plan is one of the lowest."""
+    """The plan for a budget, and the program's bounds: no plan for it costs less than `bound_seconds`; a smaller budget costs at
+    least `seconds_per_byte` more for each byte. lowest: nothing fits in the budget; the plan is one of the lowest."""
 
     budget_bytes: int
-    plan: Candidate
+    plan: Trial
     bound_seconds: float
     seconds_per_byte: float
     lowest: bool = False
 
     def bound_at(self, budget_bytes: int) -> float:
-        """A lower bound of what a plan for a smaller budget costs."""
+        """A lower bound of the seconds that a plan for a smaller budget costs."""
         return self.bound_seconds + self.seconds_per_byte * max(self.budget_bytes - budget_bytes, 0)
 
 
 class _Covered(NamedTuple):
-    """A program's result for a target, and its plan: excess_bytes above the budget (LADDER-3)."""
+    """A program's result for a target, and its plan. excess_bytes: how far the peak is above the budget (LADDER-3)."""
 
     cover: Cover
-    plan: Candidate
+    plan: Trial
     links: Links
     target_bytes: int
     excess_bytes: int
@@ -70,10 +74,10 @@ class Ladder:
         self.unplanned = self.build({})
         schedule = self.unplanned.schedule
         spans = {c.buffer: ((c.start, c.end),) for c in schedule.copies}
-        self.held = Held(schedule.live_bytes, spans, [b.bytes for b in problem.buffers])
+        self.unplanned_step = UnplannedStep(schedule.live_bytes, spans, [b.bytes for b in problem.buffers])
         self._rungs: dict[int, Rung] = {}
 
-    def under(self, budget_bytes: int) -> Rung:
+    def rung_under(self, budget_bytes: int) -> Rung:
         """The highest rung within a budget."""
         return self.rung(self.number(budget_bytes))
 
@@ -81,16 +85,16 @@ class Ladder:
         return int(tuning.RUNG**number)
 
     def number(self, budget_bytes: int) -> int:
-        """Of the largest budget of the ladder that is no more than this one."""
+        """The number of the largest budget of the ladder that is within this one."""
         return math.floor(math.log(max(budget_bytes, 1)) / math.log(tuning.RUNG))
 
     def rung(self, number: int) -> Rung:
         if number not in self._rungs:
-            self._rungs[number] = self.at(self.budget_bytes(number))
+            self._rungs[number] = self.make_rung(self.budget_bytes(number))
         return self._rungs[number]
 
-    def at(self, budget_bytes: int) -> Rung:
-        """LADDER-3."""
+    def make_rung(self, budget_bytes: int) -> Rung:
+        """The rung of any budget (LADDER-3)."""
         if self.unplanned.schedule.peak_bytes <= budget_bytes:
             return Rung(budget_bytes, self.unplanned, self.unplanned.schedule.cost_seconds, 0.0)
         first = least = tried = self._covered(budget_bytes, budget_bytes, Links(self.problem, self.machine))
@@ -102,34 +106,35 @@ class Ladder:
                 tried = self._covered(budget_bytes, budget_bytes, links)
             else:
                 tried = self._covered(budget_bytes, least.target_bytes - least.excess_bytes, least.links)
-            least = min(least, tried, key=lambda found: found.excess_bytes)
+            least = min(least, tried, key=lambda covered: covered.excess_bytes)
         bound = self.unplanned.schedule.cost_seconds + first.cover.bound_seconds
         return Rung(budget_bytes, least.plan, bound, first.cover.seconds_per_byte, least.cover.above_bytes > 0)
 
     def _covered(self, budget_bytes: int, target_bytes: int, links: Links) -> _Covered:
-        able = ways(self.problem, self.machine, links)
-        self.account.charge_cover(len(able))
-        found = cover(self.held, able, target_bytes)
-        choices = {b: way.choice for b, way in found.taken.items()}
-        for b in sorted(frozenset[int]().union(*(way.through for way in found.taken.values())) - choices.keys()):
-            choices[b] = passing(self.problem.buffers[b])
+        possible = candidates(self.problem, self.machine, links)
+        self.account.charge_cover(len(possible))
+        covered = cover(self.unplanned_step, possible, target_bytes)
+        choices = {b: candidate.choice for b, candidate in covered.taken.items()}
+        through = frozenset[int]().union(*(candidate.through for candidate in covered.taken.values()))
+        for b in sorted(through - choices.keys()):
+            choices[b] = for_others_alone(self.problem.buffers[b])
         plan = self.build(choices)
-        excess = plan.schedule.peak_bytes - max(budget_bytes, target_bytes + found.above_bytes)
-        return _Covered(found, plan, links, target_bytes, excess)
+        excess = plan.schedule.peak_bytes - max(budget_bytes, target_bytes + covered.above_bytes)
+        return _Covered(covered, plan, links, target_bytes, excess)
 
-    def build(self, choices: dict[int, Choice]) -> Candidate:
+    def build(self, choices: dict[int, Choice]) -> Trial:
         schedule = build(self.problem, choices, self.machine)
         self.account.charge_schedule(len(self.problem.anchors), len(schedule.copies) - len(self.problem.buffers))
-        return Candidate(choices, schedule)
+        return Trial(choices, schedule)
 
 
 def rung_seconds(problem: Problem) -> float:
-    """The most that a rung costs, if a buffer has two ways to leave: as many as those of the networks here have at most."""
-    return tuning.WAY_SECONDS * 2 * len(problem.buffers) * (1 + tuning.RUNG_TRIES)
+    """The most effort that a rung costs if each buffer has two candidates: about as many as in the networks measured so far."""
+    return CANDIDATE_SECONDS * 2 * len(problem.buffers) * (1 + tuning.RUNG_TRIES)
 
 
 def applies(problem: Problem) -> bool:
-    """Whether a step has so many pieces, by slicing, that it is planned here."""
+    """Whether a step has so many pieces, because it is sliced, that it is planned here."""
     return len(problem.graph.ops) > tuning.COMPARED_OPS and any(op.group for op in problem.graph.ops)
 
 
@@ -137,30 +142,30 @@ def solve(
     ladder: Ladder,
     limit_bytes: int,
     *,
-    pool: str = "none",
+    pool: Pool = NO_POOL,
     seconds: float | None = None,
     lowest: Callable[[], Solution] | None = None,
 ) -> Solution:
-    """The cheapest plan found that fits in the limit; where none does, one that does not.
+    """The cheapest plan found that fits in the limit; if none does, one that does not.
 
-    pool: one of `allocator.POOLS`. seconds: what looking for cheaper plans may cost (`effort`), once one fits. lowest: gives the
-    plan of the floor, where no rung fits.
+    pool: how the device hands out its memory. seconds: what looking for cheaper plans may cost (`effort`), once one fits. lowest:
+    gives the plan of the floor, if no rung fits.
     """
-    found = _Descent(ladder, limit_bytes, pool, tuning.LADDER_SECONDS if seconds is None else seconds)
-    found.walk()
-    if found.best is None and lowest is not None:
+    walk = _Walk(ladder, limit_bytes, pool, tuning.LADDER_SECONDS if seconds is None else seconds)
+    walk.down()
+    if walk.best is None and lowest is not None:
         low = lowest()
-        return search.check(ladder.problem, low.choices, low.schedule, limit_bytes, pool, ladder.account)
-    return found.best or found.last
+        return fit.check(ladder.problem, low.choices, low.schedule, limit_bytes, pool, ladder.account)
+    return walk.best or walk.last
 
 
-class _Descent:
-    """LADDER-2. best: the cheapest plan so far that fits; last: the one that was looked at last."""
+class _Walk:
+    """The search of LADDER-2. best: the cheapest plan so far that fits. last: the plan that was looked at last."""
 
-    def __init__(self, ladder: Ladder, limit_bytes: int, pool: str, seconds: float) -> None:
+    def __init__(self, ladder: Ladder, limit_bytes: int, pool: Pool, seconds: float) -> None:
         self.ladder, self.limit_bytes, self.pool = ladder, limit_bytes, pool
-        self.late = ladder.account.seconds + seconds
-        self.top = ladder.number(search.usable_bytes(limit_bytes, pool))
+        self.deadline = ladder.account.seconds + seconds
+        self.top = ladder.number(pool.usable_bytes(limit_bytes))
         self.best: Solution | None = None
         self.checked: dict[int, Solution] = {}
 
@@ -172,24 +177,24 @@ class _Descent:
         """Whether the plan of a rung fits in the limit."""
         rung = self.ladder.rung(number)
         if number not in self.checked:
-            found = search.check(self.ladder.problem, *rung.plan, self.limit_bytes, self.pool, self.ladder.account)
-            self.checked[number] = found = replace(found, bound_seconds=rung.bound_seconds)
-            if found.fits and (self.best is None or _cost(found) < _cost(self.best)):
-                self.best = found
+            solution = fit.check(self.ladder.problem, *rung.plan, self.limit_bytes, self.pool, self.ladder.account)
+            self.checked[number] = solution = replace(solution, bound_seconds=rung.bound_seconds)
+            if solution.fits and (self.best is None or _cost(solution) < _cost(self.best)):
+                self.best = solution
         return self.checked[number].fits
 
-    def walk(self) -> None:
+    def down(self) -> None:
         """From the highest rung that fits downwards, as long as a cheaper plan may be found there."""
         number = self._highest()
         while self.best is not None and not self.ladder.rung(number).lowest:
             bound = self.ladder.rung(number).bound_at(self.ladder.budget_bytes(number - 1))
-            if bound >= self.best.schedule.cost_seconds or self.ladder.account.seconds > self.late:
+            if bound >= self.best.schedule.cost_seconds or self.ladder.account.seconds > self.deadline:
                 return
             number -= 1
             self.fits(number)
 
     def _highest(self) -> int:
-        """The highest rung whose plan fits, by ever larger steps down and halves of the last one up; the lowest where none does."""
+        """The highest rung whose plan fits, or the lowest rung if none does: by ever larger steps down, then by halving."""
         number, step = self.top, 1
         while not self.fits(number):
             if self.ladder.rung(number).lowest:
@@ -209,11 +214,11 @@ def _cost(solution: Solution) -> tuple[float, int]:
     return solution.schedule.cost_seconds, solution.schedule.peak_bytes
 
 
-def lowest(ladder: Ladder, *, pool: str = "none") -> Solution:
-    """The plan that needs the smallest limit of those that are found; `limit_bytes` of the solution (LADDER-4)."""
+def lowest(ladder: Ladder, *, pool: Pool = NO_POOL) -> Solution:
+    """The plan that needs the smallest limit of those that are found, which is its `limit_bytes` (LADDER-4)."""
     problem = ladder.problem
-    plans = [ladder.at(0).plan, *map(ladder.build, all_moved(problem))]
+    plans = [ladder.make_rung(0).plan, *map(ladder.build, all_moved(problem))]
     first = ladder.number(min(plan.schedule.peak_bytes for plan in plans)) + 1
     plans += [ladder.rung(first + i).plan for i in range(tuning.FLOOR_RUNGS)]
-    found, limit = floor.steadiest(problem, plans, pool)
-    return search.check(problem, *found, limit, pool, ladder.account)
+    trial, limit_bytes = floor.steadiest(problem, plans, pool)
+    return fit.check(problem, *trial, limit_bytes, pool, ladder.account)

@@ -1,7 +1,7 @@
-"""When transfers end and have to begin, for plans that nobody has built yet. No TensorFlow here.
+"""The two links to and from the tier: when a transfer ends, and when it must begin. For plans without a schedule. No TensorFlow.
 
-A schedule places transfers one after the other on two serial links (SCHEDULE-4). `Links` says where one more transfer
-would lie among those of a given schedule: exactly for a transfer of that schedule, approximately for another.
+A schedule places transfers one after the other on two serial links (SCHEDULE-4). `Links` says where one more transfer would lie
+among those of a given schedule: exactly for a transfer of that schedule, approximately for another.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from lms3d.engine.cost import Machine
-from lms3d.engine.planners.hybrid.choices import Mode
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.hybrid.schedule import Copy
+from lms3d.engine.step_model.decisions import Mode
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model.schedule import Copy
 
 
 class Links:
-    """The transfers of `copies`, which lie on the anchors of `problem`; no copies: both links are free."""
+    """The transfers of `copies`, whose events are the anchors of `problem`. Without copies both links are free."""
 
     def __init__(self, problem: Problem, machine: Machine, copies: list[Copy] | None = None) -> None:
         self.problem, self.machine, self.begins = problem, machine, problem.begins
@@ -24,10 +24,10 @@ class Links:
         sizes = {problem.buffers[b].defined: 0 for b in swapped}
         for b in swapped:
             sizes[problem.buffers[b].defined] += problem.buffers[b].bytes
-        self._made = np.array(sorted(sizes), np.intp)
+        self._defined = np.array(sorted(sizes), np.intp)
         self._free = _one_by_one(
-            self.begins[self._made + 1],
-            np.array([sizes[d] for d in self._made], float) / machine.swap_out_bytes_per_second,
+            self.begins[self._defined + 1],
+            np.array([sizes[d] for d in self._defined], float) / machine.swap_out_bytes_per_second,
         )
         reads = sorted((c.readers[0].anchor, c.bytes) for c in back if c.bytes)
         self._read = np.array([anchor for anchor, _ in reads], np.intp)
@@ -36,17 +36,17 @@ class Links:
         self._issue = -_one_by_one(-self.begins[self._read][::-1], seconds[::-1])[::-1]
 
     def written(self, defined: int, seconds: float) -> float:
-        """When a swap-out of so many seconds is complete, of what anchor `defined` makes."""
-        before = int(np.searchsorted(self._made, defined)) - 1
+        """The time at which a swap-out of so many seconds is complete, of what anchor `defined` makes."""
+        before = int(np.searchsorted(self._defined, defined)) - 1
         free = float(self._free[before]) if before >= 0 else 0.0
         return max(free, float(self.begins[defined + 1])) + seconds
 
     def first_after(self, time: float) -> int:
-        """The first anchor that begins at a time or later; the last one where none does."""
+        """The first anchor that begins at a time or later; the last anchor if none does."""
         return min(int(np.searchsorted(self.begins[:-1], time)), len(self.begins) - 2)
 
     def issued(self, read: int, seconds: float) -> int:
-        """The last anchor before which a swap-in of so many seconds can start and be there for anchor `read`."""
+        """The last anchor at which a swap-in of so many seconds can start and still be complete for anchor `read`."""
         after = int(np.searchsorted(self._read, read, side="right"))
         needed = float(self.begins[read])
         if after < len(self._issue):
@@ -55,6 +55,6 @@ class Links:
 
 
 def _one_by_one(ready: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """When each of a queue of transfers is complete: it begins when it is ready and the one before it is complete."""
+    """The times at which a queue of transfers is complete: each begins when it is ready and the one before it is complete."""
     done = seconds.cumsum()
     return done + np.maximum.accumulate(ready - done + seconds) if len(done) else done

@@ -1,4 +1,4 @@
-"""What the planner may change about one buffer at a time. No TensorFlow here."""
+"""Moves: what the local search may change about one buffer at a time. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from lms3d.engine import ledger
 from lms3d.engine.cost import Machine
-from lms3d.engine.planners.hybrid.choices import KEEP, Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Buffer, Problem
-from lms3d.engine.planners.hybrid.schedule import Copy, Schedule
-from lms3d.engine.tuning import (
+from lms3d.engine.planners.hybrid.tuning import (
     CHEAP_SHARES,
     OTHER_SOURCE,
     PROMISE_BYTES_PER_SECOND,
     SHARED,
     SOON_SECONDS,
-    SPLIT,
     TIGHTER_FIRST,
 )
+from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.decisions import KEEP, Choice, Mode
+from lms3d.engine.step_model.problem import Buffer, Problem
+from lms3d.engine.step_model.schedule import Copy, Schedule
+from lms3d.engine.tuning import SPLIT
 
-TIGHT = Choice(Mode.SWAP, tight_out=True, tight_in=True, split=1)
-TIGHT_AGAIN = Choice(Mode.RECOMPUTE, split=1)
+TIGHT_SWAP = Choice(Mode.SWAP, tight_out=True, tight_in=True, split=1)
+TIGHT_RECOMPUTE = Choice(Mode.RECOMPUTE, split=1)
 
 
 class Move(NamedTuple):
-    """Another choice for one buffer; promise: bytes that it may free for each second that it costs."""
+    """Another choice for one buffer. promise: the bytes that it may free for each second that it costs."""
 
     promise: float
     buffer: int
@@ -36,17 +36,18 @@ class Move(NamedTuple):
 
 
 def orders(problem: Problem, machine: Machine) -> Iterator[list[tuple[int, Choice]]]:
-    """Orders in which buffers can be moved; each is a family of plans, from few moves to many.
+    """Orders in which buffers can be moved. Each is a family of plans, from few moves to many.
 
-    First swaps before recomputing: of all that waits long enough, what frees the most byte-seconds for each second of its
-    transfer comes first. Then, for each of `CHEAP_SHARES`, what takes at most that share of its way out and back to compute is
-    computed again, the oldest first, and other swaps follow. What is computed again needs its parents, and in the order of
-    their making these go with it: a family of single moves has no such chains, since each alone frees nothing.
+    The first order swaps rather than recomputes: of the buffers that wait long enough, those come first that free the most
+    byte-seconds for each second of their transfer. One more order follows for each of `CHEAP_SHARES`: it first recomputes the
+    buffers that take at most that share of their way out and back to compute, the oldest first, and then swaps others. A buffer
+    that is recomputed needs its parents, and in the order of their making these are recomputed, too. A family of single moves has
+    no such chains, since each move alone frees nothing.
     """
     buffers = problem.buffers
-    able = [b for b, x in enumerate(buffers) if (x.swappable or x.recomputable) and _waits(x)]
-    worth = {b: _worth(problem, b, machine) for b in able}
-    swaps = [(b, first_choice(buffers[b])) for b in sorted(able, key=lambda b: -worth[b])]
+    movable = [b for b, x in enumerate(buffers) if (x.swappable or x.recomputable) and _waits(x)]
+    worth = {b: _worth(problem, b, machine) for b in movable}
+    swaps = [(b, first_choice(buffers[b])) for b in sorted(movable, key=lambda b: -worth[b])]
     yield swaps
     fewer: set[int] = set()
     for share in CHEAP_SHARES:
@@ -59,7 +60,7 @@ def orders(problem: Problem, machine: Machine) -> Iterator[list[tuple[int, Choic
 
 
 def _worth(problem: Problem, b: int, machine: Machine) -> float:
-    """Byte-seconds that moving a buffer away frees for each second that it costs."""
+    """The byte-seconds that moving a buffer away frees for each second that it costs."""
     buffer = problem.buffers[b]
     gaps = ((a, z) for a, z in itertools.pairwise((buffer.defined, *buffer.reads)) if z - a > SPLIT)
     waits = sum(float(problem.begins[z] - problem.begins[a]) for a, z in gaps)
@@ -68,22 +69,22 @@ def _worth(problem: Problem, b: int, machine: Machine) -> float:
 
 
 def _both_ways(buffer: Buffer, machine: Machine) -> float:
-    """Seconds of a buffer's way out and back."""
+    """The seconds of a buffer's way out and back."""
     return buffer.bytes / machine.swap_out_bytes_per_second + buffer.bytes / machine.swap_in_bytes_per_second
 
 
 def first_choice(buffer: Buffer) -> Choice:
-    """The choice for a buffer that waits long enough to go away."""
+    """The choice for a buffer that waits long enough to leave."""
     return Choice(Mode.SWAP if buffer.swappable else Mode.RECOMPUTE)
 
 
 def tighter(choice: Choice) -> Choice:
     """The same mode, as tight as it can be."""
-    return TIGHT if choice.mode is Mode.SWAP else TIGHT_AGAIN
+    return TIGHT_SWAP if choice.mode is Mode.SWAP else TIGHT_RECOMPUTE
 
 
 def changed(choices: dict[int, Choice], b: int, choice: Choice) -> dict[int, Choice]:
-    """`choices` with another one for buffer `b`."""
+    """`choices` with another choice for buffer `b`."""
     after = {**choices, b: choice}
     if choice == KEEP:
         del after[b]
@@ -98,9 +99,9 @@ def at_the_peak(problem: Problem, choices: dict[int, Choice], schedule: Schedule
     times_swapped = Counter(c.buffer for c in schedule.copies if c.mode is Mode.SWAP)
     for copy in ledger.at(schedule.copies, event):
         buffer, choice = problem.buffers[copy.buffer], choices.get(copy.buffer, KEEP)
-        reads_here = at in copy.readers or (copy.number == 0 and at.anchor == buffer.defined and at.is_anchor)
+        used_here = at in copy.readers or (copy.number == 0 and at.anchor == buffer.defined and at.is_anchor)
         promise = buffer.bytes
-        if reads_here:
+        if used_here:
             if buffer.mapped and buffer.swappable and at.anchor - buffer.defined > 1:
                 yield from _read_in_tier(promise, copy, choice)
             continue
@@ -108,20 +109,20 @@ def at_the_peak(problem: Problem, choices: dict[int, Choice], schedule: Schedule
             if buffer.recomputable:
                 yield Move(promise / (buffer.seconds + SOON_SECONDS), copy.buffer, _recomputed(buffer))
             if buffer.swappable:
-                yield Move(promise / _transfer_price(buffer.bytes), copy.buffer, _away(buffer))
+                yield Move(promise / _transfer_price(buffer.bytes), copy.buffer, _swapped(buffer))
             continue
         yield from _tighter(promise, copy, choice, event, written=times_swapped[copy.buffer] > 0)
         if copy.mode is Mode.SWAP and buffer.recomputable and times_back[copy.buffer] > 1:
-            again = (
-                _again_too(choice, copy)
+            other = (
+                _recompute_copy(choice, copy)
                 if times_swapped[copy.buffer] > 1
                 else Choice(Mode.RECOMPUTE, split=choice.split)
             )
-            yield Move(promise / (buffer.seconds + SOON_SECONDS), copy.buffer, again)
+            yield Move(promise / (buffer.seconds + SOON_SECONDS), copy.buffer, other)
         if choice.mode is Mode.RECOMPUTE and buffer.swappable:
             yield Move(promise * OTHER_SOURCE, copy.buffer, Choice(Mode.SWAP, split=choice.split))
         elif copy.mode is Mode.RECOMPUTE and choice.mode is Mode.SWAP:
-            yield Move(promise * OTHER_SOURCE, copy.buffer, _swapped_too(choice, copy))
+            yield Move(promise * OTHER_SOURCE, copy.buffer, _swap_copy(choice, copy))
 
 
 def easier(choice: Choice) -> Iterator[Choice]:
@@ -133,12 +134,12 @@ def easier(choice: Choice) -> Iterator[Choice]:
         yield replace(choice, tight_in=False)
     if choice.split != SPLIT:
         yield replace(choice, split=SPLIT)
-    for anchor in choice.again:
-        yield replace(choice, again=tuple(a for a in choice.again if a != anchor))
+    for anchor in choice.recompute_at:
+        yield replace(choice, recompute_at=tuple(a for a in choice.recompute_at if a != anchor))
 
 
 def others(problem: Problem, schedule: Schedule, b: int, choice: Choice) -> Iterator[Choice]:
-    """Other modes for a buffer, and both, where it comes back more than once."""
+    """Other modes for a buffer, and both, if it comes back more than once."""
     buffer = problem.buffers[b]
     if choice.mode is not Mode.KEEP:
         yield KEEP
@@ -151,32 +152,32 @@ def others(problem: Problem, schedule: Schedule, b: int, choice: Choice) -> Iter
     if choice.mode is Mode.KEEP or not (buffer.swappable and buffer.recomputable):
         return
     back = [c for c in schedule.copies if c.buffer == b and c.number]
-    again = {c.readers[0].anchor for c in back if c.mode is Mode.RECOMPUTE}
+    recomputed = {c.readers[0].anchor for c in back if c.mode is Mode.RECOMPUTE}
     for copy in back if len(back) > 1 else ():
         if buffer.mapped and copy.mode is Mode.SWAP and copy.number > 1:
             continue  # free once it is written
-        for_others = again ^ {copy.readers[0].anchor}
-        if 0 < len(for_others) < len(back):
-            yield replace(choice, mode=Mode.SWAP, again=tuple(sorted(for_others)))
+        anchors = recomputed ^ {copy.readers[0].anchor}
+        if 0 < len(anchors) < len(back):
+            yield replace(choice, mode=Mode.SWAP, recompute_at=tuple(sorted(anchors)))
 
 
-def _again_too(choice: Choice, copy: Copy) -> Choice:
-    """Swapped, but this copy of it is computed again."""
-    return replace(choice, again=tuple(sorted({*choice.again, copy.readers[0].anchor})))
+def _recompute_copy(choice: Choice, copy: Copy) -> Choice:
+    """The choice of a swapped buffer, with this copy recomputed."""
+    return replace(choice, recompute_at=tuple(sorted({*choice.recompute_at, copy.readers[0].anchor})))
 
 
-def _swapped_too(choice: Choice, copy: Copy) -> Choice:
-    """As it was, but this copy is swapped in."""
+def _swap_copy(choice: Choice, copy: Copy) -> Choice:
+    """The choice with this copy swapped in."""
     here = {r.anchor for r in copy.readers}
-    return replace(choice, again=tuple(a for a in choice.again if a not in here))
+    return replace(choice, recompute_at=tuple(a for a in choice.recompute_at if a not in here))
 
 
-def _away(buffer: Buffer) -> Choice:
-    return Choice(Mode.SWAP) if _waits(buffer) else TIGHT
+def _swapped(buffer: Buffer) -> Choice:
+    return Choice(Mode.SWAP) if _waits(buffer) else TIGHT_SWAP
 
 
 def _recomputed(buffer: Buffer) -> Choice:
-    return Choice(Mode.RECOMPUTE) if _waits(buffer) else TIGHT_AGAIN
+    return Choice(Mode.RECOMPUTE) if _waits(buffer) else TIGHT_RECOMPUTE
 
 
 def _waits(buffer: Buffer) -> bool:
@@ -189,14 +190,15 @@ def _transfer_price(size_bytes: int) -> float:
 
 
 def _read_in_tier(promise: float, copy: Copy, choice: Choice) -> Iterator[Move]:
-    """A mapped buffer that is read at the peak need not be on the device."""
+    """Moves for a mapped buffer that is read at the peak: it need not be on the device."""
     promise /= _transfer_price(copy.bytes)
     if choice.mode is not Mode.SWAP:
         yield Move(promise, copy.buffer, Choice(Mode.SWAP))
     elif copy.mode is Mode.RECOMPUTE:
-        yield Move(promise, copy.buffer, _swapped_too(choice, copy))
+        yield Move(promise, copy.buffer, _swap_copy(choice, copy))
     if choice.split > 1:
-        yield Move(promise, copy.buffer, Choice(Mode.SWAP, choice.tight_out, split=1, again=choice.again))
+        tight_out, recompute_at = choice.tight_out, choice.recompute_at
+        yield Move(promise, copy.buffer, Choice(Mode.SWAP, tight_out, split=1, recompute_at=recompute_at))
 
 
 def _tighter(promise: float, copy: Copy, choice: Choice, event: int, *, written: bool) -> Iterator[Move]:

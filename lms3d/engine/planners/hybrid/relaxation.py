@@ -1,25 +1,25 @@
-"""Keep, swap or recompute, as a mixed-integer program: a start for the planner, and a lower bound. No TensorFlow here.
+"""Keep, swap or recompute, as a mixed-integer program: a start for the search, and a lower bound. No TensorFlow here.
 
-Checkmate (Jain et al., MLSys 2020) decides for every tensor at every op whether it is in memory; that takes hours here. Only
-anchors at which something can change for a buffer matter, its *points*: those that read it, and those at which an op that
-reads it may be recomputed. isensee2017 then has some thousand variables.
+Checkmate (Jain et al., MLSys 2020) decides for every tensor at every op whether it is in memory; that takes hours here. Only those
+anchors matter at which something can change for a buffer, its *points*: the anchors that read it, and the anchors at which an op
+that reads it may be recomputed. isensee2017 then has some thousand variables.
 
-Variables: carried (from one point of a buffer to the next), swapped in or recomputed (at a point); swapped out (a buffer);
+Variables: carried (from one point of a buffer to the next); swapped in, or recomputed (at a point); swapped out (a buffer);
 delay (of an anchor, in seconds, against the unplanned step).
 
-RELAX-1  An anchor needs what it reads: carried, swapped in or recomputed at that point.
+RELAX-1  What an anchor reads is carried, swapped in or recomputed at that point.
 RELAX-2  Recomputing at a point needs the parents at that anchor, in the same three ways.
-RELAX-3  Only what is present at a point can be carried on.
+RELAX-3  Only a buffer that is present at a point can be carried on.
 RELAX-4  At each anchor the bytes that it reads and makes, and all that is carried past it, fit in the budget. An op that
          writes in place saves the bytes of an input that is not carried on.
-RELAX-5  Delays add up: by recomputing, and because each link takes one transfer at a time: what becomes available after r
-         and is needed before an anchor must be transferred between r and that anchor.
+RELAX-5  Delays add up: by recomputing, and because each link takes one transfer at a time. What becomes available after a time
+         and is needed before an anchor must be transferred between that time and that anchor.
 RELAX-6  The cost is the delay at the end, and `Machine.transfer_price` for each second of transfer.
-RELAX-7  A mapped buffer takes neither bytes nor seconds where it is swapped in.
+RELAX-7  A mapped buffer takes neither bytes nor seconds when it is swapped in.
 
-Each rule holds for every schedule of `schedule.build`, and some of a schedule's memory is left out here (transfers under way,
-the moments between two recomputed ops). So any lower bound of the program is one for the cost of every plan that fits.
-Where there would be too many points, chains of recomputing are cut, and the rest of them is free.
+Each rule holds for every schedule of `schedule.build`, and some of a schedule's memory is left out here (transfers under way, and
+the moments between two recomputed ops). So any lower bound of the program is a lower bound of the cost of every plan that fits.
+If there would be too many points, chains of recomputing are cut, and the rest of a chain is free.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from lms3d.engine import ledger
 from lms3d.engine.cost import Machine
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.tuning import GOOD_ENOUGH, MOST_POINTS, NODES, PROGRAM_SECONDS, SPLIT, WINDOWS
+from lms3d.engine.planners.hybrid.tuning import GOOD_ENOUGH, MOST_POINTS, NODES, PROGRAM_SECONDS, WINDOWS
+from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.tuning import SPLIT
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """choices: the best found, None without one. bound_seconds: every plan that fits costs at least so much more than the
-    unplanned step; infinite where nothing can fit."""
+    """The program's answer. choices: the best found; None if none was. bound_seconds: every plan that fits costs at least so much
+    more than the unplanned step; infinite if no plan can fit."""
 
     choices: dict[int, Choice] | None
     bound_seconds: float
 
 
 class _Program:
-    """Columns and rows, collected one by one."""
+    """The columns and rows of a program, collected one by one."""
 
     def __init__(self) -> None:
         self.cost: list[float] = []
@@ -106,13 +107,13 @@ def solve(problem: Problem, budget_bytes: int, machine: Machine, *, most_points:
 
 class _Builder:
     def __init__(self, problem: Problem, budget_bytes: int, machine: Machine, most_points: int) -> None:
-        self.problem, self.budget, self.machine = problem, budget_bytes, machine
+        self.problem, self.budget_bytes, self.machine = problem, budget_bytes, machine
         self.program = _Program()
         self.points = _Points(problem, most_points)
         self.begins = problem.begins
         self.carried: dict[tuple[int, int], int] = {}  # (buffer, point that it is carried to) -> column
         self.swapped: dict[tuple[int, int], int] = {}
-        self.again: dict[tuple[int, int], int] = {}
+        self.recomputed: dict[tuple[int, int], int] = {}
         self.out: dict[int, int] = {}
         for b in range(len(problem.buffers)):
             self._columns(b)
@@ -135,7 +136,7 @@ class _Builder:
             if buffer.swappable:
                 self.swapped[b, point] = program.column(cost=self.machine.transfer_price * in_seconds)
             if buffer.recomputable:
-                self.again[b, point] = program.column()
+                self.recomputed[b, point] = program.column()
             before, read_before = point, read
 
     def _in_seconds(self, b: int) -> float:
@@ -144,8 +145,8 @@ class _Builder:
         return 0.0 if buffer.mapped else buffer.bytes / self.machine.swap_in_bytes_per_second
 
     def _present(self, b: int, point: int, sign: float) -> dict[int, float]:
-        """The columns of which one is set where buffer `b` is present at one of its points."""
-        sources = (self.carried, self.swapped, self.again)
+        """The columns of which one is set if buffer `b` is present at one of its points."""
+        sources = (self.carried, self.swapped, self.recomputed)
         return {columns[b, point]: sign for columns in sources if (b, point) in columns}
 
     def _rules_1_to_3(self) -> None:
@@ -160,15 +161,15 @@ class _Builder:
                     self.program.at_most(0.0, {carried: 1.0, **self._present(b, point, -1.0)})
                 if (b, point) in self.swapped:
                     self.program.at_most(0.0, {self.swapped[b, point]: 1.0, self.out[b]: -1.0})
-                if (b, point) in self.again and (b, point) not in self.points.cut:  # RELAX-2
+                if (b, point) in self.recomputed and (b, point) not in self.points.cut:  # RELAX-2
                     for parent in buffer.parents:
                         if (parent, point) in self.carried:
-                            row = {self.again[b, point]: 1.0, **self._present(parent, point, -1.0)}
+                            row = {self.recomputed[b, point]: 1.0, **self._present(parent, point, -1.0)}
                             self.program.at_most(0.0, row)
 
     def _bytes(self) -> None:  # RELAX-4
         problem, count = self.problem, len(self.problem.anchors)
-        fixed: list[ledger.Held] = []
+        fixed: list[ledger.Block] = []
         rows: list[dict[int, float]] = [{} for _ in range(count)]
         next_point: dict[tuple[int, int], int] = {}
         for b, points in enumerate(self.points.of):
@@ -176,7 +177,7 @@ class _Builder:
             moved = buffer.swappable or buffer.recomputable
             # Present up to here whatever is decided; a buffer that cannot move, until its last reader has run.
             last = buffer.defined if moved else count - 1 if buffer.returned else max([buffer.defined, *buffer.reads])
-            fixed.append(ledger.Held(buffer.bytes, buffer.defined, last))
+            fixed.append(ledger.Block(buffer.bytes, buffer.defined, last))
             before = buffer.defined
             for point in points:
                 next_point[b, before] = point
@@ -184,12 +185,12 @@ class _Builder:
                     if t > last:
                         rows[t][self.carried[b, point]] = buffer.bytes
                 if point in buffer.reads and point > last:
-                    fixed.append(ledger.Held(buffer.bytes, point, point))
+                    fixed.append(ledger.Block(buffer.bytes, point, point))
                     if buffer.mapped and (b, point) in self.swapped:
                         rows[point][self.swapped[b, point]] = -buffer.bytes
                 before = point
         live = ledger.live_bytes(fixed, count)
-        limits = self.budget - problem.base_bytes - problem.small_bytes - problem.workspace_bytes - live
+        limits = self.budget_bytes - problem.base_bytes - problem.small_bytes - problem.workspace_bytes - live
         for buffer in problem.buffers:
             t = buffer.defined
             olds = [p for p in buffer.overwrites if not problem.buffers[p].returned and problem.buffers[p].defined < t]
@@ -219,11 +220,11 @@ class _Builder:
                 self.program.at_most(room, {**seconds, end: -1.0})
 
     def _anchor_delays(self) -> int | None:
-        """Delays by recomputing and by late swap-ins; the column of the last, None without any."""
+        """Adds the delays by recomputing and by late swap-ins. The column of the last one; None if there is none."""
         problem, program = self.problem, self.program
-        recomputed: dict[int, dict[int, float]] = defaultdict(dict)
-        for (b, point), column in self.again.items():
-            recomputed[point][column] = problem.buffers[b].seconds
+        recomputing: dict[int, dict[int, float]] = defaultdict(dict)
+        for (b, point), column in self.recomputed.items():
+            recomputing[point][column] = problem.buffers[b].seconds
         jobs = sorted((point, b, column) for (b, point), column in self.swapped.items())
         written = {
             b: float(self.begins[problem.buffers[b].defined + 1])
@@ -235,9 +236,9 @@ class _Builder:
         before = None
         due: list[tuple[float, int, float]] = []  # (ready, column, seconds) of the transfers needed so far
         position = 0
-        for anchor in sorted({*recomputed, *(j[0] for j in jobs)}):
+        for anchor in sorted({*recomputing, *(j[0] for j in jobs)}):
             delay = program.column(high=np.inf, whole=False)
-            row = {**recomputed[anchor], delay: -1.0}
+            row = {**recomputing[anchor], delay: -1.0}
             program.at_most(0.0, row if before is None else {**row, before: 1.0})
             before = delay
             while position < len(jobs) and jobs[position][0] == anchor:
@@ -262,34 +263,34 @@ class _Builder:
         starts = np.concatenate([[0], np.cumsum([len(row) for row, _ in program.rows])])
         matrix = csr_array((values, indices, starts), shape=(len(program.rows), len(program.cost)))
         limits = np.array([limit for _, limit in program.rows])
-        found = milp(
+        optimum = milp(
             np.array(program.cost),
             integrality=np.array(program.whole),
             bounds=Bounds(np.array(program.low), np.array(program.high)),
             constraints=LinearConstraint(matrix, ub=limits),
             options={"time_limit": PROGRAM_SECONDS, "node_limit": NODES, "mip_rel_gap": GOOD_ENOUGH},
         )
-        if found.status == 2:
+        if optimum.status == 2:
             return Relaxed(None, float("inf"))
-        bound = getattr(found, "mip_dual_bound", None)
+        bound = getattr(optimum, "mip_dual_bound", None)
         bound = max(0.0, float(bound)) if bound is not None and np.isfinite(bound) else 0.0
-        return Relaxed(None if found.x is None else self._choices(found.x), bound)
+        return Relaxed(None if optimum.x is None else self._choices(optimum.x), bound)
 
     def _choices(self, x: np.ndarray) -> dict[int, Choice]:
         choices: dict[int, Choice] = {}
         for b, points in enumerate(self.points.of):
             buffer = self.problem.buffers[b]
             split, last = SPLIT, buffer.defined
-            swapped, again = (
-                [p for p in points if (b, p) in c and x[c[b, p]] > 0.5] for c in (self.swapped, self.again)
+            swapped, recomputed = (
+                [p for p in points if (b, p) in c and x[c[b, p]] > 0.5] for c in (self.swapped, self.recomputed)
             )
             for point in points:
-                moved = point in swapped or point in again
+                moved = point in swapped or point in recomputed
                 split = 1 if moved and point - last <= SPLIT else split
                 if moved or point in buffer.reads:
                     last = point
             if swapped:
-                choices[b] = Choice(Mode.SWAP, split=split, again=tuple(again))
-            elif again:
+                choices[b] = Choice(Mode.SWAP, split=split, recompute_at=tuple(recomputed))
+            elif recomputed:
                 choices[b] = Choice(Mode.RECOMPUTE, split=split)
         return choices

@@ -10,7 +10,7 @@ from lms3d.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """TFLMS's parameters; None means: tune it against the memory limit.
+    """TFLMS's parameters. None: it is tuned to the memory limit.
 
     serialization: levels as ints or slices ("3:5", "7:", "::2"). serialization_by_size: GiB, 0 is off.
     n_tensors: swap only the first N candidates (0: none; None: all). include/exclude: name scopes (prefixes) and op types,
@@ -51,7 +51,7 @@ class Parameters:
 
     @property
     def fixed(self) -> bool:
-        """True where nothing is left to tune."""
+        """Whether nothing is left to tune."""
         return None not in (self.swapout_threshold, self.swapin_ahead, self.swapin_groupby, self.sync_mode)
 
 
@@ -60,8 +60,8 @@ def level_slice(level: int | str) -> slice:
     if isinstance(level, int):
         return slice(level, level + 1 or None)  # -1 is the highest level
     number = r"\s*(-?\d+)?\s*"
-    found = re.fullmatch(f"{number}(:{number})?(:{number})?", level)
-    numbers = [int(n) if n else None for n in found.group(1, 3, 5)] if found else []
+    match = re.fullmatch(f"{number}(:{number})?(:{number})?", level)
+    numbers = [int(n) if n else None for n in match.group(1, 3, 5)] if match else []
     if numbers == [None, None, None] or not numbers or numbers[2] == 0:
         raise InputError(f"serialization level {level!r}: expected a number or a slice such as 3:5")
     return slice(*numbers) if ":" in level else level_slice(int(level))

@@ -1,4 +1,4 @@
-"""TFLMS as a planner: parameters that are given are kept, the others are tuned to the limit. No TensorFlow here."""
+"""TFLMS as a planner: it keeps the parameters that are given, and tunes the others to the limit. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan, SwapOut
 from lms3d.engine.planners import Outcome, Planner
-from lms3d.engine.planners.study import Study
 from lms3d.engine.planners.tflms.parameters import Parameters
 from lms3d.engine.planners.tflms.rules import build
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model.simulate import simulate
+from lms3d.engine.step_model.study import Study
 from lms3d.errors import DoesNotFit
 
 
 class TFLMS(Planner):
-    """Swaps by levels. The request's parameters are `Parameters`; None: all are tuned."""
+    """Swaps by the levels of the graph. The parameters of the request are `Parameters`; None: all are tuned."""
 
     def plan(self, study: Study) -> Outcome:
         request, parameters = study.request, study.request.settings.parameters or Parameters()
@@ -36,12 +36,12 @@ class TFLMS(Planner):
 
 
 def autotune(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine: Machine) -> Plan:
-    """TFLMS's search, against a simulator that counts what TFLMS's left out: slots, batches, workspace, transfer times.
+    """The plan of TFLMS's search. The simulator counts what TFLMS's own left out: slots, batches, workspace, transfer times.
 
-    (1) It fits as it is: the empty plan. (2) At threshold 1, raise sync_mode until it fits. (3) The largest threshold that
-    fits, then the largest ahead, by binary search. (4) groupby = all levels if that fits, else the largest that does.
+    (1) If the step fits as it is: the empty plan. (2) At threshold 1, raise sync_mode until it fits. (3) Take the largest threshold
+    that fits, then the largest ahead, by binary search. (4) groupby: all levels if that fits, else the largest number that does.
     """
-    budget = int(limit_bytes * tuning.TFLMS_SAFETY)
+    budget_bytes = int(limit_bytes * tuning.TFLMS_SAFETY)
     start = replace(
         parameters,
         swapout_threshold=parameters.swapout_threshold or 1,
@@ -51,9 +51,11 @@ def autotune(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine
     )
 
     def fits(chosen: Parameters) -> bool:
-        return simulate(edit.apply(graph, build(graph, chosen, mapped=machine.mapped)), machine).peak_bytes <= budget
+        return (
+            simulate(edit.apply(graph, build(graph, chosen, mapped=machine.mapped)), machine).peak_bytes <= budget_bytes
+        )
 
-    if parameters.swapout_threshold is None and simulate(graph, machine).peak_bytes <= budget:
+    if parameters.swapout_threshold is None and simulate(graph, machine).peak_bytes <= budget_bytes:
         return Plan()
     modes = range(4) if parameters.sync_mode is None else [parameters.sync_mode]
     mode = next((m for m in modes if fits(replace(start, sync_mode=m))), None)
@@ -78,10 +80,10 @@ def autotune(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine
 
 
 def hold_until_copied(graph: StepGraph, plan: Plan, machine: Machine) -> Plan:
-    """The plan with the moment at which each original's memory is given back, which TFLMS leaves to TensorFlow's executor.
+    """The plan that also says when the memory of each original is freed, which TFLMS leaves to TensorFlow's executor.
 
-    TFLMS-8  That is after the op which runs when the copy out is complete, by the simulator. A tier in stream order would else
-             hold every original until its copy is due back.
+    TFLMS-8  It is freed after the op that runs, by the simulator, when the copy out is complete. A tier in stream order would
+             otherwise hold every original until its copy is due back.
     """
     spans = simulate(edit.apply(graph, plan), machine).spans
     computed = [name for name in spans if name in graph.by_name and not graph.by_name[name].in_loop]

@@ -1,17 +1,17 @@
-"""TFLMS's own way to a plan: swap every tensor whose consumer is far away, counted in levels. No TensorFlow here.
+"""TFLMS's rules: swap every tensor whose consumer is far away, counted in levels. No TensorFlow here.
 
 T. D. Le et al., "TFLMS: Large Model Support in TensorFlow by Graph Rewriting", arXiv:1807.02037; the parameters are those
 of version 2. Rules, in the order in which they apply:
 - TFLMS-1: An edge is far when level(consumer) - level(source) > swapout_threshold.
 - TFLMS-2: Never swapped: rank 0 or 1, unknown shapes, loop bodies, ops and scopes that are excluded, and tensors that live outside
-    of the step (weights, constants, arguments), because swapping those saves nothing. Nor edges that must stay
-    direct (`ir.paired`).
+    of the step (weights, constants, arguments), because swapping those saves nothing. Edges that must stay direct (`ir.paired`)
+    are left alone, too.
 - TFLMS-3: One swap-out per tensor. Near consumers keep using the original.
 - TFLMS-4: Far consumers, sorted by level, share a swap-in while the gap to the previous one is at most swapin_groupby.
 - TFLMS-5: The first of a group (`dest`) times the swap-in: the trigger is an op at a level from L(dest) - ahead - 1 down to
-    max(L(dest) - ahead - 10, L(source) + 1) that reaches dest through data edges. None: as sync mode 2.
+    max(L(dest) - ahead - 10, L(source) + 1) that reaches dest through data edges. If there is none: as sync mode 2.
 - TFLMS-6: sync_mode 1: near consumers wait for the swap-out. 2: a swap-in waits for the other inputs of dest. 3: both.
-- TFLMS-7: serialization: the ops of the named levels are chained; by size: those of levels that move more than the given GiB.
+- TFLMS-7: serialization: the ops of the named levels are chained; by size: the ops of levels that move more than the given GiB.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Builder:
         )
 
     def _candidates(self) -> Iterator[tuple[Tensor, Op, list[Op]]]:
-        """TFLMS-1 to TFLMS-3: (tensor, source, far consumers), in graph order."""
+        """(tensor, source, far consumers), in graph order (TFLMS-1 to TFLMS-3)."""
         left = self.parameters.n_tensors
         resident = {root for root, s in storages(self.graph).items() if s.resident}
         for source in self.graph.ops:
@@ -144,18 +144,18 @@ class _Builder:
         return None
 
     def _ancestors(self, dest: Op, bottom: int) -> set[str]:
-        """Ops at level `bottom` or above that reach `dest` through data edges."""
-        found: set[str] = set()
+        """The ops at level `bottom` or above that reach `dest` through data edges."""
+        ancestors: set[str] = set()
         waiting = [dest]
         while waiting:
             for name in {producer_name(t) for t in waiting.pop().inputs}:
-                if name not in found and self.levels.get(name, -1) >= bottom:
-                    found.add(name)
+                if name not in ancestors and self.levels.get(name, -1) >= bottom:
+                    ancestors.add(name)
                     waiting.append(self.graph.by_name[name])
-        return found
+        return ancestors
 
     def _other_inputs(self, tensor: Tensor, dest: Op) -> tuple[str, ...]:
-        """The ops behind dest's other data inputs, the latest last; resident ones would not hold anything back."""
+        """The ops behind the other data inputs of `dest`, the latest last. Resident ones would hold nothing back."""
         names = {producer_name(t) for t in dest.inputs if t != tensor.name}
         usable = [n for n in names if n in self.levels and self.graph.by_name[n].type not in RESIDENT_TYPES]
         source = producer_name(tensor.name)

@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 import tensorflow as tf
 
-from lms3d.engine import edit
+from lms3d.engine import edit, tuning
 from lms3d.engine.cost import Machine
-from lms3d.engine.planners.hybrid import emit, local_search, search
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Problem, reduce
-from lms3d.engine.planners.hybrid.schedule import Schedule, build
+from lms3d.engine.planners.hybrid import local_search
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model import emit, fit
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.problem import Problem, reduce
+from lms3d.engine.step_model.schedule import Schedule, build
+from lms3d.engine.step_model.simulate import simulate
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.engine.tensorflow.rewrite import rewrite
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step
@@ -49,7 +50,7 @@ def index(problem: Problem, root: str) -> int:
 def scheduled(machine: Machine) -> tuple[Problem, dict[int, Choice], Schedule]:
     problem = reduce(two_gaps(), machine)
     a = index(problem, "a:0")
-    choices = {a: Choice(Mode.SWAP, again=(problem.anchors.index("r"),))}
+    choices = {a: Choice(Mode.SWAP, recompute_at=(problem.anchors.index("r"),))}
     return problem, choices, build(problem, choices, machine)
 
 
@@ -60,7 +61,7 @@ def test_the_first_copy_is_computed_and_the_second_read_back(machine):
     copies = sorted((c for c in schedule.copies if c.buffer == a), key=lambda c: c.number)
     assert [c.mode for c in copies] == [Mode.KEEP, Mode.RECOMPUTE, Mode.SWAP]
     assert [c.bytes for c in copies] == [4 * MIB, 4 * MIB, 0 if machine.mapped else 4 * MIB]
-    solution = search.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True)
+    solution = fit.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True)
     plan = emit.emit(solution)
     assert [(s.tensor, s.bytes) for s in plan.swap_outs] == [("a:0", 4 * MIB)]
     assert [back.consumers for back in plan.swap_ins] == [("z",)]
@@ -87,12 +88,12 @@ def test_two_copies_that_begin_with_the_same_event():
         op("z", "h", "a", mib=0.25, flops=1),
     )
     problem = reduce(graph, mapped)
-    choices = {index(problem, "a:0"): Choice(Mode.SWAP, split=1, again=(problem.anchors.index("r"),))}
+    choices = {index(problem, "a:0"): Choice(Mode.SWAP, split=1, recompute_at=(problem.anchors.index("r"),))}
     schedule = build(problem, choices, mapped)
     back = [c for c in schedule.copies if c.buffer in choices and c.number]
     assert [c.mode for c in back] == [Mode.RECOMPUTE, Mode.SWAP]
     assert back[0].start == back[1].start
-    plan = emit.emit(search.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
+    plan = emit.emit(fit.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
     assert [again.consumers for again in plan.recomputes] == [("r",)]
     assert [swap_in.consumers for swap_in in plan.swap_ins] == [("z",)]
 
@@ -109,10 +110,10 @@ def test_the_planner_does_both_where_that_is_the_cheapest():
     graph = two_gaps(first=4)
     problem = reduce(graph, SECONDS)
     budget = 6 * MIB
-    solution = local_search.solve(problem, int(budget / (1 - search.RESERVE)) + 1, SECONDS)
+    solution = local_search.solve(problem, int(budget / (1 - tuning.RESERVE)) + 1, SECONDS)
     a, r = index(problem, "a:0"), problem.anchors.index("r")
     assert solution.fits
-    assert (solution.choices[a].mode, solution.choices[a].again) == (Mode.SWAP, (r,))
+    assert (solution.choices[a].mode, solution.choices[a].recompute_at) == (Mode.SWAP, (r,))
     away = {index(problem, "p:0"): Choice(Mode.SWAP)}
     others = [build(problem, {**away, a: c}, SECONDS) for c in (Choice(Mode.SWAP), Choice(Mode.RECOMPUTE))]
     assert solution.schedule.cost_seconds < min(s.cost_seconds for s in others)
@@ -128,9 +129,9 @@ def test_no_bit_changes(tier):
     problem = reduce(graph, SECONDS)
     a = next(b for b, buffer in enumerate(problem.buffers) if buffer.root.startswith("a:"))
     reads = problem.buffers[a].reads
-    choices = {a: Choice(Mode.SWAP, split=1, again=(reads[-2],))}
+    choices = {a: Choice(Mode.SWAP, split=1, recompute_at=(reads[-2],))}
     schedule = build(problem, choices, SECONDS)
-    plan = emit.emit(search.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
+    plan = emit.emit(fit.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
     assert (len(plan.swap_ins), len(plan.recomputes)) == (2, 1)
     expected = [surgery.trace(fork, LARGE)(batch(seed, LARGE)) for seed in range(3)]
     made, _ = rewrite(function, graph, plan, tier)
@@ -151,7 +152,7 @@ def test_an_identity_that_nobody_reads_any_more(tier):
     problem = reduce(graph, SECONDS)
     choices = {index(problem, "a:0"): Choice(Mode.SWAP, split=1)}
     schedule = build(problem, choices, SECONDS)
-    plan = emit.emit(search.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
+    plan = emit.emit(fit.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
     assert [name for back in plan.swap_ins for _, name in back.through] == ["passed_on:0"]
     expected = surgery.trace(through_an_identity, LARGE)(batch(0, LARGE))
     made, _ = rewrite(function, graph, plan, tier)
@@ -174,7 +175,7 @@ def test_a_reader_of_a_view(tier, choice):
     problem = reduce(graph, SECONDS)
     choices = {index(problem, "a:0"): choice}
     schedule = build(problem, choices, SECONDS)
-    plan = emit.emit(search.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
+    plan = emit.emit(fit.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
     copy = "lms/swap_in/a/0:0" if choice.mode is Mode.SWAP else "lms/recompute/a:0"
     assert edit.apply(graph, plan).by_name["lms/recompute/half"].inputs[0] == copy
     expected = surgery.trace(through_a_view, LARGE)(batch(0, LARGE))

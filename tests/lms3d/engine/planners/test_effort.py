@@ -15,17 +15,18 @@ from lms3d.engine import effort, plan_cache, planning, tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Run
 from lms3d.engine.planners.hybrid import local_search, search
-from lms3d.engine.planners.hybrid.allocator import POOLS
-from lms3d.engine.planners.hybrid.problem import reduce
+from lms3d.engine.planners.hybrid.tuning import CHEAP_SHARES
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL, POOLS, Pool
+from lms3d.engine.step_model.problem import reduce
 from tests.lms3d.engine.toy_graphs import training
 
 MACHINE = Machine(flops_per_second=1e10)
 DEEP = training(120, mib=4, resident_mib=3)  # 600 anchors, as a network of today
 
 
-def half(graph, pool: str = "none") -> Settings:
+def half(graph, pool: Pool = NO_POOL) -> Settings:
     """Half of what a step needs."""
     _, known = make_plan(Settings(limit_bytes=1 << 40, pool=pool).request(graph, MACHINE, with_floor=False))
     return Settings(limit_bytes=known.unedited_limit_bytes // 2, pool=pool)
@@ -69,7 +70,7 @@ def test_a_tenth_of_what_a_run_loses_is_at_stake():
 # -- what planning costs
 
 
-@pytest.mark.parametrize("pool", ["none", "split"])
+@pytest.mark.parametrize("pool", [NO_POOL, CPU_POOL])
 @pytest.mark.parametrize("seconds", [0.375, 0.75])
 def test_a_short_run_is_planned_within_what_it_grants(seconds, pool):
     settings = half(DEEP, pool)
@@ -87,7 +88,7 @@ def test_a_rough_plan_moves_as_few_as_are_enough_and_takes_few_looks():
     budget = searching.build({})[1].peak_bytes // 2
     before = searching.evaluations
     choices, schedule = searching.fewest_moved(lambda found: found[1].peak_bytes <= budget)
-    orders = 2 + len(tuning.CHEAP_SHARES)
+    orders = 2 + len(CHEAP_SHARES)
     assert searching.evaluations - before <= orders * (1 + len(problem.buffers).bit_length())
     assert schedule.peak_bytes <= budget
     last = max(choices, key=lambda b: problem.buffers[b].defined)
@@ -132,7 +133,7 @@ def test_the_clock_decides_nothing(monkeypatch):
     assert [make_plan(question)[0] for question in questions] == answers
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 def test_the_least_effort_finds_a_plan_wherever_there_is_one(pool):
     graph = training(5, mib=4, resident_mib=3)
     _, known = make_plan(Settings(limit_bytes=1 << 40, pool=pool).request(graph, MACHINE))

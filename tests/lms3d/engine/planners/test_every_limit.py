@@ -13,12 +13,13 @@ import models
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
 from lms3d.engine.ir import StepGraph
-from lms3d.engine.order import branch_ends_first
-from lms3d.engine.planners.hybrid import ladder, local_search, search
-from lms3d.engine.planners.hybrid.problem import reduce
-from lms3d.engine.planners.hybrid.schedule import build
+from lms3d.engine.planners.hybrid import ladder, local_search
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.order import branch_ends_first
+from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL
+from lms3d.engine.step_model.problem import reduce
+from lms3d.engine.step_model.schedule import build
 from lms3d.engine.tensorflow import joins
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.keras_step.attachment import trace_step
@@ -49,7 +50,7 @@ def training_step(name: str, batch_size: int) -> StepGraph:
     return capture(function)
 
 
-@pytest.mark.parametrize("pool", ["none", "split"])
+@pytest.mark.parametrize("pool", [NO_POOL, CPU_POOL])
 @pytest.mark.parametrize(("name", "batch_size"), [("unet3d", 1), ("isensee2017", 1), ("MobileNetV3Small", 8)])
 def test_every_limit_has_a_plan_that_keeps_it(name, batch_size, pool):
     graph = training_step(name, batch_size)
@@ -70,8 +71,8 @@ def test_a_short_search_over_a_slow_link_costs_no_more_than_the_covering_program
     link = Machine(swap_out_bytes_per_second=6e8, swap_in_bytes_per_second=6e8)
     problem = reduce(branch_ends_first(training_step("isensee2017", 1)), link)
     limit = int(build(problem, {}, link).peak_bytes * 0.5)
-    covered = ladder.Ladder(problem, link, Account()).at(search.usable_bytes(limit)).plan
+    covered = ladder.Ladder(problem, link, Account()).make_rung(NO_POOL.usable_bytes(limit)).plan
     found = local_search.solve(problem, limit, link, seconds=3.0)
-    assert covered.schedule.peak_bytes <= search.usable_bytes(limit)
+    assert covered.schedule.peak_bytes <= NO_POOL.usable_bytes(limit)
     assert found.fits
     assert found.schedule.cost_seconds <= covered.schedule.cost_seconds

@@ -12,13 +12,15 @@ import pytest
 
 from experiments.fuzzing import batches, plan_checks, reference, step_checks
 from experiments.fuzzing.steps import MACHINES, Layer, network
-from lms3d.engine import ledger, liveness
+from lms3d.engine import liveness
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
-from lms3d.engine.ledger import Held
 from lms3d.engine.plan import Plan, Recompute
 from lms3d.engine.request import Settings
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.ledger import Block
+from lms3d.engine.step_model.pool import CPU_POOL
+from lms3d.engine.step_model.simulate import simulate
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, worked_example
 
 ROOT = Path(__file__).parents[4]
@@ -108,7 +110,7 @@ def small_network():
 def test_where_the_pieces_do_not_fit_a_plan_for_fewer_bytes_may():
     """The step has few enough bytes for the limit, its pieces do not fit the pool. The search knew the plan of the floor alone, and
     kept two slow swaps of it: 0.16 s where computing again takes 4 ms, as under a tighter limit."""
-    request = Settings(limit_bytes=1, pool="split").request(
+    request = Settings(limit_bytes=1, pool=CPU_POOL).request(
         small_network(), MACHINES["slow links"], with_floor=False, effort_seconds=3.0
     )
     found = step_checks.answers(request, [16_953_001, 17_200_000, 17_361_649, 18_000_000])
@@ -279,4 +281,4 @@ def _slower(report):
 def test_a_ledger_that_forgets_is_noticed(monkeypatch):
     monkeypatch.setattr(ledger, "at", lambda spans, event: [])
     with pytest.raises(AssertionError):
-        step_checks.check_ledger([Held(4, 0, 1)], 2)
+        step_checks.check_ledger([Block(4, 0, 1)], 2)

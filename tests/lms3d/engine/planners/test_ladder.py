@@ -13,13 +13,14 @@ from lms3d.engine import edit
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners.hybrid import ladder, ways
-from lms3d.engine.planners.hybrid.schedule import build
-from lms3d.engine.planners.study import Study
+from lms3d.engine.planners.hybrid import candidates, ladder, strategy
+from lms3d.engine.planners.hybrid.tuning import MOST_COPIES
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.simulate import simulate
-from lms3d.engine.tuning import MOST_AGAIN
+from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL, Pool
+from lms3d.engine.step_model.schedule import build
+from lms3d.engine.step_model.simulate import simulate
+from lms3d.engine.step_model.study import Study
 from lms3d.errors import DoesNotFit
 from tests.lms3d.engine.sliced_graphs import sliced
 from tests.lms3d.engine.toy_graphs import MIB, op, placeholder, step, training
@@ -35,18 +36,18 @@ def graph() -> StepGraph:
     return sliced(training(8, mib=12, resident_mib=8), lambda size: SLABS if size > 6 * MIB else 1)
 
 
-def study(machine: Machine, limit: int = 1 << 40, pool: str = "none") -> Study:
+def study(machine: Machine, limit: int = 1 << 40, pool: Pool = NO_POOL) -> Study:
     return Study(Settings(limit_bytes=limit, pool=pool).request(graph(), machine))
 
 
-def limits(machine: Machine, count: int = 8, pool: str = "none") -> list[int]:
+def limits(machine: Machine, count: int = 8, pool: Pool = NO_POOL) -> list[int]:
     known = study(machine, pool=pool)
-    low, high = known.lowest.limit_bytes, known.unedited_limit_bytes
+    low, high = strategy.lowest(known).limit_bytes, known.unedited_limit_bytes
     return [low + (high - low) * i // count for i in range(count)]
 
 
 @EITHER
-@pytest.mark.parametrize("pool", ["none", "split"])
+@pytest.mark.parametrize("pool", [NO_POOL, CPU_POOL])
 def test_every_limit_from_the_floor_on_has_a_plan_that_keeps_it(machine, pool):
     for limit in limits(machine, 3, pool):
         plan, found = make_plan(Settings(limit_bytes=limit, pool=pool).request(graph(), machine, with_floor=False))
@@ -76,7 +77,7 @@ def test_the_simulator_agrees(machine):
 
 @EITHER
 def test_the_floor_is_near_the_working_set_and_below_it_an_error_names_it(machine):
-    lowest = study(machine).lowest
+    lowest = strategy.lowest(study(machine))
     assert lowest.limit_bytes < 0.3 * study(machine).unedited_limit_bytes
     with pytest.raises(DoesNotFit) as caught:
         make_plan(Settings(limit_bytes=lowest.limit_bytes // 2).request(graph(), machine))
@@ -93,8 +94,8 @@ def test_equal_questions_get_equal_plans(machine):
 @EITHER
 def test_no_plan_is_cheaper_than_the_bound_and_the_plan_is_near_it(machine):
     known = study(machine)
-    rung = known.ladder.under(int(known.unedited.peak_bytes * 0.5))
-    unplanned = known.ladder.unplanned.schedule.cost_seconds
+    rung = known.once(strategy._ladder).rung_under(int(known.unedited_schedule.peak_bytes * 0.5))
+    unplanned = known.once(strategy._ladder).unplanned.schedule.cost_seconds
     assert rung.bound_seconds <= rung.plan.schedule.cost_seconds
     assert rung.plan.schedule.cost_seconds - unplanned <= 1.2 * (rung.bound_seconds - unplanned)
 
@@ -103,7 +104,7 @@ def test_no_plan_is_cheaper_than_the_bound_and_the_plan_is_near_it(machine):
 def test_what_the_program_counts_is_what_the_schedule_has(machine):
     known = study(machine)
     for share in (0.3, 0.6, 0.9):
-        rung = known.ladder.under(int(known.unedited.peak_bytes * share))
+        rung = known.once(strategy._ladder).rung_under(int(known.unedited_schedule.peak_bytes * share))
         schedule = build(known.problem, rung.plan.choices, machine)
         assert 0.95 * rung.budget_bytes <= schedule.peak_bytes <= rung.budget_bytes
 
@@ -153,7 +154,7 @@ def normalised() -> StepGraph:
 def planned(machine: Machine, share: float) -> tuple[Plan, float]:
     """The plan for a share of the way from the floor up, and its seconds."""
     known = Study(Settings(limit_bytes=1 << 40).request(normalised(), machine))
-    low = known.lowest.limit_bytes
+    low = strategy.lowest(known).limit_bytes
     limit = int(low + share * (known.unedited_limit_bytes - low))
     plan, found = make_plan(Settings(limit_bytes=limit).request(normalised(), machine, with_floor=False))
     return plan, found.predicted_step_seconds
@@ -168,7 +169,7 @@ def test_what_is_cheap_is_computed_again_and_not_written(share, monkeypatch):
     again = [normalised().by_name[r.op].type for r in plan.recomputes]
     assert {"FusedBatchNormV3", "LeakyRelu"} <= {*again}
     assert not {*again} & {"Conv3D", "Conv3DBackpropInputV2"}
-    monkeypatch.setattr(ways, "_all_again", lambda problem, machine: {})
+    monkeypatch.setattr(candidates, "_all_recomputed", lambda problem, machine: {})
     written, slower = planned(SLOW, share)
     assert plan.swapped_out_bytes < 0.8 * written.swapped_out_bytes
     assert seconds < slower
@@ -179,19 +180,19 @@ def test_chains_do_not_explode():
     times = Counter(
         r.op for r in plan.recomputes if normalised().by_name[r.op].type in ("FusedBatchNormV3", "LeakyRelu")
     )
-    assert 0 < max(times.values()) <= MOST_AGAIN
+    assert 0 < max(times.values()) <= MOST_COPIES
 
 
 def test_the_simulator_agrees_on_what_is_computed_again():
     plan, _ = planned(SLOW, 0.3)
     found = simulate(edit.apply(normalised(), plan), SLOW)
     known = Study(Settings(limit_bytes=1 << 40).request(normalised(), SLOW))
-    limit = known.lowest.limit_bytes + 0.3 * (known.unedited_limit_bytes - known.lowest.limit_bytes)
+    limit = strategy.lowest(known).limit_bytes + 0.3 * (known.unedited_limit_bytes - known.lowest.limit_bytes)
     assert found.peak_bytes <= limit
 
 
 def test_what_must_be_copied_back_is_not_read_to_compute_others_again():
-    """Each parent would take a transfer, and memory of its own (AGAIN-3)."""
+    """Each parent would take a transfer, and memory of its own (REMAT-3)."""
     plan, _ = planned(GPU, 0.1)
     again = {normalised().by_name[r.op].type for r in plan.recomputes}
     assert not again & {"FusedBatchNormV3", "LeakyRelu"}
@@ -201,9 +202,9 @@ def test_what_must_be_copied_back_is_not_read_to_compute_others_again():
 def test_a_way_that_counts_on_another_buffer_is_priced_right(machine):
     """The program and the schedule agree on what a plan costs (COVER-5)."""
     known = Study(Settings(limit_bytes=1 << 40).request(normalised(), machine))
-    unplanned = known.ladder.unplanned.schedule.cost_seconds
+    unplanned = known.once(strategy._ladder).unplanned.schedule.cost_seconds
     for share in (0.3, 0.5, 0.8):
-        rung = known.ladder.under(int(known.unedited.peak_bytes * share))
+        rung = known.once(strategy._ladder).rung_under(int(known.unedited_schedule.peak_bytes * share))
         dearer = rung.plan.schedule.cost_seconds - unplanned
         assert rung.bound_seconds - unplanned <= dearer + 1e-9
         assert dearer <= 1.3 * (rung.bound_seconds - unplanned)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from lms3d.engine.ir import Op
 from lms3d.engine.planners.hybrid import moves
-from lms3d.engine.planners.hybrid.choices import KEEP, Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Problem, reduce
-from lms3d.engine.planners.hybrid.schedule import build
+from lms3d.engine.step_model.decisions import KEEP, Choice, Mode
+from lms3d.engine.step_model.problem import Problem, reduce
+from lms3d.engine.step_model.schedule import build
 from tests.lms3d.engine.toy_graphs import SECONDS, op, placeholder, step
 
 MAPPED = replace(SECONDS, mapped=True)
@@ -32,7 +32,7 @@ def three_gaps(machine=SECONDS) -> Problem:
 def others(choice: Choice, machine=SECONDS) -> set[tuple[Mode, tuple[int, ...]]]:
     problem = three_gaps(machine)
     schedule = build(problem, {0: choice}, machine)
-    return {(c.mode, c.again) for c in moves.others(problem, schedule, 0, choice)}
+    return {(c.mode, c.recompute_at) for c in moves.others(problem, schedule, 0, choice)}
 
 
 def test_one_copy_more_or_less_is_computed_again():
@@ -40,8 +40,8 @@ def test_one_copy_more_or_less_is_computed_again():
     whole = {(Mode.KEEP, ()), (Mode.RECOMPUTE, ())}
     swapped = {(Mode.SWAP, (6,)), (Mode.SWAP, (12,)), (Mode.SWAP, (18,))}
     assert others(Choice(Mode.SWAP)) == whole | swapped
-    assert others(Choice(Mode.SWAP, again=(6,))) == whole | {(Mode.SWAP, (6, 12)), (Mode.SWAP, (6, 18))}
-    assert others(Choice(Mode.SWAP, again=(6, 12))) == whole | {(Mode.SWAP, (6,)), (Mode.SWAP, (12,))}
+    assert others(Choice(Mode.SWAP, recompute_at=(6,))) == whole | {(Mode.SWAP, (6, 12)), (Mode.SWAP, (6, 18))}
+    assert others(Choice(Mode.SWAP, recompute_at=(6, 12))) == whole | {(Mode.SWAP, (6,)), (Mode.SWAP, (12,))}
     some = {(Mode.SWAP, (12, 18)), (Mode.SWAP, (6, 18)), (Mode.SWAP, (6, 12))}
     assert others(Choice(Mode.RECOMPUTE)) == {(Mode.KEEP, ()), (Mode.SWAP, ())} | some
 
@@ -52,10 +52,10 @@ def test_what_is_read_where_it_lies_is_not_computed_again():
 
 
 def test_easier_choices_let_go_of_one_at_a_time():
-    choice = Choice(Mode.SWAP, tight_out=True, again=(6, 12))
+    choice = Choice(Mode.SWAP, tight_out=True, recompute_at=(6, 12))
     found = list(moves.easier(choice))
     assert found[0] == KEEP
-    assert [c.again for c in found[-2:]] == [(12,), (6,)]
+    assert [c.recompute_at for c in found[-2:]] == [(12,), (6,)]
     assert replace(choice, tight_out=False) in found
 
 
@@ -66,7 +66,9 @@ def at_the_peak(choice: Choice, machine=SECONDS) -> set[Choice]:
 
 
 def test_a_copy_that_is_read_at_the_peak_may_be_read_in_the_tier():
-    assert Choice(Mode.SWAP, split=1, again=(6,)) in at_the_peak(Choice(Mode.SWAP, split=1, again=(6, 18)), MAPPED)
+    assert Choice(Mode.SWAP, split=1, recompute_at=(6,)) in at_the_peak(
+        Choice(Mode.SWAP, split=1, recompute_at=(6, 18)), MAPPED
+    )
     assert Choice(Mode.SWAP) in at_the_peak(Choice(Mode.RECOMPUTE), MAPPED)
 
 
@@ -80,8 +82,8 @@ def test_a_copy_that_waits_at_the_peak_may_be_computed_again():
     problem = reduce(step(*ops), SECONDS)
     z = problem.anchors.index("z")
     for choice, expected in (
-        (Choice(Mode.SWAP), Choice(Mode.SWAP, again=(z,))),
-        (Choice(Mode.SWAP, again=(problem.anchors.index("r"),)), Choice(Mode.RECOMPUTE)),
+        (Choice(Mode.SWAP), Choice(Mode.SWAP, recompute_at=(z,))),
+        (Choice(Mode.SWAP, recompute_at=(problem.anchors.index("r"),)), Choice(Mode.RECOMPUTE)),
     ):
         schedule = build(problem, {0: choice}, SECONDS)
         assert problem.anchors[schedule.events[int(schedule.live_bytes.argmax())].anchor] in ("big", "after")
@@ -96,7 +98,7 @@ def test_a_read_that_comes_in_front_changes_nothing():
     ops += chain("r1", "g", 6)
     ops.append(op("r2", "g5", "a", mib=0.25, flops=1))
     problem = reduce(step(*ops), SECONDS)
-    choices = {0: Choice(Mode.SWAP, again=(problem.anchors.index("r1"),)), 1: Choice(Mode.RECOMPUTE)}
+    choices = {0: Choice(Mode.SWAP, recompute_at=(problem.anchors.index("r1"),)), 1: Choice(Mode.RECOMPUTE)}
     copies = [c for c in build(problem, choices, SECONDS).copies if c.buffer == 0]
     assert [c.mode for c in copies] == [Mode.KEEP, Mode.RECOMPUTE, Mode.SWAP]
     assert [problem.anchors[r.anchor] for r in copies[1].readers] == ["r0", "r1"]

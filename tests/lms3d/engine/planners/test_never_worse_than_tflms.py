@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lms3d.engine import edit, tuning
+from lms3d.engine import edit
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import METADATA_TYPES, StepGraph
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners.hybrid import emit, local_search, strategy
-from lms3d.engine.planners.hybrid.problem import reduce
+from lms3d.engine.planners.hybrid import local_search, strategy, tuning
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model import emit
+from lms3d.engine.step_model.pool import GPU_POOL
+from lms3d.engine.step_model.problem import reduce
+from lms3d.engine.step_model.simulate import simulate
 from lms3d.errors import DoesNotFit
 from tests.lms3d.engine.planners.test_random_step_graphs import steps
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, training
@@ -120,7 +122,7 @@ def test_where_only_tflms_fits_its_plan_is_taken():
     assert ours == theirs
     assert ours.planner == "tflms"
     with pytest.raises(DoesNotFit):  # a pool has pieces, of which TFLMS knows nothing
-        make_plan(Settings(limit_bytes=int(6.8 * MIB), pool="single").request(graph, SECONDS))
+        make_plan(Settings(limit_bytes=int(6.8 * MIB), pool=GPU_POOL).request(graph, SECONDS))
 
 
 def test_where_the_simulator_doubts_our_plan_that_of_tflms_is_taken(monkeypatch):
@@ -183,7 +185,7 @@ def test_over_a_slow_link_a_large_step_is_faster_than_tflms_even_with_little_eff
     graph = unfused(40, 5)
     machine = replace(FAST, swap_out_bytes_per_second=2e8, swap_in_bytes_per_second=2e8, bytes_per_second=1e11)
     assert len(graph.ops) > tuning.COMPARED_OPS
-    asked = Settings(limit_bytes=int(simulate(graph, machine).peak_bytes * share), pool="single")
+    asked = Settings(limit_bytes=int(simulate(graph, machine).peak_bytes * share), pool=GPU_POOL)
     seconds = {}
     for method in ("hybrid", "tflms"):
         request = asked.request(graph, machine, effort_seconds=0.75, with_floor=False).under(planner=method)

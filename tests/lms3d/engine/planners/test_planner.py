@@ -9,20 +9,22 @@ from dataclasses import replace
 
 import pytest
 
-from lms3d.engine import edit, tuning
+from lms3d.engine import edit
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import Tensor
-from lms3d.engine.order import branch_ends_first
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners.hybrid import emit, floor, local_search, search, strategy
-from lms3d.engine.planners.hybrid.allocator import POOLS
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
-from lms3d.engine.planners.hybrid.problem import reduce
-from lms3d.engine.planners.hybrid.schedule import build
-from lms3d.engine.planners.study import Study
+from lms3d.engine.planners.hybrid import floor, local_search, search, strategy, tuning
 from lms3d.engine.planning import is_noop, make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model import emit, fit
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.order import branch_ends_first
+from lms3d.engine.step_model.pool import CPU_POOL, GPU_POOL, NO_POOL, POOLS, Pool
+from lms3d.engine.step_model.problem import reduce
+from lms3d.engine.step_model.schedule import build
+from lms3d.engine.step_model.simulate import simulate
+from lms3d.engine.step_model.study import Study
+from lms3d.engine.tuning import NAMED_TENSORS
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step import report as reports
 from lms3d.units import format_size
@@ -33,7 +35,7 @@ GRAPH = training(10, mib=4, resident_mib=3)
 UNEDITED = simulate(GRAPH, MACHINE).peak_bytes
 
 
-def floor_bytes(graph, pool: str = "none") -> int:
+def floor_bytes(graph, pool: Pool = NO_POOL) -> int:
     return floor.lowest(reduce(graph, MACHINE), MACHINE, pool=pool).limit_bytes
 
 
@@ -48,7 +50,7 @@ def test_the_plan_keeps_the_limit(share):
     assert not plan.empty
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 def test_the_floor_is_feasible_and_below_it_an_error_names_it(pool):
     graph = training(12, mib=8, resident_mib=6)
     smallest = floor_bytes(graph, pool)
@@ -64,34 +66,34 @@ def test_the_floor_does_not_depend_on_the_clock():
     """Ops are measured within a pool and without, and never quite alike."""
     speeds = (1e8, 1e10, 1e13)
     machines = [replace(MACHINE, flops_per_second=f, bytes_per_second=f) for f in speeds]
-    assert len({floor.lowest(reduce(GRAPH, m), m, pool="split").limit_bytes for m in machines}) == 1
+    assert len({floor.lowest(reduce(GRAPH, m), m, pool=CPU_POOL).limit_bytes for m in machines}) == 1
 
 
 def test_a_little_more_than_the_floor_is_enough_too(monkeypatch):
     """Or it would hang on gaps between weights, of a MiB or two, which pieces fit."""
     problem = reduce(GRAPH, MACHINE)
-    check, needed = search.check, floor.lowest(problem, MACHINE, pool="split").limit_bytes
+    place, needed = Pool.place, floor.lowest(problem, MACHINE, pool=CPU_POOL).limit_bytes
 
-    def unlucky(problem, choices, schedule, limit_bytes, pool, account=None):
-        found = check(problem, choices, schedule, limit_bytes, pool)
-        return replace(found, fits=found.fits and limit_bytes - needed not in (4 * MIB, 5 * MIB))
+    def unlucky(pool, problem, schedule, limit_bytes, account=None):
+        placed = place(pool, problem, schedule, limit_bytes)
+        return replace(placed, fits=placed.fits and limit_bytes - needed not in (4 * MIB, 5 * MIB))
 
-    monkeypatch.setattr(search, "check", unlucky)
-    assert floor.lowest(problem, MACHINE, pool="split").limit_bytes == needed + 6 * MIB
+    monkeypatch.setattr(Pool, "place", unlucky)
+    assert floor.lowest(problem, MACHINE, pool=CPU_POOL).limit_bytes == needed + 6 * MIB
 
 
 def test_a_plan_that_is_never_sure_to_fit_is_not_the_floor(monkeypatch):
     """Unless there is no other."""
     problem = reduce(GRAPH, MACHINE)
-    check, needed = search.check, floor.lowest(problem, MACHINE, pool="split").limit_bytes
+    place, needed = Pool.place, floor.lowest(problem, MACHINE, pool=CPU_POOL).limit_bytes
 
-    def only_there(problem, choices, schedule, limit_bytes, pool, account=None):
-        found = check(problem, choices, schedule, limit_bytes, pool)
-        return replace(found, fits=found.fits and limit_bytes in (needed, needed + 2 * MIB))
+    def only_there(pool, problem, schedule, limit_bytes, account=None):
+        placed = place(pool, problem, schedule, limit_bytes)
+        return replace(placed, fits=placed.fits and limit_bytes in (needed, needed + 2 * MIB))
 
-    monkeypatch.setattr(search, "check", only_there)
-    assert floor._steady(problem, build(problem, {}, MACHINE), needed, "split") is None
-    assert floor.lowest(problem, MACHINE, pool="split").limit_bytes == needed
+    monkeypatch.setattr(Pool, "place", only_there)
+    assert floor._steady_limit(problem, build(problem, {}, MACHINE), needed, CPU_POOL) is None
+    assert floor.lowest(problem, MACHINE, pool=CPU_POOL).limit_bytes == needed
 
 
 def test_a_step_of_nothing_but_loops_has_no_lower_floor():
@@ -103,7 +105,7 @@ def test_a_step_of_nothing_but_loops_has_no_lower_floor():
 def test_draws_lower_the_floor(monkeypatch):
     """Here pieces fit better where one buffer is recomputed, which takes more bytes than the plans that descents come by."""
     problem = reduce(GRAPH, MACHINE)
-    usual = floor.lowest(problem, MACHINE, pool="split")
+    usual = floor.lowest(problem, MACHINE, pool=CPU_POOL)
     other = next(iter(usual.choices))
     assert usual.choices[other].mode is Mode.SWAP
 
@@ -112,7 +114,7 @@ def test_draws_lower_the_floor(monkeypatch):
         return recomputed and limit_bytes >= usual.limit_bytes - 2 * MIB
 
     monkeypatch.setattr(floor, "_surely_fits", lucky)
-    drawn = floor.lowest(problem, MACHINE, pool="split")
+    drawn = floor.lowest(problem, MACHINE, pool=CPU_POOL)
     assert drawn.limit_bytes == usual.limit_bytes - 2 * MIB
     assert drawn.choices[other].mode is Mode.RECOMPUTE
 
@@ -120,7 +122,7 @@ def test_draws_lower_the_floor(monkeypatch):
 def test_what_fits_as_bytes_alone_is_taken_over_as_far_as_its_pieces_fit(monkeypatch):
     """Here pieces fit where one more buffer is moved than bytes ask for."""
     problem = reduce(GRAPH, MACHINE)
-    limit, check = int(UNEDITED * 0.6), search.check
+    limit, check = int(UNEDITED * 0.6), fit.check
     free = local_search.solve(problem, limit, MACHINE)
     held = next(b for b in sorted(moves_all(problem)) if b not in free.choices)
 
@@ -128,7 +130,7 @@ def test_what_fits_as_bytes_alone_is_taken_over_as_far_as_its_pieces_fit(monkeyp
         found = check(problem, choices, schedule, limit_bytes, pool)
         return replace(found, fits=found.fits and held in choices)
 
-    monkeypatch.setattr(search, "check", pieces)
+    monkeypatch.setattr(fit, "check", pieces)
     solution = local_search.solve(problem, limit, MACHINE)
     assert solution.fits
     assert held in solution.choices
@@ -154,11 +156,11 @@ def moves_all(problem):
 def test_the_plan_of_the_floor_is_made_cheaper(monkeypatch, known):
     """It was found as if each op took the same time, and transfers none."""
     problem = reduce(branch_ends_first(training(12, mib=8, resident_mib=6)), MACHINE)
-    lowest, asked = floor.lowest(problem, MACHINE, pool="split"), []
+    lowest, asked = floor.lowest(problem, MACHINE, pool=CPU_POOL), []
     monkeypatch.setattr(search.Search, "everything_moved", lambda _: iter([]))
     monkeypatch.setattr(floor, "lowest", lambda *_, **__: asked.append(True) or lowest)
     options = {"lowest": lambda: lowest} if known else {}
-    light = local_search.solve(problem, lowest.limit_bytes, MACHINE, pool="split", **options)
+    light = local_search.solve(problem, lowest.limit_bytes, MACHINE, pool=CPU_POOL, **options)
     assert bool(asked) is not known
     assert light.fits
     assert light.schedule.cost_seconds < build(problem, lowest.choices, MACHINE).cost_seconds
@@ -166,7 +168,7 @@ def test_the_plan_of_the_floor_is_made_cheaper(monkeypatch, known):
 
 def test_nothing_is_refused_because_what_moves_most_does_not_fit(monkeypatch):
     """Which pieces fit is luck: a plan may, though that of the floor does not."""
-    problem, check = reduce(GRAPH, MACHINE), search.check
+    problem, check = reduce(GRAPH, MACHINE), fit.check
     limit = int(UNEDITED * 0.7)
     most = len(local_search.solve(problem, limit, MACHINE).choices)
 
@@ -176,11 +178,11 @@ def test_nothing_is_refused_because_what_moves_most_does_not_fit(monkeypatch):
 
     lowest = floor.lowest(problem, MACHINE)
     assert len(lowest.choices) > most
-    monkeypatch.setattr(search, "check", few)
+    monkeypatch.setattr(fit, "check", few)
     assert local_search.solve(problem, limit, MACHINE, lowest=lambda: lowest).fits
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 def test_without_time_there_is_a_plan_all_the_same(pool):
     problem = reduce(GRAPH, MACHINE)
     limit = floor.lowest(problem, MACHINE, pool=pool).limit_bytes * 5 // 4
@@ -210,7 +212,7 @@ def test_the_error_names_both_limits_and_the_largest_tensors_at_the_peak():
     event = int(lowest.schedule.live_bytes.argmax())
     live = {lowest.problem.buffers[c.buffer].root for c in lowest.schedule.copies if c.start <= event <= c.end}
     assert set(tensors) <= live
-    assert len(tensors) == min(tuning.NAMED_TENSORS, len(live)) > 1
+    assert len(tensors) == min(NAMED_TENSORS, len(live)) > 1
 
 
 def test_an_op_that_does_not_fit_alone_is_told_at_once(monkeypatch):
@@ -340,7 +342,7 @@ def test_memory_changes_hands_in_the_planned_order():
     problem = reduce(GRAPH, MACHINE)
     choices = {b: Choice(Mode.SWAP) for b, buffer in enumerate(problem.buffers) if buffer.swappable}
     schedule = build(problem, choices, MACHINE)
-    plan = emit.emit(search.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
+    plan = emit.emit(fit.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
     anchors, names = list(problem.anchors), {back.name: back for back in plan.swap_ins}
     held = [out for out in plan.swap_outs if out.until]
     assert held
@@ -379,7 +381,7 @@ def test_a_reader_behind_a_reshape_gets_a_reshaped_copy():
     index = [b.root for b in problem.buffers].index("a:0")
     choices = {index: Choice(Mode.SWAP)}
     schedule = build(problem, choices, MACHINE)
-    made = emit.emit(search.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
+    made = emit.emit(fit.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
     edited = edit.apply(graph, made)
     assert edited.by_name["z"].inputs == ("f8:0", "lms/recompute/flat:0")
     assert edited.by_name["lms/recompute/flat"].inputs == ("lms/swap_in/a/0:0",)
@@ -434,10 +436,11 @@ GIB = 1 << 30
 )
 def test_a_dear_plan_in_a_pool_is_compared_with_plans_for_less(monkeypatch, pieces, effort, taken, tried):
     """Which pieces fit is chance: the plan for a smaller limit may be cheaper, and is taken if its pieces fit in this one, too."""
-    settings = Settings(limit_bytes=GIB, pool="single")
+    settings = Settings(limit_bytes=GIB, pool=GPU_POOL)
     study = Study(settings.request(GRAPH, MACHINE, with_floor=False, effort_seconds=effort))
     problem = study.problem
-    vars(study)["lowest"] = replace(floor.lowest(problem, MACHINE, pool="single"), limit_bytes=int(GIB * 0.93))
+    lowest = replace(floor.lowest(problem, MACHINE, pool=GPU_POOL), limit_bytes=int(GIB * 0.93))
+    monkeypatch.setattr(strategy, "lowest", lambda study: lowest)
     everything = build(problem, next(search.Search(problem, MACHINE, 1.0).everything_moved()), MACHINE)
     plans = {"dear": everything, "fewer": build(problem, {}, MACHINE)}
     assert everything.cost_seconds > 1.5 * plans["fewer"].cost_seconds
@@ -445,12 +448,12 @@ def test_a_dear_plan_in_a_pool_is_compared_with_plans_for_less(monkeypatch, piec
 
     def solution(name, limit_bytes):
         limits.append(limit_bytes)
-        return search.Solution(problem, {}, plans[name], limit_bytes, plans[name].peak_bytes, True)
+        return fit.Solution(problem, {}, plans[name], limit_bytes, plans[name].peak_bytes, True)
 
-    check = search.check
-    monkeypatch.setattr(strategy, "_solved", lambda study, limit_bytes, _: solution("dear", limit_bytes))
+    check = fit.check
+    monkeypatch.setattr(strategy, "_solve_limit", lambda study, limit_bytes, _: solution("dear", limit_bytes))
     monkeypatch.setattr(local_search, "solve", lambda problem, limit_bytes, *_, **__: solution("fewer", limit_bytes))
-    monkeypatch.setattr(search, "check", lambda *a: replace(check(*a), fits=pieces))
+    monkeypatch.setattr(fit, "check", lambda *a: replace(check(*a), fits=pieces))
     assert strategy._solve(study).schedule is plans[taken]
     assert limits == [GIB, *(int(GIB * share) for share in tried)]
 
@@ -458,36 +461,36 @@ def test_a_dear_plan_in_a_pool_is_compared_with_plans_for_less(monkeypatch, piec
 @pytest.mark.parametrize("granted", [None, 24.0])
 def test_a_dear_plan_that_took_all_effort_stays(monkeypatch, granted):
     """Nor is the floor looked for: that takes seconds. More is granted than a search takes."""
-    request = Settings(limit_bytes=GIB, pool="single").request(GRAPH, MACHINE, with_floor=False)
+    request = Settings(limit_bytes=GIB, pool=GPU_POOL).request(GRAPH, MACHINE, with_floor=False)
     study = Study(replace(request, effort_seconds=granted))
     everything = build(study.problem, next(search.Search(study.problem, MACHINE, 1.0).everything_moved()), MACHINE)
-    dear = search.Solution(study.problem, {}, everything, GIB, everything.peak_bytes, True)
+    dear = fit.Solution(study.problem, {}, everything, GIB, everything.peak_bytes, True)
     assert dear.lost_share > tuning.DEAR
-    monkeypatch.setattr(strategy, "_solved", lambda *_: dear)
+    monkeypatch.setattr(strategy, "_solve_limit", lambda *_: dear)
+    monkeypatch.setattr(strategy, "lowest", lambda study: pytest.fail("the floor is looked for"))
     study.account.seconds = tuning.HYBRID_SECONDS
     assert strategy._solve(study) is dear
-    assert "lowest" not in vars(study)
 
 
 @pytest.mark.parametrize("fitting", [1, None])
 def test_where_a_limit_finds_nothing_the_plans_of_smaller_ones_are_tried(monkeypatch, fitting):
     """From the floor upwards; where the pieces of none fit in this one, the plan of the floor is taken all the same."""
-    study = Study(Settings(limit_bytes=1 << 30, pool="single").request(GRAPH, MACHINE, with_floor=False))
+    study = Study(Settings(limit_bytes=1 << 30, pool=GPU_POOL).request(GRAPH, MACHINE, with_floor=False))
     schedule, asked, looked_at = build(study.problem, {}, MACHINE), [], []
 
     def solved(study, limit_bytes, most_swapped_bytes):
         asked.append(limit_bytes)
-        known = search.Solution(study.problem, {}, schedule, limit_bytes, schedule.peak_bytes, True)
+        known = fit.Solution(study.problem, {}, schedule, limit_bytes, schedule.peak_bytes, True)
         return None if limit_bytes == 1 << 30 else known
 
     def check(problem, choices, schedule, limit_bytes, pool, account=None):
         looked_at.append(limit_bytes)
         fits = len(looked_at) - 1 == fitting
-        return search.Solution(problem, choices, schedule, limit_bytes, schedule.peak_bytes, fits)
+        return fit.Solution(problem, choices, schedule, limit_bytes, schedule.peak_bytes, fits)
 
-    floor_bytes = study.lowest.limit_bytes
-    monkeypatch.setattr(strategy, "_solved", solved)
-    monkeypatch.setattr(search, "check", check)
+    floor_bytes = strategy.lowest(study).limit_bytes
+    monkeypatch.setattr(strategy, "_solve_limit", solved)
+    monkeypatch.setattr(fit, "check", check)
     found = strategy._solve(study)
     assert asked[:2] == [1 << 30, floor_bytes]
     assert asked == [1 << 30, *sorted(asked[1:])]
@@ -497,10 +500,10 @@ def test_where_a_limit_finds_nothing_the_plans_of_smaller_ones_are_tried(monkeyp
 
 def test_comparing_takes_no_more_than_what_is_granted():
     """Near the floor, where nine tenths of the limit have no plan."""
-    request = Settings(limit_bytes=1, pool="split").request(
+    request = Settings(limit_bytes=1, pool=CPU_POOL).request(
         training(20, mib=4, resident_mib=3), MACHINE, with_floor=False, effort_seconds=0.375
     )
-    floor_bytes = Study(request).lowest.limit_bytes
+    floor_bytes = strategy.lowest(Study(request)).limit_bytes
     for limit in range(floor_bytes + MIB, floor_bytes + 4 * MIB, MIB):
         study = Study(request.under(limit_bytes=limit))
         strategy._solve(study)

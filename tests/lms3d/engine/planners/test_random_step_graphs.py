@@ -13,7 +13,8 @@ from lms3d.engine.plan import Plan
 from lms3d.engine.planners import tflms
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model.pool import GPU_POOL, NO_POOL
+from lms3d.engine.step_model.simulate import simulate
 from lms3d.errors import DoesNotFit
 from tests.lms3d.engine.toy_graphs import MIB, op, placeholder, step
 
@@ -104,7 +105,7 @@ def test_autotune(graph, share):
     assert simulate(check(graph, plan), fast).peak_bytes <= limit
 
 
-@given(steps(), st.floats(0.2, 1.1), st.sampled_from([slow, fast]), st.sampled_from(["none", "single"]))
+@given(steps(), st.floats(0.2, 1.1), st.sampled_from([slow, fast]), st.sampled_from([NO_POOL, GPU_POOL]))
 @settings(max_examples=30, deadline=None)
 def test_hybrid(graph, share, machine, pool):
     limit = int(peak_bytes(graph) * share)

@@ -12,7 +12,7 @@ from lms3d.engine import plan_cache
 from lms3d.engine.cost import Machine
 from lms3d.engine.plan import Plan, SwapIn, SwapOut
 from lms3d.engine.planners import PLANNERS, Outcome, Planner
-from lms3d.engine.planning import make_plan
+from lms3d.engine.planning import floor_bytes, make_plan
 from lms3d.engine.request import Settings
 from lms3d.errors import DoesNotFit, InputError
 from tests.lms3d.engine.toy_graphs import MIB, training
@@ -78,6 +78,15 @@ def test_it_takes_part_in_the_cache_with_its_own_source(toy, monkeypatch):
     monkeypatch.setattr(plan_cache, "_planner_source", lambda planner: source(planner) + b"# edited\n")
     assert plan_cache.key(request) != before
     assert b"class Toy(Planner)" in source(Toy)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_floor_is_the_planners_own_if_it_has_one_else_the_default_planners(toy, monkeypatch, own):
+    request = Settings(limit_bytes=1 << 40, planner="toy").request(GRAPH, MACHINE)
+    default = floor_bytes(request.under(planner="hybrid"))
+    if own:
+        monkeypatch.setattr(Toy, "floor", lambda self, study: default - MIB)
+    assert floor_bytes(request) == make_plan(request)[1].floor_bytes == default - MIB * own
 
 
 def test_a_planner_without_a_file_is_not_cached(toy):

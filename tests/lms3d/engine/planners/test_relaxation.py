@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lms3d.engine import tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.planners.hybrid import local_search, relaxation, search
-from lms3d.engine.planners.hybrid.choices import KEEP, Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Problem, reduce
-from lms3d.engine.planners.hybrid.schedule import build
+from lms3d.engine.step_model import fit
+from lms3d.engine.step_model.decisions import KEEP, Choice, Mode
+from lms3d.engine.step_model.problem import Problem, reduce
+from lms3d.engine.step_model.schedule import build
 from tests.lms3d.engine.planners.test_random_step_graphs import steps
 from tests.lms3d.engine.toy_graphs import op, placeholder, step, training
 
@@ -51,9 +53,9 @@ def test_bound_best_and_plan_of_a_tiny_step(machine, share):
     best = best_of_all(problem, budget, machine)
     relaxed = relaxation.solve(problem, budget, machine)
     if best is None:
-        assert not local_search.solve(problem, int(budget / (1 - search.RESERVE)) + 1, machine).fits
+        assert not local_search.solve(problem, int(budget / (1 - tuning.RESERVE)) + 1, machine).fits
         return
-    solution = local_search.solve(problem, int(budget / (1 - search.RESERVE)) + 1, machine)
+    solution = local_search.solve(problem, int(budget / (1 - tuning.RESERVE)) + 1, machine)
     assert unplanned.seconds + relaxed.bound_seconds <= best + 1e-9
     assert solution.fits
     assert solution.schedule.cost_seconds <= 1.7 * best  # a local search: measured up to 1.16, once 1.65
@@ -71,7 +73,7 @@ def test_no_plan_is_below_the_bound(graph, share, machine):
         relaxed = relaxation.solve(problem, budget, machine, most_points=most)
         if schedule.peak_bytes <= budget:
             assert unplanned.seconds + relaxed.bound_seconds <= schedule.cost_seconds + 1e-6
-    assert schedule.peak_bytes >= search.working_set_bytes(problem)
+    assert schedule.peak_bytes >= fit.working_set_bytes(problem)
 
 
 def test_a_returned_parent_of_what_is_computed_again_counts_once():
@@ -102,4 +104,4 @@ def test_the_plan_is_near_the_bound(share):
 
 def test_what_no_plan_can_fit_has_no_bound():
     problem = reduce(training(4, mib=4), FAST)
-    assert relaxation.solve(problem, search.working_set_bytes(problem) // 2, FAST).bound_seconds == float("inf")
+    assert relaxation.solve(problem, fit.working_set_bytes(problem) // 2, FAST).bound_seconds == float("inf")

@@ -11,7 +11,7 @@ from lms3d.engine.cost import Machine
 from lms3d.engine.planners.tflms import Parameters, autotune, build
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model.simulate import simulate
 from lms3d.engine.tuning import TFLMS_SAFETY
 from lms3d.errors import DoesNotFit, InputError
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, training, worked_example

@@ -15,6 +15,7 @@ from tensorflow.python.ops import resource_variable_ops
 
 from lms3d.engine.engine import Engine
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL
 from lms3d.engine.tensorflow import assignments, surgery, updates
 from lms3d.engine.tensorflow.capture import held_bytes
 from tests.lms3d.pool import address
@@ -200,7 +201,7 @@ def test_no_variable_of_a_keras_optimizer_moves(optimizer):
     """Under LMS in a pool; and all have the bits of a step without."""
     x, y = np.random.default_rng(0).random((4, 256), np.float32), np.ones((4, 256), np.float32)
     found = {}
-    for pool in ("none", "split"):
+    for pool in (NO_POOL, CPU_POOL):
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.Input((256,)), keras.layers.Dense(256), keras.layers.Dense(256)])
         model.compile(optimizer(), "mse", jit_compile=False)
@@ -214,9 +215,9 @@ def test_no_variable_of_a_keras_optimizer_moves(optimizer):
         before = [address(v) for v in large]
         for _ in range(3):
             prepared.function(*batch)
-            assert [address(v) for v in large] == before or pool == "none"
+            assert [address(v) for v in large] == before or pool == NO_POOL
         found[pool] = [bits(v) for v in large]
-    assert found["none"] == found["split"]
+    assert found[NO_POOL] == found[CPU_POOL]
 
 
 IN_A_POOL = """
@@ -235,7 +236,7 @@ ZEROS = {
     "broadcast": lambda x: tf.broadcast_to(0.0, w.shape),
     "computed": lambda x: tf.zeros(w.shape) + 1.0 - 1.0,
 }
-engine = Engine(Settings(limit_bytes=96 << 20, planner="off", pool="split"), compute_device="CPU:0")
+engine = Engine(Settings(limit_bytes=96 << 20, planner="off", pool=CPU_POOL), compute_device="CPU:0")
 def in_use():
     return tf.config.experimental.get_memory_info("CPU:0")["current"]
 kept = []

@@ -206,7 +206,7 @@ def test_the_order_of_ops_does_not_decide_the_bits_of_a_sum():
 def test_planned_parameters_of_a_real_function_are_tuned():
     """The whole way with parameters that are left to the tuner."""
     from lms3d.engine.cost import Machine
-    from lms3d.engine.simulate import simulate
+    from lms3d.engine.step_model.simulate import simulate
 
     graph = capture(surgery.trace(u_net, tf.TensorSpec((4096, 32), tf.float32)))
     fast = Machine(swap_out_bytes_per_second=1e12, swap_in_bytes_per_second=1e12)

@@ -18,11 +18,12 @@ from lms3d.engine.cost import Machine
 from lms3d.engine.liveness import lasting
 from lms3d.engine.plan import Plan, SwapIn, SwapOut
 from lms3d.engine.planners import tflms
-from lms3d.engine.planners.hybrid import emit, floor, local_search, relaxation
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
-from lms3d.engine.planners.hybrid.problem import reduce
-from lms3d.engine.planners.hybrid.schedule import build
-from lms3d.engine.simulate import simulate
+from lms3d.engine.planners.hybrid import floor, local_search, relaxation
+from lms3d.engine.step_model import emit
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.problem import reduce
+from lms3d.engine.step_model.schedule import build
+from lms3d.engine.step_model.simulate import simulate
 from lms3d.engine.tensorflow import speeds, surgery
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.engine.tensorflow.rewrite import rewrite

@@ -1,12 +1,12 @@
 """A schedule -> the plan that makes TensorFlow's executor follow it. No TensorFlow here.
 
-EMIT-1  Every swapped buffer has one swap-out. Who takes memory first at the event that counts on its memory waits for it.
-EMIT-2  Every further copy is a swap-in or a recomputed op, triggered by the event before its place in the schedule.
+EMIT-1  Every swapped buffer has one swap-out. The op that takes memory first at the event that counts on its memory waits for it.
+EMIT-2  Every further copy is a swap-in or a recomputed op. The event before its place in the schedule triggers it.
 EMIT-3  A reader that sees the buffer through a reshape gets a copy of the reshape; through an identity it reads the copy itself.
-EMIT-4  Memory changes hands in the planned order too, since that decides which piece of a pool each tensor gets. A swapped
+EMIT-4  Memory changes hands in the planned order, too, since that decides which piece of a pool each tensor gets. A swapped
         buffer is freed just before the event that waits for its swap-out. The swap-ins that start before an event take
         their memory one after the other, and the event follows.
-EMIT-5  Events run in the planned order: a control edge from each to the next, unless a data edge does that already.
+EMIT-5  Events run in the planned order: a control edge leads from each to the next, unless a data edge does.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from lms3d.engine import edit
 from lms3d.engine.ir import StepGraph, producer_name
 from lms3d.engine.liveness import aliased_input, roots
 from lms3d.engine.plan import Plan, Recompute, SwapIn, SwapOut
-from lms3d.engine.planners.hybrid.choices import Mode
-from lms3d.engine.planners.hybrid.problem import Event
-from lms3d.engine.planners.hybrid.schedule import Copy
-from lms3d.engine.planners.hybrid.search import Solution
+from lms3d.engine.step_model.decisions import Mode
+from lms3d.engine.step_model.fit import Solution
+from lms3d.engine.step_model.problem import Event
+from lms3d.engine.step_model.schedule import Copy
 
 _IDENTITIES = frozenset({"Identity", "IdentityN", "StopGradient", "PreventGradient", "EnsureShape"})
 
@@ -37,7 +37,7 @@ class _Emitter:
         self.problem, self.schedule = solution.problem, solution.schedule
         self.graph = self.problem.graph
         self.root_of = roots(self.graph)
-        self.made: dict[str, int] = defaultdict(int)  # op -> recomputed copies so far
+        self.copies_of: dict[str, int] = defaultdict(int)  # op -> recomputed copies so far
         self.event_of: dict[tuple[int, int], Recompute] = {}
         self.names: list[str] = []
         self.swap_outs: list[SwapOut] = []
@@ -51,13 +51,13 @@ class _Emitter:
             if copy.number:
                 self._emit_copy(copy)
         for buffer, event in self.schedule.release.items():  # EMIT-1
-            moved, until = self.problem.buffers[buffer], (self.names[event - 1],)
+            swapped, until = self.problem.buffers[buffer], (self.names[event - 1],)
             waiters = (self._first_at(event),)
-            self.swap_outs.append(SwapOut(tensor=moved.root, bytes=moved.bytes, waiters=waiters, until=until))
-        swapped = {s.tensor for s in self.swap_outs}
+            self.swap_outs.append(SwapOut(tensor=swapped.root, bytes=swapped.bytes, waiters=waiters, until=until))
+        written = {s.tensor for s in self.swap_outs}
         for back in self.swap_ins:
-            if back.tensor not in swapped:  # still being written at the end of the step: no op waits for it
-                swapped.add(back.tensor)
+            if back.tensor not in written:  # still being written at the end of the step: no op waits for it
+                written.add(back.tensor)
                 self.swap_outs.append(SwapOut(tensor=back.tensor, bytes=self.graph.tensors[back.tensor].bytes or 0))
         self._let_follow()
         kept = {s.tensor for s in self.swap_ins}
@@ -83,8 +83,8 @@ class _Emitter:
 
     def _recompute(self, op: str, tensor: str) -> Recompute:
         """A new recomputed copy of `op`, with the next free number and no readers yet."""
-        self.made[op] += 1
-        return Recompute(op=op, tensor=tensor, copy=self.made[op] - 1, consumers=(), triggers=())
+        self.copies_of[op] += 1
+        return Recompute(op=op, tensor=tensor, copy=self.copies_of[op] - 1, consumers=(), triggers=())
 
     def _emit_copy(self, copy: Copy) -> None:  # EMIT-2
         root = self.problem.buffers[copy.buffer].root
@@ -103,11 +103,11 @@ class _Emitter:
                 self.started_before[copy.start].append(len(self.swap_ins))
             self.swap_ins.append(swap_in)
             return
-        made = replace(self.event_of[copy.buffer, copy.number], tensor=root)
-        self.recomputes.append(replace(made, consumers=consumers, triggers=triggers, through=through))
+        recompute = replace(self.event_of[copy.buffer, copy.number], tensor=root)
+        self.recomputes.append(replace(recompute, consumers=consumers, triggers=triggers, through=through))
 
     def _first_at(self, event: int) -> str:
-        """Who takes memory first at an event: a swap-in that starts before it, else its op (EMIT-4)."""
+        """The op that takes memory first at an event: a swap-in that starts before it, else its own op (EMIT-4)."""
         started = self.started_before.get(event)
         return self.swap_ins[started[0]].name if started else self.names[event]
 
@@ -118,24 +118,24 @@ class _Emitter:
                 self.swap_ins[i] = replace(self.swap_ins[i], followers=(follower,))
 
     def _consumers(self, root: str, readers: Sequence[Event]) -> tuple[tuple[str, ...], Edges]:
-        """Who reads the copy of `root`, directly and through identities; copies reshapes on the way (EMIT-3)."""
+        """The readers of the copy of `root`, direct ones and those through identities; copies reshapes on the way (EMIT-3)."""
         reads: dict[str, dict[tuple[str, str], None]] = {root: {}}  # root or reshaped tensor -> edges
         for reader in readers:
             name, op = self._reader(reader)
             for tensor in dict.fromkeys(self.graph.by_name[op].inputs):
                 if self.root_of.get(tensor) == root:
                     self._route(tensor, name, reads)
-        made = {t: self._recompute(producer_name(t), t) for t in reads if t != root}
-        by_op = {again.op: again.name for again in made.values()}
+        reshapes = {t: self._recompute(producer_name(t), t) for t in reads if t != root}
+        by_op = {reshape.op: reshape.name for reshape in reshapes.values()}
 
         def split(tensor: str) -> tuple[tuple[str, ...], Edges]:
             renamed = [(by_op.get(reader, reader), name) for reader, name in reads[tensor]]
             direct = tuple(reader for reader, name in renamed if name == tensor)
             return direct, tuple((reader, name) for reader, name in renamed if name != tensor)
 
-        for tensor, again in made.items():
+        for tensor, reshape in reshapes.items():
             consumers, through = split(tensor)
-            self.recomputes.append(replace(again, consumers=consumers, through=through))
+            self.recomputes.append(replace(reshape, consumers=consumers, through=through))
         return split(root)
 
     def _route(self, tensor: str, reader: str, reads: dict[str, dict[tuple[str, str], None]]) -> None:
@@ -170,15 +170,15 @@ class _Emitter:
 
 def _data_sources(graph: StepGraph, name: str) -> set[str]:
     """The ops that `name` reads from, through reshapes and identities, and its control inputs."""
-    found: set[str] = set(graph.by_name[name].control_inputs)
+    sources: set[str] = set(graph.by_name[name].control_inputs)
     waiting = [producer_name(t) for t in graph.by_name[name].inputs]
     while waiting:
         source = waiting.pop()
-        found.add(source)
+        sources.add(source)
         op = graph.by_name[source]
         if op.shares_input:
             waiting += [producer_name(t) for t in op.inputs[:1]]
-    return found
+    return sources
 
 
 def emit(solution: Solution) -> Plan:

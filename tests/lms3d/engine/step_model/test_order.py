@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lms3d.engine.order import at_once_first, branch_ends_first
+from lms3d.engine.step_model.order import branch_ends_first, ready_first
 from tests.lms3d.engine.toy_graphs import op, placeholder, step
 
 
@@ -84,12 +84,12 @@ def forward():
 
 
 def test_what_waits_for_nothing_runs_at_once():
-    assert names(at_once_first(forward())) == ["x", "w", "kernel", "a", "b"]
+    assert names(ready_first(forward())) == ["x", "w", "kernel", "a", "b"]
 
 
 def test_what_waits_for_a_convolution_or_a_loop_does_not():
     late, graph = op("kernel", "w", type="Transpose", after=["a"]), forward()
     held = graph.with_ops(tuple(late if o.name == "kernel" else o for o in graph.ops))
-    assert at_once_first(held).ops == held.ops
+    assert ready_first(held).ops == held.ops
     loop = [op("q", "x"), op("body", "q", in_loop=True), op("c", "body"), op("d", "x")]
-    assert names(at_once_first(step(placeholder(), *loop))) == ["x", "q", "d", "body", "c"]
+    assert names(ready_first(step(placeholder(), *loop))) == ["x", "q", "d", "body", "c"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lms3d.engine import ledger
-from lms3d.engine.ledger import Held
+from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.ledger import Block
 
-SPANS = [Held(4, 0, 2), Held(2, 1, 3), Held(0, 0, 3), Held(8, 3, 3)]
+SPANS = [Block(4, 0, 2), Block(2, 1, 3), Block(0, 0, 3), Block(8, 3, 3)]
 
 
 def test_live_bytes_count_both_ends():
@@ -19,7 +19,7 @@ def test_live_bytes_count_both_ends():
 
 def test_bytes_beyond_32_bits_are_exact():
     huge = (1 << 40) + 1
-    assert ledger.live_bytes([Held(huge, 0, 1), Held(huge, 1, 1)], 2).tolist() == [huge, 2 * huge]
+    assert ledger.live_bytes([Block(huge, 0, 1), Block(huge, 1, 1)], 2).tolist() == [huge, 2 * huge]
 
 
 @pytest.mark.parametrize(("event", "live"), [(0, [0]), (1, [0, 1]), (3, [1, 3])])

@@ -1,6 +1,6 @@
-"""A step, reduced to what a planner decides: large buffers and the ops that touch them. No TensorFlow here.
+"""A step, reduced to what a planner decides about: large buffers and the ops that touch them. No TensorFlow here.
 
-A traced step has thousands of ops; a few hundred *anchors* touch buffers of more than a crumb and take nearly all the time.
+A traced step has thousands of ops. A few hundred *anchors* touch buffers of more than a crumb, and take nearly all the time.
 The planner fixes the order of the anchors. All other ops are small, run whenever they can, and count as a constant.
 """
 
@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lms3d.device.pool_layout import CRUMB_BYTES
-from lms3d.engine import ledger
 from lms3d.engine.cost import Machine, op_seconds
 from lms3d.engine.ir import FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph, paired, producer_name
 from lms3d.engine.liveness import Storage, lasting, peak_bytes, read_whole, roots, storages
+from lms3d.engine.step_model import ledger
 from lms3d.engine.tuning import SMALL_SHIFT, SMALLEST_SHARE
 
 _ITSELF = sys.maxsize  # sorts behind all buffers that are recomputed for an anchor
@@ -29,10 +29,10 @@ _ITSELF = sys.maxsize  # sorts behind all buffers that are recomputed for an anc
 class Buffer:
     """A storage that the planner keeps, swaps or recomputes. Positions are indices of anchors.
 
-    parents: the buffers that its op reads, as indices. overwrites: those of them into which its op may write where nobody
-    reads them afterwards; it takes the first that it can.
-    seconds: to compute it again, which takes workspace_bytes besides, in which is what else its op returns. mapped: once swapped
-    out, it is read where it lies and takes no memory of the device.
+    parents: the indices of the buffers that its op reads. overwrites: the parents into which its op may write if nobody reads them
+    afterwards; it takes the first that it can. seconds, workspace_bytes: what recomputing takes, besides the buffer itself; the
+    other results of its op are part of the workspace. mapped: once swapped out, it is read in place and takes no memory of the
+    device.
     """
 
     root: str
@@ -50,7 +50,7 @@ class Buffer:
 
 
 class Event(NamedTuple):
-    """Something that runs and reads buffers, sortable by time: an anchor, or, before it, the recomputing of a buffer."""
+    """Something that runs and reads buffers: an anchor, or, before it, the recomputing of a buffer. Events sort by time."""
 
     anchor: int
     buffer: int = _ITSELF
@@ -63,7 +63,8 @@ class Event(NamedTuple):
 class Small(NamedTuple):
     """A buffer without a place in the order, alive from anchor `start` to anchor `end`.
 
-    hidden: it belongs to these two ops (`Op.hidden_bytes`). The ops of all others have no fixed place: the anchors are rough.
+    hidden: it belongs to these two ops (`Op.hidden_bytes`). The ops of other small buffers have no fixed place, so that `start` and
+    `end` are rough.
     """
 
     bytes: int
@@ -73,7 +74,7 @@ class Small(NamedTuple):
 
 
 class KeptLife(NamedTuple):
-    """The one life of a buffer that is kept, in anchors."""
+    """The life of a buffer that is kept, in anchors."""
 
     buffer: int
     defined: int
@@ -87,8 +88,8 @@ class KeptLife(NamedTuple):
 class Problem:
     """Anchors in the order in which they will run, with seconds and workspace bytes, and the buffers between them.
 
-    base_bytes: what stays throughout: weights, slots, batches. small: the buffers without a place in the order.
-    small_bytes: int64, shape (anchors,), the most that these take together at about that time.
+    base_bytes: of what stays throughout: weights, slots, batches. small: the buffers without a place in the order.
+    small_bytes: the most bytes that they take together at about each anchor: int64, shape (anchors,).
     """
 
     graph: StepGraph
@@ -102,12 +103,12 @@ class Problem:
 
     @cached_property
     def begins(self) -> np.ndarray:
-        """Seconds at which each anchor begins where everything is kept, and the end: shape (anchors + 1,)."""
+        """The seconds at which each anchor begins if everything is kept, and the end: shape (anchors + 1,)."""
         return np.concatenate([[0.0], self.seconds.cumsum()])
 
     @cached_property
     def youngest_first(self) -> tuple[int, ...]:
-        """The buffers, the last one made first."""
+        """The indices of the buffers, the last one made first."""
         return tuple(sorted(range(len(self.buffers)), key=lambda b: -self.buffers[b].defined))
 
     @cached_property
@@ -116,32 +117,32 @@ class Problem:
 
     @cached_property
     def readers(self) -> tuple[tuple[Event, ...], ...]:
-        """Per buffer the anchors that read it."""
+        """For each buffer the anchors that read it."""
         return tuple(tuple(self.anchor_events[r] for r in b.reads) for b in self.buffers)
 
     @cached_property
     def kept_lives(self) -> tuple[KeptLife, ...]:
-        """The buffers as they live where all are kept, the youngest first."""
-        found = []
+        """The lives of the buffers if all are kept, the youngest first."""
+        lives = []
         for b in self.youngest_first:
             buffer = self.buffers[b]
             reads = buffer.reads or (buffer.defined,)
             end = len(self.anchors) - 1 if buffer.returned else max(reads[-1], buffer.defined)
-            found.append(KeptLife(b, buffer.defined, reads[0], end, self.readers[b], buffer.bytes))
-        return tuple(found)
+            lives.append(KeptLife(b, buffer.defined, reads[0], end, self.readers[b], buffer.bytes))
+        return tuple(lives)
 
     def seconds_of(self, event: Event) -> float:
-        """Seconds that an event takes."""
+        """The seconds that an event takes."""
         return float(self.seconds[event.anchor]) if event.is_anchor else self.buffers[event.buffer].seconds
 
     @cached_property
     def overwritten(self) -> frozenset[int]:
-        """The parents that some op may overwrite."""
+        """The buffers that some op may overwrite."""
         return frozenset(p for buffer in self.buffers for p in buffer.overwrites)
 
 
 def reduce(graph: StepGraph, machine: Machine) -> Problem:
-    """The planner's view of `graph` on `machine`."""
+    """The problem that `graph` is on `machine`."""
     return _Reduction(graph, machine).problem()
 
 
@@ -211,7 +212,7 @@ class _Reduction:
         return tuple(self.index[root] for root in same)
 
     def _small(self) -> Iterator[Small]:
-        """The small buffers. The executor runs a small op as soon as its inputs are ready, wherever it was traced."""
+        """The small buffers. The executor runs a small op as soon as its inputs are ready, wherever the op was traced."""
         ready = dict(self.position)
         for op in self.graph.ops if self.anchors else ():
             before = [*map(producer_name, op.inputs), *op.control_inputs]
@@ -231,16 +232,16 @@ class _Reduction:
 
 
 def _slabs(graph: StepGraph) -> int:
-    """The most ops of one type that slicing made of one op: about the number of its slabs. 1 in a step of whole tensors."""
+    """The most ops of one type that slicing made of one op: about the number of slabs. 1 in a step of whole tensors."""
     return max(Counter((op.group, op.type) for op in graph.ops if op.group).values(), default=1)
 
 
 def _is_random(op: Op) -> bool:
-    """Stateless random ops would repeat their numbers, but nothing random is worth the risk."""
+    """Whether an op is random. Stateless random ops would repeat their numbers, but recomputing them is not worth the risk."""
     return "Random" in op.type or "Multinomial" in op.type
 
 
 def _small_bytes(small: tuple[Small, ...], count: int) -> np.ndarray:
-    """For each anchor the most bytes of small buffers within `SMALL_SHIFT` anchors of it: their ops have no fixed place."""
+    """For each anchor the most bytes of small buffers within `SMALL_SHIFT` anchors, since their ops have no fixed place."""
     live = ledger.live_bytes(small, count)
     return np.array([live[max(0, i - SMALL_SHIFT) : i + SMALL_SHIFT + 1].max() for i in range(count)], np.int64)

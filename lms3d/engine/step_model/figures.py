@@ -7,15 +7,15 @@ import numpy as np
 from lms3d.engine.cost import Machine, copying_seconds, step_seconds
 from lms3d.engine.ir import producer_name
 from lms3d.engine.plan import Plan
-from lms3d.engine.planners.hybrid.choices import Mode
-from lms3d.engine.planners.hybrid.problem import Problem
-from lms3d.engine.planners.hybrid.schedule import Schedule, nodes
-from lms3d.engine.planners.hybrid.search import Solution
 from lms3d.engine.prediction import Figures
+from lms3d.engine.step_model.decisions import Mode
+from lms3d.engine.step_model.fit import Solution
+from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model.schedule import Schedule, nodes
 
 
 def unedited(problem: Problem, schedule: Schedule, seconds: float) -> Figures:
-    """Of the step as it is. seconds: of all its ops."""
+    """The figures of a step without LMS. seconds: of all its ops."""
     return Figures(
         peak_bytes=schedule.peak_bytes,
         step_seconds=seconds,
@@ -27,7 +27,7 @@ def unedited(problem: Problem, schedule: Schedule, seconds: float) -> Figures:
 
 
 def planned(solution: Solution, plan: Plan, machine: Machine) -> Figures:
-    """Of a solution and the plan that was made of it."""
+    """The figures of a solution and of the plan that was made of it."""
     problem, schedule = solution.problem, solution.schedule
     in_order = step_seconds(problem.graph, machine, ordered=frozenset(problem.anchors))
     copying = copying_seconds(machine, plan.swapped_out_bytes, plan.swapped_in_bytes, nodes(schedule.copies))
@@ -78,11 +78,11 @@ def _peak_rows(problem: Problem, schedule: Schedule) -> tuple[tuple[str, int], .
 
 
 def _parameters(solution: Solution) -> dict[str, str]:
-    said = {"tensors kept, swapped, recomputed, both": _counts(solution)}
+    parameters = {"tensors kept, swapped, recomputed, both": _counts(solution)}
     if solution.bound_seconds:
         above = solution.schedule.cost_seconds / solution.bound_seconds - 1
-        said["at most above the best plan"] = f"{max(above, 0.0):.1%}"
-    return said
+        parameters["at most above the best plan"] = f"{max(above, 0.0):.1%}"
+    return parameters
 
 
 def _counts(solution: Solution) -> str:

@@ -5,13 +5,13 @@ The executor is modelled as a list scheduler:
 SIM-1  Compute is serial: among the ready ops, the earliest in the graph's order runs next.
 SIM-2  Ops that move no data (identities, shapes, constants, swap-ins that are read in place) take no time and run at once.
 SIM-3  Swap-outs and swap-ins run on one serial link each, as soon as they are ready, and overlap with compute.
-SIM-4  A swap-out holds its input until it is complete. A swap-in takes its memory as soon as its triggers have run, though it
+SIM-4  A swap-out holds its input until it is complete. A swap-in takes its memory as soon as its triggers have run, although it
        may wait for the link.
 SIM-5  Buffers come and go by the rules of `liveness`.
-SIM-6  A loop runs once: its ops wait for what stands before them, not for what comes round.
+SIM-6  A loop runs once: its ops wait for the ops before them, not for those of the iteration before.
 
-The real executor may run small ops side by side and picks among ready ops in its own order, so without a planned order
-the true peak may differ by some per cent.
+The real executor may run small ops side by side, and picks among ready ops in its own order. So without a planned order the true
+peak may differ by some per cent.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ LANES = (_COMPUTE, "recompute", _OUT, _IN)
 
 
 @dataclass(frozen=True)
-class Run:
-    """peak_bytes and seconds of one simulated step; the timeline has one point per op that takes time or memory.
+class SimulatedStep:
+    """The peak, the seconds and the timeline of one step. The timeline has one point per op that takes time or memory.
 
     busy: for each of `LANES` the (start, end) in seconds of its work, in order; work without a pause is one piece.
-    spans: op -> its (start, end), of those that take time, in the order in which they start.
+    spans: op -> its (start, end), of the ops that take time, in the order in which they start.
     """
 
     peak_bytes: int
@@ -45,15 +45,15 @@ class Run:
 
     @property
     def waiting(self) -> tuple[tuple[float, float], ...]:
-        """The (start, end) in seconds in which the step computes nothing and waits for a transfer."""
+        """The (start, end) in seconds of the times in which the step computes nothing and waits for a transfer."""
         working = sorted(piece for lane in LANES[:2] for piece in self.busy[lane])
         ends = [0.0, *(end for _, end in working)]
         starts = [*(start for start, _ in working), self.seconds]
         return tuple((end, start) for end, start in zip(ends, starts, strict=True) if start > end)
 
 
-def simulate(graph: StepGraph, machine: Machine) -> Run:
-    """Run `graph` (edited or not) once on `machine`."""
+def simulate(graph: StepGraph, machine: Machine) -> SimulatedStep:
+    """One step of `graph` (edited or not) on `machine`."""
     return _Executor(graph, machine).run()
 
 
@@ -81,7 +81,7 @@ class _Executor:
             waits.append(len(sources))
         return waits, after
 
-    def run(self) -> Run:
+    def run(self) -> SimulatedStep:
         for i, count in enumerate(self.waits):
             if count == 0:
                 self._enqueue(i, 0.0)
@@ -110,7 +110,7 @@ class _Executor:
             self._finish(i, touched, clock)
         times, sizes = zip(*self.timeline, strict=True) if self.timeline else ((), ())
         lanes = {lane: tuple(pieces) for lane, pieces in self.busy.items()}
-        return Run(self.live.peak_bytes, clock, times, sizes, lanes, self.spans)
+        return SimulatedStep(self.live.peak_bytes, clock, times, sizes, lanes, self.spans)
 
     def _note(self, op: Op, resource: str, start: float, end: float) -> None:
         self.spans[op.name] = start, end
@@ -122,7 +122,7 @@ class _Executor:
     def _enqueue(self, i: int, clock: float) -> None:
         op = self.graph.ops[i]
         resource = _OUT if op.type == "SwapOut" else _IN if op.type == "SwapIn" else _COMPUTE  # SIM-3
-        # SIM-2 first, on the links, too, where what is read in place moves nothing; then SIM-1: the earlier op.
+        # SIM-2 first, on the links, too, since a swap-in that is read in place moves nothing; then SIM-1: the earlier op.
         first = 0.0 if self._seconds(op, resource) == 0.0 else 1.0
         if resource == _IN and first:  # SIM-4
             self.taken[i] = self._begin(op, clock)

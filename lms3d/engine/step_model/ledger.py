@@ -1,7 +1,7 @@
 """The ledger of live bytes: what is held from one event to another -> bytes at each event. No TensorFlow here.
 
-An event is whatever the caller counts in: an op of a step, an anchor, an event of a schedule. A span holds its bytes from
-its first event to its last, both included:
+An event is whatever the caller counts in: an op of a step, an anchor, or an event of a schedule. A span holds its bytes from its
+first event to its last, both included:
 
     events        0   1   2   3
     4 bytes       |-------|                    live_bytes(spans, 4)  ->  [4, 6, 6, 2]
@@ -30,8 +30,8 @@ class Span(Protocol):
 AnySpan = TypeVar("AnySpan", bound=Span)
 
 
-class Held(NamedTuple):
-    """The plainest span."""
+class Block(NamedTuple):
+    """A span and nothing else."""
 
     bytes: int
     start: int
@@ -39,7 +39,7 @@ class Held(NamedTuple):
 
 
 def live_bytes(spans: Iterable[Span], events: int) -> np.ndarray:
-    """Bytes that are live at each event: int64, shape (events,)."""
+    """The bytes that are live at each event: int64, shape (events,)."""
     change = [0] * (events + 1)
     for span in spans:
         change[span.start] += span.bytes
@@ -54,7 +54,7 @@ def at(spans: Iterable[AnySpan], event: int) -> list[AnySpan]:
 
 
 def by_event(spans: Sequence[Span], events: int) -> tuple[list[list[int]], list[list[int]]]:
-    """(starts, ends): for each event the indices of the spans that start, and that end, with it."""
+    """(starts, ends): for each event the indices of the spans that start with it, and of those that end with it."""
     starts: list[list[int]] = [[] for _ in range(events)]
     ends: list[list[int]] = [[] for _ in range(events)]
     for i, span in enumerate(spans):

@@ -2,19 +2,19 @@
 
 Events are the anchors in their order, and before an anchor the ops that are recomputed for it.
 
-SCHEDULE-1  A buffer's reads fall into segments: a gap of more than `split` anchors starts a new one. A kept buffer has one.
-            After the first, only a gap of more than `later_split` does, where that is larger.
-SCHEDULE-2  Segment 0 uses the original. Each further segment has a copy, swapped in or recomputed just before its first read.
-            A swapped buffer can do both: a segment with a read at an anchor of `again` is recomputed.
-SCHEDULE-3  Recomputing reads the parents at that moment. These reads join the parents' own segments; parents are older, so
-            one pass from the youngest buffer to the oldest settles everything.
-SCHEDULE-4  The links to and from the tier are serial. A swap-out starts when the buffer exists and holds the original until
-            it is complete (tight: the next event waits for it). A swap-in starts as late as still hides its transfer (tight:
-            just before its reader, which waits); `prefetch` moves it ahead once the plan is chosen.
-SCHEDULE-5  A forwarding op writes into an input copy that ends with it, except an original that goes to the tier. That may be a
-            swap-in that starts with it, too.
-SCHEDULE-6  A mapped buffer, once swapped out, is read where it lies: its swap-ins take neither memory nor time, and nobody
-            writes into them. They are called `LEAD` events ahead.
+SCHEDULE-1  A buffer's reads fall into segments. A kept buffer has one. Of another buffer, a gap of more than `split` anchors ends
+            the first segment; a gap of more than `split` and of more than `later_split` anchors ends a later one.
+SCHEDULE-2  Segment 0 uses the original. Each further segment has a copy, swapped in or recomputed just before its first read. A
+            swapped buffer can have both: a segment with a read at an anchor of `recompute_at` is recomputed.
+SCHEDULE-3  Recomputing reads the parents at that moment. These reads join the parents' own segments. Parents are older, so one
+            pass from the youngest buffer to the oldest settles everything.
+SCHEDULE-4  The links to and from the tier are serial. A swap-out starts when the buffer exists, and holds the original until it is
+            complete (tight: the next event waits for it). A swap-in starts as late as still hides its transfer (tight: just before
+            its reader, which waits). A planner may let it start earlier (`starts`).
+SCHEDULE-5  A forwarding op writes into an input copy that ends with it, which may be a swap-in that starts with it. It does not
+            write into an original that goes to the tier.
+SCHEDULE-6  A mapped buffer, once swapped out, is read in place: its swap-ins take neither memory nor time, and nobody writes into
+            them. They are called `LEAD` events ahead.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lms3d.engine import ledger
 from lms3d.engine.cost import Machine
-from lms3d.engine.planners.hybrid.choices import KEEP, Choice, Mode
-from lms3d.engine.planners.hybrid.problem import Event, Problem
+from lms3d.engine.step_model import ledger
+from lms3d.engine.step_model.decisions import KEEP, Choice, Mode
+from lms3d.engine.step_model.problem import Event, Problem
 from lms3d.engine.tuning import LEAD
 
 
 @dataclass(slots=True)
 class Copy:
-    """One life of a buffer: events `start` to `end` inclusive; `number` 0 is the original; `heir` takes over its memory. A swap-in
-    that ends before its start is there only to allocate the memory of its heir (SCHEDULE-5).
+    """One life of a buffer, from event `start` to event `end`, both included. number: 0 is the original.
 
-    mode: where it comes from, KEEP for the original. last_read: as `end`, without the wait for its swap-out. bytes: on the
-    device (SCHEDULE-6).
+    mode: where the copy comes from; KEEP for the original. last_read: as `end`, without the wait for its swap-out. bytes: on the
+    device (SCHEDULE-6). heir: the copy that takes over its memory. A swap-in that ends before its start only allocates the memory
+    of its heir (SCHEDULE-5).
     """
 
     buffer: int
@@ -56,7 +56,10 @@ class Copy:
 
 @dataclass
 class Schedule:
-    """The result. live_bytes: int64, shape (events,). release: swapped buffer -> event that waits for its swap-out."""
+    """Events, copies, and what they take.
+
+    live_bytes: int64, shape (events,). release: swapped buffer -> event that waits for its swap-out.
+    """
 
     events: list[Event]
     copies: list[Copy]
@@ -69,7 +72,7 @@ class Schedule:
 
     @property
     def cost_seconds(self) -> float:
-        """What the planner minimises: the step's time, and a price for the transfers."""
+        """What the planner minimises: the seconds of the step, plus a price for the transfers."""
         return self.seconds + self.transfer_price_seconds
 
     @property
@@ -80,9 +83,9 @@ class Schedule:
 def build(
     problem: Problem, choices: dict[int, Choice], machine: Machine, starts: Mapping[tuple[int, int], int] | None = None
 ) -> Schedule:
-    """The schedule for `choices` (buffers that are not named are kept).
+    """The schedule for `choices`. Buffers that they do not name are kept.
 
-    starts: (buffer, number of the copy) -> event, of swap-ins that begin earlier than SCHEDULE-4 has them begin (`prefetch`).
+    starts: (buffer, number of the copy) -> event, for swap-ins that begin earlier than by SCHEDULE-4.
     """
     segments, recomputed = _segments(problem, choices)
     before = np.fromiter((e.anchor for e in recomputed), np.intp, len(recomputed))
@@ -115,10 +118,10 @@ def build(
 
 
 def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, list[list[Event]]], list[Event]]:
-    """SCHEDULE-1 to 3: readers of each moved buffer by segment, and what is recomputed, in order."""
+    """The readers of each moved buffer by segment, and the recomputed events in order (SCHEDULE-1 to 3)."""
     extra: dict[int, list[Event]] = defaultdict(list)
     recomputed: list[Event] = []
-    found: dict[int, list[list[Event]]] = {}
+    by_buffer: dict[int, list[list[Event]]] = {}
     for b in problem.youngest_first:
         choice = choices.get(b, KEEP)
         if choice.mode is Mode.KEEP and b not in extra:
@@ -129,7 +132,7 @@ def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, l
             readers += extra[b]
             readers.sort()
         if choice.mode is Mode.KEEP:
-            found[b] = [readers]
+            by_buffer[b] = [readers]
             continue
         segments: list[list[Event]] = [[]]
         last = buffer.defined
@@ -138,7 +141,7 @@ def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, l
                 segments.append([])
             segments[-1].append(reader)
             last = reader.anchor
-        found[b] = segments
+        by_buffer[b] = segments
         for segment in segments[1:]:
             if _source(choice, segment) is Mode.RECOMPUTE:
                 event = Event(segment[0].anchor, b)
@@ -147,7 +150,7 @@ def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, l
                     extra[parent].append(event)
     # Before one anchor the older buffer comes first, since the younger may read it.
     recomputed.sort(key=lambda e: (e.anchor, problem.buffers[e.buffer].defined, e.buffer))
-    return found, recomputed
+    return by_buffer, recomputed
 
 
 def _events(problem: Problem, recomputed: list[Event]) -> list[Event]:
@@ -161,8 +164,8 @@ def _events(problem: Problem, recomputed: list[Event]) -> list[Event]:
 
 
 def _source(choice: Choice, readers: Sequence[Event]) -> Mode:
-    """Where the copy for a segment of a moved buffer comes from."""
-    if choice.again and any(r.anchor in choice.again for r in readers):  # SCHEDULE-2
+    """The mode of the copy for a segment of a moved buffer."""
+    if choice.recompute_at and any(r.anchor in choice.recompute_at for r in readers):  # SCHEDULE-2
         return Mode.RECOMPUTE
     return choice.mode
 
@@ -198,7 +201,7 @@ def _copies(
 def _place_swaps(
     problem: Problem, choices: dict[int, Choice], copies: list[Copy], begins: list[float], machine: Machine
 ) -> dict[int, int]:
-    """SCHEDULE-4: hold originals until they are written, start swap-ins early enough. Returns buffer -> release event."""
+    """Holds originals until they are written, and starts swap-ins early enough (SCHEDULE-4). Returns buffer -> release event."""
     swapped_in = [c for c in copies if c.mode is Mode.SWAP]
     back = {c.buffer for c in swapped_in}
     originals = [c for c in copies if c.number == 0 and c.buffer in back]
@@ -229,10 +232,10 @@ def _place_swaps(
 
 
 def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[int, int]) -> None:
-    """SCHEDULE-5: an input that ends where an op may write in place ends one event earlier, and its bytes are taken over.
+    """An input that ends where an op may write in place ends one event earlier, and its bytes are taken over (SCHEDULE-5).
 
-    A kernel asks for its first input first, be it one whose swap-in has just begun: that ends before it starts then. An original
-    that goes to the tier is held until its time is over (EMIT-4).
+    A kernel asks for its first input first, even for one whose swap-in has just begun: that copy then ends before it starts. An
+    original that goes to the tier is held until its time is over (EMIT-4).
     """
     ending: dict[tuple[int, int], Copy] = {}
     for copy in copies:
@@ -255,7 +258,7 @@ def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[
 def _timeline(
     problem: Problem, copies: list[Copy], release: dict[int, int], begins: list[float], machine: Machine
 ) -> float:
-    """Seconds of the step: compute and both links are serial; waits as in the schedule."""
+    """The seconds of the step. Compute and both links are serial; waits are those of the schedule."""
     starts: dict[int, list[Copy]] = defaultdict(list)
     needs: dict[int, list[Copy]] = defaultdict(list)
     for copy in copies:
@@ -289,7 +292,7 @@ def _timeline(
 
 
 def nodes(copies: Iterable[Copy]) -> int:
-    """The swap-outs and swap-ins that copies need."""
+    """The number of swap-outs and swap-ins that copies need."""
     back = [c.buffer for c in copies if c.mode is Mode.SWAP]
     return len(back) + len({*back})
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from lms3d.engine import edit
 from lms3d.engine.cost import op_seconds, step_seconds
 from lms3d.engine.plan import Plan, SwapIn, SwapOut
-from lms3d.engine.simulate import simulate
+from lms3d.engine.step_model.simulate import simulate
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, worked_example
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow's allocator: best fit, when it splits, how it merges."""
+"""A schedule's allocations replayed: what fits in pieces, and what does not fit by a coincidence."""
 
 from __future__ import annotations
 
@@ -6,90 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from lms3d.engine.planners.hybrid import search
-from lms3d.engine.planners.hybrid.allocator import (
+from lms3d.engine import tuning
+from lms3d.engine.step_model.allocator import (
+    CPU_REGIONS,
     FIRST_REGIONS_BYTES,
-    MOST_WASTE,
-    Pool,
-    _held_lives,
-    fit,
-    replay,
+    GPU_REGIONS,
     small_region_bytes,
 )
-from lms3d.engine.planners.hybrid.choices import Choice, Mode
-from lms3d.engine.planners.hybrid.problem import reduce
-from lms3d.engine.planners.hybrid.schedule import build
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.pool import GPU_POOL
+from lms3d.engine.step_model.problem import reduce
+from lms3d.engine.step_model.replay import ordered_lives, place, replay
+from lms3d.engine.step_model.schedule import build
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step
 
 KIB = 1024
-
-
-def holes(*sizes: int) -> Pool:
-    """A pool whose free chunks have these sizes, in this order of addresses, and nothing else is free."""
-    pool = Pool(MIB)
-    places = []
-    for size in sizes:
-        places.append(pool.allocate(size))
-        pool.allocate(256)
-    pool.allocate(MIB - pool.in_use)
-    for place in places:
-        pool.release(place)
-    return pool
-
-
-def test_rounds_up():
-    pool = Pool(1024)
-    assert [pool.allocate(n) for n in (1, 256, 257, 1)] == [0, 256, 512, None]
-    assert pool.in_use == pool.peak == 1024
-
-
-def test_best_fit_and_lowest_address_among_equals():
-    pool = holes(8 * KIB, 2 * KIB, 4 * KIB, 2 * KIB)
-    assert pool.allocate(2 * KIB) == 8 * KIB + 256
-    assert pool.allocate(2 * KIB) == 14 * KIB + 3 * 256
-    assert pool.allocate(3 * KIB) == 10 * KIB + 2 * 256
-
-
-@pytest.mark.parametrize(
-    ("hole", "wanted", "taken"),
-    [
-        (8 * KIB, 4 * KIB, 4 * KIB),  # at least twice: split
-        (8 * KIB, 4 * KIB + 256, 8 * KIB),  # else handed out whole
-        (MOST_WASTE * 3, MOST_WASTE * 2, MOST_WASTE * 2),  # or 128 MiB left over
-        (MOST_WASTE * 3 - 256, MOST_WASTE * 2, MOST_WASTE * 3 - 256),
-    ],
-)
-def test_when_a_chunk_is_split(hole, wanted, taken):
-    pool = Pool(hole)
-    pool.allocate(wanted)
-    assert pool.in_use == taken
-    assert (pool.allocate(256) is None) == (taken == hole)
-
-
-def test_merges_with_both_neighbours():
-    pool = Pool(4 * KIB)
-    places = [pool.allocate(KIB) for _ in range(4)]
-    pool.release(places[0])
-    pool.release(places[2])
-    assert pool.allocate(2 * KIB) is None  # as many bytes, but in two pieces
-    pool.release(places[1])
-    assert pool.allocate(3 * KIB) == 0
-
-
-def test_all_freed_is_one_piece_again():
-    pool = Pool(64 * KIB)
-    places = [pool.allocate(n * KIB) for n in (3, 1, 7, 2, 5)]
-    for i in (1, 4, 0, 2, 3):
-        pool.release(places[i])
-    assert (pool.in_use, pool.peak) == (0, 18 * KIB)
-    assert pool.free == [(64 * KIB, 0)]
-
-
-@pytest.mark.parametrize(
-    ("limit", "small"), [(64, 0), (127, 0), (128, 8), (255, 8), (256, 16), (2048, 128), (8000, 128)]
-)
-def test_small_region(limit, small):
-    assert small_region_bytes(limit * MIB) == small * MIB
 
 
 def test_replay_needs_the_bytes_in_one_piece():
@@ -107,21 +38,21 @@ def test_replay_needs_the_bytes_in_one_piece():
     problem = reduce(graph, SECONDS)
     schedule = build(problem, {}, SECONDS)
     assert schedule.peak_bytes <= 14 * MIB
-    assert not replay(problem, schedule, 14 * MIB, "single").fits
-    fit = replay(problem, schedule, 24 * MIB, "single")
-    assert fit.fits
-    assert fit.peak_bytes >= schedule.peak_bytes
+    assert not replay(problem, schedule, 14 * MIB, GPU_REGIONS).fits
+    placed = replay(problem, schedule, 24 * MIB, GPU_REGIONS)
+    assert placed.fits
+    assert placed.peak_bytes >= schedule.peak_bytes
 
 
 def test_replay_hands_a_forwarded_chunk_on():
     graph = step(placeholder(), op("a", "x", mib=4), op("b", "a", mib=4, type="Relu"), op("c", "b", mib=0.1))
     problem = reduce(graph, SECONDS)
-    assert replay(problem, build(problem, {}, SECONDS), 8 * MIB + MIB // 2, "single").fits
+    assert replay(problem, build(problem, {}, SECONDS), 8 * MIB + MIB // 2, GPU_REGIONS).fits
 
 
 def test_replay_without_room_for_the_weights():
     problem = reduce(step(placeholder(), op("a", "x"), resident_mib=9), SECONDS)
-    assert not replay(problem, build(problem, {}, SECONDS), 4 * MIB, "single").fits
+    assert not replay(problem, build(problem, {}, SECONDS), 4 * MIB, GPU_REGIONS).fits
 
 
 def coincidence():
@@ -142,17 +73,17 @@ def test_what_fits_only_by_a_coincidence_is_refused():
     problem, schedule = coincidence()
     pool = int(24.5 * MIB)
     assert schedule.peak_bytes < pool
-    assert replay(problem, schedule, pool, "single").fits
-    assert not fit(problem, schedule, pool, "single").fits
-    assert search.needed_bytes(problem, schedule, "single") * (1 - search.RESERVE) > pool
-    roomy = fit(problem, schedule, 40 * MIB, "single")
+    assert replay(problem, schedule, pool, GPU_REGIONS).fits
+    assert not place(problem, schedule, pool, GPU_REGIONS).fits
+    assert GPU_POOL.needed_bytes(problem, schedule) * (1 - tuning.RESERVE) > pool
+    roomy = place(problem, schedule, 40 * MIB, GPU_REGIONS)
     assert roomy.fits
-    assert roomy.peak_bytes == replay(problem, schedule, 40 * MIB, "single").peak_bytes
+    assert roomy.peak_bytes == replay(problem, schedule, 40 * MIB, GPU_REGIONS).peak_bytes
 
 
 def test_the_same_shifts_each_time():
     problem, schedule = coincidence()
-    found = [[replay(problem, schedule, int(24.5 * MIB), "single", seed) for seed in range(6)] for _ in range(2)]
+    found = [[replay(problem, schedule, int(24.5 * MIB), GPU_REGIONS, seed) for seed in range(6)] for _ in range(2)]
     assert found[0] == found[1]
     assert len(set(found[0])) > 1
 
@@ -166,18 +97,18 @@ def swapped_over_a_chain():
     return problem, build(problem, {swapped: Choice(Mode.SWAP)}, machine), swapped
 
 
-@pytest.mark.parametrize("pool", ["split", "single"])
-def test_memory_changes_hands_where_the_schedule_says(pool):
+@pytest.mark.parametrize("regions", [CPU_REGIONS, GPU_REGIONS])
+def test_memory_changes_hands_where_the_schedule_says(regions):
     problem, schedule, _ = swapped_over_a_chain()
-    lives = _held_lives(problem, schedule, pool)[-len(schedule.copies) :]
+    lives = ordered_lives(problem, schedule, regions)[-len(schedule.copies) :]
     assert [(life.start, life.end) for life in lives] == [(copy.start, copy.end) for copy in schedule.copies]
 
 
 def test_a_swap_in_takes_its_memory_before_the_op_that_follows():
     problem, schedule, swapped = swapped_over_a_chain()
     back = next(c for c in schedule.copies if c.buffer == swapped and c.number)
-    turns = {life.turn for life in _held_lives(problem, schedule, "split") if life.start == back.start}
-    lives = _held_lives(problem, schedule, "split")[-len(schedule.copies) :]
+    turns = {life.turn for life in ordered_lives(problem, schedule, CPU_REGIONS) if life.start == back.start}
+    lives = ordered_lives(problem, schedule, CPU_REGIONS)[-len(schedule.copies) :]
     assert lives[schedule.copies.index(back)].turn == min(turns) < max(turns)
 
 
@@ -202,7 +133,7 @@ def test_small_tensors_of_a_split_pool(resident_mib, small_kib):
         resident_mib=resident_mib,
     )
     problem = reduce(graph, SECONDS)
-    assert replay(problem, build(problem, {}, SECONDS), limit, "split").fits
+    assert replay(problem, build(problem, {}, SECONDS), limit, CPU_REGIONS).fits
 
 
 def test_a_workspace_that_is_a_crumb_takes_no_piece():
@@ -211,7 +142,7 @@ def test_a_workspace_that_is_a_crumb_takes_no_piece():
     for workspace, fits in ((64 * KIB, True), (65 * KIB, False)):
         graph = step(placeholder(), op("c", "x", mib=large / MIB, workspace_bytes=workspace), resident_mib=1 / 1024)
         problem = reduce(graph, SECONDS)
-        assert replay(problem, build(problem, {}, SECONDS), limit, "split").fits == fits
+        assert replay(problem, build(problem, {}, SECONDS), limit, CPU_REGIONS).fits == fits
 
 
 def test_an_op_that_is_computed_again_takes_its_workspace_again():
@@ -226,29 +157,8 @@ def test_an_op_that_is_computed_again_takes_its_workspace_again():
     schedule = build(problem, {a: Choice(Mode.RECOMPUTE)}, SECONDS)
     (again,) = [i for i, e in enumerate(schedule.events) if not e.is_anchor]
     assert schedule.live_bytes[again] == 9.5 * MIB
-    spaces = [life for life in _held_lives(problem, schedule, "split") if life.bytes == 8 * MIB]
+    spaces = [life for life in ordered_lives(problem, schedule, CPU_REGIONS) if life.bytes == 8 * MIB]
     assert [(life.start, life.end) for life in spaces] == [(0, 0), (again, again)]
-
-
-@pytest.mark.parametrize("pool", ["split", "single"])
-def test_a_pool_keeps_a_reserve_for_waste(monkeypatch, pool):
-    """A planned schedule whose pieces take up nearly the whole pool does not count as fitting."""
-    problem, schedule, _ = swapped_over_a_chain()
-    limit = search.needed_bytes(problem, schedule, pool)
-    assert search.fits(search.Solution(problem, {}, schedule, limit, schedule.peak_bytes, True), pool)
-    full = search.allocator.Fit(True, int(limit * (1 - search.RESERVE_IN_TURN)) + 1)
-    monkeypatch.setattr(search.allocator, "fit", lambda *_, **__: full)
-    solution = search.Solution(problem, {}, schedule, limit, schedule.peak_bytes, True)
-    assert not search.fits(solution, pool)
-
-
-def test_an_unplanned_step_needs_room_for_an_accident():
-    """Once, in every kind of pool: nobody holds its order."""
-    problem, schedule, _ = swapped_over_a_chain()
-    split = [search.needed_bytes(problem, schedule, "split", planned=planned) for planned in (True, False)]
-    single = [search.needed_bytes(problem, schedule, "single", planned=planned) for planned in (True, False)]
-    assert split[0] < split[1]
-    assert single[0] < single[1]
 
 
 def test_small_tensors_are_there_as_soon_as_their_inputs():
@@ -297,7 +207,7 @@ def pooled(**choices):
 def test_what_a_pooling_hides_lives_until_its_gradient():
     problem, schedule = pooled()
     assert [(s.bytes, s.start, s.end, s.hidden) for s in problem.small] == [(MIB, 1, 8, True)]
-    hidden = next(life for life in _held_lives(problem, schedule, "split") if life.bytes == MIB)
+    hidden = next(life for life in ordered_lives(problem, schedule, CPU_REGIONS) if life.bytes == MIB)
     assert (hidden.start, hidden.end) == (1, 8)  # not shifted
     assert schedule.live_bytes[1] == 4 * MIB
 
@@ -306,7 +216,7 @@ def test_what_a_pooling_that_is_computed_again_hides():
     """Its gradient reads the second one, which hides as much from there on; what the first one hides nobody needs."""
     problem, schedule = pooled(p=Mode.RECOMPUTE)
     again = [i for i, e in enumerate(schedule.events) if not e.is_anchor]
-    hidden = [life for life in _held_lives(problem, schedule, "split") if life.bytes == MIB and life.turn == 3]
+    hidden = [life for life in ordered_lives(problem, schedule, CPU_REGIONS) if life.bytes == MIB and life.turn == 3]
     assert [(life.start, life.end) for life in hidden] == [(1, 1), (again[0], len(schedule.events) - 1)]
 
 
@@ -356,13 +266,13 @@ def test_an_op_takes_over_a_swap_in_that_begins_with_it(after):
     assert problem.buffers[back.heir.buffer].root == "sum:0"
     assert all(c.heir is None for c in schedule.copies if c.buffer == index["b:0"])
     assert schedule.live_bytes[back.start] == 8 * MIB
-    lives = _held_lives(problem, schedule, "split")
+    lives = ordered_lives(problem, schedule, CPU_REGIONS)
     there = [life for life in lives if life.bytes and life.start <= back.start <= life.end]
     assert sorted((life.bytes, life.turn) for life in there) == [(4 * MIB, 0), (4 * MIB, 2)]
     taken = next(life for life in there if life.turn == 0)
     passed = [lives[taken.heir]] if taken.heir is not None else []
     assert [life.bytes for life in passed] == [0] * bool(after)
-    found = replay(problem, schedule, 24 * MIB, "single")
+    found = replay(problem, schedule, 24 * MIB, GPU_REGIONS)
     assert found.fits
     assert schedule.peak_bytes <= found.peak_bytes < schedule.peak_bytes + MIB  # nothing is held twice, or for good
 
@@ -373,10 +283,10 @@ def test_batches_lie_in_the_pool_as_single_tensors():
     graph = replace(step(placeholder(), *ops, resident_mib=10), batches=(4 * MIB, 4 * MIB))
     problem = reduce(graph, SECONDS)
     schedule = build(problem, {}, SECONDS)
-    fits = {seed: replay(problem, schedule, 23 * MIB, "single", seed).fits for seed in range(8)}
+    fits = {seed: replay(problem, schedule, 23 * MIB, GPU_REGIONS, seed).fits for seed in range(8)}
     assert fits[0]
     assert not all(fits.values())
-    assert all(replay(problem, schedule, 40 * MIB, "single", seed).fits for seed in range(8))
+    assert all(replay(problem, schedule, 40 * MIB, GPU_REGIONS, seed).fits for seed in range(8))
 
 
 def test_what_goes_to_the_tier_is_not_taken_over():

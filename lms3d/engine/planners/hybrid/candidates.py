@@ -1,0 +1,185 @@
+"""The candidates of the covering program: ways in which a buffer can leave the device. No TensorFlow here.
+
+CANDIDATE-1  A candidate is a `Choice`, the spans of anchors in which the buffer still takes memory, and a price in seconds.
+CANDIDATE-2  Transfers have the price of `Schedule.cost_seconds`: `Machine.transfer_price` for each second, and `node_seconds` for
+             each swap-out and swap-in. A tight transfer makes the step wait, which counts in full.
+CANDIDATE-3  A mapped buffer leaves at its longest gap, at its first one, or at once, so that nobody reads the original. All later
+             readers share one swap-in, which takes no memory: bringing the buffer back more often would free nothing.
+CANDIDATE-4  Any other buffer comes back after its longest gap, after its `tuning.CANDIDATE_GAPS` longest ones, or after each.
+CANDIDATE-5  A candidate that costs no less than another, and never holds less, is left out.
+CANDIDATE-6  A buffer that is cheaper to recompute than to write may be recomputed (`remat`). The price is that of its whole chain,
+             each time; or less, if the chain reads buffers that could be recomputed but are alive. Such a candidate does not go
+             with a plan that recomputes those buffers at another time (COVER-5). So they may be recomputed a little earlier, for
+             all that read them then.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from lms3d.engine.cost import Machine
+from lms3d.engine.planners.hybrid.links import Links
+from lms3d.engine.planners.hybrid.remat import Chains, gaps
+from lms3d.engine.planners.hybrid.tuning import CANDIDATE_GAPS, SHARED
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.problem import Buffer, Problem
+
+Spans = tuple[tuple[int, int], ...]
+"""(first, last) anchors, in order."""
+
+_ONCE = 1 << 30  # no gap is longer: all later reads share a copy
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way in which one buffer can leave (CANDIDATE-1). spans: the anchors at which it still takes memory.
+
+    through: the buffers that are recomputed for it. reads: (buffer, anchor) pairs that it counts on to be readable (CANDIDATE-6).
+    """
+
+    buffer: int
+    choice: Choice
+    spans: Spans
+    seconds: float
+    through: frozenset[int] = frozenset()
+    reads: tuple[tuple[int, int], ...] = ()
+
+    def readable(self, anchor: int) -> bool:
+        """Whether the buffer can be read at an anchor: in the tier, or in a copy on the device."""
+        return self.choice.mode is not Mode.RECOMPUTE or any(start <= anchor <= end for start, end in self.spans)
+
+
+def candidates(problem: Problem, machine: Machine, links: Links) -> list[Candidate]:
+    """The candidates of all buffers that free anything."""
+    recomputed = _all_recomputed(problem, machine)
+    result: list[Candidate] = []
+    for b, buffer in enumerate(problem.buffers):
+        if buffer.swappable and buffer.reads and buffer.reads[-1] > buffer.defined:
+            swapped = _read_in_tier if buffer.mapped else _brought_back
+            result += _useful(list(swapped(b, buffer, machine, links)))
+        result += recomputed.get(b, ())
+    return result
+
+
+def _useful(of_one_buffer: list[Candidate]) -> list[Candidate]:
+    """The candidates without those that hold as much as another, anchor by anchor, and are no cheaper (CANDIDATE-5)."""
+    useful: list[Candidate] = []
+    for candidate in sorted(of_one_buffer, key=lambda c: (c.seconds, _length(c.spans))):
+        if not any(_within(other.spans, candidate.spans) for other in useful):
+            useful.append(candidate)
+    return useful
+
+
+def _within(spans: Spans, others: Spans) -> bool:
+    """Whether each span lies inside one of the others."""
+    return all(any(first <= start and end <= last for first, last in others) for start, end in spans)
+
+
+def _length(spans: Spans) -> int:
+    return sum(end - start + 1 for start, end in spans)
+
+
+def all_moved(problem: Problem) -> Iterator[dict[int, Choice]]:
+    """Plans in which every swappable buffer leaves at once and returns at the last moment.
+
+    If there are mapped buffers, there are two plans. In the first every reader of a mapped buffer reads it in the tier, the first
+    reader included.
+    """
+    mapped = any(buffer.mapped for buffer in problem.buffers)
+    for split in (0, 1) if mapped else (1,):
+        yield {
+            b: Choice(Mode.SWAP, True, True, split if buffer.mapped else 1, later_split=_ONCE * buffer.mapped)
+            for b, buffer in enumerate(problem.buffers)
+            if buffer.swappable
+        }
+
+
+def _read_in_tier(b: int, buffer: Buffer, machine: Machine, links: Links) -> Iterator[Candidate]:
+    """The candidates of a mapped buffer (CANDIDATE-3)."""
+    out = buffer.bytes / machine.swap_out_bytes_per_second
+    price = machine.transfer_price * out + 2 * machine.node_seconds
+    written = links.written(buffer.defined, out)
+    release = links.first_after(written)
+    between = gaps(buffer)
+    # No larger than needed: others that are recomputed read the buffer in the tier, not the original.
+    longest = max(between[: between.index(max(between))], default=0)
+    loose = ((longest, False), (1, False)) if max(between) > 1 else ()
+    for split, tight in dict.fromkeys((*loose, (1, True), (0, True))):
+        choice = Choice(Mode.SWAP, tight, split=split, later_split=_ONCE)
+        (first, last), *later = _segments(buffer, choice)
+        if later:
+            wait = out if tight else max(written - float(links.begins[later[0][0]]), 0.0)
+            end = last if tight else max(last, release - 1)
+            yield Candidate(b, choice, ((first, end),), price + wait)
+
+
+def _brought_back(b: int, buffer: Buffer, machine: Machine, links: Links) -> Iterator[Candidate]:
+    """The candidates of a buffer whose later reads need a copy on the device (CANDIDATE-4)."""
+    out = buffer.bytes / machine.swap_out_bytes_per_second
+    back = buffer.bytes / machine.swap_in_bytes_per_second
+    longest = sorted({gap for gap in gaps(buffer) if gap > 1}, reverse=True)
+    for split in dict.fromkeys([gap - 1 for gap in longest[:CANDIDATE_GAPS]] + [1]):
+        for tight in (False, True):
+            choice = Choice(Mode.SWAP, tight, tight, split)
+            (first, last), *later = _segments(buffer, choice)
+            if not later:
+                continue
+            release = first + 1 if tight else links.first_after(links.written(first, out))
+            spans = [(first, max(last, release - 1))]
+            for start, end in later:
+                issued = start if tight else min(max(links.issued(start, back), release, 1), start)
+                spans.append((issued, end))
+            moving, copies = out + back * len(later), len(later)
+            price = machine.transfer_price * moving + machine.node_seconds * (1 + copies)
+            yield Candidate(b, choice, tuple(spans), price + moving * tight)
+
+
+def _all_recomputed(problem: Problem, machine: Machine) -> dict[int, list[Candidate]]:
+    """The candidates that recompute, by buffer (CANDIDATE-6)."""
+    chains = Chains(problem, machine)
+    recomputed = {b: list(_recomputed(b, buffer, chains)) for b, buffer in enumerate(problem.buffers)}
+    asked: dict[int, set[int]] = defaultdict(set)
+    for b, anchor in itertools.chain.from_iterable(c.reads for of_one in recomputed.values() for c in of_one):
+        asked[b].add(anchor)
+    for b, anchors in asked.items():
+        recomputed[b] += [early for c in recomputed[b] if not c.reads for early in _earlier(c, anchors)]
+    return recomputed
+
+
+def _recomputed(b: int, buffer: Buffer, chains: Chains) -> Iterator[Candidate]:
+    for choice in chains.choices(b):
+        (first, last), *later = _segments(buffer, choice)
+        for alone in (False, True):
+            tried = [(start, chains.chain(b, start, alone=alone)) for start, _ in later]
+            possible = [(start, chain) for start, chain in tried if chain]
+            seconds = sum(chain.seconds for _, chain in possible)
+            reads = tuple((read, start) for start, chain in possible for read in sorted(chain.reads))
+            cheap = seconds < chains.written_seconds(buffer)
+            if len(possible) == len(tried) and cheap and (reads or not alone):
+                through = frozenset[int]().union(*(chain.through for _, chain in possible))
+                yield Candidate(b, choice, ((first, last), *later), seconds, through, reads)
+
+
+def _earlier(candidate: Candidate, asked: Iterable[int]) -> Iterator[Candidate]:
+    """The same candidate with copies at the anchors at which others ask for them, if those come soon before."""
+    first, *later = candidate.spans
+    spans = [(min([a for a in asked if start - SHARED <= a < start], default=start), end) for start, end in later]
+    if spans != later:
+        shared = max(start - before for (before, _), (start, _) in zip(spans, later, strict=True))
+        choice = replace(candidate.choice, later_split=max(shared, candidate.choice.later_split))
+        yield replace(candidate, choice=choice, spans=(first, *spans))
+
+
+def _segments(buffer: Buffer, choice: Choice) -> list[tuple[int, int]]:
+    """(first, last) anchor of each segment (SCHEDULE-1)."""
+    segments = [(buffer.defined, buffer.defined)]
+    for read in buffer.reads:
+        first, last = segments[-1]
+        if choice.cuts(read - last, first=len(segments) == 1):
+            segments.append((read, read))
+        else:
+            segments[-1] = (first, read)
+    return segments

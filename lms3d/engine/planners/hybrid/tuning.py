@@ -1,0 +1,149 @@
+"""The constants of the default planner's search, one section per module. No TensorFlow here.
+
+Each says what it trades and what measured it: a test, a command, or "not measured".
+"""
+
+from __future__ import annotations
+
+# -- strategy ----------------------------------------------------------------------------------------------------------
+
+COMPARED_OPS = 500
+"""Steps of more ops are not compared with TFLMS, whose search simulates the step tens of times. This trades planning time for the
+promise never to be worse; tests/lms3d/engine/planners/test_never_worse_than_tflms.py. A sliced step of more ops has a `ladder`."""
+
+DEAR, DEAR_SHARES = 0.25, (0.98, 0.95, 0.92, 0.89, 0.86)
+"""In a pool a plan that loses this share of the step's seconds is compared with the plans for these shares of the limit, or for the
+floor if that is more, while effort is left: planning time for step time; `python -m experiments.torture_engine --kind limits`.
+With 0.9 alone, one step that tests/lms3d/engine/planners/test_fuzzed_steps.py has by name takes 0.96 s although a tighter limit
+takes 0.66 s; without the floor another takes 0.48 s although the floor takes 0.33 s. The search for a real network uses up all
+effort before that: given 15 s more, isensee2017 at 48^3 in 143 and 150 MiB had no cheaper plan."""
+
+SMALLER_LIMITS = 4
+"""Limits from the floor upwards that are tried if a limit finds no plan. Planning time for steps out of memory. Not measured."""
+
+# -- local_search ------------------------------------------------------------------------------------------------------
+
+HYBRID_SECONDS = 10.0
+"""The most effort, in seconds by price list, for a step of up to HYBRID_ANCHORS anchors; larger steps get more in proportion.
+Planning time for step time; tests/lms3d/engine/planners/test_effort.py holds a run to it."""
+
+HYBRID_ANCHORS = 600
+"""The anchors of isensee2017, the step that HYBRID_SECONDS was chosen for."""
+
+EXCHANGED_PLANS = 2
+"""Cheapest plans that PLAN-4 starts from. Each takes as much planning time again, for step time. A margin, not measured."""
+
+EXACT_SHARE = 0.25
+"""The largest share of a small effort for the mixed-integer program, and for the covering program. A margin, not measured."""
+
+DESCENT_SHARE = 0.6
+"""The share of the remaining effort for descents (PLAN-1, PLAN-2); the rest improves their plans. A margin, not measured."""
+
+FEWER_BYTES = (0.95, 0.85)
+"""Shares of the peak that are tried if a plan has few enough bytes, but its pieces do not fit the pool. More: planning time for
+step time; `python -m experiments.torture_engine --kind limits`."""
+
+# -- moves (only the order in which moves are tried) -------------------------------------------------------------------
+
+SOON_SECONDS = 1e-4
+"""Seconds added to every price, so that nearly free moves do not always win. A margin, not measured."""
+
+PROMISE_BYTES_PER_SECOND = 1e9
+"""The speed of a tier, as an order of magnitude. Not measured."""
+
+CHEAP_SHARES = (0.05, 0.1, 0.2)
+"""A rough plan recomputes the buffers whose computing takes at most this share of their way out and back. Smaller: shorter chains,
+fewer bytes freed. For the case study's network in 57 % of the memory behind a V100's PCIe, 0.05 alone gives a rough plan of 1.12
+times the step without LMS; 0.1 and 0.2 give 1.23 (`Search.fewest_moved` alone). An H100's ops are dearer beside its link."""
+
+TIGHTER_FIRST, OTHER_SOURCE = 1e4, 0.1
+"""Factors on the promise of two kinds of moves: to wait for a transfer, which costs next to nothing, and to bring a buffer back
+from another source, which frees bytes only indirectly. Not measured."""
+
+# -- descent, search (an evaluation takes about 2 ms with isensee2017 at 96^3) -----------------------------------------
+
+TRIED_MOVES, TRIED_FIRST, TRIED_SECOND = 8, 8, 6
+"""Moves per round that are evaluated, and first and second moves of a pair (PLAN-2). More: better rounds, but fewer of them. Not
+measured."""
+
+LOWER_SHARE = 0.97
+"""A round without a budget works towards this share of the peak. Lower: it pays for bytes that others save. Not measured."""
+
+PEAK_EVENTS = 50
+"""A byte of the peak counts like a byte above the budget at this many events. Not measured."""
+
+WORTHLESS_SHARE = 3e-4
+"""Moves that cost less than this share of the step's seconds are compared by bytes alone. Not measured."""
+
+EXCHANGED, REPAIRS = 1000, 4
+"""PLAN-4: evaluations from each plan (about 2 s), and moves that may repair one exchange. More: better plans, later;
+`python -m experiments.lms_overhead`, column "planning"."""
+
+# -- floor -------------------------------------------------------------------------------------------------------------
+
+FLOOR_SECONDS = 10.0
+"""The effort, in seconds by price list, of each of its searches. More: a lower floor, later; `experiments.lms_overhead`."""
+
+TIMELESS_SECONDS = 0.01
+"""The seconds of every op while the floor is sought. So nearly all transfers hide, and measured speeds do not move the floor."""
+
+NEAR, NEAREST = 1.06, 12
+"""Plans with a peak up to this factor above the smallest are replayed in a pool, and at most this many. Not measured."""
+
+STEADY_PLANS, STEADY_TRIED = 4, 16
+"""Plans that must show a steady limit, and limits tried for each. More: a lower floor, later. Not measured."""
+
+STEADY_STEPS, STEADY_STEP_BYTES = 4, 2 << 20
+"""A limit is steady if this many larger ones, in steps of this size, fit, too. Gaps between weights of 0.3 to 6 MiB were seen
+(`device.cpu_pool.gap_bytes`)."""
+
+DRAWS, DRAWN = 300, (1, 2, 4, 8, 16, 32, 64)
+"""FLOOR-3: random changes, and how many buffers one of them changes. More: a lower floor, later. Not measured."""
+
+# -- relaxation --------------------------------------------------------------------------------------------------------
+
+MOST_POINTS, NODES, WINDOWS = 600, 20, 6
+"""Points before chains are cut, nodes of the search tree, windows of RELAX-5: a tighter bound for more seconds (about one).
+Bound and start hardly gain from more; tests/lms3d/engine/planners/test_relaxation.py."""
+
+GOOD_ENOUGH, PROGRAM_SECONDS = 0.02, 300.0
+"""The relative gap at which the program stops, since it is only a start; seconds by the clock, an emergency exit. Not measured."""
+
+# -- prefetch ----------------------------------------------------------------------------------------------------------
+
+PREFETCH_SHARES, PREFETCH_TRIES = (1.0, 0.5, 0.25), 60
+"""The shares of a transfer's seconds by which swap-ins begin earlier, and how many schedules that may take. Larger shares: more
+memory in use. More schedules: planning time, 20 ms each with isensee2017's 700 ops. In the simulator, for isensee2017 at 96^3
+behind PCIe Gen3's ratio: at 25 % of the memory, whole, 1.41 x instead of 1.48 x (with a share of 2: 1.40 x); at 35 %, if the link
+is 10 % slower than stated, 0.8 % more step time instead of 1.8 %. This took 2 and 0.6 s on a busy machine."""
+
+# -- candidates --------------------------------------------------------------------------------------------------------
+
+CANDIDATE_GAPS = 2
+"""The longest gaps of a buffer at which it may leave; all shorter ones together are one more candidate. More: a larger program. Not
+measured."""
+
+# -- remat -------------------------------------------------------------------------------------------------------------
+
+CHAIN_DEPTH, CHAIN_PARENTS = 4, 3
+"""Ops that are recomputed one after the other for one read, and parents of each. More: fewer bytes written, a larger program.
+Not measured."""
+
+SHARED, MOST_COPIES = 32, 3
+"""Anchors: reads as near as this share a recomputed copy (reads of neighbouring slabs are up to 21 apart in isensee2017). And how
+often a buffer is recomputed. Larger: fewer bytes written; the first holds more memory, the second takes longer."""
+
+# -- ladder ------------------------------------------------------------------------------------------------------------
+
+RUNG = 1.02
+"""The ratio of neighbouring budgets. Larger: fewer plans, and more of a limit left unused. A margin, not measured."""
+
+RUNG_TRIES = 6
+"""Further programs for one budget, each after the transfers of the plan before; those of the second half for a smaller budget
+(LADDER-3). If links are fast, none is needed. Planning time for plans behind slow links; not measured."""
+
+FLOOR_RUNGS = 1
+"""Budgets above the lowest peak whose plans may need the smallest pool. More: a lower floor, later. Not measured."""
+
+LADDER_SECONDS = 8.0
+"""The effort after which no cheaper plan is looked for, once one fits. Planning time for step time; not measured."""

@@ -1,0 +1,64 @@
+"""Limits in each kind of pool: what a plan may use of one, and what a schedule needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lms3d.engine import tuning
+from lms3d.engine.step_model import replay
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.pool import CPU_POOL, GPU_POOL, NO_POOL, POOLS
+from lms3d.engine.step_model.problem import reduce
+from lms3d.engine.step_model.replay import Placement
+from lms3d.engine.step_model.schedule import build
+from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step
+
+
+def swapped_over_a_chain():
+    """A step in which `a` goes out and comes back, its schedule, and the index of `a`."""
+    machine = replace(SECONDS, swap_in_bytes_per_second=2 * MIB)
+    chain = [op(f"f{i}", f"f{i - 1}" if i else "a", mib=0.25, flops=1) for i in range(6)]
+    problem = reduce(step(placeholder(), op("a", "x", mib=4), *chain, op("z", "f5", "a", mib=0.1)), machine)
+    swapped = [b.root for b in problem.buffers].index("a:0")
+    return problem, build(problem, {swapped: Choice(Mode.SWAP)}, machine), swapped
+
+
+@pytest.mark.parametrize("pool", [CPU_POOL, GPU_POOL])
+def test_a_pool_keeps_a_reserve_for_waste(monkeypatch, pool):
+    """A planned schedule whose pieces take up nearly the whole pool does not count as fitting."""
+    problem, schedule, _ = swapped_over_a_chain()
+    limit = pool.needed_bytes(problem, schedule)
+    assert pool.fits(problem, schedule, limit)
+    full = Placement(True, int(limit * (1 - tuning.RESERVE_IN_TURN)) + 1)
+    monkeypatch.setattr(replay, "place", lambda *_, **__: full)
+    assert not pool.fits(problem, schedule, limit)
+
+
+def test_an_unplanned_step_needs_room_for_an_accident():
+    """Once, in every kind of pool: nobody holds its order."""
+    problem, schedule, _ = swapped_over_a_chain()
+    split = [CPU_POOL.needed_bytes(problem, schedule, planned=planned) for planned in (True, False)]
+    single = [GPU_POOL.needed_bytes(problem, schedule, planned=planned) for planned in (True, False)]
+    assert split[0] < split[1]
+    assert single[0] < single[1]
+
+
+def test_a_pool_shows_its_name_alone_which_is_what_keys_and_messages_hold():
+    assert {name: repr(pool) for name, pool in POOLS.items()} == {
+        "none": "Pool(name='none')",
+        "single": "Pool(name='single')",
+        "split": "Pool(name='split')",
+    }
+    assert [pool.name for pool in POOLS.values() if pool.in_pieces] == ["single", "split"]
+    assert [pool.name for pool in POOLS.values() if pool.limited_cpu] == ["split"]
+
+
+def test_without_a_pool_only_the_sum_of_bytes_counts():
+    problem, schedule, _ = swapped_over_a_chain()
+    limit = NO_POOL.needed_bytes(problem, schedule)
+    assert NO_POOL.needed_bytes(problem, schedule, planned=False) == limit
+    placed = NO_POOL.place(problem, schedule, limit)
+    assert (placed.fits, placed.peak_bytes, placed.replays) == (True, schedule.peak_bytes, 0)
+    assert NO_POOL.usable_bytes(limit - MIB) < schedule.peak_bytes <= NO_POOL.usable_bytes(limit)
