@@ -19,7 +19,7 @@ _ROOMS = (*_IN_FULL, "experiments", "deploy")
 _FIRST = ("train", "predict", "evaluate", "package", "plan", "doctor")
 _HEAD = """# Commands
 
-Made by `python -m docs.list_commands`; edit the parsers instead. Sizes are written as `900MiB` or `6GiB`. Commands write to `--output` and
+Made by `python -m docs.list_commands` from the parsers. `python -m NAME --help` says more of each. Sizes are written as `900MiB` or `6GiB`. Commands write to `--output` and
 to the cache (`LMS3D_CACHE`, by default `~/.cache/lms3d`) and nowhere else.
 
 Exit codes: 0 done; 1 a part of an experiment failed, or training lost a rank; 2 wrong option or input, in one line; 3 does not fit into
@@ -68,17 +68,17 @@ def _section(command: str, seen: dict[str, str]) -> str:
     if command.split(".")[0] in _IN_FULL:
         lines += _options(command, parser, seen)
     else:
-        lines += ["```", _usage(command, parser), "```", ""]
+        lines += [f"`{_usage(parser)}`", ""]
     if files := _escaped(_files(parser)):
         lines += [files, ""]
     return "\n".join(lines)
 
 
 def _about(command: str, parser: argparse.ArgumentParser) -> str:
-    """The first paragraph of a command's description; of an experiment's its first sentence."""
-    first = " ".join((parser.description or "").split("\n\n")[0].split()).removeprefix(f"`python -m {command}`: ")
-    told = first if command.split(".")[0] in _IN_FULL else re.split(r"(?<=[.?]) (?=[A-Z])", first)[0]
-    return told[:1].upper() + told[1:]
+    """The first sentence of a command's description."""
+    paragraph = " ".join((parser.description or "").split("\n\n")[0].split()).removeprefix(f"`python -m {command}`: ")
+    first = re.split(r"(?<=[.?]) (?=[A-Z])", paragraph)[0]
+    return first[:1].upper() + first[1:]
 
 
 def _escaped(text: str) -> str:
@@ -100,10 +100,10 @@ def _options(command: str, parser: argparse.ArgumentParser, seen: dict[str, str]
     return [*items, *(f"- As of `{owner}`: {', '.join(names)}" for owner, names in shared.items()), ""]
 
 
-def _usage(command: str, parser: argparse.ArgumentParser) -> str:
-    """The usage in one line of code, with every option in brackets."""
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """The arguments in one line of code, with every option in brackets."""
     words = [f"[{_name(action)}]" if action.option_strings else _name(action) for action in _actions(parser)]
-    return " ".join([f"python -m {command}", *words])
+    return " ".join(words)
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -131,8 +131,8 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 def _files(parser: argparse.ArgumentParser) -> str:
     """The sentence on what the command writes, of the text under its options."""
     found = re.search(r"^(writes into .*?)(?=^exit codes|\Z)", parser.epilog or "", re.DOTALL | re.MULTILINE)
-    told = " ".join(found[1].split()) if found else ""
-    return told and f"It {told.rstrip('.')}."
+    told = " ".join(found[1].split()).removeprefix("writes into ") if found else ""
+    return told and f"Writes into {told.rstrip('.')}."
 
 
 def _parser() -> argparse.ArgumentParser:
