@@ -19,11 +19,11 @@ _ROOMS = (*_IN_FULL, "experiments", "deploy")
 _FIRST = ("train", "predict", "evaluate", "package", "plan", "doctor")
 _HEAD = """# Commands
 
-Made by `python -m docs.list_commands` from the parsers. `python -m NAME --help` says more of each. Sizes are written as `900MiB` or `6GiB`. Commands write to `--output` and
-to the cache (`LMS3D_CACHE`, by default `~/.cache/lms3d`) and nowhere else.
+Made by `python -m docs.list_commands` from the parsers. `python -m NAME --help` says more of each. Sizes are written as `900MiB` or
+`6GiB`. Commands write to `--output` and to the cache (`LMS3D_CACHE`, by default `~/.cache/lms3d`) and nowhere else.
 
-Exit codes: 0 done; 1 a part of an experiment failed, or training lost a rank; 2 wrong option or input, in one line; 3 does not fit into
-memory, with the smallest limit that would; 130 interrupted (resumable if the command says so).
+Exit codes: 0 done; 1 a part of an experiment failed, or training lost a rank; 2 wrong option or input, in one line; 3 does not fit
+into memory, with the smallest limit that would; 130 interrupted (resumable if the command says so).
 """
 
 
@@ -107,7 +107,11 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    return [action for action in parser._actions if "--help" not in action.option_strings and action.help != argparse.SUPPRESS]
+    return [
+        action
+        for action in parser._actions
+        if "--help" not in action.option_strings and action.help != argparse.SUPPRESS
+    ]
 
 
 def _name(action: argparse.Action) -> str:
@@ -136,7 +140,9 @@ def _files(parser: argparse.ArgumentParser) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    return Parser(prog="python -m docs.list_commands", description="Write docs/commands.md from the parsers of all commands.")
+    return Parser(
+        prog="python -m docs.list_commands", description="Write docs/commands.md from the parsers of all commands."
+    )
 
 
 def main() -> None:
