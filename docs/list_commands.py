@@ -1,6 +1,7 @@
 """`python -m docs.list_commands`: writes docs/commands.md, the page of all commands, from their parsers and from the Makefile.
 
-Commands that people run every day have each option with its help. Experiments have their usage line; `--help` explains the rest.
+Commands that people run every day have each option with its help, and the files that they write. Experiments have their usage line;
+`--help` explains the rest.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _HEAD = """# Commands
 
 Made by `python -m docs.list_commands` from the parsers. `python -m NAME --help` says more of each. Sizes are written as `900MiB` or
 `6GiB`. Commands write to `--output` and to the cache (`LMS3D_CACHE`, by default `~/.cache/lms3d`) and nowhere else.
+Experiments write `report.md`, tables and figures, and continue where they were stopped.
 
 Exit codes: 0 done; 1 a part of an experiment failed, or training lost a rank; 2 wrong option or input, in one line; 3 does not fit
 into memory, with the smallest limit that would; 130 interrupted (resumable if the command says so).
@@ -66,12 +68,10 @@ def _section(command: str, seen: dict[str, str]) -> str:
     parser: argparse.ArgumentParser = module._parser()
     lines = [f"## {command}", "", _escaped(_about(command, parser)), ""]
     if command.split(".")[0] in _IN_FULL:
-        lines += _options(command, parser, seen)
+        lines += [*_options(command, parser, seen), _escaped(_files(parser)), ""]
     else:
         lines += [f"`{_usage(parser)}`", ""]
-    if files := _escaped(_files(parser)):
-        lines += [files, ""]
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _about(command: str, parser: argparse.ArgumentParser) -> str:
