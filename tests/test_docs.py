@@ -1,7 +1,7 @@
-"""What the documents name exists: links, files, modules, commands and options; and the other way round, every command, option and
-parameter is on its page. The README and the pages stay short.
+"""Links, files, modules, commands and options that a document names exist, and every command, option and parameter is on its page.
+The README and the pages stay short.
 
-`docs/history/` keeps pages as they were written: their links lead somewhere, but commands and files may be of another day."""
+`docs/history/` keeps pages as they were written: their links lead somewhere, but their commands and files may be gone."""
 
 import argparse
 import re
@@ -28,7 +28,7 @@ PRESENT = [document for document in DOCUMENTS if not document.startswith("docs/h
 
 @cache
 def options(command: str) -> set[str]:
-    """Of a command that takes any; ModuleNotFoundError where there is no such command."""
+    """The options of a command. Raises ModuleNotFoundError for a command that does not exist."""
     if not hasattr(module := import_module(command), "_parser"):
         return set()
     parser: argparse.ArgumentParser = module._parser()
@@ -36,20 +36,20 @@ def options(command: str) -> set[str]:
 
 
 def code(text: str) -> list[str]:
-    """What stands between backticks, in a line or as a block."""
+    """The pieces between backticks, in a line or as a block."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return [*blocks, *re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))]
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words of all calls `python -m MODULE ...` of this project's modules, comments and `make` left out."""
+    """The words of each call `python -m MODULE ...` of this project's modules, without comments."""
     lines = "\n".join(code(text)).replace("\\\n", " ").splitlines()
     found = [re.search(rf"\bpython3? -m ((?:{'|'.join(ROOMS)}|docs)\..*)", line) for line in lines]
     return [shlex.split(match[1].split("&&")[0], comments=True) for match in found if match]
 
 
 def missing(document: str, text: str) -> list[str]:
-    """Files and folders that are named in code style, from the root or from the document's folder, and are not there."""
+    """Files and folders in code style, relative to the root or to the document's folder, that do not exist."""
     pieces = code(text) if document.endswith(".md") else [text]
     names = {word.rstrip(".") for piece in pieces for word in re.findall(r"[\w.][\w./-]*", piece)}
     starts = [ROOT, (ROOT / document).parent]
@@ -60,7 +60,7 @@ def missing(document: str, text: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """Of the headings, as GitHub makes them."""
+    """The anchors of the headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
     return {
         "".join(
@@ -75,7 +75,7 @@ def links(text: str) -> list[str]:
 
 
 def broken(document: str, text: str) -> list[str]:
-    """Links to a file or heading that is not there."""
+    """Links to a file or a heading that does not exist."""
     wrong = []
     for link in links(text):
         name, _, anchor = link.partition("#")
@@ -87,7 +87,7 @@ def broken(document: str, text: str) -> list[str]:
 
 
 def unknown_options(words: list[str]) -> set[str]:
-    """Options of a call that its parser has not. What stands after `--`, or as one word in quotes, is another program's."""
+    """Options of a call that its parser does not have. Words after `--`, or in quotes, belong to another program."""
     command, *rest = words
     own = rest[: rest.index("--")] if "--" in rest else rest
     return (
