@@ -47,7 +47,7 @@ def lines(guide: str) -> list[list[str]]:
 
 
 def _place(name: str, sets: dict[str, Path]) -> str:
-    """The place of a folder in the user's home: its data set if it is read, a name below the working directory if it is written."""
+    """The place of a folder in the user's home: a data set if it is read, below the working directory if it is written."""
     return name if name in ("segmented", "findings") else str(sets.get(name, sets[""]))
 
 
