@@ -4,6 +4,7 @@
 # make quick   linter and the fast tests, without Horovod
 # make test    linter, type checker and all tests, three files at a time; PYTEST_ARGS="-n 0 -k name" narrows them (quick's, too)
 # make lint    linter and type checker alone
+# make docs    the reference of lms3d's Python names, from their docstrings, as pages in build/reference
 # make report  what was published beside what this machine measures, on one page: at most an hour; goes on where it was stopped
 # make torture kill ranks, break every file operation, damage every input, random graphs, long runs: hours; goes on where it was stopped
 #
@@ -27,7 +28,7 @@ PYTEST := '$(RUN)' -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # Where it is set, each of the thousand processes of the tests would compile all of lms3d anew. Empty, it means off.
 test quick: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help venv train quick test lint horovod report torture
+.PHONY: help venv train quick test lint horovod docs report torture
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -59,6 +60,9 @@ quick: venv
 
 test: lint horovod
 	@$(PYTEST) --durations 40 --durations-min 10 $(PYTEST_ARGS)
+
+docs: venv
+	@'$(RUN)' -m docs.build_reference
 
 report: horovod
 	@'$(RUN)' -m experiments.report $(REPORT_ARGS)

@@ -28,20 +28,20 @@ from docs.rooms import Arrow
 
 PICTURE = rooms.ROOT / "docs" / "architecture.png"
 WIDTH, HEIGHT = 0.9, 0.62  # of a box; boxes are 1 apart
-INCHES = (3.0, 1.15)  # of that 1, across and up
+INCHES = (3.0, 1.15)  # for each of these units, across and up
 WIDEST = 40  # characters in a line of a box
 SWEEPS = 60
 
 
 class Place(NamedTuple):
-    """Of the middle of a room, or of a bend of an arrow; y is the level."""
+    """The middle of a room, or a bend of an arrow; y is the level."""
 
     x: float
     y: float
 
 
 def draw(picture: Path = PICTURE) -> None:
-    """Writes the picture. CycleError where rooms import each other in a circle."""
+    """Writes the picture. Raises CycleError if rooms import each other in a circle."""
     mpl.use("agg")
     captions, shown = rooms.captions(), rooms.essential(rooms.arrows())
     places, ways = _places(captions, shown)

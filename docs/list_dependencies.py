@@ -1,6 +1,7 @@
 """`python -m docs.list_dependencies`: name, version and licence of everything that an installation of lms3d pulls in.
 
-From the metadata of what is installed here; no connection is opened. What only an extra needs is marked with its name.
+It reads the metadata of the installed packages and opens no connection. A package that only an extra needs is marked with the
+name of that extra.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _EXTRAS = ("horovod", "gpu", "compare", "dev")
 
 
 def licence(found: Distribution) -> str:
-    """As the package states it: the SPDX expression, else a classifier, else the first line of its text."""
+    """The licence as the package states it: the SPDX expression, else a classifier, else the first line of its text."""
     about: Any = found.metadata  # an email message, which its type does not say
     if expression := about.get("License-Expression"):
         return str(expression)
@@ -27,7 +28,7 @@ def licence(found: Distribution) -> str:
 def needed(
     name: str, extra: str = "", seen: dict[str, Distribution | None] | None = None
 ) -> dict[str, Distribution | None]:
-    """Name -> what is installed (None: nothing), of all that a package needs here, directly or not."""
+    """Name -> installed distribution (None: not installed) for every package that `name` needs here, directly or not."""
     seen = {} if seen is None else seen
     for text in distribution(name).requires or []:
         requirement = Requirement(text)

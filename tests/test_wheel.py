@@ -1,4 +1,4 @@
-"""What `pip install` of this project brings: all code, the source of the native library, and the operations of networks."""
+"""`pip install` of this project brings all code, the source of the native library, and the operations of networks."""
 
 from __future__ import annotations
 

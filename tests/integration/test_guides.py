@@ -1,7 +1,7 @@
 """The commands of the guides, in their order, really run: sizes and networks are small, and the data are artificial brains and
 radiographs.
 
-But for `make`, launchers, which tests/lms3d/ranks and tests/deploy start, and `plan --largest`, which takes minutes at any size.
+Left out are `make`, launchers (tests/lms3d/ranks and tests/deploy start them), and `plan --largest`, which takes minutes at any size.
 """
 
 import os
@@ -32,11 +32,11 @@ MORE = {
     "lms3d.plan": ("--model unet3d", ""),
     "experiments.machine_models": ("", "--side 32 --only published"),
 }
-"""For 3D networks, and for all."""
+"""Command -> (options for 3D networks, options for all)."""
 
 
 def lines(guide: str) -> list[list[str]]:
-    """Words of each command of Python in its blocks of code; one may go over lines, in quotes."""
+    """The words of each Python command in a guide's blocks of code; a quoted argument may span lines."""
     text = (ROOT / "docs" / guide).read_text()
     found, begun = [], ""
     for line in "\n".join(re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)).splitlines():
@@ -48,12 +48,12 @@ def lines(guide: str) -> list[list[str]]:
 
 
 def _place(name: str, sets: dict[str, Path]) -> str:
-    """Of a folder in the user's home: where one is read, and below the working directory where one is written."""
+    """The place of a folder in the user's home: a data set if it is read, below the working directory if it is written."""
     return name if name in ("segmented", "findings") else str(sets.get(name, sets[""]))
 
 
 def small(words: list[str], sets: dict[str, Path]) -> list[str]:
-    """What Python gets of the same command, for this machine and a minute. sets: data, by the name of a folder in the guides."""
+    """The same command for this machine and a minute, without "python". sets: name of a folder in the guides -> data."""
     made = [
         SMALLER.get(word) or re.sub(r"^~/(\w+).*", lambda found: _place(found[1], sets), word) for word in words[1:]
     ]
@@ -78,7 +78,7 @@ def sets(tmp_path):
 
 
 def between(folder: Path, data: Path) -> None:
-    """What scoring.md takes for granted: another run, and label maps of another program."""
+    """Makes what scoring.md presupposes: another run, and label maps of another program."""
     shutil.copytree(folder / "runs/192", folder / "runs/144")
     (folder / "nnunet_output").mkdir()
     for truth in data.rglob("*_seg.nii.gz"):

@@ -1,0 +1,91 @@
+"""`python -m docs.build_reference`: the reference of lms3d's public names as HTML pages, from their docstrings (`make docs`).
+
+pdoc makes them, without network. Open build/reference/lms3d.html.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from lms3d.cli import Parser, place
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = (
+    "lms3d",
+    "lms3d.registry",
+    "lms3d.engine.plan",
+    "lms3d.engine.planners",
+    "lms3d.engine.tiers",
+    "lms3d.engine.tiers.base",
+    "lms3d.keras_step.report",
+    "lms3d.scoring.columns",
+    "lms3d.tasks",
+    "lms3d.tasks.task",
+    "lms3d.training.callbacks.order",
+)
+"""What users and those who add a planner, a tier, a task, a column or a callback import."""
+
+_ARGUMENT = re.compile(r"[\w*]+(?:, [\w*]+)*(?:=\w+)?: \S")
+
+
+def build(folder: Path) -> None:
+    """Writes the pages below `folder`. Raises ModuleNotFoundError if pdoc is not installed."""
+    import pdoc
+    from jinja2 import pass_context
+    from jinja2.runtime import Context
+
+    markdown_of = pdoc.render.env.filters["to_markdown"]
+
+    @pass_context
+    def to_markdown(context: Context, docstring: str) -> str:
+        return str(markdown_of(context, listed(docstring)))
+
+    pdoc.render.configure(docformat="markdown", show_source=False, search=False)
+    pdoc.render.env.filters["to_markdown"] = to_markdown
+    pdoc.pdoc(*_specifications(), output_directory=folder)
+
+
+def listed(docstring: str) -> str:
+    """The docstring in which lines such as "tier: where tensors go" are items of a Markdown list."""
+    lines: list[str] = []
+    in_list = False
+    for line in docstring.splitlines():
+        if _ARGUMENT.match(line):
+            name, _, rest = line.partition(": ")
+            lines += [*([] if in_list else [""]), f"- **{name}**: {rest}"]
+            in_list = True
+        else:
+            if in_list and line and not line.startswith(" "):
+                lines.append("")
+            in_list = in_list and line.startswith(" ")
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _specifications() -> list[str]:
+    """What pdoc is told: each module, and after it that the modules below it are left out."""
+    return [text for module in MODULES for text in (module, rf"!{re.escape(module)}\..+")]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m docs.build_reference",
+        description="Make HTML pages of lms3d's public names from their docstrings.",
+    )
+    parser.add_argument(
+        "--output", metavar="DIR", type=place, default=ROOT / "build" / "reference", help="where they go"
+    )
+    return parser
+
+
+def main() -> None:
+    """Builds the pages and says where they are."""
+    folder = _parser().parse_args().output
+    build(folder)
+    print(f"The reference: {folder / 'lms3d.html'}")
+
+
+if __name__ == "__main__":
+    main()
