@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import re
+
+from lms3d.common.system_errors import DISK_ADVICE, PATH_ADVICE, one_line
 
 LONGEST = 1000
 """Characters of a line."""
-
-ADVICE = {
-    **dict.fromkeys(
-        (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE), "free some space there, or mend the disk"
-    ),
-    errno.EFBIG: "raise the limit of this shell (`ulimit -f unlimited`), or choose another disk",
-    errno.EMFILE: "raise the limit of this shell (`ulimit -n 1024`)",
-    errno.ENFILE: "raise the limit of this machine (`sysctl fs.file-max`), or end other programs",
-}
-"""What to do about an OSError of a disk, or of a limit of files, by its number."""
-
-OF_PATHS = {
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "ask its owner to let you in, or name another"),
-    errno.ENAMETOOLONG: "choose a shorter one",
-    errno.ELOOP: "mend the links",
-}
-"""What to do about one of a path that the user named."""
 
 
 class DataError(ValueError):
@@ -35,10 +19,7 @@ class DataError(ValueError):
     exit_code = 2
 
     def __init__(self, message: str) -> None:
-        line = " ".join(message.split())
-        if len(line) > LONGEST:  # a file may hold a value of any length
-            line = f"{line[: LONGEST // 2]} [...] {line[-LONGEST // 4 :]}"
-        super().__init__(line)
+        super().__init__(one_line(message, LONGEST))
 
 
 class NoCaseError(DataError):
@@ -51,10 +32,12 @@ def in_words(error: OSError) -> DataError | None:
     It may come from any call on a file, such as the one that closes a lock.
     """
     where = error.filename or "a file"
-    if error.errno in ADVICE:
-        return DataError(f"{where}: found {error.strerror}; expected a disk that works; {ADVICE[error.errno]}")
-    if error.errno in OF_PATHS and error.filename:
-        return DataError(f"{where}: found {error.strerror}; expected a path that you can use; {OF_PATHS[error.errno]}")
+    if error.errno in DISK_ADVICE:
+        return DataError(f"{where}: found {error.strerror}; expected a disk that works; {DISK_ADVICE[error.errno]}")
+    if error.errno in PATH_ADVICE and error.filename:
+        return DataError(
+            f"{where}: found {error.strerror}; expected a path that you can use; {PATH_ADVICE[error.errno]}"
+        )
     return None
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from data import files, pseudonyms
+from data import pseudonyms
 from data.brats import cache, fingerprint, layouts
 from data.brats.preprocess import Preprocessing, cube
 from data.brats.schema import SCHEMAS
@@ -20,6 +20,7 @@ from data.chest_xray import shards
 from data.errors import DataError, in_words
 from data.files import Progress
 from data.words import counted
+from lms3d.common.disk import cache_directory
 
 _DESCRIPTION = """\
 Check a data set and build its training cache. Training does the same by itself; do it ahead to find bad files early or
@@ -119,7 +120,7 @@ def _prepare_volumes(options: argparse.Namespace) -> Path:
         more = f" ({counted(len(problems), 'case')} cannot be used; --skip-bad leaves such cases out)"
         raise DataError(problems[0] + more)
     if options.examine:
-        return options.cache or files.cache_root()
+        return options.cache or cache_directory()
     with _bar() as progress:
         built = cache.build(
             cases, schema, how, directory=_below(options.cache, "cubes"),

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from data import files
 from data.errors import DataError
+from lms3d.common.disk import cache_directory
 
 if TYPE_CHECKING:
     from data.brats.case import Case
@@ -146,7 +147,7 @@ def _part(name: str) -> str:
 @cache
 def _key() -> bytes:
     """Of this machine; made once (NAMES-1)."""
-    path = files.cache_root() / "pseudonyms.key"
+    path = cache_directory() / "pseudonyms.key"
     if not path.is_file():
         files.writable_directory(path.parent)
         with files.lock(path, longest_seconds=_LONGEST_SECONDS), files.reported_writes(path.parent):

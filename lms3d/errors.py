@@ -19,12 +19,13 @@ With several ranks, rank 0 reports an error that all of them have, and each rank
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import TypeVar
+
+from lms3d.common.system_errors import DISK_ADVICE, PATH_ADVICE, one_line
 
 E = TypeVar("E", bound=BaseException)
 LONGEST = 1500
@@ -97,29 +98,12 @@ def run(main: Callable[[], int | None]) -> int:
         os.umask(umask)
 
 
-_ADVICE = {
-    **dict.fromkeys(
-        (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE), "free some space there, or mend the disk"
-    ),
-    errno.EFBIG: "raise the limit of this shell (`ulimit -f unlimited`), or choose another disk",
-    errno.EMFILE: "raise the limit of this shell (`ulimit -n 1024`)",
-    errno.ENFILE: "raise the limit of this machine (`sysctl fs.file-max`), or end other programs",
-}
-_OF_PATHS = {
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "ask its owner to let you in, or name another"),
-    errno.ENAMETOOLONG: "choose a shorter one",
-    errno.ELOOP: "mend the links",
-}
-"""Of what the user named."""
-"""As in `data.errors`, which this module may not import."""
-
-
 def _in_words(error: Exception) -> Exception:
     """An error of a disk, a limit of files or a path as the user's; others as they are."""
-    if isinstance(error, OSError) and error.errno in _ADVICE:
-        return StorageError(f"{error.filename or 'a file'}: {error.strerror}; {_ADVICE[error.errno]}")
-    if isinstance(error, OSError) and error.errno in _OF_PATHS and error.filename:
-        return InputError(f"{error.filename}: {error.strerror}; {_OF_PATHS[error.errno]}")
+    if isinstance(error, OSError) and error.errno in DISK_ADVICE:
+        return StorageError(f"{error.filename or 'a file'}: {error.strerror}; {DISK_ADVICE[error.errno]}")
+    if isinstance(error, OSError) and error.errno in PATH_ADVICE and error.filename:
+        return InputError(f"{error.filename}: {error.strerror}; {PATH_ADVICE[error.errno]}")
     return error
 
 
@@ -168,6 +152,5 @@ def say(message: str) -> None:
 
 
 def line(message: str) -> str:
-    """A message as one line that can be read: a file may hold a value of any length."""
-    text = " ".join(message.split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 4 :]}"
+    """A message as one line of at most `LONGEST` characters."""
+    return one_line(message, LONGEST)

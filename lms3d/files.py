@@ -1,33 +1,20 @@
-"""Files that are whole or absent, even after a power cut: written under a temporary name, synced, renamed. And where caches
-lie."""
+"""Files that are whole or absent, even after a power cut: written under a temporary name, synced, renamed."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import functools
 import hashlib
 import json
 import os
-import re
-import secrets
 import shutil
-import socket
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from lms3d.common.disk import sweep, sync, sync_folder, token
 from lms3d.errors import InputError, StorageError
-
-
-def cache_directory() -> Path:
-    """Where caches are kept between runs: `$LMS3D_CACHE`, else `~/.cache/lms3d`."""
-    named = os.environ.get("LMS3D_CACHE")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "lms3d"
 
 
 @contextmanager
@@ -37,7 +24,7 @@ def replacing(path: Path) -> Iterator[Path]:
     If the block fails the old file stays and the temporary one is removed. OSError becomes StorageError with the path.
     A power cut leaves the old file or the new one, and the new one once this has returned: content is synced before names.
     """
-    partial = path.with_name(f".{path.stem}.{_unique()}.partial{path.suffix}")
+    partial = path.with_name(f".{path.stem}.{token()}.partial{path.suffix}")
     outcome = "the previous version is intact"
     try:
         make_folder(path.parent)
@@ -46,7 +33,7 @@ def replacing(path: Path) -> Iterator[Path]:
         sync(partial)
         os.replace(partial, path)
         outcome = "a power cut may undo it"
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}; {outcome}") from error
     finally:
@@ -59,18 +46,6 @@ def remove_partials(folder: Path) -> None:
     for partial in folder.glob(".*.partial*"):
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-
-
-@functools.cache  # once per folder
-def sweep(folder: Path) -> None:
-    """Removes what killed processes of this machine left in a folder under temporary names, while others write there.
-
-    The names tell machine and process; what others left stays, for `remove_partials`.
-    """
-    for path in folder.glob(".*"):
-        if (owner := _TEMPORARY.search(path.name)) and not psutil.pid_exists(int(owner[1])):
-            with contextlib.suppress(OSError):
-                path.unlink()
 
 
 def link_or_copy(path: Path, other: Path) -> None:
@@ -103,17 +78,8 @@ def make_folder(path: Path) -> bool:
             raise
         made = False
     for folder in missing:
-        _sync_folder(folder.parent)
+        sync_folder(folder.parent)
     return made
-
-
-def sync(path: Path) -> None:
-    """Returns when the content of a file, or the names in a folder, are on the disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def digest(path: Path) -> str:
@@ -145,7 +111,7 @@ def write_json(path: Path, content: Any) -> None:
 
 def writable_folder(path: Path, option: str) -> Path:
     """Makes the folder if needed and proves that a file can be made in it; else InputError naming the option."""
-    probe = path / f".probe.{_unique()}"
+    probe = path / f".probe.{token()}"
     try:
         make_folder(path)
         sweep(path)
@@ -156,33 +122,3 @@ def writable_folder(path: Path, option: str) -> Path:
     except OSError as error:
         raise InputError(f"{option} {path}: {error.strerror}; give a folder that you can write to") from None
     return path
-
-
-# Not every file system can sync a folder, nor may every user read a folder that he can write to.
-_NO_FOLDER_SYNC = frozenset({errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
-
-
-def _sync_folder(folder: Path) -> None:
-    try:
-        sync(folder)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise
-
-
-def _here() -> str:
-    """Machine, boot and container: within them alone a process's number says whether it lives."""
-    try:
-        kernel = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
-    except OSError:
-        kernel = secrets.token_hex()
-    return f"{socket.gethostname()[:40]}-{hashlib.sha256(kernel.encode()).hexdigest()[:8]}"
-
-
-_HERE = _here()
-_TEMPORARY = re.compile(rf"[.-]{re.escape(_HERE)}-(\d+)-[0-9a-f]{{8}}(\.partial|$)")
-
-
-def _unique() -> str:
-    """For temporary names. Processes on several machines, or in several containers, may have equal numbers."""
-    return f"{_HERE}-{os.getpid()}-{secrets.token_hex(4)}"

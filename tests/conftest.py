@@ -18,7 +18,7 @@ from hypothesis import settings
 
 import lms3d  # noqa: F401  before TensorFlow, whose kernels it chooses
 from data import pseudonyms
-from lms3d.files import cache_directory
+from lms3d.common.disk import cache_directory
 from tests.browser import found as found_browser
 from tests.fork_server import READ_WHEN_USED, Commands
 

@@ -27,7 +27,8 @@ from pathlib import Path
 
 from data import pseudonyms
 from data.errors import DataError
-from data.files import decoded, delimiter, readable_directory
+from data.files import delimiter, readable_directory
+from lms3d.common.json_values import decoded
 
 FINDINGS = (
     *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia", "Pneumothorax"),

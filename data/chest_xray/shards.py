@@ -22,6 +22,7 @@ from data.chest_xray.records import REPAIR, Index, open_index, read_contents
 from data.errors import DataError
 from data.files import Progress
 from data.workers import run_all
+from lms3d.common.disk import cache_directory
 
 SHARD_IMAGES = 256
 """Images in a shard: the case study's."""
@@ -57,7 +58,7 @@ def build(
     """
     check_resolution(resolution)
     fingerprint = hashlib.sha256(repr((_FORMAT, collection.fingerprint, seed)).encode()).hexdigest()
-    root = Path(directory).expanduser() if directory else files.cache_root() / "images"
+    root = Path(directory).expanduser() if directory else cache_directory() / "images"
     target = root / f"{fingerprint[:16]}-{resolution}"  # CACHE-1
     if not (skip_bad or _is_complete(target)):
         chest_xray.require_sound(collection.problems)

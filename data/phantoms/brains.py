@@ -25,6 +25,7 @@ from data.phantoms.brain_anatomy import draw_pose, warp
 from data.phantoms.brain_contrast import render
 from data.phantoms.brain_tumour import draw_plan, grow
 from data.workers import run_all
+from lms3d.common.disk import cache_directory
 
 SHAPE = (240, 240, 155)
 """Of a BraTS volume, at 1 mm."""
@@ -38,7 +39,7 @@ _CASE_BYTES = 16 * 2**20
 
 def default_directory() -> Path:
     """Where phantoms lie when nobody says otherwise."""
-    return files.cache_root() / "phantom"
+    return cache_directory() / "phantom"
 
 
 def write(

@@ -31,6 +31,7 @@ from data.phantoms.chest_findings import draw, reshape
 from data.phantoms.chest_patients import Visit, draw_visits
 from data.phantoms.exact import blur, exp, length, normal, normals, sine
 from data.workers import run_all
+from lms3d.common.disk import cache_directory
 
 FOLDERS = 12
 """images_001 to images_012."""
@@ -48,7 +49,7 @@ _AT_ONCE = 50  # images per piece of work
 
 def default_directory() -> Path:
     """Where artificial radiographs lie when nobody says otherwise."""
-    return files.cache_root() / "radiographs"
+    return cache_directory() / "radiographs"
 
 
 def write(

@@ -18,7 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lms3d import files, json_values
+from lms3d import files
+from lms3d.common import json_values
+from lms3d.common.disk import cache_directory
 from lms3d.device import machine
 
 VARIABLE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
@@ -85,7 +87,7 @@ def _key(card: str) -> str:
 
 
 def _store() -> Path:
-    return files.cache_directory() / "workspaces.json"
+    return cache_directory() / "workspaces.json"
 
 
 def _stored() -> dict[str, Any]:
