@@ -1,4 +1,4 @@
-"""Keras computes with TensorFlow here, whatever keras.json of the user's other work says."""
+"""Makes Keras compute with TensorFlow, whatever the user's keras.json says."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 
 
 def choose() -> None:
-    """Call it before anything imports Keras, which looks once. TensorFlow and Horovod import it."""
+    """Chooses TensorFlow. Call it before the import of Keras, which reads the variable once; TensorFlow and Horovod import
+    Keras."""
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "tensorflow"

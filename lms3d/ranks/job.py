@@ -79,7 +79,7 @@ def reported_once(world: World) -> Iterator[None]:
         yield
     except BaseException as error:
         if world.size > 1 and errors.is_of_all_ranks(error):
-            errors.tell_once(error, world.is_chief)
+            errors.report_once(error, world.is_chief)
             with suppress(Exception):
                 world.from_chief(lambda: None)  # the others wait here until rank 0 has reported it
         raise

@@ -83,7 +83,7 @@ def watched(world: World) -> Iterator[None]:
         if is_loss(error):
             raise _lost(world, watchdog) from error
         if not errors.is_of_all_ranks(error):
-            errors.tell_once(error, True)
+            errors.report_once(error, True)
             _bound_closing()
         raise
     finally:

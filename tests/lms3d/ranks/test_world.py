@@ -194,10 +194,10 @@ def test_an_error_made_of_one_of_all_ranks_is_of_all_ranks():
 
 
 @pytest.mark.parametrize(("aloud", "expected"), [(True, "lms3d: error: no such folder\n"), (False, "")])
-def test_what_is_told_once_is_not_told_again(capsys, aloud, expected):
+def test_what_is_reported_once_is_not_told_again(capsys, aloud, expected):
     def fail() -> None:
         error = InputError("no such folder")
-        errors.tell_once(error, aloud)
+        errors.report_once(error, aloud)
         raise error
 
     assert errors.run(fail) == 2
