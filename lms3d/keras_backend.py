@@ -6,8 +6,8 @@ import os
 import sys
 
 
-def choose() -> None:
-    """Chooses TensorFlow. Call it before the import of Keras, which reads the variable once; TensorFlow and Horovod import
-    Keras."""
+def use_tensorflow() -> None:
+    """Makes Keras use TensorFlow. Call it before anything imports Keras, as TensorFlow and Horovod do: Keras reads the variable
+    once."""
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "tensorflow"

@@ -36,7 +36,7 @@ def start_tensorflow(
     that limit is only planned for and not set.
     """
     world = world or World()
-    keras_backend.choose()
+    keras_backend.use_tensorflow()
     own = circumstances.threads() if elastic_restart else cores(world.local_size)
     fewest = max(1, world.smallest(own))
     if not elastic_restart:

@@ -108,7 +108,7 @@ class Told:
     def __init__(self, *messages: bytes) -> None:
         self.messages = messages
 
-    def tell_chief(self, message: bytes) -> list[bytes]:
+    def gather_on_chief(self, message: bytes) -> list[bytes]:
         return [message, *self.messages]
 
     def broadcast(self, message: bytes) -> bytes:
