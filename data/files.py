@@ -1,11 +1,11 @@
-"""Folders and files: where caches live, atomic writes, and a lock between processes.
+"""Folders and files: checks, atomic writes, and a lock between processes.
 
-A file or folder is written under a temporary name, synced and renamed: neither a reader nor a power cut finds half of it.
+A file or folder is written under a temporary name, synced and renamed, so that neither a reader nor a power cut finds half of it.
 
-Rules of what is made once:
-CACHE-1 The name of a folder tells everything that its content depends on, so nothing in it can be stale.
-CACHE-2 One process builds, others wait for its lock; entries appear whole; a killed build is continued where it stopped.
-CACHE-3 An entry of the wrong size is made again; a wrong checksum is found when the entry is first read.
+The rules for caches:
+CACHE-1 The name of a folder holds everything that its content depends on, so that nothing in it can be stale.
+CACHE-2 One process builds, and others wait for its lock. Entries appear whole. A killed build is continued where it stopped.
+CACHE-3 An entry of the wrong size is made again. A wrong checksum is found when the entry is first read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lms3d.common.system_errors import DISK_ADVICE, PATH_ADVICE
 _PATIENCE_SECONDS = 3.0
 
 Progress = Callable[[int, int, str], None]
-"""progress(done, total, what): called by long work; entry points draw a bar with it."""
+"""progress(done, total, what): long work calls it, and entry points draw a bar with it."""
 
 
 def readable_directory(path: str | Path) -> Path:
@@ -69,7 +69,7 @@ def writable_directory(path: str | Path) -> Path:
 
 
 def require_space(directory: Path, needed_bytes: int) -> None:
-    """DataError when the disk of `directory` has less than `needed_bytes` free."""
+    """DataError if the disk of `directory` has less than `needed_bytes` free."""
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < needed_bytes:
         raise DataError(
@@ -84,13 +84,13 @@ def _size(count: int) -> str:
 
 @contextmanager
 def reported_writes(directory: Path) -> Iterator[None]:
-    """Turn a failed write below `directory` (full disk, I/O error, permissions) into a DataError."""
+    """A block in which a failed write below `directory` (full disk, I/O error, permissions) becomes a DataError."""
     try:
         yield
     except DataError:
         raise
     except OSError as error:
-        # Without a number: numpy, where the disk took less than it was given.
+        # numpy raises an error without a number if the disk took fewer bytes than it was given.
         advice = DISK_ADVICE.get(error.errno or errno.ENOSPC, "check its permissions")
         raise DataError(
             f"{error.filename or directory}: found {error.strerror or error} while writing; expected room and "
@@ -100,10 +100,10 @@ def reported_writes(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def new_file(path: Path, *, lasting: bool = True) -> Iterator[Path]:
-    """A temporary path beside `path` with the same ending; it becomes `path` when the block ends well.
+    """Yields a temporary path beside `path`, with the same ending. The file there becomes `path` when the block ends well.
 
-    lasting: also sync its folder, so that a power cut right afterwards does not take it away. Of thousands of files that
-    can be made again, some may be missing.
+    lasting: whether to sync the folder as well, so that the file outlasts a power cut right afterwards. Leave that out for
+    thousands of files that can be made again.
     """
     temporary = _beside(path)
     try:
@@ -113,15 +113,15 @@ def new_file(path: Path, *, lasting: bool = True) -> Iterator[Path]:
         if lasting:
             sync_folder(path.parent)
     finally:
-        with suppress(OSError):  # the error that counts is on its way; the next process sweeps
+        with suppress(OSError):  # must not hide the error that ended the block; the next process sweeps
             temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """An empty temporary directory beside `path`; it takes the place of `path` when the block ends well.
+    """Yields an empty temporary directory beside `path`. It becomes `path` when the block ends well.
 
-    A power cut right afterwards may take it away, but leaves no part of it.
+    After a power cut right afterwards it is whole or absent.
     """
     temporary = _beside(path)
     temporary.mkdir(parents=True)
@@ -130,7 +130,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         for path_within in temporary.rglob("*"):
             sync_folder(path_within) if path_within.is_dir() else sync(path_within)
         sync_folder(temporary)
-        if path.exists():  # a directory cannot be replaced in one call; an old one here is a damaged one
+        if path.exists():  # a directory cannot be replaced in one call; one that is here is damaged
             shutil.rmtree(path)
         os.replace(temporary, path)
     finally:
@@ -148,18 +148,18 @@ _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
 def build_once(
     root: Path, is_complete: Callable[[], bool], fill: Callable[[], None], progress: Progress | None, total: int = 0
 ) -> None:
-    """Fills the folder unless it is complete (CACHE-2); clears what a killed process left."""
+    """Fills the folder, unless it is complete (CACHE-2), and first removes what a killed process left."""
     if is_complete():
         return
     writable_directory(root)
     with lock(root, progress, total):
-        if not is_complete():  # else another process finished it while this one waited
+        if not is_complete():  # another process may have finished it while this one waited
             remove_leftovers(root)
             fill()
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what a killed process left under temporary names. Call it with the lock held."""
+    """Removes what a killed process left under temporary names. Call it with the lock held."""
     for leftover in directory.glob(".part-*"):
         remove(leftover)
 
@@ -168,11 +168,11 @@ def remove_leftovers(directory: Path) -> None:
 def lock(
     directory: Path, progress: Progress | None = None, total: int = 0, *, longest_seconds: float | None = None
 ) -> Iterator[None]:
-    """One process at a time works in `directory`; the others wait here and say so: through `progress`, else after some seconds on
-    stderr. longest_seconds: of work that is short; who has waited for so long gets a DataError.
+    """A block in which one process at a time works in `directory`. The others wait, and say so through `progress`, or without it on
+    stderr after some seconds. longest_seconds: a limit for short work; a process that has waited for so long gets a DataError.
 
-    The kernel drops the lock of a process that dies. DataError where the file system has no such locks: a mere file in their
-    place would outlive a killed process, and everybody would wait for it.
+    The kernel drops the lock of a process that dies. DataError if the file system has no such locks: a plain file in place of a
+    lock would outlive a killed process, and everybody would wait for it.
     """
     guard = FileLock(str(directory.with_name(directory.name + ".lock")), fallback_to_soft=False)
     with reported_writes(directory.parent):
@@ -195,7 +195,8 @@ def lock(
 
 
 def _say_when_late(guard: FileLock, directory: Path, progress: Progress | None, total: int) -> None:
-    """Returns with the lock, or when it has been told what this process waits for."""
+    """Says what this process waits for. Without `progress` it waits some seconds first, and returns silently if it gets the
+    lock."""
     waiting = f"waiting for another process that works in {directory}"
     if progress:
         progress(0, total, waiting)
@@ -219,13 +220,13 @@ def _wait_for(guard: FileLock, longest_seconds: float | None) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as JSON, atomically."""
+    """Writes a value as JSON, atomically."""
     with new_file(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 def write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:
-    """Write rows as CSV for people, atomically. Bytes of a name that are no UTF-8 stand there with backslashes."""
+    """Writes rows as CSV for people, atomically. Bytes of a file name that are no UTF-8 are written as backslash escapes."""
     with (
         new_file(path) as temporary,
         temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as stream,
@@ -234,7 +235,7 @@ def write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:
 
 
 def read_json(path: Path, *, advice: str, keys: Iterable[str] = ()) -> Any:
-    """The JSON value in `path`; DataError with `advice` when it is missing or damaged, or is no object with these keys."""
+    """The JSON value in a file. DataError with `advice` if it is missing or damaged, or if it is no object with these keys."""
     try:
         value = parse(path.read_bytes())
     except OSError as error:
@@ -247,6 +248,6 @@ def read_json(path: Path, *, advice: str, keys: Iterable[str] = ()) -> Any:
 
 
 def delimiter(text: str) -> str:
-    """What stands between the columns of a table: spreadsheets write semicolons or tabs in some countries."""
+    """The delimiter of a table's columns. In some countries spreadsheets write semicolons or tabs."""
     head = text.partition("\n")[0]
     return max(",;\t", key=head.count)
