@@ -1,50 +1,37 @@
-"""Folders and files: where caches live, atomic writes, and a lock between processes.
+"""Folders and files: checks, atomic writes, and a lock between processes.
 
-A file or folder is written under a temporary name, synced and renamed: neither a reader nor a power cut finds half of it.
+A file or folder is written under a temporary name, synced and renamed, so that neither a reader nor a power cut finds half of it.
 
-Rules of what is made once:
-CACHE-1 The name of a folder tells everything that its content depends on, so nothing in it can be stale.
-CACHE-2 One process builds, others wait for its lock; entries appear whole; a killed build is continued where it stopped.
-CACHE-3 An entry of the wrong size is made again; a wrong checksum is found when the entry is first read.
+The rules for caches:
+CACHE-1 The name of a folder holds everything that its content depends on, so that nothing in it can be stale.
+CACHE-2 One process builds, and others wait for its lock. Entries appear whole. A killed build is continued where it stopped.
+CACHE-3 An entry of the wrong size is made again. A wrong checksum is found when the entry is first read.
 """
 
 from __future__ import annotations
 
-import codecs
 import csv
 import errno
-import hashlib
 import json
 import os
-import re
-import secrets
 import shutil
-import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import psutil
 from filelock import FileLock, Timeout
 
-from data.errors import ADVICE, OF_PATHS, DataError
-
-DEEPEST_JSON = 100
-_STRING = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?'  # its brackets do not nest
+from data.errors import DataError
+from lms3d.common.disk import remove, sweep, sync, sync_folder, token
+from lms3d.common.json_values import parse
+from lms3d.common.system_errors import DISK_ADVICE, PATH_ADVICE
 
 _PATIENCE_SECONDS = 3.0
 
 Progress = Callable[[int, int, str], None]
-"""progress(done, total, what): called by long work; entry points draw a bar with it."""
-
-
-def cache_root() -> Path:
-    """Where caches are kept: `$LMS3D_CACHE`, else `~/.cache/lms3d`."""
-    named = os.environ.get("LMS3D_CACHE")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "lms3d"
+"""progress(done, total, what): long work calls it, and entry points draw a bar with it."""
 
 
 def readable_directory(path: str | Path) -> Path:
@@ -57,7 +44,7 @@ def readable_directory(path: str | Path) -> Path:
     except NotADirectoryError:
         raise DataError(f"{path}: found a file; expected a folder; name the folder that holds it") from None
     except OSError as error:
-        advice = OF_PATHS.get(error.errno or 0, "check its permissions")
+        advice = PATH_ADVICE.get(error.errno or 0, "check its permissions")
         raise DataError(f"{path}: found {error.strerror}; expected a readable folder; {advice}") from None
     return path
 
@@ -65,7 +52,7 @@ def readable_directory(path: str | Path) -> Path:
 def writable_directory(path: str | Path) -> Path:
     """`path` as a directory that exists and can be written to; DataError otherwise."""
     path = Path(path).expanduser()
-    probe = path / f".write-test-{_unique()}"
+    probe = path / f".write-test-{token()}"
     try:
         path.mkdir(parents=True, exist_ok=True)
         sweep(path)
@@ -82,7 +69,7 @@ def writable_directory(path: str | Path) -> Path:
 
 
 def require_space(directory: Path, needed_bytes: int) -> None:
-    """DataError when the disk of `directory` has less than `needed_bytes` free."""
+    """DataError if the disk of `directory` has less than `needed_bytes` free."""
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < needed_bytes:
         raise DataError(
@@ -97,14 +84,14 @@ def _size(count: int) -> str:
 
 @contextmanager
 def reported_writes(directory: Path) -> Iterator[None]:
-    """Turn a failed write below `directory` (full disk, I/O error, permissions) into a DataError."""
+    """A block in which a failed write below `directory` (full disk, I/O error, permissions) becomes a DataError."""
     try:
         yield
     except DataError:
         raise
     except OSError as error:
-        # Without a number: numpy, where the disk took less than it was given.
-        advice = ADVICE.get(error.errno or errno.ENOSPC, "check its permissions")
+        # numpy raises an error without a number if the disk took fewer bytes than it was given.
+        advice = DISK_ADVICE.get(error.errno or errno.ENOSPC, "check its permissions")
         raise DataError(
             f"{error.filename or directory}: found {error.strerror or error} while writing; expected room and "
             f"permission to write; {advice}, or set LMS3D_CACHE to a folder on another disk"
@@ -113,132 +100,79 @@ def reported_writes(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def new_file(path: Path, *, lasting: bool = True) -> Iterator[Path]:
-    """A temporary path beside `path` with the same ending; it becomes `path` when the block ends well.
+    """Yields a temporary path beside `path`, with the same ending. The file there becomes `path` when the block ends well.
 
-    lasting: also sync its folder, so that a power cut right afterwards does not take it away. Of thousands of files that
-    can be made again, some may be missing.
+    lasting: whether to sync the folder as well, so that the file outlasts a power cut right afterwards. Leave that out for
+    thousands of files that can be made again.
     """
     temporary = _beside(path)
     try:
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         os.replace(temporary, path)
         if lasting:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     finally:
-        with suppress(OSError):  # the error that counts is on its way; the next process sweeps
+        with suppress(OSError):  # must not hide the error that ended the block; the next process sweeps
             temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """An empty temporary directory beside `path`; it takes the place of `path` when the block ends well.
+    """Yields an empty temporary directory beside `path`. It becomes `path` when the block ends well.
 
-    A power cut right afterwards may take it away, but leaves no part of it.
+    After a power cut right afterwards it is whole or absent.
     """
     temporary = _beside(path)
     temporary.mkdir(parents=True)
     try:
         yield temporary
         for path_within in temporary.rglob("*"):
-            _sync_folder(path_within) if path_within.is_dir() else _sync(path_within)
-        _sync_folder(temporary)
-        if path.exists():  # a directory cannot be replaced in one call; an old one here is a damaged one
+            sync_folder(path_within) if path_within.is_dir() else sync(path_within)
+        sync_folder(temporary)
+        if path.exists():  # a directory cannot be replaced in one call; one that is here is damaged
             shutil.rmtree(path)
         os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-@cache  # once per folder
-def sweep(folder: Path) -> None:
-    """Remove what killed processes of this machine left in a folder under temporary names, while others write there."""
-    for path in folder.glob(".*"):
-        if (owner := _TEMPORARY.match(path.name)) and not psutil.pid_exists(int(owner[1])):
-            _remove(path)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
-
-
 def _beside(path: Path) -> Path:
     sweep(path.parent)
-    return path.with_name(f".part-{_unique()}-{path.name}")
-
-
-def _here() -> str:
-    """Machine, boot and container: within them alone a process's number says whether it lives."""
-    try:
-        kernel = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
-    except OSError:
-        kernel = secrets.token_hex()
-    return f"{socket.gethostname()[:40]}-{hashlib.sha256(kernel.encode()).hexdigest()[:8]}"
-
-
-_HERE = _here()
-_TEMPORARY = re.compile(rf"\.(?:part|write-test)-{re.escape(_HERE)}-(\d+)-[0-9a-f]{{8}}(?:-|$)")
-
-
-def _unique() -> str:
-    """For temporary names. Processes on several machines, or in several containers, may have equal numbers."""
-    return f"{_HERE}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def _sync(path: Path) -> None:
-    """Returns when the content of a file, or the names in a folder, are on the disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    return path.with_name(f".part-{token()}-{path.name}")
 
 
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
-
-# Not every file system can sync a folder, nor may every user read a folder that he can write to.
-_NO_FOLDER_SYNC = frozenset({errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
-
-
-def _sync_folder(folder: Path) -> None:
-    try:
-        _sync(folder)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise
 
 
 def build_once(
     root: Path, is_complete: Callable[[], bool], fill: Callable[[], None], progress: Progress | None, total: int = 0
 ) -> None:
-    """Fills the folder unless it is complete (CACHE-2); clears what a killed process left."""
+    """Fills the folder, unless it is complete (CACHE-2), and first removes what a killed process left."""
     if is_complete():
         return
     writable_directory(root)
     with lock(root, progress, total):
-        if not is_complete():  # else another process finished it while this one waited
+        if not is_complete():  # another process may have finished it while this one waited
             remove_leftovers(root)
             fill()
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what a killed process left under temporary names. Call it with the lock held."""
+    """Removes what a killed process left under temporary names. Call it with the lock held."""
     for leftover in directory.glob(".part-*"):
-        _remove(leftover)
+        remove(leftover)
 
 
 @contextmanager
 def lock(
     directory: Path, progress: Progress | None = None, total: int = 0, *, longest_seconds: float | None = None
 ) -> Iterator[None]:
-    """One process at a time works in `directory`; the others wait here and say so: through `progress`, else after some seconds on
-    stderr. longest_seconds: of work that is short; who has waited for so long gets a DataError.
+    """A block in which one process at a time works in `directory`. The others wait, and say so through `progress`, or without it on
+    stderr after some seconds. longest_seconds: a limit for short work; a process that has waited for so long gets a DataError.
 
-    The kernel drops the lock of a process that dies. DataError where the file system has no such locks: a mere file in their
-    place would outlive a killed process, and everybody would wait for it.
+    The kernel drops the lock of a process that dies. DataError if the file system has no such locks: a plain file in place of a
+    lock would outlive a killed process, and everybody would wait for it.
     """
     guard = FileLock(str(directory.with_name(directory.name + ".lock")), fallback_to_soft=False)
     with reported_writes(directory.parent):
@@ -261,7 +195,8 @@ def lock(
 
 
 def _say_when_late(guard: FileLock, directory: Path, progress: Progress | None, total: int) -> None:
-    """Returns with the lock, or when it has been told what this process waits for."""
+    """Says what this process waits for. Without `progress` it waits some seconds first, and returns silently if it gets the
+    lock."""
     waiting = f"waiting for another process that works in {directory}"
     if progress:
         progress(0, total, waiting)
@@ -285,13 +220,13 @@ def _wait_for(guard: FileLock, longest_seconds: float | None) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as JSON, atomically."""
+    """Writes a value as JSON, atomically."""
     with new_file(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 def write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:
-    """Write rows as CSV for people, atomically. Bytes of a name that are no UTF-8 stand there with backslashes."""
+    """Writes rows as CSV for people, atomically. Bytes of a file name that are no UTF-8 are written as backslash escapes."""
     with (
         new_file(path) as temporary,
         temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as stream,
@@ -300,9 +235,9 @@ def write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:
 
 
 def read_json(path: Path, *, advice: str, keys: Iterable[str] = ()) -> Any:
-    """The JSON value in `path`; DataError with `advice` when it is missing or damaged, or is no object with these keys."""
+    """The JSON value in a file. DataError with `advice` if it is missing or damaged, or if it is no object with these keys."""
     try:
-        value = parse_json(path.read_bytes())
+        value = parse(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path}: found {error.strerror}; expected a readable file; {advice}") from None
     except ValueError:
@@ -312,28 +247,7 @@ def read_json(path: Path, *, advice: str, keys: Iterable[str] = ()) -> Any:
     return value
 
 
-def decoded(content: bytes) -> str:
-    """The text of a file that somebody's editor saved: UTF-8 with or without a byte order mark, or UTF-16 with one. ValueError
-    for another encoding."""
-    marks = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-    return content.decode(marks.get(content[:2], "utf-8-sig"))
-
-
 def delimiter(text: str) -> str:
-    """What stands between the columns of a table: spreadsheets write semicolons or tabs in some countries."""
+    """The delimiter of a table's columns. In some countries spreadsheets write semicolons or tabs."""
     head = text.partition("\n")[0]
     return max(",;\t", key=head.count)
-
-
-def parse_json(text: str | bytes) -> Any:
-    """The JSON value of somebody else's text. ValueError for what is no JSON, or nested deeper than anything of ours.
-
-    Python's parser recurses in C: where a library has raised the limit of recursion, a text of brackets ends the process.
-    """
-    content = decoded(text) if isinstance(text, bytes) else text
-    depth = 0
-    for bracket in re.findall(r"[\[\]{}]", re.sub(_STRING, "", content)):
-        depth += 1 if bracket in "[{" else -1
-        if depth > DEEPEST_JSON:
-            raise ValueError(f"nested deeper than {DEEPEST_JSON} levels")
-    return json.loads(content)

@@ -1,4 +1,4 @@
-"""`python -m data.prepare`: check a data set and build its training cache ahead of time."""
+"""`python -m data.prepare`: checks a data set and builds its training cache ahead of time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from data import files, pseudonyms
+from data import pseudonyms
 from data.brats import cache, fingerprint, layouts
 from data.brats.preprocess import Preprocessing, cube
 from data.brats.schema import SCHEMAS
@@ -20,18 +20,19 @@ from data.chest_xray import shards
 from data.errors import DataError, in_words
 from data.files import Progress
 from data.words import counted
+from lms3d.common.disk import cache_directory
 
 _DESCRIPTION = """\
-Check a data set and build its training cache. Training does the same by itself; do it ahead to find bad files early or
+Check a data set and build its training cache. Training does the same by itself; do it ahead to find bad files early, or
 on another machine. DATA is the folder of an unpacked data set:
 
-BraTS 2017 to 2025, TCIA (Pre-operative TCGA), Task01_BrainTumour of the Medical Segmentation Decathlon, or a manifest: every
+BraTS 2017 to 2025, TCIA (Pre-operative TCGA), Task01_BrainTumour of the Medical Segmentation Decathlon, or a manifest. Every
 case is examined first: the size of its brain, voxels, intensities, labels, and modalities that may be exchanged. Then it is
-cropped to the brain, resized to a cube (or cut to a box of 1 mm, which resizes nothing) and stored. Any depth of folders is
-searched.
+cropped to the brain, resized to a cube (or cut to a box of 1 mm voxels, which resizes nothing) and stored. Folders are
+searched to any depth.
 
-ChestX-ray14, known by its Data_Entry_2017.csv: every image is read, made grey and square, and stored in TFRecord shards
-of 256, split by patient into training, validation and test (the official lists are kept where they are there)."""
+ChestX-ray14, recognised by its Data_Entry_2017.csv. Every image is read, made grey and square, and stored in TFRecord shards
+of 256, split by patient into training, validation and test (by the official lists, if the data set has them)."""
 
 _EPILOG = """\
 examples:
@@ -47,8 +48,8 @@ _CUBE, _SQUARE = 192, 224
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, check, build, summarise. Returns the exit code."""
-    umask = os.umask(0o077)  # what is made of patients' data is nobody else's to read
+    """Checks a data set and builds its cache. Returns the exit code."""
+    umask = os.umask(0o077)  # files made from patients' data are for the user alone
     try:
         options = _parser().parse_args(arguments)
         pseudonyms.start(options.anonymous and not options.pseudonyms)
@@ -57,11 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prepare = _prepare_images if chest_xray.is_chest_xray(options.data) else _prepare_volumes
         directory = prepare(options)
     except (DataError, OSError) as error:
-        told = error if isinstance(error, DataError) else in_words(error)
-        if told is None:
+        reported = error if isinstance(error, DataError) else in_words(error)
+        if reported is None:
             raise
-        print(f"data.prepare: error: {told}", file=sys.stderr)
-        return told.exit_code
+        print(f"data.prepare: error: {reported}", file=sys.stderr)
+        return reported.exit_code
     except KeyboardInterrupt:
         print("data.prepare: interrupted; what is done stays, run again to go on", file=sys.stderr)
         return 130
@@ -74,11 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(text: str) -> None:
-    """A line for the reader. Work of hours does not end because nobody takes it any more, or it has a name that is no UTF-8."""
+    """Prints a line. Hours of work must not end because stdout is gone, or because a name is no UTF-8."""
     try:
         print(text.encode(errors="backslashreplace").decode(), flush=True)
     except OSError as error:
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # what is left in the buffer goes there, too
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # the rest of the buffer is discarded, too
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
         with contextlib.suppress(OSError):
@@ -86,31 +87,31 @@ def _say(text: str) -> None:
 
 
 def _list_pseudonyms(options: argparse.Namespace) -> int:
-    """Who is who, for those who have the data."""
+    """Lists pseudonyms and names, for people who have the data."""
     if chest_xray.is_chest_xray(options.data):
-        found = [("image", Path(name).stem) for name in chest_xray.find_images(options.data).images]
+        names = [("image", Path(name).stem) for name in chest_xray.find_images(options.data).images]
     else:
-        found = [
+        names = [
             ("case", case.id)
             for case in layouts.find_cases(
                 options.data, labels=options.labels, require_truth=False, require_complete=False
             ).cases
         ]
-    for kind, name in found:
+    for kind, name in names:
         _say(f"{pseudonyms.made(name, kind)}  {name}")
     return 0
 
 
 def _prepare_volumes(options: argparse.Namespace) -> Path:
-    """Examine a brain tumour data set, then make its volumes; returns their folder."""
-    how = _preprocessing(options)
-    found = layouts.find_cases(options.data, labels=options.labels, require_truth=False, require_complete=False)
-    cases, schema = found
+    """Examines a brain tumour data set, then makes its volumes. Returns their folder."""
+    preprocessing = _preprocessing(options)
+    data_set = layouts.find_cases(options.data, labels=options.labels, require_truth=False, require_complete=False)
+    cases, schema = data_set
     without = sum(case.truth is None for case in cases)
-    _say(f"{counted(len(cases), 'case')} of {found.layout}, labels of {schema.name}, {without} without truth")
-    if found.unused:
-        stray = counted(len(found.unused), "file that belongs", "files that belong")
-        _say(f"not used: {stray} to no case, such as {found.unused[0]}")
+    _say(f"{counted(len(cases), 'case')} of {data_set.layout}, labels of {schema.name}, {without} without truth")
+    if data_set.unused:
+        stray = counted(len(data_set.unused), "file that belongs", "files that belong")
+        _say(f"not used: {stray} to no case, such as {data_set.unused[0]}")
     with _bar() as progress:
         table = fingerprint.examine(cases, schema, directory=options.cache, workers=options.workers, progress=progress)
     _say(fingerprint.told(table))
@@ -119,10 +120,10 @@ def _prepare_volumes(options: argparse.Namespace) -> Path:
         more = f" ({counted(len(problems), 'case')} cannot be used; --skip-bad leaves such cases out)"
         raise DataError(problems[0] + more)
     if options.examine:
-        return options.cache or files.cache_root()
+        return options.cache or cache_directory()
     with _bar() as progress:
         built = cache.build(
-            cases, schema, how, directory=_below(options.cache, "cubes"),
+            cases, schema, preprocessing, directory=_below(options.cache, "cubes"),
             skip_bad=options.skip_bad, workers=options.workers, progress=progress,
         )  # fmt: skip
     if built.skipped:
@@ -131,25 +132,25 @@ def _prepare_volumes(options: argparse.Namespace) -> Path:
 
 
 def _below(cache_root: Path | None, kind: str) -> Path | None:
-    """Where training looks for caches of a kind when LMS3D_CACHE names that root."""
+    """The folder in which training looks for caches of a kind, if LMS3D_CACHE names that root."""
     return cache_root / kind if cache_root else None
 
 
 def _preprocessing(options: argparse.Namespace) -> Preprocessing:
     if options.box is not None and options.resolution is not None:
         raise DataError("--box: found --resolution, too; expected one of them; leave one out")
-    how = {"n4": bool(options.n4), "anti_alias": options.anti_alias is not False}
+    options_of_both = {"n4": bool(options.n4), "anti_alias": options.anti_alias is not False}
     if options.box is None:
-        return cube(_CUBE if options.resolution is None else options.resolution, **how)
+        return cube(_CUBE if options.resolution is None else options.resolution, **options_of_both)
     sides = [int(side) for side in options.box.lower().split("x") if side.isdecimal()]
     if len(sides) != 3 or options.box.count("x") + options.box.count("X") != 2:
         raise DataError(f"--box: found {options.box!r}; expected three sides; write 160x192x160")
     a, b, c = sides
-    return Preprocessing(shape=(a, b, c), stretched=False, **how)
+    return Preprocessing(shape=(a, b, c), stretched=False, **options_of_both)
 
 
 def _prepare_images(options: argparse.Namespace) -> Path:
-    """Make the shards of ChestX-ray14; returns their folder."""
+    """Makes the shards of ChestX-ray14. Returns their folder."""
     for name in ("labels", "n4", "anti_alias", "box", "examine"):
         _refuse(options, name, "chest X-rays", "brain scans")
     resolution = _SQUARE if options.resolution is None else options.resolution
@@ -173,21 +174,21 @@ def _prepare_images(options: argparse.Namespace) -> Path:
 
 
 def _refuse(options: argparse.Namespace, name: str, found: str, wanted: str) -> None:
-    """DataError when an option of the other kind of data was given."""
-    if (given := getattr(options, name)) is not None:
-        option = ("--no-" if given is False else "--") + name.replace("_", "-")
+    """DataError if the user gave an option for the other kind of data."""
+    if (value := getattr(options, name)) is not None:
+        option = ("--no-" if value is False else "--") + name.replace("_", "-")
         raise DataError(f"{option}: found {found} in {options.data}; expected {wanted}; leave {option} out")
 
 
 def _place(text: str) -> Path:
-    """A file or folder. "" is a variable of the shell that was not set."""
+    """The path of a file or folder. "" is refused: it comes from a shell variable that was not set."""
     if not text:
         raise argparse.ArgumentTypeError("an empty path; name a file or a folder")
     return Path(text).expanduser()
 
 
 class _Parser(argparse.ArgumentParser):
-    """One line for a wrong option, where argparse prints its usage as well."""
+    """A parser that reports a wrong option in one line, without the usage that argparse would print."""
 
     def error(self, message: str) -> NoReturn:
         raise DataError(f"{message} (see {self.prog} --help)")
@@ -200,22 +201,24 @@ def _parser() -> argparse.ArgumentParser:
     add("data", type=_place, metavar="DATA", help="folder of the data set, or a manifest of scans (.csv, .json)")
     edge = f"edge of the cube, a multiple of 16 (default: {_CUBE}), or of the square, 32 to 1024 (default: {_SQUARE})"
     add("--resolution", type=int, metavar="N", help=edge)
-    labels = f"what the labels mean, where the names of the files do not tell: {', '.join(SCHEMAS)}"
+    labels = f"what the labels mean, if the names of the files do not say: {', '.join(SCHEMAS)}"
     add("--labels", metavar="SCHEMA", help=labels)
     corrected = "correct the bias field of t1, t1ce and t2, once cropped (slow; default: off)"
     add("--n4", action="store_true", default=None, help=corrected)
-    add("--box", metavar="XxYxZ", help="voxels of 1 mm around the brain, such as 160x192x160, in place of a cube")
+    add("--box", metavar="XxYxZ", help="voxels of 1 mm around the brain, such as 160x192x160, instead of a cube")
     smooth = "before volumes are made smaller, remove detail that they cannot hold (default: on)"
     add("--anti-alias", action=argparse.BooleanOptionalAction, help=smooth)
-    alone = "only say what brain scans are like: sizes, spacings, labels, intensities"
+    alone = "only examine brain scans: print sizes, spacings, labels, intensities"
     add("--examine", action="store_true", default=None, help=alone)
-    skip = "leave out what cannot be used, and list it in skipped.csv"
+    skip = "leave out cases and images that cannot be used, and list them in skipped.csv"
     add("--skip-bad", action="store_true", help=skip)
-    hidden = "pseudonyms in the place of the names of cases, patients and images in all messages (default: off)"
+    hidden = "print pseudonyms instead of the names of cases, patients and images in all messages (default: off)"
     add("--anonymous", action="store_true", help=hidden)
-    whose = "only list the pseudonyms of --anonymous on this machine and whose they are: not for others"
+    whose = (
+        "only list the pseudonyms of --anonymous on this machine with the names behind them; do not pass the list on"
+    )
     add("--pseudonyms", action="store_true", help=whose)
-    folder = "where caches lie, in cubes/ or images/; then train with LMS3D_CACHE=DIR (default: $LMS3D_CACHE or ~/.cache/lms3d)"
+    folder = "folder of the caches, cubes/ or images/; then train with LMS3D_CACHE=DIR (default: $LMS3D_CACHE or ~/.cache/lms3d)"
     add("--cache", type=_place, metavar="DIR", help=folder)
     add("--workers", type=int, metavar="N", help="processes (default: one per core, at most 16)")
     return parser
@@ -223,7 +226,7 @@ def _parser() -> argparse.ArgumentParser:
 
 @contextmanager
 def _bar() -> Iterator[Progress]:
-    """A progress bar with the time left."""
+    """A block with a progress bar that shows the time left; yields its `Progress`."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress

@@ -1,12 +1,14 @@
-"""Pseudonyms for the names of cases, patients and images, for what people paste and publish (`--anonymous`).
+"""Pseudonyms for the names of cases, patients and images, so that people can paste and publish output (`--anonymous`).
 
-`start` puts a filter before stdout and stderr, so that progress, messages, tracebacks and warnings pass through one door; tables
-and figures ask `of`. Readers tell names as soon as they find them (`know`, `know_path`, `know_case`), before anything can be wrong.
+`start` puts a filter before stdout and stderr, through which progress, messages, tracebacks and warnings pass. Tables and figures
+call `of`. Readers of data register names as soon as they find them (`know`, `know_path`, `know_case`), before an error can name
+them.
 
-NAMES-1  A pseudonym is a keyed digest: the same on this machine in every command, and nobody without the key can try names.
-         The key lies in the cache folder, with mode 0600; whoever has it and the data can list names (`data.prepare --pseudonyms`).
-NAMES-2  A name is replaced where it stands as a whole word; below a data set's folder each part of a path is replaced.
-NAMES-3  What programs read again (split.json, predictions.json, predictions.csv, files of predictions, caches) keeps names.
+NAMES-1  A pseudonym is a keyed digest. It is the same in every command on this machine, and nobody without the key can guess names.
+         The key lies in the cache folder, with mode 0600. With the key and the data one can list names (`data.prepare
+         --pseudonyms`).
+NAMES-2  A name is replaced if it is a whole word. Below a data set's folder each part of a path is replaced.
+NAMES-3  Files that programs read again (split.json, predictions.json, predictions.csv, predictions, caches) keep names.
 """
 
 from __future__ import annotations
@@ -25,14 +27,15 @@ from typing import TYPE_CHECKING, Any
 
 from data import files
 from data.errors import DataError
+from lms3d.common.disk import cache_directory
 
 if TYPE_CHECKING:
     from data.brats.case import Case
 
-_VARIABLE = "LMS3D_ANONYMOUS"  # processes that this one starts do the same
+_VARIABLE = "LMS3D_ANONYMOUS"  # so that processes that this one starts hide names, too
 _KEY_BYTES, _DIGITS = 32, 10
-_LONGEST_SECONDS = 60.0  # that another process takes to make a key
-_SHORT = 4  # a number of so few digits is replaced only where it is named as a case: it may be any figure
+_LONGEST_SECONDS = 60.0  # in which another process must have made the key
+_SHORT = 4  # a number with at most so many digits may be any figure, and is replaced only after one of _WORDS
 _WORDS = ("case ", "image ", "patient ", "cases ", "found ", "'", '"', "/", "such as ", ", ")
 _STARTS = re.compile(r"(?<![^\W_])|(?=[\W_])")
 
@@ -41,10 +44,11 @@ _lengths: list[int] = []
 
 
 def start(anonymous: bool = True) -> None:
-    """Hides names from now on, for as long as this process and those that it starts live; also where a parent asked for it."""
+    """Hides names from now on in this process and in those that it starts. anonymous: if False, only if a parent process does
+    so."""
     if not (anonymous or os.environ.get(_VARIABLE)):
         return
-    _key()  # what is wrong with it is told now
+    _key()  # reports now if something is wrong with the key
     os.environ[_VARIABLE] = "1"
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # native code writes past the filter
     for name in ("stdout", "stderr"):
@@ -53,7 +57,7 @@ def start(anonymous: bool = True) -> None:
 
 
 def forget() -> None:
-    """All names and the key that were known to this process. For tests."""
+    """Forgets all names and the key. For tests."""
     _known.clear()
     _lengths.clear()
     _key.cache_clear()
@@ -65,7 +69,7 @@ def is_on() -> bool:
 
 
 def of(name: str, kind: str = "case") -> str:
-    """The pseudonym of a name, such as "case-3f9a2c1b7d"; the name itself where nobody asked for pseudonyms."""
+    """The pseudonym of a name, such as "case-3f9a2c1b7d", if names are hidden; otherwise the name."""
     return made(name, kind) if is_on() else name
 
 
@@ -75,7 +79,7 @@ def made(name: str, kind: str = "case") -> str:
 
 
 def know(names: Iterable[Any], kind: str = "case", stands_for: str | None = None) -> None:
-    """Hides these names from now on. stands_for: the name whose pseudonym they get, where it is not their own."""
+    """Hides these names from now on. stands_for: the name whose pseudonym they get, if not their own."""
     if not is_on():
         return
     for name in filter(None, map(str, names)):
@@ -87,7 +91,7 @@ def know(names: Iterable[Any], kind: str = "case", stands_for: str | None = None
 
 
 def know_path(path: Path, root: Path) -> None:
-    """Hides what the path of a folder or file adds to that of the data set, part by part; all of it where it lies elsewhere."""
+    """Hides the parts of a path below the data set's folder, one by one; all parts if it lies elsewhere."""
     if not is_on():
         return
     above, path = Path(os.path.abspath(root)), Path(os.path.abspath(path))
@@ -100,7 +104,7 @@ def know_path(path: Path, root: Path) -> None:
 
 
 def know_case(case: Case, root: Path) -> None:
-    """Hides the name of a case, its patient, and those of its files that have another name than the case."""
+    """Hides the name of a case, its patient, and the names of its files that differ from the case's."""
     know([case.id])
     know([case.patient] if case.patient != case.id else [], "patient")
     for path in case.files if is_on() else ():
@@ -109,7 +113,7 @@ def know_case(case: Case, root: Path) -> None:
 
 
 def hidden(text: str) -> str:
-    """The text with a pseudonym for every name that is known (NAMES-2)."""
+    """The text with a pseudonym for every known name (NAMES-2)."""
     pieces, done = [], 0
     for match in _STARTS.finditer(text) if _known else ():
         if (at := match.start()) >= done and (name := _name_at(text, at)):
@@ -119,7 +123,7 @@ def hidden(text: str) -> str:
 
 
 def _name_at(text: str, at: int) -> str | None:
-    """The longest name that begins here and ends with a word."""
+    """The longest known name that begins at this place and ends at the end of a word; None if there is none."""
     for length in _lengths:
         if (name := text[at : at + length]) in _known and not text[at + length : at + length + 1].isalnum():
             return name
@@ -127,7 +131,7 @@ def _name_at(text: str, at: int) -> str | None:
 
 
 def _written(name: str) -> tuple[str, str, str]:
-    """The forms of a name: its own; as it stands in messages, quoted or without what is no UTF-8; and that of HTML."""
+    """The forms in which a name may be written: as it is, as Python's `repr` quotes it in messages, and escaped in HTML."""
     return name, repr(name)[1:-1], escape(name)
 
 
@@ -138,15 +142,15 @@ def _add(pseudonyms: dict[str, str]) -> None:
 
 
 def _part(name: str) -> str:
-    """Of a path: a folder, or a file, whose ending stays."""
+    """The pseudonym of a part of a path: of a folder, or of a file, whose ending stays."""
     stem = re.sub(r"(\.nii(\.gz)?|\.png)$", "", name, flags=re.IGNORECASE)
     return made(stem, "folder" if stem == name else "file") + name.removeprefix(stem)
 
 
 @cache
 def _key() -> bytes:
-    """Of this machine; made once (NAMES-1)."""
-    path = files.cache_root() / "pseudonyms.key"
+    """The key of this machine, which is made once (NAMES-1)."""
+    path = cache_directory() / "pseudonyms.key"
     if not path.is_file():
         files.writable_directory(path.parent)
         with files.lock(path, longest_seconds=_LONGEST_SECONDS), files.reported_writes(path.parent):
@@ -163,7 +167,7 @@ def _key() -> bytes:
 
 
 class _Filtered:
-    """A stream that writes what is hidden in the place of what it is given."""
+    """A stream that replaces known names in the text that is written to it."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

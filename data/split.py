@@ -1,7 +1,8 @@
-"""Which cases train and which validate: drawn once by seed, saved with the run, used again by every later step.
+"""The split into cases that train and cases that validate. It is drawn once by seed, saved with the run, and used by all later
+steps.
 
-No patient is in both parts. Who the patients are is told by a mapping (case id -> patient, as `DataSet.patients` has it);
-where there is none, by the ids.
+No patient is in both parts. The patients come from a mapping (case id -> patient, as in `DataSet.patients`), or without one from
+the ids.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from data.files import read_json, reported_writes, write_json
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Case ids, sorted; the two parts share no patient."""
+    """The case ids of both parts, sorted. The parts share no patient."""
 
     training: tuple[str, ...]
     validation: tuple[str, ...]
     known_as: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
-    """Case id -> every name of its patient that was known when the run began, so that a data set with other names for the same
-    brains can be told of it (`seen`)."""
+    """Case id -> every name of its patient that was known when the run began. With them, the same patients are recognised in a data
+    set that names them differently (`seen`)."""
     seen_before: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """Names of patients that have trained the weights with which the run began."""
+    """The names of patients on whom the weights with which the run began were trained."""
 
     @property
     def trained(self) -> set[str]:
-        """Every name of the patients that have trained the weights of this run."""
+        """Every name of the patients on whom the weights of this run were trained."""
         return set(self.seen_before) | names_of(self.training, {}, self.known_as)
 
 
 def make(
     ids: Iterable[str], seed: int, validation_fraction: float = 0.2, *, patients: Mapping[str, str] | None = None
 ) -> Split:
-    """Draw a split. It depends on the set of ids and the seed alone, not on their order or the machine."""
+    """Draws a split. It depends only on the set of ids and the seed, not on the order of the ids or the machine."""
     groups = _by_patient({case_id: (patients or {}).get(case_id) or patient_of(case_id) for case_id in ids})
     if len(groups) < 2:
         raise DataError(
@@ -54,10 +55,10 @@ def make(
 
 
 def folds(patients: Mapping[str, str], strata: Mapping[str, Hashable], count: int, seed: int) -> list[Split]:
-    """`count` splits for cross-validation: every case validates in exactly one of them.
+    """Draws `count` splits for cross-validation. Every case validates in exactly one of them.
 
-    patients: case id -> patient, for every case. strata: case id -> a label such as a grade; each fold gets its share of
-    every label. A patient has the label that most of its cases have. Depends on the cases and the seed alone.
+    patients: case id -> patient, for every case. strata: case id -> a label such as a grade; each fold gets its share of every
+    label. A patient has the label of most of its cases. The splits depend only on the cases and the seed.
     """
     groups = _by_patient(patients)
     if not 2 <= count <= len(groups):
@@ -78,7 +79,7 @@ def folds(patients: Mapping[str, str], strata: Mapping[str, Hashable], count: in
 
 
 def require_undivided(split: Split, patients: Mapping[str, str], where: str | Path) -> None:
-    """DataError where a patient both trains and validates in `split`, which comes from `where`."""
+    """DataError if a patient both trains and validates. where: the source of the split, for the message."""
     training = {patients.get(case_id, case_id): case_id for case_id in split.training}
     for case_id in split.validation:
         if (patient := patients.get(case_id, case_id)) in training:
@@ -89,14 +90,14 @@ def require_undivided(split: Split, patients: Mapping[str, str], where: str | Pa
 
 
 def of_weights(weights: Path) -> Path | None:
-    """split.json of the run that has written this file of weights; None where it is not where that run has it."""
+    """The split.json of the run that wrote this weights file; None if there is none in the run's folder."""
     run_dir = weights.parent.parent if weights.parent.name == "last" else weights.parent
     path = run_dir / "split.json"
     return path if path.is_file() else None
 
 
 def without(split: Split, left_out: Container[str]) -> Split:
-    """The split of the other cases."""
+    """The split without some cases."""
     training, validation = (
         tuple(case_id for case_id in part if case_id not in left_out) for part in (split.training, split.validation)
     )
@@ -107,8 +108,8 @@ def names_of(
     ids: Iterable[str], patients: Mapping[str, str], known_as: Mapping[str, Iterable[str]] | None = None
 ) -> set[str]:
     """Every name of the patients of these cases."""
-    found = {patients.get(case_id) or patient_of(case_id) for case_id in ids}
-    return found.union(*((known_as or {}).get(case_id, ()) for case_id in ids))
+    names = {patients.get(case_id) or patient_of(case_id) for case_id in ids}
+    return names.union(*((known_as or {}).get(case_id, ()) for case_id in ids))
 
 
 def seen(
@@ -119,25 +120,26 @@ def seen(
     known_as: Mapping[str, Iterable[str]] | None = None,
     names: Set[str] = frozenset(),
 ) -> list[str]:
-    """Those of `ids` whose patient is one of the cases `earlier`, which may be of another data set: another visit is no new brain.
+    """The cases among `ids` whose patient is that of a case in `earlier`, sorted. `earlier` may be of another data set: another
+    visit is not a new brain.
 
-    patients: case id -> patient, of `ids` at least. known_as: case id -> the patient's other names. names: of patients that count
-    as earlier ones, too (`Split.trained`).
+    patients: case id -> patient, at least for `ids`. known_as: case id -> the patient's other names. names: names of patients that
+    also count as earlier (`Split.trained`).
     """
     known = names_of(list(earlier), patients, known_as) | names
     return sorted(case_id for case_id in ids if names_of([case_id], patients, known_as) & known)
 
 
 def save(split: Split, path: str | Path) -> None:
-    """Write `split` as JSON."""
+    """Writes a split as JSON."""
     value = {"training": split.training, "validation": split.validation}
-    more = {"known_as": split.known_as, "seen_before": split.seen_before}
+    optional = {"known_as": split.known_as, "seen_before": split.seen_before}
     with reported_writes(Path(path).parent):
-        write_json(Path(path), value | {name: told for name, told in more.items() if told})
+        write_json(Path(path), value | {name: names for name, names in optional.items() if names})
 
 
 def load(path: str | Path) -> Split:
-    """Read a split; DataError when the file is damaged or a case is in both parts."""
+    """Reads a split. DataError if the file is damaged or a case is in both parts."""
     path = Path(path)
     value = read_json(path, advice="start a new run, or restore the file")
     if not isinstance(value, dict) or not all(_is_ids(value.get(part)) for part in ("training", "validation")):
@@ -168,7 +170,7 @@ def _is_ids(value: object) -> bool:
 
 
 def _by_patient(patients: Mapping[str, str]) -> list[tuple[str, ...]]:
-    """The cases of each patient, sorted; the patients in the order of their first cases, whatever they are called."""
+    """The cases of each patient, sorted. The patients are in the order of their first cases, so that their names do not matter."""
     groups: dict[str, list[str]] = defaultdict(list)
     for case_id in sorted(patients):
         groups[patients[case_id]].append(case_id)
@@ -181,15 +183,16 @@ def _shuffled(groups: list[tuple[str, ...]], seed: int) -> list[tuple[str, ...]]
 
 
 def _by_stratum(groups: list[tuple[str, ...]], strata: Mapping[str, Hashable]) -> list[list[tuple[str, ...]]]:
-    """Patients by the label of most of their cases; in each those of many cases first, which are the hardest to place."""
-    found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    """The patients of each stratum, by the label of most of their cases. Patients with many cases come first, as they are the
+    hardest to place."""
+    strata_of: dict[str, list[tuple[str, ...]]] = defaultdict(list)
     for group in groups:
         labels = Counter(repr(strata.get(case_id)) for case_id in group)
-        found[min(labels, key=lambda label: (-labels[label], label))].append(group)
-    return [sorted(found[label], key=len, reverse=True) for label in sorted(found)]
+        strata_of[min(labels, key=lambda label: (-labels[label], label))].append(group)
+    return [sorted(strata_of[label], key=len, reverse=True) for label in sorted(strata_of)]
 
 
 def _split(*, training: Iterable[tuple[str, ...]], validation: Iterable[tuple[str, ...]]) -> Split:
-    """Of the cases of the patients on each side."""
+    """The split into the cases of the patients on each side."""
     train, validate = (tuple(sorted(case_id for group in side for case_id in group)) for side in (training, validation))
     return Split(training=train, validation=validate)

@@ -1,7 +1,7 @@
-"""Run one function over many items in several processes.
+"""Runs one function over many items in several processes.
 
-Processes are spawned, never forked: TensorFlow's threads, which the parent may have, do not survive a fork. The modules
-that workers import (all of `data` but `stream` and the pipelines) stay free of TensorFlow, so that they start in a second.
+Processes are spawned, never forked, because TensorFlow's threads, which the parent may have, do not survive a fork. The modules
+that workers import (all of `data` but `stream` and the pipelines) do not import TensorFlow, so that a worker starts in a second.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from joblib import cpu_count  # type: ignore[import-untyped]
 from data.errors import DataError
 from data.files import Progress
 
-_MOST_WORKERS = 16  # a worker needs up to 1 GB: more of them would trade a little time for a lot of memory
+_MOST_WORKERS = 16  # a worker needs up to 1 GB; more of them would gain little time for a lot of memory
 
 
 def worker_count(items: int, workers: int | None) -> int:
-    """Processes to use for `items` pieces of work: `workers`, or the cores this process may use (a container's too)."""
+    """The number of processes for `items` pieces of work: `workers`, or the cores that this process (or its container) may use."""
     if workers is not None and workers < 1:
         raise DataError(f"workers: found {workers}; expected at least 1; leave it out to use every core")
     return max(1, min(items, workers or min(cpu_count(), _MOST_WORKERS)))
@@ -35,9 +35,9 @@ def run_all(
     progress: Progress | None = None,
     what: str = "",
 ) -> None:
-    """Call `function(*item)` for every item; the first error stops the rest and is raised as it was.
+    """Calls `function(*item)` for every item. The first error stops the rest and is raised unchanged.
 
-    function: importable by name, works by side effect (it writes files). With one worker nothing is spawned.
+    function: importable by name; it works by side effect (it writes files). With one worker no process is spawned.
     """
     count = worker_count(len(items), workers)
     if progress:
@@ -66,13 +66,13 @@ def _report(results: Iterable[Any], total: int, progress: Progress | None, what:
 
 
 def _start_worker() -> None:
-    """One thread per worker: the processes already fill the cores."""
+    """Limits a worker to one thread, since the processes already fill the cores."""
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer; it cancels the pool
-    import numpy  # noqa: F401  # loads its BLAS, for the next line to find
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and cancels the pool
+    import numpy  # noqa: F401  # loads its BLAS, which threadpool_limits must find
     import SimpleITK as sitk
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    threadpool_limits(1)  # BLAS threads of several processes would wait for each other, and spin as they do
+    threadpool_limits(1)  # BLAS threads of several processes would spin while they wait for each other
     sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(1)

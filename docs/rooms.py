@@ -1,7 +1,7 @@
 """The rooms of the code, and which of them imports which.
 
 A room is a folder of `lms3d`, or one of the packages `models`, `data` and `experiments`. Modules of `lms3d` itself are a room
-each, but for commands, which are one room together, as are the basics: modules that import nothing but each other.
+each, but for commands, which are one room together, as are the basics: modules that import nothing but each other and `common`.
 
 An arrow goes from a room to one that it imports, at the top of a file or within a function. Imports for type checkers alone do
 not count.
@@ -104,7 +104,8 @@ def _rooms(imports: Mapping[str, set[str]]) -> dict[str, str]:
     alone = {name for name in modules if modules[name].parent == ROOT / "lms3d"}
     commands = {name for name in alone if '__name__ == "__main__"' in modules[name].read_text()}
     basics = alone - commands
-    while above := {name for name in basics if not imports[name] <= basics}:
+    lowest = {name for name in modules if name.startswith("lms3d.common")}
+    while above := {name for name in basics if not imports[name] <= basics | lowest}:
         basics -= above
     named = dict.fromkeys(commands, COMMANDS) | dict.fromkeys(basics, BASICS)
     return {name: named.get(name) or name.removeprefix("lms3d.").split(".")[0] for name in modules}

@@ -40,7 +40,7 @@ def _measure(options: argparse.Namespace) -> None:
     from lms3d.tasks.brats import job
 
     random = np.random.default_rng(0)
-    named = rules.choose(options.scoring, "brats2024", ())
+    named = rules.select(options.scoring, "brats2024", ())
     with tempfile.TemporaryDirectory() as folder:
         jobs = [_job(Path(folder), number, random, named.name, options.resolution) for number in range(options.cases)]
         seconds = []

@@ -6,8 +6,8 @@
     lms3d.estimate(model, dataset, memory_limit="6GiB")   # optional: will it fit, and at what cost?
     model.fit(dataset, callbacks=[lms3d.LMS()])
 
-Names are loaded on first use, so that `import lms3d` stays cheap and leaves TensorFlow alone until it is needed. It only asks
-for oneDNN's kernels: import it before TensorFlow. `keras.models.load_model` finds the layers of lms3d from then on.
+Names are loaded on first use, so that `import lms3d` is cheap and does not import TensorFlow. It only asks TensorFlow for
+oneDNN's kernels: import lms3d before TensorFlow. Afterwards `keras.models.load_model` finds the layers of lms3d.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _HOME = {
     "plan_step": "lms3d.keras_step.estimate",
 }
 
-# By itself TensorFlow takes oneDNN's kernels only where the processor has AVX-512 VNNI. With its own ones the gradients of a 3D
-# convolution take many times as long (docs/limits.md has a figure), and it counts no memory in use.
-# It looks once, when it is imported. What the user has set stays.
+# By default TensorFlow uses oneDNN's kernels only on a processor with AVX-512 VNNI. With its own kernels the gradients of a 3D
+# convolution take many times as long (docs/limits.md has a figure), and TensorFlow does not count the memory in use.
+# It reads the variable once, when it is imported. A value that the user has set stays.
 if platform.machine() in ("x86_64", "AMD64"):
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 

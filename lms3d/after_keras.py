@@ -1,7 +1,7 @@
 """Registers the layers, losses and metrics of lms3d with Keras, so that `keras.models.load_model` finds them.
 
-`import lms3d` imports neither Keras nor TensorFlow. Where they are there already, the registration happens at once; else right
-after the first import of either, and of the outer one if one imports the other.
+`import lms3d` imports neither Keras nor TensorFlow. If both have been imported, the registration happens at once, otherwise as
+soon as both are. If one of them imports the other, it happens after the outer import.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lms3d import own_packages
 
 LIBRARIES = ("keras", "tensorflow")
 HOLDERS = ("models.layers", "lms3d.scoring.keras_dice", "lms3d.scoring.findings", "lms3d.scoring.losses")
-"""Modules whose import registers what they hold."""
+"""The modules that register their classes with Keras when they are imported."""
 
 
 def register() -> None:
-    """Now, if both libraries are there; else once they are."""
+    """Registers now, if both libraries have been imported, otherwise as soon as they have."""
     if all(name in sys.modules for name in LIBRARIES):
         _import_holders()
     else:
@@ -30,20 +30,20 @@ def register() -> None:
 
 
 def _import_holders() -> None:
-    """Leaves `models` out where a package of the user's own has that name."""
+    """Imports the modules that register classes; leaves out `models` if a package of the user's has that name."""
     for name in HOLDERS:
         if name.startswith("lms3d.") or own_packages.hidden_by("models") is None:
             import_module(name)
 
 
 class _Waiting:
-    """A finder that lets others find the libraries, and registers once both are imported."""
+    """An import finder that lets other finders find the libraries, and registers once both are imported."""
 
     def __init__(self) -> None:
         self._importing = 0
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        """The spec of whoever comes next and knows the library: editable installs and import hooks have finders of their own."""
+        """The spec of the next finder that knows the library: editable installs and import hooks have finders of their own."""
         if name not in LIBRARIES:
             return None
         after = list(dropwhile(lambda finder: finder is not self, sys.meta_path))[1:]
@@ -55,7 +55,7 @@ class _Waiting:
 
     @contextmanager
     def importing(self) -> Iterator[None]:
-        """Around the execution of a library, which may import the other."""
+        """A block around the execution of a library, which may import the other."""
         self._importing += 1
         try:
             yield
@@ -67,7 +67,7 @@ class _Waiting:
 
 
 class _Watched:
-    """The loader of a library, in whose place it stands until the library is executed."""
+    """Replaces the loader of a library until the library is executed."""
 
     def __init__(self, loader: Any, waiting: _Waiting) -> None:
         self._loader, self._waiting = loader, waiting

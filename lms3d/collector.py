@@ -1,4 +1,4 @@
-"""Python's garbage collector, while TensorFlow and Keras are imported."""
+"""Turns Python's garbage collector off while TensorFlow and Keras are imported."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def kept_from_imports() -> Iterator[None]:
-    """Collects nothing within the block, and never looks later at what it has made. For the first import of TensorFlow.
+    """Collects no garbage within the block, and exempts the objects made in it from later collections.
 
-    That makes 400,000 objects, which stay: to look at them again and again takes 1 s of the 5.4 s of processor time of the import,
-    and 0.24 s of each full collection afterwards (2 cores, TensorFlow 2.21, `time.process_time` around the imports of
-    `lms3d.training.trainer`). Does nothing where TensorFlow has been imported or the collector is off.
+    Use it around the first import of TensorFlow, which makes 400,000 objects that stay. Visiting them takes 1 s of the import's
+    5.4 s of processor time, and 0.24 s of each full collection afterwards (2 cores, TensorFlow 2.21, `time.process_time` around the
+    imports of `lms3d.training.trainer`). If TensorFlow has been imported already, or the collector is off, this does nothing.
     """
     if "tensorflow" in sys.modules or not gc.isenabled():
         yield

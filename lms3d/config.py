@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lms3d import json_values
+from lms3d.common import json_values
 from lms3d.errors import InputError
 from lms3d.ranks.messages import sendable
 

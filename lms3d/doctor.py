@@ -1,6 +1,6 @@
-"""`python -m lms3d.doctor`: what this machine offers to a training run, what is amiss, and what to do about it.
+"""`python -m lms3d.doctor`: what this machine offers to a training run, what is wrong with it, and what to do about that.
 
-`device.machine` reads facts, `device.checks` judges them, `device.examination` makes sections of both; here they are printed.
+`device.machine` reads facts, `device.checks` judges them, and `device.examination` groups them in sections, which are printed here.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lms3d.training import run_folder
 from lms3d.units import format_seconds, format_size
 
 _DESCRIPTION = """\
-Show what this machine offers to a training run, and what to do where something is amiss ("look here"): devices, memory,
+Show what this machine offers to a training run, and what to do about what is wrong ("look here"): devices, memory,
 the features of Horovod, how processes are bound to cores and NUMA nodes, limits on pinned and shared memory, the disk that
 tensors would be swapped to (its free space and measured speed), and the versions of the libraries.
 Under mpirun, srun or horovodrun each rank reports on itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Look and print. Returns the exit code."""
+    """Examines the machine and prints the report. Returns the exit code."""
     return errors.run(lambda: _examine(_parser().parse_args(arguments)))
 
 
@@ -37,9 +37,9 @@ def _examine(options: argparse.Namespace) -> None:
 
     folder = writable_folder(options.swap_dir, "--swap-dir")
     if options.workspaces:
-        _measure_workspaces()  # first: this process will take the memory of the GPU
+        _measure_workspaces()  # first, because this process will then take the GPU's memory
     binding = machine.binding()
-    if binding.processes > 1:  # else the first rank takes the memory of all GPUs, and the others see none
+    if binding.processes > 1:  # otherwise the first rank takes the memory of all GPUs, and the others see none
         os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     startup.start_tensorflow()
     gpus = _gpus(binding)
@@ -68,7 +68,7 @@ def _examine(options: argparse.Namespace) -> None:
 
 
 def _measure_workspaces() -> None:
-    """InputError without a GPU."""
+    """Measures cuDNN's convolutions within each limit of the workspace, and stores the seconds. InputError without a GPU."""
     from lms3d.device import workspace, workspace_probe
 
     with console.quiet_native_log():
@@ -80,14 +80,14 @@ def _measure_workspaces() -> None:
     workspace.keep(
         card,
         workspace_probe.measure(
-            told=lambda limit, seconds: console.say(f"within {limit} MiB: {format_seconds(seconds)}")
+            report=lambda limit, seconds: console.say(f"within {limit} MiB: {format_seconds(seconds)}")
         ),
     )
 
 
 def _processor() -> dict[str, Finding]:
     cores = f"{os.cpu_count()} cores"
-    if memory.bytes_in_use("current", "CPU:0") is not None:  # no limit is set here: only oneDNN's allocator counts
+    if memory.bytes_in_use("current", "CPU:0") is not None:  # without a limit, only oneDNN's allocator counts bytes
         return {"CPU": Finding(f"{cores}, oneDNN's kernels")}
     chosen = os.environ.get("TF_ENABLE_ONEDNN_OPTS")
     advice = (
@@ -99,20 +99,20 @@ def _processor() -> dict[str, Finding]:
 
 
 def _gpus(binding: machine.Binding) -> dict[str, Finding]:
-    """Each GPU that TensorFlow sees, and the NUMA node that it hangs on."""
+    """Each GPU that TensorFlow sees, and the NUMA node of its bus."""
     import tensorflow as tf
 
     from lms3d.engine.tensorflow import surgery
 
-    found, gpus = {}, tf.config.get_visible_devices("GPU")
+    findings, gpus = {}, tf.config.get_visible_devices("GPU")
     buses = surgery.gpu_buses() if gpus else {}
     for number, gpu in enumerate(gpus):
         about = tf.config.experimental.get_device_details(gpu)
         capability = ".".join(map(str, about.get("compute_capability", ())))
         node = machine.node_of_device(buses.get(number, ""))
         name = gpu.name.removeprefix("/physical_device:")
-        found[name] = checks.gpu(f"{about.get('device_name', '?')}, capability {capability}", node, binding)
-    return found
+        findings[name] = checks.gpu(f"{about.get('device_name', '?')}, capability {capability}", node, binding)
+    return findings
 
 
 def _missing_gpu(gpus: dict[str, Finding]) -> dict[str, Finding]:
@@ -132,7 +132,7 @@ def _compute_device() -> dict[str, Finding]:
 
 
 def _swap_engine() -> dict[str, Finding]:
-    """Loaded as for a step, and compiled before, if need be."""
+    """Whether the swap engine works. It is loaded as for a step, and compiled first if need be."""
     from lms3d.engine.native import library
 
     try:
@@ -143,7 +143,7 @@ def _swap_engine() -> dict[str, Finding]:
 
 
 def _normalisation(gpus: bool) -> dict[str, Finding]:
-    """What networks normalise with, on a GPU; the kernels are made and tried."""
+    """The kernels with which networks normalise on a GPU. They are compiled and tried."""
     from lms3d.engine.native import kernels, library
 
     if not gpus or library.missing():

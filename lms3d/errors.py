@@ -1,34 +1,34 @@
-"""The errors that users see, and their exit codes; `run` turns each into one line on stderr.
+"""The errors that users see, and their exit codes. `run` prints each as one line on stderr.
 
 | exception            | exit code | meaning                                                          |
 |----------------------|-----------|------------------------------------------------------------------|
 | InputError           | 2         | a bad option, file or value                                      |
 | StorageError         | 2         | a disk that is full, read-only or broken                         |
 | Diverged             | 2         | the loss is no longer a number                                   |
-| DoesNotFit           | 3         | the memory limit is too small; carries the smallest that would do |
-| RankLost             | 1         | another rank is gone; one of those left has reported it          |
-| Interrupted          | 130       | Ctrl-C; the message says how to go on                            |
+| DoesNotFit           | 3         | the memory limit is too small; holds the smallest that would do  |
+| RankLost             | 1         | another rank is gone; one of the ranks left has reported it      |
+| Interrupted          | 130       | Ctrl-C; the message says how to continue                         |
 
-Any other exception that has an integer attribute `exit_code` is treated the same way (`data` and `models` cannot import
-this module), and an OSError of a disk that nobody has put into words. Everything else is a defect of lms3d and keeps its
-traceback.
+Any other exception with an integer attribute `exit_code` is treated alike, since `data` and `models` cannot import this module. So
+is an OSError of a disk or a path. Every other exception is a defect of lms3d and keeps its traceback.
 
-With several ranks, rank 0 reports an error that all of them have, and each rank an error of its own.
+With several ranks, rank 0 reports an error that all ranks have. Each rank reports an error of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from lms3d.common.system_errors import DISK_ADVICE, PATH_ADVICE, one_line
+
 E = TypeVar("E", bound=BaseException)
 LONGEST = 1500
-"""Characters of a line on stderr."""
+"""The most characters of a line on stderr."""
 
 
 class InputError(ValueError):
@@ -50,7 +50,7 @@ class Diverged(RuntimeError):
 
 
 class DoesNotFit(RuntimeError):
-    """The work needs more memory than the limit; `smallest_limit_bytes` is the smallest that would do, if known."""
+    """The work needs more memory than the limit. `smallest_limit_bytes`: the smallest limit that would do, if known."""
 
     exit_code = 3
 
@@ -60,33 +60,34 @@ class DoesNotFit(RuntimeError):
 
 
 class RankLost(RuntimeError):
-    """Another rank of a job has died or hangs. `lost_rank.watched` has reported it, on one rank for all."""
+    """Another rank of the job has died or hangs. `lost_rank.watched` has reported it, on one rank for all."""
 
     exit_code = 1
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after everything needed to resume was saved."""
+    """The user pressed Ctrl-C, and everything needed to resume is saved."""
 
     exit_code = 130
 
 
 def run(main: Callable[[], int | None]) -> int:
-    """Calls `main` and returns the exit code of the process (see the table above).
+    """The exit code of the process after `main` (see the table above). Prints the error if it raised one.
 
-    What it writes is for the user alone (0600 in 0700): it is made of patients' data. A folder's default ACL counts for more.
+    Files that `main` writes are for the user alone (mode 0600 in folders of 0700), since they are made from patients' data. A
+    default ACL of a folder overrides that.
     """
     umask = os.umask(0o077)
     try:
         return main() or 0
     except KeyboardInterrupt as stop:
-        if not _is_told(stop):
+        if not _is_reported(stop):
             say(str(stop) or "interrupted")
         return Interrupted.exit_code
     except Exception as raised:
         error = _in_words(raised)
         code = getattr(error, "exit_code", None)
-        if _is_told(error):
+        if _is_reported(error):
             return code if isinstance(code, int) else 1
         if not isinstance(code, int):
             raise
@@ -97,46 +98,29 @@ def run(main: Callable[[], int | None]) -> int:
         os.umask(umask)
 
 
-_ADVICE = {
-    **dict.fromkeys(
-        (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE), "free some space there, or mend the disk"
-    ),
-    errno.EFBIG: "raise the limit of this shell (`ulimit -f unlimited`), or choose another disk",
-    errno.EMFILE: "raise the limit of this shell (`ulimit -n 1024`)",
-    errno.ENFILE: "raise the limit of this machine (`sysctl fs.file-max`), or end other programs",
-}
-_OF_PATHS = {
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "ask its owner to let you in, or name another"),
-    errno.ENAMETOOLONG: "choose a shorter one",
-    errno.ELOOP: "mend the links",
-}
-"""Of what the user named."""
-"""As in `data.errors`, which this module may not import."""
-
-
 def _in_words(error: Exception) -> Exception:
-    """An error of a disk, a limit of files or a path as the user's; others as they are."""
-    if isinstance(error, OSError) and error.errno in _ADVICE:
-        return StorageError(f"{error.filename or 'a file'}: {error.strerror}; {_ADVICE[error.errno]}")
-    if isinstance(error, OSError) and error.errno in _OF_PATHS and error.filename:
-        return InputError(f"{error.filename}: {error.strerror}; {_OF_PATHS[error.errno]}")
+    """An OSError of a disk, a limit on files or a path as an error of the user's; any other error unchanged."""
+    if isinstance(error, OSError) and error.errno in DISK_ADVICE:
+        return StorageError(f"{error.filename or 'a file'}: {error.strerror}; {DISK_ADVICE[error.errno]}")
+    if isinstance(error, OSError) and error.errno in PATH_ADVICE and error.filename:
+        return InputError(f"{error.filename}: {error.strerror}; {PATH_ADVICE[error.errno]}")
     return error
 
 
 def of_all_ranks(error: E) -> E:
-    """The same error, known to be raised by every rank of a distributed run at this place."""
+    """The same error, marked as one that every rank of the job raises at this place."""
     error.is_of_all_ranks = True  # type: ignore[attr-defined]
     return error
 
 
 def is_of_all_ranks(error: BaseException) -> bool:
-    """Whether this error, or one that caused it, is known to be raised by every rank."""
-    return any(getattr(one, "is_of_all_ranks", False) for one in _story(error))
+    """Whether every rank raises this error, or an error that caused it."""
+    return any(getattr(cause, "is_of_all_ranks", False) for cause in _chain(error))
 
 
-def tell_once(error: BaseException, aloud: bool) -> None:
-    """Prints now what `run` would print, which then prints nothing for this error. aloud: False on all ranks but one."""
-    error.is_told = True  # type: ignore[attr-defined]
+def report_once(error: BaseException, aloud: bool) -> None:
+    """Prints the error now, so that `run` prints nothing for it later. aloud: False on all ranks but one."""
+    error.is_reported = True  # type: ignore[attr-defined]
     if not aloud:
         return
     if isinstance(error, KeyboardInterrupt):
@@ -147,12 +131,12 @@ def tell_once(error: BaseException, aloud: bool) -> None:
         traceback.print_exception(error)
 
 
-def _is_told(error: BaseException) -> bool:
-    return getattr(error, "is_told", False)
+def _is_reported(error: BaseException) -> bool:
+    return getattr(error, "is_reported", False)
 
 
-def _story(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that caused it."""
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, and the errors that caused it."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
@@ -162,12 +146,11 @@ def _story(error: BaseException) -> Iterator[BaseException]:
 
 
 def say(message: str) -> None:
-    """One line on stderr, where anybody takes it."""
-    with contextlib.suppress(OSError):  # a terminal that is gone
+    """Prints one line on stderr, if stderr still works."""
+    with contextlib.suppress(OSError):  # the terminal is gone
         print("lms3d:", line(message), file=sys.stderr, flush=True)
 
 
 def line(message: str) -> str:
-    """A message as one line that can be read: a file may hold a value of any length."""
-    text = " ".join(message.split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 4 :]}"
+    """A message as one line of at most `LONGEST` characters."""
+    return one_line(message, LONGEST)

@@ -1,43 +1,30 @@
-"""Files that are whole or absent, even after a power cut: written under a temporary name, synced, renamed. And where caches
-lie."""
+"""Files that are whole or absent, even after a power cut: written under a temporary name, synced, renamed."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import functools
 import hashlib
 import json
 import os
-import re
-import secrets
 import shutil
-import socket
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from lms3d.common.disk import sweep, sync, sync_folder, token
 from lms3d.errors import InputError, StorageError
-
-
-def cache_directory() -> Path:
-    """Where caches are kept between runs: `$LMS3D_CACHE`, else `~/.cache/lms3d`."""
-    named = os.environ.get("LMS3D_CACHE")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "lms3d"
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path beside `path` (same suffix) that takes its place when the block succeeds.
+    """Yields a temporary path beside `path`, with its suffix. The file there replaces `path` when the block succeeds.
 
-    If the block fails the old file stays and the temporary one is removed. OSError becomes StorageError with the path.
-    A power cut leaves the old file or the new one, and the new one once this has returned: content is synced before names.
+    If the block fails, the old file stays and the temporary one is removed. An OSError becomes a StorageError with the path.
+    A power cut leaves the old file or the new one; after the return, the new one. For the content is synced before the name.
     """
-    partial = path.with_name(f".{path.stem}.{_unique()}.partial{path.suffix}")
+    partial = path.with_name(f".{path.stem}.{token()}.partial{path.suffix}")
     outcome = "the previous version is intact"
     try:
         make_folder(path.parent)
@@ -46,37 +33,25 @@ def replacing(path: Path) -> Iterator[Path]:
         sync(partial)
         os.replace(partial, path)
         outcome = "a power cut may undo it"
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}; {outcome}") from error
     finally:
-        with contextlib.suppress(OSError):  # the error that counts is on its way; the next process sweeps
+        with contextlib.suppress(OSError):  # must not hide the error that ended the block; the next process sweeps
             partial.unlink(missing_ok=True)
 
 
 def remove_partials(folder: Path) -> None:
-    """Removes what killed processes left in a folder under temporary names. No other process may be writing there."""
+    """Removes all temporary files in a folder, whichever machine left them. No other process may be writing there."""
     for partial in folder.glob(".*.partial*"):
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
 
 
-@functools.cache  # once per folder
-def sweep(folder: Path) -> None:
-    """Removes what killed processes of this machine left in a folder under temporary names, while others write there.
-
-    The names tell machine and process; what others left stays, for `remove_partials`.
-    """
-    for path in folder.glob(".*"):
-        if (owner := _TEMPORARY.search(path.name)) and not psutil.pid_exists(int(owner[1])):
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-
 def link_or_copy(path: Path, other: Path) -> None:
-    """Gives the file at `path` a second name, replacing what had it; each may then be replaced without the other.
+    """Gives the file at `path` a second name, `other`. Each may later be replaced without the other.
 
-    Both keep the time at which the content was written, by which the latest run is found.
+    Both keep the time at which the content was written: that time decides which run is the latest.
     """
     with replacing(other) as partial:
         try:
@@ -84,14 +59,14 @@ def link_or_copy(path: Path, other: Path) -> None:
         except OSError:  # not every file system has links
             shutil.copyfile(path, partial)
             written = path.stat().st_mtime_ns
-            with contextlib.suppress(OSError):  # nor lets every one of them set times
+            with contextlib.suppress(OSError):  # nor can times be set on every one
                 os.utime(partial, ns=(written, written))
 
 
 def make_folder(path: Path) -> bool:
     """Makes the folder and missing parents, so that they outlast a power cut.
 
-    Returns whether this call made it: of several processes, on any file system, that is one.
+    Returns whether this call made it. That is true for exactly one of several processes, on any file system.
     """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,29 +78,21 @@ def make_folder(path: Path) -> bool:
             raise
         made = False
     for folder in missing:
-        _sync_folder(folder.parent)
+        sync_folder(folder.parent)
     return made
 
 
-def sync(path: Path) -> None:
-    """Returns when the content of a file, or the names in a folder, are on the disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """The SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def require_checksums(archive: Path) -> None:
-    """ValueError, BadZipFile or OSError where a zip archive is not as it was written.
+    """Raises ValueError, BadZipFile or OSError if a zip archive is damaged.
 
-    For who reads parts of members, as h5py does in a .keras file: zipfile compares a checksum only where it has read all.
+    Call it before a library reads only parts of members, as h5py does in a .keras file: zipfile compares a member's checksum only
+    after the last byte was read.
     """
     with zipfile.ZipFile(archive) as opened:
         if (damaged := opened.testzip()) is not None:
@@ -133,7 +100,7 @@ def require_checksums(archive: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes `text` for people to `path`, atomically. Bytes of a name that are no UTF-8 stand there with backslashes."""
+    """Writes a text for people, atomically. Bytes of a file name that are no UTF-8 are written as backslash escapes."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")
 
@@ -144,8 +111,8 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def writable_folder(path: Path, option: str) -> Path:
-    """Makes the folder if needed and proves that a file can be made in it; else InputError naming the option."""
-    probe = path / f".probe.{_unique()}"
+    """The folder, made if need be, after a test that a file can be made in it. InputError, which names the option, if not."""
+    probe = path / f".probe.{token()}"
     try:
         make_folder(path)
         sweep(path)
@@ -156,33 +123,3 @@ def writable_folder(path: Path, option: str) -> Path:
     except OSError as error:
         raise InputError(f"{option} {path}: {error.strerror}; give a folder that you can write to") from None
     return path
-
-
-# Not every file system can sync a folder, nor may every user read a folder that he can write to.
-_NO_FOLDER_SYNC = frozenset({errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
-
-
-def _sync_folder(folder: Path) -> None:
-    try:
-        sync(folder)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise
-
-
-def _here() -> str:
-    """Machine, boot and container: within them alone a process's number says whether it lives."""
-    try:
-        kernel = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
-    except OSError:
-        kernel = secrets.token_hex()
-    return f"{socket.gethostname()[:40]}-{hashlib.sha256(kernel.encode()).hexdigest()[:8]}"
-
-
-_HERE = _here()
-_TEMPORARY = re.compile(rf"[.-]{re.escape(_HERE)}-(\d+)-[0-9a-f]{{8}}(\.partial|$)")
-
-
-def _unique() -> str:
-    """For temporary names. Processes on several machines, or in several containers, may have equal numbers."""
-    return f"{_HERE}-{os.getpid()}-{secrets.token_hex(4)}"

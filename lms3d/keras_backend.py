@@ -1,4 +1,4 @@
-"""Keras computes with TensorFlow here, whatever keras.json of the user's other work says."""
+"""Makes Keras compute with TensorFlow, whatever the user's keras.json says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import sys
 
 
-def choose() -> None:
-    """Call it before anything imports Keras, which looks once. TensorFlow and Horovod import it."""
+def use_tensorflow() -> None:
+    """Makes Keras use TensorFlow. Call it before anything imports Keras, as TensorFlow and Horovod do: Keras reads the variable
+    once."""
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "tensorflow"

@@ -1,11 +1,11 @@
-"""Named things of one kind that people add: planners, swap tiers, tasks, metric columns.
+"""Registries of what people can add by name: planners, swap tiers, tasks, metric columns.
 
     PLANNERS: Registry[Planner] = Registry("planner", hybrid="lms3d.engine.planners.hybrid:Hybrid", off="...")
 
     @PLANNERS.register("mine")
     class Mine: ...
 
-What is named in the constructor is imported when it is first asked for: a command line knows all names at no cost.
+Entries named in the constructor are imported on first use, so that a command line can list all names at no cost.
 """
 
 from __future__ import annotations
@@ -17,55 +17,55 @@ from typing import Any, Generic, TypeVar
 from lms3d.errors import InputError
 
 T = TypeVar("T")
-Made = TypeVar("Made")
+Entry = TypeVar("Entry")
 
 
 class Registry(Generic[T]):
-    """kind: what messages call one of them. built_in: name -> "module:attribute"."""
+    """Entries by name. kind: the noun for an entry in messages. built_in: name -> "module:attribute"."""
 
     def __init__(self, kind: str, **built_in: str) -> None:
         self.kind = kind
         self._places: dict[str, str] = dict(built_in)
-        self._found: dict[str, Any] = {}
+        self._loaded: dict[str, Any] = {}
 
-    def register(self, name: str) -> Callable[[Made], Made]:
-        """Decorator: adds a class, function or value under `name`. ValueError where the name is taken."""
+    def register(self, name: str) -> Callable[[Entry], Entry]:
+        """A decorator that adds a class, function or value under `name`. ValueError if the name is taken."""
         if name in self:
             raise ValueError(f"{self.kind} {name!r}: the name is taken; choose another")
 
-        def add(value: Made) -> Made:
-            self._found[name] = value
-            return value
+        def add(entry: Entry) -> Entry:
+            self._loaded[name] = entry
+            return entry
 
         return add
 
     def place(self, name: str, place: str) -> None:
-        """Adds what is imported from "module:attribute" when it is first asked for. ValueError where the name is taken."""
+        """Adds an entry that is imported from "module:attribute" on first use. ValueError if the name is taken."""
         if name in self:
             raise ValueError(f"{self.kind} {name!r}: the name is taken; choose another")
         self._places[name] = place
 
     def remove(self, name: str) -> None:
-        """Takes back what was registered or placed."""
+        """Removes an entry that was registered or placed. KeyError if there is none of this name."""
         if name not in self:
             raise KeyError(name)
-        self._found.pop(name, None)
+        self._loaded.pop(name, None)
         self._places.pop(name, None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, those that are built in first."""
-        return tuple(dict.fromkeys([*self._places, *self._found]))
+        """All names, the built-in ones first."""
+        return tuple(dict.fromkeys([*self._places, *self._loaded]))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places or name in self._found
+        return name in self._places or name in self._loaded
 
     def __getitem__(self, name: str) -> T:
-        """InputError, with the names that there are, where this is none of them."""
+        """The entry of this name, imported now if need be. InputError, which lists all names, if there is none."""
         if name not in self:
             raise InputError(f"{self.kind} {name!r}: expected one of {', '.join(self.names)}")
-        if name not in self._found:
+        if name not in self._loaded:
             module, _, attribute = self._places[name].partition(":")
-            self._found[name] = getattr(import_module(module), attribute)
-        found: T = self._found[name]
-        return found
+            self._loaded[name] = getattr(import_module(module), attribute)
+        entry: T = self._loaded[name]
+        return entry

@@ -16,7 +16,8 @@ _FACTORS = {"": 1, "B": 1} | {
 
 
 def parse_size(text: str | float) -> int:
-    """Bytes in "6GiB", "900MiB", "4GB" (powers of 1000), "1.5G" (powers of 1024) or a plain number of bytes, such as 6e9."""
+    """The bytes of "6GiB", "900MiB", "4GB" (powers of 1000), "1.5G" (powers of 1024) or a number of bytes, such as 6e9. InputError
+    for anything else."""
     if isinstance(text, Real) and math.isfinite(text):
         return _positive(int(text), text)
     if not isinstance(text, str):

@@ -1,7 +1,7 @@
-"""Networks, Keras only. Importing this package registers its layers, so that `keras.models.load_model` finds them.
+"""The networks, in Keras. Importing this package registers its layers, so that `keras.models.load_model` finds them.
 
-A new network is a module here whose function carries `@register`, its name below, and its name in the choices of the
-task that trains it (`lms3d/tasks/<task>/options.py`, which `--help` reads without Keras).
+To add a network: write a module here whose function has the decorator `@register`, import it below, and add the network's name to
+the choices of the task that trains it (`lms3d/tasks/<task>/options.py`, which `--help` reads without Keras).
 """
 
 from models import chexnet, isensee2017, unet3d

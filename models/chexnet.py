@@ -1,11 +1,11 @@
-"""Classifiers of chest X-rays: DenseNet-121 as in CheXNet, and ResNet-50, with one sigmoid per pathology.
+"""Classifiers for chest X-rays: DenseNet-121 as in CheXNet, and ResNet-50, with one sigmoid per pathology.
 
-    (B, N, N, 3) image -> convolutions of keras.applications -> (B, N/32, N/32, F) -> mean over places -> Dense -> sigmoid
+    (B, N, N, 3) image -> convolutions of keras.applications -> (B, N/32, N/32, F) -> mean over positions -> Dense -> sigmoid
 
-CheXNet: Rajpurkar et al., arXiv:1711.05225; its head, global average pooling and Dense 14, is also that of the scaling
-study. DenseNet: Huang et al., arXiv:1608.06993. ResNet: He et al., arXiv:1512.03385.
-Images are expected as PyTorch's models take them, for both networks: values in 0..1 less the mean of ImageNet, divided by
-its standard deviation, channels red, green, blue. Nothing is ever downloaded.
+CheXNet: Rajpurkar et al., arXiv:1711.05225. The scaling study has the same head: global average pooling and Dense 14.
+DenseNet: Huang et al., arXiv:1608.06993. ResNet: He et al., arXiv:1512.03385.
+Both networks expect images as PyTorch's models do: values in 0..1, less ImageNet's mean, divided by its standard deviation; the
+channels are red, green, blue. Nothing is ever downloaded.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from models.registry import IMAGES, register
 PATHOLOGIES = 14
 IMAGENET_CLASSES = 1000
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of 0..1; red, green, blue
-CAFFE_MEAN = (103.939, 116.779, 123.68)  # of 0..255; blue, green, red: what keras.applications' ResNet-50 takes off
-MOMENTUM = 0.9  # of batch normalisation's averages: that of PyTorch, which CheXNet used; keras.applications has 0.99
+CAFFE_MEAN = (
+    103.939,
+    116.779,
+    123.68,
+)  # of 0..255; blue, green, red: the mean that keras.applications' ResNet-50 subtracts
+MOMENTUM = 0.9  # of batch normalisation's averages, as in PyTorch, which CheXNet used; keras.applications has 0.99
 
 
 class WeightsError(ValueError):
-    """A weights file cannot be used; the message names it, what was found and what to do."""
+    """A weights file cannot be used. The message names the file, what was found and what to do."""
 
     exit_code = 2
 
@@ -36,7 +40,7 @@ class WeightsError(ValueError):
 def build_densenet121(
     input_shape: tuple[int | None, ...], outputs: int = PATHOLOGIES, *, weights: str | Path | None = None
 ) -> keras.Model:
-    """(B, N, N, 3) images -> (B, outputs) probabilities in float32; 7.0 M parameters.
+    """DenseNet-121: (B, N, N, 3) images -> (B, outputs) probabilities in float32; 7.0 M parameters.
 
     weights: a file (see `load_weights`), or None for random weights.
     """
@@ -47,7 +51,7 @@ def build_densenet121(
 def build_resnet50(
     input_shape: tuple[int | None, ...], outputs: int = PATHOLOGIES, *, weights: str | Path | None = None
 ) -> keras.Model:
-    """(B, N, N, 3) images -> (B, outputs) probabilities in float32; 23.6 M parameters. weights: as above."""
+    """ResNet-50: (B, N, N, 3) images -> (B, outputs) probabilities in float32; 23.6 M parameters. weights: as above."""
     return _with_head(keras.applications.ResNet50, "resnet50", input_shape, outputs, weights)
 
 
@@ -55,12 +59,12 @@ def _with_head(
     application: type, name: str, input_shape: tuple[int | None, ...], outputs: int, weights: str | Path | None
 ) -> keras.Model:
     inputs = keras.Input(input_shape, name="image")
-    # The layers themselves, not a model in a model: LMS's report and `load_weights` then see names such as conv2_block1.
+    # Use the layers themselves, not a model in a model, so that LMS's report and `load_weights` see names such as conv2_block1.
     body = application(include_top=False, weights=None, input_tensor=inputs, pooling=None)
     for layer in body.layers:
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.momentum = MOMENTUM
-    # float32 whatever the policy: a half-precision mean over places and sigmoid would spoil loss and ranking
+    # float32 under every policy: a mean over positions and a sigmoid in half precision would spoil the loss and the ranking
     x = keras.layers.GlobalAveragePooling2D(dtype="float32", name="features")(body.output)
     logits = keras.layers.Dense(outputs, dtype="float32", name="logits")(x)
     probabilities = keras.layers.Activation("sigmoid", dtype="float32", name="probabilities")(logits)
@@ -71,10 +75,10 @@ def _with_head(
 
 
 def load_weights(model: keras.Model, path: str | Path) -> None:
-    """Fills `model`, a network of this module, from a file; WeightsError if it is not of the same network.
+    """Loads weights from a file into `model`, a network of this module. WeightsError if the file is of another network.
 
-    WEIGHTS-1 `.keras` or `.weights.h5` of the same network, such as best.keras of an earlier run: everything.
-    WEIGHTS-2 `.h5` of keras.applications (ImageNet), with or without its top: all but the head, which stays random.
+    WEIGHTS-1 A `.keras` or `.weights.h5` file of the same network, such as best.keras of an earlier run, gives all weights.
+    WEIGHTS-2 An `.h5` file of keras.applications (ImageNet), with or without its top, gives all but the head, which stays random.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -88,7 +92,7 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
         with_top = keras.Model(model.input, keras.layers.Dense(IMAGENET_CLASSES)(features))
         refused = _try_to_load(keras.Model(model.input, features), path) and _try_to_load(with_top, path)
         if not refused and model.name == "resnet50":
-            _take_other_input(model.get_layer("conv1_conv"))
+            _adapt_to_our_images(model.get_layer("conv1_conv"))
     if refused:
         raise WeightsError(
             f"weights {path}: found other layers than those of {model.name} with {model.output_shape[-1]} outputs "
@@ -97,25 +101,25 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
 
 
 def _try_to_load(model: keras.Model, path: Path) -> str:
-    """Loads the file; returns Keras's objection in a line, or an empty text."""
+    """Loads the file. Returns Keras's objection as one line; "" if there is none."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # hundreds, before the error that says the same
-            if path.suffix == ".keras":  # h5py reads parts, for which zipfile compares no checksums
+            warnings.simplefilter("ignore")  # Keras gives hundreds before an error that says the same
+            if path.suffix == ".keras":  # h5py reads only parts of members, and then zipfile compares no checksums
                 with zipfile.ZipFile(path) as archive:
                     if (damaged := archive.testzip()) is not None:
                         return f"the checksum of {damaged} in it is wrong"
             model.load_weights(path)
-    except Exception as error:  # of h5py, zipfile, or Keras, for files of all kinds
+    except Exception as error:  # h5py, zipfile and Keras raise many kinds
         return " ".join(str(error).split())[:160] or type(error).__name__
     return ""
 
 
-def _take_other_input(layer: keras.layers.Conv2D) -> None:
-    """ResNet-50's first convolution, made for BGR in 0..255 less CAFFE_MEAN, takes this module's images instead.
+def _adapt_to_our_images(layer: keras.layers.Conv2D) -> None:
+    """Changes ResNet-50's first convolution, made for BGR in 0..255 less CAFFE_MEAN, so that it takes this module's images.
 
-    With x' the old input and x the new: x'_c = 255 std_c x_c + (255 mean_c - caffe_c), which is linear: kernel and bias
-    absorb it. Exact but for the zero padding, which stands for values less than half a grey level apart.
+    Let x' be the old input and x the new one. Then x'_c = 255 std_c x_c + (255 mean_c - caffe_c), which is linear, so that kernel
+    and bias absorb it. This is exact but for the zero padding, whose meaning changes by less than half a grey level.
     """
     kernel, bias = layer.get_weights()  # (7, 7, 3, 64), (64,)
     kernel = kernel[:, :, ::-1]  # red, green, blue

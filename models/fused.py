@@ -1,14 +1,14 @@
 """Instance normalisation, LeakyReLU, channel dropout and addition in as few passes over the volume as the device allows.
 
-FUSED-1 A block reads the convolution's result twice and writes its own once; the gradient takes four reads and one write.
-FUSED-2 What its gradient needs is the convolution's result and two numbers a channel: no normalised tensor, and no activation. Of
-        those only what the next convolution reads is kept for the gradient of that one's kernel; LMS makes it again from the
-        convolution's result, by one operation, where memory is short.
-FUSED-3 A multiplier of a channel, as dropout has it, is never negative: it goes into scale and offset, since
+FUSED-1 A block reads the convolution's result twice and writes its own result once. The gradient takes four reads and one write.
+FUSED-2 The gradient needs the convolution's result and two numbers per channel, but neither the normalised tensor nor the
+        activation. The block's result is kept only for the gradient of the next convolution's kernel. If memory is short, LMS
+        rematerialises it from the convolution's result by one operation.
+FUSED-3 Dropout multiplies a channel by a number that is never negative. The number goes into scale and offset, since
         leaky(m z) = m leaky(z), and costs no pass.
 
-The operations are compiled ones, which this package does not have: whoever does offers them under the entry point
-`models.operations`. Without them, and in `plain` functions, TensorFlow's own do the same, to rounding, in more passes.
+This package does not contain the compiled operations. Another package may offer them under the entry point `models.operations`.
+Without them, and within `plain`, TensorFlow's own operations compute the same, to rounding, in more passes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import tensorflow as tf
 
 
 class Operations(Protocol):
-    """Six operations of `lms3d/engine/native/src/normalise.cc`, which says what they compute."""
+    """The six operations of `lms3d/engine/native/src/normalise.cc`, which says what they compute."""
 
     lms_moments: Callable[..., Any]
     lms_merge: Callable[..., Any]
@@ -40,7 +40,7 @@ _PLAIN: ContextVar[bool] = ContextVar("plain", default=False)
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Within: networks are built of TensorFlow's own operations, for functions that XLA compiles."""
+    """A block in which networks are built of TensorFlow's own operations, for functions that XLA compiles."""
     before = _PLAIN.set(True)
     try:
         yield
@@ -49,19 +49,19 @@ def plain() -> Iterator[None]:
 
 
 def operations(device: str = "CPU") -> Operations | None:
-    """The compiled operations for a "CPU" or "GPU"; None where there are none that work, or plain ones are asked for."""
-    return None if _PLAIN.get() else _found(device)
+    """The compiled operations for a "CPU" or "GPU"; None if none work, or within `plain`."""
+    return None if _PLAIN.get() else _offered(device)
 
 
 @functools.cache
-def _found(device: str) -> Operations | None:
-    """Of the first entry point that has some; looking them up takes a few milliseconds."""
+def _offered(device: str) -> Operations | None:
+    """The operations of the first entry point that offers some. The look-up takes a few milliseconds."""
     offers = (point.load()(device) for point in entry_points(group="models.operations"))
     return next((offer for offer in offers if offer is not None), None)
 
 
 def in_parts(number: float) -> list[float]:
-    """Numbers in single precision, as attributes are, whose sum in double is `number` to fifteen digits."""
+    """Two numbers in single precision, as attributes of ops are, whose sum in double precision is `number` to fifteen digits."""
     first = float(np.float32(number))
     return [first, float(np.float32(number - first))]
 
@@ -77,11 +77,11 @@ def activate(
     multipliers: tf.Tensor | None = None,
     addend: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """leaky(m (gamma (x - mean) / sqrt(variance + epsilon) + beta)) + addend, in the shape and dtype of x.
+    """y = leaky(m (gamma (x - mean) / sqrt(variance + epsilon) + beta)) + addend, in the shape and dtype of x.
 
-    x: (B, D, .., C), of any floating dtype, as is the addend; mean and variance are those of each sample and channel. gamma, beta:
-    (C,), in float32 or float64. multipliers: (B, C), not negative; no gradient flows to them. slope: of the negative side, 1 for no
-    activation. Half precision is computed in float32. Its gradient has none of its own.
+    x, addend: (B, D, .., C), of any floating dtype; mean and variance are those of each sample and channel. gamma, beta: (C,), in
+    float32 or float64. multipliers m: (B, C), not negative; no gradient flows to them. slope: that of the negative side, 1 for no
+    activation. Half precision is computed in float32. There is no second gradient.
     """
     m = tf.zeros((0,), gamma.dtype) if multipliers is None else tf.stop_gradient(tf.cast(multipliers, gamma.dtype))
     scope = tf.get_current_name_scope()

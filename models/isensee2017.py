@@ -1,4 +1,4 @@
-"""The 3D U-Net of Isensee et al. (BraTS 2017 proceedings, p. 100), as the LMS case study ran it.
+"""The 3D U-Net of Isensee et al. (BraTS 2017 proceedings, p. 100), as in the LMS case study.
 
     level 0   in -a-> [b] + -----------------------------> join -> Block -> Block 1x1x1 -> head -> + -> sigmoid
     level 1        \\-a-> [b] + ------------------> join -> Block -> Block 1x1x1 -/ head -> + --up--/
@@ -7,8 +7,8 @@
 
 Block(f, k, s) = Conv3D(f, k, stride s, same, bias) -> instance normalisation -> LeakyReLU.
 Encoder level: a = Block (stride 2 below level 0); out = a + Block(dropout(Block(a))).
-Up-sampled and joined tensors go straight into a convolution that never materialises them (`layers.JoinedConv3D`).
-Sizes are those of the reference code: 8,269,561 parameters with 4 inputs and 3 outputs.
+The convolutions that read up-sampled and joined tensors never materialise them (`layers.JoinedConv3D`).
+The sizes are those of the reference code: 8,269,561 parameters with 4 inputs and 3 outputs.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def build(
     dropout: float = 0.3,
     separate_heads: bool = False,
 ) -> keras.Model:
-    """(B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32; axes divisible by 16.
+    """The network: (B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32; axes divisible by 16.
 
-    separate_heads: the channels of the sum are followed by those of each deeper head alone, raised to full resolution, so that each
-    can have a loss of its own: (B, D, H, W, outputs * HEADS).
+    separate_heads: after the channels of the sum come those of each deeper head alone, up-sampled to full resolution, so that each
+    head can have a loss of its own: (B, D, H, W, outputs * HEADS).
     """
     inputs = keras.Input(input_shape, name="image")
     x, skips = inputs, []
@@ -55,13 +55,13 @@ def build(
     if separate_heads:
         raised_alone = [_raised(head, level) for level, head in zip(range(1, len(heads)), heads[-2::-1], strict=True)]
         logits = keras.layers.Concatenate(name="heads")([logits, *raised_alone])
-    # float32 whatever the policy: half-precision probabilities near 0 and 1 would spoil the loss
+    # float32 under every policy: probabilities near 0 and 1 in half precision would spoil the loss
     probabilities = keras.layers.Activation("sigmoid", dtype="float32", name="probabilities")(logits)
     return keras.Model(inputs, probabilities, name="isensee2017")
 
 
 def _raised(head: keras.KerasTensor, level: int) -> keras.KerasTensor:
-    """The output of one head at full resolution."""
+    """The output of one head, up-sampled to full resolution."""
     for step in range(level):
         head = NearestUpSampling3D(name=f"head{level}_alone_up{step}")(head)
     return head
@@ -70,7 +70,8 @@ def _raised(head: keras.KerasTensor, level: int) -> keras.KerasTensor:
 def _block(
     x: keras.KerasTensor, filters: int, name: str, *, kernel: int = 3, stride: int = 1, **more: Any
 ) -> keras.KerasTensor:
-    """Convolution, instance normalisation, LeakyReLU: (B, D, H, W, *) -> (B, D/s, H/s, W/s, filters). more: see `_normalise`."""
+    """A block of convolution, instance normalisation and LeakyReLU: (B, D, H, W, *) -> (B, D/s, H/s, W/s, filters). more: the
+    options of `_normalise`."""
     x = Conv3D(filters, kernel, strides=stride, padding="same", name=f"{name}_conv")(x)
     return _normalise(x, name, **more)
 
@@ -78,7 +79,7 @@ def _block(
 def _joined_block(
     inputs: list[keras.KerasTensor], filters: int, name: str, raised: tuple[bool, ...]
 ) -> keras.KerasTensor:
-    """The block of all inputs side by side, of which the raised ones are of half the resolution."""
+    """The same block on all inputs side by side. Those that are `raised` have half the resolution, and are up-sampled."""
     return _normalise(JoinedConv3D(filters, raised, adds_bias=False, name=f"{name}_conv")(inputs), name)
 
 
@@ -110,5 +111,5 @@ def _decode(x: keras.KerasTensor, skip: keras.KerasTensor, filters: int, level: 
     x = _joined_block([x], filters, f"{name}_a", raised=(True,))
     x = _joined_block([skip, x], filters, f"{name}_b", raised=(False, False))
     x = _block(x, filters, f"{name}_c", kernel=1)
-    # Keras's files number the layers of a kind by their distance to the output: it stays what it was when activations were layers.
+    # Keras's files number the layers of a kind by their distance to the output. This layer keeps the numbers that old files have.
     return keras.layers.Identity(name=f"{name}_out")(x)

@@ -1,9 +1,9 @@
-"""Layers that a whole-volume network needs: each makes one full-size tensor per call, and hardly ever another.
+"""Layers for networks on whole volumes. Almost every call makes a single full-size tensor.
 
-Stock Keras layers build the same results from many ops: up-sampling holds two full-size tensors at once, normalisation
-and dropout leave temporaries of full size behind each op. At 192^3 every one of them costs hundreds of MiB.
+Keras's own layers compute the same from many ops: up-sampling holds two full-size tensors at once, and normalisation and dropout
+make full-size temporaries with each op. At 192^3 each of these costs hundreds of MiB.
 
-All of them take channels last: (B, H, W, C) or (B, D, H, W, C).
+All layers take channels last: (B, H, W, C) or (B, D, H, W, C).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRACED_FOR_GPU: ContextVar[bool] = ContextVar("traced_for_gpu", default=False)
 
 @contextmanager
 def traced_for_gpu() -> Iterator[None]:
-    """Within: layers build the ops that they use on a GPU, even where there is none. For tracing; nothing should be run."""
+    """A block in which layers build the ops that they use on a GPU, even if there is none. Trace in it, but run nothing."""
     before = _TRACED_FOR_GPU.set(True)
     try:
         yield
@@ -34,37 +34,37 @@ def traced_for_gpu() -> Iterator[None]:
 
 
 def on_gpu() -> bool:
-    """Whether layers should build the ops that suit a GPU."""
+    """Whether layers build the ops that suit a GPU."""
     return _TRACED_FOR_GPU.get() or bool(tf.config.list_physical_devices("GPU"))
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class InstanceNormalization(keras.layers.Layer):
-    """Normalise each channel of each sample, and do what follows it in a block, in few passes over the volume.
+    """Normalises each channel of each sample, and does the rest of a block, in few passes over the volume.
 
-    y = leaky(m (gamma (x - mean) / sqrt(variance + epsilon) + beta)) + addend, mean and variance over all voxels of one sample
-    (Ulyanov et al., arXiv:1607.08022). Called with x alone and without a slope it is `keras.layers.GroupNormalization(groups=-1)`.
+    y = leaky(m (gamma (x - mean) / sqrt(variance + epsilon) + beta)) + addend, with mean and variance over all voxels of one sample
+    (Ulyanov et al., arXiv:1607.08022). With x alone and a slope of 1 it equals `keras.layers.GroupNormalization(groups=-1)`.
 
-    negative_slope: LeakyReLU's, 0 for ReLU, 1 for no activation. multipliers: (B, C), not negative, such as those of
-    `ChannelDropout(applied=False)`; no gradient flows to them. addend: in the shape of x.
+    negative_slope: LeakyReLU's slope; 0 for ReLU, 1 for no activation. multipliers m: (B, C), not negative, such as those of
+    `ChannelDropout(applied=False)`; no gradient flows to them. addend: a tensor in the shape of x.
 
-    Compiled operations do it, where there are some (`fused`). Elsewhere TensorFlow's own do, one after the other. The normalisation
-    on a CPU, and in float64 everywhere, is then `instance_norm.normalise`, whose statistics are exact at any size; on a GPU it is
-    the fused kernel: batch normalisation over a batch of one sample *is* instance normalisation.
+    Compiled operations compute it if there are some (`fused`), otherwise TensorFlow's own, one after the other. Then the
+    normalisation on a CPU, and in float64 on any device, is `instance_norm.normalise`, whose statistics are exact at any size. On a
+    GPU it is the fused kernel, since batch normalisation over a batch of one sample *is* instance normalisation.
 
-    NORM-1 batch 1: the fused kernel alone, no other full-size tensor;
-    NORM-2 known batch: the fused kernel per sample, and one concatenation;
-    NORM-3 unknown batch: samples moved into the channel axis, (B, V, C) -> (1, V, B C): two transpositions.
+    NORM-1 Batch 1: the fused kernel alone, and no other full-size tensor.
+    NORM-2 Known batch: the fused kernel for each sample, and one concatenation.
+    NORM-3 Unknown batch: the samples are moved into the channel axis, (B, V, C) -> (1, V, B C), by two transpositions.
 
-    Scale and offset are float32 (float64 in a float64 network), statistics float32 or better, under every precision policy.
-    The reference adds epsilon to sigma, this layer to the variance: a difference of less than epsilon for channels that vary
-    at all.
+    Under every precision policy scale and offset are float32 (float64 in a float64 network), and the statistics float32 or better.
+    The reference code adds epsilon to sigma, this layer adds it to the variance. For a channel that is not constant the difference
+    is less than epsilon.
     """
 
     def __init__(self, epsilon: float = 1e-3, negative_slope: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.epsilon, self.negative_slope = epsilon, negative_slope
-        self.supports_jit = False  # until it is built, and known what it is built of
+        self.supports_jit = False  # `build` decides
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         if len(input_shape) not in (4, 5) or input_shape[-1] is None:
@@ -72,7 +72,7 @@ class InstanceNormalization(keras.layers.Layer):
                 f"{self.name}: expected (B, H, W, C) or (B, D, H, W, C) with a known C, received shape {input_shape}"
             )
         channels = (input_shape[-1],)
-        # autocast=False: float32 even when the activations are half precision.
+        # autocast=False: float32 even if the activations are in half precision.
         dtype = "float64" if self.variable_dtype == "float64" else "float32"
         self.gamma = self.add_weight(shape=channels, initializer="ones", name="gamma", dtype=dtype, autocast=False)
         self.beta = self.add_weight(shape=channels, initializer="zeros", name="beta", dtype=dtype, autocast=False)
@@ -97,7 +97,7 @@ class InstanceNormalization(keras.layers.Layer):
         return y if addend is None else y + addend
 
     def _normalised(self, inputs: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
-        """With TensorFlow's own operations."""
+        """The normalisation by TensorFlow's own operations."""
         if inputs.dtype == tf.float64 or not on_gpu():
             return instance_norm.normalise(inputs, gamma, beta, self.epsilon)
         batch = inputs.shape[0]
@@ -116,7 +116,7 @@ class InstanceNormalization(keras.layers.Layer):
 
 
 def _kernels(dtype: str) -> fused.Operations | None:
-    """The compiled operations that suit the device; there are none for float64 on a GPU."""
+    """The compiled operations for the device; None if there are none, as for float64 on a GPU."""
     if on_gpu() and dtype == "float64":
         return None
     return fused.operations("GPU" if tf.config.get_visible_devices("GPU") else "CPU")
@@ -128,7 +128,7 @@ def _per_voxel(values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 
 def _normalise_one(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Instance normalisation of one sample, (1, [D,] H, W, C) -> the same shape."""
+    """The instance normalisation of one sample, (1, [D,] H, W, C) -> the same shape."""
     nothing = tf.zeros((0,), tf.float32)  # no running statistics
     y = tf.raw_ops.FusedBatchNormV3(
         x=x,
@@ -144,13 +144,13 @@ def _normalise_one(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: flo
 
 
 def _with_shape(y: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
-    """The op's own shape function knows too little about five axes; say what is known."""
+    """y with a known static shape: the op's own shape function infers too little for five axes."""
     y.set_shape(shape)
     return y
 
 
 def _normalise_unknown_batch(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Instance normalisation of (B, [D,] H, W, C) with B unknown until it runs: samples become channels."""
+    """The instance normalisation of (B, [D,] H, W, C), with B unknown when it is traced: samples become channels."""
     shape, channels = tf.shape(x), x.shape[-1]
     batch = shape[0]
     flat = tf.reshape(x, (batch, -1, channels))
@@ -162,9 +162,9 @@ def _normalise_unknown_batch(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, ep
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class NearestUpSampling3D(keras.layers.Layer):
-    """Repeat every voxel twice along each axis: (B, D, H, W, C) -> (B, 2D, 2H, 2W, C).
+    """Repeats every voxel twice along each axis: (B, D, H, W, C) -> (B, 2D, 2H, 2W, C).
 
-    Bit-identical to `keras.layers.UpSampling3D(2)`, but the result is the only full-size tensor, forward and backward.
+    It is bit-identical to `keras.layers.UpSampling3D(2)`, but the result is the only full-size tensor, forward and backward.
     """
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -177,13 +177,13 @@ class NearestUpSampling3D(keras.layers.Layer):
 
 @tf.custom_gradient
 def upsample(x: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """Nearest neighbour up-sampling by 2: (B, D, H, W, C) -> (B, 2D, 2H, 2W, C).
+    """The nearest neighbour up-sampling by 2: (B, D, H, W, C) -> (B, 2D, 2H, 2W, C).
 
-    One Tile over three axes of length 1; both reshapes are views. The automatic gradient of Tile would transpose the
-    whole tensor before it sums, so the transpose of this map, the sum over each 2x2x2 block, is written here.
+    It is one Tile over three axes of length 1; both reshapes are views. The automatic gradient of Tile would transpose the whole
+    tensor before it sums. So the gradient is written here: the sum over each 2x2x2 block.
     """
     batch, depth, height, width, channels = sizes(x)
-    # Batch and depth share an axis: Tile stops at seven.
+    # Batch and depth share an axis, because Tile takes at most seven.
     y = tf.tile(tf.reshape(x, (batch * depth, 1, height, 1, width, 1, channels)), (1, 2, 1, 2, 1, 2, 1))
     y = tf.reshape(y, (batch, 2 * depth, 2 * height, 2 * width, channels))
     pooling_serves = x.dtype in (tf.float32, tf.bfloat16) and not on_gpu()
@@ -191,15 +191,15 @@ def upsample(x: tf.Tensor) -> tuple[tf.Tensor, Any]:
 
 
 def block_sums_by_pooling(dy: tf.Tensor) -> tf.Tensor:
-    """Sum of each 2x2x2 block, (B, 2D, 2H, 2W, C) -> (B, D, H, W, C), in one kernel: the fastest on a CPU.
+    """The sum of each 2x2x2 block, (B, 2D, 2H, 2W, C) -> (B, D, H, W, C), in one kernel, which is fastest on a CPU.
 
-    cuDNN pools channels first, so on a GPU this would transpose the whole tensor; a CPU has no kernel for float16.
+    On a GPU cuDNN pools with channels first, which would transpose the whole tensor. On a CPU there is no kernel for float16.
     """
     return 8 * tf.nn.avg_pool3d(dy, ksize=2, strides=2, padding="VALID")
 
 
 def block_sums_by_axis(dy: tf.Tensor) -> tf.Tensor:
-    """The same sums one axis after the other; summing a middle axis of three needs no transposition on any device."""
+    """The same sums, one axis after the other. To sum the middle one of three axes needs no transposition on any device."""
     batch, depth, height, width, channels = sizes(dy)
     planes, rows, columns = batch * depth // 2, height // 2, width // 2
     y = tf.reduce_sum(tf.reshape(dy, (planes, 2, height * width * channels)), axis=1)
@@ -210,10 +210,10 @@ def block_sums_by_axis(dy: tf.Tensor) -> tf.Tensor:
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class Conv3D(keras.layers.Conv3D):
-    """Keras's convolution before a normalisation, which takes out what a bias adds: it has one, as in all saved weights, and leaves
-    it alone. Its gradient is 0, as it would be but for rounding.
+    """Keras's convolution, for use before a normalisation, which would cancel a bias. The layer has a bias, as all saved weights
+    do, but does not add it. The gradient of the bias is 0, as it would be but for rounding.
 
-    It has the name of Keras's layer because files of weights go by that.
+    The class has the name of Keras's layer because weights files identify layers by it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -223,30 +223,30 @@ class Conv3D(keras.layers.Conv3D):
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         y = self.convolution_op(inputs, self.kernel)
-        return _beside(y, tf.convert_to_tensor(self.bias))
+        return _with_zero_gradient(y, tf.convert_to_tensor(self.bias))
 
 
 @tf.custom_gradient
-def _beside(y: tf.Tensor, unused: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """y, with a gradient of 0 for a weight that it does not depend on: optimisers expect one for each."""
+def _with_zero_gradient(y: tf.Tensor, unused: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """y, with a gradient of 0 for a weight that it does not depend on. Optimisers expect a gradient for each weight."""
     return tf.identity(y), lambda dy: (dy, tf.zeros_like(unused))
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class JoinedConv3D(keras.layers.Layer):
-    """Conv3D 3x3x3 of several tensors side by side, some of them up-sampled, without materialising its input.
+    """A 3x3x3 convolution of several tensors side by side, some of them up-sampled, which never materialises its input.
 
-    inputs: tensors (B, D, H, W, C_i), or (B, D/2, H/2, W/2, C_i) where `raised[i]`; result (B, D, H, W, filters).
-    Equal, to rounding, to `Conv3D(filters, 3, padding="same")` of the concatenation of all inputs, the raised ones through
-    `NearestUpSampling3D`; the weights are those of that layer, (3, 3, 3, sum of C_i, filters) and (filters,).
+    inputs: tensors (B, D, H, W, C_i), or (B, D/2, H/2, W/2, C_i) if `raised[i]`. Result: (B, D, H, W, filters).
+    It equals, to rounding, `Conv3D(filters, 3, padding="same")` of the concatenation of all inputs, the raised ones after
+    `NearestUpSampling3D`. It has the weights of that layer, (3, 3, 3, sum of C_i, filters) and (filters,).
 
-    A U-Net's largest tensors are these joined inputs. Neither is needed:
-    JOIN-1 A convolution is linear in its input channels: that of a concatenation is the sum of those of its parts.
-    JOIN-2 Repeating each voxel and convolving with k is the transposed convolution of stride 2 with k * box(2), 4x4x4: the
-       phases of the sub-pixel convolution (Shi et al., arXiv:1609.07009). 64 products per small voxel instead of
-       8 x 27 = 216: faster, too (measured on 2 cores, 48^3 x 32 -> 96^3 x 16, with gradients: 0.13 s instead of 0.6 s).
+    The concatenations and the up-sampled tensors are the largest of a U-Net. Neither is needed:
+    JOIN-1 A convolution is linear in its input channels. So the convolution of a concatenation is the sum of those of its parts.
+    JOIN-2 To repeat each voxel and convolve with k is the transposed convolution of stride 2 with k * box(2), 4x4x4: the phases of
+       the sub-pixel convolution (Shi et al., arXiv:1609.07009). It takes 64 products per small voxel instead of 8 x 27 = 216, and
+       is faster, too (measured on 2 cores, 48^3 x 32 -> 96^3 x 16, with gradients: 0.13 s instead of 0.6 s).
 
-    adds_bias: False before a normalisation, see `Conv3D`.
+    adds_bias: False before a normalisation; see `Conv3D`.
     """
 
     def __init__(self, filters: int, raised: tuple[bool, ...], adds_bias: bool = True, **kwargs: Any) -> None:
@@ -265,12 +265,12 @@ class JoinedConv3D(keras.layers.Layer):
     def call(self, inputs: Any) -> tf.Tensor:
         kernel = tf.convert_to_tensor(self.kernel)
         parts = tf.split(kernel, self.channels, axis=3) if len(self.channels) > 1 else [kernel]
-        together: tf.Tensor | None = None
+        total: tf.Tensor | None = None
         for x, part, raised in zip(keras.tree.flatten(inputs), parts, self.raised, strict=True):
             y = raised_convolution(x, part) if raised else tf.nn.conv3d(x, part, (1,) * 5, "SAME")
-            together = y if together is None else together + y  # JOIN-1
+            total = y if total is None else total + y  # JOIN-1
         bias = tf.convert_to_tensor(self.bias)
-        return tf.nn.bias_add(together, bias) if self.adds_bias else _beside(together, bias)
+        return tf.nn.bias_add(total, bias) if self.adds_bias else _with_zero_gradient(total, bias)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         (batch, *axes, _), raised = _shapes(input_shape)[0], self.raised[0]
@@ -281,12 +281,13 @@ class JoinedConv3D(keras.layers.Layer):
 
 
 def _shapes(shapes: Any) -> list[Any]:
-    """One shape or several -> a list of shapes."""
+    """A list of shapes, of one shape or of several."""
     return [shapes] if shapes[0] is None or isinstance(shapes[0], int) else list(shapes)
 
 
 def raised_convolution(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """Convolution 3x3x3 of the nearest neighbour up-sampling of x by 2, without it: (B, D, H, W, I) -> (B, 2D, 2H, 2W, O).
+    """The 3x3x3 convolution of x up-sampled by 2 (nearest neighbour), which is not materialised: (B, D, H, W, I) ->
+    (B, 2D, 2H, 2W, O).
 
     kernel: (3, 3, 3, I, O). JOIN-2 of `JoinedConv3D`.
     """
@@ -304,10 +305,10 @@ def raised_convolution(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class ChannelDropout(keras.layers.Layer):
-    """Drop whole channels of a sample with probability `rate`, scale the others by 1 / (1 - rate).
+    """Drops whole channels of a sample with probability `rate`, and scales the others by 1 / (1 - rate).
 
-    The same distribution as `keras.layers.SpatialDropout3D`, as one multiplication with a (B, 1, .., 1, C) mask.
-    applied: False for the multipliers alone, (B, C), for `InstanceNormalization`.
+    It has the distribution of `keras.layers.SpatialDropout3D`, and is one multiplication with a (B, 1, .., 1, C) mask.
+    applied: if False, the layer returns the multipliers, (B, C), for `InstanceNormalization`.
     """
 
     def __init__(self, rate: float, seed: int | None = None, applied: bool = True, **kwargs: Any) -> None:

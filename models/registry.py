@@ -1,4 +1,4 @@
-"""The networks by name: what each takes, and what shapes it can be built for.
+"""The networks by name: the inputs that each takes, and the shapes that it can be built for.
 
 @register("unet3d", takes=VOLUMES)
 def build(input_shape, outputs=3, **options): ...
@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import keras
 
 VOLUMES = "volumes"
-"""(B, D, H, W, C) -> probabilities (B, D, H, W, outputs): segmentation."""
+"""Segmentation: (B, D, H, W, C) -> probabilities (B, D, H, W, outputs)."""
 
 IMAGES = "images"
-"""(B, H, W, 3) -> probabilities (B, outputs): classification."""
+"""Classification: (B, H, W, 3) -> probabilities (B, outputs)."""
 
 DIVISOR = 16  # of each axis of a volume: the networks halve it four times
 SMALLEST_SIDE = 32  # of an image: five halvings
@@ -38,7 +38,7 @@ NETWORKS: dict[str, Network] = {}
 
 
 def register(name: str, *, takes: str) -> Callable[[Build], Build]:
-    """Decorator: adds a function (input_shape, outputs=..., **options) -> model. ValueError where the name is taken."""
+    """A decorator that adds a function (input_shape, outputs=..., **options) -> model. ValueError if the name is taken."""
     if name in NETWORKS:
         raise ValueError(f"model {name!r}: the name is taken; choose another")
 
@@ -50,16 +50,16 @@ def register(name: str, *, takes: str) -> Callable[[Build], Build]:
 
 
 def names(takes: str) -> list[str]:
-    """The networks that take VOLUMES, or IMAGES, sorted."""
+    """The names of the networks that take VOLUMES, or IMAGES, sorted."""
     return sorted(name for name, network in NETWORKS.items() if network.takes == takes)
 
 
 def build(name: str, *, input_shape: Shape, outputs: int | None = None, **options: Any) -> keras.Model:
     """The network called `name`, freshly initialised: (B, *input_shape) -> probabilities in 0..1.
 
-    input_shape: without the batch, (D, H, W, C) for volumes, where an axis may be None (any multiple of 16), or (H, W, 3)
-    for images, at least 32 each. outputs: None is the network's own number. options: those of the network's function.
-    Raises ValueError for an unknown name or a shape that the network cannot halve often enough.
+    input_shape: without the batch. For volumes (D, H, W, C); an axis may be None, for any multiple of 16. For images (H, W, 3), at
+    least 32 each. outputs: None for the network's default. options: those of the network's function.
+    ValueError for an unknown name, or for a shape that the network cannot halve often enough.
     """
     if name not in NETWORKS:
         raise ValueError(f"unknown model {name!r}; expected one of {', '.join(sorted(NETWORKS))}")

@@ -1,8 +1,8 @@
-"""A plain 3D U-Net (Cicek et al., MICCAI 2016, arXiv:1606.06650), with instance instead of batch normalisation.
+"""A plain 3D U-Net (Cicek et al., MICCAI 2016, arXiv:1606.06650), with instance normalisation instead of batch normalisation.
 
-Each level: two times Conv3D 3x3x3 -> norm -> ReLU. Down: max pooling by 2. Up: nearest neighbour by 2, concatenated
-with the skip; the next convolution materialises neither (`layers.JoinedConv3D`). One 1x1x1 convolution at the end. Batch
-statistics mean nothing at batch 1, hence the other norm.
+Each level: twice Conv3D 3x3x3 -> norm -> ReLU. Down: max pooling by 2. Up: nearest neighbour by 2, concatenated with the skip; the
+next convolution materialises neither (`layers.JoinedConv3D`). At the end: one 1x1x1 convolution. Batch statistics mean nothing at
+batch 1, hence the other norm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def build(
     normalise: bool = True,
     dropout: float = 0.0,
 ) -> keras.Model:
-    """(B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32.
+    """The network: (B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32.
 
     `filters` has one entry per level; axes must be divisible by 2 ** (levels - 1). `dropout` acts at the lowest level.
     """
@@ -43,7 +43,7 @@ def build(
 
 
 def _level(inputs: list[keras.KerasTensor], filters: int, name: str, normalise: bool) -> keras.KerasTensor:
-    """Two convolutions of one resolution, of x or of a skip and an x to be up-sampled: -> (B, D, H, W, filters)."""
+    """Two convolutions at one resolution: (B, D, H, W, filters). inputs: x, or a skip and an x to be up-sampled."""
     for part in ("a", "b"):
         conv = f"{name}_{part}_conv"
         if len(inputs) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lms3d.files import cache_directory
+from lms3d.common.disk import cache_directory
 
 
 def private_cache(folder: Path) -> Path:

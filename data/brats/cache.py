@@ -34,6 +34,7 @@ from data.brats.schema import LabelSchema
 from data.errors import DataError
 from data.files import Progress
 from data.workers import run_all
+from lms3d.common.disk import cache_directory
 
 _FORMAT = 2  # raise it when a change of the preprocessing changes what is stored
 _SAMPLE_BYTES = 4096
@@ -157,7 +158,7 @@ def build(
     if not cases:
         raise DataError("cases: found none; expected at least one; give the folder of a data set")
     _require_free_names(cases)
-    root = Path(directory).expanduser() if directory else files.cache_root() / "cubes"
+    root = Path(directory).expanduser() if directory else cache_directory() / "cubes"
     fingerprint = data_fingerprint(cases)
     # CACHE-1
     name = f"{fingerprint[:16]}-{schema.name}-{preprocessing.name}-v{_FORMAT}"

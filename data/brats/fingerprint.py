@@ -27,6 +27,7 @@ from data.errors import DataError
 from data.files import Progress
 from data.words import counted
 from data.workers import run_all
+from lms3d.common.disk import cache_directory
 
 _REPAIR = "delete it and run again"
 _FORMAT = 3  # raise it when other facts are found, or other files can be read
@@ -59,7 +60,7 @@ def examine(
 
     directory: where caches lie (default: `fingerprints` under the cache root).
     """
-    root = (Path(directory).expanduser() if directory else files.cache_root()) / "fingerprints"
+    root = (Path(directory).expanduser() if directory else cache_directory()) / "fingerprints"
     folder = root / f"{data_fingerprint(cases)[:16]}-{schema.name}-v{_FORMAT}"
 
     def missing() -> list[Case]:

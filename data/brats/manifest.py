@@ -26,7 +26,8 @@ from data.brats.case import Case
 from data.brats.header import ENDINGS
 from data.brats.schema import CHANNELS, LabelSchema, schema_named
 from data.errors import DataError
-from data.files import decoded, delimiter, parse_json
+from data.files import delimiter
+from lms3d.common.json_values import decoded, parse
 
 SUFFIXES = (".csv", ".json")
 _NEEDED = ("case", *CHANNELS)
@@ -85,7 +86,7 @@ def _filled(path: Path, head: list[str], table: Any) -> Iterator[Row]:
 
 
 def _json(path: Path, text: str) -> tuple[list[Row], Any]:
-    value = parse_json(text)
+    value = parse(text)
     content = value if isinstance(value, dict) else {"cases": value}
     if unknown := sorted(set(content) - {"labels", "cases"}):
         raise _wrong(path, f"key {unknown[0]!r}", '"cases" and "labels"')

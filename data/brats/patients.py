@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 
 from data.brats.header import GZIP, is_gzip
 from data.errors import DataError
-from data.files import decoded, delimiter
+from data.files import delimiter
+from lms3d.common.json_values import decoded
 
 if TYPE_CHECKING:
     from data.brats.case import Case

@@ -1,1 +1,1 @@
-"""Chest X-rays: the collection, its split by patient, shards, batches."""
+"""Chest X-rays: the collection, its split by patient, shards, and batches."""

@@ -1,16 +1,16 @@
-"""Read ChestX-ray14 (NIH, 112,120 radiographs of 30,805 patients) as it lies on disk. Looks at no pixels.
+"""Reads the tables and folders of ChestX-ray14 (NIH, 112,120 radiographs of 30,805 patients). It looks at no pixels.
 
     <root>/Data_Entry_2017.csv          Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,
                                         View Position,OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y],
-    <root>/train_val_list.txt           official lists of image names; both or neither
+    <root>/train_val_list.txt           the official lists of image names; both or neither
     <root>/test_list.txt
-    <root>/images_001/images/00000001_000.png       ... images_012; any other depth of folders is searched as well
+    <root>/images_001/images/00000001_000.png       ... images_012; folders are searched to any depth
 
-The brackets in the header hold commas and its line ends with one: read as CSV it has twelve columns, as every row has.
-A finding is one of FINDINGS; several are joined by `|`; `No Finding` stands alone.
+The brackets in the header hold commas, and the header ends with one. Read as CSV it has twelve columns, as every row has.
+A finding is one of FINDINGS. Several are joined by `|`; `No Finding` stands alone.
 
-What is wrong with a data set is collected as problems, each with the image that it takes out. The caller either stops at
-the first (training) or lists all and leaves them out (`--skip-bad`).
+Faults of a data set are collected as problems, each with the image that it affects. The caller either stops at the first
+(training), or lists all and leaves these images out (`--skip-bad`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from pathlib import Path
 
 from data import pseudonyms
 from data.errors import DataError
-from data.files import decoded, delimiter, readable_directory
+from data.files import delimiter, readable_directory
+from lms3d.common.json_values import decoded
 
 FINDINGS = (
     *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia", "Pneumothorax"),
@@ -47,14 +48,14 @@ _LEAVE_OUT = "mend it, or leave it out (python -m data.prepare DATA --skip-bad)"
 
 @dataclass(frozen=True, kw_only=True)
 class Radiograph:
-    """One image and what is known of it."""
+    """One image and what the table says about it."""
 
     name: str
-    """File name, the key of all tables."""
+    """The file name, which is the key of all tables."""
     path: Path
     patient: str
     findings: tuple[str, ...]
-    """Of FINDINGS, in their order; empty for `No Finding`."""
+    """Some of FINDINGS, in their order; empty for `No Finding`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,33 +63,33 @@ class Problem:
     """A reason to leave an image out."""
 
     image: str
-    """File name."""
+    """The file name of the image."""
     line: str
-    """What an error message would say."""
+    """The text of an error message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """A data set by its tables and folders."""
+    """A data set, as its tables and folders describe it."""
 
     root: Path
     images: Mapping[str, Radiograph]
-    """Name -> radiograph, sorted by name; those without a problem."""
+    """Name -> radiograph, sorted by name, without the images that have a problem."""
     test: frozenset[str] | None
-    """Names in the official test list; None where there are no lists."""
+    """The names in the official test list; None if there are no lists."""
     problems: tuple[Problem, ...]
-    """What was found wrong, in the order in which it was found."""
+    """The faults, in the order in which they were found."""
     fingerprint: str
-    """Of all files, sound or not: hex, independent of where the folder lies."""
+    """A digest of all files, sound or not, in hexadecimal. It does not depend on where the folder lies."""
 
 
 def is_chest_xray(root: str | Path) -> bool:
-    """Whether `root` holds the table of ChestX-ray14, as far as it can be looked into; who needs it will say what is wrong."""
+    """Whether `root` holds the table of ChestX-ray14. False if it cannot be read; whoever reads it later reports the reason."""
     return any(os.path.isfile(Path(root).expanduser() / name) for name in _TABLES)
 
 
 def find_images(root: str | Path) -> Collection:
-    """Everything in the data set at `root`, with what is wrong in it. Raises DataError where it cannot be read at all."""
+    """The data set at `root`, with its problems. DataError if it cannot be read at all."""
     root = readable_directory(root)
     problems: list[Problem] = []
     table = _table(root)
@@ -111,7 +112,7 @@ def find_images(root: str | Path) -> Collection:
 
 
 def require_sound(problems: Sequence[Problem]) -> None:
-    """DataError with the first problem, and the number of others."""
+    """DataError with the first problem and the number of others, if there are problems."""
     if problems:
         others = f" ({len(problems) - 1} more like this or of other kinds)" if len(problems) > 1 else ""
         raise DataError(problems[0].line + others)
@@ -127,8 +128,8 @@ def _table(root: Path) -> Path:
 
 
 def _image_files(root: Path, problems: list[Problem]) -> dict[str, Path]:
-    """Name -> file, of all PNGs below `root`."""
-    found: dict[str, Path] = {}
+    """Name -> file, for all PNGs below `root`."""
+    paths: dict[str, Path] = {}
     for folder, below, names in os.walk(root, followlinks=True):
         below[:] = sorted(name for name in below if not name.startswith("."))
         for name in sorted(names):
@@ -136,15 +137,15 @@ def _image_files(root: Path, problems: list[Problem]) -> dict[str, Path]:
                 continue
             path = Path(folder, name)
             pseudonyms.know([path.stem], "image")
-            if name in found:
-                expected = f"it once, and it is also in {found[name].parent}"
+            if name in paths:
+                expected = f"it once, and it is also in {paths[name].parent}"
                 problems.append(_problem(name, path, f"a second file of the name {name}", expected, "remove one copy"))
-            found.setdefault(name, path)
-    return found
+            paths.setdefault(name, path)
+    return paths
 
 
 def _radiographs(table: Path, files: Mapping[str, Path], problems: list[Problem]) -> Iterator[tuple[str, Radiograph]]:
-    """The rows of the table that have an image and known labels."""
+    """Yields (name, radiograph) for the rows of the table that have an image and known labels."""
     seen: set[str] = set()
     for line, row in _rows(table):
         name, where = row[_NAME], f"{table}, line {line}"
@@ -170,7 +171,7 @@ def _radiographs(table: Path, files: Mapping[str, Path], problems: list[Problem]
 
 
 def _rows(table: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, row) of the table; only the three columns that are needed must be there."""
+    """Yields (line, row) of the table. Only the three columns that are used must exist."""
     try:
         text = decoded(table.read_bytes())
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter(text))
@@ -192,20 +193,21 @@ def _rows(table: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def parse_findings(text: str) -> tuple[str, ...]:
-    """`Effusion|Mass` -> its findings in the order of FINDINGS. ValueError (what was found) for anything else."""
-    given = text.split("|")
-    if given == [NO_FINDING]:
+    """The findings in a text such as `Effusion|Mass`, in the order of FINDINGS. ValueError, which says what was found, for any
+    other text."""
+    labels = text.split("|")
+    if labels == [NO_FINDING]:
         return ()
-    if unknown := [label for label in given if label not in FINDINGS]:
+    if unknown := [label for label in labels if label not in FINDINGS]:
         raise ValueError(f"{NO_FINDING!r} beside a finding" if unknown[0] == NO_FINDING else f"label {unknown[0]!r}")
-    if len(set(given)) < len(given):
-        raise ValueError(f"label {Counter(given).most_common(1)[0][0]!r} twice")
-    return tuple(label for label in FINDINGS if label in given)
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"label {Counter(labels).most_common(1)[0][0]!r} twice")
+    return tuple(label for label in FINDINGS if label in labels)
 
 
 def _list(path: Path) -> list[str] | None:
-    """The names in an official list, or None where there is no such file. Some lists have labels behind each name, and some of
-    them the folder before it: of a line what is called as an image counts, else its first word."""
+    """The names in an official list; None if there is no such file. Some lists have labels after each name, or a folder before it.
+    Of each line the words that end in .png count; if there are none, its first word."""
     try:
         lines = (_WORD.findall(line) for line in decoded(path.read_bytes()).splitlines())
         names = ([word for word in words if word.lower().endswith(".png")] or words[:1] for words in lines)
@@ -219,7 +221,8 @@ def _list(path: Path) -> list[str] | None:
 def _check_lists(
     root: Path, training: list[str], test: list[str], images: Mapping[str, Radiograph], problems: list[Problem]
 ) -> None:
-    """Every image in one list, once; every listed name an image; no patient in both."""
+    """Adds a problem for each image that is not in exactly one list, each listed name without an image, and each patient in both
+    lists."""
     known = set(images) | {problem.image for problem in problems}
     listed: dict[str, str] = {}
     for file, names in ((TRAINING_LIST, training), (TEST_LIST, test)):
@@ -248,7 +251,7 @@ def _problem(image: str, where: str | Path, found: str, expected: str, advice: s
 
 
 def _fingerprint(root: Path, table: Path, files: Mapping[str, Path]) -> str:
-    """Tables whole; of each image its name, size and last bytes, which hold the checksum of all its pixels."""
+    """A digest of the tables, and of each image's name, size and last bytes, which hold the checksum of all its pixels."""
     digest = hashlib.sha256()
     for path in (table, root / TRAINING_LIST, root / TEST_LIST):
         digest.update(path.read_bytes() if path.is_file() else b"none")

@@ -1,10 +1,9 @@
-"""Batches of radiographs from shards, in the order of `data.stream`: images (B, N, N, 3) float32 with ImageNet's mean and
-standard deviation taken out, labels (B, 14) float32.
+"""Batches of radiographs from shards, in the order of `data.stream`: images (B, N, N, 3) float32, normalised by ImageNet's mean and
+standard deviation, and labels (B, 14) float32.
 
-Little work per image: nothing is parsed, no checksum computed after a shard was first read, and bytes become normalised
-floats in one look-up that writes them into the batch. No rank makes what another one shows, though all draw from one
-shuffling of the whole set. `experiments.feeding.orders` has the scaling study's own pipelines, which this one is measured
-against.
+An image takes little work: nothing is parsed, no checksum is computed after a shard was first read, and one look-up turns bytes
+into normalised floats in the batch. No rank loads the images of another, though all draw from one shuffling of the whole set.
+`experiments.feeding.orders` has the scaling study's own pipelines, with which this one is compared.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from data.chest_xray.records import Part
 from data.errors import DataError
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Per channel, of intensities from 0 to 1: what networks with ImageNet weights expect."""
+"""The values for each channel, for intensities from 0 to 1, that networks with ImageNet weights expect."""
 
-_FLIP = 2  # random stream of a seed; see `data.stream`
+_FLIP = 2  # the random stream of a seed; see `data.stream`
 _LEVELS = np.arange(256, dtype=np.float32)[:, None] / 255
 _TABLE = ((_LEVELS - np.array(IMAGENET_MEAN)) / np.array(IMAGENET_STD)).astype(np.float32)
 """Grey level -> three normalised channels (256, 3)."""
@@ -31,9 +30,9 @@ _TABLE = ((_LEVELS - np.array(IMAGENET_MEAN)) / np.array(IMAGENET_STD)).astype(n
 def training_dataset(
     part: Part, *, batch_size: int, seed: int, first_sample: int = 0, rank: int = 0, size: int = 1, augment: bool = True
 ) -> tf.data.Dataset:
-    """The endless stream of `stream.training_stream`. augment: mirror half of the images left to right.
+    """The endless stream of `stream.training_stream`. augment: whether to mirror half of the images left to right.
 
-    Raises DataError for a batch size below 1, an empty part, and (when it is first read) a damaged shard.
+    DataError for a batch size below 1, an empty part, or a damaged shard (when it is first read).
     """
     batches = _Batches(part, batch_size)
     return stream.training_stream(
@@ -43,7 +42,7 @@ def training_dataset(
 
 
 def validation_dataset(part: Part, *, batch_size: int, rank: int = 0, size: int = 1) -> tf.data.Dataset:
-    """This rank's share of the images (every `size`-th, from `rank` on), once, see `stream.single_pass`.
+    """This rank's share of the images (every `size`-th, from `rank` on), once; see `stream.single_pass`.
 
     A rank without an image of its own gets the first one.
     """
@@ -53,7 +52,7 @@ def validation_dataset(part: Part, *, batch_size: int, rank: int = 0, size: int 
 
 
 def normalised(grey: np.ndarray) -> np.ndarray:
-    """An image (H, W) uint8 as the networks take it: (H, W, 3) float32."""
+    """An image in the form that the networks take: (H, W) uint8 -> (H, W, 3) float32."""
     return _TABLE[grey]
 
 
@@ -76,13 +75,13 @@ class _Batches:
         return tf.TensorSpec((batch_size, side, side, 3)), tf.TensorSpec((batch_size, len(FINDINGS)))
 
     def load(self, positions: Sequence[int], flips: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Images (B, N, N, 3) float32, normalised, some mirrored, and labels (B, 14) float32."""
+        """The images, (B, N, N, 3) float32, normalised and in part mirrored, and the labels, (B, 14) float32."""
         side = self.part.resolution
         images = stream.aligned_empty((len(positions), side, side, 3), np.float32)
         labels = stream.aligned_empty((len(positions), len(FINDINGS)), np.float32)
         for image, label, position, flip in zip(images, labels, positions, flips, strict=True):
             grey = self.part.image(position)
-            # Mirrored by a copy of the bytes: a look-up through a view that runs backwards takes half as long again.
+            # To mirror, copy the bytes: a look-up through a reversed view takes half as long again.
             np.take(_TABLE, grey[:, ::-1].copy() if flip else grey, axis=0, out=image, mode="clip")
             label[:] = self.part.labels[position]
         return images, labels

@@ -1,6 +1,6 @@
-"""Write radiographs as TFRecord shards, for `records` to read.
+"""Writes radiographs as TFRecord shards, which `records` reads.
 
-Rules: CACHE-1, -2 and -3 of `data.files`. A bad image shortens its own shard and moves no other image.
+It follows rules CACHE-1, -2 and -3 of `data.files`. A bad image shortens its own shard, and moves no other image.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from data.chest_xray.records import REPAIR, Index, open_index, read_contents
 from data.errors import DataError
 from data.files import Progress
 from data.workers import run_all
+from lms3d.common.disk import cache_directory
 
 SHARD_IMAGES = 256
-"""Images in a shard: the case study's."""
+"""The number of images in a shard, as in the case study."""
 
-_FORMAT = 1  # raise it when what is stored changes
-_RECORD_BYTES = 200  # about, beside the pixels
+_FORMAT = 1  # raise it when the content of shards changes
+_RECORD_BYTES = 200  # of a record without its pixels, about
 _SMALLEST, _LARGEST = 32, 1024
 
 
@@ -49,15 +50,15 @@ def build(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Index:
-    """The shards of `collection`; makes what is missing, in parallel processes, and returns at once when nothing is.
+    """The shards of a collection. Missing ones are made in parallel processes; if none is missing, it returns at once.
 
-    directory: where shard folders lie (default: `images` under the cache root). seed: of the split.
-    skip_bad: leave out images with a problem (`Index.skipped`); otherwise the first one raises DataError. Finished shards
-    are taken as they are: what they leave out was agreed to when they were made.
+    directory: the folder of shard folders (default: `images` in the cache folder). seed: that of the split.
+    skip_bad: whether to leave out images with a problem (`Index.skipped`); if not, the first one raises DataError. Finished shards
+    are taken as they are, with the images that they leave out.
     """
     check_resolution(resolution)
     fingerprint = hashlib.sha256(repr((_FORMAT, collection.fingerprint, seed)).encode()).hexdigest()
-    root = Path(directory).expanduser() if directory else files.cache_root() / "images"
+    root = Path(directory).expanduser() if directory else cache_directory() / "images"
     target = root / f"{fingerprint[:16]}-{resolution}"  # CACHE-1
     if not (skip_bad or _is_complete(target)):
         chest_xray.require_sound(collection.problems)
@@ -75,7 +76,7 @@ def _is_complete(directory: Path) -> bool:
 
 
 def _is_sound(shard: Path) -> bool:
-    """Whether a shard is whole, as far as its size tells (CACHE-3)."""
+    """Whether a shard has the right size (CACHE-3)."""
     try:
         return shard.stat().st_size == read_contents(shard).size_bytes
     except (DataError, OSError, KeyError, TypeError, ValueError):
@@ -86,7 +87,7 @@ def _fill(
     target: Path, collection: Collection, resolution: int, fingerprint: str, seed: int, skip_bad: bool,
     workers: int | None, progress: Progress | None,
 ) -> None:  # fmt: skip
-    """Make the missing shards, then the index. The lock is held."""
+    """Makes the missing shards, then the index. The lock is held."""
     shards = {
         part: _deal(target, part, [collection.images[name] for name in names], seed)
         for part, names in patient_split.parts(collection, seed=seed).items()
@@ -115,10 +116,10 @@ def _fill(
 
 
 def _deal(target: Path, part: str, images: Sequence[Radiograph], seed: int) -> list[tuple[Path, list[Radiograph]]]:
-    """Shard files with the images that belong in them.
+    """The shard files of a part, each with its images.
 
-    Training images are dealt in random order: tf.data shuffles only as far as its buffer reaches, and a patient's images
-    must not come together. The others keep the order of their names.
+    Training images are dealt in random order, because tf.data shuffles only within its buffer, and the images of a patient must not
+    come together. The other images keep the order of their names.
     """
     if part == "training":
         images = [images[i] for i in np.random.default_rng([abs(seed), len(images)]).permutation(len(images))]
@@ -130,7 +131,7 @@ def _deal(target: Path, part: str, images: Sequence[Radiograph], seed: int) -> l
 
 
 def write_shard(path: Path, images: Sequence[Radiograph], resolution: int, skip_bad: bool) -> None:
-    """Read, check and resize the images and write the shard and its contents. Runs in a worker."""
+    """Reads, checks and resizes the images, and writes the shard and its contents. Runs in a worker."""
     about: dict[str, Any] = {"names": [], "patients": [], "labels": [], "offsets": [], "skipped": []}
     position, crc32 = 0, 0
     with files.reported_writes(path.parent), files.new_file(path) as temporary, temporary.open("wb") as stream:
@@ -158,5 +159,5 @@ def _example(image: Radiograph, pixels: bytes) -> bytes:
         "name": image.name.encode(),
         "patient": image.patient.encode(),
         "labels": [int(finding in image.findings) for finding in FINDINGS],
-        "image": pixels,  # last, so that its place in the file is known
+        "image": pixels,  # last, so that the position of the pixels in the file is known
     })  # fmt: skip

@@ -1,1 +1,1 @@
-"""Artificial data sets in the layout of the real ones, the same bytes on every machine."""
+"""Artificial data sets in the layouts of the real ones, with the same bytes on every machine."""

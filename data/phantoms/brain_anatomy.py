@@ -1,4 +1,4 @@
-"""A healthy brain per subject: the ICBM152 tissue maps, scaled, turned and bent.
+"""A healthy brain for each subject: the ICBM152 tissue maps, scaled, turned and bent.
 
 Fonov et al., "Unbiased average age-appropriate atlases", NeuroImage 54 (2011); the maps come with nilearn.
 Axes here are those of a BraTS array: x to the left, y to the back, z up.
@@ -15,26 +15,26 @@ from scipy import ndimage
 from data.phantoms.exact import cosine, exp, normal, normals, sine, smooth_field
 
 MEAN_SCALE = (0.92, 0.915, 0.875)
-"""Template -> subject on each axis: the template's box of 145x181x155 mm becomes the typical 140x171x140,
-together with the bends, which widen it."""
+"""The factors from template to subject on each axis. With the bends, which widen it, the template's box of 145x181x155 mm becomes
+the typical 140x171x140 mm."""
 
 _BENDS = ((38.0, 3.2), (14.0, 1.1))
-"""(over how many mm, how many mm) the brain is bent: lobes, then gyri."""
+"""(wavelength in mm, amplitude in mm) of the bends: first of lobes, then of gyri."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Maps on one grid of 1 mm, (X, Y, Z) float32 from 0 to 1."""
+    """The atlas: maps on one grid of 1 mm, (X, Y, Z) float32 from 0 to 1."""
 
     white: np.ndarray
     grey: np.ndarray
     brain: np.ndarray
     deep: np.ndarray
-    """Nearness of the ventricles: 1 inside, falling to 0 over about 15 mm."""
+    """The nearness of the ventricles: 1 inside, falling to 0 over about 15 mm."""
     centre: np.ndarray
-    """(3,) voxels."""
+    """The centre of the brain, (3,) in voxels."""
     size: np.ndarray
-    """(3,) voxels of the box around the brain."""
+    """The size of the box around the brain, (3,) in voxels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +46,22 @@ class Brain:
     fluid: np.ndarray
     deep: np.ndarray
     mask: np.ndarray
-    """(X, Y, Z) bool."""
+    """The brain, (X, Y, Z) bool."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pose:
-    """What makes a subject's brain its own, as drawn once and used on any grid."""
+    """The individual shape of a subject's brain. It is drawn once and used on any grid."""
 
     matrix: np.ndarray
-    """(3, 3): millimetres of the subject -> voxels of the template, both from the brain's centre."""
+    """The matrix (3, 3) from millimetres of the subject to voxels of the template, both from the brain's centre."""
     mirrored: bool
     bends: tuple[np.ndarray, ...]
-    """Displacement (3, X, Y, Z) in millimetres on a 4 mm grid around the centre."""
+    """The displacement, (3, X, Y, Z) in millimetres on a 4 mm grid around the centre."""
 
 
 _TILT = 0.052
-"""Standard deviation of the turns about the three axes, radians: 3 degrees."""
+"""The standard deviation of the turns about the three axes, in radians: 3 degrees."""
 
 BEND_SPACING_MM = 4.0
 _BEND_SHAPE = (56, 60, 52)
@@ -70,10 +70,10 @@ _BEND_SHAPE = (56, 60, 52)
 @lru_cache(maxsize=1)
 def template() -> Template:
     """The atlas, cut to the brain. Takes about 3 s, once per process."""
-    from nilearn import datasets  # slow to import, needed only here
+    from nilearn import datasets  # it is slow to import, and needed only here
 
     loaders = (datasets.load_mni152_wm_template, datasets.load_mni152_gm_template, datasets.load_mni152_brain_mask)
-    # Right to left and front to back: nilearn's axes point right and forward, those of BraTS left and back.
+    # Reverse two axes: nilearn's point right and forward, those of BraTS left and back.
     white, grey, brain = (np.asarray(load(resolution=1).dataobj, np.float32)[::-1, ::-1] for load in loaders)
     used = [np.flatnonzero(brain.any(axis=tuple({0, 1, 2} - {axis}))) for axis in range(3)]
     inside = tuple(slice(max(0, axis[0] - 3), axis[-1] + 4) for axis in used)
@@ -93,7 +93,7 @@ def template() -> Template:
 
 
 def draw_pose(rng: np.random.Generator) -> Pose:
-    """Size, tilt, side and bends of one subject."""
+    """Draws size, tilt, side and bends of one subject."""
     scale = np.array(MEAN_SCALE) * exp(normal(rng, 0, 0.02) + 0.025 * normals(rng, (3,)))
     turn = _rotation(_TILT * normals(rng, (3,)))
     bends = np.zeros((3, *_BEND_SHAPE), np.float32)
@@ -106,9 +106,9 @@ def draw_pose(rng: np.random.Generator) -> Pose:
 def warp(
     pose: Pose, shape: tuple[int, int, int], spacing_mm: float, push: tuple[np.ndarray, float, float] | None = None
 ) -> Brain:
-    """The subject's brain on a grid `shape` of `spacing_mm` whose centre is the brain's.
+    """The subject's brain on a grid of this shape and spacing, whose centre is that of the brain.
 
-    push: (centre (3,) mm, radius mm, strength 0-1) of a mass that pushes the tissue around it away.
+    push: (centre (3,) in mm, radius in mm, strength 0-1) of a mass that pushes the tissue around it away.
     """
     atlas = template()
     points = _points(shape, spacing_mm)
@@ -117,7 +117,7 @@ def warp(
     bent = points + _bend(pose, shape, spacing_mm)
     place = _turned(pose.matrix.astype(np.float32), bent)
     if pose.mirrored:
-        place[0] *= -1  # the atlas itself is not quite symmetric
+        place[0] *= -1  # the atlas is not quite symmetric
     place += atlas.centre.astype(np.float32)[:, None, None, None]
     white, grey, brain, deep = (
         ndimage.map_coordinates(array, place, order=1, output=np.float32)
@@ -131,18 +131,18 @@ def warp(
 
 
 def _sharpened(share: np.ndarray) -> np.ndarray:
-    """The atlas is a mean of many brains, so its borders are blurred; a single brain's are not."""
+    """The share of a tissue with sharper borders: those of the atlas, a mean of many brains, are blurred."""
     return np.clip((share - 0.5) * 2.2 + 0.5, 0, 1)
 
 
 def _points(shape: tuple[int, int, int], spacing_mm: float) -> np.ndarray:
-    """(3, X, Y, Z) float32: millimetres from the centre of the grid."""
+    """The coordinates of the voxels in millimetres from the centre of the grid, (3, X, Y, Z) float32."""
     axes = [(np.arange(size, dtype=np.float32) - (size - 1) / 2) * spacing_mm for size in shape]
     return np.stack(np.meshgrid(*axes, indexing="ij")).astype(np.float32)
 
 
 def _pushed(points: np.ndarray, centre: np.ndarray, radius_mm: float, strength: float) -> np.ndarray:
-    """Where the tissue at each point was before the mass grew: nearer to the mass."""
+    """The positions at which the tissue at each point was before the mass grew, which are nearer to the mass."""
     offset = points - centre.astype(np.float32)[:, None, None, None]
     x, y, z = offset / np.float32(radius_mm)
     return points - np.float32(strength) * exp(-(x * x + y * y + z * z)) * offset
@@ -159,7 +159,7 @@ def _turned(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 
 def _bend(pose: Pose, shape: tuple[int, int, int], spacing_mm: float) -> np.ndarray:
-    """The displacement (3, X, Y, Z) mm on a finer grid. It is smooth on 4 mm, so linear interpolation does."""
+    """The displacement (3, X, Y, Z), in mm, on a finer grid. It is smooth over 4 mm, so linear interpolation is enough."""
     field = np.stack(pose.bends)
     for axis, size in enumerate(shape, start=1):
         known = field.shape[axis]
@@ -172,7 +172,7 @@ def _bend(pose: Pose, shape: tuple[int, int, int], spacing_mm: float) -> np.ndar
 
 
 def _rotation(angles: np.ndarray) -> np.ndarray:
-    """(3, 3) rotation about x, y and z in turn, radians."""
+    """The rotation (3, 3) about x, y and z in turn. angles: in radians."""
     matrix = np.eye(3)
     for axis, angle in enumerate(angles):
         a, b = [other for other in range(3) if other != axis]

@@ -1,6 +1,6 @@
-"""From tissues to four modalities: contrast rules, things that look like tumour and are not, and the scanner's faults.
+"""Turns tissues into four modalities: contrasts, structures that only look like tumour, and the scanner's faults.
 
-Everything works on the voxels inside the brain, as vectors (V,): a brain is a sixth of its grid.
+Everything works on the voxels inside the brain, as vectors (V,), because a brain fills only a sixth of its grid.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ INTENSITIES = {
     "flair": {"grey": 1.2, "fluid": 0.4, "oedema": 1.9, "necrosis": 1.1, "enhancing": 1.6},
     "t2": {"grey": 1.3, "fluid": 2.6, "oedema": 2.0, "necrosis": 2.2, "enhancing": 1.6},
 }
-"""White matter is 1."""
+"""Modality -> tissue -> intensity, where white matter has 1."""
 
 _NOISE = 0.05  # of white matter
-_BIAS = 0.12  # standard deviation of the logarithm of the bias field
-_GAIN = (400.0, 0.12)  # median intensity of white matter, standard deviation of its logarithm
+_BIAS = 0.12  # the standard deviation of the logarithm of the bias field
+_GAIN = (400.0, 0.12)  # the median intensity of white matter, and the standard deviation of its logarithm
 
 
 def render(rng: np.random.Generator, brain: Brain, labels: np.ndarray, spacing_mm: float) -> np.ndarray:
-    """Images (4, X, Y, Z) int16 in the order of CHANNELS; exactly zero outside the brain, at least 1 inside."""
+    """The images, (4, X, Y, Z) int16 in the order of CHANNELS: exactly zero outside the brain, and at least 1 inside."""
     inside, shape = brain.mask, brain.mask.shape
 
     def field(over_mm: float) -> np.ndarray:
@@ -59,14 +59,14 @@ def render(rng: np.random.Generator, brain: Brain, labels: np.ndarray, spacing_m
 
 
 def _tumour_shares(labels: np.ndarray, inside: np.ndarray, spacing_mm: float) -> dict[int, np.ndarray]:
-    """Label -> how much of each voxel it fills: borders are blurred over about a voxel, as a scanner does."""
+    """Label -> its share of each voxel, (V,). Borders are blurred over about a voxel, as by a scanner."""
     width = 0.8 / spacing_mm
     return {label: blur((labels == label).astype(np.float32), width)[inside] for label in (OEDEMA, NECROSIS, ENHANCING)}
 
 
 def _nearness(labels: np.ndarray, inside: np.ndarray, spacing_mm: float) -> np.ndarray:
-    """Of the tumour core: oedema is strongest beside it and fades away from it."""
-    step = 3  # the field is smooth; the distance on a coarse grid is enough and 27 times cheaper
+    """The nearness of the tumour core, (V,): oedema is strongest beside the core and fades away from it."""
+    step = 3  # the field is smooth, so the distance on a coarse grid is enough, and 27 times cheaper
     coarse = np.isin(labels[::step, ::step, ::step], (NECROSIS, ENHANCING))
     if not coarse.any():
         return np.zeros(int(np.count_nonzero(inside)), np.float32)
@@ -76,18 +76,18 @@ def _nearness(labels: np.ndarray, inside: np.ndarray, spacing_mm: float) -> np.n
 
 
 def _mimics(rng: np.random.Generator, tissue: dict[str, np.ndarray], field: object) -> dict[str, np.ndarray]:
-    """What a threshold takes for tumour: name -> share (V,) of each voxel.
+    """Structures that a threshold would take for tumour: name -> share of each voxel, (V,).
 
-    white lesions: small-vessel disease, bright on FLAIR and T2 like oedema, most of it beside the ventricles.
-    vessels: enhance on T1Gd like the rim. cavities: old infarcts, dark on T1 like necrosis.
+    lesions: small-vessel disease of the white matter, bright on FLAIR and T2 like oedema, mostly beside the ventricles.
+    vessels: they enhance on T1Gd like the rim. cavities: old infarcts, dark on T1 like necrosis.
     """
     assert callable(field)
-    load = exp(rng.uniform(-5.8, -2.8))  # share of the white matter: 0.3 % to 6 %
+    load = exp(rng.uniform(-5.8, -2.8))  # the share of the white matter: 0.3 % to 6 %
     wish = field(7) + 0.4 * field(3) + 3.5 * tissue["deep"]
     white = tissue["white"] > 0.7
     threshold = np.quantile(wish[white], 1 - load)
     lesions = _soft_step(wish - threshold, 0.5) * tissue["white"]
-    # Where two random surfaces cross there is a winding line: a vessel.
+    # Two random surfaces cross in a winding line, which looks like a vessel.
     lines = exp(-(np.square(field(26)) + np.square(field(26))) / 0.03)
     vessels = np.clip(1.3 * lines, 0, 1) * np.clip(tissue["fluid"] + 0.6 * tissue["grey"], 0, 1)
     plexus = _soft_step(field(6) - 0.9, 0.5) * tissue["fluid"] * (tissue["deep"] > 0.95)
@@ -98,7 +98,7 @@ def _mimics(rng: np.random.Generator, tissue: dict[str, np.ndarray], field: obje
 def _with_mimics(
     signal: np.ndarray, channel: str, level: dict[str, float], mimics: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """Mix the mimics into the signal (V,) of one modality."""
+    """The signal (V,) of one modality with the mimics mixed in."""
     signal = signal + 0.7 * mimics["lesions"] * (level["oedema"] - signal)
     vessel = {"t1": 0.7, "t1ce": level["enhancing"], "flair": 0.8, "t2": 1.0}[channel]
     signal += mimics["vessels"] * (vessel - signal)
@@ -107,5 +107,5 @@ def _with_mimics(
 
 
 def _soft_step(values: np.ndarray, width: float) -> np.ndarray:
-    """0 below zero, 1 above, with a ramp of `width` around it."""
+    """0 below zero and 1 above, with a ramp of `width` around it."""
     return np.clip(values / width + 0.5, 0, 1)

@@ -1,10 +1,10 @@
-"""A tumour per subject: necrotic core, enhancing rim and oedema, of the published volumes and irregular shape.
+"""A tumour for each subject: necrotic core, enhancing rim and oedema, with the published volumes and irregular shapes.
 
-Each part is the set of voxels with the smallest values of a field "distance from the centre, bent by noise", just so
-many that the volume is the one that was drawn. So volumes follow their distribution exactly whatever the shape.
+Each part consists of the voxels with the smallest values of a field, the distance from the centre with noise added. Their number is
+that of the drawn volume. So volumes follow their distribution exactly, whatever the shape.
 
-Some tumours have satellites, small enhancing nodules of their own in the white matter around: what a low resolution loses
-first, and what lesion-wise scores count.
+Some tumours have satellites, small separate enhancing nodules in the white matter around. A low resolution loses them first, and
+lesion-wise scores count them.
 """
 
 from __future__ import annotations
@@ -18,49 +18,50 @@ from data.phantoms.brain_anatomy import Brain
 from data.phantoms.exact import cube_root, exp, length, mean, normal, normals, smallest, smooth_field
 
 NECROSIS, OEDEMA, ENHANCING = 1, 2, 4
-"""Labels of BraTS 2020."""
+"""The labels of BraTS 2020."""
 
 VOLUMES_CM3 = {
     NECROSIS: (10.8, 1.15, 0.05, 120.0),
     OEDEMA: (46.9, 0.75, 2.8, 160.0),
     ENHANCING: (14.6, 0.95, 0.1, 90.0),
 }
-"""Median, standard deviation of the logarithm, least, most. The published largest (189, 214, 111) are rare;
-here they would fill a hemisphere, so the tail is cut."""
+"""Label -> (median, standard deviation of the logarithm, least, most) of the volume. The largest published volumes (189, 214, 111)
+are rare. They would fill a hemisphere here, so the tail is cut."""
 
 WITHOUT_ENHANCEMENT = 0.1
-"""Share of cases without enhancing tumour."""
+"""The share of cases without enhancing tumour."""
 
 _MOST_CM3 = 240.0
-_CORRELATION = 0.35  # large tumours have large parts
-_SECOND_FOCUS = 0.15  # share of cases
+_CORRELATION = 0.35  # between the parts of a tumour
+_SECOND_FOCUS = 0.15  # the share of cases with two foci
 
 SATELLITES = 0.25
-"""Share of enhancing cases with satellites. Of glioblastomas, 13 % (Patil et al. 2012, J. Neurosurg. 117:705) to 35 % (Kyritsis
+"""The share of enhancing cases with satellites. Of glioblastomas, 13 % (Patil et al. 2012, J. Neurosurg. 117:705) to 35 % (Kyritsis
 et al. 1993, Neurosurgery 32:60) are multifocal."""
 
 SATELLITE_MM3 = (60.0, 900.0)
-"""Volumes, spread evenly over their logarithm: balls of 5 to 12 mm. The challenge drops lesions of up to 50 mm^3."""
+"""The range of their volumes, which are uniform in the logarithm: balls of 5 to 12 mm. The challenge drops lesions up to 50
+mm^3."""
 
 _MOST_SATELLITES = 4
-_LOG_RANGE = 2.708  # of the volumes: log(900 / 60)
-_HALO_MM = 6.0  # oedema around a satellite
+_LOG_RANGE = 2.708  # log(900 / 60), of the volumes
+_HALO_MM = 6.0  # the width of the oedema around a satellite
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is drawn before any voxel is looked at."""
+    """The properties of a tumour that are drawn before any voxel is looked at."""
 
     volumes_mm3: dict[int, float]
     centre_mm: np.ndarray
-    """(3,), from the centre of the brain."""
+    """The centre of the tumour, (3,) from the centre of the brain."""
     core_radius_mm: float
     push: float
-    """Strength of the mass effect, 0-1."""
+    """The strength of the mass effect, 0-1."""
 
 
 def draw_volumes(rng: np.random.Generator) -> dict[int, float]:
-    """Label -> mm^3. Log-normal and correlated; without enhancement the whole core is necrosis."""
+    """Label -> volume in mm^3. Volumes are log-normal and correlated. Without enhancement the whole core is necrosis."""
     common = normal(rng, 0, 1)
     volumes = {}
     for label, (median, deviation, least, most) in VOLUMES_CM3.items():
@@ -73,12 +74,12 @@ def draw_volumes(rng: np.random.Generator) -> dict[int, float]:
 
 
 def draw_plan(rng: np.random.Generator, brain: Brain, spacing_mm: float) -> Plan:
-    """Volumes and a place in the white matter of the cerebrum; brain: a coarse warp is enough."""
+    """Draws volumes, and a place in the white matter of the cerebrum. brain: a coarse warp is enough."""
     volumes = draw_volumes(rng)
     radius = _radius_mm(volumes[NECROSIS] + volumes[ENHANCING])
     depth = ndimage.distance_transform_edt(brain.mask) * spacing_mm
     height = (np.arange(brain.mask.shape[2]) - (brain.mask.shape[2] - 1) / 2) * spacing_mm
-    # Above the cerebellum and the brain stem, and deep enough that the core does not end up flat on the surface.
+    # Above the cerebellum and the brain stem, and deep enough that the surface does not flatten the core.
     eligible = (brain.white > 0.5) & (depth > min(8 + 0.5 * radius, 26)) & (height > -12)[None, None, :]
     chosen = rng.choice(np.flatnonzero(eligible))
     index = np.array(np.unravel_index(chosen, eligible.shape))
@@ -102,14 +103,14 @@ def grow(rng: np.random.Generator, plan: Plan, brain: Brain, spacing_mm: float) 
     rest = brain.mask & ~satellites
     in_core = voxels[NECROSIS] + voxels[ENHANCING] - int(np.count_nonzero(satellites))
     core = _smallest(core_field, rest, max(2, in_core))
-    # Oedema creeps along white matter and stops at the ventricles and the cortex.
+    # Oedema spreads along white matter and stops at the ventricles and the cortex.
     fingers = 5.5 * smooth_field(rng, shape, 16 / spacing_mm) + 2.5 * smooth_field(rng, shape, 6 / spacing_mm)
     nearer = np.minimum(distance, around + max(0.0, 1.4 * radius - _HALO_MM))
     oedema_field = nearer + 0.6 * rough + fingers - 16 * brain.white + 22 * brain.fluid
     labels.flat[_smallest(oedema_field, rest & ~_marked(core, shape), voxels[OEDEMA])] = OEDEMA
     labels.flat[core] = ENHANCING if voxels[ENHANCING] else NECROSIS
     if voxels[ENHANCING] and voxels[NECROSIS]:
-        # The rim is thick here and thin there, and open in places.
+        # The rim varies in thickness, and has gaps.
         inner = core_field + 0.28 * radius * smooth_field(rng, shape, max(2.0, 0.7 * radius / spacing_mm))
         labels.flat[_smallest(inner, labels == ENHANCING, voxels[NECROSIS])] = NECROSIS
     labels[satellites] = ENHANCING
@@ -119,9 +120,9 @@ def grow(rng: np.random.Generator, plan: Plan, brain: Brain, spacing_mm: float) 
 def _satellites(
     rng: np.random.Generator, plan: Plan, brain: Brain, distance_mm: np.ndarray, spacing_mm: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where they are (X, Y, Z), nowhere in most cases, and the distance (X, Y, Z) in mm from the surface of the nearest.
+    """(mask of the satellites, distance in mm from the surface of the nearest), both (X, Y, Z). Most cases have none.
 
-    They are part of the planned enhancing volume, at most a third of it.
+    The satellites are part of the planned enhancing volume, at most a third of it.
     """
     marked, around = np.zeros(brain.mask.shape, bool), np.full_like(distance_mm, 1e6)
     if not plan.volumes_mm3[ENHANCING] or rng.random() >= SATELLITES:
@@ -144,7 +145,7 @@ def _satellites(
 
 
 def _distance_mm(rng: np.random.Generator, plan: Plan, shape: tuple[int, ...], spacing_mm: float) -> np.ndarray:
-    """Distance (X, Y, Z) from the (nearer) centre, in a space that is stretched at random."""
+    """The distance (X, Y, Z) from the centre, or from the nearer of two, in a randomly stretched space."""
     stretch = 0.18 * normals(rng, (3,))
     stretch = exp(stretch - mean(stretch))  # their product is 1
     first = _ellipsoid(plan.centre_mm, stretch, shape, spacing_mm)
@@ -165,7 +166,7 @@ def _ellipsoid(centre_mm: np.ndarray, stretch: np.ndarray, shape: tuple[int, ...
 
 
 def _smallest(field: np.ndarray, allowed: np.ndarray, count: int) -> np.ndarray:
-    """Flat indices of the `count` allowed voxels with the smallest values."""
+    """The flat indices of the `count` allowed voxels with the smallest values."""
     candidates = np.flatnonzero(allowed)
     return candidates[smallest(field.ravel()[candidates], count)]
 
@@ -177,5 +178,5 @@ def _marked(indices: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _radius_mm(volume_mm3: float) -> float:
-    """Of the ball with that volume."""
+    """The radius of the ball with that volume; at least 2 mm."""
     return max(2.0, cube_root(3 * volume_mm3 / (4 * np.pi)))

@@ -1,13 +1,13 @@
-"""The embedded data set: phantoms on disk as BraTS 2020 has its cases, so that everything reads them as real data.
+"""The embedded brain data set: phantoms on disk in the layout of BraTS 2020, so that everything reads them like real data.
 
     <root>/BraTS20_Training_001/BraTS20_Training_001_{flair,t1,t1ce,t2,seg}.nii.gz
 
-240x240x155 voxels of 1 mm, int16 (labels uint8), skull-stripped, background exactly zero. Case i of seed s is the same
-whatever the number of cases, workers or the machine's speed: everything random in it comes from (s, i).
+Volumes have 240x240x155 voxels of 1 mm, in int16 (labels in uint8). They are skull-stripped, and the background is exactly zero.
+Case i of seed s does not depend on the number of cases or workers, since everything random in it comes from (s, i).
 
-The same on every x86-64 machine, too: see `exact` for how, and keep its rules in `brain_*`.
+It is the same on every x86-64 machine. `exact` says how; keep its rules in `brain_*`.
 
-It is made to exercise a pipeline and to be learnt, not to study disease: no claim about real patients follows from it.
+The data set is made to exercise a pipeline and to be learnt, not to study disease. No claim about real patients follows from it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from data.phantoms.brain_anatomy import draw_pose, warp
 from data.phantoms.brain_contrast import render
 from data.phantoms.brain_tumour import draw_plan, grow
 from data.workers import run_all
+from lms3d.common.disk import cache_directory
 
 SHAPE = (240, 240, 155)
-"""Of a BraTS volume, at 1 mm."""
+"""The shape of a BraTS volume, at 1 mm."""
 
 _VERSION = 4  # raise it when a change here changes the voxels
 _CENTRE = (119.5, 126.0, 73.5)  # of the brain, in voxels of 1 mm
-_BOX_MM = (176, 212, 172)  # around the brain: what is computed
+_BOX_MM = (176, 212, 172)  # around the brain; only this box is computed
 _COARSE_MM = 4.0
 _CASE_BYTES = 16 * 2**20
 
 
 def default_directory() -> Path:
-    """Where phantoms lie when nobody says otherwise."""
-    return files.cache_root() / "phantom"
+    """The folder of phantoms by default."""
+    return cache_directory() / "phantom"
 
 
 def write(
@@ -50,10 +51,10 @@ def write(
     progress: Progress | None = None,
     spacing_mm: float = 1.0,
 ) -> Path:
-    """Make the phantom (once: a second call finds it) and return the folder to give to `brats.find_cases`.
+    """The folder of the phantoms, for `layouts.find_cases`. They are made in the first call; later calls find them.
 
-    directory: gets one sub-folder per (seed, cases, spacing). spacing_mm: a coarser grid, for tests.
-    Raises DataError where the folder or the disk cannot take it.
+    directory: it gets one sub-folder for each (seed, cases, spacing). spacing_mm: a coarser grid, for tests.
+    DataError if the folder cannot be written to, or the disk is too full.
     """
     if cases < 1 or seed < 0:
         raise DataError(
@@ -81,12 +82,12 @@ def _is_complete(root: Path, cases: int) -> bool:
 
 
 def case_id(index: int) -> str:
-    """Name of case `index`, counted from 0."""
+    """The name of case `index`, counted from 0."""
     return f"BraTS20_Training_{index + 1:03d}"
 
 
 def write_case(target: Path, seed: int, index: int, spacing_mm: float) -> None:
-    """Make one case and write its five files. Runs in a worker."""
+    """Makes one case and writes its five files. Runs in a worker."""
     images, labels = make_case(seed, index, spacing_mm)
     with files.reported_writes(target), files.new_directory(target) as temporary:
         for channel, image in zip(CHANNELS, images, strict=True):
@@ -95,7 +96,7 @@ def write_case(target: Path, seed: int, index: int, spacing_mm: float) -> None:
 
 
 def make_case(seed: int, index: int, spacing_mm: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """Images (4, X, Y, Z) int16 in the order of CHANNELS and labels (X, Y, Z) uint8 of case `index` of `seed`."""
+    """The images, (4, X, Y, Z) int16 in the order of CHANNELS, and the labels, (X, Y, Z) uint8, of case `index` of `seed`."""
     rng = np.random.default_rng([seed, index])
     pose = draw_pose(rng)
     plan = draw_plan(rng, warp(pose, _box_shape(_COARSE_MM), _COARSE_MM), _COARSE_MM)
@@ -113,7 +114,7 @@ def make_case(seed: int, index: int, spacing_mm: float = 1.0) -> tuple[np.ndarra
 
 
 def affine(spacing_mm: float = 1.0) -> np.ndarray:
-    """Of a BraTS file (4, 4): x runs to the left, y to the back, z up."""
+    """The affine (4, 4) of a BraTS file: x runs to the left, y to the back, z up."""
     matrix = np.diag([-spacing_mm, -spacing_mm, spacing_mm, 1.0])
     matrix[1, 3] = 239.0
     return matrix
@@ -136,7 +137,7 @@ def _grid_shape(spacing_mm: float) -> tuple[int, int, int]:
 
 
 def _placement(box: tuple[int, ...], spacing_mm: float) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Where the box around the brain lies in the volume, and the part of the box that lies in the volume."""
+    """(position of the box around the brain in the volume, part of the box inside the volume)."""
     inside, part = [], []
     for size, total, centre in zip(box, _grid_shape(spacing_mm), _CENTRE, strict=True):
         start = round(centre / spacing_mm - (size - 1) / 2)

@@ -1,7 +1,7 @@
-"""A healthy chest as an X-ray sees it: attenuation along the beam, summed over body, bones, lungs, vessels and heart.
+"""A healthy chest in an X-ray image: the attenuation along the beam, summed over body, bones, lungs, vessels and heart.
 
-Image coordinates: x from -1 (the patient's right) to 1, y from -1 (neck) to 1 (abdomen); u = |x|. Air takes attenuation
-away, bone and soft tissue add; `Shape` holds what differs between patients, breaths and diseases.
+Image coordinates: x from -1 (the patient's right) to 1, y from -1 (neck) to 1 (abdomen); u = |x|. Air lowers the attenuation, bone
+and soft tissue raise it. `Shape` holds the measures that differ between patients, breaths and diseases.
 """
 
 from __future__ import annotations
@@ -14,65 +14,65 @@ import numpy as np
 from data.phantoms.chest_fields import bump, disc, polar_noise, smooth_noise, step, union
 from data.phantoms.exact import cosine, direction, exp, length, normal, sine
 
-_TISSUE = 1.05  # attenuation through the middle of the body
+_TISSUE = 1.05  # the attenuation through the middle of the body
 _HILUM = (0.15, 0.04)  # |x|, y
 
 
 @dataclass(kw_only=True)
 class Shape:
-    """Measures of a chest, in half image widths unless said otherwise."""
+    """The measures of a chest, in half image widths unless stated otherwise."""
 
     half_width: float
-    """Of the rib cage, inside."""
+    """The half width of the rib cage, inside."""
     top: float
-    """y of the lungs' apex."""
+    """The y of the lungs' apex."""
     dome: tuple[float, float]
-    """y of the highest point of the right and left hemidiaphragm."""
+    """The y of the highest point of the right and left hemidiaphragm."""
     dome_height: float
-    """How far the diaphragm falls from there to the wall."""
+    """The drop of the diaphragm from there to the wall."""
     heart_ratio: float
-    """Cardiothoracic ratio: width of heart / width of rib cage. Above 0.5 it is called enlarged."""
+    """The cardiothoracic ratio: width of heart / width of rib cage. Above 0.5 the heart counts as enlarged."""
     rib_spacing: float
     rib_phase: float
     bone: float
-    """Density of bones; less in old age."""
+    """The density of bones, which falls with age."""
     aorta: float
-    """Radius of the aortic arch; larger in old age."""
+    """The radius of the aortic arch, which grows with age."""
     air: float
-    """Share of the attenuation that the lungs' air takes away."""
+    """The share of the attenuation that the lungs' air removes."""
     vessels: float
-    """Strength of the pulmonary vessels."""
+    """The strength of the pulmonary vessels."""
     shift: float = 0.0
-    """Of heart and trachea, to the patient's left."""
+    """The shift of heart and trachea to the patient's left."""
     breasts: float = 0.0
     scapulae: float = 0.0
-    """How far the shoulder blades lie over the lungs: they do in AP views."""
+    """The overlap of the shoulder blades with the lungs, as in AP views."""
 
 
 @dataclass(kw_only=True)
 class Chest:
-    """What findings need to know of a drawn chest. All arrays (S, S)."""
+    """A drawn chest, for findings to be added. All arrays are (S, S)."""
 
     x: np.ndarray
     y: np.ndarray
     u: np.ndarray
     wall: np.ndarray
-    """Horizontal distance to the inside of the rib cage, positive inside."""
+    """The horizontal distance to the inside of the rib cage, positive inside."""
     height: np.ndarray
-    """Distance above the diaphragm."""
+    """The distance above the diaphragm."""
     lung: np.ndarray
-    """1 in the lungs, less under the heart."""
+    """1 in the lungs, and less behind the heart."""
     vessels: np.ndarray
     attenuation: np.ndarray
     shape: Shape
 
     def side(self, side: int) -> np.ndarray:
-        """1 on the patient's right (side -1) or left (1)."""
+        """A mask of one side: 1 on the patient's right (side -1) or left (side 1)."""
         return step(self.x * np.float32(side), 0.01)
 
 
 def draw_patient(rng: np.random.Generator, age: int, female: bool) -> Shape:
-    """The measures of a healthy patient at full inspiration, in a PA view."""
+    """Draws the measures of a healthy patient at full inspiration, in a PA view."""
     old = np.clip((age - 20) / 60, 0, 1)
     dome = normal(rng, 0.47, 0.03)
     return Shape(
@@ -87,7 +87,7 @@ def draw_patient(rng: np.random.Generator, age: int, female: bool) -> Shape:
 
 
 def draw_chest(rng: np.random.Generator, shape: Shape, x: np.ndarray, y: np.ndarray) -> Chest:
-    """The chest of `shape` on the grid x, y."""
+    """Draws the chest of these measures on the grid x, y."""
     u, middle = np.abs(x), x - np.float32(shape.shift)
     wall = _wall(shape, y) - u
     height = _diaphragm(shape, x, u) - y
@@ -109,26 +109,26 @@ def draw_chest(rng: np.random.Generator, shape: Shape, x: np.ndarray, y: np.ndar
 
 
 def _wall(shape: Shape, y: np.ndarray) -> np.ndarray:
-    """Inner half width of the rib cage at height y: a dome above, nearly straight below."""
+    """The inner half width of the rib cage at height y: a dome above, nearly straight below."""
     bottom = 0.75
     t = np.clip((bottom - y) / (bottom - shape.top), 0, 1)
     return np.float32(shape.half_width) * np.sqrt(1 - t * t * t) - np.float32(0.3) * np.clip(shape.top - y, 0, 1)
 
 
 def _diaphragm(shape: Shape, x: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """y of the diaphragm: a dome on each side, the right one higher for the liver."""
+    """The y of the diaphragm: a dome on each side, the right one higher because of the liver."""
     left = step(x, 0.03)
     top = shape.dome[0] * (1 - left) + shape.dome[1] * left
     return top + np.float32(shape.dome_height) * np.square((u - 0.36) / 0.34)
 
 
 def _mediastinum(y: np.ndarray) -> np.ndarray:
-    """Half width of what lies between the lungs, without the heart."""
+    """The half width of the mediastinum, between the lungs, without the heart."""
     return 0.095 + 0.03 * bump(y - 0.05, 0.15) + 0.04 * step(-0.55 - y, 0.08)
 
 
 def _heart(shape: Shape, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """1 in heart and aortic arch. A third of it lies to the right of the middle."""
+    """A mask of heart and aortic arch. A third of it lies to the right of the middle."""
     half = shape.heart_ratio * shape.half_width
     chambers = (
         disc(x, y, (0.36 * half, 0.33), (1.08 * half, 0.62 * half + 0.08), angle=0.42),  # ventricles, apex down left
@@ -140,7 +140,7 @@ def _heart(shape: Shape, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _vessels(rng: np.random.Generator, x: np.ndarray, u: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Branches that leave each hilum, fork, and fade towards the wall: lines where an angular noise passes zero."""
+    """Vessels that leave each hilum, fork, and fade towards the wall: the lines at which an angular noise crosses zero."""
     dx, dy = u - _HILUM[0], (y - _HILUM[1]) * 0.9
     radius = length(dx, dy) + np.float32(1e-3)
     bend = np.float32(0.012) * smooth_noise(rng, len(x), 6)
@@ -153,7 +153,7 @@ def _vessels(rng: np.random.Generator, x: np.ndarray, u: np.ndarray, y: np.ndarr
 
 
 def _body(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Thickness of the body, 0-1: neck, shoulders, trunk."""
+    """The thickness of the body, 0-1: neck, shoulders, trunk."""
     half = 0.26 + 0.95 * step(y + 0.82, 0.09) - 0.20 * step(y + 0.20, 0.20)
     profile = np.clip(1 - np.square(x / half), 0, 1)
     return np.sqrt(profile) * (0.78 + 0.22 * step(y + 0.45, 0.2))
@@ -162,7 +162,7 @@ def _body(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _bones(
     shape: Shape, middle: np.ndarray, x: np.ndarray, u: np.ndarray, y: np.ndarray, wall: np.ndarray, body: np.ndarray
 ) -> np.ndarray:
-    """Ribs, spine, clavicles, shoulder blades."""
+    """The attenuation of ribs, spine, clavicles, shoulder blades and arms."""
     cage = step(wall + 0.025, 0.012) * step(y - shape.top + 0.06, 0.02)
     phase = (y - 0.50 * u * u) / shape.rib_spacing + shape.rib_phase
     back = _ribs(phase, 0.30) * cage * step(u - 0.05, 0.01) * step(0.62 - y, 0.04)
@@ -182,13 +182,13 @@ def _bones(
 
 
 def _ribs(phase: np.ndarray, width: float) -> np.ndarray:
-    """A row of ribs, one per unit of `phase`: bands with dense edges."""
+    """A row of ribs, one for each unit of `phase`: bands with dense edges."""
     distance = np.abs(phase - np.round(phase))
     return 0.65 * step(width - distance, 0.02) + 0.5 * bump(distance - width, 0.045)
 
 
 def _soft_parts(shape: Shape, x: np.ndarray, u: np.ndarray, y: np.ndarray, body: np.ndarray) -> np.ndarray:
-    """Breasts, skin folds and the muscle under the arms."""
+    """The attenuation of the breasts."""
     breast = disc(u, y, (0.40, 0.22), (0.30, 0.27))
     lower = 0.4 + 0.6 * step(y - 0.2, 0.12)
     return np.float32(0.20 * shape.breasts) * np.sqrt(np.clip(breast, 0, 1)) * lower * body

@@ -1,6 +1,6 @@
-"""What each finding does to a chest. Some change its measures before it is drawn (RESHAPE), most add to or take from the
-attenuation afterwards (DRAW); several may come together. Terms and places follow radiology textbooks (Fleischner Society
-glossary, Hansell et al. 2008); strength and size vary, so that faint and plain cases both occur.
+"""The effect of each finding on a chest. Some change its measures before it is drawn (RESHAPE), most change the attenuation
+afterwards (DRAW). Several may occur together. Terms and places follow radiology textbooks (Fleischner Society glossary, Hansell et
+al. 2008). Strength and size vary, so that both faint and plain cases occur.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _atelectasis(rng: Rng, chest: Chest) -> np.ndarray:
 
 
 def _effusion(rng: Rng, chest: Chest) -> np.ndarray:
-    """Fluid that fills the angle between diaphragm and wall; its surface, the meniscus, climbs along the wall."""
+    """Fluid in the angle between diaphragm and wall. Its surface, the meniscus, rises along the wall."""
     total = np.zeros_like(chest.x)
     for side in (-1, 1) if rng.random() < 0.35 else (_side(rng),):
         top = chest.shape.dome[side > 0] - rng.uniform(-0.04, 0.30)
@@ -73,7 +73,7 @@ def _infiltration(rng: Rng, chest: Chest) -> np.ndarray:
     if rng.random() < 0.4:
         zone *= chest.side(_side(rng))
     noise = smooth_noise(rng, len(chest.x), 9)
-    patches = np.clip(noise - mean(noise * zone) / mean(zone) + 0.35, 0, 1.3)  # about half of the zone, always
+    patches = np.clip(noise - mean(noise * zone) / mean(zone) + 0.35, 0, 1.3)  # always about half of the zone
     return rng.uniform(0.38, 0.50) * patches * zone
 
 
@@ -104,7 +104,7 @@ def _pneumonia(rng: Rng, chest: Chest) -> np.ndarray:
 
 
 def _pneumothorax(rng: Rng, chest: Chest) -> np.ndarray:
-    """Air between wall and lung: a dark rim without vessels, the bright line of the pleura, a denser lung beside it."""
+    """Air between wall and lung: a dark rim without vessels, the bright line of the pleura, and a denser lung beside it."""
     side = _side(rng)
     width = rng.uniform(0.10, 0.20) * (1.15 - 0.5 * step(chest.y + 0.1, 0.25))
     inside = chest.wall - width
@@ -122,7 +122,7 @@ def _consolidation(rng: Rng, chest: Chest) -> np.ndarray:
 
 
 def _edema(rng: Rng, chest: Chest) -> np.ndarray:
-    """A haze on both sides that spreads from the hila, and short lines at the walls (Kerley B)."""
+    """A haze that spreads from the hila on both sides, and short lines at the walls (Kerley B)."""
     haze = bump(length(chest.u - 0.22, 0.8 * (chest.y - 0.05)), rng.uniform(0.19, 0.25))
     haze = haze * (1 + 0.15 * smooth_noise(rng, len(chest.x), 16)) + 0.20
     kerley = bump(sine(chest.y * 95), 0.35) * bump(chest.wall, 0.06) * step(chest.y - 0.1, 0.1)
@@ -130,14 +130,14 @@ def _edema(rng: Rng, chest: Chest) -> np.ndarray:
 
 
 def _fibrosis(rng: Rng, chest: Chest) -> np.ndarray:
-    """A net of lines, densest at the bases and the walls."""
+    """A net of lines, which is densest at the bases and the walls."""
     net = bump(smooth_noise(rng, len(chest.x), 28), 0.20) + bump(smooth_noise(rng, len(chest.x), 46), 0.25)
     where = 0.25 + exp(-np.clip(chest.wall, 0, 1) / 0.15) + exp(-np.clip(chest.height, 0, 2) / 0.25)
     return rng.uniform(0.17, 0.23) * (net + 0.3) * np.minimum(where, 1.0) * chest.lung
 
 
 def _thickened_pleura(rng: Rng, chest: Chest) -> np.ndarray:
-    """A bright, uneven rim along the wall, widest at the apex, that spares the angle at the bottom."""
+    """A bright, uneven rim along the wall, which leaves out the angle at the bottom."""
     width = rng.uniform(0.075, 0.105) * np.clip(1 + 0.35 * smooth_noise(rng, len(chest.x), 9), 0.2, 2)
     rim = step(width - chest.wall, 0.012) + 0.35 * bump(width - chest.wall, 0.014)
     side = chest.side(_side(rng)) if rng.random() < 0.6 else 1.0
@@ -145,7 +145,7 @@ def _thickened_pleura(rng: Rng, chest: Chest) -> np.ndarray:
 
 
 def _hernia(rng: Rng, chest: Chest) -> np.ndarray:
-    """A piece of stomach behind the heart: a round wall with air above a level of fluid."""
+    """A part of the stomach behind the heart: a round wall, with air above a level of fluid."""
     at = (rng.uniform(0.0, 0.12) + chest.shape.shift, chest.shape.dome[1] - rng.uniform(0.12, 0.18))
     radius = rng.uniform(0.12, 0.16)
     ball = disc(chest.x, chest.y, at, (radius * 1.15, radius))
@@ -154,7 +154,7 @@ def _hernia(rng: Rng, chest: Chest) -> np.ndarray:
 
 
 def _place(rng: Rng, chest: Chest, margin: float) -> tuple[float, float]:
-    """A point in a lung, `margin` away from its borders."""
+    """Draws a point in a lung, at least `margin` from its borders."""
     every = 4
     deep = (chest.lung > 0.9) & (chest.wall > margin) & (chest.height > margin) & (chest.u > 0.16)
     rows, columns = np.nonzero(deep[::every, ::every])
@@ -189,15 +189,15 @@ DRAW: Mapping[str, Callable[[Rng, Chest], np.ndarray]] = {
 
 
 def reshape(rng: Rng, shape: Shape, findings: Sequence[str]) -> None:
-    """Change the measures of a chest to those of one with `findings`."""
-    # In an order of its own: a large heart stays large in hyperinflated lungs.
+    """Changes the measures of a chest to those of one with these findings."""
+    # In this order, so that a large heart stays large in hyperinflated lungs.
     for finding in ("Emphysema", "Fibrosis", "Cardiomegaly"):
         if finding in findings:
             RESHAPE[finding](rng, shape)
 
 
 def draw(rng: Rng, chest: Chest, findings: Sequence[str]) -> None:
-    """Add `findings` to the attenuation of `chest`."""
+    """Adds findings to the attenuation of a chest."""
     for finding in FINDINGS:
         if finding in findings and finding in DRAW:
             chest.attenuation += DRAW[finding](rng, chest)

@@ -1,4 +1,4 @@
-"""Who comes to the X-ray department: patients with age, sex and several visits, and what is found at each."""
+"""The patients of the X-ray department: their age, sex and visits, and the findings at each visit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PREVALENCE = {
     "Pneumonia": 0.11, "Pneumothorax": 0.15, "Consolidation": 0.13, "Edema": 0.11, "Emphysema": 0.11, "Fibrosis": 0.10,
     "Pleural_Thickening": 0.12, "Hernia": 0.08,
 }  # fmt: skip
-"""Share of images with a finding among those of sick patients. The order is that of ChestX-ray14, the rare ones are more
-frequent: with 0.2 % hernias, as there, a set of 1,800 images would hold four."""
+"""The share of images with each finding, among those of sick patients. Common findings are common in ChestX-ray14, too, but rare
+ones are more frequent here: with its 0.2 % of hernias, a set of 1,800 images would hold four."""
 
 HEALTHY = 0.42
-"""Share of patients without any finding. About half of all images have none."""
+"""The share of patients without any finding. About half of all images have none."""
 
-_CHRONIC = {"Cardiomegaly", "Emphysema", "Fibrosis", "Hernia", "Pleural_Thickening"}  # there at every visit
+_CHRONIC = {"Cardiomegaly", "Emphysema", "Fibrosis", "Hernia", "Pleural_Thickening"}  # present at every visit
 _MOST_VISITS = 12
 _FIRST_YEAR, _LAST_YEAR = 5, 93
 
@@ -31,21 +31,21 @@ class Visit:
 
     patient: int
     number: int
-    """Of the visit, from 0: `Follow-up #`."""
+    """The number of the visit, from 0: `Follow-up #`."""
     age: int
     female: bool
     view: str
-    """PA (standing) or AP (in bed)."""
+    """The view: PA (standing) or AP (in bed)."""
     findings: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """As ChestX-ray14 names its files."""
+        """The file name, in the form of ChestX-ray14."""
         return f"{self.patient:08d}_{self.number:03d}.png"
 
 
 def draw_visits(seed: int, images: int) -> list[Visit]:
-    """The first `images` visits of the endless row of patients of `seed`."""
+    """Draws the first `images` visits of the endless row of patients of `seed`."""
     visits: list[Visit] = []
     patient = 0
     while len(visits) < images:

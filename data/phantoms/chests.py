@@ -1,14 +1,14 @@
-"""The embedded chest data set: artificial radiographs on disk as ChestX-ray14 lies there, so that everything reads them as
+"""The embedded chest data set: artificial radiographs on disk in the layout of ChestX-ray14, so that everything reads them like
 real data.
 
     <root>/Data_Entry_2017.csv, train_val_list.txt, test_list.txt, images_001/images/ ... images_012/images/
 
-PNGs of 8 bits; one in 100 is RGBA, as some are in the real set. What is seen follows from the labels, and what else
-varies (anatomy, age, sex, view, breath, pose, exposure, noise) does not. Visit k of patient p of seed s looks the same
-whatever the number of images or workers: everything random in it comes from (s, p, k). And on every x86-64 machine: see
-`exact` for how, and keep its rules in `chest_*`.
+Images are PNGs of 8 bits. One in 100 is RGBA, as some are in the real set. The findings in an image follow from its labels; the
+rest (anatomy, age, sex, view, breath, pose, exposure, noise) varies independently. Visit k of patient p of seed s does not depend
+on the number of images or workers, since everything random in it comes from (s, p, k). It is the same on every x86-64 machine.
+`exact` says how; keep its rules in `chest_*`.
 
-It is made to exercise a pipeline and to be learnt, not to study disease: no claim about real patients follows from it.
+The data set is made to exercise a pipeline and to be learnt, not to study disease. No claim about real patients follows from it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from data.phantoms.chest_findings import draw, reshape
 from data.phantoms.chest_patients import Visit, draw_visits
 from data.phantoms.exact import blur, exp, length, normal, normals, sine
 from data.workers import run_all
+from lms3d.common.disk import cache_directory
 
 FOLDERS = 12
-"""images_001 to images_012."""
+"""The number of folders: images_001 to images_012."""
 
 HEADER = (
     "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position,"
@@ -42,13 +43,13 @@ HEADER = (
 
 _VERSION = 2  # raise it when a change here changes the pixels
 _TESTED = 5  # every fifth patient is in the official test list
-_RGBA = 100  # every so many images
-_AT_ONCE = 50  # images per piece of work
+_RGBA = 100  # one in so many images is RGBA
+_AT_ONCE = 50  # images in a piece of work
 
 
 def default_directory() -> Path:
-    """Where artificial radiographs lie when nobody says otherwise."""
-    return files.cache_root() / "radiographs"
+    """The folder of artificial radiographs by default."""
+    return cache_directory() / "radiographs"
 
 
 def write(
@@ -60,10 +61,10 @@ def write(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Make the radiographs (once: a second call finds them) and return the folder to give to `chest_xray.find_images`.
+    """The folder of the radiographs, for `collection.find_images`. They are made in the first call; later calls find them.
 
-    directory: gets one sub-folder per (seed, images, size). size: edge of the images in pixels.
-    Raises DataError where the folder or the disk cannot take it.
+    directory: it gets one sub-folder for each (seed, images, size). size: the edge of the images in pixels.
+    DataError if the folder cannot be written to, or the disk is too full.
     """
     if images < 1 or seed < 0 or not 32 <= size <= 1024:
         raise DataError(
@@ -79,7 +80,7 @@ def write(
 
 
 def make_image(visit: Visit, seed: int, size: int) -> np.ndarray:
-    """The radiograph (size, size) uint8 of a visit."""
+    """The radiograph of a visit, (size, size) uint8."""
     patient = draw_patient(np.random.default_rng([seed, visit.patient, 1]), visit.age, visit.female)
     rng = np.random.default_rng([seed, visit.patient, 2, visit.number])
     breath = rng.uniform(-0.015, 0.03) + (0.035 if visit.view == "AP" else 0.0)
@@ -87,7 +88,7 @@ def make_image(visit: Visit, seed: int, size: int) -> np.ndarray:
     shape = replace(
         patient,
         dome=(patient.dome[0] - breath, patient.dome[1] - breath),
-        heart_ratio=patient.heart_ratio * (1.08 if lying else 1.0),  # nearer to the tube, so its shadow is larger
+        heart_ratio=patient.heart_ratio * (1.08 if lying else 1.0),  # it is nearer to the tube, so its shadow is larger
         scapulae=1.0 if lying else 0.0,
     )
     reshape(rng, shape, visit.findings)
@@ -99,7 +100,8 @@ def make_image(visit: Visit, seed: int, size: int) -> np.ndarray:
 
 
 def _expose(rng: np.random.Generator, attenuation: np.ndarray, x: np.ndarray, y: np.ndarray, lying: bool) -> np.ndarray:
-    """Attenuation -> film: tubes and a side marker on top, scatter, quantum noise, and the exposure of the day."""
+    """The film for an attenuation, (size, size) uint8: with wires and a side marker on top, scatter, noise, and a random
+    exposure."""
     size = len(x)
     total = np.maximum(attenuation, 0)
     if lying and rng.random() < 0.6:
@@ -115,7 +117,7 @@ def _expose(rng: np.random.Generator, attenuation: np.ndarray, x: np.ndarray, y:
 
 
 def _lead(rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The wire of an electrocardiogram, lying over the chest."""
+    """The wire of an electrocardiogram over the chest."""
     bend = rng.uniform(-0.25, 0.25, 3)
     path = rng.uniform(-0.5, 0.5) + bend[0] * y + bend[1] * sine(3 * y + 6 * bend[2])
     return 0.16 * bump(x - path, 0.006)
@@ -134,7 +136,7 @@ def _fill(
     root: Path, visits: Sequence[Visit], paths: Sequence[Path], seed: int, size: int, workers: int | None,
     progress: Progress | None,
 ) -> None:  # fmt: skip
-    """Make the missing images, then lists and table. The lock is held."""
+    """Makes the missing images, then the lists and the table. The lock is held."""
     missing = [k for k, path in enumerate(paths) if not path.is_file()]
     files.require_space(root, len(missing) * size * size)
     with files.reported_writes(root):
@@ -148,7 +150,7 @@ def _fill(
     texts = {
         TRAINING_LIST: [visit.name for visit in visits if visit.name not in tested],
         TEST_LIST: sorted(tested),
-        TABLE: [HEADER, *(_row(visit, size) for visit in visits)],  # last: it says that all is there
+        TABLE: [HEADER, *(_row(visit, size) for visit in visits)],  # last: it marks the data set as complete
     }
     with files.reported_writes(root):
         for name, lines in texts.items():

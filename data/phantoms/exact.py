@@ -1,23 +1,25 @@
-"""Arithmetic with the same bits on every x86-64 machine: what phantoms and radiographs are computed with.
+"""Arithmetic with the same bits on every x86-64 machine, for phantoms and radiographs.
 
-"The same by seed" holds for any processor, number of threads and processes, BLAS and C library, because nothing that
-depends on them takes part. IEEE 754 leaves no choice in + - * / and sqrt of one element, nor in integers, comparison and
-rounding; NumPy does each in a pass of its own, so the compiler cannot fuse two of them. What would differ, and what stands
-for it here:
+A seed gives the same data on any processor, with any number of threads and processes, and with any BLAS and C library, because
+nothing that depends on them is used. IEEE 754 leaves no choice in + - * / and sqrt of one element, nor in integers, comparison and
+rounding. NumPy does each operation in a pass of its own, so that the compiler cannot fuse two of them. These operations would
+differ, and have the following substitutes:
 
-E1 Products of matrices (`@`, dot, tensordot, linalg): BLAS has a kernel per processor and deals its sums out to threads.
-   -> sums written out, term after term.
-E2 exp, log, sin, pow, hypot and the like, NumPy's and those of the C library (`math`, `**`): one version per instruction
-   set, with last bits of its own. -> `exp`, `sine`, `cosine`, `direction`, `cube_root`: + - * / in a given order. They are
-   near to the functions of those names, not equal: a phantom needs a bell or a wave, not its last digit.
-E3 Sums of floats: their order is the library's (even Python's `sum` differs between 3.11 and 3.12). -> `total`, `mean`:
-   integers, which have no order.
-E4 The choice among equals (argpartition, argsort): another algorithm per instruction set. -> `smallest`.
-E5 Normal random numbers: their tails need logarithms. -> `normals`, of integers; uniform ones and integers are safe.
+E1 Products of matrices (`@`, dot, tensordot, linalg): BLAS has a kernel for each processor, and splits sums among threads.
+   -> Sums written out, term after term.
+E2 exp, log, sin, pow, hypot and the like, of NumPy and of the C library (`math`, `**`): each instruction set has its own version
+with
+   its own last bits. -> `exp`, `sine`, `cosine`, `direction`, `cube_root`, which use + - * / in a fixed order. They approximate the
+   functions of those names: a phantom needs a bell or a wave, not its last digit.
+E3 Sums of floats: the library decides their order (even Python's `sum` differs between 3.11 and 3.12). -> `total`, `mean`, which
+sum
+   integers, whose order does not matter.
+E4 The choice among equal values (argpartition, argsort): each instruction set has its own algorithm. -> `smallest`.
+E5 Normal random numbers: their tails need logarithms. -> `normals`, made of integers. Uniform numbers and integers are safe.
 
-Of SciPy, only loops of `ndimage` that have one version and one thread: correlate1d, map_coordinates (order 0 or 1) and
-distance_transform_edt. `tests/data/phantoms/test_same_everywhere.py` holds the modules to the names that keep these rules, and
-computes the digests of small phantoms and radiographs as other processors would.
+Of SciPy, only those loops of `ndimage` are used that have one version and one thread: correlate1d, map_coordinates (order 0 or 1)
+and distance_transform_edt. `tests/data/phantoms/test_same_everywhere.py` checks that the modules use only names that keep these
+rules, and computes the digests of small phantoms and radiographs as other processors would.
 """
 
 from __future__ import annotations
@@ -32,13 +34,13 @@ from scipy import ndimage
 Values = TypeVar("Values", float, np.ndarray)
 
 _SQUARINGS = 10
-_LEAST = -80.0  # of e^x in float32, before numbers become denormal, which some libraries switch off
-_UNIT = 2.0**20  # of `total`
-_CACHED = 2**16  # elements of float32 that stay in a processor's cache
+_LEAST = -80.0  # the least x of e^x; below, numbers in float32 become denormal, which some libraries switch off
+_UNIT = 2.0**20  # `total` counts in 1 / _UNIT
+_CACHED = 2**16  # elements of float32 that fit into a processor's cache
 
 
 def normals(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
-    """(*shape) float32, normal of mean 0 and standard deviation 1 but for the far tails: none is beyond 4.9.
+    """Normal random numbers (*shape) in float32, of mean 0 and standard deviation 1, except for the far tails: none is beyond 4.9.
 
     Each is the sum of the eight bytes of a random word (Irwin and Hall's distribution).
     """
@@ -56,7 +58,7 @@ def normal(rng: np.random.Generator, mean: float, deviation: float) -> float:
 
 
 def exp(x: Values) -> Values:
-    """e^x as (1 + x / 1024)^1024: too small by a share of x^2 / 2048. Below -80 it no longer falls."""
+    """e^x as (1 + x / 1024)^1024, which is too small by a share of x^2 / 2048. Below x = -80 it is constant."""
     power = 1 + np.maximum(x, _LEAST) / (1 << _SQUARINGS)
     for _ in range(_SQUARINGS):
         power *= power
@@ -79,7 +81,7 @@ def cosine(angle: Values) -> Values:
 
 
 def direction(y: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Where (x, y) lies as seen from zero, in turns from -1/2 to 1/2: arctan2(y, x) / 2 pi, to 0.001."""
+    """The direction of (x, y) from zero, in turns from -1/2 to 1/2: arctan2(y, x) / 2 pi, to 0.001."""
     across, along = np.abs(y), np.abs(x)
     slope = np.minimum(across, along) / np.maximum(np.maximum(across, along), 1e-12)
     turns = slope * (0.125 + 0.0435 * (1 - slope))
@@ -88,7 +90,7 @@ def direction(y: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def length(*parts: np.ndarray) -> np.ndarray:
-    """Of the vectors with these coordinates."""
+    """The lengths of the vectors with these coordinates."""
     squares = np.square(parts[0])
     for part in parts[1:]:
         squares = squares + np.square(part)
@@ -96,7 +98,7 @@ def length(*parts: np.ndarray) -> np.ndarray:
 
 
 def cube_root(x: float) -> float:
-    """Of a positive number up to 1e9, by Newton's method."""
+    """The cube root of a positive number up to 1e9, by Newton's method."""
     root = max(x, 1.0)
     for _ in range(64):
         root -= (root - x / (root * root)) / 3
@@ -104,7 +106,7 @@ def cube_root(x: float) -> float:
 
 
 def total(values: np.ndarray) -> float:
-    """The sum, of values rounded to 1e-6; it may reach 8e12."""
+    """The sum of the values, each rounded to 1e-6. It may reach 8e12."""
     return int(np.rint(values.astype(np.float64) * _UNIT).astype(np.int64).sum()) / _UNIT
 
 
@@ -114,7 +116,7 @@ def mean(values: np.ndarray) -> float:
 
 
 def smallest(values: np.ndarray, count: int) -> np.ndarray:
-    """Indices of the `count` smallest of values (V,), at most all, sorted; among equals the first."""
+    """The indices of the `count` smallest of values (V,), sorted; the first ones among equal values. All if there are fewer."""
     if count <= 0 or values.size <= count:
         return np.arange(values.size if count > 0 else 0)
     limit = np.partition(values, count - 1)[count - 1]
@@ -124,7 +126,7 @@ def smallest(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def blur(array: np.ndarray, width: float, modes: Sequence[str] = ()) -> np.ndarray:
-    """`array` under a Gaussian of standard deviation `width`, in elements; modes: per axis, of ndimage (reflect)."""
+    """The array blurred by a Gaussian of standard deviation `width`, in elements. modes: ndimage's mode for each axis (reflect)."""
     reach = int(4 * width + 0.5)
     weights = exp(-0.5 * np.square(np.arange(-reach, reach + 1) / width))
     weights /= total(weights)
@@ -134,15 +136,15 @@ def blur(array: np.ndarray, width: float, modes: Sequence[str] = ()) -> np.ndarr
 
 
 def smooth_field(rng: np.random.Generator, shape: Sequence[int], scale: float) -> np.ndarray:
-    """A random field (*shape) float32 of mean 0 and standard deviation 1 that changes over `scale` elements.
+    """A random field (*shape) in float32 of mean 0 and standard deviation 1 that varies over `scale` elements.
 
-    Normal numbers on a coarse grid, joined by cubic B-splines, one axis after the other.
+    It joins normal numbers on a coarse grid by cubic B-splines, one axis after the other.
     """
     field = normals(rng, [math.ceil(size / scale) + 3 for size in shape])
-    for axis in reversed(range(len(shape))):  # the last pass, over the most elements, is along the first axis
+    for axis in reversed(range(len(shape))):  # the last pass, over most elements, is along the first axis
         lines = np.ascontiguousarray(np.moveaxis(field, axis, 0))
         field = np.moveaxis(_spline(lines, shape[axis], scale), 0, axis)
-    sample = field.ravel()[::17]  # it is smooth: one in 17 tells enough, and no knots lie that far apart
+    sample = field.ravel()[::17]  # the field is smooth, so one element in 17 is enough; no knots lie that far apart
     middle = mean(sample)
     deviation = math.sqrt(mean(np.square(sample - middle)))
     field -= middle
@@ -151,7 +153,7 @@ def smooth_field(rng: np.random.Generator, shape: Sequence[int], scale: float) -
 
 
 def _spline(knots: np.ndarray, size: int, scale: float) -> np.ndarray:
-    """Knots (K, ...) -> (size, ...): each element is the weighted sum of the four knots around it, in their order."""
+    """The spline through knots, (K, ...) -> (size, ...). Each element is the weighted sum of the four knots around it, in order."""
     place = np.arange(size) / scale
     first = place.astype(int)
     t = place - first

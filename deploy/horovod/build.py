@@ -76,7 +76,7 @@ def ensure(wanted: Recipe) -> None:
 
 
 def cache() -> Path:
-    """The folder of lms3d's caches (the rule of `lms3d.files.cache_directory`)."""
+    """The folder of lms3d's caches (the rule of `lms3d.common.disk.cache_directory`)."""
     named = os.environ.get("LMS3D_CACHE")
     return Path(named).expanduser().absolute() if named else Path.home() / ".cache" / "lms3d"
 

@@ -1,1 +1,1 @@
-"""The machine that training runs on: memory and its limits, the pool of a CPU, how TensorFlow starts."""
+"""The machine that training runs on: its memory and limits, a CPU's memory pool, the start of TensorFlow."""

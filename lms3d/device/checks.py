@@ -1,4 +1,4 @@
-"""The doctor's judgement: facts about a machine -> findings. Nothing is read here."""
+"""The doctor's judgement: facts about a machine become findings. Nothing is read from the machine here."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _SLOW_BYTES_PER_SECOND = 150e6
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's report. advice: what to do where something is lost or will fail; "" where all is well."""
+    """One line of the doctor's report. fact: what is so. advice: what to do if something is slow or will fail; "" if all is
+    well."""
 
-    found: str
+    fact: str
     advice: str = ""
 
     @property
@@ -29,13 +30,14 @@ class Finding:
         return not self.advice
 
     def __str__(self) -> str:
-        return f"ok         {self.found}" if self.ok else f"look here  {self.found}: {self.advice}"
+        return f"ok         {self.fact}" if self.ok else f"look here  {self.fact}: {self.advice}"
 
 
 def features(built: Mapping[str, bool] | str, gpus: int, launchers: Launchers, library: str = "") -> dict[str, Finding]:
-    """Horovod's features, and whether the launchers of MPI ranks suit them.
+    """Findings about Horovod's features, and about the launchers of MPI ranks.
 
-    built: feature -> whether the installed Horovod has it, or why that is unknown. library: the MPI that it is linked with.
+    built: feature -> whether the installed Horovod has it; or a text that says why this is unknown. library: the MPI that Horovod
+    is linked with.
     """
     if isinstance(built, str):
         return {"Horovod": Finding(built, "training on several devices needs it; make horovod")}
@@ -70,14 +72,14 @@ def _mpi(built: bool, launchers: Launchers, library: str) -> Finding:
 
 
 def _make(version: str) -> str:
-    """The make and major version, which must be the same in a library and its launcher."""
+    """The make and major version of an MPI. A library and its launcher must have the same."""
     if "Open MPI" not in version and "OpenRTE" not in version:
         return "another MPI"
     return f"Open MPI {next(iter(re.findall(r'[0-9]+', version)), '')}"
 
 
 def _srun(built: bool, kinds: Sequence[str] | str) -> Finding:
-    """kinds: the values of srun --mpi, or why Slurm does not answer."""
+    """A finding about srun. kinds: the values of srun --mpi, or a text that says why Slurm does not answer."""
     if not built:
         return Finding("here, but Horovod has no MPI", "ranks of srun meet through MPI alone; run make horovod with it")
     if isinstance(kinds, str):
@@ -109,7 +111,7 @@ def _nccl(built: bool, gpus: int) -> Finding:
 
 
 def cores(binding: Binding, available: int) -> Finding:
-    """The cores of this process, out of `available` in the machine."""
+    """A finding about the cores of this process, out of `available` in the machine."""
     where = f"{core_list(binding.cores)} of {available}"
     if binding.launcher:
         where += f", one of {binding.processes} processes of {binding.launcher}"
@@ -119,7 +121,7 @@ def cores(binding: Binding, available: int) -> Finding:
 
 
 def numa(binding: Binding) -> Finding:
-    """Whether this process may read memory of another socket."""
+    """A finding about NUMA: whether this process may read memory of another socket."""
     if len(binding.nodes) <= 1:
         return Finding("1 node; nothing to bind")
     layout = "; ".join(f"node {node}: cores {core_list(owned)}" for node, owned in binding.nodes.items())
@@ -134,7 +136,7 @@ def numa(binding: Binding) -> Finding:
 
 
 def gpu(about: str, node: int | None, binding: Binding) -> Finding:
-    """A GPU and the NUMA node of its bus."""
+    """A finding about a GPU and the NUMA node of its bus."""
     if node is None or len(binding.nodes) <= 1 or node not in binding.nodes:
         return Finding(about)
     near = f"{about}, on NUMA node {node} (cores {core_list(binding.nodes[node])})"
@@ -148,7 +150,7 @@ def gpu(about: str, node: int | None, binding: Binding) -> Finding:
 
 
 def locked_memory(limit_bytes: int | None, adapters: Sequence[str]) -> Finding:
-    """`ulimit -l`. CUDA's driver, and so swaps to host memory, may pin more; InfiniBand may not."""
+    """A finding about `ulimit -l`. CUDA's driver, and so swaps to host memory, may pin more than that; InfiniBand may not."""
     if limit_bytes is None:
         return Finding("unlimited (ulimit -l)")
     limit = f"{format_size(limit_bytes)} (ulimit -l)"
@@ -162,7 +164,8 @@ def locked_memory(limit_bytes: int | None, adapters: Sequence[str]) -> Finding:
 
 
 def pinned_pool(pool_bytes: int, host_bytes: int, gpus: int, processes: int) -> Finding:
-    """Host memory for the swaps of one GPU. pool_bytes: the most that TensorFlow pins (`memory.pinned_limit_bytes`)."""
+    """A finding about host memory for the swaps of one GPU. pool_bytes: the most that TensorFlow pins
+    (`memory.pinned_limit_bytes`)."""
     if not gpus:
         return Finding("no GPU: swaps go to disk, and nothing is pinned")
     share_bytes = host_bytes // max(gpus, processes)
@@ -176,7 +179,8 @@ def pinned_pool(pool_bytes: int, host_bytes: int, gpus: int, processes: int) -> 
 
 
 def shared_memory(total_bytes: int | None) -> Finding:
-    """/dev/shm, through which NCCL and MPI pass data between the processes of one machine."""
+    """A finding about /dev/shm, through which NCCL and MPI pass data between the processes of one machine. total_bytes: None if
+    there is none."""
     advice = (
         "NCCL and MPI fail there with several ranks; docker run --shm-size=8g (or --ipc=host), "
         "in Kubernetes an emptyDir with medium: Memory mounted at /dev/shm"
@@ -189,7 +193,7 @@ def shared_memory(total_bytes: int | None) -> Finding:
 
 
 def swap_place(free_bytes: int, kind: str) -> Finding:
-    """The folder for swap files: its file system and free space."""
+    """A finding about the folder for swap files: its file system and free space."""
     place = f"{format_size(free_bytes)} free{f', {kind}' if kind else ''}"
     if kind in _MEMORY_KINDS:
         return Finding(place, "this is memory, not a disk: swapping there frees nothing; --swap-dir on a disk")
@@ -203,18 +207,18 @@ def swap_place(free_bytes: int, kind: str) -> Finding:
 
 
 def speed(bytes_per_second: float) -> Finding:
-    """Speed of the swap disk in one direction."""
-    found = f"{format_size(bytes_per_second)}/s"
+    """A finding about the speed of the swap disk in one direction."""
+    fact = f"{format_size(bytes_per_second)}/s"
     if bytes_per_second < _SLOW_BYTES_PER_SECOND:
         return Finding(
-            found, "slower than an SSD: steps that swap past the free memory wait for it; --swap-dir on an SSD"
+            fact, "slower than an SSD: steps that swap past the free memory wait for it; --swap-dir on an SSD"
         )
-    return Finding(found)
+    return Finding(fact)
 
 
 def host_memory(total_bytes: int, available_bytes: int) -> Finding:
-    """Memory of the machine."""
-    found = f"{format_size(total_bytes)}, {format_size(available_bytes)} available"
+    """A finding about the machine's memory."""
+    fact = f"{format_size(total_bytes)}, {format_size(available_bytes)} available"
     if available_bytes < 4 * _GIB:
-        return Finding(found, "little is left for training; end other programs, or train at a lower --resolution")
-    return Finding(found)
+        return Finding(fact, "little is left for training; end other programs, or train at a lower --resolution")
+    return Finding(fact)

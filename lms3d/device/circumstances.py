@@ -1,7 +1,8 @@
-"""What the last bits of a training depend on besides its options: threads, processor, kernels, and the code itself.
+"""Circumstances that decide the last bits of a training, besides its options: threads, processor, kernels, and the code itself.
 
-A sum over several threads, or of another processor's kernels, rounds otherwise. So all of that is kept in config.json, and ranks
-that are not alike are refused before they train (`require_alike`). A command calls `note_code` first: later edits do not count.
+A sum rounds differently over another number of threads, or in another processor's kernels. So config.json holds all of this, and
+ranks that differ are refused before they train (`require_alike`). A command calls `note_code` first, so that later edits of the
+code do not count.
 """
 
 from __future__ import annotations
@@ -28,54 +29,55 @@ _DECISIVE = (
     "TF_SET_ONEDNN_FPMATH_MODE", "NVIDIA_TF32_OVERRIDE", "XLA_FLAGS", "TF_XLA_FLAGS", "TF_DETERMINISTIC_OPS",
     "TF_CUDNN_DETERMINISTIC",
 )  # fmt: skip
-"""Variables by which TensorFlow, XLA, oneDNN and CUDA's libraries choose kernels, or how they round."""
+"""Environment variables by which TensorFlow, XLA, oneDNN and CUDA's libraries choose kernels or how to round."""
 _ENDINGS = (".py", ".cc", ".cu", ".h", ".inc")
 _INSTRUCTIONS = {
     "sse4_1": "SSE41", "avx": "AVX", "avx2": "AVX2", "avx_vnni": "AVX2_VNNI", "avx512bw": "AVX512_CORE",
     "avx512_vnni": "AVX512_CORE_VNNI", "avx512_bf16": "AVX512_CORE_BF16", "avx512_fp16": "AVX512_CORE_FP16",
     "amx_tile": "AVX512_CORE_AMX", "asimd": "NEON", "sve": "SVE",
 }  # fmt: skip
-"""Linux's name -> oneDNN's, as far as that has one; the better ones later."""
+"""Linux's name of an instruction set -> oneDNN's, from the worst to the best."""
 
 
 @sendable
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """Of one process. A field is "" if it is unknown."""
+    """The circumstances of one process. A field is "" if it is unknown."""
 
     threads: int
-    """That share the work of one operation."""
+    """The threads that share the work of one operation."""
 
     operations: int
-    """That run side by side."""
+    """The operations that run side by side."""
 
     processor: str
-    """Maker, family and model, such as "GenuineIntel 6 143"."""
+    """Its maker, family and model, such as "GenuineIntel 6 143"."""
 
     instructions: str
-    """The best set of instructions that it has, as oneDNN calls it."""
+    """The processor's best instruction set, by oneDNN's name."""
 
     card: str
-    """Model of the GPU, if that computes."""
+    """The model of the GPU; "" if the processor computes."""
 
     libraries: str
-    """Those that compute, and Python: "tensorflow 2.21.0, ...". Of Python without the patch, which changes no result."""
+    """The libraries that compute, and Python: "tensorflow 2.21.0, ...". Python's patch version is left out: it changes no
+    result."""
 
     variables: str
-    """Of the environment, by which libraries choose kernels: "NAME=value ..."."""
+    """The environment variables that choose kernels: "NAME=value ..."."""
 
     boot: str
-    """Identity of the machine since it was started."""
+    """The identity of the machine since its last boot."""
 
     commit: str
-    """Of the code, if it is a checkout."""
+    """The commit of the code, if it is a checkout."""
 
     sources: str
-    """A hash of the code as it was when this process began: another one at the same commit has been edited."""
+    """A hash of the code as it was when this process began. It differs at the same commit if the code was edited."""
 
 
 def here() -> Circumstances:
-    """Of this process, in which TensorFlow runs."""
+    """The circumstances of this process. TensorFlow must run."""
     processor, instructions = of_processor()
     return Circumstances(
         threads=threads(),
@@ -97,25 +99,26 @@ def _libraries() -> str:
     import tensorflow as tf
 
     python = f"python {sys.version_info.major}.{sys.version_info.minor}"
-    return ", ".join([*(f"{one.__name__} {one.__version__}" for one in (tf, keras, np)), python])
+    return ", ".join([*(f"{library.__name__} {library.__version__}" for library in (tf, keras, np)), python])
 
 
 def threads() -> int:
-    """Threads of TensorFlow that share the work of one operation in this process, as TensorFlow has them."""
+    """The number of TensorFlow's threads that share the work of one operation in this process."""
     return _in_effect("intra")
 
 
 def _in_effect(kind: str) -> int:
-    """kind: "intra" or "inter". TensorFlow tells what it was asked for; else it asks the environment, and then takes all cores."""
+    """The number of threads in effect: what TensorFlow was configured with, else the environment variable, else all cores.
+    kind: "intra" or "inter"."""
     import tensorflow as tf
 
-    asked = int(getattr(tf.config.threading, f"get_{kind}_op_parallelism_threads")())
-    named = os.environ.get(f"TF_NUM_{kind.upper()}OP_THREADS", "")
-    return asked or int(named if named.isdecimal() else 0) or len(os.sched_getaffinity(0))
+    configured = int(getattr(tf.config.threading, f"get_{kind}_op_parallelism_threads")())
+    variable = os.environ.get(f"TF_NUM_{kind.upper()}OP_THREADS", "")
+    return configured or int(variable if variable.isdecimal() else 0) or len(os.sched_getaffinity(0))
 
 
 def of_processor(table: Path = Path("/proc/cpuinfo")) -> tuple[str, str]:
-    """(maker, family and model; best instructions), of the first core in Linux's table."""
+    """(maker, family and model; best instruction set) of the first core in Linux's table."""
     first: dict[str, str] = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", _read(table).partition("\n\n")[0], re.MULTILINE))
     names = ("vendor_id", "cpu family", "model") if "vendor_id" in first else ("CPU implementer", "CPU part")
     flags = set(first.get("flags", first.get("Features", "")).split())
@@ -124,7 +127,7 @@ def of_processor(table: Path = Path("/proc/cpuinfo")) -> tuple[str, str]:
 
 
 def note_code() -> None:
-    """Reads now what `sources` and `commit` tell for as long as this process lives."""
+    """Computes `sources` and `commit` now. They keep these values for the life of the process."""
     sources()
     commit()
 
@@ -136,15 +139,15 @@ def sources() -> str:
     for path in _code():
         try:
             digest.update(os.fsencode(path.relative_to(ROOT)) + b"\0" + path.read_bytes() + b"\0")
-        except OSError:  # what this process cannot read, it does not run
+        except OSError:  # code that this process cannot read, it cannot run
             continue
     return digest.hexdigest()
 
 
 def _code() -> Iterator[Path]:
-    """The files that are code, in an order that is the same everywhere.
+    """The files that hold code, in an order that is the same everywhere.
 
-    Only of packages and `native/src`: scans may lie in `data/`, and an editor leaves links to nothing.
+    Only packages and `native/src` are searched: scans may lie in `data/`, and an editor may leave links to nothing.
     """
     waiting = [ROOT / package for package in _PACKAGES]
     while waiting:
@@ -166,9 +169,10 @@ def _entries(folder: Path) -> list[Path]:
 
 @cache
 def commit() -> str:
-    """The commit that is checked out; "" without a checkout. Git is not asked: MPI may not survive that a rank starts a process."""
-    git = ROOT / ".git"  # an installation may lie within somebody else's
-    git = ROOT / (_read(git).partition("gitdir:")[2].strip() or ".git")  # a file in a second work tree
+    """The commit that is checked out; "" without a checkout. Its files are read, because a rank that starts a process such as git
+    may break MPI."""
+    git = ROOT / ".git"  # of this folder alone: an installation may lie within somebody else's checkout
+    git = ROOT / (_read(git).partition("gitdir:")[2].strip() or ".git")  # a second work tree has a file there
     head = _read(git / "HEAD").strip()
     name = head.removeprefix("ref: ")
     if name != head:
@@ -195,38 +199,39 @@ _MUST_AGREE: Mapping[str, tuple[str, str]] = {
     "variables": ("has other variables that choose kernels", "start all ranks with the same environment"),
     "sources": ("runs other code", "let all ranks run the same, and edit nothing while they start"),
 }
-"""Field -> how ranks differ, and what to do."""
+"""Field -> (how two ranks differ, what to do about it)."""
 _OF_PROCESSORS = ("threads", "operations")
-"""Of no weight where a GPU computes."""
+"""The fields that do not matter if a GPU computes."""
 
 
 def require_alike(world: World, *, restarted: bool = False) -> None:
-    """InputError, on all ranks, where these would compute otherwise though they could compute alike.
+    """Raises InputError on all ranks if the ranks would compute differently though they could compute alike.
 
-    Processors and GPUs that are not alike are told of, if they compute: `replicas.equalise` then keeps the ranks together.
-    restarted: in a later world of an elastic job, which goes on whatever differs: nobody can repeat its bits. Rank 0's counts.
+    If the processors or GPUs that compute differ, a message says so, and `replicas.equalise` keeps the ranks together.
+    restarted: whether this is a later world of an elastic job. Such a job continues whatever differs, since its bits cannot be
+    reproduced anyway. The value of rank 0 counts.
     """
     if world.size == 1:
         return
     of_ranks = world.everyone(here())
-    on_cards = any(one.card for one in of_ranks)
+    on_cards = any(circumstances.card for circumstances in of_ranks)
     goes_on = world.from_chief(lambda: restarted)
     for name, (how, remedy) in _MUST_AGREE.items():
         rank = _first_other(of_ranks, name)
         if rank is None or (on_cards and name in _OF_PROCESSORS):
             continue
-        first, other = (_shown(getattr(of_ranks[one], name)) for one in (0, rank))
+        first, other = (_shown(getattr(of_ranks[r], name)) for r in (0, rank))
         difference = f"rank {rank} {how} than rank 0: found {other}, expected {first}"
         if not goes_on:
             raise errors.of_all_ranks(InputError(f"{difference}; {remedy}"))
         console.say(f"{difference[0].upper()}{difference[1:]}; training goes on all the same")
-    _tell_of_hardware(of_ranks, ("card",) if on_cards else ("processor", "instructions"))
+    _report_hardware(of_ranks, ("card",) if on_cards else ("processor", "instructions"))
 
 
-def _tell_of_hardware(of_ranks: list[Circumstances], names: tuple[str, ...]) -> None:
+def _report_hardware(of_ranks: list[Circumstances], names: tuple[str, ...]) -> None:
     for name in names:
         if (rank := _first_other(of_ranks, name)) is not None:
-            first, other = (_shown(getattr(of_ranks[one], name)) for one in (0, rank))
+            first, other = (_shown(getattr(of_ranks[r], name)) for r in (0, rank))
             console.say(
                 f"Rank {rank} computes on {other}, rank 0 on {first}: their results may differ in the last bits; after each epoch "
                 "all ranks continue with the weights of rank 0"
@@ -235,7 +240,9 @@ def _tell_of_hardware(of_ranks: list[Circumstances], names: tuple[str, ...]) -> 
 
 
 def _first_other(of_ranks: list[Circumstances], name: str) -> int | None:
-    return next((rank for rank, one in enumerate(of_ranks) if getattr(one, name) != getattr(of_ranks[0], name)), None)
+    """The first rank whose value of this field differs from rank 0's; None if all agree."""
+    values = [getattr(circumstances, name) for circumstances in of_ranks]
+    return next((rank for rank, value in enumerate(values) if value != values[0]), None)
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What control groups (version 1 or 2), as a container or a cluster makes them, leave this process of the machine."""
+"""The memory and cores that control groups (version 1 or 2) leave to this process, in a container or on a cluster."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _ROOT, _TABLE = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def headrooms(root: Path = _ROOT, table: Path = _TABLE) -> list[int]:
-    """Bytes below the memory limit of each group that has one."""
+    """The bytes left below the memory limit, for each control group that has one."""
     names = {
         1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         2: ("memory.max", "memory.current", "inactive_file"),
     }
-    found = [_headroom(folder, *names[version]) for folder, version in _groups("memory", root, table)]
-    return [headroom for headroom in found if headroom is not None]
+    of_groups = [_headroom(folder, *names[version]) for folder, version in _groups("memory", root, table)]
+    return [headroom for headroom in of_groups if headroom is not None]
 
 
 def allowed_cores(processes: int = 1, *, root: Path = _ROOT, table: Path = _TABLE) -> int:
-    """Cores that each of `processes` in the same container may keep busy: those that this one may run on (affinity, cpuset), or
-    fewer where a group limits processor time (`docker run --cpus`). At least one.
+    """The number of cores that each of `processes` in the same container may keep busy: the cores that this process may run on
+    (affinity, cpuset), or fewer if a group limits processor time (`docker run --cpus`). At least one.
     """
     quotas = [quota for quota in (_quota(*group) for group in _groups("cpu", root, table)) if quota is not None]
     return max(1, math.floor(min([len(os.sched_getaffinity(0)), *(quota / processes for quota in quotas)])))
@@ -43,26 +43,26 @@ def _groups(controller: str, root: Path, table: Path) -> Iterator[tuple[Path, in
             base, version = root / controller, 1
         else:
             continue
-        # In a container the path may name a group that is not mounted: then the root is the container's own group.
+        # In a container the path may name a group that is not mounted. Then the root is the container's own group.
         group = base / path.lstrip("/")
         for folder in {base, group, *(p for p in group.parents if base in p.parents)}:
             yield folder, version
 
 
 def _headroom(folder: Path, limit_name: str, use_name: str, cache_key: str) -> int | None:
-    """Limit - (use - reclaimable file cache) in bytes; None without a limit."""
+    """The limit less what is used and cannot be reclaimed from the file cache, in bytes; None without a limit."""
     try:
         limit = int((folder / limit_name).read_text())
         use = int((folder / use_name).read_text())
         statistics = dict(line.split()[:2] for line in (folder / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):  # no such group, or the word "max"
+    except (OSError, ValueError):  # there is no such group, or the limit is the word "max"
         return None
     return max(0, limit - use + int(statistics.get(cache_key, 0)))
 
 
 def _quota(folder: Path, version: int) -> float | None:
-    """Seconds of processor time per second; None without a limit."""
-    with suppress(OSError, ValueError, ZeroDivisionError):  # no such group, or the word "max"
+    """The seconds of processor time per second that a group allows; None without a limit."""
+    with suppress(OSError, ValueError, ZeroDivisionError):  # there is no such group, or the quota is the word "max"
         if version == 2:
             quota, period = map(int, (folder / "cpu.max").read_text().split())
         else:

@@ -1,4 +1,5 @@
-"""The doctor's sections: facts of `machine` and `memory`, judged by `checks`. Each is a row title -> `Finding`."""
+"""The sections of the doctor's report: facts from `machine` and `memory`, judged by `checks`. A section is row title ->
+`Finding`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ PROBE_BYTES = 512 * 2**20
 
 
 def host_memory(binding: machine.Binding, gpus: int) -> dict[str, Finding]:
-    """Memory of the machine, of the container if that is less, and how much of it can be pinned for a GPU."""
+    """The memory of the machine, of the container if that is less, and how much of it can be pinned for a GPU."""
     whole, free = psutil.virtual_memory(), memory.free_host_bytes()
     rows = {"machine": checks.host_memory(whole.total, whole.available)}
     if free < 0.99 * whole.available:
@@ -31,17 +32,17 @@ def host_memory(binding: machine.Binding, gpus: int) -> dict[str, Finding]:
 
 
 def cudnn_workspace(card: str) -> dict[str, Finding]:
-    """What cuDNN's convolutions may take on this card, and what was measured (`workspace_probe`)."""
+    """The workspace that cuDNN's convolutions may take on this card, and the seconds measured for it (`workspace_probe`)."""
     row = f"at most {format_size(workspace.in_force())} a convolution (--cudnn-workspace sets another limit)"
     measured = workspace.measured(card)
     if not measured:
         return {"cuDNN's workspace": Finding(f"{row}; --workspaces measures which limits pay")}
-    told = ", ".join(f"{format_seconds(seconds)} within {mib} MiB" for mib, seconds in sorted(measured.items()))
-    return {"cuDNN's workspace": Finding(f"{row}; measured: {told}")}
+    figures = ", ".join(f"{format_seconds(seconds)} within {mib} MiB" for mib, seconds in sorted(measured.items()))
+    return {"cuDNN's workspace": Finding(f"{row}; measured: {figures}")}
 
 
 def ranks(binding: machine.Binding, gpus: int) -> dict[str, Finding]:
-    """What training on several devices needs: Horovod, and where the processes of a machine run."""
+    """The needs of training on several devices: Horovod, and the cores and NUMA nodes of the processes of a machine."""
     shared = Path("/dev/shm")
     return {
         **checks.features(horovod_features(), gpus, machine.launchers(), mpi_library()),
@@ -52,7 +53,7 @@ def ranks(binding: machine.Binding, gpus: int) -> dict[str, Finding]:
 
 
 def swap_disk(folder: Path) -> dict[str, Finding]:
-    """Free space, and the speed of a file of 512 MiB (or a quarter of the free space) past the page cache."""
+    """The free space, and the speed of writing and reading 512 MiB (at most a quarter of the free space) past the page cache."""
     free = psutil.disk_usage(str(folder)).free
     size = min(PROBE_BYTES, free // 4) // machine.CHUNK_BYTES * machine.CHUNK_BYTES
     rows = {"free": checks.swap_place(free, machine.file_system(folder))}
@@ -63,13 +64,13 @@ def swap_disk(folder: Path) -> dict[str, Finding]:
 
 
 def horovod_features() -> Mapping[str, bool] | str:
-    """Feature -> whether the installed Horovod was built with it, or in one line why that is unknown."""
+    """Feature -> whether the installed Horovod was built with it; or one line that says why this is unknown."""
     if horovod_version() is None:
         return "not installed"
     try:
         with console.quiet_native_log():
             import horovod.tensorflow as hvd
-    except Exception as error:  # built for another TensorFlow it fails in ways of its own (symbols, versions)
+    except Exception as error:  # a Horovod that was built for another TensorFlow fails in many ways (symbols, versions)
         return f"does not load ({(str(error).strip() or type(error).__name__).splitlines()[0]})"
     return {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": bool(hvd.nccl_built())}
 
@@ -85,7 +86,7 @@ def mpi_library() -> str:
 
 
 def horovod_version() -> str | None:
-    """The version of Horovod, or None if it is not installed."""
+    """The version of Horovod; None if it is not installed."""
     try:
         return version("horovod")
     except PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""What this process holds of the host's memory, as the system counts it.
+"""The host memory of this process, as the system counts it.
 
-TensorFlow counts what its own allocator hands out, and of a GPU's pinned memory nothing; the system counts
-both, and Python besides.
+TensorFlow counts only what its own allocator hands out, and no memory that is pinned for a GPU. The system counts both, and
+Python's memory as well.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ _COLUMNS = {"VmRSS": "host_bytes_in_use", "VmHWM": "host_peak_bytes"}
 
 
 def resident_bytes(status: Path = Path("/proc/self/status")) -> dict[str, int]:
-    """host_bytes_in_use: resident now, mapped files included; host_peak_bytes: most since the process began. {} but on Linux."""
+    """host_bytes_in_use: bytes resident now, mapped files included. host_peak_bytes: the most since the process began. {} if the
+    system is not Linux."""
     try:
         lines = status.read_text().splitlines()
     except OSError:

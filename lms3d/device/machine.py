@@ -1,6 +1,6 @@
-"""What the operating system reports about this machine: cores, NUMA nodes, limits, launchers, disks. Facts only.
+"""Facts that the operating system reports about this machine: cores, NUMA nodes, limits, launchers, disks.
 
-Each function takes the place that it reads, so that a test can show it another machine.
+Each function takes the path that it reads, so that a test can show it another machine.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _LOCAL_SIZE = {  # environment variable with the number of processes on this mac
 
 @dataclass(frozen=True, kw_only=True)
 class Binding:
-    """Where this process may run."""
+    """The cores and NUMA nodes where this process may run."""
 
     cores: frozenset[int]
-    """The cores that it may use."""
+    """The cores that the process may use."""
 
     nodes: Mapping[int, frozenset[int]]
-    """NUMA node -> its cores; empty where unknown."""
+    """NUMA node -> its cores; empty if unknown."""
 
     processes: int = 1
-    """Processes of the same job on this machine."""
+    """The number of processes of the same job on this machine."""
 
     launcher: str = ""
-    """What started them; "" for a single process."""
+    """The launcher that started them; "" for a single process."""
 
     @property
     def spanned(self) -> list[int]:
-        """The NUMA nodes of its cores."""
+        """The NUMA nodes of the process's cores."""
         return [node for node, cores in self.nodes.items() if cores & self.cores]
 
 
 def processor(table: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's model, or what else the system tells of it."""
+    """The processor's model, or its name in Python's `platform`."""
     try:
         lines = table.read_text().splitlines()
     except OSError:
@@ -63,7 +63,8 @@ def processor(table: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def description(gpu: str | None = None) -> dict[str, Any]:
-    """What figures of this machine depend on, for files that are sent around: no host or user name. gpu: its model."""
+    """Properties of this machine that figures depend on. It holds no host or user name, since files with it are sent around.
+    gpu: the GPU's model."""
     import psutil
 
     return {
@@ -98,7 +99,7 @@ def launched(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def cores(text: str) -> frozenset[int]:
-    """The kernel's "0-3,8" -> {0, 1, 2, 3, 8}."""
+    """The kernel's list of cores, "0-3,8", as a set: {0, 1, 2, 3, 8}."""
     ends = [part.split("-") for part in text.strip().split(",") if part]
     return frozenset(core for end in ends for core in range(int(end[0]), int(end[-1]) + 1))
 
@@ -115,7 +116,7 @@ def core_list(numbers: Iterable[int]) -> str:
 
 
 def node_of_device(bus_id: str, root: Path = Path("/sys/bus/pci/devices")) -> int | None:
-    """NUMA node of the PCI device "0000:3b:00.0"; None where unknown (one node, or a virtual machine)."""
+    """The NUMA node of a PCI device such as "0000:3b:00.0"; None if unknown (one node, or a virtual machine)."""
     try:
         node = int((root / bus_id.lower() / "numa_node").read_text())
     except (OSError, ValueError):
@@ -124,86 +125,88 @@ def node_of_device(bus_id: str, root: Path = Path("/sys/bus/pci/devices")) -> in
 
 
 def infiniband(root: Path = Path("/sys/class/infiniband")) -> list[str]:
-    """Names of the InfiniBand (or RoCE) adapters."""
+    """The names of the InfiniBand (or RoCE) adapters."""
     return sorted(path.name for path in root.glob("*"))
 
 
 def locked_limit_bytes() -> int | None:
-    """Memory that this process may lock (`ulimit -l`); None without a limit."""
+    """The bytes that this process may lock in memory (`ulimit -l`); None without a limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def file_system(folder: Path, table: Path = Path("/proc/mounts")) -> str:
-    """The file system of `folder`, such as "ext4", "tmpfs" or "nfs4"; "" where unknown."""
+    """The file system of `folder`, such as "ext4", "tmpfs" or "nfs4"; "" if unknown."""
     try:
         mounts = [line.split()[1:3] for line in table.read_text().splitlines()]
     except OSError:
         return ""
     around = {str(folder.resolve()), *map(str, folder.resolve().parents)}
-    kinds = {point: kind for point, kind in mounts if point in around}  # the last mount at a place hides those before
+    kinds = {
+        point: kind for point, kind in mounts if point in around
+    }  # the last mount at a point hides the earlier ones
     return kinds[max(kinds, key=len)] if kinds else ""
 
 
 def mount_point(folder: Path) -> Path:
-    """Where the file system of `folder`, which need not exist yet, is mounted."""
+    """The mount point of the file system of `folder`, which need not exist yet."""
     whole = folder.resolve()
     return next(place for place in (whole, *whole.parents) if os.path.ismount(place))
 
 
 def mpirun() -> str | None:
-    """First line of `mpirun --version`; None without mpirun."""
+    """The first line of `mpirun --version`; None without mpirun."""
     if shutil.which("mpirun") is None:
         return None
     try:
-        said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=5).stdout.splitlines()
+        lines = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=5).stdout.splitlines()
     except (OSError, subprocess.TimeoutExpired):
         return "mpirun does not answer"
-    return said[0].strip() if said else "mpirun of unknown make"
+    return lines[0].strip() if lines else "mpirun of unknown make"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launchers:
-    """What can start ranks through MPI here."""
+    """The launchers that can start ranks through MPI here."""
 
     mpirun: str | None = None
-    """First line of `mpirun --version`; None without mpirun."""
+    """The first line of `mpirun --version`; None without mpirun."""
 
     refusal: str = ""
-    """Why mpirun refuses to start anything, such as for root; "" if it does not."""
+    """The reason why mpirun starts nothing, such as that the user is root; "" if it does start processes."""
 
     srun: tuple[str, ...] | str | None = None
-    """The values of `srun --mpi`, or why Slurm does not answer; None without srun."""
+    """The values of `srun --mpi`, or the reason why Slurm does not answer; None without srun."""
 
 
 def launchers(environment: Mapping[str, str] = os.environ) -> Launchers:
-    """Asks mpirun and srun, and lets mpirun start something, except within a rank."""
+    """The launchers of this machine. Except within a rank, mpirun is tried with a command that does nothing."""
     version = mpirun()
     may_try = version is not None and not launched(environment)[0]
-    refusal = _said(["mpirun", "-np", "1", "true"])[1] if may_try else ""
+    refusal = _output(["mpirun", "-np", "1", "true"])[1] if may_try else ""
     return Launchers(mpirun=version, refusal=refusal, srun=_srun_kinds())
 
 
 def _srun_kinds() -> tuple[str, ...] | str | None:
     if shutil.which("srun") is None:
         return None
-    lines, refusal = _said(["srun", "--mpi=list"])
+    lines, refusal = _output(["srun", "--mpi=list"])
     return refusal or tuple(line.strip() for line in lines if line.startswith((" ", "\t")))
 
 
-def _said(command: list[str]) -> tuple[list[str], str]:
-    """The lines that a command printed, and why it failed: the first of them with words."""
+def _output(command: list[str]) -> tuple[list[str], str]:
+    """(lines that a command printed, why it failed). The reason is the first line with letters; "" if the command succeeded."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], f"{type(error).__name__}"
-    lines = (done.stdout + done.stderr).splitlines()  # srun prints its list to stderr
+    lines = (result.stdout + result.stderr).splitlines()  # srun prints its list to stderr
     first = next((line.strip() for line in lines if any(map(str.isalpha, line))), "")
-    return lines, "" if done.returncode == 0 else first or f"exit code {done.returncode}"
+    return lines, "" if result.returncode == 0 else first or f"exit code {result.returncode}"
 
 
 NVIDIA_DRIVER = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))
-"""Either tells that NVIDIA's driver runs. Virtual machines and sandboxes may have the second alone."""
+"""If either of these exists, NVIDIA's driver runs. Virtual machines and sandboxes may have only the second."""
 
 
 def has_nvidia_driver(paths: Iterable[Path] = NVIDIA_DRIVER) -> bool:
@@ -211,21 +214,21 @@ def has_nvidia_driver(paths: Iterable[Path] = NVIDIA_DRIVER) -> bool:
     return any(path.exists() for path in paths)
 
 
-def nvidia_driver(told: Path = Path("/proc/driver/nvidia/version"), maps: Path = Path("/proc/self/maps")) -> str:
-    """The version of NVIDIA's driver, such as "580.159.04"; "" where unknown.
+def nvidia_driver(kernel: Path = Path("/proc/driver/nvidia/version"), maps: Path = Path("/proc/self/maps")) -> str:
+    """The version of NVIDIA's driver, such as "580.159.04"; "" if unknown.
 
-    told: what the kernel says. maps: the files in this process's memory. A container may hide the first; the second names the
-    driver's library once TensorFlow has loaded it.
+    kernel: the kernel's file about the driver, which a container may hide. maps: the list of files in this process's memory, which
+    names the driver's library once TensorFlow has loaded it.
     """
-    for place, pattern in ((told, r"\b(\d+\.\d+(?:\.\d+)?)\b"), (maps, r"/libcuda\.so\.(\d+\.\d+(?:\.\d+)?)\b")):
+    for path, pattern in ((kernel, r"\b(\d+\.\d+(?:\.\d+)?)\b"), (maps, r"/libcuda\.so\.(\d+\.\d+(?:\.\d+)?)\b")):
         with contextlib.suppress(OSError):
-            if found := re.search(pattern, place.read_text()):
-                return found[1]
+            if match := re.search(pattern, path.read_text()):
+                return match[1]
     return ""
 
 
 def disk_speed(folder: Path, size_bytes: int) -> tuple[float, float]:
-    """(write, read) in bytes per second of one sequential pass each. StorageError if the disk fails."""
+    """(write, read) speed in bytes per second, each of one sequential pass. StorageError if the disk fails."""
     chunk = os.urandom(CHUNK_BYTES)  # a disk that compresses must not look faster
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:

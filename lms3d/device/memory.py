@@ -1,8 +1,8 @@
-"""How much memory there is to compute in, and a hard limit on it.
+"""The memory that training can compute in, and a hard limit on it.
 
-A GPU gets a logical device with a memory limit. On a CPU TensorFlow's own BFC allocator replaces malloc: it has a hard limit
-too, and raises `ResourceExhaustedError` above it as on a GPU. Both must be set up before TensorFlow creates its devices, at
-the first operation; the import may come earlier (tried with TensorFlow 2.21).
+A GPU gets a logical device with a memory limit. On a CPU, TensorFlow's own BFC allocator replaces malloc; it has a hard limit too,
+and raises `ResourceExhaustedError` above it as on a GPU. Both must be set up before TensorFlow creates its devices, which it does
+at the first operation. TensorFlow may be imported earlier (tried with TensorFlow 2.21).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _processes = 1
 
 
 def limit_memory(limit: str | int) -> int:
-    """Limits TensorFlow to `limit` ("6GiB", or bytes) of memory on each GPU, or on the CPU where there is none.
+    """Limits TensorFlow to `limit` ("6GiB", or bytes) of memory on each GPU, or on the CPU if there is no GPU.
 
-    On a GPU it also limits cuDNN's workspace, unless that was done before (`workspace`).
+    On a GPU it also limits cuDNN's workspace, unless that has a limit already (`workspace`).
     Call it before the first operation. Returns the limit in bytes, rounded down to whole MiB. Raises InputError for a size below
-    1 MiB, and RuntimeError where TensorFlow has created its devices already.
+    1 MiB, and RuntimeError if TensorFlow has created its devices already.
     """
     global _gpu_limit_bytes
     limit_mib = parse_size(limit) // _MIB
@@ -51,13 +51,13 @@ def limit_memory(limit: str | int) -> int:
 
 
 def share_host(processes: int) -> None:
-    """Divides the host's memory by the number of processes of this job on the machine."""
+    """Gives this process one part of the host's memory. processes: the number of processes of this job on the machine."""
     global _processes
     _processes = processes
 
 
 def current_limit() -> int | None:
-    """Bytes of the hard limit in force (set here or by TensorFlow's environment variables), or None."""
+    """The bytes of the hard limit in force, set here or by TensorFlow's environment variables; None without one."""
     if _gpu_limit_bytes is not None:
         return _gpu_limit_bytes
     limit_mib = os.environ.get(_BFC_LIMIT_MIB, "")
@@ -67,7 +67,7 @@ def current_limit() -> int | None:
 
 
 def device_memory_bytes() -> int:
-    """Bytes that training can have: the hard limit, else the GPU's pool, else this process's part of the free host memory."""
+    """The bytes that training can have: the hard limit, else the GPU's pool, else this process's part of the free host memory."""
     limit = current_limit()
     if limit is not None:
         return limit
@@ -75,7 +75,7 @@ def device_memory_bytes() -> int:
 
 
 def compute_device() -> str:
-    """ "GPU:0" where TensorFlow sees a GPU, else "CPU:0"."""
+    """ "GPU:0" if TensorFlow sees a GPU, else "CPU:0"."""
     import tensorflow as tf
 
     return "GPU:0" if tf.config.get_visible_devices("GPU") else "CPU:0"
@@ -90,17 +90,17 @@ def gpu_name() -> str | None:
 
 
 def gpu_capability() -> tuple[int, int]:
-    """The compute capability of the first GPU that TensorFlow sees; (0, 0) where that is unknown."""
+    """The compute capability of the first GPU that TensorFlow sees; (0, 0) if that is unknown."""
     import tensorflow as tf
 
     gpus = tf.config.get_visible_devices("GPU")
-    found = tf.config.experimental.get_device_details(gpus[0]).get("compute_capability") if gpus else None
-    return (int(found[0]), int(found[1])) if found else (0, 0)
+    capability = tf.config.experimental.get_device_details(gpus[0]).get("compute_capability") if gpus else None
+    return (int(capability[0]), int(capability[1])) if capability else (0, 0)
 
 
 def bytes_in_use(key: str, device: str | None = None) -> int | None:
-    """The device's own count; key: "current" or "peak". None where TensorFlow does not count: on a CPU with neither oneDNN's
-    kernels nor a hard limit."""
+    """The bytes in use by the device's own count. key: "current" or "peak". None if TensorFlow does not count, which is so on a CPU
+    with neither oneDNN's kernels nor a hard limit."""
     import tensorflow as tf
 
     try:
@@ -110,7 +110,7 @@ def bytes_in_use(key: str, device: str | None = None) -> int | None:
 
 
 def free_host_bytes() -> int:
-    """Free bytes of the machine or of the container around this process, whichever is less."""
+    """The free bytes of the machine, or of the container around this process if that has less."""
     import psutil
 
     available: int = psutil.virtual_memory().available
@@ -138,7 +138,7 @@ def _require_no_devices_yet(limit: str | int) -> None:
 
 
 def _gpu_memory_bytes() -> int:
-    """Size of TensorFlow's pool on the first GPU: less than the board has, since the driver takes its part."""
+    """The size of TensorFlow's pool on the first GPU. It is less than the card's memory, of which the driver takes a part."""
     import tensorflow as tf
 
     with tf.compat.v1.Session(graph=tf.Graph()) as session:  # no other public call gives the size of the pool

@@ -26,17 +26,17 @@ def start_tensorflow(
     cudnn_workspace_bytes: int | None = None,
     planned_limit_bytes: int | None = None,
 ) -> None:
-    """Imports TensorFlow and creates its devices. TensorFlow's own remarks are hidden unless TF_CPP_MIN_LOG_LEVEL is set.
+    """Imports TensorFlow and creates its devices. TensorFlow's log is hidden unless TF_CPP_MIN_LOG_LEVEL is set.
 
-    seed: of all random numbers of Python, NumPy and Keras. precision: a Keras policy such as "mixed_bfloat16".
-    world: its ranks share the machine. Each has a GPU to itself, or its part of the cores and of the memory.
-    elastic_restart: in a later world of an elastic job, where the devices stay as they are.
-    without_gpu: leaves GPUs to others.
-    cudnn_workspace_bytes: limit of cuDNN's workspace; None follows from the memory limit, or from the one that is only planned for
-    (`planned_limit_bytes`).
+    seed: the seed of all random numbers of Python, NumPy and Keras. precision: a Keras policy such as "mixed_bfloat16".
+    world: the ranks that share the machine. Each has a GPU to itself, or its part of the cores and of the memory.
+    elastic_restart: whether this is a later world of an elastic job, in which the devices stay as they are.
+    without_gpu: leaves GPUs to other processes.
+    cudnn_workspace_bytes: the limit of cuDNN's workspace. None: it follows from the memory limit, or from `planned_limit_bytes` if
+    that limit is only planned for and not set.
     """
     world = world or World()
-    keras_backend.choose()
+    keras_backend.use_tensorflow()
     own = circumstances.threads() if elastic_restart else cores(world.local_size)
     fewest = max(1, world.smallest(own))
     if not elastic_restart:
@@ -45,7 +45,7 @@ def start_tensorflow(
     world.devices_exist()
     of_ranks = world.everyone(own)
     if not elastic_restart:
-        _tell_of_idle_cores(of_ranks, fewest)
+        _report_idle_cores(of_ranks, fewest)
     circumstances.require_alike(world, restarted=elastic_restart)
     keras = _keras_with_its_defaults()
     if seed is not None:
@@ -54,7 +54,7 @@ def start_tensorflow(
 
 
 def _keras_with_its_defaults() -> Any:
-    """Keras as the commands need it, whatever keras.json of the user's other work says."""
+    """Keras as the commands need it, whatever the user's keras.json says. InputError if Keras was imported with another backend."""
     import keras
 
     if keras.backend.backend() != "tensorflow":
@@ -68,15 +68,15 @@ def _keras_with_its_defaults() -> Any:
 
 
 def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: bool, *, own: int, fewest: int) -> None:
-    """Imports TensorFlow, configures it, and lets it create its devices. own, fewest: cores of this rank, and of the rank that has
-    the fewest."""
+    """Imports TensorFlow, configures it, and lets it create its devices. own: the cores of this rank. fewest: the cores of the rank
+    with the fewest."""
     with quiet_native_log():
         with collector.kept_from_imports():
             import tensorflow as tf
 
         from lms3d.device.memory import limit_memory, share_host
 
-        with suppress(RuntimeError):  # TensorFlow runs already: its threads stay as they are
+        with suppress(RuntimeError):  # TensorFlow runs already, and its threads stay as they are
             tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
             if world.size > 1:
                 on_gpu = not without_gpu and tf.config.list_physical_devices("GPU")
@@ -91,8 +91,8 @@ def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: boo
         tf.config.list_logical_devices()
 
 
-def _tell_of_idle_cores(cores_of_ranks: list[int], used: int) -> None:
-    """On processors all ranks take as many threads, so that they round alike."""
+def _report_idle_cores(cores_of_ranks: list[int], used: int) -> None:
+    """Says which rank leaves cores idle. On processors all ranks use the same number of threads, so that they round alike."""
     from lms3d.device import memory
 
     most = max(cores_of_ranks)
@@ -104,7 +104,7 @@ def _tell_of_idle_cores(cores_of_ranks: list[int], used: int) -> None:
 
 
 def _limit_workspace(asked_bytes: int | None, planned_limit_bytes: int | None) -> None:
-    """Of cuDNN's convolutions, with LMS and without."""
+    """Limits the workspace of cuDNN's convolutions, with LMS and without."""
     from lms3d.device import memory, workspace
 
     card = memory.gpu_name()
@@ -118,10 +118,10 @@ def _limit_workspace(asked_bytes: int | None, planned_limit_bytes: int | None) -
 
 
 def cores(processes: int, *, allowed: int | None = None, all_cores: int | None = None) -> int:
-    """Cores for each of `processes` processes on this machine.
+    """The number of cores for each of `processes` processes on this machine. At least one.
 
-    A launcher that binds processes has divided the cores already: then `allowed` of all of them fit into the machine. A limit of
-    processor time (`docker run --cpus`) is one for all processes.
+    A launcher that binds processes has divided the cores already. That is so if `allowed` cores for each process fit into the
+    machine. A limit on processor time (`docker run --cpus`) is shared by all processes.
     """
     most = containers.allowed_cores(processes) if allowed is None else allowed
     allowed = allowed or len(os.sched_getaffinity(0))
@@ -133,7 +133,7 @@ def cores(processes: int, *, allowed: int | None = None, all_cores: int | None =
 def _pin_gpu(tf: Any, world: World) -> None:
     """Hides all GPUs but this rank's from TensorFlow."""
     gpus = tf.config.list_physical_devices("GPU")
-    if len(gpus) < 2:  # none, or the launcher has shown each process its own
+    if len(gpus) < 2:  # there is none, or the launcher has shown each process its own
         return
     if world.local_rank >= len(gpus):
         raise InputError(

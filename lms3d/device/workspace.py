@@ -1,14 +1,14 @@
-"""cuDNN's workspace: memory beside its tensors that a convolution takes while it runs. Many of the fast algorithms need it.
+"""cuDNN's workspace: memory that a convolution takes, beside its tensors, while it runs. Many of the fast algorithms need it.
 
 TensorFlow lets a convolution choose among the algorithms whose workspace is within a limit. It reads this limit from the
-environment once in a process, at the first convolution. On an H200 a step of isensee2017 at 192^3 takes 0.347 s within 256 MiB
+environment once per process, at the first convolution. On an H200 a step of isensee2017 at 192^3 takes 0.347 s within 256 MiB
 and 0.232 s within 4 GiB, TensorFlow's default.
 
-WORKSPACE-1  What the user says holds: `--cudnn-workspace`, else the environment variable.
-WORKSPACE-2  Otherwise the limit is a share of the memory limit, since no plan can give a convolution's workspace to
-             tensors meanwhile.
-WORKSPACE-3  If this card was measured (`python -m lms3d.doctor --workspaces`), it is the smallest limit up to that share within
-             which the convolutions of a step are about as fast as within any of these.
+WORKSPACE-1  The user's choice holds: `--cudnn-workspace`, else the environment variable.
+WORKSPACE-2  Otherwise the limit is a share of the memory limit, because no plan can give the memory of a workspace to tensors
+             while the convolution runs.
+WORKSPACE-3  If this card was measured (`python -m lms3d.doctor --workspaces`), the limit is the smallest one, up to that share,
+             within which the convolutions of a step are about as fast as within any larger one up to that share.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lms3d import files, json_values
+from lms3d import files
+from lms3d.common import json_values
+from lms3d.common.disk import cache_directory
 from lms3d.device import machine
 
 VARIABLE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
@@ -26,18 +28,21 @@ LEAST_BYTES, MOST_BYTES = 64 << 20, 4 << 30
 """The first was chosen, not measured; the second is TensorFlow's default."""
 
 SHARE = 4
-"""One part in so many of the memory limit. A larger part: faster convolutions, and less room for a plan. At 192^3 on an H200 the
-filter gradients of a step take 31 ms within 1 GiB, and 130 ms within 512 MiB: there the room that a plan gains, predicted as 40 ms
-in 5 GiB, is not worth it. The convolutions of `workspace_probe` take 26 ms within 256 MiB and 11 ms within 1 and 4 GiB."""
+"""The workspace may be 1 / SHARE of the memory limit. A larger share makes convolutions faster and leaves a plan less room. At
+192^3 on an H200 the filter gradients of a step take 31 ms within 1 GiB and 130 ms within 512 MiB. The room that a plan would gain,
+worth a predicted 40 ms in 5 GiB, does not make up for that. The convolutions of `workspace_probe` take 26 ms within 256 MiB and 11
+ms within 1 and 4 GiB."""
 
 WORTH = 1.02
-"""A larger workspace must save more than 2 % of the convolutions' seconds to be worth its memory. A margin, not measured."""
+"""A larger workspace must save more than 2 % of the convolutions' seconds to be worth its memory. The margin is chosen, not
+measured."""
 
 _MIB = 1 << 20
 
 
 def workspace_limit_bytes(memory_limit_bytes: int, seconds: Mapping[int, float] | None = None) -> int:
-    """The limit for a memory limit. seconds: limit in MiB -> what the convolutions of a step take within it, as measured."""
+    """The workspace limit that suits a memory limit. seconds: workspace limit in MiB -> measured seconds of a step's
+    convolutions."""
     share = max(LEAST_BYTES, memory_limit_bytes // SHARE)
     possible = {mib: taken for mib, taken in (seconds or {}).items() if mib * _MIB <= share}
     if not possible:  # WORKSPACE-2
@@ -47,34 +52,34 @@ def workspace_limit_bytes(memory_limit_bytes: int, seconds: Mapping[int, float] 
 
 
 def put_in_force(memory_limit_bytes: int, card: str | None) -> None:
-    """Sets the limit unless there is one, or no GPU. Call it before the first convolution. card: the GPU's model."""
+    """Sets the limit, unless one is set already or there is no GPU. Call it before the first convolution. card: the GPU's model."""
     if card is not None and VARIABLE not in os.environ:
         set_limit(workspace_limit_bytes(memory_limit_bytes, measured(card)))
 
 
 def set_limit(limit_bytes: int) -> None:
-    """For this process, from its first convolution on; whole MiB."""
+    """Sets the limit of this process, in whole MiB. Call it before the first convolution."""
     os.environ[VARIABLE] = str(limit_bytes // _MIB)
 
 
 def in_force() -> int:
-    """Bytes: what is set, else TensorFlow's default."""
+    """The bytes of the limit that is set, else of TensorFlow's default."""
     limit_mib = os.environ.get(VARIABLE, "")
     return int(limit_mib) * _MIB if limit_mib.isdecimal() else MOST_BYTES
 
 
 def measured(card: str) -> dict[int, float]:
-    """Limit in MiB -> seconds, as `keep` was given them for this card, driver and TensorFlow; empty if there are none."""
+    """Limit in MiB -> seconds, as `keep` stored them for this card, driver and TensorFlow; empty if nothing is stored."""
     table = _stored().get(_key(card))
     try:
-        found = {int(mib): float(seconds) for mib, seconds in table.items()} if isinstance(table, dict) else {}
+        limits = {int(mib): float(seconds) for mib, seconds in table.items()} if isinstance(table, dict) else {}
     except (TypeError, ValueError):
         return {}
-    return found if all(mib > 0 and 0 < seconds < float("inf") for mib, seconds in found.items()) else {}
+    return limits if all(mib > 0 and 0 < seconds < float("inf") for mib, seconds in limits.items()) else {}
 
 
 def keep(card: str, seconds: Mapping[int, float]) -> None:
-    """Writes what was measured to the cache folder. StorageError if that cannot be written."""
+    """Stores measured seconds in the cache folder. StorageError if that cannot be written."""
     files.write_json(_store(), _stored() | {_key(card): {str(mib): taken for mib, taken in seconds.items()}})
 
 
@@ -85,7 +90,7 @@ def _key(card: str) -> str:
 
 
 def _store() -> Path:
-    return files.cache_directory() / "workspaces.json"
+    return cache_directory() / "workspaces.json"
 
 
 def _stored() -> dict[str, Any]:

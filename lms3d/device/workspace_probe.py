@@ -1,4 +1,4 @@
-"""Measures what the convolutions of a step take within each limit of cuDNN's workspace, each limit in a process of its own.
+"""Measures the seconds of a step's convolutions within each limit of cuDNN's workspace, each limit in a process of its own.
 
 The child: `python -m lms3d.device.workspace_probe SIDE` prints the seconds as JSON.
 """
@@ -19,42 +19,45 @@ from lms3d.errors import InputError
 
 LIMITS_MIB = (64, 128, 256, 512, 1024, 2048, 4096)
 SIDE, LEVELS, CHANNELS = 192, 4, 16
-"""Of the finest level; those below have half the side and twice the channels, as isensee2017 has."""
+"""The side and the channels are those of the finest level. Each level below has half the side and twice the channels, as in
+isensee2017."""
 
 _RUNS, _PATIENCE_SECONDS = 5, 300
 
 
 def measure(
-    limits_mib: Sequence[int] = LIMITS_MIB, *, side: int = SIDE, told: Callable[[int, float], object] | None = None
+    limits_mib: Sequence[int] = LIMITS_MIB, *, side: int = SIDE, report: Callable[[int, float], object] | None = None
 ) -> dict[int, float]:
-    """Limit in MiB -> seconds. InputError, with the child's last line, if one fails. told: hears each as it comes."""
-    found = {}
+    """Limit in MiB -> seconds. report: called with both after each limit. InputError, with the child's last line, if a child
+    fails."""
+    measured = {}
     for limit in limits_mib:
-        found[limit] = _in_child(limit, side)
-        if told is not None:
-            told(limit, found[limit])
-    return found
+        measured[limit] = _in_child(limit, side)
+        if report is not None:
+            report(limit, measured[limit])
+    return measured
 
 
 def _in_child(limit_mib: int, side: int) -> float:
     command = [sys.executable, "-m", "lms3d.device.workspace_probe", str(side)]
     environment = os.environ | {VARIABLE: str(limit_mib)}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, env=environment)
-        return float(json.loads(done.stdout.splitlines()[-1])["seconds"])
+        child = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, env=environment)
+        return float(json.loads(child.stdout.splitlines()[-1])["seconds"])
     except subprocess.TimeoutExpired:
         raise InputError(
             f"the convolutions at {side}^3 within {limit_mib} MiB took more than {_PATIENCE_SECONDS} s; end what else is on the GPU"
         ) from None
     except (LookupError, ValueError):
-        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        reason = (child.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise InputError(
-            f"the convolutions at {side}^3 within {limit_mib} MiB failed ({said[:300]}); end what else is on the GPU, and try again"
+            f"the convolutions at {side}^3 within {limit_mib} MiB failed ({reason[:300]}); end what else is on the GPU, "
+            "and try again"
         ) from None
 
 
 def step_seconds(side: int) -> float:
-    """Of a 3D convolution and both of its gradients at each level, one after the other: the median of some runs."""
+    """The median seconds of some runs of a 3D convolution and both of its gradients at each level, one after the other."""
     import tensorflow as tf
 
     tf.config.optimizer.set_experimental_options({"layout_optimizer": False})  # as in our steps
@@ -64,7 +67,7 @@ def step_seconds(side: int) -> float:
         begin = time.perf_counter()
         convolutions().numpy()
         runs.append(time.perf_counter() - begin)
-    return statistics.median(runs[1:])  # the first one tries cuDNN's algorithms
+    return statistics.median(runs[1:])  # the first run tries cuDNN's algorithms
 
 
 def _convolutions(side: int) -> Callable[[], Any]:

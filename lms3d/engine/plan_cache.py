@@ -25,7 +25,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lms3d import files, json_values
+from lms3d import files
+from lms3d.common import json_values
+from lms3d.common.disk import cache_directory
 from lms3d.engine import edit, planning, tuning
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
@@ -57,7 +59,7 @@ def make_plan(request: StepRequest) -> tuple[Plan, Prediction]:
 
 def directory() -> Path:
     """The folder of the plans."""
-    return files.cache_directory() / "plans"
+    return cache_directory() / "plans"
 
 
 def key(request: StepRequest) -> str | None:

@@ -1,4 +1,4 @@
-"""Machines that are not here, as data: what they can do, where each number is from, and what a step would come to on them.
+"""Machines as data, so that steps can be predicted for machines that are not here: rates and sizes, each with its source.
 
 machines/NAME.json -> files.load -> model.MachineModel -> speeds() -> cost.Machine -> any planner, the simulator
                                                                               plan -> outlook.of -> Outlook

@@ -1,4 +1,5 @@
-"""Machine files: JSON, `title` and the numbers of `MachineModel`, each as {"value": 1.0, "source": "..."}. No TensorFlow here."""
+"""Reads machine files: JSON with a `title` and the numbers of `MachineModel`, each as {"value": 1.0, "source": "..."}. No
+TensorFlow here."""
 
 from __future__ import annotations
 
@@ -7,25 +8,25 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from lms3d import json_values
+from lms3d.common import json_values
 from lms3d.errors import InputError
 from lms3d.machines.model import MachineModel, Number
 
 HERE = "here"
-"""The name of the machine that this runs on: measured, in no file."""
+"""The name of the machine that this process runs on. It is measured, and has no file."""
 _FOLDER = Path(__file__).parent
 _NUMBERS = {field.name: field.default is MISSING for field in fields(MachineModel) if "Number" in str(field.type)}
-"""Name -> whether a file must have it."""
+"""Name of a number -> whether a file must have it."""
 _WHOLE = ("devices", "devices_per_link", "memory_bytes")
 
 
 def names() -> list[str]:
-    """Of the machines that come with lms3d."""
+    """The names of the machines that come with lms3d, sorted."""
     return sorted(path.stem for path in _FOLDER.glob("*.json"))
 
 
 def load(name: str) -> MachineModel:
-    """A machine by its name, or from a file of one's own (a path that ends in .json). InputError says what is wrong with it."""
+    """The machine of this name, or of a file of the user's (a path that ends in .json). InputError says what is wrong with it."""
     own = name.endswith(".json")
     if not own and name not in names():
         raise InputError(f"--machine {name}: expected {', '.join((HERE, *names()))}, or the path of a .json file")

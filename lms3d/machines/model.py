@@ -1,4 +1,4 @@
-"""A machine as numbers with sources: one GPU of it, its links to the host, and who shares them. No TensorFlow here."""
+"""A machine as numbers with sources: one of its GPUs, the GPU's links to the host, and who shares them. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILTER_GRADIENT = ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2")
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """A value, and where it is from: a published figure, a vendor's sheet, a fit, or an assumption."""
+    """A value and its source: a published figure, a vendor's data sheet, a fit, or an assumption."""
 
     value: float
     source: str
@@ -22,46 +22,46 @@ class Number:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineModel:
-    """Rates are per second and of float32; those of the links are of one direction, with nobody else on them."""
+    """A machine. Rates are per second and for float32. The rate of a link is for one direction, with no other GPU on the link."""
 
     name: str
     title: str
 
     devices: Number
-    """GPUs in the machine."""
+    """The number of GPUs in the machine."""
 
     memory_bytes: Number
-    """Of one GPU, as far as TensorFlow can have it."""
+    """The memory of one GPU that TensorFlow can use."""
 
     forward_flops_per_second: Number
-    """Convolutions."""
+    """The rate of convolutions."""
 
     input_gradient_flops_per_second: Number
-    """Of convolutions; transposed convolutions are the same operation."""
+    """The rate of the gradients of convolutions with respect to their inputs; a transposed convolution is the same operation."""
 
     filter_gradient_flops_per_second: Number
     other_flops_per_second: Number
-    """Matrix products."""
+    """The rate of matrix products."""
 
     memory_bytes_per_second: Number
-    """Of ops that only move data: reads plus writes."""
+    """The rate of ops that only move data: bytes read plus bytes written."""
 
     op_seconds: Number
-    """Of launching one op, whatever its size."""
+    """The time to launch one op of any size."""
 
     to_host_bytes_per_second: Number
     to_device_bytes_per_second: Number
     link_latency_seconds: Number
-    """Of one copy, whatever its size."""
+    """The fixed cost of one copy of any size."""
 
     devices_per_link: Number
-    """GPUs that share a link: 1 where each has its own, 2 for pairs on a bus."""
+    """The number of GPUs that share a link: 1 if each has its own, 2 for pairs on a bus."""
 
     batch_bytes_per_second: Number | None = None
-    """At which the host hands over a batch between two steps, while the GPU waits; None: it does not wait."""
+    """The rate at which the host hands over a batch between two steps, while the GPU waits. None: the GPU does not wait."""
 
     def speeds(self) -> Machine:
-        """What planners and the simulator work with: the host as the tier, nothing mapped."""
+        """The machine as planners and the simulator take it: the host is the tier, and no tensor is mapped."""
         kinds = (
             (FORWARD, self.forward_flops_per_second),
             (INPUT_GRADIENT, self.input_gradient_flops_per_second),
@@ -78,7 +78,7 @@ class MachineModel:
         )
 
     def gap_seconds(self, batch_bytes: int) -> float:
-        """Between two steps, while the GPU has nothing to do."""
+        """The seconds between two steps in which the GPU has nothing to do."""
         return 0.0 if self.batch_bytes_per_second is None else batch_bytes / self.batch_bytes_per_second.value
 
     @property
@@ -86,12 +86,12 @@ class MachineModel:
         return int(self.memory_bytes.value)
 
     def numbers(self) -> dict[str, Number]:
-        """Field -> number, of those that it has."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in found.items() if isinstance(value, Number)}
+        """Field -> number, without the fields that are None."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Number)}
 
     def faster(self, factor: float, source: str) -> MachineModel:
-        """The same machine with all rates of its GPU times `factor`; links and launches stay."""
+        """The same machine with all rates of its GPU multiplied by `factor`; links and launches stay as they are."""
         rates: dict[str, Any] = {
             name: Number(value=number.value * factor, source=source)
             for name, number in self.numbers().items()

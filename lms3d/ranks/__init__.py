@@ -1,1 +1,1 @@
-"""Several processes that train one model: the world of ranks, collectives, averaged gradients, lost and new ranks."""
+"""Training of one model by several processes: the world of ranks, collectives, averaged gradients, lost and new ranks."""

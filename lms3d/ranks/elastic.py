@@ -1,14 +1,14 @@
-"""Horovod elastic: a job that goes on with the ranks that are left, and takes in new ones.
+"""Elastic jobs with Horovod: a job continues with the ranks that are left, and takes in new ones.
 
     join -> train_once -> done
      ^          |
-     |          +-- a rank is lost: its step is discarded; back to the last commit
+     |          +-- a rank is lost: the step is discarded; back to the last commit
      +----------+-- the launcher has found more hosts, or fewer: after a commit
 
-Each rank keeps the last commit (what a checkpoint holds) in its own memory, and the next rank 0 sends it to all:
-horovodrun numbers the ranks by age, so that rank 0 is never a new one. Steps of an epoch and learning rate then follow from
-the new number of ranks, as when a run is resumed on another number of them. Lost are the steps since the last commit, and
-the random states of lost ranks: the bits of an elastic run cannot be reproduced.
+Each rank keeps the last commit, which has the content of a checkpoint, in its own memory. The next rank 0 sends its commit to all:
+horovodrun numbers the ranks by age, so that rank 0 is never a new one. The steps of an epoch and the learning rate then follow from
+the new number of ranks, as if the run were resumed on that number. The steps since the last commit are lost, and so are the random
+states of lost ranks. So the bits of an elastic run cannot be reproduced.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from lms3d.ranks.world import World
 T = TypeVar("T")
 
 COMMIT_SECONDS = 10.0
-"""Between two commits within an epoch. One takes some 30 ms for 100 MB of weights."""
+"""The time between two commits within an epoch. A commit takes some 30 ms for 100 MB of weights."""
 
 
 class HostsChanged(Exception):
-    """Raised on all ranks at the same step, after a commit: the launcher wants to start other ranks."""
+    """The launcher wants to start other ranks. It is raised on all ranks at the same step, after a commit."""
 
 
 class Memory:
-    """What a run keeps in this process from one world to the next.
+    """The memory of a run in this process, which lasts from one world to the next.
 
-    committed: the last commit, an immutable value; None before the first.
-    worlds: how many this process has been in; in the second TensorFlow runs already.
+    committed: the last commit, an immutable value; None before the first commit.
+    worlds: the number of worlds that this process has been in. From the second on, TensorFlow runs already.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Memory:
 
     @property
     def changed(self) -> bool:
-        """Whether there are other hosts than before. Rank 0 alone is told."""
+        """Whether the hosts have changed. The launcher tells rank 0 alone."""
         return self._changed.is_set()
 
     def commit(self, snapshot: Any) -> None:
@@ -73,29 +73,29 @@ class Memory:
         self.committed, self._committed_at = snapshot, time.monotonic()
 
     def once(self, make: Callable[[], T]) -> T:
-        """What `make` returned in the first world of the job, also for ranks that joined later: options and run folder."""
+        """The value that `make` returned in the first world of the job, also on ranks that joined later: options, run folder."""
         if not self._agreed:
             self._agreed.append(make())
         agreed: T = self._agreed[0]
         return agreed
 
     def share(self, world: World) -> None:
-        """Tells new ranks what was agreed on before they came. Commits stay: `replicas.synchronise` sends the variables."""
+        """Sends new ranks the value of `once`. It sends no commit: `replicas.synchronise` sends the variables."""
         self._agreed = world.from_chief(lambda: self._agreed)
         self.worlds += 1
         self._committed_at = time.monotonic()
         self._changed.clear()
 
     def on_hosts_updated(self, timestamp: int, result: Any) -> None:
-        """Horovod calls this on rank 0, from a thread of its own."""
+        """Notes that the hosts have changed. Horovod calls this on rank 0, from a thread of its own."""
         self._changed.set()
 
 
 def run(train_once: Callable[[World, Memory], T]) -> T:
-    """Calls `train_once` with each world that comes to be, until it returns.
+    """Calls `train_once` with one world after another, until it returns; its value.
 
-    It must start from `memory.committed` where rank 0 has one. Errors of its own end the job.
-    InputError where the launcher was not asked for an elastic job.
+    `train_once` must start from `memory.committed` if rank 0 has one. Any error of its own ends the job.
+    InputError if the launcher was not started for an elastic job.
     """
     if os.environ.get("HOROVOD_ELASTIC") != "1":
         raise InputError(
@@ -103,27 +103,27 @@ def run(train_once: Callable[[World, Memory], T]) -> T:
             "--host-discovery-script SCRIPT python -m lms3d.train --elastic ..."
         )
     memory = Memory()
-    ended = ""  # how the world before did
+    ending = ""  # how the world before ended
     while True:
         with _world(memory) as world:
             try:
                 with job.reported_once(world):
                     memory.share(world)
-                    if ended:
+                    if ending:
                         console.silence(not world.is_chief)  # rank 0 of the world before may be lost
-                        console.say(f"{ended} become {world.size}, and training goes on from the last commit")
+                        console.say(f"{ending} become {world.size}, and training goes on from the last commit")
                     return train_once(world, memory)
             except Exception as error:
                 if not isinstance(error, HostsChanged) and not is_loss(error):
                     raise
-                what = "The launcher has other hosts now" if isinstance(error, HostsChanged) else "A rank is lost"
-                ended = f"{what}: {world.size} ranks"
-                _let_go(error)
+                cause = "The launcher has other hosts now" if isinstance(error, HostsChanged) else "A rank is lost"
+                ending = f"{cause}: {world.size} ranks"
+                _free_memory(error)
 
 
 @contextlib.contextmanager
 def _world(memory: Memory) -> Iterator[World]:
-    """Joins a world, in which Horovod tells `memory` of other hosts, and leaves it."""
+    """Joins a world for the block, and leaves it. Horovod notifies `memory` when the hosts change."""
     before = _sockets()
     world = job.join()
     opened = _sockets() - before
@@ -135,33 +135,33 @@ def _world(memory: Memory) -> Iterator[World]:
     finally:
         notices.stop(memory)
         job.leave(world)
-        _hang_up(opened)
+        _shut_down(opened)
 
 
 def _sockets() -> set[tuple[int, str]]:
     """The open sockets of this process: (file number, identity)."""
-    found = set()
+    sockets = set()
     for entry in os.scandir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one of this listing is gone
+        with contextlib.suppress(OSError):  # the descriptor of this listing is closed by now
             if (name := os.readlink(entry.path)).startswith("socket:"):
-                found.add((int(entry.name), name))
-    return found
+                sockets.add((int(entry.name), name))
+    return sockets
 
 
-def _hang_up(sockets: set[tuple[int, str]]) -> None:
-    """Ends those connections that are still open.
+def _shut_down(sockets: set[tuple[int, str]]) -> None:
+    """Shuts down the connections among these sockets that are still open.
 
-    Horovod 0.28.1 leaves some open when it shuts down (the process set's Gloo context is never told that it is enabled, so
-    that its `Finalize` does nothing). A rank that waits for this one there would notice only after Gloo's time-out.
+    Horovod 0.28.1 leaves some open when it shuts down: the Gloo context of a process set is never marked as enabled, so that its
+    `Finalize` does nothing. A rank that waits for this one on such a connection would notice only after Gloo's time-out.
     """
     for number, _ in sockets & _sockets():
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
-            connection.getpeername()  # OSError for one that listens
+            connection.getpeername()  # OSError if the socket listens
             connection.shutdown(socket.SHUT_RDWR)
 
 
-def _let_go(error: BaseException) -> None:
-    """Frees what the failed training holds: two models may not fit into the memory limit."""
+def _free_memory(error: BaseException) -> None:
+    """Frees the memory of the failed training, because two models may not fit into the memory limit."""
     import keras
 
     seen: BaseException | None = error

@@ -1,11 +1,11 @@
-"""Gradients averaged over the ranks, by the optimiser itself:
+"""Averages gradients over the ranks, within the optimiser:
 
     before   gradients ------------------------------------> apply
     after    gradients -> count -> (cast) -> average -> (cast) -> apply
 
-One op averages all gradients. So each rank may order its step as its planner likes: two ranks can never wait for each other
-in two different ops. Overlapping the exchange with the backward pass would gain little here: isensee2017 has 33 MB of
-gradients, 3 ms at 100 Gb/s in a step of seconds.
+One op averages all gradients. So each rank's planner may order its step freely: two ranks can never wait for each other in two
+different ops. To overlap the exchange with the backward pass would gain little: isensee2017 has 33 MB of gradients, which take
+3 ms at 100 Gb/s in a step of seconds.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ COMPRESSIONS = ("none", "fp16")
 def averaged(
     optimizer: keras.optimizers.Optimizer, world: World, compression: str = "none"
 ) -> keras.optimizers.Optimizer:
-    """The same optimiser, which from now on applies the mean over all ranks of the gradients that it is given.
+    """The same optimiser, changed to apply the mean of the gradients over all ranks.
 
-    compression: "fp16" halves what is sent; the sum is made in half precision. The optimiser keeps its variables, their
-    names and its configuration: a checkpoint does not tell whether ranks took part. With the policy mixed_float16 its loss
-    is scaled inside: overflow is looked for in the mean, so that all ranks find the same.
+    compression: "fp16" halves the bytes that are sent, and sums in half precision. The optimiser keeps its variables, their names
+    and its configuration, so that a checkpoint is the same with and without ranks. With the policy mixed_float16 the loss is scaled
+    inside of it: overflow is looked for in the mean, so that all ranks see the same.
     """
     if compression not in COMPRESSIONS:
         raise InputError(f"gradient compression {compression!r}: expected one of {', '.join(COMPRESSIONS)}")
@@ -40,7 +40,7 @@ def averaged(
         return optimizer
     optimizer = _with_loss_scale(optimizer)
     plain = type(optimizer)
-    # The names of the plain class, so that Keras writes down and reads the plain optimiser.
+    # The names of the plain class, so that Keras saves and loads the plain optimiser.
     names = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__}
     optimizer.__class__ = type(plain.__name__, (_Averaged, plain), names)
     optimizer.averaging = Averaging(world.linked, compression)
@@ -48,20 +48,20 @@ def averaged(
 
 
 def begun(model: Any) -> int:
-    """How often this rank has begun to average the gradients of a model; 0 for one that does not."""
+    """The number of times that this rank has begun to average the gradients of a model; 0 if the model does not average them."""
     averaging = getattr(getattr(model, "optimizer", None), "averaging", None)
     return int(averaging.count.numpy()) if averaging is not None else 0
 
 
 def averages(model: Any) -> bool:
-    """Whether the steps of a model average gradients, and so wait for other ranks."""
+    """Whether the steps of a model average gradients, and so wait for the other ranks."""
     return hasattr(getattr(model, "optimizer", None), "averaging")
 
 
 class Averaging:
-    """The ops between gradients and optimiser.
+    """The ops between the gradients and the optimiser.
 
-    count: how often they began to run. It stays on the host, and is no part of the state of a run.
+    count: the number of times that they began to run. It lies on the host, and is not part of the state of a run.
     """
 
     def __init__(self, link: Horovod, compression: str) -> None:
@@ -73,33 +73,35 @@ class Averaging:
         link.count(lambda: int(self.count.numpy()))
 
     def __call__(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
-        """Means over the ranks, None where there is no gradient. All ranks must pass the same shapes."""
+        """The means over the ranks, None for a gradient that is None. All ranks must pass the same shapes."""
         import tensorflow as tf
 
         dense = [None if g is None else tf.convert_to_tensor(g) for g in gradients]  # slices of embeddings become whole
-        given = [g for g in dense if g is not None]
-        with tf.control_dependencies(given):  # not before all are there: nothing may fail between count and exchange
+        present = [g for g in dense if g is not None]
+        with tf.control_dependencies(
+            present
+        ):  # count after the last gradient: nothing may fail between count and exchange
             counted = self.count.assign_add(1, read_value=False)
-        means = iter(self._by_type(given, counted))
+        means = iter(self._by_type(present, counted))
         return [None if g is None else next(means) for g in dense]
 
     def _by_type(self, tensors: Sequence[tf.Tensor], before: Any) -> list[tf.Tensor]:
-        """One op for each type, one after another: in most models there is only one type."""
+        """The means, by one op for each type, one op after another. Most models have only one type."""
         import tensorflow as tf
 
         means: dict[int, tf.Tensor] = {}
         for dtype in dict.fromkeys(t.dtype for t in tensors):
             places = [index for index, t in enumerate(tensors) if t.dtype == dtype]
             with tf.control_dependencies([op for op in [before] if op is not None]):
-                chosen = [tensors[place] for place in places]
-                results = self._link.average(chosen, self._compression, f"gradients_{dtype.name}")
+                of_type = [tensors[place] for place in places]
+                results = self._link.average(of_type, self._compression, f"gradients_{dtype.name}")
             means.update(zip(places, results, strict=True))
             before = results[0]
         return [means[index] for index in range(len(tensors))]
 
 
 class _Averaged:
-    """Stands before a Keras optimiser in the order of its classes."""
+    """The first base class of an averaging optimiser, before that of Keras."""
 
     averaging: Averaging
 
@@ -108,7 +110,7 @@ class _Averaged:
 
 
 def _with_loss_scale(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """What `compile` would do for itself, too late: outside of the average."""
+    """The optimiser with loss scaling, if the policy needs it. `compile` would add it itself, but outside of the average."""
     import keras
 
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)

@@ -1,8 +1,8 @@
-"""The link between ranks, by Horovod. Import it only where there are several ranks.
+"""The link between ranks, by Horovod. Import this module only if there are several ranks.
 
-Everything but `average` runs at once, on the host, and all ranks must call it in the same order. Horovod's own broadcast
-takes tensors, and so needs TensorFlow's devices, whose limits the ranks may still have to agree on. Until they exist,
-`broadcast` goes through MPI, where MPI started the ranks, or through the store of horovodrun.
+Every method but `average` runs at once, on the host, and all ranks must call it in the same order. Horovod's own broadcast takes
+tensors, and so needs TensorFlow's devices, whose limits the ranks may still have to agree on. Before the devices exist, `broadcast`
+goes through MPI if MPI started the ranks, otherwise through the store of horovodrun.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lms3d.ranks.store import Store
 
 
 class Horovod:
-    """Each object meets the other ranks anew, as those of an elastic job may."""
+    """The link to the other ranks. Each object connects anew, as an elastic job needs."""
 
     def __init__(self) -> None:
         by_mpi = hvd.mpi_built() and os.environ.get("HOROVOD_CONTROLLER") != "gloo"
@@ -31,13 +31,13 @@ class Horovod:
         hvd.init()
         self._is_chief = hvd.rank() == 0
         self._keys = itertools.count()  # of messages in the store
-        self._heard = hashlib.sha256()  # all messages so far that did not go through Horovod
+        self._received = hashlib.sha256()  # of all messages so far that did not go through Horovod
         self._devices_exist = False
         self._exchanges = 0
         self._counts: list[Callable[[], int]] = []
 
     def place(self) -> dict[str, int]:
-        """rank, size, local_rank and local_size of this process."""
+        """The rank, size, local_rank and local_size of this process."""
         return {"rank": hvd.rank(), "size": hvd.size(), "local_rank": hvd.local_rank(), "local_size": hvd.local_size()}
 
     @property
@@ -46,22 +46,22 @@ class Horovod:
         return self._mpi is not None
 
     def close(self, together: bool = True) -> None:
-        """Leaves the others; those who still wait for this rank get an error.
+        """Leaves the job. Ranks that still wait for this one get an error.
 
-        together: False where this rank alone leaves. MPI's end would wait for the others, who may be busy for hours; a
-        process that fails without it makes the launcher end them.
+        together: False if this rank alone leaves. MPI's finalisation would wait for the others, which may be busy for hours; if a
+        process fails without it, the launcher ends the others.
         """
         hvd.shutdown()
         if self._mpi is not None and together:
             self._mpi.close()
 
     def devices_exist(self) -> None:
-        """TensorFlow has its devices on all ranks: messages go through it from now on.
+        """Notes that TensorFlow has its devices on all ranks. Messages go through TensorFlow from now on.
 
-        InputError where the ranks have not all heard the same before: anybody may write to the store of horovodrun.
+        InputError if the ranks have received different messages before: anybody may write to the store of horovodrun.
         """
         self._devices_exist = True
-        if len(set(self.gather_bytes(self._heard.digest()))) > 1:
+        if len(set(self.gather_bytes(self._received.digest()))) > 1:
             raise InputError(
                 "the ranks have not all read what rank 0 wrote at the start; keep somebody else from the ports of the "
                 "launcher (a firewall), and start again"
@@ -70,17 +70,17 @@ class Horovod:
     # -- exchanges -----------------------------------------------------------------------------------------------------
 
     def begun(self) -> int:
-        """How many exchanges this rank has begun: those below, and those of the steps. For any thread."""
+        """The number of exchanges that this rank has begun, in the methods below and in the steps. Any thread may call it."""
         return self._exchanges + sum(count() for count in self._counts)
 
     def count(self, begun: Callable[[], int]) -> None:
-        """`begun` tells how many exchanges the steps of a model have begun."""
+        """Adds a counter. begun: returns the number of exchanges that the steps of a model have begun."""
         self._counts.append(begun)
 
     # -- values --------------------------------------------------------------------------------------------------------
 
     def gather(self, values: Sequence[float]) -> np.ndarray:
-        """(ranks, values) float64, the same bits on every rank."""
+        """The values of all ranks, (ranks, values) in float64, the same bits on every rank."""
         self._exchanges += 1
         with tf.device("CPU:0"):
             row = tf.constant(np.asarray(values, np.float64)[None])
@@ -95,7 +95,7 @@ class Horovod:
         return [joined[end - length : end].tobytes() for end, length in zip(ends, lengths, strict=True)]
 
     def mean(self, values: np.ndarray) -> np.ndarray:
-        """Mean over the ranks of a float array of the same shape on each."""
+        """The mean over the ranks of a float array, which has the same shape on each."""
         self._exchanges += 1
         with tf.device("CPU:0"):
             return np.array(hvd.allreduce(tf.constant(values), op=hvd.Average, name="mean"))
@@ -105,11 +105,11 @@ class Horovod:
         if self._devices_exist:
             return self._through_tensorflow(message)
         message = self._mpi.broadcast(message, self._is_chief) if self._mpi else self._through_store(message)
-        self._heard.update(hashlib.sha256(message).digest())
+        self._received.update(hashlib.sha256(message).digest())
         return message
 
-    def tell_chief(self, message: bytes) -> list[bytes]:
-        """The messages of all ranks, which have one length, on rank 0; [] on the others. Needs no devices."""
+    def gather_on_chief(self, message: bytes) -> list[bytes]:
+        """On rank 0 the messages of all ranks, which must have the same length; [] on the others. Needs no devices."""
         if self._mpi:
             return self._mpi.gather(message, hvd.size(), self._is_chief)
         store, key = _store(), next(self._keys)
@@ -136,9 +136,9 @@ class Horovod:
     # -- in the step's graph -------------------------------------------------------------------------------------------
 
     def average(self, tensors: Sequence[tf.Tensor], compression: str, name: str) -> list[tf.Tensor]:
-        """Means over the ranks of tensors of one type, by one op: one op cannot be ordered differently on two ranks.
+        """The means over the ranks of tensors of one type, by one op, since one op cannot be ordered differently on two ranks.
 
-        The ranks know the op by `name` alone, whatever scope it is traced in. compression: "none" or "fp16".
+        The ranks identify the op by `name` alone, whatever scope it is traced in. compression: "none" or "fp16".
         """
         return list(
             hvd.grouped_allreduce(
@@ -149,7 +149,7 @@ class Horovod:
 
 
 def mpi_library() -> ctypes.CDLL:
-    """The library that Horovod was built with; only where `hvd.mpi_built()`."""
+    """The MPI library that Horovod was built with. Call it only if `hvd.mpi_built()`."""
     library: ctypes.CDLL = hvd.mpi_ops._basics.MPI_LIB_CTYPES
     return library
 

@@ -13,32 +13,34 @@ from lms3d.ranks import lost_rank
 from lms3d.ranks.world import World
 
 FUSION_BYTES = 32 << 20
-"""Of the buffer that Horovod packs gradients into. Its default, 128 MiB, would come out of the device's memory limit."""
+"""The size of the buffer that Horovod packs gradients into. Horovod's default, 128 MiB, would take too much of the device's memory
+limit."""
 
-# How launchers tell the number of ranks. A batch script of Slurm has SLURM_NTASKS too; only srun sets the last one.
+# Variables in which launchers put the number of ranks. A batch script of Slurm has SLURM_NTASKS, too, so that is not among them;
+# only srun sets the last one.
 _SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def join() -> World:
-    """The world that the launcher made, or a world of one. InputError where ranks were started but cannot communicate."""
-    wanted = max(int(os.environ.get(name, "1") or 1) for name in _SIZES)
+    """The world that the launcher made, or a world of one. InputError if several ranks were started but cannot communicate."""
+    started = max(int(os.environ.get(name, "1") or 1) for name in _SIZES)
     elastic = os.environ.get("HOROVOD_ELASTIC") == "1"
-    if wanted == 1 and not elastic:
+    if started == 1 and not elastic:
         return World()
     os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(FUSION_BYTES))
     lost_rank.bound_waits()
-    keras_backend.choose()
+    keras_backend.use_tensorflow()
     try:
         with quiet_native_log(), collector.kept_from_imports():
             from lms3d.ranks import horovod
-    except Exception as error:  # also what a library raises that was built for another TensorFlow
+    except Exception as error:  # a library that was built for another TensorFlow may raise anything
         raise InputError(
-            f"{wanted} ranks were started, but Horovod cannot be used here ({_first_line(error)}); install it with "
+            f"{started} ranks were started, but Horovod cannot be used here ({_first_line(error)}); install it with "
             "make horovod, or start one process without a launcher"
         ) from None
     link = horovod.Horovod()
     world = World(**link.place(), link=link)
-    if world.size < wanted and not elastic:  # of an elastic job the variables describe the first world
+    if world.size < started and not elastic:  # in an elastic job the variables describe the first world
         link.close()
         why = (
             "its MPI does not find the others; use the mpirun of the MPI that it was built with, or srun --mpi=pmix"
@@ -46,20 +48,23 @@ def join() -> World:
             else "it was built without MPI, which this launcher speaks; start with horovodrun, or have mpirun on the PATH and "
             "build it again (make horovod)"
         )
-        raise InputError(f"{wanted} ranks were started, but Horovod sees {world.size}: {why}")
+        raise InputError(f"{started} ranks were started, but Horovod sees {world.size}: {why}")
     return world
 
 
 def leave(world: World, *, together: bool = True) -> None:
-    """Call it last. together: whether all ranks come here, now or later."""
+    """Leaves the other ranks. Call it last. together: whether all ranks leave, now or later."""
     if world.link is not None:
         world.link.close(together)
 
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """`join`, and `leave` at the end. An error is reported before any rank leaves, by rank 0 where all ranks share it: a
-    launcher ends the whole job as soon as one process has failed."""
+    """Joins a world for the block, and leaves it at the end.
+
+    An error is reported before any rank leaves, because a launcher ends the whole job as soon as one process has failed. If all
+    ranks share the error, rank 0 reports it.
+    """
     world = join()
     together = True
     try:
@@ -79,7 +84,7 @@ def reported_once(world: World) -> Iterator[None]:
         yield
     except BaseException as error:
         if world.size > 1 and errors.is_of_all_ranks(error):
-            errors.tell_once(error, world.is_chief)
+            errors.report_once(error, world.is_chief)
             with suppress(Exception):
                 world.from_chief(lambda: None)  # the others wait here until rank 0 has reported it
         raise

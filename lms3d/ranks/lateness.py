@@ -1,7 +1,7 @@
-"""Which rank keeps the others waiting. No threads, connections or clocks here: ranks and times are given.
+"""Finds the rank that keeps the others waiting. No threads, connections or clocks here: the caller passes ranks and times.
 
-Ranks take part in the same exchanges in the same order (gradients, means, messages). One whose main thread hangs, in a read, in
-an op or in a lock, has begun fewer of them than those that wait for it; its heartbeat goes on, which comes from another thread.
+All ranks take part in the same exchanges (gradients, means, messages) in the same order. A rank whose main thread hangs, in a read,
+an op or a lock, has begun fewer exchanges than the ranks that wait for it. Its heartbeat continues, since another thread sends it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from dataclasses import dataclass
 
 LEAST_SECONDS = 120.0
 TIMES = 20.0
-"""Of the usual time between two exchanges. Planning, validation and saving take a rank minutes, too."""
+"""A rank is late after `LEAST_SECONDS`, or after `TIMES` the usual time between two exchanges if that is longer. Planning,
+validation and saving take a rank minutes, too."""
 
-KNOWN = 10  # exchanges before there is anything usual
+KNOWN = 10  # the number of exchanges after which their usual time is known
 _KEPT = 1000
 
 
 @dataclass(frozen=True)
 class Late:
-    """A rank that the others wait for. usual_seconds: between two exchanges."""
+    """A rank that the others wait for. exchange: the number of the exchange. usual_seconds: the usual time between two
+    exchanges."""
 
     rank: int
     exchange: int
@@ -29,33 +31,33 @@ class Late:
 
 
 class Lateness:
-    """What rank 0 knows of the exchanges that each rank has begun."""
+    """The exchanges that each rank has begun, as rank 0 knows them."""
 
     def __init__(self) -> None:
         self._begun: dict[int, int] = {}
-        self._front, self._since = 0, 0.0
-        self._apart: deque[float] = deque(maxlen=_KEPT)
-        self._told: set[int] = set()  # exchanges
+        self._front, self._since = 0, 0.0  # the latest exchange that any rank has begun, and when
+        self._intervals: deque[float] = deque(maxlen=_KEPT)
+        self._reported = 0  # the exchange for which a late rank was last reported
 
     def note(self, rank: int, begun: int, now: float) -> None:
-        """A rank has begun so many exchanges. now: in seconds, of a clock that never goes back."""
+        """Notes that a rank has begun so many exchanges. now: the seconds of a clock that never goes back."""
         self._begun[rank] = begun
         if begun > self._front:
             if self._front:
-                self._apart.append((now - self._since) / (begun - self._front))
+                self._intervals.append((now - self._since) / (begun - self._front))
             self._front, self._since = begun, now
 
     def forget(self, rank: int) -> None:
-        """A rank has left."""
+        """Notes that a rank has left."""
         self._begun.pop(rank, None)
 
     def late(self, now: float) -> Late | None:
         """The rank that is furthest behind, once per exchange, if the others have waited for unusually long."""
-        if len(self._apart) < KNOWN or self._front in self._told:
+        if len(self._intervals) < KNOWN or self._front == self._reported:
             return None
-        usual, waited = statistics.median(self._apart), now - self._since
+        usual, waited = statistics.median(self._intervals), now - self._since
         last = min(self._begun, key=self._begun.__getitem__)
         if self._begun[last] >= self._front or waited < max(LEAST_SECONDS, TIMES * usual):
             return None
-        self._told = {self._front}
+        self._reported = self._front
         return Late(last, self._begun[last] + 1, waited, usual)

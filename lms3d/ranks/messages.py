@@ -1,10 +1,10 @@
-"""What ranks send to each other: values as JSON. A message is never executed, whatever is in it.
+"""The messages between ranks: values as JSON. Nothing in a message is ever executed.
 
     None, True, 1, 0.5, "text", [...]   themselves
-    anything else                       {kind: content}, of a kind below
+    anything else                       {kind: content}; the kinds are at the end of this module
 
-A dataclass can be sent if it is marked `sendable`; an error if it is one of Python's own, of `lms3d.errors`, or marked too.
-The receiver makes nothing else: it looks names up among those, and never imports one.
+A dataclass can be sent if it is marked `sendable`; an error, if it is one of Python's own, of `lms3d.errors`, or marked as well.
+The receiver looks class names up among these, makes no object of another class, and never imports a name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _is_number(dtype: Any) -> bool:
 
 
 def sendable(kind: T) -> T:
-    """Decorator: values of this dataclass, or errors of this class, can be sent. All ranks must have marked it."""
+    """A decorator: values of this dataclass, or errors of this class, can be sent. All ranks must have marked it."""
     _sendable[_name(kind)] = kind
     return kind
 
@@ -51,15 +51,15 @@ for _error in (errors.InputError, errors.StorageError, errors.Diverged, errors.D
 
 
 def packed(value: Any) -> bytes:
-    """A value as bytes for `unpacked`. TypeError where a part of it cannot be sent."""
+    """A value as bytes for `unpacked`. TypeError if a part of it cannot be sent."""
     return json.dumps(_plain(value), separators=(",", ":")).encode()
 
 
 def unpacked(message: bytes) -> Any:
-    """The inverse of `packed`. InputError for bytes that no rank has packed."""
+    """The value that `packed` made these bytes of. InputError for bytes that no rank has packed."""
     try:
         return _value(json.loads(message))
-    except Exception as error:  # whatever a stranger may have put there
+    except Exception as error:  # a stranger may have put anything there
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
             f"a message of rank 0 is not what a rank writes ({reason}); expected JSON of this version of lms3d: start all "
@@ -68,8 +68,8 @@ def unpacked(message: bytes) -> Any:
 
 
 def packed_outcome(make: Callable[[], Any]) -> tuple[bytes, BaseException | None]:
-    """What `make` returns or raises, as the bytes of (value, error), and the error itself. What cannot be sent becomes an
-    error that can."""
+    """(message, error) of a call of `make`. The message is (value, error) in bytes; one of the two is None. A value that cannot be
+    sent becomes a TypeError that can."""
     try:
         value = make()
     except BaseException as error:
@@ -84,7 +84,7 @@ def packed_outcome(make: Callable[[], Any]) -> tuple[bytes, BaseException | None
 def _packed_error(error: BaseException) -> bytes:
     try:
         message = packed((None, error))
-        unpacked(message)  # an exception with an __init__ of its own may not come out again
+        unpacked(message)  # an exception with an __init__ of its own may fail here
         return message
     except Exception:
         stand_in: Any = RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,8 +1,8 @@
-"""Bytes from rank 0 to all, and to rank 0 from all, by MPI itself, while TensorFlow has no devices yet.
+"""Sends bytes from rank 0 to all, and from all to rank 0, through MPI itself, before TensorFlow has devices.
 
-It uses the library that Horovod is linked with: nothing more to install, and no second MPI in the process, as mpi4py may
-bring. In C a communicator is the address of an object in Open MPI, and a number in MPICH and the libraries that keep its ABI
-(Intel, Cray, MVAPICH, since 2014).
+It uses the library that Horovod is linked with. So nothing more has to be installed, and there is no second MPI in the process, as
+mpi4py might bring. In C a communicator is the address of an object in Open MPI, and a number in MPICH and in the libraries that
+keep its ABI (Intel, Cray, MVAPICH, since 2014).
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from lms3d.errors import InputError
 
 POLL_SECONDS = 0.02
 _MULTIPLE = 3  # MPI_THREAD_MULTIPLE: this thread may call beside Horovod's
-_VERSION_BYTES = 8192  # MPI_MAX_LIBRARY_VERSION_STRING of MPICH, the longest
-_STATUS_BYTES = 256  # of MPI_Status: more than any MPI has
+_VERSION_BYTES = 8192  # MPI_MAX_LIBRARY_VERSION_STRING of MPICH, the longest of all
+_STATUS_BYTES = 256  # larger than the MPI_Status of any MPI
 _MPICH_COMM_WORLD, _MPICH_BYTE = 0x44000000, 0x4C00010D
 
 
 class Mpi:
-    """MPI for the life of this process. Make it before Horovod starts, which then leaves MPI running when it ends; `close`
-    it afterwards."""
+    """MPI for the life of this process. Make it before Horovod starts, which then leaves MPI running when it ends. `close` it after
+    Horovod has ended."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        # Horovod's thread waits in MPI all the time. Open MPI does that without sleep, on a core that TensorFlow needs.
+        # Horovod's thread waits in MPI all the time. By default Open MPI waits without sleep, on a core that TensorFlow needs.
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
         self._library = library
-        given = ctypes.c_int()
-        library.MPI_Init_thread(None, None, _MULTIPLE, ctypes.byref(given))
-        if given.value < _MULTIPLE:
+        level = ctypes.c_int()
+        library.MPI_Init_thread(None, None, _MULTIPLE, ctypes.byref(level))
+        if level.value < _MULTIPLE:
             raise InputError(
-                f"this MPI lets one thread speak at a time (level {given.value}, expected {_MULTIPLE}, MPI_THREAD_MULTIPLE); "
+                f"this MPI lets one thread speak at a time (level {level.value}, expected {_MULTIPLE}, MPI_THREAD_MULTIPLE); "
                 "load one that was built with threads and make horovod again, or start with horovodrun --gloo"
             )
         self._world, self._byte = _handles(library)
 
     def broadcast(self, message: bytes, is_chief: bool) -> bytes:
-        """What rank 0 passes, on every rank."""
+        """The message of rank 0, on every rank."""
         length = ctypes.c_int64(len(message))
         self._broadcast(length, ctypes.sizeof(length))
         content = (ctypes.c_char * length.value)()
@@ -48,7 +48,7 @@ class Mpi:
         return content.raw
 
     def gather(self, message: bytes, ranks: int, is_chief: bool) -> list[bytes]:
-        """The messages of all ranks, which have one length, on rank 0; [] on the others."""
+        """On rank 0 the messages of all ranks, which must have the same length; [] on the others."""
         length = len(message)
         content, joined = ctypes.create_string_buffer(message, length), ctypes.create_string_buffer(length * ranks)
         request = ctypes.c_void_p()
@@ -65,7 +65,8 @@ class Mpi:
         self._finish(request)
 
     def _finish(self, request: ctypes.c_void_p) -> None:
-        """Polls and sleeps: rank 0 may prepare data for hours, and MPI's own wait keeps a core busy."""
+        """Waits for a request by polling, with sleep between: rank 0 may prepare data for hours, and MPI's own wait keeps a core
+        busy."""
         done, status = ctypes.c_int(), (ctypes.c_char * _STATUS_BYTES)()
         while True:
             self._library.MPI_Test(ctypes.byref(request), ctypes.byref(done), status)
@@ -74,19 +75,19 @@ class Mpi:
             time.sleep(POLL_SECONDS)
 
     def close(self) -> None:
-        """Waits for all ranks to come here."""
+        """Ends MPI. Returns when all ranks have called this."""
         self._library.MPI_Finalize()
 
 
 def version(library: ctypes.CDLL) -> str:
-    """Such as "Open MPI v4.1.4"; may be asked before MPI runs."""
+    """The version of an MPI library, such as "Open MPI v4.1.4". MPI need not run."""
     text, length = ctypes.create_string_buffer(_VERSION_BYTES), ctypes.c_int()
     library.MPI_Get_library_version(text, ctypes.byref(length))
     return text.value.decode(errors="replace").splitlines()[0].split(",")[0].strip()
 
 
 def _handles(library: ctypes.CDLL) -> tuple[ctypes._SimpleCData, ctypes._SimpleCData]:
-    """(MPI_COMM_WORLD, MPI_BYTE) as this library takes them."""
+    """(MPI_COMM_WORLD, MPI_BYTE) in the form that this library takes."""
     try:
         symbols = [ctypes.c_char.in_dll(library, f"ompi_mpi_{name}") for name in ("comm_world", "byte")]
     except ValueError:

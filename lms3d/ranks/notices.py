@@ -1,7 +1,7 @@
-"""How horovodrun tells the ranks of an elastic job that there are other hosts, without running what arrives.
+"""Receives horovodrun's notice to an elastic job that the hosts have changed, without executing what arrives.
 
-Each rank has a service for that, whose key lies in the store of horovodrun, where anybody can read it; and Horovod 0.28.1 unpickles
-every message that is signed with it. This service knows two messages, and takes any other for the second:
+Each rank has a service for these notices. Its key lies in the store of horovodrun, where anybody can read it, and Horovod 0.28.1
+unpickles every message that is signed with the key. This service knows two messages, and takes any other for the second:
 
     PingRequest            is this the service?
     HostsUpdatedRequest    there are other hosts
@@ -17,25 +17,25 @@ from horovod.runner.common.util import network, secret
 from horovod.runner.elastic import worker
 
 MOST_BYTES = 1 << 16
-"""Of one message; Horovod's have some hundred."""
+"""The most bytes of one message. Horovod's messages have some hundred."""
 
 _NAME = worker.WorkerNotificationService.NAME  # the launcher asks for it
 
 
 def listen(listener: Any) -> None:
-    """Calls `listener.on_hosts_updated(timestamp, result)`, whose arguments say nothing, from a thread when hosts may be others."""
+    """Makes a thread call `listener.on_hosts_updated(timestamp, result)` when the hosts may have changed. Ignore both arguments."""
     worker.WorkerNotificationService = Service
     notification_manager.init()
     notification_manager.register_listener(listener)
 
 
 def stop(listener: Any) -> None:
-    """Calls it no more."""
+    """Undoes `listen`."""
     notification_manager.remove_listener(listener)
 
 
 class Service(network.BasicService):
-    """In the place of Horovod's `WorkerNotificationService`. Nobody else knows the key before the constructor returns."""
+    """Replaces Horovod's `WorkerNotificationService`. Nobody else knows the key before the constructor returns."""
 
     def __init__(self, key: bytes, nic: str | None, manager: Any) -> None:
         super().__init__(_NAME, key, nic)
@@ -49,10 +49,11 @@ class Service(network.BasicService):
 
 
 class _Wire(network.Wire):
-    """Digest, length and message, of which nothing is unpickled."""
+    """Reads a digest, a length and a message, and unpickles none of it."""
 
     def read(self, rfile: Any) -> Any:
-        """EOFError, which ends the connection without a word, for what no rank or launcher of this job has signed."""
+        """The request that a message stands for. EOFError, which ends the connection silently, if nobody in this job has signed the
+        message."""
         head = rfile.read(secret.DIGEST_LENGTH + 4)
         if len(head) < secret.DIGEST_LENGTH + 4:
             raise EOFError

@@ -1,8 +1,8 @@
-"""The copies of one model on several ranks: made equal, and what is each rank's own kept apart.
+"""The copies of one model on several ranks: makes them equal, and keeps apart the variables that differ between ranks.
 
-Weights and optimiser hold the same bits on every rank, since every rank adds the same mean of the gradients to the same
-start; `equalise` sees to it where a processor of another make, or one that fails, rounds otherwise. Each rank has its own
-moving statistics of batch normalisation between two epoch borders, random states, and running sums of the metrics.
+Weights and optimiser hold the same bits on every rank, because every rank starts from the same values and applies the same mean of
+the gradients. If a processor of another make, or one that fails, rounds differently, `equalise` corrects it. Each rank has its own
+moving statistics of batch normalisation between two ends of epochs, its own random states, and its own running sums of the metrics.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from lms3d.ranks.variables import Arrays, is_float, metric_variables
 from lms3d.ranks.world import World
 
 CHUNK_BYTES = 16 << 20
-_ODD = 0x9E3779B1  # random states of ranks are this far apart
+_ODD = 0x9E3779B1  # the distance between the random states of two ranks
 
 
 def synchronise(model: Any, world: World) -> None:
-    """Gives the model of every rank the variables of rank 0, its optimiser's and its metrics' included.
+    """Gives the model of every rank the variables of rank 0, including those of the optimiser and the metrics.
 
-    Afterwards each rank but rank 0 has random states of its own, made from those of rank 0: dropout differs.
-    RuntimeError where the ranks have built different models.
+    Afterwards each other rank has random states of its own, derived from those of rank 0, so that dropout differs.
+    RuntimeError if the ranks have built different models.
     """
     if world.size == 1:
         return
@@ -39,12 +39,12 @@ def synchronise(model: Any, world: World) -> None:
             state = np.asarray(variable).copy()
             state[0] += np.asarray(world.rank * _ODD).astype(state.dtype)
             variable.assign(state)
-    # Horovod makes the buffer for gradients at its first use. Now is early enough to be planned for.
+    # Horovod allocates its buffer for gradients at the first use. Now is early enough for a plan to take it into account.
     world.linked.average([tf.zeros(2), tf.zeros(2)], "none", "first")
 
 
 def average_statistics(model: Any, world: World) -> None:
-    """Makes the moving statistics (of batch normalisation), which each rank has from its own samples, their mean."""
+    """Replaces the moving statistics of batch normalisation, which each rank has from its own samples, by their mean."""
     variables = [v for v in model.non_trainable_variables if is_float(v)]
     if world.size == 1 or not variables:
         return
@@ -56,9 +56,9 @@ def average_statistics(model: Any, world: World) -> None:
 
 
 def equalise(model: Any, world: World) -> str:
-    """Gives every rank the weights and the optimiser of rank 0 where these are not the same bits.
+    """Gives every rank the weights and the optimiser state of rank 0, if they are not the same bits on all.
 
-    Returns on every rank which differed most, and by how much; "" where none did. Only then more than a digest is sent.
+    Returns on every rank which variable differed most, and by how much; "" if none did. If none did, only a digest was sent.
     """
     if world.size == 1:
         return ""
@@ -68,20 +68,20 @@ def equalise(model: Any, world: World) -> str:
         digest.update(_bytes(np.asarray(variable)))
     if len(set(world.everyone(digest.hexdigest()))) == 1:
         return ""
-    most, where = 0.0, ""
+    most, place = 0.0, ""
     for chunk in _chunks(variables):
-        for variable, array, of_chief in _with_those_of_chief(chunk, world):
+        for variable, array, of_chief in _beside_chief(chunk, world):
             if array.tobytes() != of_chief.tobytes():
                 share = _difference(array, of_chief)
-                if not where or share > most:
-                    most, where = share, f"rank {world.rank}'s {variable.path} by {share:.1e} of its largest value"
+                if not place or share > most:
+                    most, place = share, f"rank {world.rank}'s {variable.path} by {share:.1e} of its largest value"
                 variable.assign(of_chief)
-    found = max(world.everyone((most, where)), key=lambda one: (bool(one[1]), one[0]))
-    return str(found[1])
+    _, largest = max(world.everyone((most, place)), key=lambda difference: (bool(difference[1]), difference[0]))
+    return str(largest)
 
 
 def _difference(array: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference as a share of the largest value; infinity where one is not finite."""
+    """The largest difference as a share of the largest value; infinity if that is not finite."""
     difference = np.abs(array.astype(np.float64) - expected.astype(np.float64)).max()
     largest = np.abs(expected.astype(np.float64)).max()
     share = float(difference / largest) if largest else float(difference)
@@ -103,12 +103,12 @@ def _require_same(variables: Sequence[Any], world: World) -> None:
 
 
 def _broadcast(variables: Sequence[Any], world: World) -> None:
-    for variable, _, of_chief in _with_those_of_chief(variables, world):
+    for variable, _, of_chief in _beside_chief(variables, world):
         variable.assign(of_chief)
 
 
-def _with_those_of_chief(variables: Sequence[Any], world: World) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
-    """Each variable, its value, and that on rank 0; nothing on rank 0 itself."""
+def _beside_chief(variables: Sequence[Any], world: World) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
+    """Yields each variable, its value here, and its value on rank 0. Yields nothing on rank 0 itself."""
     arrays = [np.asarray(v) for v in variables]
     message = world.linked.broadcast(b"".join(a.tobytes() for a in arrays))
     if world.is_chief:
@@ -121,7 +121,7 @@ def _with_those_of_chief(variables: Sequence[Any], world: World) -> Iterator[tup
 
 
 def _chunks(variables: Iterable[Any]) -> Iterable[list[Any]]:
-    """Variables in groups of about 16 MiB: few messages, and little memory for them."""
+    """Yields the variables in groups of about 16 MiB, for few messages that need little memory."""
     chunk: list[Any] = []
     count = 0
     for variable in variables:
@@ -142,7 +142,7 @@ def _unique(variables: Iterable[Any]) -> list[Any]:
 
 
 def of_rank(states: Sequence[Mapping[str, np.ndarray]], world: World) -> Arrays:
-    """This rank's among the states of all ranks; their mean if there were another number of ranks; {} if there are none."""
+    """This rank's state among the states of all ranks; their mean if they are of another number of ranks; {} if there are none."""
     if len(states) == world.size:
         return dict(states[world.rank])
     return {
@@ -153,19 +153,19 @@ def of_rank(states: Sequence[Mapping[str, np.ndarray]], world: World) -> Arrays:
 
 
 def joined(states: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
-    """The states of all ranks as one."""
+    """The states of all ranks as one mapping, for a file."""
     return {f"ranks/{rank:04d}/{name}": array for rank, state in enumerate(states) for name, array in state.items()}
 
 
 def split(arrays: Mapping[str, np.ndarray]) -> tuple[Arrays, ...]:
-    """The inverse of `joined`, among other arrays; () if there are no states."""
-    found: dict[str, Arrays] = {}
+    """The states that `joined` put among other arrays; () if there are none."""
+    states: dict[str, Arrays] = {}
     for path in sorted(part(arrays, "ranks/")):
         _, rank, name = path.split("/", 2)
-        found.setdefault(rank, {})[name] = arrays[path]
-    return tuple(found.values())
+        states.setdefault(rank, {})[name] = arrays[path]
+    return tuple(states.values())
 
 
 def part(arrays: Mapping[str, np.ndarray], prefix: str) -> Arrays:
-    """Those whose names begin with `prefix`."""
+    """The arrays whose names begin with `prefix`."""
     return {name: array for name, array in arrays.items() if name.startswith(prefix)}

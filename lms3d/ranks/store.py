@@ -1,7 +1,8 @@
-"""The key-value store in which the ranks of horovodrun find each other: HTTP, open to anybody who reaches its port.
+"""The key-value store in which the ranks of horovodrun find each other. It speaks HTTP, and is open to anybody who reaches its
+port.
 
-So nothing in it can be trusted. `messages` runs none of it, and as soon as the ranks have another way they compare what each
-has read (`horovod.Horovod.devices_exist`).
+So nothing in it can be trusted. `messages` executes none of it. As soon as the ranks can communicate in another way, they compare
+what each has read (`horovod.Horovod.devices_exist`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ MOST_BYTES = 64 << 20
 class Store:
     """Bytes by key.
 
-    request_seconds: for one request from end to end. patience_seconds: for requests that fail one after the other.
-    most_bytes: of one value.
+    request_seconds: the limit for one request from start to end. patience_seconds: the limit for a series of requests that all
+    fail. most_bytes: the limit for one value.
     """
 
     def __init__(
@@ -35,29 +36,29 @@ class Store:
         patience_seconds: float = PATIENCE_SECONDS,
         most_bytes: int = MOST_BYTES,
     ) -> None:
-        self._where = f"{address}:{port}"
+        self._address = f"{address}:{port}"
         self._request_seconds, self._patience_seconds, self._most_bytes = request_seconds, patience_seconds, most_bytes
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # never by a proxy
 
     def put(self, key: str, value: bytes) -> None:
-        """InputError where the store does not answer."""
+        """Stores a value. InputError if the store does not answer."""
         self._ask(key, value)
 
     def get(self, key: str) -> bytes:
-        """Waits for the value, for hours if rank 0 prepares data; if rank 0 ends, the launcher ends this process as well.
-        InputError where the store does not answer."""
+        """Waits for a value and returns it. That may take hours, while rank 0 prepares data; if rank 0 ends, the launcher ends this
+        process as well. InputError if the store does not answer."""
         while (value := self._ask(key)) is None:
             time.sleep(POLL_SECONDS)
         return value
 
     def _ask(self, key: str, value: bytes | None = None) -> bytes | None:
-        """One request, repeated where it fails; None where the store has no such key."""
-        url = f"http://{self._where}/lms3d/{key}"
+        """The answer to one request, which is repeated if it fails; None if the store has no such key."""
+        url = f"http://{self._address}/lms3d/{key}"
         begin = time.monotonic()
         while True:
             request = urllib.request.Request(url, data=value, method="GET" if value is None else "PUT")
             try:
-                return self._once(request)
+                return self._send(request)
             except urllib.error.HTTPError as error:
                 if error.code == 404 and value is None:
                     return None
@@ -66,12 +67,12 @@ class Store:
                 failure = error
             if time.monotonic() - begin > self._patience_seconds:
                 raise InputError(
-                    f"the store of the launcher at {self._where} does not answer ({failure}); see whether horovodrun still "
+                    f"the store of the launcher at {self._address} does not answer ({failure}); see whether horovodrun still "
                     "runs and whether a firewall stands before it, then start again"
                 )
             time.sleep(POLL_SECONDS)
 
-    def _once(self, request: urllib.request.Request) -> bytes:
+    def _send(self, request: urllib.request.Request) -> bytes:
         end = time.monotonic() + self._request_seconds
         content = bytearray()
         with self._open(request, timeout=self._request_seconds) as answer:
@@ -79,7 +80,7 @@ class Store:
                 content += part
                 if len(content) > self._most_bytes:
                     raise InputError(
-                        f"the store of the launcher at {self._where} returned more than {self._most_bytes} bytes for one "
+                        f"the store of the launcher at {self._address} returned more than {self._most_bytes} bytes for one "
                         "message; rank 0 writes less: keep somebody else from its port (a firewall)"
                     )
                 if time.monotonic() > end:

@@ -1,6 +1,6 @@
-"""The variables of a Keras model by names that are the same in every process, as ranks and checkpoints use them.
+"""The variables of a Keras model, under names that are the same in every process. Ranks and checkpoints use these names.
 
-`variables` are all that training changes, `metric_variables` the sums of the epoch so far, `own_variables` those of the
+`variables`: all that training changes. `metric_variables`: the sums of the epoch so far. `own_variables`: the variables of the
 model that differ between ranks.
 """
 
@@ -17,7 +17,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def variables(model: Any) -> dict[str, Any]:
-    """Weights, random states and optimiser of a compiled and built model."""
+    """The weights, random states and optimiser variables of a compiled and built model."""
     groups = {"model": model.variables, "optimizer": model.optimizer.variables}
     return {
         f"{group}/{index:04d}/{variable.path}": variable
@@ -33,7 +33,7 @@ def metric_variables(model: Any) -> dict[str, Any]:
 
 
 def own_variables(model: Any) -> dict[str, Any]:
-    """Moving statistics, between two epoch borders, and random states."""
+    """The moving statistics, which differ between two ends of epochs, and the random states."""
     return {f"own/{index:04d}": v for index, v in enumerate(model.variables) if not v.trainable}
 
 
@@ -51,7 +51,7 @@ def not_finite(named: Mapping[str, Any]) -> str:
 
 
 def assign(named: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: object) -> None:
-    """Sets Keras variables to the arrays of the same position. InputError, which names `source`, where they do not match."""
+    """Sets each Keras variable to the array at its position. InputError, which names `source`, if they do not match."""
     prefixes = {name.split("/")[0] for name in named}
     stored = sorted(name for name in arrays if name.split("/")[0] in prefixes)
     if len(stored) != len(named):

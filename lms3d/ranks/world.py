@@ -1,7 +1,7 @@
-"""The ranks of a run, seen from one of them. Code asks the world how many there are, never whether training is distributed.
+"""The ranks of a run, seen from one of them. Code asks the world for their number, never whether training is distributed.
 
-A rank is one process, started by a launcher (`horovodrun -np 4 python -m lms3d.train ...`, mpirun, srun), one per device;
-`job` joins them. All ranks must call the methods that communicate, in the same order. In a world of one these do nothing.
+A rank is one process, started by a launcher (`horovodrun -np 4 python -m lms3d.train ...`, mpirun, srun), one per device. `job`
+joins them. All ranks must call the methods that communicate, in the same order. In a world of one rank these do nothing.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class World:
     """The ranks of a run, seen from one of them."""
 
     rank: int = 0
-    """This process, 0 <= rank < size."""
+    """The number of this process, 0 <= rank < size."""
 
     size: int = 1
-    """Number of processes."""
+    """The number of processes."""
 
     local_rank: int = 0
-    """This process among those on the same machine: the number of its device."""
+    """The number of this process among those on the same machine, and of its device."""
 
     local_size: int = 1
-    """Number of processes on this machine, which share its cores and its memory."""
+    """The number of processes on this machine, which share its cores and its memory."""
 
     link: Horovod | None = field(default=None, repr=False, compare=False)
-    """To the other ranks; None where a launcher has started none."""
+    """The link to the other ranks; None if there are none."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size:
@@ -51,7 +51,7 @@ class World:
 
     @property
     def linked(self) -> Horovod:
-        """The link of a world with several ranks. ValueError where it has none."""
+        """The link of a world with several ranks. ValueError if there is none."""
         if self.link is None:
             raise ValueError(
                 f"rank {self.rank} of {self.size} has no link to the others; make its world with `job.join`"
@@ -61,30 +61,30 @@ class World:
     # -- arithmetic ----------------------------------------------------------------------------------------------------
 
     def share(self, items: Sequence[T]) -> list[T]:
-        """The items of this rank: every `size`-th, from number `rank` on."""
+        """The items of this rank: every `size`-th item, from item `rank` on."""
         return list(items[self.rank :: self.size])
 
     def training_steps(self, items: int, batch_size: int) -> int:
-        """Steps of an epoch: the whole number nearest to one pass of all ranks together, at least 1.
+        """The steps of an epoch: the whole number nearest to one pass of all ranks together, at least 1.
 
         Rounding loses no sample: the stream is endless, and an epoch starts where the last one stopped.
         """
         return max(1, (2 * items + self.size * batch_size) // (2 * self.size * batch_size))
 
     def validation_steps(self, items: int, batch_size: int) -> int:
-        """Batches of the rank with the largest share."""
+        """The number of batches of the rank with the largest share."""
         fullest = -(-items // self.size)
         return -(-fullest // batch_size)
 
     def learning_rate(self, of_one: float) -> float:
-        """The learning rate for the batch of all ranks together, by linear scaling."""
+        """The learning rate for the batch of all ranks together, scaled linearly. of_one: the rate for the batch of one rank."""
         return of_one * self.size
 
     # -- communication -------------------------------------------------------------------------------------------------
 
     def from_chief(self, make: Callable[[], T]) -> T:
-        """What `make` returns or raises on rank 0, on every rank; no other rank calls it. Works before TensorFlow has
-        devices, too."""
+        """Returns or raises on every rank what `make` returns or raises on rank 0, which alone calls it. Works before TensorFlow
+        has devices."""
         if self.size == 1:
             return make()
         message, raised = messages.packed_outcome(make) if self.is_chief else (b"", None)
@@ -94,22 +94,22 @@ class World:
         return value
 
     def smallest(self, number: int) -> int:
-        """The smallest of all ranks. Works before TensorFlow has devices, too."""
+        """The smallest number among all ranks. Works before TensorFlow has devices."""
         if self.size == 1:
             return number
-        told = self.linked.tell_chief(messages.packed(number).rjust(_NUMBER_BYTES))
-        return self.from_chief(lambda: min(map(_number, told)))
+        packed = self.linked.gather_on_chief(messages.packed(number).rjust(_NUMBER_BYTES))
+        return self.from_chief(lambda: min(map(_number, packed)))
 
     def everyone(self, value: T) -> list[T]:
-        """The values of all ranks, in their order."""
+        """The values of all ranks, in the order of the ranks."""
         if self.size == 1:
             return [value]
         return [messages.unpacked(part) for part in self.linked.gather_bytes(messages.packed(value))]
 
     def mean(self, values: Mapping[str, float], weight: float = 1.0) -> dict[str, float]:
-        """Mean over the ranks, weighted by each one's `weight`; the same bits on all. All must have the same names.
+        """The mean over the ranks, weighted by each rank's `weight`; the same bits on all. All must have the same names.
 
-        The values of a rank of weight 0 are ignored, even NaN. If all weights are 0 the ranks count alike.
+        The values of a rank of weight 0 are ignored, even NaN. If all weights are 0, all ranks have equal weight.
         """
         if self.size == 1 or not values:
             return dict(values)
@@ -121,26 +121,26 @@ class World:
         return {name: float(means[names.index(name)]) for name in values}
 
     def average(self, values: Any) -> Any:
-        """Mean over the ranks of a NumPy array of floats, of the same shape on each."""
+        """The mean over the ranks of a NumPy array of floats, which has the same shape on each."""
         return values if self.size == 1 else self.linked.mean(values)
 
     def largest(self, values: Sequence[float]) -> list[float]:
-        """The largest of all ranks, position by position: 1.0 where any rank has raised a flag."""
+        """The largest value among all ranks, position by position. A flag of 1.0 on any rank becomes 1.0 on all."""
         rows = [values] if self.size == 1 else self.linked.gather(values)
         return [float(max(column)) for column in zip(*rows, strict=True)]
 
     def wait(self) -> None:
-        """Returns when all ranks have come here."""
+        """Returns when all ranks have called it."""
         self.largest([0.0])
 
     def devices_exist(self) -> None:
-        """Call it on all ranks once TensorFlow has its devices: messages go through it from now on."""
+        """Notes that TensorFlow has its devices; call it on all ranks then. Messages go through TensorFlow from now on."""
         if self.size > 1:
             self.linked.devices_exist()
 
 
 def _number(message: bytes) -> int:
-    """InputError for what is none: it may come from a store that is open to anybody."""
+    """The whole number in a message. InputError for anything else, which may come from a store that is open to anybody."""
     if type(number := messages.unpacked(message)) is not int:
         raise InputError(
             f"a message to rank 0: found {str(number)[:50]!r}, expected a whole number; start all ranks from one installation, and "

@@ -1,1 +1,1 @@
-"""Losses, metrics, scores and tables."""
+"""Losses and metrics for training, scores of predictions, and their tables, pages and figures."""

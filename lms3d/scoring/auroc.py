@@ -1,9 +1,9 @@
-"""Area under the ROC curve (AUROC) per class and its mean, with intervals.
+"""The area under the ROC curve (AUROC) of each class, and the mean of the areas, with intervals.
 
-Areas are scikit-learn's. Intervals are percentiles of the bootstrap (Efron and Tibshirani, 1993) over patients: images of
-one patient resemble each other, so intervals over images would be too narrow. The mean's interval comes from the same
-draws, which keeps the correlation between classes.
-Everywhere: truth (N, C) 0 or 1, probabilities (N, C), names of the C classes.
+Areas are scikit-learn's. Intervals are percentiles of the bootstrap (Efron and Tibshirani, 1993) over patients: images of one
+patient resemble each other, so that intervals over images would be too narrow. The interval of the mean comes from the same draws,
+which keeps the correlation between classes. In all functions: truth (N, C), 0 or 1; probabilities (N, C); names: those of the C
+classes.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 
 CONFIDENCE = 0.95
-FEWEST = 2  # patients with each answer that an interval needs
+FEWEST = 2  # an interval needs this many patients with each answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassScore:
-    """The area of one class; NaN where it, or its interval, is undefined."""
+    """The area of one class and its interval; NaN for what is undefined."""
 
     name: str
     positives: int
-    """Images that show it."""
+    """The images that show the class."""
     negatives: int
     auroc: float
     low: float
-    """Lower end of the 95 % interval."""
+    """The lower end of the 95 % interval."""
     high: float
 
 
@@ -38,18 +38,18 @@ class Scores:
 
     classes: tuple[ClassScore, ...]
     mean: float
-    """Over the classes that have an area."""
+    """The mean over the classes that have an area."""
     low: float
     high: float
     images: int
     patients: int | None
-    """What the bootstrap drew; None: single images."""
+    """The number of patients, which the bootstrap drew; None if it drew single images."""
     draws: int
 
     @property
     def left_out(self) -> list[str]:
-        """Classes of which all images have the same answer: no area, and no part in the mean."""
-        return [one.name for one in self.classes if np.isnan(one.auroc)]
+        """The classes of which all images have the same answer. They have no area, and no part in the mean."""
+        return [score.name for score in self.classes if np.isnan(score.auroc)]
 
 
 def score(
@@ -61,7 +61,8 @@ def score(
     draws: int = 1000,
     seed: int = 0,
 ) -> Scores:
-    """Areas and 95 % intervals. patients: of each of the N images; None: every image is of another patient."""
+    """The areas and their 95 % intervals. patients: the patient of each of the N images; None if every image is of another
+    patient."""
     from sklearn.metrics import roc_auc_score
 
     truth = _checked(truth, probabilities, names)
@@ -75,7 +76,7 @@ def score(
     drawn = _bootstrap(truth, probabilities, owners, np.flatnonzero(has_both), draws, seed)
     drawn[:, _too_few(truth, owners)] = np.nan
     low, high = _interval(drawn)
-    # Means over the deviations of a draw: a rare class that the draw misses must not shift the mean.
+    # Average the deviations of a draw, not the areas: a rare class that the draw misses must not shift the mean.
     deviations = drawn[:, has_both] - areas[has_both]
     mean = float(areas[has_both].mean()) if has_both.any() else float("nan")
     mean_low, mean_high = _interval((mean + _nan_mean(deviations))[:, None])
@@ -94,7 +95,7 @@ def score(
 def curves(
     truth: np.ndarray, probabilities: np.ndarray, names: Sequence[str]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """False and true positive rates, (K,) each, of every class that has both answers."""
+    """Class -> (false positive rates, true positive rates), (K,) each, for every class that has both answers."""
     from sklearn.metrics import roc_curve
 
     truth = _checked(truth, probabilities, names)
@@ -103,7 +104,7 @@ def curves(
 
 
 def _checked(truth: np.ndarray, probabilities: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """The truth as booleans; ValueError where shapes or values are wrong."""
+    """The truth as booleans. ValueError if shapes or values are wrong."""
     truth = np.asarray(truth)
     if truth.ndim != 2 or truth.shape != np.shape(probabilities) or truth.shape[1] != len(names) or not len(truth):
         raise ValueError(
@@ -119,7 +120,7 @@ def _checked(truth: np.ndarray, probabilities: np.ndarray, names: Sequence[str])
 def _bootstrap(
     truth: np.ndarray, probabilities: np.ndarray, owners: np.ndarray, chosen: np.ndarray, draws: int, seed: int
 ) -> np.ndarray:
-    """(draws, C): areas of resampled patients; NaN for classes that are not chosen."""
+    """The areas of resampled patients, (draws, C); NaN for classes that are not chosen."""
     random, patients = np.random.default_rng(seed), int(owners.max()) + 1
     ranks = {k: np.unique(probabilities[:, k], return_inverse=True)[1] for k in chosen}
     drawn = np.full((draws, truth.shape[1]), np.nan)
@@ -131,7 +132,8 @@ def _bootstrap(
 
 
 def weighted_area(truth: np.ndarray, ranks: np.ndarray, times: np.ndarray) -> float:
-    """AUROC of images that count `times` each; NaN if only one answer is left. All (N,); ranks: 0, 1, ... by probability."""
+    """The AUROC of images of which each counts `times`; NaN if only one answer is left. All arrays are (N,). ranks: 0, 1, ... by
+    probability."""
     positives = np.bincount(ranks, times * truth)
     negatives = np.bincount(ranks, times * ~truth)
     pairs = positives.sum() * negatives.sum()
@@ -140,14 +142,14 @@ def weighted_area(truth: np.ndarray, ranks: np.ndarray, times: np.ndarray) -> fl
 
 
 def _too_few(truth: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """(C,): whether fewer than FEWEST patients have one of the answers."""
+    """Whether fewer than FEWEST patients have one of the answers, (C,)."""
     return np.array([
         min(len(np.unique(owners[column])), len(np.unique(owners[~column]))) < FEWEST for column in truth.T
     ])  # fmt: skip
 
 
 def _interval(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(draws, C) -> the ends (C,) and (C,) of the 95 % intervals; NaN for a column that has none."""
+    """The lower and upper ends of the 95 % intervals, (draws, C) -> (C,) and (C,); NaN for a column without a finite value."""
     ends = np.full((2, drawn.shape[1]), np.nan)
     for k, column in enumerate(drawn.T):
         if np.isfinite(column).any():
@@ -156,7 +158,7 @@ def _interval(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _nan_mean(values: np.ndarray) -> np.ndarray:
-    """Mean of each row (draws, C) -> (draws,), NaN left out; NaN for a row that has nothing else."""
+    """The mean of each row without its NaNs, (draws, C) -> (draws,); NaN for a row without a finite value."""
     known = np.isfinite(values)
     total = known.sum(axis=1)
     return np.where(total > 0, np.where(known, values, 0).sum(axis=1) / np.maximum(total, 1), np.nan)

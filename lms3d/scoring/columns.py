@@ -1,10 +1,10 @@
-"""The columns of a segmentation score, by name: how they are measured, and how tables and box plots show them.
+"""The columns of a segmentation score, by name: how each is measured, and how tables and box plots show it.
 
     @column("surplus_ml", title="surplus ml", unit="ml", larger_is_better=False)
     def surplus(pair): return (pair.counts[1] - pair.counts[0]) * pair.voxel_ml
 
-A column that is registered is measured, stored, summarised and tabulated with all others. `pair` is a `pair.RegionPair`: masks,
-rules, and what several columns share (voxels in common, distances between surfaces, lesions), worked out once.
+Every registered column is measured, stored, summarised and tabulated. `pair` is a `pair.RegionPair`: the masks, the rules, and what
+several columns share (voxels in common, distances between surfaces, lesions), which is computed once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lms3d.registry import Registry
 from lms3d.scoring.pair import NAN, RegionPair
 
 SPACES = ("native", "cube")
-"""The grid of the files, and the cube of the network."""
+"""The spaces in which scores are measured: the grid of the files, and the cube of the network."""
 
 Measure = Callable[[RegionPair], float]
 
@@ -30,33 +30,34 @@ class Column:
 
     measure: Measure
     title: str
-    """In the Markdown table and on the axis of a box plot."""
+    """The title in the Markdown table and on the axis of a box plot."""
     unit: str = ""
-    """Empty for a share of 1."""
+    """The unit; "" for a share of 1."""
     decimals: int = 3
-    """In the Markdown table; CSV files have six."""
+    """The decimals in the Markdown table; CSV files have six."""
     larger_is_better: bool = True
     perfect: float = NAN
-    """Its value where both masks are empty and that is counted; NaN where it is what was measured."""
+    """The value if both masks are empty and such regions are counted; NaN if the measured value stays."""
 
     spaces: tuple[str, ...] = SPACES
-    """Where it is measured. A column with a unit only in native space: a cube's voxels are no millimetres."""
+    """The spaces in which it is measured. A column with a unit is measured in native space only, since a cube has no
+    millimetres."""
     in_table: bool = True
-    """Whether the Markdown table has its mean; CSV files and the report have all."""
+    """Whether the Markdown table shows its mean; CSV files and the report show all columns."""
     box_plot: bool = False
     of_truth: bool = False
-    """Whether no prediction can change it: then it has no ceiling."""
+    """Whether it depends on the truth alone. Then it has no ceiling."""
 
 
 COLUMNS: Registry[Column] = Registry("metric column")
 HEADLINE = "dice"
-"""The column whose spread is summarised; of the others it is the mean."""
+"""The column whose spread is summarised. Summaries show only the mean of the other columns."""
 
 
 def column(name: str, **shown: Any) -> Callable[[Measure], Measure]:
-    """Decorator: registers a measure as the column `name`; `shown`: fields of `Column`.
+    """A decorator that registers a measure as the column `name`. shown: the other fields of `Column`.
 
-    ValueError where the name is taken, or a column with a unit asks for cube space.
+    ValueError if the name is taken, or if a column with a unit asks for cube space.
     """
     native = ("native",)
     shown = {"spaces": native if shown.get("unit") else SPACES, **shown}
@@ -81,7 +82,7 @@ def dice(pair: RegionPair) -> float:
 
 @column("sensitivity", title="sensitivity", perfect=1.0)
 def sensitivity(pair: RegionPair) -> float:
-    """Share of the truth that was found, |P and T| / |T|."""
+    """The share of the truth that was found, |P and T| / |T|."""
     common, _, true = pair.counts
     if pair.both_empty:
         return pair.nothing(1.0)
@@ -90,7 +91,7 @@ def sensitivity(pair: RegionPair) -> float:
 
 @column("specificity", title="specificity", decimals=4)
 def specificity(pair: RegionPair) -> float:
-    """Share of the rest that was not marked, |not P and not T| / |not T|, of the whole grid; 1 where truth is everywhere."""
+    """The share of the other voxels of the grid that was not marked, |not P and not T| / |not T|; 1 if the truth fills the grid."""
     common, predicted, _ = pair.counts
     others = pair.other_voxels
     return (others - (predicted - common)) / others if others else 1.0
@@ -98,7 +99,7 @@ def specificity(pair: RegionPair) -> float:
 
 @column("precision", title="precision", perfect=1.0)
 def precision(pair: RegionPair) -> float:
-    """Share of the prediction that is right, |P and T| / |P|; 0 where nothing was marked that should be."""
+    """The share of the prediction that is right, |P and T| / |P|; 0 if nothing was marked although there is truth."""
     common, predicted, _ = pair.counts
     if pair.both_empty:
         return pair.nothing(1.0)
@@ -111,7 +112,7 @@ column("hd95_directed_mm", title="HD95 directed mm", **_MM)(lambda pair: pair.hd
 column("hd95_pooled_mm", title="HD95 pooled mm", **_MM)(lambda pair: pair.hd95("pooled"))
 column("hd95_area_mm", title="HD95 area mm", **_MM)(lambda pair: pair.hd95("area"))
 
-# Without `unit`, which is that of the value: a share. It needs millimetres all the same.
+# Without `unit`, since the value is a share. It is measured in native space all the same, because the tolerance is in millimetres.
 column("nsd_half_mm", title="NSD 0.5 mm", spaces=("native",), perfect=1.0)(
     lambda pair: pair.nsd(pair.rules.tolerances_mm[0])
 )
@@ -134,13 +135,13 @@ column("prediction_ml", title="prediction ml", **_ML)(lambda pair: pair.counts[1
 
 @column("volume_difference_ml", title="volume difference ml", larger_is_better=False, **_ML)
 def volume_difference(pair: RegionPair) -> float:
-    """|volume of P - volume of T|."""
+    """The difference of the volumes, |volume of P - volume of T|."""
     return abs(pair.counts[1] - pair.counts[2]) * pair.voxel_ml
 
 
 @column("volume_difference", title="volume difference / truth", larger_is_better=False, in_table=False, perfect=0.0)
 def relative_volume_difference(pair: RegionPair) -> float:
-    """(P - T) / T in volume, with its sign; NaN where truth is empty and the prediction is not."""
+    """The difference of the volumes with its sign, (P - T) / T; NaN if the truth is empty and the prediction is not."""
     _, predicted, true = pair.counts
     if pair.both_empty:
         return pair.nothing(0.0)
@@ -148,7 +149,7 @@ def relative_volume_difference(pair: RegionPair) -> float:
 
 
 def _mean_of_lesions(name: str) -> Measure:
-    """One of `lesions.Measures`."""
+    """The measure that takes one field of `lesions.Measures`."""
     return lambda pair: NAN if pair.lesions is None else getattr(pair.lesions.means, name)
 
 
@@ -157,7 +158,7 @@ _SHARE = {"spaces": ("native",), "perfect": 1.0}
 column("lesion_dice", title="lesion-wise Dice", **_SHARE)(_mean_of_lesions("dice"))
 column("lesion_hd95_mm", title="lesion-wise HD95 mm", **_MM)(
     _mean_of_lesions("hd95_mm")
-)  # of the kind that the rules name
+)  # the kind is that of the rules
 column("lesion_nsd_half_mm", title="lesion-wise NSD 0.5 mm", in_table=False, **_SHARE)(_mean_of_lesions("nsd_half_mm"))
 column("lesion_nsd_one_mm", title="lesion-wise NSD 1 mm", in_table=False, **_SHARE)(_mean_of_lesions("nsd_one_mm"))
 column("lesion_nsd_voxel", title="lesion-wise NSD 1 voxel", in_table=False, **_SHARE)(_mean_of_lesions("nsd_voxel"))
@@ -165,7 +166,7 @@ column("lesion_nsd_voxel", title="lesion-wise NSD 1 voxel", in_table=False, **_S
 
 @column("lesion_f1", title="lesion F1", spaces=("native",), perfect=1.0)
 def lesion_f1(pair: RegionPair) -> float:
-    """2 TP / (2 TP + FP + FN), of lesions of all sizes."""
+    """F1 = 2 TP / (2 TP + FP + FN), for lesions of all sizes."""
     if pair.lesions is None:
         return NAN
     f1 = pair.lesions.counts.f1
@@ -176,7 +177,8 @@ _COUNT = {"spaces": ("native",), "decimals": 2, "in_table": False}
 
 
 def _count(size: str, name: str) -> Measure:
-    """One of `lesions.Counts`, of all lesions ("counts"), "large" ones or "small" ones; NaN where there are none of that size."""
+    """The measure that takes one field of `lesions.Counts`. size: all lesions ("counts"), "large" ones or "small" ones. The value
+    is NaN if there are none of that size."""
 
     def measure(pair: RegionPair) -> float:
         counts = None if pair.lesions is None else getattr(pair.lesions, size)

@@ -1,6 +1,6 @@
-"""Lesions of a mask: its 26-connected components, merged and cleaned as a challenge asks. Arrays are (X, Y, Z).
+"""The lesions of a mask: its 26-connected components, merged and cleaned as a challenge asks. Arrays are (X, Y, Z).
 
-Components are numbered 1, 2, .. in the order of their first voxels, the last axis running fastest; 0 is background.
+Components are numbered 1, 2, .. in the order of their first voxels, with the last axis fastest; 0 is background.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from lms3d.scoring.rules import Rules
 
 _26 = ndimage.generate_binary_structure(3, 3)
 _18 = ndimage.generate_binary_structure(3, 2)
-"""Two of three axes: 18 neighbours."""
+"""The 18 neighbours that differ along at most two of the three axes."""
 
 ROUNDED = 6
-"""Decimals of a volume in mm³: 500 voxels of 0.1 mm³ are 50 mm³, and no more."""
+"""The decimals of a volume in mm³, so that 500 voxels of 0.1 mm³ are 50 mm³ and no more."""
 
 LENGTH = 1e-5
-"""The unit of lengths that are compared, in that of voxel sizes: sizes are rounded to so much (`pair.DECIMALS`)."""
+"""The unit in which lengths are compared, as a part of the unit of voxel sizes, which are rounded to it (`pair.DECIMALS`)."""
 _FAR = 2**30
-"""More of them than any grid is long, and twice as many still are an int32."""
+"""A length, in units of LENGTH, above that of any grid. Twice as much still is an int32."""
 
 VOXELS = (1.0, 1.0, 1.0)
-"""Sizes that make a length one in voxels."""
+"""The voxel sizes with which lengths are in voxels."""
 
 
 def connected(mask: np.ndarray) -> np.ndarray:
-    """Mask -> components."""
-    box = around(mask)  # numbers do not depend on the empty rest
-    found = np.zeros(mask.shape, np.int32, order="F" if mask.flags.f_contiguous else "C")
-    found[box] = ndimage.label(mask[box], _26)[0]
-    return found
+    """The components of a mask."""
+    box = around(mask)  # the numbers do not depend on the empty rest
+    labels = np.zeros(mask.shape, np.int32, order="F" if mask.flags.f_contiguous else "C")
+    labels[box] = ndimage.label(mask[box], _26)[0]
+    return labels
 
 
 def numbers(labels: np.ndarray) -> np.ndarray:
-    """The components that there are, sorted."""
+    """The numbers of the components, sorted."""
     return np.flatnonzero(np.bincount(labels[labels > 0], minlength=1))
 
 
 def steps(reach: float, sizes: Sequence[float]) -> tuple[int, ...]:
-    """How many voxels along each axis lie within `reach`; sizes: of a voxel, in the unit of `reach`."""
+    """The number of voxels along each axis within `reach`. sizes: those of a voxel, in the unit of `reach`."""
     return tuple(int(reach / size + 1e-9) for size in sizes)
 
 
 def dilated(mask: np.ndarray, reach: int, sizes: Sequence[float] = VOXELS) -> np.ndarray:
-    """`mask` (X, Y, Z) grown by `reach`, within its own grid.
+    """A mask (X, Y, Z) grown by `reach`, within its own grid.
 
-    By the shape that so many steps of the 18-connected element make at 1 mm: no coordinate is further than `reach`, and their sum
-    is at most twice as much. sizes: of a voxel, in the unit of `reach`.
+    It grows by the shape that `reach` steps of the 18-connected element make at 1 mm: no coordinate is larger than `reach`, and the
+    sum of the coordinates is at most twice that. sizes: those of a voxel, in the unit of `reach`.
     """
     margins = steps(reach, sizes)
     if not any(margins) or not mask.any():
@@ -65,10 +65,10 @@ def dilated(mask: np.ndarray, reach: int, sizes: Sequence[float] = VOXELS) -> np
 
 
 def _within(mask: np.ndarray, reach: float, sizes: Sequence[float]) -> np.ndarray:
-    """What `dilated` grows `mask` (X, Y, Z) to. The time does not depend on how many voxels lie within `reach`.
+    """The mask (X, Y, Z) that `dilated` returns. The time does not depend on the number of voxels within `reach`.
 
-    The lengths of a path along the axes, one after the other, add up: after an axis each voxel knows the shortest of the paths that
-    took none further than `reach`. Lengths are whole numbers of LENGTH, so that sums are exact.
+    A path goes along one axis after the other, along none further than `reach`, and its lengths add up. After each axis, each voxel
+    has the length of the shortest path from the mask. Lengths are whole multiples of LENGTH, so that sums are exact.
     """
     lengths = np.where(mask, 0, _FAR).astype(np.int32)
     for axis, (size, most) in enumerate(zip(sizes, steps(reach, sizes), strict=True)):
@@ -79,10 +79,10 @@ def _within(mask: np.ndarray, reach: float, sizes: Sequence[float]) -> np.ndarra
 
 
 def _extended(lengths: np.ndarray, axis: int, size: int, most: int) -> np.ndarray:
-    """The least of `lengths` up to `most` voxels away along an axis, each with the way to it; size: of a voxel.
+    """The smallest sum of a length up to `most` voxels away along an axis and the distance to it. size: that of a voxel.
 
-    A slope turns the way into a part of the values: then a filter finds the least of those before a voxel, and another of those
-    behind it.
+    A slope added to the values stands for the distance. Then one minimum filter covers the voxels before a voxel, and another one
+    those behind it.
     """
     slope = np.arange(lengths.shape[axis], dtype=np.int32) * np.int32(size)
     slope = slope.reshape([-1 if other == axis else 1 for other in range(lengths.ndim)])
@@ -96,18 +96,19 @@ def _extended(lengths: np.ndarray, axis: int, size: int, most: int) -> np.ndarra
 
 
 def around(mask: np.ndarray, margin: int | Sequence[int] = 0) -> tuple[slice, ...]:
-    """The smallest box of a mask, wider by `margin` voxels (of each axis) as far as the grid goes; all of it for an empty mask."""
+    """The smallest box around a mask, wider by `margin` voxels (along each axis) as far as the grid goes. The whole grid if the
+    mask is empty."""
     spans = []
     for axis, wider in enumerate(np.broadcast_to(margin, mask.ndim).tolist()):
-        hit = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
-        if not len(hit):
+        marked = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
+        if not len(marked):
             return tuple(slice(0, size) for size in mask.shape)
-        spans.append(slice(max(0, int(hit[0]) - wider), min(mask.shape[axis], int(hit[-1]) + 1 + wider)))
+        spans.append(slice(max(0, int(marked[0]) - wider), min(mask.shape[axis], int(marked[-1]) + 1 + wider)))
     return tuple(spans)
 
 
 def merged_by_dilation(mask: np.ndarray, reach: int, sizes: Sequence[float] = VOXELS) -> np.ndarray:
-    """Components; those whose dilations touch are one."""
+    """The components of a mask. Components whose dilations touch are one."""
     box = around(mask, steps(reach, sizes))
     labels = np.zeros(mask.shape, np.int32)
     labels[box] = connected(dilated(mask[box], reach, sizes)) * mask[box]
@@ -115,79 +116,78 @@ def merged_by_dilation(mask: np.ndarray, reach: int, sizes: Sequence[float] = VO
 
 
 def sizes_of(rules: Rules, spacing_mm: Sequence[float]) -> tuple[float, ...]:
-    """Of a voxel, in the unit of the dilations of `rules`."""
+    """The sizes of a voxel in the unit in which the rules dilate."""
     return tuple(spacing_mm) if rules.units.dilation == "mm" else VOXELS
 
 
 def margins(rules: Rules, spacing_mm: Sequence[float]) -> tuple[int, ...]:
-    """Voxels along each axis that a crop must leave around masks: it must not stop a dilation that the grid does not stop."""
-    return tuple(one + 1 for one in steps(rules.largest_reach, sizes_of(rules, spacing_mm)))
+    """The number of voxels along each axis that a crop must leave around masks, so that it does not cut off a dilation."""
+    return tuple(reach + 1 for reach in steps(rules.largest_reach, sizes_of(rules, spacing_mm)))
 
 
 def lesions(
     masks: Mapping[str, np.ndarray], rules: Rules, *, predicted: bool, spacing_mm: Sequence[float] = VOXELS
 ) -> dict[str, np.ndarray]:
-    """Region -> lesions of the truth, or of a prediction, for every region of `masks`."""
+    """Region -> lesions, for every region of `masks`. predicted: whether the masks are of a prediction, not of the truth."""
     if rules.matching == "one to one":
-        # Numbered with the first axis fastest, as the package of 2026 reads files: it settles assignments of equal worth.
+        # Numbered with the first axis fastest, as the package of 2026 reads files: the numbers decide between equal assignments.
         return {region: connected(mask.T).T for region, mask in masks.items()}
     if predicted and not rules.clean_prediction:
         return {region: connected(mask) for region, mask in masks.items()}
     sizes = sizes_of(rules, spacing_mm)
-    found = {region: merged_by_dilation(mask, rules.reach(region), sizes) for region, mask in masks.items()}
+    maps = {region: merged_by_dilation(mask, rules.reach(region), sizes) for region, mask in masks.items()}
     if predicted:
-        one = float(np.prod(spacing_mm)) if rules.units.cleaning == "mm³" else 1.0
-        found = {region: _without_small(labels, rules.smallest_mm3(region), one) for region, labels in found.items()}
+        of_voxel = float(np.prod(spacing_mm)) if rules.units.cleaning == "mm³" else 1.0
+        maps = {region: _without_small(labels, rules.smallest_mm3(region), of_voxel) for region, labels in maps.items()}
     return {
-        region: _joined(labels, [found[other] for other in rules.merge_touching.get(region, ()) if other in found])
-        for region, labels in found.items()
+        region: _joined(labels, [maps[other] for other in rules.merge_touching.get(region, ()) if other in maps])
+        for region, labels in maps.items()
     }
 
 
 def _without_small(labels: np.ndarray, largest: float, of_voxel: float) -> np.ndarray:
-    """Components larger than `largest`; of_voxel: size of one voxel in that unit."""
+    """The components larger than `largest`. of_voxel: the size of one voxel in the same unit."""
     counts = np.bincount(labels[labels > 0], minlength=1)
     kept = np.where(np.round(counts * of_voxel, ROUNDED) > largest, np.arange(len(counts)), 0).astype(labels.dtype)
     return _renumbered(labels, kept)
 
 
 def _renumbered(labels: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """table: (components + 1,), old number -> new, 0 -> 0. Most voxels are background, and not looked up."""
+    """The components under new numbers. table: (components + 1,), from old number to new, with 0 for 0. Background voxels, which
+    are most, are not looked up."""
     new, inside = labels.copy(), labels > 0
     new[inside] = table[labels[inside]]
     return new
 
 
 def _joined(labels: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
-    """Components of `labels` that touch the same component of another map become one; one map after the other.
+    """Components of `labels` that touch the same component of another map become one, for one map after the other.
 
-    As in the reference, each goes with the first that it touches, and a single touching pair changes nothing.
+    As in the reference, a component goes with the first one that it touches, and a single touching pair changes nothing.
     """
     for other in others:
         pairs = touching(labels, other)
         if len(pairs) > 1:
             first: dict[int, int] = {}
-            for one, its_neighbour in pairs:
-                first.setdefault(one, its_neighbour)
-            number = {
-                its_neighbour: labels.max() + 1 + at
-                for at, its_neighbour in enumerate(dict.fromkeys(b for _, b in pairs))
-            }
+            for component, neighbour in pairs:
+                first.setdefault(component, neighbour)
+            neighbours = dict.fromkeys(neighbour for _, neighbour in pairs)
+            number = {neighbour: labels.max() + 1 + at for at, neighbour in enumerate(neighbours)}
             table = np.arange(labels.max() + 1)
-            for one, its_neighbour in first.items():
-                table[one] = number[its_neighbour]
+            for component, neighbour in first.items():
+                table[component] = number[neighbour]
             labels = _renumbered(labels, table)
     return labels
 
 
 def touching(labels: np.ndarray, other: np.ndarray) -> list[tuple[int, int]]:
-    """(component of `labels`, component of `other`) for all that overlap or are 18-neighbours, sorted."""
+    """(component of `labels`, component of `other`) for all pairs that overlap or are 18-neighbours, sorted."""
     near = (labels > 0) & dilated(other > 0, 1)
     places = np.argwhere(near) + 1
     beside, step = np.pad(other, 1), int(other.max()) + 1
-    found: set[int] = set()
+    codes: set[int] = set()
     for shift in np.argwhere(_18) - 1:
-        met = beside[tuple((places + shift).T)]
-        pairs = labels[near].astype(np.int64) * step + met
-        found.update(np.unique(pairs[met > 0]).tolist())
-    return sorted(divmod(pair, step) for pair in found)
+        neighbour = beside[tuple((places + shift).T)]
+        pairs = labels[near].astype(np.int64) * step + neighbour
+        codes.update(np.unique(pairs[neighbour > 0]).tolist())
+    return sorted(divmod(code, step) for code in codes)

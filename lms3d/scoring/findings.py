@@ -1,6 +1,6 @@
-"""Multi-label classification while training: cross-entropy, plain or weighted by class, and AUROC.
+"""Multi-label classification in training: the cross-entropy, plain or weighted by class, and the AUROC.
 
-Everywhere: truth (B, C), 0 or 1 in any dtype; probabilities (B, C) in 0..1.
+In all functions: truth (B, C), 0 or 1 in any dtype; probabilities (B, C) in 0..1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 CLIPPING = 1e-7
 BUCKETS = 1024
-LARGEST_LOGIT = 16.0  # of a float32 probability below 1; so a bucket is 1/32 wide
+LARGEST_LOGIT = 16.0  # that of the largest float32 probability below 1; so a bucket is 1/32 wide
 
 
 @keras.saving.register_keras_serializable(package="lms3d")
@@ -24,11 +24,11 @@ def binary_cross_entropy(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
 
 
 def class_weights(positives: Sequence[int], samples: int) -> tuple[list[float], list[float]]:
-    """w+ = |N| / (|P| + |N|) and w- = |P| / (|P| + |N|) per class, from the counts of the training images.
+    """The weights w+ = |N| / (|P| + |N|) and w- = |P| / (|P| + |N|) of each class, from the counts of the training images.
 
-    CheXNet (arXiv:1711.05225), section 2.1. ChestX-ray8's (arXiv:1705.02315) 1 / w- and 1 / w+ also balance the two answers
-    of a class, but give every class the same weight: one hernia in 500 images would outweigh all common findings.
-    A class of which all images have the same answer weighs nothing.
+    They are CheXNet's (arXiv:1711.05225), section 2.1. The weights of ChestX-ray8 (arXiv:1705.02315), 1 / w- and 1 / w+, also
+    balance the two answers of a class, but give every class the same weight: one hernia in 500 images would outweigh all common
+    findings. A class of which all images have the same answer has no weight.
     """
     share = [count / samples for count in positives]
     return [1 - s for s in share], share
@@ -65,21 +65,21 @@ class WeightedCrossEntropy(keras.losses.Loss):
 
 
 def _log_of_truth(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """(B, C): log of the probability of the truth."""
+    """The log of the probability of the truth, (B, C)."""
     p = tf.cast(y_pred, tf.float32)
     return tf.math.log(tf.clip_by_value(tf.where(tf.cast(y_true, tf.bool), p, 1 - p), CLIPPING, 1.0))
 
 
 @keras.saving.register_keras_serializable(package="lms3d")
 class Auroc(keras.metrics.Metric):
-    """Mean over the classes of the area under the ROC curve, as far as both answers of a class were seen; else NaN.
+    """The mean area under the ROC curve, over the classes of which both answers were seen; NaN if there is none.
 
-    The area is the chance that a positive image ranks above a negative one, ties counting half. Ranks are kept as counts of
-    positives and negatives in buckets of the log-odds, (2, C, 1024): probabilities of a rare class differ by little, so
-    buckets of equal probability (`keras.metrics.AUC`) would put them all into one. Images 1/32 apart in log-odds may count
-    as a tie; `lms3d.scoring.auroc` has the exact areas.
+    The area is the chance that a positive image ranks above a negative one, where a tie counts half. Ranks are kept as the numbers
+    of positives and negatives in buckets of the log-odds, (2, C, 1024). The probabilities of a rare class differ by little, so
+    buckets of equal probability (`keras.metrics.AUC`) would put them all into one. Images less than 1/32 apart in log-odds may
+    count as a tie; `lms3d.scoring.auroc` has the exact areas.
 
-    Counts add up: those of parts of the data, or their mean, give the area of the whole (`PooledAuroc`).
+    Counts add up: the sum or the mean of the counts of parts of the data gives the area of the whole (`PooledAuroc`).
     """
 
     def __init__(self, classes: int, name: str = "auroc", **kwargs: Any) -> None:
@@ -103,14 +103,14 @@ class Auroc(keras.metrics.Metric):
 
 
 def _bucket(p: tf.Tensor) -> tf.Tensor:
-    """Probabilities -> the bucket of their log-odds, 0..BUCKETS - 1, of the same shape."""
+    """The bucket of each probability's log-odds, 0..BUCKETS - 1, in the same shape."""
     logit = tf.math.log(p) - tf.math.log1p(-p)
     place = (tf.clip_by_value(logit, -LARGEST_LOGIT, LARGEST_LOGIT) / LARGEST_LOGIT + 1) / 2 * BUCKETS
     return tf.minimum(tf.cast(place, tf.int32), BUCKETS - 1)
 
 
 def mean_area(counts: tf.Tensor) -> tf.Tensor:
-    """Counts (2, C, BUCKETS) of positives and negatives -> mean area of the classes that have both; NaN if none has."""
+    """The mean area of the classes that have both positives and negatives; NaN if none has. counts: (2, C, BUCKETS)."""
     images = tf.reduce_sum(counts, axis=-1)  # (2, C)
     both = tf.reduce_all(images > 0, axis=0)
     positives, negatives = tf.unstack(tf.math.divide_no_nan(counts, images[..., None]))
@@ -120,17 +120,17 @@ def mean_area(counts: tf.Tensor) -> tf.Tensor:
 
 
 class PooledAuroc(keras.callbacks.Callback):
-    """Puts the AUROC of all ranks' images into the logs of an epoch, in place of that of this rank's images.
+    """Replaces, in the logs of an epoch, the AUROC of this rank's images by that of all ranks' images.
 
-    The mean over the ranks' areas is another number: it never compares a positive on one rank with a negative on another,
-    and a rank without a hernia has no area for it. So ranks add up their counts. What this writes is the same on each
-    rank: it must stand before a callback that averages logs over ranks.
+    The mean of the ranks' areas is a different number: it never compares a positive on one rank with a negative on another, and a
+    rank without a hernia has no area for that class. So the ranks add up their counts. The value is the same on each rank, so this
+    callback must come before the one that averages logs over ranks.
     """
 
     def __init__(self, metric: Auroc, total: Callable[[np.ndarray], np.ndarray], *, validates: bool = True) -> None:
-        """total: an array of this rank -> its sum (or mean) over all ranks, called by all ranks at the same places.
+        """total: returns the sum (or mean) of an array over all ranks, which all call it at the same points.
 
-        validates: whether this rank has validation images; False where it evaluates one to keep in step.
+        validates: whether this rank has validation images. If not, it evaluates one image to keep in step with the others.
         """
         super().__init__()
         self.metric, self.total, self.validates = metric, total, validates
@@ -140,18 +140,20 @@ class PooledAuroc(keras.callbacks.Callback):
         self._training = float("nan")
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
-        """Also in the logs of the last step: a run that is interrupted during validation resumes from these."""
+        """Writes it to the logs of the last step as well: a run that is interrupted during validation resumes from these."""
         if batch + 1 == (self.params or {}).get("steps"):
             self._training = logs[self.metric.name] = self._pooled(1.0)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """The last chance to read the training counts, where a callback has cut the epoch short: validation resets them."""
+        """Reads the training counts before validation resets them, if a callback has cut the epoch short."""
         if np.isnan(self._training):
             self._training = self._pooled(1.0)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         name = self.metric.name
-        if np.isfinite(self._training):  # else nothing was trained here: an earlier run took the epoch's last step
+        if np.isfinite(
+            self._training
+        ):  # otherwise an earlier run took the epoch's last step, and nothing was trained here
             logs[name] = self._training
         logs[f"val_{name}"] = self._pooled(float(self.validates))
 

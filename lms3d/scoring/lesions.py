@@ -1,8 +1,9 @@
-"""Lesion-wise scores of one region: every true lesion against what was predicted for it.
+"""Lesion-wise scores of one region: each true lesion is compared with the predicted components that match it.
 
-With dilation (2023 to 2025): lesions that are found or missed, and predicted components that touch no lesion, each with a share of
-1 in the mean. Dice = sum over lesions / (lesions + false positives), and so NSD, and HD95 with the penalty for what is missed or
-false. One to one (2026): means over the pairs alone; what has no partner is in F1 = 2 TP / (2 TP + FP + FN). See `rules.Rules`.
+With dilation (2023 to 2025): found lesions, missed lesions, and predicted components that touch no lesion all have weight 1 in the
+mean. Dice = sum over lesions / (lesions + false positives); NSD likewise; HD95 is the penalty for a missed or a false lesion.
+One to one (2026): the means are over the pairs only; F1 = 2 TP / (2 TP + FP + FN) accounts for the lesions without a partner. See
+`rules.Rules`.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from lms3d.scoring import components, masks
 from lms3d.scoring.rules import Rules
 
 LEAST_DICE = 1e-6
-"""Of a pair that may match one to one."""
+"""The least Dice of a pair that may match one to one."""
 
 
 class Measures(NamedTuple):
-    """Of a lesion and what was predicted for it, or their means. NaN where a number is not defined."""
+    """The measures of a lesion and the components that match it, or their means. NaN for a number that is not defined."""
 
     dice: float
     hd95_mm: float
     nsd_half_mm: float
-    """Counted surface voxels, within 0.5 mm."""
+    """The share of surface voxels within 0.5 mm."""
     nsd_one_mm: float
     nsd_voxel: float
-    """Within the size of a voxel along its shortest edge."""
+    """The share of surface voxels within the shortest edge of a voxel."""
 
 
 PERFECT = Measures(1.0, 0.0, 1.0, 1.0, 1.0)
 UNDEFINED = Measures(*[float("nan")] * len(Measures._fields))
 
 Distances = Callable[[np.ndarray, np.ndarray], tuple[float, float, float, float]]
-"""(prediction, truth), neither empty -> what `Measures` has behind Dice."""
+"""Computes, from a prediction and a truth that are not empty, the fields of `Measures` after Dice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Lesions of one region."""
+    """The numbers of lesions of one region."""
 
     found: int
     missed: int
@@ -51,26 +52,27 @@ class Counts:
 
     @property
     def f1(self) -> float:
-        """NaN where there is nothing to find and nothing was marked: the caller knows what the rules make of it."""
+        """2 TP / (2 TP + FP + FN). NaN if nothing is to be found and nothing was marked; the caller applies the rules for that."""
         total = 2 * self.found + self.missed + self.false
         return 2 * self.found / total if total else float("nan")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LesionScores:
-    """Of one region."""
+    """The scores of one region."""
 
     means: Measures
     counts: Counts
     large: Counts | None = None
-    """Of lesions from `Rules.large_from_mm3`, found only from `Rules.detected_from`; all false ones. None: there are none, or the
-    rules know no sizes."""
+    """The lesions of at least `Rules.large_from_mm3`, which are found if their Dice is at least `Rules.detected_from`; `false` has
+    all false ones. None if there are none, or if the rules know no sizes."""
     small: Counts | None = None
+    """The same for smaller lesions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lesion:
-    """One of the truth, and what was predicted for it."""
+    """A lesion of the truth, and how well the prediction matches it."""
 
     mm3: float
     measures: Measures
@@ -81,14 +83,14 @@ def score(
     prediction: np.ndarray, truth: np.ndarray, rules: Rules, *, region: str, spacing_mm: Sequence[float], penalty_mm: float,
     distances: Distances,
 ) -> LesionScores:  # fmt: skip
-    """Components of prediction and truth (X, Y, Z) -> scores. penalty_mm: `rules.penalty_mm` on this grid."""
+    """The scores of a region. prediction, truth: components (X, Y, Z). penalty_mm: `rules.penalty_mm` on this grid."""
     missed = Measures(0.0, penalty_mm, 0.0, 0.0, 0.0)
     maps = _Maps(prediction, truth, spacing_mm=spacing_mm, missed=missed, distances=distances)
     if rules.matching == "one to one":
         lesions, false = _one_to_one(maps)
     else:
         lesions, false = _by_dilation(maps, rules.reach(region), components.sizes_of(rules, spacing_mm))
-        lesions = [one for one in lesions if one.mm3 > rules.smallest_mm3(region)]
+        lesions = [lesion for lesion in lesions if lesion.mm3 > rules.smallest_mm3(region)]
     large, small = _by_size(lesions, false, rules)
     return LesionScores(
         means=_means(lesions, false, rules, missed), counts=_counted(lesions, false), large=large, small=small
@@ -96,45 +98,46 @@ def score(
 
 
 def _counted(lesions: Sequence[Lesion], false: int, least_dice: float = 0.0) -> Counts:
-    found = sum(1 for one in lesions if one.matched and one.measures.dice >= least_dice)
+    found = sum(1 for lesion in lesions if lesion.matched and lesion.measures.dice >= least_dice)
     return Counts(found=found, missed=len(lesions) - found, false=false)
 
 
 def _by_size(lesions: Sequence[Lesion], false: int, rules: Rules) -> tuple[Counts | None, Counts | None]:
-    """Of the large lesions, and of the small ones."""
+    """The counts of the large lesions, and of the small ones."""
     if not rules.large_from_mm3:
         return None, None
-    large = [one for one in lesions if one.mm3 >= rules.large_from_mm3]
-    small = [one for one in lesions if one.mm3 < rules.large_from_mm3]
-    of_large, of_small = (_counted(some, false, rules.detected_from) if some else None for some in (large, small))
+    large = [lesion for lesion in lesions if lesion.mm3 >= rules.large_from_mm3]
+    small = [lesion for lesion in lesions if lesion.mm3 < rules.large_from_mm3]
+    of_large, of_small = (_counted(group, false, rules.detected_from) if group else None for group in (large, small))
     return of_large, of_small
 
 
 def _means(lesions: Sequence[Lesion], false: int, rules: Rules, missed: Measures) -> Measures:
     if not lesions and not false:
         return PERFECT if rules.both_empty == "perfect" else UNDEFINED
-    large = [one for one in lesions if one.mm3 >= rules.large_from_mm3]
+    large = [lesion for lesion in lesions if lesion.mm3 >= rules.large_from_mm3]
     if rules.large_from_mm3 and not large:
         return UNDEFINED
     if rules.false_positives_lower:
-        return _mean([*(one.measures for one in large), *[missed] * false])
-    pairs = [one.measures for one in lesions if one.matched]
+        return _mean([*(lesion.measures for lesion in large), *[missed] * false])
+    pairs = [lesion.measures for lesion in lesions if lesion.matched]
     return _mean(pairs) if pairs else missed
 
 
-def _mean(found: Sequence[Measures]) -> Measures:
-    return Measures(*(float(one) for one in np.mean(found, axis=0)))
+def _mean(measures: Sequence[Measures]) -> Measures:
+    return Measures(*map(float, np.mean(measures, axis=0)))
 
 
 def _by_dilation(maps: _Maps, reach: int, sizes: Sequence[float]) -> tuple[list[Lesion], int]:
-    """Every lesion with the union of the predicted components that touch its dilation; and the false positives."""
+    """(lesions, number of false positives). A lesion is compared with the union of the predicted components that touch its
+    dilation."""
     lesions: list[Lesion] = []
     used: set[int] = set()
     margins = components.steps(reach, sizes)
     prediction, truth = maps.labels
     for number, box in maps.true.items():
         near = tuple(
-            slice(max(0, one.start - wider), one.stop + wider) for one, wider in zip(box, margins, strict=True)
+            slice(max(0, span.start - wider), span.stop + wider) for span, wider in zip(box, margins, strict=True)
         )
         grown = components.dilated(truth[near] == number, reach, sizes)
         touched = components.numbers(prediction[near][grown]).tolist()
@@ -144,12 +147,12 @@ def _by_dilation(maps: _Maps, reach: int, sizes: Sequence[float]) -> tuple[list[
 
 
 def _one_to_one(maps: _Maps) -> tuple[list[Lesion], int]:
-    """The assignment with the largest sum of Dice (a linear sum assignment); and the predictions without a partner."""
+    """(lesions, number of predictions without a partner), by the assignment with the largest sum of Dice."""
     prediction, truth = maps.labels
     overlaps = _overlaps(prediction, truth)
     sizes = [np.bincount(labels[labels > 0], minlength=2)[1:] for labels in (truth, prediction)]
     dice = 2 * overlaps / np.maximum(np.add.outer(*sizes), 1)
-    # As a cost, like panoptica's: of assignments that are equally good the solver then takes the same.
+    # As a cost, like panoptica's, so that the solver takes the same one of several equally good assignments.
     cost = np.where(dice >= LEAST_DICE, 1 - dice, 1 + LEAST_DICE)
     rows, columns = linear_sum_assignment(cost)
     partners = {
@@ -160,7 +163,7 @@ def _one_to_one(maps: _Maps) -> tuple[list[Lesion], int]:
 
 
 class _Maps:
-    """Components of prediction and truth (X, Y, Z), and the box of each: whole volumes would be slow to compare."""
+    """The components of prediction and truth (X, Y, Z), and the box of each, since to compare whole volumes would be slow."""
 
     def __init__(
         self,
@@ -180,26 +183,27 @@ class _Maps:
         self._missed, self._distances = missed, distances
 
     def lesion(self, predicted: Sequence[int], true: int) -> Lesion:
-        """A true component and the predicted ones that belong to it, which may be none."""
-        found, lesion = self._masks(predicted, true)
+        """The lesion of a true component and the predicted components that match it, which may be none."""
+        prediction, lesion = self._masks(predicted, true)
         mm3 = round(np.count_nonzero(lesion) * self._voxel_mm3, components.ROUNDED)
         if not predicted:
             return Lesion(mm3=mm3, measures=self._missed, matched=False)
-        measures = Measures(masks.dice(found, lesion), *self._distances(found, lesion))
+        measures = Measures(masks.dice(prediction, lesion), *self._distances(prediction, lesion))
         return Lesion(mm3=mm3, measures=measures, matched=True)
 
     def _masks(self, predicted: Sequence[int], true: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of some predicted components and a true one, cut to a box that holds them all."""
+        """The masks of some predicted components and of a true one, cut to a box that holds them all."""
         boxes = [self.true[true], *(self.predicted[number] for number in predicted)]
         box = tuple(
-            slice(min(one.start for one in spans), max(one.stop for one in spans)) for spans in zip(*boxes, strict=True)
+            slice(min(span.start for span in spans), max(span.stop for span in spans))
+            for spans in zip(*boxes, strict=True)
         )
         prediction, truth = (labels[box] for labels in self.labels)
         return np.isin(prediction, predicted), truth == true
 
 
 def _overlaps(prediction: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """(true components, predicted components) -> voxels in common."""
+    """The numbers of voxels in common, (true components, predicted components)."""
     shape = (max(1, int(truth.max())), max(1, int(prediction.max())))
     counts = np.zeros(shape, np.int64)
     both = (truth > 0) & (prediction > 0)

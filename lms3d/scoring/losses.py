@@ -1,6 +1,6 @@
-"""Losses of disjoint one-label-per-channel segmentation, as pure functions of (truth, probabilities).
+"""Losses for segmentation with one disjoint label per channel, as pure functions of (truth, probabilities).
 
-Both are (B, ..., C): truth 0 or 1 in any dtype, probabilities in 0..1. Both losses return one float32 scalar.
+Both arguments are (B, ..., C): truth, 0 or 1 in any dtype; probabilities in 0..1. Each loss is one float32 scalar.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ def dice_cross_entropy(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
 
 
 HEAD_WEIGHTS = (1.0, 0.5, 0.25)
-"""Of the summed output and of the deeper heads, each of half the resolution of the one before: nnU-Net's halving weights."""
+"""The weights of the summed output and of the deeper heads, each of which has half the resolution of the one before. They halve as
+nnU-Net's do."""
 
 
 def of_each_head(
     loss: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], channels: int
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Deep supervision: the mean of `loss` over the heads, by HEAD_WEIGHTS.
+    """A loss for deep supervision: the mean of `loss` over the heads, weighted by HEAD_WEIGHTS.
 
-    The result takes truth (B, ..., channels) and the probabilities of all heads, (B, ..., channels * heads).
+    It takes the truth, (B, ..., channels), and the probabilities of all heads, (B, ..., channels * heads).
     """
 
     def mean(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
@@ -72,7 +73,8 @@ def _soft_dice(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, Any]:
 
 @tf.custom_gradient
 def _cross_entropy(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """(B, ..., C), (B, ..., C) -> scalar. For y in {0, 1} the entropy is -log of the probability of the truth."""
+    """The mean binary cross-entropy, (B, ..., C), (B, ..., C) -> scalar. For y in {0, 1} it is -log of the probability of the
+    truth."""
 
     def probability_of_truth() -> tf.Tensor:
         return tf.clip_by_value(tf.where(tf.cast(y, tf.bool), p, 1 - p), CLIPPING, 1.0)

@@ -1,4 +1,4 @@
-"""One HTML page with tables and figures, in a single file that loads nothing: figures are inlined, tables sort by a click.
+"""An HTML page with tables and figures, in a single file that loads nothing. Figures are inlined, and a click sorts a table.
 
 page.write(path, "title", [Section("Summary", [page.text("..."), page.table(frame), page.figure(png)])])
 """
@@ -45,7 +45,8 @@ function show(id) {
 }
 for (const tab of tabs) tab.addEventListener('click', () => {
   show(tab.dataset.section);
-  history.replaceState(null, '', '#tab-' + tab.dataset.section);  // to come back to; no element has this name, so nothing scrolls
+  history.replaceState(null, '', '#tab-' + tab.dataset.section);  // a reload shows this tab; no element has the name, so nothing
+  scrolls
 });
 const named = () => tabs.find(tab => '#tab-' + tab.dataset.section === location.hash) || tabs[0];
 addEventListener('hashchange', () => show(named().dataset.section));
@@ -70,22 +71,23 @@ for (const head of document.querySelectorAll('th')) head.addEventListener('click
 
 @dataclass(frozen=True)
 class Section:
-    """One tab."""
+    """One tab of the page."""
 
     title: str
     parts: Sequence[str]
-    """HTML, of the functions below."""
+    """HTML from the functions below."""
 
 
 def text(words: str) -> str:
-    """A paragraph."""
+    """A paragraph, as HTML."""
     return f'<p class="note">{escape(words)}</p>'
 
 
 def table(
     frame: pd.DataFrame, *, decimals: Mapping[str, int] | None = None, titles: Mapping[str, str] | None = None
 ) -> str:
-    """Columns without any value are left out; figures have three decimals, or as many as `decimals` says."""
+    """A table, as HTML, without the columns that have no value. Figures have three decimals, or as many as `decimals` says. titles:
+    column -> heading."""
     shown = [name for name in frame if frame[name].notna().any()]
     is_text = {name: not pd.api.types.is_numeric_dtype(frame[name]) for name in shown}
     head = "".join(
@@ -100,22 +102,22 @@ def table(
 
 
 def figure(path: Path, caption: str) -> str:
-    """A PNG, inlined."""
+    """A PNG with a caption, as HTML that holds the image."""
     content = base64.b64encode(path.read_bytes()).decode("ascii")
-    told = escape(caption)
-    return f'<figure><img src="data:image/png;base64,{content}" alt="{told}"><figcaption>{told}</figcaption></figure>'
+    words = escape(caption)
+    return f'<figure><img src="data:image/png;base64,{content}" alt="{words}"><figcaption>{words}</figcaption></figure>'
 
 
 def write(path: Path, title: str, note: str, sections: Sequence[Section]) -> None:
-    """The page; its policy forbids every browser to load anything for it."""
+    """Writes the page. Its security policy forbids browsers to load anything for it."""
     ids = [f"s{number}" for number in range(len(sections))]
     tabs = "".join(
-        f'<button role="tab" data-section="{one}">{escape(section.title)}</button>'
-        for one, section in zip(ids, sections, strict=True)
+        f'<button role="tab" data-section="{name}">{escape(section.title)}</button>'
+        for name, section in zip(ids, sections, strict=True)
     )
     parts = "".join(
-        f'<section id="{one}"><h2>{escape(section.title)}</h2>{"".join(section.parts)}</section>'
-        for one, section in zip(ids, sections, strict=True)
+        f'<section id="{name}"><h2>{escape(section.title)}</h2>{"".join(section.parts)}</section>'
+        for name, section in zip(ids, sections, strict=True)
     )
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
     write_text(

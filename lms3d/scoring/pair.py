@@ -1,4 +1,4 @@
-"""One region of one case, predicted and true: what several columns need is worked out once, when the first asks for it."""
+"""The regions of one case, predicted and true. What several columns need is computed once, when the first column asks for it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lms3d.scoring.rules import Rules
 NAN = float("nan")
 
 DECIMALS = 5
-"""Of a voxel size in mm. A header holds a rotation in float32, and the sizes that follow from it are 0.99999997 or 1.0000003 mm:
-then a step of one voxel is within a tolerance of 1 mm, or not, by the way that a head is turned. Not measured: 1e-5 mm is far above
-that rounding and far below what a scanner sets."""
+"""The decimals of a voxel size in mm. A header holds a rotation in float32, so that a size of 1 mm becomes 0.99999997 or
+1.0000003 mm. Without rounding, the orientation of a head would decide whether a step of one voxel is within a tolerance of 1 mm.
+The number is chosen, not measured: 1e-5 mm is far above that error, and far below what a scanner sets."""
 
 
 def sizes_mm(sizes: Sequence[float]) -> tuple[float, ...]:
-    """Voxel sizes that follow from an affine -> those that were meant, mm."""
+    """Voxel sizes from an affine, rounded to those that were meant, mm."""
     return tuple(round(float(size), DECIMALS) for size in sizes)
 
 
 class CasePair:
-    """All regions of a case: masks of one and the same grid (X, Y, Z) bool, cropped to what any of them holds."""
+    """All regions of a case: masks (X, Y, Z) bool on one grid, cropped to the box around all of them."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class CasePair:
         rules: Rules,
         grid: Sequence[int] | None = None,
     ) -> None:
-        """prediction, truth: region -> mask, also of regions that are not scored but merge others (`Rules.needed`). Those of the
-        truth count: of one that the prediction does not have nothing is marked.
+        """prediction, truth: region -> mask, including regions that are not scored but merge others (`Rules.needed`). The truth
+        decides which regions there are. If the prediction lacks one, it counts as empty.
 
-        grid: shape of the whole volume, where the masks are a part of it already.
+        grid: the shape of the whole volume, if the masks are only a part of it.
         """
         first = next(iter(truth.values()))
         nothing = np.zeros(first.shape, bool)
@@ -58,7 +58,7 @@ class CasePair:
 
     @property
     def regions(self) -> dict[str, RegionPair]:
-        """Those that the rules score, as far as the truth has them."""
+        """The regions that the rules score, without those that the truth lacks."""
         return {region: RegionPair(case=self, region=region) for region in self.rules.regions if region in self.truth}
 
     @cached_property
@@ -72,7 +72,7 @@ class CasePair:
 
 @dataclass(frozen=True)
 class RegionPair:
-    """What the measure of a column is given."""
+    """One region of a case, which the measure of a column takes."""
 
     case: CasePair
     region: str
@@ -91,7 +91,7 @@ class RegionPair:
 
     @property
     def penalty_mm(self) -> float:
-        """HD95 where one mask is empty."""
+        """The HD95 if one mask is empty."""
         if self.rules.penalty_mm == "diagonal":
             sizes = self.spacing_mm if self.rules.units.diagonal == "mm" else components.VOXELS
             return float(np.linalg.norm(np.multiply(self.case.grid, sizes)))
@@ -99,7 +99,7 @@ class RegionPair:
 
     @cached_property
     def prediction(self) -> np.ndarray:
-        """Mask on the crop, without the components that the rules remove first."""
+        """The predicted mask on the crop, without the components that the rules remove first."""
         if self.rules.clean_prediction and self.rules.plain_cleaned:
             mask: np.ndarray = self.case.predicted_lesions[self.region] > 0
             return mask
@@ -111,13 +111,13 @@ class RegionPair:
 
     @cached_property
     def counts(self) -> tuple[int, int, int]:
-        """Voxels in common, in the prediction, in the truth."""
+        """(voxels in common, in the prediction, in the truth)."""
         common = np.count_nonzero(self.prediction & self.truth)
         return int(common), int(np.count_nonzero(self.prediction)), int(np.count_nonzero(self.truth))
 
     @property
     def other_voxels(self) -> int:
-        """Voxels of the whole grid that the truth leaves out."""
+        """The number of voxels of the whole grid outside of the truth."""
         return int(np.prod(self.case.grid)) - self.counts[2]
 
     @property
@@ -129,11 +129,11 @@ class RegionPair:
         return not self.both_empty and not (self.counts[1] and self.counts[2])
 
     def nothing(self, perfect: float) -> float:
-        """What a score is where both masks are empty."""
+        """The score if both masks are empty: `perfect`, or NaN if the rules leave the region out."""
         return perfect if self.rules.both_empty == "perfect" else NAN
 
     def hd95(self, kind: str) -> float:
-        """In mm, of one of `surfaces.KINDS`; of the rules' own kind in their `units.whole`."""
+        """The 95 % Hausdorff distance of one of `surfaces.KINDS`, in mm. The rules' own kind is in their `units.whole`."""
         if self.both_empty:
             return self.nothing(0.0)
         if self.one_empty or (self.rules.disjoint_is_missed and not self.counts[0]):
@@ -142,13 +142,13 @@ class RegionPair:
         return surfaces.hd95(self._surfaces(kind == "area", sizes), kind)
 
     def nsd(self, tolerance_mm: float) -> float:
-        """By area."""
+        """The normalised surface Dice, by area."""
         if self.both_empty or self.one_empty:
             return self.nothing(1.0) if self.both_empty else 0.0
         return surfaces.nsd(self._surfaces(True, self.spacing_mm), tolerance_mm)
 
     def counted_nsd(self, tolerance: float) -> float:
-        """By surface voxels; the tolerance and all distances in the rules' `units.whole`."""
+        """The normalised surface Dice, by surface voxels. The tolerance and all distances are in the rules' `units.whole`."""
         if self.both_empty or self.one_empty:
             return self.nothing(1.0) if self.both_empty else 0.0
         return surfaces.counted_nsd(self._surfaces(False, self._whole_sizes), tolerance)
@@ -162,14 +162,14 @@ class RegionPair:
         return {}
 
     def _surfaces(self, by_area: bool, sizes: tuple[float, ...]) -> surfaces.Pair:
-        """Distances between both surfaces, of masks that are not empty. sizes: of a voxel."""
+        """The distances between both surfaces of masks that are not empty. sizes: those of a voxel."""
         if (by_area, sizes) not in self._known:
             self._known[by_area, sizes] = _measured(by_area, self.prediction, self.truth, sizes)
         return self._known[by_area, sizes]
 
     @cached_property
     def lesions(self) -> LesionScores | None:
-        """None where the rules match none."""
+        """The lesion-wise scores; None if the rules match no lesions."""
         if self.rules.matching == "none":
             return None
         return lesions.score(
@@ -178,11 +178,11 @@ class RegionPair:
         )  # fmt: skip
 
     def _distances(self, prediction: np.ndarray, truth: np.ndarray) -> tuple[float, float, float, float]:
-        """HD95 of a lesion, of the rules' kind, and its counted NSD: within 0.5 mm, 1 mm, and the shortest edge of a voxel."""
+        """(HD95 of the rules' kind, counted NSD within 0.5 mm, 1 mm, and the shortest edge of a voxel) of a lesion."""
         kind, sizes = self.rules.hd95, self.spacing_mm
         if self.rules.units.lesions == "axes reversed":
             sizes = sizes[::-1]
-        # Most tumours are one lesion: then its surfaces are those of the region.
+        # Most tumours are one lesion, whose surfaces are those of the region.
         whole = (np.count_nonzero(prediction), np.count_nonzero(truth)) == self.counts[1:]
 
         def measured(by_area: bool) -> surfaces.Pair:
@@ -195,7 +195,7 @@ class RegionPair:
 
 
 def _measured(by_area: bool, prediction: np.ndarray, truth: np.ndarray, sizes: Sequence[float]) -> surfaces.Pair:
-    """Cropped to the smallest box that holds both: distances inside do not depend on the outside."""
+    """The distances between two masks, computed on the smallest box that holds both: they do not depend on the outside."""
     box = components.around(prediction | truth)
     measure = surfaces.of_areas if by_area else surfaces.of_voxels
     return measure(prediction[box], truth[box], sizes)

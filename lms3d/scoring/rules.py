@@ -1,12 +1,12 @@
-"""How the BraTS challenge has scored, by year and set: one table, a row for each.
+"""The scoring rules of the BraTS challenge: one table, with a row for each year and set.
 
-Read in, and compared with (tests/lms3d/scoring/golden): github.com/rachitsaluja/BraTS-2023-Metrics and BraTS-2024-Metrics (which
-is that of 2025, too), and `BraTS_evaluation` 0.0.10 (2026) with the panoptica that it drives; arXiv:1811.02629 and 2107.02314 for
-2017 to 2021.
+The rules were read in, and compared with (tests/lms3d/scoring/golden), github.com/rachitsaluja/BraTS-2023-Metrics and
+BraTS-2024-Metrics (which is also that of 2025), and `BraTS_evaluation` 0.0.10 (2026) with the panoptica that it calls. For 2017 to
+2021 they are those of arXiv:1811.02629 and 2107.02314.
 
-UNITS-1  A row does what its script does, also where voxels are not 1 mm and the script takes voxels for millimetres: a
-         leaderboard is what people compare with.
-UNITS-2  Each row has a twin, `<name>-physical`, that measures the same in millimetres. At 1 mm both score alike.
+UNITS-1  A row does what its script does, because people compare with a leaderboard. That holds even if voxels are not 1 mm and the
+         script takes voxels for millimetres.
+UNITS-2  Each row has a twin, `<name>-physical`, that measures the same in millimetres. At 1 mm both give the same scores.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from lms3d.errors import InputError
 
 WHOLE = ("WT", "TC", "ET")
 SPACING_18 = 2
-"""Connectivity of the structuring element that dilates: two of three axes, so 18 neighbours."""
+"""The connectivity of the structuring element that dilates: along two of three axes, so 18 neighbours."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Units:
-    """In what a script measures. At 1 mm all of it comes to the same; the defaults are physically right."""
+    """The units in which a script measures. At 1 mm all are equivalent. The defaults are physically right."""
 
     whole: Literal["mm", "voxels"] = "mm"
-    """Distances between whole masks, for HD95 of the rules' kind and NSD by voxels."""
+    """The unit of distances between whole masks, for HD95 of the rules' kind and NSD by voxels."""
     lesions: Literal["mm", "axes reversed"] = "mm"
-    """Distances between lesions; "axes reversed": with the voxel size of x along z, and of z along x."""
+    """The unit of distances between lesions. "axes reversed": mm, but with the voxel size of x along z, and of z along x."""
     diagonal: Literal["mm", "voxels"] = "mm"
-    """A penalty that is the diagonal of the grid."""
+    """The unit of a penalty that is the diagonal of the grid."""
     dilation: Literal["mm", "voxels"] = "mm"
     cleaning: Literal["mm³", "voxels"] = "mm³"
-    """The size up to which components of predictions are removed."""
+    """The unit of the size up to which components of predictions are removed."""
 
 
 PHYSICAL = Units()
@@ -43,54 +43,54 @@ PHYSICAL = Units()
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What one challenge does with the two label maps of a case."""
+    """The rules by which one challenge scores the two label maps of a case."""
 
     name: str
     units: Units = PHYSICAL
     regions: tuple[str, ...] = WHOLE
-    """Scored, as far as the label schema has them: names of its regions, or of single labels."""
+    """The regions that are scored if the label schema has them: names of its regions, or of single labels."""
 
     hd95: Literal["directed", "pooled", "area"]
-    """The kind of HD95 that it publishes, see `surfaces`. All three are in every table; lesions are scored by this one."""
+    """The kind of HD95 that the challenge publishes; see `surfaces`. Every table has all three; lesions are scored by this one."""
     penalty_mm: float | Literal["diagonal"]
-    """HD95 where one of the two masks is empty, or a lesion is missed; "diagonal": of the grid."""
+    """The HD95 if one of the two masks is empty, or a lesion is missed. "diagonal": that of the grid."""
     both_empty: Literal["perfect", "left out"] = "perfect"
-    """Both masks empty: Dice 1 and HD95 0, or NaN, which means leave out."""
+    """The scores if both masks are empty: Dice 1 and HD95 0, or NaN for all, which leaves the region out."""
     disjoint_is_missed: bool = False
-    """Whether two masks without a voxel in common have the penalty as their HD95, too."""
+    """Whether the HD95 of two masks without a voxel in common is the penalty, too."""
     nothing_to_find: float = 0.0
-    """Sensitivity where truth is empty and the prediction is not."""
+    """The sensitivity if the truth is empty and the prediction is not."""
     tolerances_mm: tuple[float, float] = (0.5, 1.0)
-    """Of the normalised surface Dice (NSD)."""
+    """The tolerances of the normalised surface Dice (NSD)."""
     missing_case: Literal["noted", "penalised"] = "noted"
-    """A case of the truth without a prediction: left out and named, or scored 0 and `penalty_mm`."""
+    """What happens to a case without a prediction: it is left out and named, or scored as Dice 0 and HD95 `penalty_mm`."""
 
     matching: Literal["none", "dilation", "one to one"] = "none"
-    """How lesions, which are 26-connected components, find each other. dilation: a lesion takes every predicted component that
-    touches it once it is dilated, and lesions whose dilations touch are one; a component may serve several lesions. one to one:
-    the assignment with the largest sum of Dice, pairs of Dice >= 1e-6 alone."""
+    """How true and predicted lesions, which are 26-connected components, are matched. dilation: a lesion matches every predicted
+    component that touches its dilation, and lesions whose dilations touch are one; a component may match several lesions. one to
+    one: by the assignment with the largest sum of Dice, among pairs of Dice >= 1e-6."""
     dilation: int = 0
-    """In `units.dilation`, by an 18-connected element."""
+    """The reach of the dilation in `units.dilation`, by an 18-connected element."""
     dilation_of: Mapping[str, int] = field(default_factory=dict)
-    """Region -> dilation, where it has its own."""
+    """Region -> dilation, for regions that have their own."""
     drop_mm3: float = 0.0
-    """Truth lesions up to this volume do not count. What touches them is no false positive."""
+    """True lesions up to this volume do not count. A predicted component that touches one is no false positive."""
     drop_mm3_of: Mapping[str, float] = field(default_factory=dict)
     clean_prediction: bool = False
-    """Predicted components merge as true lesions do, and those up to `drop_mm3`, in `units.cleaning`, are removed."""
+    """Whether predicted components merge as true lesions do, and components up to `drop_mm3`, in `units.cleaning`, are removed."""
     plain_cleaned: bool = True
-    """Whether plain Dice, HD95, volumes are of the cleaned prediction, too."""
+    """Whether plain Dice, HD95 and volumes are measured on the cleaned prediction, too."""
     merge_touching: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Region -> others, in this order: its components that touch one and the same component of another become one lesion."""
+    """Region -> other regions, in order. Components of the region that touch the same component of another become one lesion."""
     false_positives_lower: bool = True
-    """Whether false positives (and missed lesions) lower lesion-wise Dice and HD95; else F1 alone tells of them."""
+    """Whether false positives and missed lesions lower lesion-wise Dice and HD95. If not, only F1 shows them."""
     large_from_mm3: float = 0.0
-    """Lesion-wise scores are of truth lesions with at least this volume; of the smaller ones F1 alone tells. 0: of all."""
+    """The least volume of true lesions in lesion-wise scores. Only F1 covers the smaller ones. 0: all lesions."""
     detected_from: float = 0.0
-    """Dice from which a lesion counts as found in the F1 of large lesions and that of small ones."""
+    """The Dice from which a lesion counts as found, in the F1 of large lesions and in that of small ones."""
 
     def reach(self, region: str) -> int:
-        """The dilation of a region."""
+        """The reach of the dilation of a region."""
         return self.dilation_of.get(region, self.dilation)
 
     @property
@@ -102,7 +102,7 @@ class Rules:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The regions, and those that they are merged by."""
+        """The regions that are scored, and those that merge them."""
         others = [other for names in self.merge_touching.values() for other in names]
         return tuple(dict.fromkeys([*self.regions, *self.merge_touching, *others]))
 
@@ -131,7 +131,7 @@ _TOUCHING_GLI = {
 _OF_2024 = {
     "gli": replace(
         _2024, regions=_CAVITY, penalty_mm=337, drop_mm3=20, drop_mm3_of={"ET": 10},
-        dilation_of={"NETC": 5, "RC": 5},  # oedema too by intention; the reference misspells its name
+        dilation_of={"NETC": 5, "RC": 5},  # oedema was meant to be here, too, but the reference misspells its name
         merge_touching=_TOUCHING_GLI,
     ),
     "ped": replace(_2024, regions=_CHILDREN, dilation=5, drop_mm3=10),
@@ -144,43 +144,44 @@ _OF_2024 = {
 
 _PUBLISHED = (
     _2017,
-    *(replace(_2023, name=f"brats2023-{one}") for one in ("gli", "ssa", "ped")),
+    *(replace(_2023, name=f"brats2023-{name}") for name in ("gli", "ssa", "ped")),
     replace(_2023, name="brats2023-men", dilation=1),
     replace(_2023, name="brats2023-met", dilation=1, drop_mm3=2),
-    *(replace(row, name=f"brats2024-{one}") for one, row in _OF_2024.items()),
-    # The same scripts, but that of metastases has scored plain Dice and distances of raw masks since July 2025.
-    *(replace(row, name=f"brats2025-{one}", plain_cleaned=one != "met") for one, row in _OF_2024.items()),
+    *(replace(row, name=f"brats2024-{name}") for name, row in _OF_2024.items()),
+    # 2025 has the same scripts, but since July 2025 that of metastases scores plain Dice and distances on raw masks.
+    *(replace(row, name=f"brats2025-{name}", plain_cleaned=name != "met") for name, row in _OF_2024.items()),
     replace(_2026, name="brats2026-gli", regions=_CAVITY),
     replace(_2026, name="brats2026-ped", regions=_CHILDREN),
     replace(
         _2026, name="brats2026-met", regions=_METASTASES, false_positives_lower=True, large_from_mm3=27, detected_from=0.2,
     ),
-    *(replace(_2026, name=f"brats2026-{one}") for one in ("ssa", "men", "goat")),
+    *(replace(_2026, name=f"brats2026-{name}") for name in ("ssa", "men", "goat")),
 )  # fmt: skip
 
 SUFFIX = "-physical"
 
 RULES: dict[str, Rules] = {rules.name: rules for rules in _PUBLISHED}
-"""By name. Not there: MEN-RT, which has one region of its own kind, and GoAT before 2026, for which there is no script."""
+"""The rules by name. They lack MEN-RT, which has one region of its own kind, and GoAT before 2026, which has no script."""
 RULES |= {name + SUFFIX: replace(rules, name=name + SUFFIX, units=PHYSICAL) for name, rules in RULES.items()}
 
 YEARS = tuple(dict.fromkeys(rules.name.split("-")[0] for rules in _PUBLISHED))
 
 YEAR_OF_LABELS = {"brats2023": "brats2023", "brats2024": "brats2024", "brats2024-ped": "brats2024-ped"}
-"""Label schema -> its challenge, in full or its year; of all others it is the first row."""
+"""Label schema -> its challenge: a row, or a year. Every other schema has the first row."""
 
 
-def choose(named: str | None, labels: str, cases: Iterable[str]) -> Rules:
-    """The rules called `named` (a row, or a year alone), else those of the label schema `labels`.
+def select(named: str | None, labels: str, cases: Iterable[str]) -> Rules:
+    """The rules called `named` (a row, or only a year), else those of the label schema `labels`.
 
-    "physical", alone or at the end of a name after a hyphen: the same in millimetres. If the set is not named, the case names
-    tell it (BraTS-MET-00001-000), else the schema; else it is GLI. If no year is named and that of the labels has no script for the
-    set, as for GoAT, its latest is taken. InputError for rules that there are not, also of a year that is named and a set.
+    "physical", alone or at the end of a name after a hyphen, selects the same rules in millimetres. If the set is not named, it
+    follows from the case names (BraTS-MET-00001-000), else from the schema; else it is GLI. If no year is named, and the year of
+    the labels has no script for the set, as for GoAT, the latest rules of the set are taken. InputError if there are no such rules,
+    or none for the named year and the set.
     """
-    asked, physical = _split(named)
-    year, of_set = asked or YEAR_OF_LABELS.get(labels, "brats2017"), _set_of(labels, cases)
+    wanted, physical = _split(named)
+    year, of_set = wanted or YEAR_OF_LABELS.get(labels, "brats2017"), _set_of(labels, cases)
     name = year if year in RULES or year not in YEARS else f"{year}-{of_set}"
-    if name not in RULES and not asked:
+    if name not in RULES and not wanted:
         name = _latest(of_set)
     if name in RULES:
         return RULES[name + SUFFIX if physical else name]
@@ -196,13 +197,13 @@ def choose(named: str | None, labels: str, cases: Iterable[str]) -> Rules:
 
 
 def guessed(rules: Rules, named: str | None, labels: str, cases: Iterable[str]) -> str:
-    """What the user should know of how `choose` came to `rules`, in words without a full stop; empty if nothing."""
-    asked, sets = _split(named)[0], _sets_of(cases)
-    if asked in RULES or rules.name.removesuffix(SUFFIX) in YEARS:  # all named, or one row for all sets
+    """The assumption by which `select` came to `rules`, as a sentence without a full stop; "" if it assumed nothing."""
+    wanted, sets = _split(named)[0], _sets_of(cases)
+    if wanted in RULES or rules.name.removesuffix(SUFFIX) in YEARS:  # the user named a row, or one row is for all sets
         return ""
     if len(sets) > 1:
         return f"The cases are of several sets ({', '.join(sets)}), and all are scored by {rules.name}; --scoring names other rules"
-    if not asked and not rules.name.startswith(YEAR_OF_LABELS[labels]):
+    if not wanted and not rules.name.startswith(YEAR_OF_LABELS[labels]):
         return f"The challenge of these labels published no script for cases called {sets[0]}: {rules.name} scores them"
     return ""
 
@@ -212,27 +213,27 @@ def _latest(of_set: str) -> str:
 
 
 def _split(named: str | None) -> tuple[str, bool]:
-    """ "brats2024-physical" -> ("brats2024", True); "physical" -> ("", True)."""
-    found = named or ""
-    physical = found == SUFFIX[1:] or found.endswith(SUFFIX)
-    return (found.removesuffix(SUFFIX[1:]).removesuffix("-") if physical else found), physical
+    """(name, whether physical): "brats2024-physical" -> ("brats2024", True); "physical" -> ("", True)."""
+    name = named or ""
+    physical = name == SUFFIX[1:] or name.endswith(SUFFIX)
+    return (name.removesuffix(SUFFIX[1:]).removesuffix("-") if physical else name), physical
 
 
 def _set_of(labels: str, cases: Iterable[str]) -> str:
-    named = _sets_of(cases)
-    if len(named) == 1:
-        return named[0].lower()
+    sets = _sets_of(cases)
+    if len(sets) == 1:
+        return sets[0].lower()
     return "ped" if labels == "brats2024-ped" else "gli"
 
 
 def _sets_of(cases: Iterable[str]) -> list[str]:
-    """The sets that names of cases tell, sorted, in capitals."""
-    found = (re.match(r"BraTS-(GLI|SSA|MEN|MET|PED|GoAT)-", case) for case in cases)
-    return sorted({one[1].upper() for one in found if one})
+    """The sets in the names of cases, sorted, in capitals."""
+    matches = (re.match(r"BraTS-(GLI|SSA|MEN|MET|PED|GoAT)-", case) for case in cases)
+    return sorted({match[1].upper() for match in matches if match})
 
 
 def described(rules: Rules, *, chosen: bool) -> str:
-    """One line for the head of every table. chosen: by the user, else by the labels."""
+    """One line about the rules for the head of every table. chosen: whether the user chose them; if not, the labels did."""
     penalty = "the diagonal of the grid" if rules.penalty_mm == "diagonal" else f"{rules.penalty_mm:g} mm"
     empty = "Dice 1, HD95 0" if rules.both_empty == "perfect" else "left out"
     lesions = {
@@ -251,16 +252,16 @@ def described(rules: Rules, *, chosen: bool) -> str:
 
 
 def _off_a_millimetre(rules: Rules) -> str:
-    """What the script takes voxels for, as a sentence; empty if nothing of it concerns these rules."""
+    """A sentence about what the script measures in voxels; "" if that does not concern these rules."""
     units, diagonal = rules.units, rules.penalty_mm == "diagonal"
     dilates = rules.matching == "dilation"
-    said = {
+    measures = {
         "dilations": dilates and units.dilation == "voxels",
         "small components of predictions": rules.clean_prediction and units.cleaning == "voxels",
         "the diagonal": diagonal and units.diagonal == "voxels",
         f"{rules.hd95} HD95 and counted NSD": units.whole == "voxels",
     }
-    in_voxels = [what for what, applies in said.items() if applies]
+    in_voxels = [measure for measure, applies in measures.items() if applies]
     reversed_axes = ", and exchanges the voxel sizes of x and z for lesions" if units.lesions != "mm" else ""
     if not in_voxels and not reversed_axes:
         return ""

@@ -1,10 +1,10 @@
-"""Scores of segmentations: a row for each (predictions, case, space, region), a column for each of `columns.COLUMNS`.
+"""Scores of segmentations: a row for each (predictions, case, space, region), and a column for each of `columns.COLUMNS`.
 
-Rows lie in a pandas DataFrame, NaN where a column was not measured. `summarise` gives the numbers of a box plot,
+The rows are in a pandas DataFrame, with NaN if a column was not measured. `summarise` gives the numbers of a box plot, and
 `average_over_models` the LMS case study's mean over the models of one resolution.
 
-Where a region is empty in truth and prediction, programs differ: BraTS counts Dice 1, nnU-Net leaves the case out. Scores hold what
-the rules say; `counted` and `left_out` give them either way.
+If a region is empty in truth and prediction, programs differ: BraTS counts Dice 1, nnU-Net leaves the case out. Scores follow the
+rules; `counted` and `left_out` convert them to either convention.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from lms3d.scoring.columns import COLUMNS, HEADLINE
 from lms3d.scoring.pair import CasePair
 
 KEYS = ["predictions", "case", "space", "region"]
-"""predictions: label of the predictions folder, or of a group of models. space: one of `columns.SPACES`."""
+"""predictions: the label of a predictions folder, or of a group of models. space: one of `columns.SPACES`."""
 
 CEILING = "ceiling_"
-"""Before the name of a column: what the truth itself has there, brought to the network's grid and back as predictions are: the
-score of a perfect network of that resolution. NaN where predictions come from no such grid."""
+"""The prefix of a column's ceiling: the score of the truth itself after it was brought to the network's grid and back, as
+predictions are. A perfect network of that resolution would have this score. NaN if predictions come from no such grid."""
 
 GROUP = ["predictions", "space", "region"]
 
@@ -34,13 +34,13 @@ def score(pair: CasePair, *, predictions: str, case: str, space: str) -> list[di
     measured = {name: COLUMNS[name] for name in COLUMNS.names if space in COLUMNS[name].spaces}
     return [
         {"predictions": predictions, "case": case, "space": space, "region": region}
-        | {name: one.measure(of_region) for name, one in measured.items()}
+        | {name: column.measure(of_region) for name, column in measured.items()}
         for region, of_region in pair.regions.items()
     ]
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """The rows of `score`, with every column, and ceilings where a row has them."""
+    """The rows of `score` as a table with every column, and with ceilings if any row has them."""
     rows = list(rows)
     has_ceilings = any(name.startswith(CEILING) for row in rows for name in row)
     values = [*COLUMNS.names, *(_with_ceiling() if has_ceilings else [])]
@@ -48,17 +48,17 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _with_ceiling() -> dict[str, str]:
-    """Name of a ceiling -> its column."""
+    """Name of a ceiling -> name of its column."""
     return {CEILING + name: name for name in COLUMNS.names if not COLUMNS[name].of_truth}
 
 
 def as_ceiling(row: Mapping[str, Any]) -> dict[str, float]:
-    """The ceilings that a row of `score` tells, which is of the truth on the network's grid."""
+    """The ceilings in a row of `score`, if that scores the truth on the network's grid."""
     return {ceiling: row[name] for ceiling, name in _with_ceiling().items() if name in row}
 
 
 def ceilings(scores: pd.DataFrame) -> pd.DataFrame | None:
-    """The scores of the truth itself: a row for each of `scores`, with the same columns. None where there is none."""
+    """The scores of the truth itself: a row for each of `scores`, with the same columns. None if there are no ceilings."""
     names = _with_ceiling()
     if not set(names) <= set(scores):
         return None
@@ -66,7 +66,7 @@ def ceilings(scores: pd.DataFrame) -> pd.DataFrame | None:
 
 
 def counted(scores: pd.DataFrame) -> pd.DataFrame:
-    """Both masks empty: a perfect score, whatever the rules say."""
+    """The scores with a perfect score for regions that are empty in both masks, whatever the rules say."""
     empty = scores["both_empty"] == 1
     perfect = {name: COLUMNS[name].perfect for name in COLUMNS.names if not np.isnan(COLUMNS[name].perfect)}
     unmeasured = {name: scores[name].notna().any() for name in perfect}
@@ -78,12 +78,12 @@ def counted(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def native_or_everywhere(scores: pd.DataFrame, name: str) -> pd.Series:
-    """Rows of a space in which the column is measured."""
+    """Whether each row is of a space in which the column is measured."""
     return scores["space"].isin(COLUMNS[name].spaces)
 
 
 def left_out(scores: pd.DataFrame) -> pd.DataFrame:
-    """Without the rows in which both masks are empty."""
+    """The scores without the rows in which both masks are empty."""
     return scores[scores["both_empty"] != 1]
 
 
@@ -92,25 +92,25 @@ EMPTY: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "counted": counted,
     "left out": left_out,
 }
-"""How regions count that are empty in truth and prediction."""
+"""The conventions for regions that are empty in truth and prediction."""
 
 Ways = Mapping[str, pd.DataFrame]
-"""The same scores by each way of EMPTY."""
+"""Convention of EMPTY -> the same scores by it."""
 
 
 def each_way(scores: pd.DataFrame, group_of: Mapping[str, str] | None = None) -> Ways:
-    """group_of: as of `average_over_models`, over which a mean is taken of what each model scores that way: one that predicts
-    nothing is right where another is wrong."""
-    ways = {name: way(scores) for name, way in EMPTY.items()}
-    return ways if group_of is None else {name: average_over_models(one, group_of) for name, one in ways.items()}
+    """The scores by each convention of EMPTY. group_of: if given, the means over models as of `average_over_models`. The convention
+    is applied to each model's own scores first, since one model may leave a region empty that another marks."""
+    ways = {name: convention(scores) for name, convention in EMPTY.items()}
+    return ways if group_of is None else {name: average_over_models(way, group_of) for name, way in ways.items()}
 
 
 def summarise(scores: pd.DataFrame, ways: Ways | None = None) -> pd.DataFrame:
-    """A row for each (predictions, space, region), in the order in which they first occur: of the headline column the spread
-    over the cases (standard deviation of the population), the 95 % interval of the mean, and the mean with empty regions
-    counted and left out; of all others the mean; beside each mean that of the ceilings.
+    """A row for each (predictions, space, region), in the order in which they first occur. For the headline column it has the
+    spread over the cases (standard deviation of the population), the 95 % interval of the mean, and the means with empty regions
+    counted and left out; for each other column the mean. Beside each mean is that of the ceilings.
 
-    ways: of the same scores, where these are means over models.
+    ways: the same scores by each convention, if the scores are means over models.
     """
     groups = scores.groupby(GROUP, sort=False)
     values = groups[HEADLINE]
@@ -124,8 +124,8 @@ def summarise(scores: pd.DataFrame, ways: Ways | None = None) -> pd.DataFrame:
         "n": values.count(),
         "both_empty": groups["both_empty"].sum(min_count=1),
         "mean": values.mean(),
-        "low": values.apply(lambda one: statistics.interval_of_mean(one.to_numpy())[0]),
-        "high": values.apply(lambda one: statistics.interval_of_mean(one.to_numpy())[1]),
+        "low": values.apply(lambda group: statistics.interval_of_mean(group.to_numpy())[0]),
+        "high": values.apply(lambda group: statistics.interval_of_mean(group.to_numpy())[1]),
         **_mean_ceiling(scores, HEADLINE),
         "std": values.std(ddof=0),
         "minimum": values.min(),
@@ -143,16 +143,16 @@ def summarise(scores: pd.DataFrame, ways: Ways | None = None) -> pd.DataFrame:
 
 
 def _mean_ceiling(scores: pd.DataFrame, name: str) -> dict[str, pd.Series]:
-    """{} where the column has none."""
+    """The mean of a column's ceilings, by its name; {} if the column has no ceiling."""
     ceiling = CEILING + name
     return {f"mean_{ceiling}": scores.groupby(GROUP, sort=False)[ceiling].mean()} if ceiling in scores else {}
 
 
 def spread_of_all(scores: pd.DataFrame, ways: Ways | None = None) -> pd.DataFrame:
-    """A row for each (predictions, space, region, metric, empty): mean with its 95 % interval, median, quartiles, mean
-    of the ceilings.
+    """A row for each (predictions, space, region, metric, empty): the mean with its 95 % interval, the median, the quartiles, and
+    the mean of the ceilings.
 
-    empty: one of EMPTY. ways: as of `summarise`.
+    empty: a convention of EMPTY. ways: as for `summarise`.
     """
     rows = []
     of_truth = ceilings(scores)
@@ -176,10 +176,10 @@ def spread_of_all(scores: pd.DataFrame, ways: Ways | None = None) -> pd.DataFram
 
 
 def average_over_models(scores: pd.DataFrame, group_of: Mapping[str, str]) -> pd.DataFrame:
-    """The mean over the models of a group, for each case, space and region; groups in the order of `group_of`. Both masks are empty
-    where they are so for all models.
+    """The means over the models of a group, for each case, space and region, with the groups in the order of `group_of`. A region
+    counts as empty in both masks if it is so for all models.
 
-    group_of: label of predictions -> label of their group, which stands in its place.
+    group_of: label of predictions -> label of their group, which replaces it.
     """
     order = list(dict.fromkeys(group_of.values()))
     grouped = scores.assign(predictions=scores["predictions"].map(group_of))
@@ -194,19 +194,20 @@ def average_over_models(scores: pd.DataFrame, group_of: Mapping[str, str]) -> pd
 
 
 def to_markdown(summary: pd.DataFrame, note: str = "") -> str:
-    """The table of a summary, without the columns that were not measured; ceilings in brackets. note: the rules, below it."""
+    """A summary as a Markdown table, without the columns that were not measured, and with ceilings in brackets. note: a line about
+    the rules, to stand below."""
     others = {name: COLUMNS[name] for name in COLUMNS.names if name != HEADLINE and COLUMNS[name].in_table}
-    others = {name: one for name, one in others.items() if summary[f"mean_{name}"].notna().any()}
+    others = {name: column for name, column in others.items() if summary[f"mean_{name}"].notna().any()}
     has_ceiling = {name for name in (HEADLINE, *others) if _has_value(summary, f"mean_{CEILING}{name}")}
     head = [*GROUP, "cases", "both empty", "mean ± std", "95 %", "median (quartiles)", "empty left out"]
     head += ["ceiling"] if HEADLINE in has_ceiling else []
-    head += [one.title + (" (ceiling)" if name in has_ceiling else "") for name, one in others.items()]
+    head += [column.title + (" (ceiling)" if name in has_ceiling else "") for name, column in others.items()]
     rows = []
     for row in summary.to_dict("records"):
         quartiles = f"{_figure(row['median'])} ({_figure(row['lower_quartile'])}-{_figure(row['upper_quartile'])})"
         ceiling = {name: row[f"mean_{CEILING}{name}"] for name in has_ceiling}
-        means = [_figure(row[f"mean_{name}"], one.decimals) for name, one in others.items()]
-        best = [_figure(ceiling.get(name, np.nan), one.decimals) for name, one in others.items()]
+        means = [_figure(row[f"mean_{name}"], column.decimals) for name, column in others.items()]
+        best = [_figure(ceiling.get(name, np.nan), column.decimals) for name, column in others.items()]
         rows.append([
             *(row[key] for key in GROUP), str(row["cases"]), _figure(row["both_empty"], 0),
             f"{_figure(row['mean'])} ± {_figure(row['std'])}", f"{_figure(row['low'])}-{_figure(row['high'])}", quartiles,

@@ -1,4 +1,4 @@
-"""Tables as CSV for programs and as Markdown for people; that of AUROCs stands beside the published ones."""
+"""Tables as CSV for programs and as Markdown for people. The table of AUROCs has the published ones beside ours."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ AREAS = {
     "Pleural_Thickening": (0.8062, 0.751),
     "Hernia": (0.9164, 0.833),
 }
-"""Of each source, by class, in the classes' usual order."""
+"""Class -> the area in each source, with the classes in their usual order."""
 
 PUBLISHED = {
     source: {name: areas[i] for name, areas in AREAS.items()} | {"mean": sum(a[i] for a in AREAS.values()) / len(AREAS)}
     for i, source in enumerate(SOURCES)
 }
-"""By source: the area of each class, and their mean."""
+"""Source -> the area of each class, and their mean."""
 
 
 def printable(text: str) -> str:
-    """A name for tables, figures and pages. A file's may have bytes that are no UTF-8, which nothing else can write."""
+    """A name for tables, figures and pages. A file name may have bytes that are no UTF-8, which they cannot hold."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """One line per row, figures with six decimals, empty where there is none; whole or not at all."""
+    """Writes a table, atomically: a line for each row, figures with six decimals, and nothing for a NaN."""
     with replacing(path) as partial:
         table.to_csv(partial, index=False, float_format="%.6f", lineterminator="\r\n")
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, figures: str = "---") -> str:
-    """A table of texts. figures: the rule below every column but the first; "---:" aligns them to the right."""
+    """A table of texts as Markdown. figures: the rule below every column but the first; "---:" aligns them to the right."""
     lines = [head, ["---", *[figures] * (len(head) - 1)], *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
@@ -67,20 +67,20 @@ def auroc_table(scores: Scores) -> pd.DataFrame:
         "low": scores.low,
         "high": scores.high,
     }
-    table = pd.DataFrame([*(asdict(one) for one in scores.classes), mean])
+    table = pd.DataFrame([*map(asdict, scores.classes), mean])
     for source, areas in PUBLISHED.items():
         table[source] = table["name"].map(areas).astype(float)
     return table
 
 
 def auroc_markdown(scores: Scores, remark: str = "") -> str:
-    """`auroc_table`, and below it what the intervals are and which classes are left out."""
+    """`auroc_table` as Markdown, with notes below on the intervals and the classes that are left out."""
     rows = []
-    for one in auroc_table(scores).to_dict("records"):
-        ends = "unknown" if np.isnan(one["low"]) else f"{one['low']:.3f}-{one['high']:.3f}"
-        area = "-" if np.isnan(one["auroc"]) else f"{one['auroc']:.3f} ({ends})"
-        published = ("" if np.isnan(one[source]) else f"{one[source]:.3f}" for source in PUBLISHED)
-        rows.append([one["name"].replace("_", " "), str(one["positives"]), area, *published])
+    for row in auroc_table(scores).to_dict("records"):
+        ends = "unknown" if np.isnan(row["low"]) else f"{row['low']:.3f}-{row['high']:.3f}"
+        area = "-" if np.isnan(row["auroc"]) else f"{row['auroc']:.3f} ({ends})"
+        published = ("" if np.isnan(row[source]) else f"{row[source]:.3f}" for source in PUBLISHED)
+        rows.append([row["name"].replace("_", " "), str(row["positives"]), area, *published])
     table = markdown(["pathology", "positives", "AUROC (95 % interval)", *PUBLISHED], rows, figures="---:")
     drawn = f"{scores.patients} patients" if scores.patients is not None else "single images"
     notes = [f"{scores.images} images; intervals: percentiles of {scores.draws} bootstrap draws of {drawn}."]

@@ -21,7 +21,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from lms3d import console, json_values
+from lms3d import console
+from lms3d.common import json_values
 from lms3d.errors import InputError
 from lms3d.files import link_or_copy, replacing
 

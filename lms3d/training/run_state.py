@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lms3d import json_values
+from lms3d.common import json_values
 from lms3d.errors import InputError
 from lms3d.ranks import replicas, variables
 from lms3d.ranks.messages import sendable

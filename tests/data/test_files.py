@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import json
 import multiprocessing
 import os
 import re
@@ -16,7 +15,6 @@ import pytest
 
 from data import files, pseudonyms
 from data.errors import DataError
-from lms3d import json_values
 from tests.power_cut import PowerCut
 
 
@@ -233,29 +231,6 @@ def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path, monkeypatc
     with pytest.raises(DataError, match="found a file system without locks") as caught, files.lock(tmp_path / "x"):
         pass
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_cache_root_follows_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
-    assert files.cache_root() == tmp_path
-    monkeypatch.delenv("LMS3D_CACHE")
-    assert files.cache_root() == Path.home() / ".cache" / "lms3d"
-
-
-def test_json_of_somebody_else_may_not_be_deep():
-    """Whatever the limit of recursion: a deeper text would end the process."""
-    assert files.parse_json(b'{"a": [1, {"b": []}]}') == {"a": [1, {"b": []}]}
-    for text in ("[" * 100_000, '{"a":' * 100_000):
-        with pytest.raises(ValueError, match="nested deeper than 100 levels"):
-            files.parse_json(text)
-
-
-@pytest.mark.parametrize("parse", [files.parse_json, json_values.parse])
-def test_brackets_in_names_do_not_nest(parse):
-    names = ['a "[" of the left', "{" * 5, "]" * 300]
-    assert parse(json.dumps(names * 200)) == names * 200
-    with pytest.raises(ValueError, match="nested deeper than 100 levels"):
-        parse("[" + json.dumps("]" * 300) + ", " + "[" * 101)
 
 
 KILLED = """

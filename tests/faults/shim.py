@@ -88,7 +88,7 @@ def events(scratch: Path) -> Iterator[Event]:
 
 
 _RANDOM = re.compile(
-    rf"{re.escape(socket.gethostname()[:40])}-[0-9a-f]{{8}}-\d+-[0-9a-f]{{8}}"  # temporary names (`files._unique`)
+    rf"{re.escape(socket.gethostname()[:40])}-[0-9a-f]{{8}}-\d+-[0-9a-f]{{8}}"  # temporary names (`disk.token`)
     r"|^\d+(?=\.bin$)|(?<=events\.out\.tfevents\.).*|(?<=lms3d-swap-)\w{8}"
     r"|(?<![0-9a-f])[0-9a-f]{16,64}(?![0-9a-f])"
 )

@@ -14,7 +14,8 @@ import pytest
 
 from data.brats.schema import SCHEMAS
 from data.errors import DataError
-from lms3d import config, errors, json_values
+from lms3d import config, errors
+from lms3d.common import json_values
 from lms3d.config import TrainConfig
 from lms3d.engine.tensorflow import op_costs, speeds
 from lms3d.engine.tensorflow.probing import Cost

@@ -28,8 +28,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from lms3d import console, files
+from lms3d.common.disk import cache_directory
 from lms3d.errors import InputError, StorageError
-from lms3d.files import cache_directory
 
 SOURCES = Path(__file__).with_name("src")
 GIVEN = "LMS3D_NATIVE_LIBRARY"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lms3d import json_values
+from lms3d.common import json_values
 from lms3d.engine import tuning
 from lms3d.engine.cost import Machine
 

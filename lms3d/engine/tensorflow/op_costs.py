@@ -31,12 +31,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from lms3d.common.disk import cache_directory
 from lms3d.engine import tuning
 from lms3d.engine.cost import Machine, OpCost, moved_bytes, op_seconds, step_seconds
 from lms3d.engine.ir import PROGRAM_TYPE, Op, StepGraph
 from lms3d.engine.tensorflow import probing, speeds
 from lms3d.engine.tensorflow.probing import Cost
-from lms3d.files import cache_directory
 
 log = logging.getLogger("lms3d")
 

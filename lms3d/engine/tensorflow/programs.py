@@ -22,13 +22,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from lms3d.common.disk import cache_directory
 from lms3d.engine import tuning
 from lms3d.engine.fusion import Program
 from lms3d.engine.hlo import temporary_bytes
 from lms3d.engine.tensorflow import op_costs, probing, speeds, surgery
 from lms3d.engine.tensorflow.capture import signature, size
 from lms3d.engine.tensorflow.probing import Cost
-from lms3d.files import cache_directory
 
 log = logging.getLogger("lms3d")
 

@@ -18,7 +18,9 @@ from typing import Any
 import tensorflow as tf
 from filelock import FileLock, Timeout
 
-from lms3d import files, json_values
+from lms3d import files
+from lms3d.common import json_values
+from lms3d.common.disk import cache_directory
 from lms3d.device import containers, memory, workspace
 from lms3d.device.machine import nvidia_driver, processor
 from lms3d.engine import tuning
@@ -28,7 +30,6 @@ from lms3d.engine.tiers import TIERS
 from lms3d.engine.tiers.base import TierSpeed, best_seconds
 from lms3d.engine.tuning import CARD_BUDGET_SECONDS, PROBE_BYTES
 from lms3d.errors import StorageError
-from lms3d.files import cache_directory
 
 SPEEDS = tuple(
     field.name for field in fields(Machine) if field.name not in ("op_table", "ops_scale", "mapped", "rates")

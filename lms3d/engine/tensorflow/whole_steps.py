@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lms3d.common.disk import cache_directory
 from lms3d.engine import tuning
 from lms3d.engine.cost import Machine, scale_of, step_seconds
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.tensorflow import op_costs, speeds
-from lms3d.files import cache_directory
 
 
 @dataclass(frozen=True, kw_only=True)

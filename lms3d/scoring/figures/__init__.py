@@ -1,1 +1,1 @@
-"""Every figure that a command draws."""
+"""The figures that commands draw."""

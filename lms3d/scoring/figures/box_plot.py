@@ -1,7 +1,7 @@
-"""The box plot of a metric column: one panel per region, one box per predictions, one dot per case.
+"""The box plot of a metric column: a panel for each region, a box for each set of predictions, a dot for each case.
 
-As in the LMS case study: the box spans the quartiles, the line is the median, the diamond the mean, whiskers reach the
-last case within 1.5 times the box's height.
+As in the LMS case study, the box spans the quartiles, the line is the median, the diamond the mean, and the whiskers reach the last
+case within 1.5 times the box's height.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PAPER = {
 
 
 def draw(scores: pd.DataFrame, space: str, path: Path, *, column: str = HEADLINE, title: str = "") -> list[Path]:
-    """Draws a column of the scores of one space; writes `path` (.png, 300 dpi) and the same as .pdf, and returns both."""
+    """Draws a column of the scores in one space. Writes `path` (.png, 300 dpi) and the same as .pdf, and returns both paths."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -57,13 +57,13 @@ def draw(scores: pd.DataFrame, space: str, path: Path, *, column: str = HEADLINE
         default = f"{shown.title} per case, {space} space, {cases} case{'s' if cases > 1 else ''}"
         figure.suptitle(title or default, fontsize=10)
         paths = [path.with_suffix(".png"), path.with_suffix(".pdf")]
-        for one in paths:
-            write(figure, one, dpi=300)
+        for target in paths:
+            write(figure, target, dpi=300)
     return paths
 
 
 def _panel(panel: Any, groups: Sequence[Sequence[float]], labels: Sequence[str], title: str) -> None:
-    """One region: a box for each of `labels`, and every case as a dot."""
+    """Draws the panel of one region: a box for each of `labels`, and a dot for every case."""
     boxes = panel.boxplot(
         groups,
         widths=0.55,
@@ -86,7 +86,7 @@ def _panel(panel: Any, groups: Sequence[Sequence[float]], labels: Sequence[str],
 
 
 def _name_below(figure: Any, panels: Sequence[Any], labels: Sequence[str]) -> None:
-    """A legend in place of tick labels that would run into each other."""
+    """Replaces tick labels that would overlap by a legend."""
     from matplotlib.patches import Patch
 
     for panel in panels:

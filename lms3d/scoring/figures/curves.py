@@ -11,11 +11,12 @@ from matplotlib.axes import Axes
 from lms3d.scoring.figures.style import BLUE, GREY, REGION_COLOURS, REGION_NAMES, VERMILION, plain, plt, save
 
 Rows = Sequence[Mapping[str, float]]
-"""Of history.csv."""
+"""The rows of history.csv."""
 
 
 def training_curves(rows: Rows, path: Path) -> Path:
-    """Loss, Dice per region or AUROC, and learning rate over the epochs; training dashed, validation solid."""
+    """Draws the loss, the Dice of each region or the AUROC, and the learning rate over the epochs: training dashed, validation
+    solid."""
     regions = [name for name in REGION_COLOURS if rows and f"val_dice_{name}" in rows[0]]
     areas = bool(rows) and "val_auroc" in rows[0]
     panels = 3 if regions or areas else 2

@@ -1,4 +1,4 @@
-"""The worst cases on one page: for each the slice with most disagreement, with the outlines of truth and prediction."""
+"""The worst cases on one page: for each case the slice with most disagreement, with the outlines of truth and prediction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Tile:
     """One case."""
 
     image: np.ndarray
-    """(X, Y, Z), of any modality."""
+    """The image, (X, Y, Z), of any modality."""
     truth: Mapping[str, np.ndarray]
     """Region -> mask (X, Y, Z)."""
     prediction: Mapping[str, np.ndarray]
@@ -27,7 +27,7 @@ class Tile:
 
     @property
     def slice(self) -> int:
-        """The axial slice in which most voxels differ, of all regions together; the middle where none does."""
+        """The axial slice in which most voxels differ, over all regions; the middle slice if none differs."""
         wrong = np.zeros(self.image.shape[2])
         for region, mask in self.truth.items():
             wrong += np.count_nonzero(mask ^ self.prediction[region], axis=(0, 1))
@@ -35,7 +35,7 @@ class Tile:
 
 
 def draw(tiles: Sequence[Tile], path: Path, *, title: str, modality: str) -> Path:
-    """Truth with full lines, prediction with broken ones."""
+    """Draws the tiles, with solid lines for the truth and dashed ones for the prediction."""
     down = -(-len(tiles) // ACROSS)
     across = min(ACROSS, len(tiles))
     figure, axes = plt.subplots(

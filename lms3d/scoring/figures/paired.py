@@ -1,6 +1,6 @@
-"""Paired differences of two predictions: a panel for each pair, a column for each region, a dot for each case.
+"""The paired differences of two predictions: a panel for each pair, a column for each region, a dot for each case.
 
-The bar is the 95 % interval of the mean, the band the margin within which both count as equal.
+The bar is the 95 % interval of the mean, and the band is the margin within which both count as equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ACROSS = 3
 def draw(
     scores: pd.DataFrame, table: pd.DataFrame, units: comparisons.Units, path: Path, *, margin: float
 ) -> list[Path]:
-    """table: of `comparisons.table`. Writes `path` (.png) and the same as .pdf, and returns both."""
+    """Draws the differences. Writes `path` (.png) and the same as .pdf, and returns both paths. table: from `comparisons.table`."""
     pairs = list(dict.fromkeys(zip(table["first"], table["second"], strict=True)))
     down = -(-len(pairs) // ACROSS)
     across = min(ACROSS, len(pairs))
@@ -34,8 +34,8 @@ def draw(
     for axis in axes.flat[len(pairs) :]:
         axis.set_visible(False)
     written = [path.with_suffix(".png"), path.with_suffix(".pdf")]
-    for one in written:
-        write(figure, one)
+    for target in written:
+        write(figure, target)
     plt.close(figure)
     return written
 
@@ -45,11 +45,11 @@ def _panel(axis: plt.Axes, scores: pd.DataFrame, rows: Sequence[dict], units: co
     axis.axhspan(-margin, margin, color=GREEN, alpha=0.15, linewidth=0)
     axis.axhline(0, color=GREY, linewidth=0.8)
     for place, row in enumerate(rows):
-        one, other = (
+        first, second = (
             comparisons.matrix(scores, units[row[unit]], space=row["space"], region=row["region"]).mean(axis=1)
             for unit in ("first", "second")
         )
-        values = (other - one).dropna()
+        values = (second - first).dropna()
         axis.scatter(place + jitter.uniform(-0.2, 0.2, len(values)), values, s=12, color=BLUE, alpha=0.5, linewidth=0)
         axis.vlines(place, row["low"], row["high"], color="black", linewidth=2)
         axis.plot(place, row["difference"], "D", color="white", markeredgecolor="black", markersize=6)
@@ -59,7 +59,7 @@ def _panel(axis: plt.Axes, scores: pd.DataFrame, rows: Sequence[dict], units: co
 
 
 def _verdict(row: Mapping[str, str]) -> str:
-    """With the names of the panel's title in the place of "first" and "second", in two lines if it is long."""
+    """The verdict, with the names in the panel's title instead of "first" and "second", in two lines if it is long."""
     place, _, rest = row["verdict"].partition(" ")
     verdict = f"{row[place]} {rest}" if place in ("first", "second") else row["verdict"]
     return verdict.replace(f" {comparisons.ONE_SEED}", f"\n{comparisons.ONE_SEED}")

@@ -1,4 +1,4 @@
-"""ROC curves of all pathologies, and their areas beside the published ones. Arrays in, PNG out."""
+"""The ROC curves of all pathologies, and their areas beside the published ones. Arrays in, PNG out."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Curve = tuple[np.ndarray, np.ndarray]
 
 
 def roc_curves(scores: Scores, curves: Mapping[str, Curve], path: Path, *, title: str) -> Path:
-    """A panel per class, with all others pale behind it: 14 curves in one panel cannot be told apart.
+    """Draws a panel for each class, with all others pale behind it, since 14 curves in one panel cannot be told apart.
 
-    curves: class -> false and true positive rates, (K,) each; a class without one gets a panel that says so.
+    curves: class -> false and true positive rates, (K,) each. The panel of a class without a curve says so.
     """
     rows = -(-len(scores.classes) // COLUMNS)
     figure, axes = plt.subplots(
         rows, COLUMNS, figsize=(2.3 * COLUMNS, 2.45 * rows), sharex=True, sharey=True, layout="constrained",
         squeeze=False,
     )  # fmt: skip
-    for axis, one in zip(axes.flat, scores.classes, strict=False):
-        _panel(axis, one, curves)
+    for axis, score in zip(axes.flat, scores.classes, strict=False):
+        _panel(axis, score, curves)
     for axis in axes.flat[len(scores.classes) :]:
         axis.set_visible(False)
-    for column in range(COLUMNS):  # the last row may be short: name the axis below the lowest panel that is drawn
+    for column in range(COLUMNS):  # the last row may be short: label the axis below the lowest panel of each column
         shown = [axis for axis in axes[:, column] if axis.get_visible()]
         if shown:
             shown[-1].set_xlabel("false positive rate")
@@ -43,28 +43,28 @@ def roc_curves(scores: Scores, curves: Mapping[str, Curve], path: Path, *, title
     return save(figure, path)
 
 
-def _panel(axis: Axes, one: ClassScore, curves: Mapping[str, Curve]) -> None:
+def _panel(axis: Axes, score: ClassScore, curves: Mapping[str, Curve]) -> None:
     for name, (false_rate, true_rate) in curves.items():
-        if name != one.name:
+        if name != score.name:
             axis.plot(false_rate, true_rate, color=GREY, alpha=0.25, linewidth=0.7)
     axis.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
-    if one.name in curves:
-        axis.plot(*curves[one.name], color=BLUE, linewidth=2)
-        ends = "no interval" if np.isnan(one.low) else f"{one.low:.3f}-{one.high:.3f}"
-        text = f"{one.auroc:.3f}\n{ends}\n{one.positives} positive"
+    if score.name in curves:
+        axis.plot(*curves[score.name], color=BLUE, linewidth=2)
+        ends = "no interval" if np.isnan(score.low) else f"{score.low:.3f}-{score.high:.3f}"
+        text = f"{score.auroc:.3f}\n{ends}\n{score.positives} positive"
     else:
-        text = f"no area: {one.positives} of\n{one.positives + one.negatives} positive"
+        text = f"no area: {score.positives} of\n{score.positives + score.negatives} positive"
     axis.text(0.97, 0.05, text, ha="right", va="bottom", fontsize=8, transform=axis.transAxes)
-    axis.set_title(one.name.replace("_", " "), fontsize=9)
+    axis.set_title(score.name.replace("_", " "), fontsize=9)
     axis.set(xlim=(0, 1), ylim=(0, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1), aspect="equal")
     plain(axis)
 
 
 def areas(scores: Scores, path: Path, *, title: str) -> Path:
-    """AUROC of each class and the mean with its 95 % interval, and what was published, a row for each."""
-    names = [one.name for one in scores.classes] + ["mean"]
+    """Draws a row for each class and for the mean: the AUROC with its 95 % interval, and the published values."""
+    names = [score.name for score in scores.classes] + ["mean"]
     values = np.array(
-        [[one.auroc, one.low, one.high] for one in scores.classes] + [[scores.mean, scores.low, scores.high]]
+        [[score.auroc, score.low, score.high] for score in scores.classes] + [[scores.mean, scores.low, scores.high]]
     )
     figure, axis = plt.subplots(figsize=(7.5, 0.9 + 0.31 * len(names)), layout="constrained")
     rows = np.arange(len(names))

@@ -19,9 +19,10 @@ def slice_with_outlines(
     *,
     title: str,
 ) -> Path:
-    """The axial slice with most tumour of one volume: image alone, truth outlined, prediction outlined.
+    """Draws the axial slice of a volume with most tumour: the image alone, with the truth outlined, and with the prediction
+    outlined.
 
-    background: (X, Y, Z) image; truth, prediction: per region a mask (X, Y, Z).
+    background: an image (X, Y, Z). truth, prediction: region -> mask (X, Y, Z).
     """
     index = best_slice(truth)
     figure, axes = plt.subplots(1, 3, figsize=(10.5, 4.1), layout="constrained", facecolor="white")
@@ -40,6 +41,6 @@ def slice_with_outlines(
 
 
 def best_slice(masks: Mapping[str, np.ndarray]) -> int:
-    """Index along Z with the largest area of any mask, of the union; the middle if all are empty."""
+    """The index along Z of the slice with the largest area of the union of all masks; the middle if all are empty."""
     areas = np.sum(np.any(np.stack(list(masks.values())), axis=0), axis=(0, 1))
     return int(areas.argmax()) if areas.any() else len(areas) // 2

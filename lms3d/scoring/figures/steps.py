@@ -1,4 +1,4 @@
-"""A training step: memory over its operations and over its seconds, and its time under each memory limit."""
+"""Figures of a training step: memory over its operations and over its seconds, and its time under each memory limit."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def memory_timeline(
     title: str,
     planned_label: str = "this run (predicted)",
 ) -> Path:
-    """Live bytes over the operations of one step, with LMS and without, and the memory limit as a line.
+    """Draws the live bytes over the operations of one step, with LMS and without, and the memory limit as a line.
 
-    The two steps have different numbers of operations, so the axis is the share of each that is done.
+    The two steps have different numbers of operations, so the axis is the share of operations that are done.
     """
     figure, axis = plt.subplots(figsize=(9, 4), layout="constrained")
     for values, colour, label in (
@@ -60,9 +60,9 @@ def step_timeline(
     limit_bytes: int,
     title: str,
 ) -> Path:
-    """One step over its seconds: memory above; below it what the device and the links do meanwhile, a lane for each.
+    """Draws one step over its seconds: the memory above, and below it a lane for the device and for each link.
 
-    memory, unedited_memory: seconds and bytes, with LMS and without. lanes: name -> (start, end) in seconds, from the top.
+    memory, unedited_memory: seconds and bytes, with LMS and without. lanes: name -> spans (start, end) in seconds, from the top.
     """
     figure, (above, below) = plt.subplots(
         2, 1, figsize=(9, 5.2), sharex=True, layout="constrained", height_ratios=(2.2, 0.25 + 0.25 * len(lanes))
@@ -103,11 +103,11 @@ def pareto(
     title: str,
     slab_floor_bytes: int | None = None,
 ) -> Path:
-    """Seconds of a step against the memory limit, all predicted.
+    """Draws the predicted seconds of a step against the memory limit.
 
-    curves: method -> (limit in bytes, seconds); points: methods that know no limit, where they just fit; floor_bytes,
-    fit_bytes: the smallest limits with LMS and without; slab_floor_bytes: that of the step in slabs, where it has one. What is
-    far slower than all curves stands at the upper edge.
+    curves: method -> (limit in bytes, seconds). points: methods that take no limit, each at the smallest limit that it fits into.
+    floor_bytes, fit_bytes: the smallest limits with LMS and without. slab_floor_bytes: the smallest limit of the step in slabs, if
+    it has slabs. A point far slower than all curves stands at the upper edge.
     """
     figure, axis = plt.subplots(figsize=(8.5, 5), layout="constrained")
     slowest = max([unedited_seconds, *(seconds for curve in curves.values() for _, seconds in curve)])

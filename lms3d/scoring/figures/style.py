@@ -1,4 +1,4 @@
-"""What the figures share: colours, plain axes, and writing whole files. Arrays in, PNG out."""
+"""The shared parts of all figures: colours, plain axes, and writing whole files."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ REGION_NAMES = {
     "CC": "cysts",
     "ED": "oedema",
 }
-"""Of every region in `data.brats.schema.SCHEMAS`."""
+"""The names of all regions in `data.brats.schema.SCHEMAS`."""
 
 
 def plain(axis: Axes) -> None:
-    """Without a frame, with a pale grid."""
+    """Removes the frame and draws a pale grid."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25, linewidth=0.6)
 
 
 def write(figure: Figure, path: Path, *, dpi: int = 150) -> None:
-    """Writes the figure in the format of the ending, whole or not at all. StorageError where that fails.
+    """Writes the figure, atomically, in the format of the path's ending. StorageError if that fails.
 
-    Drawn in memory first: matplotlib's PDF writer makes an AttributeError of an error of the disk.
+    It is drawn in memory first, because matplotlib's PDF writer turns an error of the disk into an AttributeError.
     """
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], dpi=dpi)
@@ -49,7 +49,7 @@ def write(figure: Figure, path: Path, *, dpi: int = 150) -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Writes the figure, and forgets it."""
+    """Writes the figure, closes it, and returns the path."""
     write(figure, path)
     plt.close(figure)
     return path

@@ -83,7 +83,7 @@ def plan(
     own = codings.coding(prediction_labels) if prediction_labels else schema
     known = [own if isinstance(one, PlainFolder) else schema_named(one.schema) for one in folders]
     found = [_cases_of(one, cases) for one in folders]
-    chosen = challenge.choose(scoring, schema.name, cases)
+    chosen = challenge.select(scoring, schema.name, cases)
     scored = _scored(folders, found, cases, root, chosen)
     grid = _common_grid(folders)
     parts = list(zip(folders, found, known, strict=True))

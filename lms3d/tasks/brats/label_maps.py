@@ -21,7 +21,7 @@ from data.brats.case import nearness
 from data.brats.geometry import Geometry
 from data.brats.header import nifti_image, read_header
 from data.errors import DataError
-from lms3d import json_values
+from lms3d.common import json_values
 from lms3d.errors import InputError
 from lms3d.files import replacing, write_json
 

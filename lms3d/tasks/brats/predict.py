@@ -23,9 +23,9 @@ from data.brats.preprocess import to_native
 from data.brats.resample import resize
 from data.brats.schema import CHANNELS
 from data.brats.targets import Targets, targets_of
-from data.files import decoded
 from data.phantoms import brains
 from data.words import counted
+from lms3d.common.json_values import decoded
 from lms3d.console import say
 from lms3d.errors import InputError
 from lms3d.tasks.brats import coding, label_maps, segment

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from data.files import parse_json
+from lms3d.common import json_values
 from lms3d.errors import InputError
 from lms3d.files import replacing
 
@@ -128,7 +128,7 @@ def _model(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]) -> 
     if info is None or info.file_size > LARGEST_TEXT_BYTES:
         what = f"no {MODEL}" if info is None else f"{MODEL} of {info.file_size} bytes"
         raise Damaged(f"found a zip archive with {what}; expected what `python -m lms3d.package` writes")
-    model = parse_json(archive.read(info))
+    model = json_values.parse(archive.read(info))
     if not isinstance(model, dict) or model.get("format") != FORMAT:
         raise Damaged(f"found {MODEL} of another format; expected {FORMAT!r}")
     return model

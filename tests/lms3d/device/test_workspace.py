@@ -171,7 +171,7 @@ def test_each_child_has_its_limit(monkeypatch):
 
     heard = []
     monkeypatch.setattr(subprocess, "run", run)
-    assert workspace_probe.measure(tuple(TABLE), told=lambda *pair: heard.append(pair)) == TABLE
+    assert workspace_probe.measure(tuple(TABLE), report=lambda *pair: heard.append(pair)) == TABLE
     assert heard == list(TABLE.items())
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import tensorflow as tf
 
-from lms3d import files
+from lms3d.common import disk
 from lms3d.engine import tuning
 from lms3d.engine.cost import Machine, OpCost, op_seconds, step_seconds
 from lms3d.engine.planning import make_plan
@@ -218,7 +218,7 @@ def test_what_another_run_measured_stays(step, probed):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 3}', '{"x": {"y": ["a", 1, 2]}}', '{"x": {"y": [1]}}', "\x00"])
 def test_a_cache_that_cannot_be_read_counts_as_empty(step, probed, text):
-    store = files.cache_directory() / "ops.json"
+    store = disk.cache_directory() / "ops.json"
     store.write_text(text)
     _, machine = op_costs.with_ops(capture(step), SLOW, step)
     assert probed
@@ -243,7 +243,7 @@ def test_the_ops_of_a_gpu_are_measured_for_it(step):
     conv = next(op for op in capture(step).ops if op.type == "Conv3D")
     assert machine.op_table[conv.signature].share == 1.0
     assert all(cost.seconds > 0 for cost in machine.op_table.values())
-    assert list(json.loads((files.cache_directory() / "ops.json").read_text())) == [op_costs.conditions("GPU:0")]
+    assert list(json.loads((disk.cache_directory() / "ops.json").read_text())) == [op_costs.conditions("GPU:0")]
 
 
 def test_ops_are_measured_alone_whatever_their_scale_in_the_step(step, probed):
@@ -254,7 +254,7 @@ def test_ops_are_measured_alone_whatever_their_scale_in_the_step(step, probed):
     assert len(probed) == count
     assert dict(scaled.op_table) == dict(plain.op_table)
     assert scaled.ops_scale == 1000.0
-    files.cache_directory().joinpath("ops.json").unlink()
+    disk.cache_directory().joinpath("ops.json").unlink()
     _, again = op_costs.with_ops(capture(step), replace(SLOW, ops_scale=1e-3), step)
     assert dict(again.op_table) == dict(plain.op_table)
 
@@ -339,7 +339,7 @@ def test_a_short_step_is_not_worth_it_and_says_nothing_of_a_long_one(step, probe
 def test_a_pace_that_no_machine_has_is_found_anew(step, probed, another_process, text):
     op_costs.with_ops(capture(step), SLOW, step)
     another_process(0.5)
-    store = files.cache_directory() / "pace.json"
+    store = disk.cache_directory() / "pace.json"
     kind, _, value = text.partition(":")
     (key,) = json.loads(store.read_text())
     store.write_text(json.dumps({key: [float(value), 1.0]}) if kind == "KEY" else text)

@@ -150,10 +150,10 @@ def test_a_stranger_at_the_port_stops_no_heartbeat(pair, greeting):
 def assert_beats(dog):
     """Rank 0 still tells this one that all is well."""
     (peer,) = dog._peers.values()
-    now, until = peer._heard, time.monotonic() + 10
-    while peer._heard == now and time.monotonic() < until:
+    now, until = peer._received_at, time.monotonic() + 10
+    while peer._received_at == now and time.monotonic() < until:
         time.sleep(0.01)
-    assert peer._heard > now
+    assert peer._received_at > now
 
 
 def test_a_message_that_cannot_be_written_does_not_keep_the_process(pair, monkeypatch):
@@ -190,19 +190,19 @@ def test_a_rank_that_has_told_its_error_needs_no_second_line(pair):
     dogs[1].close("failed")
     loss = dogs[0].wait_for_loss(2)
     assert loss is not None
-    assert loss.told
+    assert loss.reported
 
 
 def test_one_rank_tells(capsys):
     for rank in (0, 1, 2):
-        lost_rank._tell(World(rank=rank, size=3), Loss(2, "it ended without a word"))
-        lost_rank._tell(World(rank=rank, size=3), Loss(1, "it ended with an error", told=True))
+        lost_rank._report(World(rank=rank, size=3), Loss(2, "it ended without a word"))
+        lost_rank._report(World(rank=rank, size=3), Loss(1, "it ended with an error", reported=True))
     first = capsys.readouterr().err
     assert first.count("\n") == 1
     assert "rank 2 of 3 is lost" in first
     assert "--resume" in first
     for rank in (1, 2):
-        lost_rank._tell(World(rank=rank, size=3), Loss(0, "it ended without a word"))
+        lost_rank._report(World(rank=rank, size=3), Loss(0, "it ended without a word"))
     assert capsys.readouterr().err.count("\n") == 1
 
 

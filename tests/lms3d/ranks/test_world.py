@@ -108,7 +108,7 @@ class Told:
     def __init__(self, *messages: bytes) -> None:
         self.messages = messages
 
-    def tell_chief(self, message: bytes) -> list[bytes]:
+    def gather_on_chief(self, message: bytes) -> list[bytes]:
         return [message, *self.messages]
 
     def broadcast(self, message: bytes) -> bytes:
@@ -194,10 +194,10 @@ def test_an_error_made_of_one_of_all_ranks_is_of_all_ranks():
 
 
 @pytest.mark.parametrize(("aloud", "expected"), [(True, "lms3d: error: no such folder\n"), (False, "")])
-def test_what_is_told_once_is_not_told_again(capsys, aloud, expected):
+def test_what_is_reported_once_is_not_told_again(capsys, aloud, expected):
     def fail() -> None:
         error = InputError("no such folder")
-        errors.tell_once(error, aloud)
+        errors.report_once(error, aloud)
         raise error
 
     assert errors.run(fail) == 2

@@ -39,14 +39,14 @@ from lms3d.scoring.rules import RULES
     ],
 )
 def test_rules_follow_the_option_then_the_case_names_then_the_labels(named, labels, case, expected):
-    assert rules.choose(named, labels, [case]).name == expected
+    assert rules.select(named, labels, [case]).name == expected
 
 
 def test_unknown_rules_are_refused():
     with pytest.raises(
         InputError, match="--scoring: found 'brats2022'; expected one of brats2017, brats2023, brats2024"
     ) as told:
-        rules.choose("brats2022", "brats2021", [])
+        rules.select("brats2022", "brats2021", [])
     assert str(told.value).count("brats2017") == 1
 
 
@@ -54,7 +54,7 @@ def test_unknown_rules_are_refused():
 def test_a_year_that_is_named_and_has_no_script_for_the_set_is_refused(named):
     """GoAT had none before 2026, and is not scored as gliomas are."""
     with pytest.raises(InputError, match="cases called GOAT, for which that challenge published no script") as told:
-        rules.choose(named, "brats2023", ["BraTS-GoAT-00001"])
+        rules.select(named, "brats2023", ["BraTS-GoAT-00001"])
     assert "such as brats2026-goat or" in str(told.value)
 
 
@@ -76,7 +76,7 @@ GOAT, GLI, MET = "BraTS-GoAT-00001", "BraTS-GLI-00001-000", "BraTS-MET-00001-000
     ],
 )
 def test_a_guess_that_may_be_wrong_is_told(named, labels, cases, says):
-    told = rules.guessed(rules.choose(named, labels, cases), named, labels, cases)
+    told = rules.guessed(rules.select(named, labels, cases), named, labels, cases)
     assert says in told
     assert bool(told) == bool(says)
 
@@ -84,7 +84,7 @@ def test_a_guess_that_may_be_wrong_is_told(named, labels, cases, says):
 @pytest.mark.parametrize("named", ["brats2024-met-", "physical-brats2024", "brats2022-physical", "-physical-physical"])
 def test_what_is_nearly_a_name_is_refused(named):
     with pytest.raises(InputError, match=f"--scoring: found '{named}'; expected one of"):
-        rules.choose(named, "brats2023", [])
+        rules.select(named, "brats2023", [])
 
 
 @pytest.mark.parametrize("name", list(RULES))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lms3d import files
+from lms3d.common import disk
 from lms3d.engine import engine, tuning
 from lms3d.engine.cost import Machine, OpCost, scale_of, step_seconds
 from lms3d.engine.ir import StepGraph
@@ -130,12 +130,12 @@ def test_the_newest_steps_are_kept(monkeypatch):
     monkeypatch.setattr(tuning, "MOST_WHOLE_STEPS", 3)
     for name in "abcda":
         whole_steps.keep_scale(name, 1.4)
-    assert list(json.loads((files.cache_directory() / "steps.json").read_text())) == ["c", "d", "a"]
+    assert list(json.loads((disk.cache_directory() / "steps.json").read_text())) == ["c", "d", "a"]
 
 
 @pytest.mark.parametrize("entry", ["1", "[1]", "[-1, 0]", '["a", true]', "[1e999, NaN]", "{}", "null", "[[1], [2]]"])
 def test_what_no_step_has_counts_as_unknown(graph, machine, entry):
-    name, store = whole_steps.name(graph, DEVICE), files.cache_directory() / "steps.json"
+    name, store = whole_steps.name(graph, DEVICE), disk.cache_directory() / "steps.json"
     store.write_text(f"{{{json.dumps(name)}: {entry}}}")
     assert whole_steps.load(name) == whole_steps.Known()
     assert scaled(graph, machine) == 1.0

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 DEEPEST = 100
-_STRING = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?'  # its brackets do not nest
+_STRING = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?'  # brackets within it do not nest
+
+
+def decoded(content: bytes) -> str:
+    """The text of a file that somebody's editor saved: UTF-8 with or without a byte order mark, or UTF-16 with one. ValueError
+    for another encoding."""
+    encodings = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+    return content.decode(encodings.get(content[:2], "utf-8-sig"))
 
 
 def parse(text: str | bytes) -> Any:
-    """The value of a JSON text. ValueError for what is no JSON, or nested deeper than anything of ours: Python's parser recurses
-    in C, and where a library has raised the limit of recursion a text of brackets ends the process."""
-    content = (text.decode("utf-8") if isinstance(text, bytes) else text).removeprefix("\ufeff")  # of an editor
+    """The value of a JSON text. ValueError if it is no JSON, or nests deeper than `DEEPEST` levels, which none of ours does.
+
+    Python's parser recurses in C. If a library has raised the limit of recursion, a text of brackets would end the process.
+    """
+    content = decoded(text) if isinstance(text, bytes) else text.removeprefix("\ufeff")
     depth = 0
     for bracket in re.findall(r"[\[\]{}]", re.sub(_STRING, "", content)):
         depth += 1 if bracket in "[{" else -1
@@ -24,17 +34,17 @@ def parse(text: str | bytes) -> Any:
 
 
 def require_types(values: Any, of: type) -> None:
-    """ValueError names the first value of another type than the field of this name has in the dataclass `of`."""
+    """ValueError, which names the first value whose type differs from that of the field of its name in the dataclass `of`."""
     for name, hint in get_type_hints(of).items():
         if name in values and not fits(values[name], hint):
             raise ValueError(f"found {name} {str(values[name])[:60]!r}, which is no {getattr(hint, '__name__', hint)}")
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type; of a Mapping only its keys and values as such. Whole numbers are floats, too."""
+    """Whether a value is of an annotated type. A whole number is a float, too. The items of a mapping are not looked at."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return any(fits(value, one) for one in arguments)
+        return any(fits(value, member) for member in arguments)
     if origin is tuple:
         members = arguments[:1] * len(value) if arguments[-1] is Ellipsis and isinstance(value, tuple) else arguments
         return isinstance(value, tuple) and len(value) == len(members) and all(map(fits, value, members))
