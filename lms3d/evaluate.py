@@ -46,9 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from data import pseudonyms
-    from lms3d.config import TrainConfig
     from lms3d.scoring import tables
-    from lms3d.tasks import TASKS
+    from lms3d.tasks import DEFAULT_TASK, TASKS
     from lms3d.tasks.task import EvaluateRequest
 
     pseudonyms.start(options.anonymous)
@@ -58,8 +57,8 @@ def _evaluate(options: argparse.Namespace) -> None:
             "PREDICTIONS: found none; expected run directories or folders of label maps; name at least one, or a --group"
         )
     tasks = [TASKS[name] for name in TASKS.names]
-    # Where no task recognises anything, the default one says what it was looking for.
-    task = next((task for task in tasks if any(map(task.recognises, paths))), TASKS[TrainConfig.task])
+    # If no task recognises anything, the default one says what it looked for.
+    task = next((task for task in tasks if any(map(task.recognises, paths))), TASKS[DEFAULT_TASK])
     found = task.evaluate(EvaluateRequest(
         predictions=paths, output=options.output, truth=str(options.truth) if options.truth else None,
         labels=options.labels, scoring=options.scoring, prediction_labels=options.prediction_labels,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from lms3d import cli, errors
+from lms3d import cli, command_options, errors
 from lms3d.units import parse_size
 
 _DESCRIPTION = """\
@@ -44,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _predict(options: argparse.Namespace) -> None:
     from data import pseudonyms
-    from lms3d import config, console, files
+    from lms3d import console, files, tasks
     from lms3d.errors import InputError
-    from lms3d.tasks import inference, task_of
+    from lms3d.tasks import inference
     from lms3d.tasks.packages import package as packages
     from lms3d.tasks.task import PredictRequest, TrainedRun
     from lms3d.training.run_lock import RunLock
@@ -64,7 +64,7 @@ def _predict(options: argparse.Namespace) -> None:
         elif not path.exists():
             raise InputError(f"{path}: found nothing; expected a run directory or a package; check the path")
         else:
-            trained, content = config.load(path)
+            trained, content = tasks.load(path)
             inference.require_weights(path)
             load = partial(inference.load_model, path / "best.keras")
         asked = {"lms": options.lms, "limit": options.memory_limit, "slabs": options.slabs}
@@ -85,7 +85,7 @@ def _predict(options: argparse.Namespace) -> None:
             raise InputError(
                 f"--output {output} is in use by {lock.holder(output)}; wait until that has ended, or choose another"
             )
-        title, rows = task_of(runs[0].trained).predict(PredictRequest(
+        title, rows = tasks.task_of(runs[0].trained).predict(PredictRequest(
             runs=runs, remove_below_ml=options.remove_below, cases=options.cases,
             data=options.data, labels=options.labels, output=output,
             tta=(options.symmetries or "all") if options.tta else None, progress=progress,
@@ -117,8 +117,8 @@ def _parser() -> cli.Parser:
     add("--lms", action=argparse.BooleanOptionalAction, default=None, help=lms)
     limit = "hard limit on device memory, such as 6GiB (default: as the run was trained; of a package, none)"
     add("--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None, help=limit)
-    cli.add_workspace_option(parser)
-    cli.add_slabs_option(parser)
+    command_options.add_workspace_option(parser)
+    command_options.add_slabs_option(parser)
     cli.add_anonymous_option(parser)
     parser.set_defaults(anonymous=False)
     parser.set_defaults(slabs="auto", cudnn_workspace=None)

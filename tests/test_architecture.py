@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 ROOMS = (
     # What everything may use, then each room on top of those above it. The longest name that fits counts.
     "lms3d.errors lms3d.units lms3d.registry lms3d.console lms3d.collector lms3d.files lms3d.json_values "
-    "lms3d.own_packages lms3d.after_keras lms3d.keras_backend",
+    "lms3d.own_packages lms3d.after_keras lms3d.keras_backend lms3d.cli",
     "lms3d.ranks",
     "lms3d.device",
     "lms3d.engine",
@@ -33,7 +33,7 @@ ROOMS = (
     "lms3d.config lms3d.machines",
     "lms3d.training",
     "lms3d.tasks",
-    "lms3d.cli",
+    "lms3d.command_options",
     "lms3d.plan_display",
     "lms3d lms3d.train lms3d.predict lms3d.package lms3d.evaluate lms3d.plan lms3d.doctor",
 )

@@ -1,11 +1,11 @@
 """What a task is: what it declares, what training asks of it (`lms3d.training.task`), how it predicts and scores.
 
-    tasks/mine/task.py      class Mine(Task) and TASK = Mine(), named in `lms3d.tasks.TASKS`
-               options.py   its `Choices`
+    tasks/mine/options.py   class MineConfig(TrainConfig): its defaults, networks and losses, and the options of its own
+               task.py      class Mine(Task) and TASK = Mine(), named in `lms3d.tasks.TASKS`
                predict.py   predict(request: PredictRequest)
                evaluate.py  evaluate(request: EvaluateRequest)
 
-Neither task.py nor options.py imports TensorFlow at its head: `--help` reads every task's choices.
+Neither task.py nor options.py imports TensorFlow at its head: `--help` shows every task's options.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lms3d.errors import InputError
-from lms3d.tasks.choices import Choices
 from lms3d.training import task as training
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ class TrainedRun:
 
     run_dir: Path
     """Its folder, or the package's file."""
-    trained: TrainConfig
-    """The options of the run."""
+    trained: Any
+    """The options of the run, of its task's class (`Task.options`)."""
     content: Mapping[str, Any]
     """All of its config.json; of a package what its task has put there."""
     network: Callable[[], AbstractContextManager[Predictor]]
@@ -82,12 +81,12 @@ class PredictRequest:
 
     @property
     def run_dir(self) -> Path:
-        """Of the first run."""
+        """The folder of the first run, or the package's file."""
         return self.runs[0].run_dir
 
     @property
-    def trained(self) -> TrainConfig:
-        """Options of the first run."""
+    def trained(self) -> Any:
+        """The options of the first run, of its task's class."""
         return self.runs[0].trained
 
 
@@ -137,21 +136,21 @@ def chief_first(world: World, make: Callable[[], T]) -> T:
 
 
 class Task(training.Task):
-    """A task may leave out what is defined here."""
+    """A task may leave out what is defined here. The `options` that methods are given are an instance of its `options`."""
 
-    choices: Choices
+    options: type[TrainConfig]
 
-    def target_shape(self, options: TrainConfig, model: keras.Model) -> Sequence[int]:
+    def target_shape(self, options: Any, model: keras.Model) -> Sequence[int]:
         shape: Sequence[int] = model.output_shape[1:]
         return shape
 
     def callbacks(self, model: keras.Model, material: Any, world: World) -> list[Any]:
         return []
 
-    def demonstration_limit(self, options: TrainConfig) -> int | None:
+    def demonstration_limit(self, options: Any) -> int | None:
         return None
 
-    def finish(self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Any, report: Report) -> None:
+    def finish(self, run_dir: Path, options: Any, model: keras.Model, material: Any, report: Report) -> None:
         return None
 
     def results(self, run_dir: Path, history: History) -> dict[str, str]:
@@ -162,13 +161,13 @@ class Task(training.Task):
         summary: tuple[str, dict[str, str]] = self._beside("predict").predict(request)
         return summary
 
-    def packaged(self, run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) -> dict[str, Any]:
+    def packaged(self, run_dir: Path, options: Any, content: Mapping[str, Any]) -> dict[str, Any]:
         """What a package says besides the options in `lms3d.tasks.packages.description`, as JSON values: "outputs",
         which has their names, "channels" of the input, and how samples are prepared. content: of config.json. InputError where
         the run cannot be packaged."""
         raise InputError(f"{run_dir}: task {options.task} cannot be packaged; predict from the run itself")
 
-    def unpacked(self, said: Mapping[str, Any], options: TrainConfig, where: str) -> dict[str, Any]:
+    def unpacked(self, said: Mapping[str, Any], options: Any, where: str) -> dict[str, Any]:
         """What `predict` takes as the `content` of the run, from what `packaged` said. ValueError where it cannot be used.
         where: the file, for messages."""
         raise InputError(f"{where}: task {options.task} cannot be packaged; predict from the run itself")

@@ -6,19 +6,19 @@ import contextlib
 import platform
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from lms3d import config, console
+from lms3d import console
 from lms3d.config import TrainConfig
 from lms3d.device import circumstances, machine, memory, workspace
 from lms3d.errors import InputError
 from lms3d.files import make_folder, remove_partials, writable_folder, write_json
-from lms3d.training import checkpoint
+from lms3d.training import checkpoint, config_file
 from lms3d.training.run_lock import RunLock
 
 DEFAULT_PARENT = Path("runs")
@@ -28,34 +28,47 @@ _LIBRARIES = ("tensorflow", "keras", "numpy", "nibabel", "SimpleITK", "nilearn",
 _DECISIVE = ("lms3d", "tensorflow", "keras", "numpy")
 
 
-def choose(
-    given: dict[str, Any], output: Path | None, resume: bool, lock: RunLock, *, chosen: Callable[..., TrainConfig]
-) -> tuple[TrainConfig, Path, bool]:
-    """The options of the run, its folder, of which `lock` is taken, and whether there is a checkpoint to go on from.
+class Tasks(Protocol):
+    """What a run folder asks about tasks. It is the package `lms3d.tasks`, which training does not import."""
 
-    given: the options that the user wrote. chosen: fills in the others (`lms3d.tasks.chosen`); a resumed run takes them
-    from its config.json. Without `output` a new run gets a new folder under runs/, and a resumed one is the latest there
-    (of the network and resolution, if given).
+    def kind_of(self, given: dict[str, Any], /) -> type[TrainConfig]:
+        """The class of the options that the user gave."""
+
+    def chosen(self, given: dict[str, Any], /) -> TrainConfig:
+        """The options that the user gave, and defaults for all others."""
+
+    def load(self, run_dir: Path, /) -> tuple[TrainConfig, dict[str, Any]]:
+        """The options of a run, and the content of its config.json."""
+
+
+def choose(
+    given: dict[str, Any], output: Path | None, resume: bool, lock: RunLock, tasks: Tasks
+) -> tuple[TrainConfig, Path, bool]:
+    """The options of the run, its folder, whose `lock` is taken, and whether there is a checkpoint to go on from.
+
+    given: the options that the user wrote. A new run has defaults for all others, a resumed one takes them from its config.json.
+    Without `output` a new run gets a new folder under runs/, and a resumed one is the latest there (of the network and
+    resolution, if given).
     """
     if resume:
-        run_dir = output or _latest(given, chosen)
+        run_dir = output or _latest(given, tasks)
         if run_dir is not None:
             claim(run_dir, lock)
             if (run_dir / "config.json").exists():
-                stored, content = config.load(run_dir)
+                stored, content = tasks.load(run_dir)
                 _tell_of_other_versions(run_dir, content)
                 has_checkpoint = bool(checkpoint.generations(run_dir))
                 _require_whole(run_dir, has_checkpoint)
-                options = config.resumed(stored, given, run_dir)
+                options = config_file.resumed(stored, given, run_dir)
                 if has_checkpoint:
-                    config.require_same_start(stored, given, run_dir)
+                    config_file.require_same_start(stored, given, run_dir)
                 return options, run_dir, has_checkpoint
             if _has_weights(run_dir):  # stages tell themselves what they were begun with
                 raise InputError(
                     f"--resume: {run_dir} holds weights but no config.json; restore that, or choose another --output"
                 )
         console.say(f"--resume: there is no run in {run_dir or DEFAULT_PARENT} to go on with; starting a new one")
-    new = chosen(given)
+    new = tasks.chosen(given)
     if output is None:
         return new, _unused(new, lock), False
     if not resume and holds_results(output):
@@ -66,14 +79,12 @@ def choose(
     return new, output, False
 
 
-def planned(
-    given: dict[str, Any], output: Path | None, resume: bool, *, chosen: Callable[..., TrainConfig]
-) -> TrainConfig:
+def planned(given: dict[str, Any], output: Path | None, resume: bool, tasks: Tasks) -> TrainConfig:
     """The options that `choose` would give, for a dry run: nothing is locked or written."""
-    run_dir = (output or _latest(given, chosen)) if resume else None
+    run_dir = (output or _latest(given, tasks)) if resume else None
     if run_dir is None or not (run_dir / "config.json").exists():
-        return chosen(given)
-    return config.resumed(config.load(run_dir)[0], given, run_dir)
+        return tasks.chosen(given)
+    return config_file.resumed(tasks.load(run_dir)[0], given, run_dir)
 
 
 def _require_whole(run_dir: Path, has_checkpoint: bool) -> None:
@@ -162,7 +173,7 @@ def announce(run_dir: Path, options: TrainConfig, arguments: Sequence[str]) -> N
 
 
 def _sessions_before(run_dir: Path, session: dict[str, Any]) -> list[dict[str, Any]]:
-    _, content = config.load(run_dir)
+    content = config_file.read(run_dir)
     last = {name: content[name] for name in session if name in content}
     return [*content.get("earlier_sessions", []), *([last] if _of_any_boot(last) != _of_any_boot(session) else [])]
 
@@ -184,8 +195,7 @@ def _tell_of_other_versions(run_dir: Path, content: dict[str, Any]) -> None:
 
 def check_data(run_dir: Path, fingerprint: str) -> None:
     """InputError unless the run was trained on data with this fingerprint."""
-    _, content = config.load(run_dir)
-    if config.fingerprint(content, run_dir) != fingerprint:
+    if config_file.fingerprint(config_file.read(run_dir), run_dir) != fingerprint:
         raise InputError(
             f"--resume: the data is not what {run_dir} was trained on; give the same --data, or start another run"
         )
@@ -213,18 +223,13 @@ def _own_version() -> str:
     return lms3d.__version__
 
 
-def _name(options: TrainConfig) -> str:
-    whole = "x".join(map(str, options.box)) if options.box else str(options.resolution)
-    return f"{options.model}-{whole}" + (f"-patch{options.patch}" if options.patch else "")
-
-
 def _other_run(run_dir: Path) -> InputError:
     return InputError(f"--output {run_dir} holds another run; add --resume to continue it, or choose another --output")
 
 
 def _unused(options: TrainConfig, lock: RunLock) -> Path:
     """The first empty folder under runs/ that is free. Of two processes that try the same one, one gets the lock."""
-    first = DEFAULT_PARENT / _name(options)
+    first = DEFAULT_PARENT / options.folder_name()
     numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return next(path for path in chain([first], numbered) if _ours(path, lock))
 
@@ -240,8 +245,9 @@ def _ours(run_dir: Path, lock: RunLock) -> bool:
     return _taken(run_dir, lock) and (made or lock.locked) and not holds_results(run_dir)
 
 
-def _latest(given: dict[str, Any], chosen: Callable[..., TrainConfig]) -> Path | None:
-    name = re.escape(_name(chosen(given))) if {"task", "model", "resolution", "box", "patch"} & given.keys() else ".*"
+def _latest(given: dict[str, Any], tasks: Tasks) -> Path | None:
+    named = not given.keys().isdisjoint(tasks.kind_of(given).named_by)
+    name = re.escape(tasks.chosen(given).folder_name()) if named else ".*"
     saved = {
         path: max(one.stat().st_mtime for one in generations)
         for path in DEFAULT_PARENT.glob("*")

@@ -87,11 +87,11 @@ def train(session: Session, task: Task, world: World, memory: Memory | None, *, 
     elastic_restart = memory is not None and memory.resuming
     continuing = session.resuming or elastic_restart
     if continuing:
-        options = replace(options, weights=None, start_from=None)  # a checkpoint has them all
+        options = options.without_start()  # a checkpoint has all weights
     with console.progress() as report:
         material = task.prepare(options, session.run_dir, continuing, world, report)
     if not world.is_chief:
-        options = replace(options, weights=None, start_from=None)  # they come from rank 0
+        options = options.without_start()  # the weights come from rank 0
     limit = _start_tensorflow(options, world, elastic_restart=elastic_restart or again)
     if world.is_chief and not continuing:  # of a run here that never finished an epoch
         for name in (STATS, AVERAGES):
@@ -167,12 +167,7 @@ class Training:
         """
         given = self.session.options
         lengths = {name: getattr(given, name) for name in ("epochs", "steps_per_epoch", "validation_steps")}
-        kept = replace(
-            self.options,
-            weights=given.weights,
-            start_from=given.start_from,
-            **({} if self.session.demonstrating else lengths),
-        )
+        kept = replace(self.options.with_start_of(given), **({} if self.session.demonstrating else lengths))
         run_folder.describe(
             self.session.run_dir, kept, self.session.arguments, resuming=self.session.resuming,
             device=device_memory.compute_device(), limit_bytes=limit_bytes, **self.material.described,

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from lms3d.config import TrainConfig
     from lms3d.console import Report as Progress
     from lms3d.keras_step.report import Report
     from lms3d.ranks.world import World
@@ -44,7 +43,10 @@ class Material(Protocol):
 
 
 class Task(Protocol):
-    """What is learned. Methods that take no material may be called before there is any."""
+    """What is learned. Methods that take no material may be called before there is any.
+
+    options: an instance of the task's own class of options (`lms3d.config.TrainConfig`).
+    """
 
     axes: int
     """Spatial axes of a sample: 2 or 3."""
@@ -58,36 +60,34 @@ class Task(Protocol):
     plateau: tuple[float, int]
     """(0.5, 10): half the learning rate after ten epochs without a better validation loss."""
 
-    def prepare(
-        self, options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
-    ) -> Material:
+    def prepare(self, options: Any, run_dir: Path, resuming: bool, world: World, progress: Progress) -> Material:
         """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
 
-    def network(self, options: TrainConfig, material: Any) -> keras.Model:
+    def network(self, options: Any, material: Any) -> keras.Model:
         """Freshly initialised, not compiled: x of a batch -> (B, ...) of probabilities, both float32 unless the policy differs.
 
         material: what `prepare` returned; None where only the cost of a step matters.
         """
 
-    def target_shape(self, options: TrainConfig, model: keras.Model) -> Sequence[int]:
+    def target_shape(self, options: Any, model: keras.Model) -> Sequence[int]:
         """Of y in a batch, without the batch."""
 
-    def loss(self, options: TrainConfig, material: Any) -> Any:
+    def loss(self, options: Any, material: Any) -> Any:
         """For `compile`: a function (y, prediction) -> float32, one number or one per sample, or a `keras.losses.Loss`.
 
         material: as of `network`.
         """
 
-    def metrics(self, options: TrainConfig, material: Any) -> list[Any]:
+    def metrics(self, options: Any, material: Any) -> list[Any]:
         """For `compile`: Keras metrics of (y, prediction). material: as of `network`."""
 
     def callbacks(self, model: keras.Model, material: Any, world: World) -> list[Any]:
         """Of this task alone. They stand at `Place.TASK`: in the logs of an epoch they find means over the ranks."""
 
-    def demonstration_limit(self, options: TrainConfig) -> int | None:
+    def demonstration_limit(self, options: Any) -> int | None:
         """A memory limit in bytes that gives LMS something to do on the embedded data, or None."""
 
-    def finish(self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Any, report: Report) -> None:
+    def finish(self, run_dir: Path, options: Any, model: keras.Model, material: Any, report: Report) -> None:
         """Figures and tables of this task, made with the best weights (rank 0)."""
 
     def results(self, run_dir: Path, history: History) -> dict[str, str]:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.words import counted
-from lms3d.config import TrainConfig
 from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.errors import InputError
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
+from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.task import chief_first
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Material:
         )  # fmt: skip
 
 
-def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress) -> Material:
+def prepare(options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress) -> Material:
     """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
     from data import split
     from data.brats import cache, layouts, normalise
@@ -120,7 +120,7 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
     )  # fmt: skip
 
 
-def preprocessing(options: TrainConfig) -> Preprocessing:
+def preprocessing(options: BratsConfig) -> Preprocessing:
     """What the options ask to be done to every case."""
     from data.brats.preprocess import Preprocessing
 
@@ -149,7 +149,7 @@ def tell_of_cut_off(volumes: Cache, ids: Sequence[str]) -> None:
         say(f"note: {len(cut)} of {len(ids)} brains do not fit into --box, such as {cut[0]}: what lies outside is lost")
 
 
-def targets(options: TrainConfig, material: Material | None) -> Targets:
+def targets(options: BratsConfig, material: Material | None) -> Targets:
     """Those of the data, or of the schema that the options name; else of the usual three labels."""
     from data.brats.schema import schema_named
     from data.brats.targets import targets_of
@@ -159,7 +159,7 @@ def targets(options: TrainConfig, material: Material | None) -> Targets:
     return targets_of(options.targets, schema_named(options.labels or "brats2021"))
 
 
-def _presentation(options: TrainConfig) -> Presentation:
+def _presentation(options: BratsConfig) -> Presentation:
     from data.brats.distortions import check_names
     from data.brats.presentation import Presentation
 
@@ -168,7 +168,7 @@ def _presentation(options: TrainConfig) -> Presentation:
     return Presentation(symmetries=symmetries, distortions=check_names(options.distort), patch=patch)
 
 
-def _split(options: TrainConfig, run_dir: Path, resuming: bool, found: DataSet, volumes: Cache) -> Split:
+def _split(options: BratsConfig, run_dir: Path, resuming: bool, found: DataSet, volumes: Cache) -> Split:
     """The run's own split, the one that was given, or a new one; kept with the run."""
     from data import split
     from lms3d.training import run_folder
@@ -207,7 +207,7 @@ class Start:
     split: Split
 
 
-def _start(options: TrainConfig) -> Start | None:
+def _start(options: BratsConfig) -> Start | None:
     """None where the weights are random ones. Says so where nobody knows whom they have seen."""
     from data import split
 
@@ -230,7 +230,7 @@ def _start(options: TrainConfig) -> Start | None:
 
 
 def _split_of_the_start(
-    options: TrainConfig, start: Start | None, drawn: Split, patients: Mapping[str, str]
+    options: BratsConfig, start: Start | None, drawn: Split, patients: Mapping[str, str]
 ) -> Split | None:
     """That of the run which this one starts from, where it is of the same cases: another would mix the parts.
 
@@ -239,7 +239,7 @@ def _split_of_the_start(
     if start is None or {*start.split.training, *start.split.validation} != {*drawn.training, *drawn.validation}:
         return None
     kept, asked = (len({patients.get(one, one) for one in each.validation}) for each in (start.split, drawn))
-    if options.validation_fraction != TrainConfig.validation_fraction and kept != asked:
+    if options.validation_fraction != BratsConfig.validation_fraction and kept != asked:
         raise InputError(
             f"--validation-fraction {options.validation_fraction}: {start.told} is of a run on the same cases, whose split is "
             f"kept: {kept} patients validate there, not {asked}; leave --validation-fraction out"
@@ -260,7 +260,7 @@ def _require_unseen(start: Start, parts: Split, found: DataSet) -> None:
         )
 
 
-def _fold(options: TrainConfig, found: DataSet, volumes: Cache) -> Split:
+def _fold(options: BratsConfig, found: DataSet, volumes: Cache) -> Split:
     """The fold that the options name. Its seed is always the same one: runs of other seeds share the folds."""
     from data import split
 

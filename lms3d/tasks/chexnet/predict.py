@@ -18,12 +18,12 @@ import numpy as np
 from data import pseudonyms
 from data.chest_xray.collection import FINDINGS, NO_FINDING
 from data.words import counted
-from lms3d import config
 from lms3d.console import Report as Progress
 from lms3d.errors import InputError, say
 from lms3d.files import replacing
 from lms3d.tasks.inference import Predictor
 from lms3d.tasks.task import PredictRequest
+from lms3d.training import config_file
 
 FILE = "predictions.csv"
 COLUMNS = ("image", "patient", "findings", *FINDINGS)
@@ -70,7 +70,7 @@ def _of_run(request: PredictRequest) -> list[Image]:
     trained, progress = request.trained, request.progress
     folder = trained.data or chests.write(chests.default_directory(), progress=progress)
     index = shards.build(collection.find_images(folder), trained.resolution, seed=trained.seed, progress=progress)
-    if index.fingerprint != config.fingerprint(request.runs[0].content, request.run_dir):
+    if index.fingerprint != config_file.fingerprint(request.runs[0].content, request.run_dir):
         raise InputError(
             f"{folder}: found other data than {request.run_dir} was trained on; expected the same images, labels and "
             "lists; restore them, or name the images with --data"

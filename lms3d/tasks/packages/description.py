@@ -1,7 +1,7 @@
 """model.json: all that prediction needs to know of a run, and where it comes from.
 
     format, format_version    "lms3d package", 1
-    task, options             what was learnt, and the options of `TrainConfig` that change a prediction
+    task, options             what was learnt, and the options that change a prediction
     meaning                   what the outputs mean and how samples are prepared: see `Task.packaged`
     network                   input_shape (D, H, W, C) or (H, W, 3), outputs, build options, [path, shape] of each weight
     provenance                versions, command, seed, data, best epoch: for the reader; nothing depends on it
@@ -19,24 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from lms3d.config import PRECISIONS, TrainConfig
+from lms3d.cli import PRECISIONS
+from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.tasks import TASKS, task_of
 from lms3d.tasks.packages.archive import FORMAT, VERSION
 from lms3d.tasks.task import Task
 
-PREDICTING = (
-    "model", "resolution", "box", "patch", "targets", "labels", "anti_alias", "normalisation", "n4", "precision",
-)  # fmt: skip
-"""Options that change a prediction. A task leaves out those that it refuses."""
 LARGEST_SIDE = 2048
 _STEP = 16
-_SIDES = 3  # of a box
 
 
 def options_of(task: Task) -> list[str]:
-    """The options that a package of this task says."""
-    return [name for name in PREDICTING if name not in task.choices.refused]
+    """The options that change a prediction, which a package of this task keeps."""
+    return ["model", "resolution", *(name for name, one in task.options.own().items() if one.predicts), "precision"]
 
 
 def describe(
@@ -81,27 +77,31 @@ def options_from(model: Mapping[str, Any]) -> TrainConfig:
             f"found options {', '.join(sorted(map(str, values)))[:200]}, expected {', '.join(sorted(names))}"
         )
     for name, value in values.items():
-        if not _possible(task, name, value):
+        if not _possible(task.options, name, value):
             raise ValueError(f"found option {name} {str(value)[:60]!r}, which no run can have")
-    here = TrainConfig(**{**task.choices.defaults, "task": model["task"]})
-    return TrainConfig.from_json({**here.to_json(), **values})
+    return _with(task.options, values)
 
 
-def _possible(task: Task, name: str, value: Any) -> bool:
-    """Whether a run can have this value of an option."""
-    if name in ("resolution", "patch", "box"):
-        sides = value if name == "box" and isinstance(value, list) and len(value) == _SIDES else [value]
-        return (value is None and name != "resolution") or all(map(_is_side, sides))
-    if name in ("anti_alias", "n4"):
-        return isinstance(value, bool)
-    if name == "labels":
-        return value is None or isinstance(value, str)
-    among = {"model": task.choices.models, "targets": ("labels", "regions"), "normalisation": ("case", "global")}
-    return isinstance(value, str) and value in among.get(name, PRECISIONS)
+def _with(kind: type[TrainConfig], values: Mapping[str, Any]) -> TrainConfig:
+    """A task's options with these JSON values, and the defaults of this version for all others."""
+    return kind.from_json({**kind().to_json(), **values})
 
 
-def _is_side(value: Any) -> bool:
-    return type(value) is int and _STEP <= value <= LARGEST_SIDE and value % _STEP == 0
+def _possible(kind: type[TrainConfig], name: str, value: Any) -> bool:
+    """Whether a run of the task with these options can have this value of one of them."""
+    own = kind.own()
+    possible = own[name].possible if name in own else {"model": kind.models, "precision": PRECISIONS}.get(name)
+    if possible is not None:
+        return value in possible
+    try:
+        options = _with(kind, {name: value})
+    except (ValueError, TypeError):
+        return False
+    return all(map(_is_side, options.sides().get(name, ())))
+
+
+def _is_side(side: int) -> bool:
+    return _STEP <= side <= LARGEST_SIDE and side % _STEP == 0
 
 
 def _of(kind: type, values: Mapping[str, Any], name: str) -> Any:

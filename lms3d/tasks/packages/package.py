@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lms3d import config
+from lms3d import tasks
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.files import writable_folder
@@ -30,7 +30,7 @@ class Opened:
 
 def require_run(run_dir: Path) -> None:
     """InputError for anything but a run with weights; needs no TensorFlow."""
-    config.load(run_dir)
+    tasks.load(run_dir)
     inference.require_weights(run_dir)
 
 
@@ -46,7 +46,7 @@ def target(run_dir: Path, given: Path | None) -> Path:
 
 def make(run_dir: Path) -> Content:
     """The package of a run. TensorFlow must run. InputError for a run that is damaged, unfinished or of an unknown network."""
-    trained, content = config.load(run_dir)
+    trained, content = tasks.load(run_dir)
     said = task_of(trained).packaged(run_dir, trained, content)
     saved = run_dir / "best.keras"
     model = inference.load_model(saved)
@@ -54,10 +54,8 @@ def make(run_dir: Path) -> Content:
         weights = network.weights_of(model)
         options = network.build_options(trained.model, {path: array.shape for path, array in weights.items()})
         shape = description.input_shape(trained, task_of(trained), said)
-        heads = (
-            {"separate_heads": True} if trained.deep_supervision else {}
-        )  # what training alone needs is not packaged
-        rebuilt = network.built(trained.model, shape, len(said["outputs"]), weights, trained.precision, **heads)
+        more = trained.network_arguments()  # what training alone needs is not packaged
+        rebuilt = network.built(trained.model, shape, len(said["outputs"]), weights, trained.precision, **more)
         network.require_same_layers(model, rebuilt)
     except ValueError as error:
         raise InputError(
