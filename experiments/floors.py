@@ -64,7 +64,7 @@ def predicted(model: str, resolutions: Sequence[int], *, mapped: bool = True) ->
     """By resolution, one after the other; each takes about a minute. mapped: see `LMS`."""
     from lms3d.device import startup
 
-    startup.start_tensorflow(memory_limit_bytes=None, seed=0)
+    startup.start_tensorflow(limit_bytes=None, seed=0)
     import keras
     import tensorflow as tf
 

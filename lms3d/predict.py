@@ -67,8 +67,8 @@ def _predict(options: argparse.Namespace) -> None:
             trained, content = tasks.load(path)
             inference.require_weights(path)
             load = partial(inference.load_model, path / "best.keras")
-        asked = {"lms": options.lms, "limit": options.memory_limit, "slabs": options.slabs}
-        asked["workspace"] = options.cudnn_workspace
+        asked = {"lms": options.lms, "limit_bytes": options.memory_limit, "slabs": options.slabs}
+        asked["workspace_bytes"] = options.cudnn_workspace
         network = partial(inference.network, load, trained, first=number == 0, **asked)
         return TrainedRun(run_dir=path, trained=trained, content=content, network=network)
 

@@ -63,15 +63,15 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
         return
     lock = RunLock()  # of rank 0, for as long as it lives
 
-    def choose() -> Session:
-        options, run_dir, resuming = run_folder.choose(given, output, resume, lock, tasks)
+    def choose_session() -> Session:
+        options, run_dir, resuming = run_folder.choose_run(given, output, resume, lock, tasks)
         return Session(
             options=options, run_dir=run_dir, resuming=resuming, profile=profile, arguments=tuple(arguments),
             stats_average=average, record_bits=record_bits,
         )  # fmt: skip
 
     def train_once(world: World, memory: elastic.Memory | None = None) -> None:
-        chosen = session.agree(choose, lock, world, memory)
+        chosen = session.agree(choose_session, lock, world, memory)
         with _wrong_input_unwrapped():
             stages.train_all(chosen, task_of(chosen.options), world, memory)
 

@@ -28,26 +28,26 @@ Predictor = Callable[[np.ndarray], np.ndarray]
 
 @contextmanager
 def network(
-    load: Callable[[], Any], trained: TrainConfig, *, lms: bool | None, limit: int | None, slabs: str = "auto",
-    workspace: int | None = None, first: bool = True,
+    load: Callable[[], Any], trained: TrainConfig, *, lms: bool | None, limit_bytes: int | None, slabs: str = "auto",
+    workspace_bytes: int | None = None, first: bool = True,
 ) -> Iterator[Predictor]:  # fmt: skip
     """Starts TensorFlow; yields a trained network as a function of one sample.
 
-    load: makes it, as `load_model` does, once TensorFlow runs. lms, limit, workspace (of cuDNN; both in bytes): None takes those
-    that the run was trained with. slabs: see `LMS`; those of the training step are not those that inference needs. first:
-    TensorFlow is not running yet.
+    load: makes the network, as `load_model` does, once TensorFlow runs. lms, limit_bytes, workspace_bytes (of cuDNN): None takes
+    what the run was trained with. slabs: see `LMS`; inference needs others than the training step. first: TensorFlow is not
+    running yet.
     """
     from lms3d.device import startup
 
-    limit = trained.memory_limit if limit is None else limit
+    limit_bytes = trained.memory_limit if limit_bytes is None else limit_bytes
     if first:
         startup.start_tensorflow(
-            memory_limit_bytes=limit,
+            limit_bytes=limit_bytes,
             precision=trained.precision,
-            cudnn_workspace_bytes=trained.cudnn_workspace if workspace is None else workspace,
+            cudnn_workspace_bytes=trained.cudnn_workspace if workspace_bytes is None else workspace_bytes,
         )
     model = load()
-    with rewriter(trained, wanted=lms, limit=limit, slabs=slabs) as used:
+    with rewriter(trained, wanted=lms, limit_bytes=limit_bytes, slabs=slabs) as used:
         predict = predictor(model, trained.sample_shape(len(model.input_shape) - 2), lms=used)
         if used is not None and used.report is not None and used.report.slabs:
             console.say(used.report.slabs_told())
@@ -56,7 +56,7 @@ def network(
 
 @contextmanager
 def rewriter(
-    trained: TrainConfig, *, wanted: bool | None, limit: int | None, slabs: str = "auto"
+    trained: TrainConfig, *, wanted: bool | None, limit_bytes: int | None, slabs: str = "auto"
 ) -> Iterator[LMS | None]:
     """LMS for the inference graph, or None. The tier is the run's; TFLMS parameters belong to the training step."""
     if not (trained.lms if wanted is None else wanted):
@@ -64,7 +64,7 @@ def rewriter(
         return
     from lms3d.keras_step.callback import LMS
 
-    lms = LMS(memory_limit=limit, tier=trained.swap_tier, swap_dir=trained.swap_dir, slabs=slabs)
+    lms = LMS(memory_limit=limit_bytes, tier=trained.swap_tier, swap_dir=trained.swap_dir, slabs=slabs)
     try:
         yield lms
     finally:

@@ -147,7 +147,7 @@ class Task(training.Task):
     def callbacks(self, model: keras.Model, material: Any, world: World) -> list[Any]:
         return []
 
-    def demonstration_limit(self, options: Any) -> int | None:
+    def demonstration_limit_bytes(self, options: Any) -> int | None:
         return None
 
     def finish(self, run_dir: Path, options: Any, model: keras.Model, material: Any, report: Report) -> None:

@@ -29,7 +29,7 @@ class Length:
     """Predicted time for all of it."""
 
 
-def memory_limit(voxels: int) -> int:
+def limit_bytes(voxels: int) -> int:
     """A limit in bytes that these networks do not fit into without LMS from 96^3 voxels on: 8 GiB at 192^3, less below."""
     return max(700 * MIB, round(8 * GIB * voxels / 192**3 / MIB) * MIB)
 

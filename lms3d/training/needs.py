@@ -65,19 +65,21 @@ def estimate_step(options: TrainConfig, task: Task, model: keras.Model, *, with_
 
 
 def require_fit(options: TrainConfig, report: Prediction) -> None:
-    """DoesNotFit, with the smallest limits, where the step will not fit in the limit of its report."""
-    limit, without, floor = report.limit_bytes, report.unedited_limit_bytes, report.smallest_limit_bytes
-    if options.lms and floor > limit:
+    """DoesNotFit, with the smallest limits, if the step will not fit in the limit of its report."""
+    limit_bytes, without, floor = report.limit_bytes, report.unedited_limit_bytes, report.smallest_limit_bytes
+    if options.lms and floor > limit_bytes:
         raise report.does_not_fit(choice.parse(options.slabs))
-    if options.lms and report.predicted_peak_bytes > limit:  # only parameters that are all given leave such a plan
+    if (
+        options.lms and report.predicted_peak_bytes > limit_bytes
+    ):  # only parameters that are all given leave such a plan
         raise DoesNotFit(
-            f"the step does not fit in {format_size(limit)} with the TFLMS parameters that were given, whose plan "
+            f"the step does not fit in {format_size(limit_bytes)} with the TFLMS parameters that were given, whose plan "
             f"peaks at {format_size(report.predicted_peak_bytes)}; leave one or all of them out to have them tuned, or raise "
             "--memory-limit"
         )
-    if not options.lms and without > limit:
+    if not options.lms and without > limit_bytes:
         raise DoesNotFit(
-            f"the step does not fit in {format_size(limit)} without LMS: the smallest memory limit that would do is "
+            f"the step does not fit in {format_size(limit_bytes)} without LMS: the smallest memory limit that would do is "
             f"{format_size(floor)} with LMS and {format_size(without)} without; use --lms or raise --memory-limit",
             without,
         )
@@ -92,11 +94,11 @@ def with_demonstration_limit(options: TrainConfig, task: Task) -> TrainConfig:
     """On the embedded data LMS gets something to do, whatever the machine has: a limit, if the user gave none."""
     if options.data is not None or not options.lms or options.memory_limit is not None:
         return options
-    limit = task.demonstration_limit(options)
-    if limit is None:
+    limit_bytes = task.demonstration_limit_bytes(options)
+    if limit_bytes is None:
         return options
-    say(f"No --memory-limit: this demonstration takes {format_size(limit)}")
-    return dataclasses.replace(options, memory_limit=limit)
+    say(f"No --memory-limit: this demonstration takes {format_size(limit_bytes)}")
+    return dataclasses.replace(options, memory_limit=limit_bytes)
 
 
 def with_length(

@@ -33,7 +33,7 @@ def explained(what: str, limit_bytes: int, lms: bool, predict: Callable[[], Pred
             raise StorageError(f"a disk is full: {text}; free some space, or choose another --swap-dir") from error
         if not is_out_of_memory(error):
             raise
-        raise does_not_fit(what, limit_bytes, lms, text, _quietly(predict)) from error
+        raise exhausted_error(what, limit_bytes, lms, text, _quietly(predict)) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -41,7 +41,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(mark in _chain(error) for mark in _MARKS)
 
 
-def does_not_fit(what: str, limit_bytes: int, lms: bool, text: str, prediction: Prediction | None) -> DoesNotFit:
+def exhausted_error(what: str, limit_bytes: int, lms: bool, text: str, prediction: Prediction | None) -> DoesNotFit:
     """The error for work that ran out of memory; `prediction` is None if it could not even be traced."""
     tensor = re.search(r"OOM when allocating tensor with shape\s*(\[[\d, ]*\])", text)
     detail = f" for a tensor of shape {tensor.group(1)}" if tensor else ""

@@ -13,11 +13,11 @@ from lms3d.ranks import replicas, variables
 from lms3d.ranks.variables import Arrays
 from lms3d.training import checkpoint, run_state
 from lms3d.training.callbacks import best_weights, history
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 from lms3d.training.run_state import Position, RunState
 
 
-def start(model: Any, run: Run) -> Position | None:
+def start(model: Any, run: TrainingRun) -> Position | None:
     """Makes the model equal on all ranks, as rank 0 has built it or, where the run is resumed, as its last snapshot has it.
 
     Returns where an earlier run is taken up. InputError where the snapshot is damaged or of another model.
@@ -39,7 +39,7 @@ def start(model: Any, run: Run) -> Position | None:
     return run.state.position
 
 
-def _load(model: Any, run: Run) -> tuple[RunState, tuple[Arrays, ...]] | None:
+def _load(model: Any, run: TrainingRun) -> tuple[RunState, tuple[Arrays, ...]] | None:
     """On rank 0: sets the variables and the files of the run; returns the state for this number of ranks."""
     path = checkpoint.path_in(run.dir)
     damage = ""
@@ -59,7 +59,7 @@ def _load(model: Any, run: Run) -> tuple[RunState, tuple[Arrays, ...]] | None:
     return _with_its_files(run, state), snapshot.of_ranks
 
 
-def _with_its_files(run: Run, state: RunState) -> RunState:
+def _with_its_files(run: TrainingRun, state: RunState) -> RunState:
     """Puts history.csv and best.keras back to what they were when `state` was saved.
 
     Where those weights are lost the next ones become the best: the loss of a lost file would keep all others out.

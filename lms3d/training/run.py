@@ -81,7 +81,7 @@ class Job:
     """Called from another thread at the first Ctrl-C, to tell the user that the step is being finished."""
 
 
-class Run:
+class TrainingRun:
     """Its `state`, and what it needs of the machine around it.
 
     full_rate: learning rate with all ranks taken together, once warmed up. logs: this rank's metrics in the epoch under way,

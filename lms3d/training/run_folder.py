@@ -41,7 +41,7 @@ class Tasks(Protocol):
         """The options of a run, and the content of its config.json."""
 
 
-def choose(
+def choose_run(
     given: dict[str, Any], output: Path | None, resume: bool, lock: RunLock, tasks: Tasks
 ) -> tuple[TrainConfig, Path, bool]:
     """The options of the run, its folder, whose `lock` is taken, and whether there is a checkpoint to go on from.
@@ -80,7 +80,7 @@ def choose(
 
 
 def planned(given: dict[str, Any], output: Path | None, resume: bool, tasks: Tasks) -> TrainConfig:
-    """The options that `choose` would give, for a dry run: nothing is locked or written."""
+    """The options that `choose_run` would give, for a dry run: nothing is locked or written."""
     run_dir = (output or _latest(given, tasks)) if resume else None
     if run_dir is None or not (run_dir / "config.json").exists():
         return tasks.chosen(given)

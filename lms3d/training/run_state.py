@@ -1,12 +1,12 @@
 """Where a run stands, as one frozen value, and all that a checkpoint holds with it.
 
-A `RunState` is replaced, never changed, as training goes on. With the arrays of that moment it becomes a `Snapshot`:
+A `RunState` is replaced, never changed, as training goes on. With the arrays of that moment it becomes a `RunSnapshot`:
 
     variables     model and optimiser of rank 0 (learning rate and random states included)
     of_ranks      in the midst of an epoch, what each rank has for itself: logs/, metrics/ (running sums), and own/ (moving
                   statistics, random states)
 
-`Snapshot.write` and `read` are the only way to and from `last/`; the file guards all of it with its digest (`checkpoint`).
+`RunSnapshot.write` and `read` are the only way to and from `last/`; the file guards all of it with its digest (`checkpoint`).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class RunState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class RunSnapshot:
     """A run at one moment: all that it needs to go on."""
 
     state: RunState
@@ -154,13 +154,13 @@ class Snapshot:
         arrays = {**self.variables, **replicas.joined(self.of_ranks)}
         checkpoint.save(checkpoint.path_in(run_dir), arrays, self.state.to_json())
 
-    def copied(self) -> Snapshot:
+    def copied(self) -> RunSnapshot:
         """With arrays of its own: those of a snapshot may share the memory of the variables."""
         of_ranks = tuple(_copied(arrays) for arrays in self.of_ranks)
         return replace(self, variables=_copied(self.variables), of_ranks=of_ranks)
 
 
-def read(run_dir: Path) -> tuple[Snapshot, str] | None:
+def read(run_dir: Path) -> tuple[RunSnapshot, str] | None:
     """The last snapshot in `last/`, and what was wrong with one after it, if anything; None where there is none."""
     if not checkpoint.generations(run_dir):
         return None
@@ -168,12 +168,12 @@ def read(run_dir: Path) -> tuple[Snapshot, str] | None:
     arrays, content, damage = checkpoint.latest(path)
     kept = {name: array for name, array in arrays.items() if not name.startswith("ranks/")}
     state = RunState.from_json(content, path)
-    return Snapshot(state=state, variables=kept, of_ranks=replicas.split(arrays)), damage
+    return RunSnapshot(state=state, variables=kept, of_ranks=replicas.split(arrays)), damage
 
 
-def take(model: Any, state: RunState, of_ranks: tuple[Arrays, ...] = ()) -> Snapshot:
+def take(model: Any, state: RunState, of_ranks: tuple[Arrays, ...] = ()) -> RunSnapshot:
     """The snapshot of this moment."""
-    return Snapshot(state=state, variables=variables.read(variables.variables(model)), of_ranks=of_ranks)
+    return RunSnapshot(state=state, variables=variables.read(variables.variables(model)), of_ranks=of_ranks)
 
 
 def own_arrays(model: Any, state: RunState, logs: Row, world: World) -> Arrays:

@@ -92,11 +92,11 @@ def train(session: Session, task: Task, world: World, memory: Memory | None, *, 
         material = task.prepare(options, session.run_dir, continuing, world, report)
     if not world.is_chief:
         options = options.without_start()  # the weights come from rank 0
-    limit = _start_tensorflow(options, world, elastic_restart=elastic_restart or again)
+    limit_bytes = _start_tensorflow(options, world, elastic_restart=elastic_restart or again)
     if world.is_chief and not continuing:  # of a run here that never finished an epoch
         for name in (STATS, AVERAGES):
             (session.run_dir / name).unlink(missing_ok=True)
-    with _network(options, task, limit, material=material, world=world) as model:
+    with _network(options, task, limit_bytes, material=material, world=world) as model:
         # On every rank, since the prediction builds the metrics; rank 0's clock decides.
         options = world.everyone(needs.with_length(
             options, task, model, *_whole_epoch(options, material, world), session.time_share
@@ -104,8 +104,8 @@ def train(session: Session, task: Task, world: World, memory: Memory | None, *, 
         training = Training(session=session, options=options, task=task, material=material, world=world, memory=memory)
         world.from_chief(training.require_profile)
         if world.is_chief:
-            training.describe(limit)
-            console.say(training.headline(limit))
+            training.describe(limit_bytes)
+            console.say(training.headline(limit_bytes))
         training.run(model)
 
 
@@ -115,15 +115,15 @@ def dry_run(options: TrainConfig, task: Task) -> None:
     DoesNotFit, and no plan, where none fits: one for a larger limit answers no question that was asked.
     """
     options = needs.with_demonstration_limit(options, task)
-    limit = _start_tensorflow(options, World())
+    limit_bytes = _start_tensorflow(options, World())
     console.say("Tracing and planning the training step")
-    with _network(options, task, limit) as model:
+    with _network(options, task, limit_bytes) as model:
         report = needs.estimate_step(options, task, model, with_floor=True)
         needs.require_fit(options, report)
     console.say(report.to_markdown(kept=False))
     peak = report.predicted_peak_bytes if options.lms else report.unedited_peak_bytes
     console.summary("Dry run: nothing was trained", {
-        "memory limit": format_size(limit),
+        "memory limit": format_size(limit_bytes),
         "predicted peak": f"{format_size(peak)} ({format_size(report.unedited_peak_bytes)} without LMS)",
         "predicted step": format_seconds(needs.step_seconds(options, report)),
     })  # fmt: skip
@@ -283,7 +283,7 @@ def _network(options: TrainConfig, task: Task, limit_bytes: int, **more: Any) ->
 def _start_tensorflow(options: TrainConfig, world: World, *, elastic_restart: bool = False) -> int:
     """Under the limit (`elastic_restart`: in a later world of this process); returns the bytes that training can have."""
     startup.start_tensorflow(
-        memory_limit_bytes=options.memory_limit,
+        limit_bytes=options.memory_limit,
         seed=options.seed,
         precision=options.precision,
         world=world,

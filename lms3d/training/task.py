@@ -84,7 +84,7 @@ class Task(Protocol):
     def callbacks(self, model: keras.Model, material: Any, world: World) -> list[Any]:
         """Of this task alone. They stand at `Place.TASK`: in the logs of an epoch they find means over the ranks."""
 
-    def demonstration_limit(self, options: Any) -> int | None:
+    def demonstration_limit_bytes(self, options: Any) -> int | None:
         """A memory limit in bytes that gives LMS something to do on the embedded data, or None."""
 
     def finish(self, run_dir: Path, options: Any, model: keras.Model, material: Any, report: Report) -> None:

@@ -17,7 +17,7 @@ import keras
 from lms3d.training import resume
 from lms3d.training.callbacks import order
 from lms3d.training.interrupt import Interrupt
-from lms3d.training.run import Data, Job, Run, Schedule
+from lms3d.training.run import Data, Job, Schedule, TrainingRun
 from lms3d.training.run_state import Position, Row, floats
 
 
@@ -48,7 +48,7 @@ def train(
     if schedule.validation_steps is None and job.world.size > 1:
         raise ValueError("train: several ranks need validation_steps, or a validation dataset of known length")
     with Interrupt(job.on_interrupt) as interrupt:
-        run = Run(model, data, schedule, job, interrupt)
+        run = TrainingRun(model, data, schedule, job, interrupt)
         resumed_at = resume.start(model, run)
         run.callbacks = order.build(run, callbacks)
         with _ended_on_error(run.callbacks):
@@ -56,7 +56,7 @@ def train(
     return History(rows=run.state.rows, stopped_early=run.state.stopped_early, resumed_at=resumed_at)
 
 
-def _fit_what_is_left(model: keras.Model, run: Run) -> None:
+def _fit_what_is_left(model: keras.Model, run: TrainingRun) -> None:
     """First the rest of an epoch that an earlier run has begun, then whole ones."""
     model.stop_training = run.state.stopped_early
     epoch, step = run.state.position.epoch, run.state.position.step
@@ -69,7 +69,7 @@ def _fit_what_is_left(model: keras.Model, run: Run) -> None:
         _fit(model, run, run.schedule.epochs)
 
 
-def _fit(model: keras.Model, run: Run, epochs: int) -> None:
+def _fit(model: keras.Model, run: TrainingRun, epochs: int) -> None:
     """From where the run stands to the end of epoch `epochs`."""
     data, schedule, position = run.data, run.schedule, run.state.position
     model.fit(
@@ -79,7 +79,7 @@ def _fit(model: keras.Model, run: Run, epochs: int) -> None:
     )  # fmt: skip
 
 
-def _end_epoch(model: keras.Model, run: Run) -> None:
+def _end_epoch(model: keras.Model, run: TrainingRun) -> None:
     """What `fit` does after the last step of an epoch, for a run that was interrupted between the two."""
     epoch, training_logs = run.state.position.epoch, run.logs
     callbacks = keras.callbacks.CallbackList(list(run.callbacks), model=model, steps=0)

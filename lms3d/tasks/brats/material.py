@@ -32,7 +32,7 @@ _NAMED = 5  # cases that a note names
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class BratsMaterial:
     """See `lms3d.training.task.Material`."""
 
     cache: Cache
@@ -73,7 +73,7 @@ class Material:
         )  # fmt: skip
 
 
-def prepare(options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress) -> Material:
+def prepare(options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress) -> BratsMaterial:
     """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
     from data import split
     from data.brats import cache, layouts, normalise
@@ -105,7 +105,7 @@ def prepare(options: BratsConfig, run_dir: Path, resuming: bool, world: World, p
     tell_of_cut_off(volumes, volumes.ids)
     parts = world.from_chief(lambda: _split(options, run_dir, resuming, found, volumes))
     normalisation = world.from_chief(lambda: normalise.fit(options.normalisation, volumes, parts.training))
-    return Material(
+    return BratsMaterial(
         cache=volumes, targets=targets_of(options.targets, volumes.schema), split=parts, normalisation=normalisation,
         batch_size=options.batch_size, validation_batch_size=options.validation_batch_size or options.batch_size,
         seed=options.seed, shown=_presentation(options),
@@ -149,7 +149,7 @@ def tell_of_cut_off(volumes: Cache, ids: Sequence[str]) -> None:
         say(f"note: {len(cut)} of {len(ids)} brains do not fit into --box, such as {cut[0]}: what lies outside is lost")
 
 
-def targets(options: BratsConfig, material: Material | None) -> Targets:
+def targets(options: BratsConfig, material: BratsMaterial | None) -> Targets:
     """Those of the data, or of the schema that the options name; else of the usual three labels."""
     from data.brats.schema import schema_named
     from data.brats.targets import targets_of

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from lms3d.keras_step.report import Report
-    from lms3d.tasks.brats.material import Material
+    from lms3d.tasks.brats.material import BratsMaterial
     from lms3d.training.trainer import History
 
 
@@ -37,12 +37,12 @@ class BrainTumours(Task):
 
     def prepare(
         self, options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
-    ) -> Material:
+    ) -> BratsMaterial:
         from lms3d.tasks.brats import material
 
         return material.prepare(options, run_dir, resuming, world, progress)
 
-    def network(self, options: BratsConfig, material: Material | None) -> keras.Model:
+    def network(self, options: BratsConfig, material: BratsMaterial | None) -> keras.Model:
         import models
         from lms3d.tasks.brats.material import targets
 
@@ -55,7 +55,7 @@ class BrainTumours(Task):
             _load_weights(model, options.weights, f"--weights {options.weights}")
         return model
 
-    def loss(self, options: BratsConfig, material: Material | None) -> Any:
+    def loss(self, options: BratsConfig, material: BratsMaterial | None) -> Any:
         from lms3d.scoring import losses
 
         chosen = {"dice": losses.dice_loss, "dice_cross_entropy": losses.dice_cross_entropy}[options.loss]
@@ -71,7 +71,7 @@ class BrainTumours(Task):
         *sides, channels = model.output_shape[1:]
         return (*sides, channels // HEADS if options.deep_supervision else channels)
 
-    def metrics(self, options: BratsConfig, material: Material | None) -> list[Any]:
+    def metrics(self, options: BratsConfig, material: BratsMaterial | None) -> list[Any]:
         from lms3d.scoring.keras_dice import RegionDice
         from lms3d.tasks.brats.material import targets
 
@@ -82,11 +82,11 @@ class BrainTumours(Task):
             if channels  # one's own labels may have regions of what is not learnt
         ]
 
-    def demonstration_limit(self, options: BratsConfig) -> int | None:
-        return demo.memory_limit(math.prod(options.sample_shape()))
+    def demonstration_limit_bytes(self, options: BratsConfig) -> int | None:
+        return demo.limit_bytes(math.prod(options.sample_shape()))
 
     def finish(
-        self, run_dir: Path, options: BratsConfig, model: keras.Model, material: Material, report: Report
+        self, run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, report: Report
     ) -> None:
         """figures/slice.png: one validation case, segmented by the best weights. Where that does not fit it is left out with
         a message: the rest of the run is done."""
@@ -197,7 +197,9 @@ def _load_weights(model: keras.Model, path: Path, told: str) -> None:
         ) from None
 
 
-def _segment(run_dir: Path, options: BratsConfig, model: keras.Model, material: Material, case_id: str) -> np.ndarray:
+def _segment(
+    run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, case_id: str
+) -> np.ndarray:
     """Labels (A, B, C) of a case by the best weights."""
     from data.brats import normalise
     from lms3d.tasks import inference
@@ -205,7 +207,7 @@ def _segment(run_dir: Path, options: BratsConfig, model: keras.Model, material: 
     from lms3d.training.callbacks import best_weights
 
     best_weights.put_back(run_dir, model)
-    with inference.rewriter(options, wanted=None, limit=options.memory_limit) as lms:
+    with inference.rewriter(options, wanted=None, limit_bytes=options.memory_limit) as lms:
         predict = inference.predictor(model, options.sample_shape(), lms=lms)
         image = normalise.image(material.normalisation, material.cache, case_id)
         return material.targets.from_channels(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class ChexnetMaterial:
     """Shards of all images, split by patient."""
 
     index: Index
@@ -73,7 +73,7 @@ class ChestXRays(Task):
 
     def prepare(
         self, options: ChexnetConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
-    ) -> Material:
+    ) -> ChexnetMaterial:
         from data.chest_xray import collection as chest_xray
         from data.chest_xray import shards
         from data.phantoms import chests
@@ -93,7 +93,7 @@ class ChestXRays(Task):
             world.from_chief(lambda: run_folder.check_data(run_dir, index.fingerprint))
         world.from_chief(lambda: _keep_split(options, run_dir, resuming, index))
         counts = {name: len(part) for name, part in index.parts.items()}
-        return Material(
+        return ChexnetMaterial(
             index=index, batch_size=options.batch_size,
             validation_batch_size=options.validation_batch_size or options.batch_size, seed=options.seed, augment=options.augment,
             described={"data": {"fingerprint": index.fingerprint, "images": counts, "shards": str(index.directory)}},
@@ -105,7 +105,7 @@ class ChestXRays(Task):
         shape = (options.resolution, options.resolution, 3)
         return models.build(options.model, input_shape=shape, weights=options.weights)
 
-    def loss(self, options: ChexnetConfig, material: Material | None) -> Any:
+    def loss(self, options: ChexnetConfig, material: ChexnetMaterial | None) -> Any:
         from lms3d.scoring import findings
 
         if options.loss != "weighted" or material is None:
@@ -113,13 +113,13 @@ class ChestXRays(Task):
         labels = material.index.parts["training"].labels
         return findings.WeightedCrossEntropy(*findings.class_weights(labels.sum(0).tolist(), len(labels)))
 
-    def metrics(self, options: ChexnetConfig, material: Material | None) -> list[Any]:
+    def metrics(self, options: ChexnetConfig, material: ChexnetMaterial | None) -> list[Any]:
         from data.chest_xray.collection import FINDINGS
         from lms3d.scoring.findings import Auroc
 
         return [Auroc(len(FINDINGS))]
 
-    def callbacks(self, model: keras.Model, material: Material, world: World) -> list[Any]:
+    def callbacks(self, model: keras.Model, material: ChexnetMaterial, world: World) -> list[Any]:
         from lms3d.scoring.findings import Auroc, PooledAuroc
         from lms3d.training.trainer import build_metrics
 
@@ -130,7 +130,7 @@ class ChestXRays(Task):
         return [PooledAuroc(auroc, world.average, validates=bool(share))]
 
     def finish(
-        self, run_dir: Path, options: ChexnetConfig, model: keras.Model, material: Material, report: Report
+        self, run_dir: Path, options: ChexnetConfig, model: keras.Model, material: ChexnetMaterial, report: Report
     ) -> None:
         """auroc.csv and auroc.md (beside the published areas), figures/roc.png and auroc.png: of the test patients."""
         from lms3d.tasks.chexnet.evaluate import write_areas

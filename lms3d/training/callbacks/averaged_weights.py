@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lms3d.training.callbacks.order import Place, TrainingCallback
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 
 _AVERAGE = "_average"  # how the optimiser's names of its averages end
 
@@ -23,7 +23,7 @@ class AveragedWeights(TrainingCallback):
 
     place = Place.AVERAGED_WEIGHTS
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         super().__init__(run)
         self._exchanged = False
         run.before_saving = self._put_back

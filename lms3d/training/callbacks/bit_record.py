@@ -23,7 +23,7 @@ from lms3d.keras_step.callback import LMS
 from lms3d.ranks import variables
 from lms3d.training.bit_log import BitLog
 from lms3d.training.callbacks.order import Place, TrainingCallback
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 
 
 class BitRecord(TrainingCallback):
@@ -32,10 +32,10 @@ class BitRecord(TrainingCallback):
     place = Place.BIT_RECORD
 
     @classmethod
-    def wanted(cls, run: Run) -> bool:
+    def wanted(cls, run: TrainingRun) -> bool:
         return run.job.record_bits is not None
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         super().__init__(run)
         self.log: BitLog | None = None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lms3d.training.callbacks.order import Place, TrainingCallback
 from lms3d.training.callbacks.warm_up import warmed
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 from lms3d.training.run_state import learning_rate
 
 LAST_SHARE = 0.01
@@ -20,7 +20,7 @@ class Cosine(TrainingCallback):
     place = Place.COSINE
 
     @classmethod
-    def wanted(cls, run: Run) -> bool:
+    def wanted(cls, run: TrainingRun) -> bool:
         return run.schedule.decay == "cosine"
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from lms3d import errors
 from lms3d.files import write_text
 from lms3d.training.callbacks.order import Place, TrainingCallback
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 from lms3d.training.run_state import Row, floats, learning_rate
 
 FILE, CURVES = "history.csv", "tensorboard"
@@ -24,7 +24,7 @@ class HistoryFile(TrainingCallback):
 
     place = Place.HISTORY
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         super().__init__(run)
         self._writer: Any = None
         self._draws = True  # until the disk fails

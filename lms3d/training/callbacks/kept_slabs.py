@@ -8,7 +8,7 @@ from lms3d import errors
 from lms3d.errors import InputError
 from lms3d.keras_step.callback import LMS
 from lms3d.training.callbacks.order import Place, TrainingCallback
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 
 
 class KeptSlabs(TrainingCallback):
@@ -16,7 +16,7 @@ class KeptSlabs(TrainingCallback):
 
     place = Place.KEPT_SLABS
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         super().__init__(run)
         self._compared = False
 

@@ -1,6 +1,6 @@
 """The order of the callbacks of a run, and the registry that they come from.
 
-A new callback is a file like `step_counter.py` and a line in `CALLBACKS`: it states its `place`, is made from the `Run`, and
+A new callback is a file like `step_counter.py` and a line in `CALLBACKS`: it states its `place`, is made from the `TrainingRun`, and
 names the attributes that must survive a resume, which `checkpointing` saves and restores.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import keras
 
 from lms3d.registry import Registry
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 
 
 class Place(IntEnum):
@@ -52,7 +52,7 @@ class TrainingCallback(keras.callbacks.Callback):
     """Attributes that survive a resume; JSON values. They are saved as the end of an epoch leaves them."""
 
     @classmethod
-    def wanted(cls, run: Run) -> bool:
+    def wanted(cls, run: TrainingRun) -> bool:
         """Whether this run has it."""
         return True
 
@@ -61,7 +61,7 @@ class TrainingCallback(keras.callbacks.Callback):
         if cls.kept and not cls.name:
             raise TypeError(f"{cls.__name__} keeps {', '.join(cls.kept)} over a resume; give it a `name` for them")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         super().__init__()
         self.run = run
 
@@ -90,7 +90,7 @@ def with_place(place: Place, callback: Any) -> Any:
     return callback
 
 
-def build(run: Run, given: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
+def build(run: TrainingRun, given: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
     """Those that every run has, and those given for this one (at TASK where they state no place), in order."""
     registered = [CALLBACKS[name](run) for name in CALLBACKS.names if CALLBACKS[name].wanted(run)]
     return sorted([*given, *registered], key=lambda callback: getattr(callback, "place", Place.TASK))

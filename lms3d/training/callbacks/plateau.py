@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 
 from lms3d.training.callbacks.order import Place, TrainingCallback
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 
 
 class Plateau(TrainingCallback, keras.callbacks.ReduceLROnPlateau):
@@ -15,10 +15,10 @@ class Plateau(TrainingCallback, keras.callbacks.ReduceLROnPlateau):
     kept = ("best", "wait", "cooldown_counter")
 
     @classmethod
-    def wanted(cls, run: Run) -> bool:
+    def wanted(cls, run: TrainingRun) -> bool:
         return run.schedule.decay == "plateau"
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         self.run, schedule = run, run.schedule
         keras.callbacks.ReduceLROnPlateau.__init__(
             self, "val_loss", schedule.plateau_factor, schedule.plateau_patience, mode="min"
@@ -31,6 +31,6 @@ class EarlyStopping(TrainingCallback, keras.callbacks.EarlyStopping):
     place, name = Place.EARLY_STOPPING, "early_stopping"
     kept = ("best", "wait", "best_epoch", "stopped_epoch")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         self.run = run
         keras.callbacks.EarlyStopping.__init__(self, "val_loss", patience=run.schedule.patience, mode="min")

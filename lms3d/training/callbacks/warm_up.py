@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lms3d.training.callbacks.order import Place, TrainingCallback
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 from lms3d.training.run_state import learning_rate
 
 
@@ -24,11 +24,11 @@ class WarmUp(TrainingCallback):
     kept = ("cut",)
 
     @classmethod
-    def wanted(cls, run: Run) -> bool:
+    def wanted(cls, run: TrainingRun) -> bool:
         """A cosine has its own."""
         return run.schedule.decay == "plateau"
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         super().__init__(run)
         self.steps = run.schedule.warmup_epochs * run.schedule.steps_per_epoch
         self.cut = 1.0

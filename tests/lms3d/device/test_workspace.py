@@ -110,9 +110,9 @@ def test_training_prediction_and_planning_pass_their_option_on(monkeypatch):
     options = BratsConfig(cudnn_workspace=3 * MIB, memory_limit=GIB)
     session._start_tensorflow(options, World())
     with contextlib.suppress(ZeroDivisionError):
-        inference.network(lambda: 1 / 0, options, lms=False, limit=None).__enter__()
+        inference.network(lambda: 1 / 0, options, lms=False, limit_bytes=None).__enter__()
     with contextlib.suppress(ZeroDivisionError):
-        inference.network(lambda: 1 / 0, options, lms=False, limit=None, workspace=4 * MIB).__enter__()
+        inference.network(lambda: 1 / 0, options, lms=False, limit_bytes=None, workspace_bytes=4 * MIB).__enter__()
     plan._start_tensorflow(options, "float32")
     assert [start["cudnn_workspace_bytes"] for start in starts] == [3 * MIB, 3 * MIB, 4 * MIB, 3 * MIB]
     assert starts[-1]["planned_limit_bytes"] == GIB

@@ -22,7 +22,7 @@ from lms3d.training import checkpoint, run_folder, session, stages
 from lms3d.training.run_lock import RunLock
 from lms3d.training.session import Session, Training
 
-choose = partial(run_folder.choose, tasks=tasks)
+choose = partial(run_folder.choose_run, tasks=tasks)
 
 
 @pytest.fixture(autouse=True)
