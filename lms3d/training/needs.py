@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lms3d.config import TrainConfig
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import keras
 
     from lms3d.engine.prediction import Prediction
+    from lms3d.keras_step.callback import LMS
     from lms3d.keras_step.estimate import Planned
     from lms3d.keras_step.report import Report
 
@@ -26,8 +28,15 @@ DEFAULT_EPOCHS = 500
 _TFLMS = ("swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode", "serialization", "serialization_by_size")
 
 
+def lms_for(options: TrainConfig, stats_file: Path | None) -> LMS:
+    """The callback that plans and runs the steps of a training with these options. stats_file: as of `LMS`."""
+    from lms3d.keras_step.callback import LMS
+
+    return LMS(enabled=options.lms, stats_file=stats_file, **lms_arguments(options))
+
+
 def lms_arguments(options: TrainConfig) -> dict[str, Any]:
-    """The arguments of `lms3d.LMS`; None for those that the planner should choose."""
+    """What `LMS` and `plan_step` are given alike; None for what the planner should choose."""
     unset = {"serialization": (), "serialization_by_size": 0.0}
     manual = {name: getattr(options, name) for name in _TFLMS}
     manual = {name: None if value == unset.get(name) else value for name, value in manual.items()}

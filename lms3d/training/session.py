@@ -175,7 +175,8 @@ class Training:
 
     def run(self, model: keras.Model) -> None:
         """Trains; then rank 0 draws and summarises."""
-        with closing(self._lms()) as lms:
+        stats_file = self.session.run_dir / STATS if self.world.is_chief else None
+        with closing(needs.lms_for(self.options, stats_file)) as lms:
             history, out_of_time = self._fit(model, lms)
             report = lms.report
         if not self.world.is_chief:
@@ -199,12 +200,6 @@ class Training:
         if not (self.session.run_dir / "lms_report.md").exists():
             report.write(self.session.run_dir, {"train": (planned.report, planned.plan)})
         return planned.report
-
-    def _lms(self) -> LMS:
-        from lms3d.keras_step.callback import LMS
-
-        stats_file = self.session.run_dir / STATS if self.world.is_chief else None
-        return LMS(enabled=self.options.lms, stats_file=stats_file, **needs.lms_arguments(self.options))
 
     def _fit(self, model: keras.Model, lms: LMS) -> tuple[History, bool]:
         """Returns the history, and whether the time guard ended it."""

@@ -1,7 +1,7 @@
 """The order of the callbacks of a run, and the registry that they come from.
 
-A new callback is a file like `step_counter.py` and a line in `CALLBACKS`: it states its `place`, is made from the `TrainingRun`, and
-names the attributes that must survive a resume, which `checkpointing` saves and restores.
+A new callback is a file like `step_counter.py` and a line in `CALLBACKS`. It states its `place`, is made from the `TrainingRun`,
+and names the attributes that must survive a resume: `checkpointing` saves and restores these.
 """
 
 from __future__ import annotations

@@ -48,13 +48,14 @@ def test_memory_png_is_the_last_that_a_run_writes(tmp_path, monkeypatch):
     order = []
     monkeypatch.setattr(summary, "draw", lambda *_, **__: order.append("draw"))
     monkeypatch.setattr(summary, "summarise", lambda *_, **__: order.append("summarise"))
+    lms = SimpleNamespace(report=object(), close=lambda: None)
+    monkeypatch.setattr(session.needs, "lms_for", lambda options, stats_file: lms)
     training = SimpleNamespace(
         session=SimpleNamespace(run_dir=tmp_path),
         world=SimpleNamespace(is_chief=True),
         options=SimpleNamespace(model="unet3d", size_text=lambda axes: "16^3"),
         task=SimpleNamespace(axes=3, finish=lambda *_: order.append("finish"), results=lambda *_: {}),
         material=None,
-        _lms=lambda: SimpleNamespace(report=object(), close=lambda: None),
         _fit=lambda model, lms: (None, False),
     )
     session.Training.run(training, None)
