@@ -262,7 +262,7 @@ def walk(title: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("title", WALKS)
 def test_a_walk_goes_along_imports(title):
-    """A module of each line imports one of the next line, or is imported by it, or a third one that the walk names joins the two."""
+    """A module of each line imports one of the next, or is imported by it, or a third one that the walk names joins the two."""
     lines = walk(title)
     named = {name for line in lines for name in line}
     assert len(lines) > 4

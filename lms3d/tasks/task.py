@@ -168,7 +168,7 @@ class Task(training.Task):
         raise InputError(f"{run_dir}: task {options.task} cannot be packaged; predict from the run itself")
 
     def unpacked(self, said: Mapping[str, Any], options: Any, where: str) -> dict[str, Any]:
-        """What `predict` takes as the `content` of the run, from what `packaged` said. ValueError where it cannot be used.
+        """What `predict` takes as the `content` of the run, from what `packaged` said. ValueError if it cannot be used.
         where: the file, for messages."""
         raise InputError(f"{where}: task {options.task} cannot be packaged; predict from the run itself")
 

@@ -47,7 +47,7 @@ class BitLog:
 
     run: a name that it keeps if it is resumed. circumstances: of this job (`device.circumstances`). compared, added: steps so far.
     differs: whether a step does, of this job or of an earlier one of the run. difference: the .json file of that step, if this job
-    has written one. InputError where the file is damaged or in use.
+    has written one. InputError if the file is damaged or in use.
     """
 
     def __init__(self, folder: Path, name: str, run: str, circumstances: Mapping[str, Any]) -> None:
@@ -96,7 +96,7 @@ class BitLog:
         self._before = {name: np.array(array) for name, array in arrays.items()}  # copies: the step writes in place
 
     def close(self) -> bool:
-        """Lets go of the file. False where that has been done before."""
+        """Lets go of the file. False if that has been done before."""
         open_before, self._going, self._before = not self._file.closed, False, {}
         with contextlib.suppress(OSError):  # what a full disk did not take
             self._file.close()

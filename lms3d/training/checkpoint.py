@@ -110,7 +110,7 @@ def _content(stream: BinaryIO) -> Content:
 
 
 def _require_stored(members: Sequence[zipfile.ZipInfo], stream: BinaryIO) -> None:
-    """Damaged where members unfold to more than the file has: none that is written here is compressed."""
+    """Damaged if members unfold to more than the file has: none that is written here is compressed."""
     claimed, size = sum(one.file_size for one in members), stream.seek(0, os.SEEK_END)
     if claimed > size:
         raise Damaged(f"a checkpoint whose parts claim {claimed:,} bytes in {size:,}")

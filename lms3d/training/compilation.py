@@ -18,7 +18,7 @@ def compiled_model(
 ) -> keras.Model:
     """The network of the options, compiled with Adam at the rate of the whole world's batch, its slots in place.
 
-    material: of the task; None where only the cost of a step matters. world: whose gradients are averaged.
+    material: of the task; None if only the cost of a step matters. world: whose gradients are averaged.
     """
     import keras
 

@@ -20,7 +20,7 @@ from lms3d.training.run_state import Position, RunState
 def start(model: Any, run: TrainingRun) -> Position | None:
     """Makes the model equal on all ranks, as rank 0 has built it or, where the run is resumed, as its last snapshot has it.
 
-    Returns where an earlier run is taken up. InputError where the snapshot is damaged or of another model.
+    Returns where an earlier run is taken up. InputError if the snapshot is damaged or of another model.
     """
     found = run.world.from_chief(lambda: _load(model, run)) if run.job.resume or run.memory else None
     if found is None:

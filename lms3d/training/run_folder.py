@@ -88,7 +88,7 @@ def planned(given: dict[str, Any], output: Path | None, resume: bool, tasks: Tas
 
 
 def _require_whole(run_dir: Path, has_checkpoint: bool) -> None:
-    """InputError where a run has lost its checkpoints: to begin again would overwrite what is left of it."""
+    """InputError if a run has lost its checkpoints: to begin again would overwrite what is left of it."""
     history = run_dir / "history.csv"
     if has_checkpoint or not history.exists():
         return
@@ -101,7 +101,7 @@ def _require_whole(run_dir: Path, has_checkpoint: bool) -> None:
 
 
 def claim(run_dir: Path, lock: RunLock) -> None:
-    """Takes the lock of a run folder. InputError where another training has it."""
+    """Takes the lock of a run folder. InputError if another training has it."""
     if not _taken(run_dir, lock):
         raise InputError(
             f"--output {run_dir} is in use by {lock.holder(run_dir)}; wait until that training has ended, or stop it, or "
@@ -119,7 +119,7 @@ def take_over(run_dir: Path, lock: RunLock) -> None:
 
 
 def _taken(run_dir: Path, lock: RunLock, seconds: float = 0.0) -> bool:
-    """Takes the lock and removes the half-written files of killed runs. False where another process has it."""
+    """Takes the lock and removes the half-written files of killed runs. False if another process has it."""
     if not lock.take(writable_folder(run_dir, "--output"), seconds):
         return False
     if lock.locked:

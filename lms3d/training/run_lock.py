@@ -34,9 +34,9 @@ class RunLock:
         self._file = _NO_FILE
 
     def take(self, folder: Path, seconds: float = 0.0) -> bool:
-        """Takes the lock of this folder and releases any other; waits for at most `seconds`. False where another has it.
+        """Takes the lock of this folder and releases any other; waits for at most `seconds`. False if another has it.
 
-        Where the file system has no locks it says so, and does not lock. InputError where locking fails.
+        Where the file system has no locks it says so, and does not lock. InputError if locking fails.
         """
         if folder == self.folder:
             return True

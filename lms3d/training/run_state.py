@@ -161,7 +161,7 @@ class RunSnapshot:
 
 
 def read(run_dir: Path) -> tuple[RunSnapshot, str] | None:
-    """The last snapshot in `last/`, and what was wrong with one after it, if anything; None where there is none."""
+    """The last snapshot in `last/`, and what was wrong with one after it, if anything; None if there is none."""
     if not checkpoint.generations(run_dir):
         return None
     path = checkpoint.path_in(run_dir)

@@ -60,7 +60,7 @@ class Session:
 
     @property
     def demonstrating(self) -> bool:
-        """True where the user gave neither data nor epochs: a demonstration, which ends within minutes."""
+        """True if the user gave neither data nor epochs: a demonstration, which ends within minutes."""
         return self.options.data is None and self.options.epochs is None
 
 
@@ -141,7 +141,7 @@ class Training:
     memory: Memory | None
 
     def require_profile(self) -> None:
-        """InputError where the profiler would never start."""
+        """InputError if the profiler would never start."""
         where, epochs, steps = self.session.profile, self.options.epochs or 0, self.options.steps_per_epoch or 0
         if where is not None and (where[0] > epochs or where[1] > steps):
             epoch, first, last = where

@@ -50,7 +50,7 @@ def train_all(session: Session, task: Task, world: World, memory: Memory | None)
 def _parts(session: Session, lock: RunLock) -> Iterator[Session]:
     """The sessions of the stages that are not done, then that of the run itself. Each is made when the one before has ended.
 
-    InputError where another training has the folder of a stage.
+    InputError if another training has the folder of a stage.
     """
     if session.resuming:  # the run itself has begun, so its stages are done
         yield session

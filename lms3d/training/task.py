@@ -66,7 +66,7 @@ class Task(Protocol):
     def network(self, options: Any, material: Any) -> keras.Model:
         """Freshly initialised, not compiled: x of a batch -> (B, ...) of probabilities, both float32 unless the policy differs.
 
-        material: what `prepare` returned; None where only the cost of a step matters.
+        material: what `prepare` returned; None if only the cost of a step matters.
         """
 
     def target_shape(self, options: Any, model: keras.Model) -> Sequence[int]:

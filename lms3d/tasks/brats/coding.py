@@ -38,7 +38,7 @@ def find_cases(folder: Path, labels: str | None, run: TrainedRun) -> DataSet:
 
 
 def written(runs: Sequence[TrainedRun], of_data: LabelSchema) -> LabelSchema:
-    """The schema of the label maps. InputError where the outputs of two runs mean different things."""
+    """The schema of the label maps. InputError if the outputs of two runs mean different things."""
     told = [(run, schema) for run in runs if (schema := learnt(run)) is not None]
     for run, schema in told[1:]:
         first, expected = told[0]

@@ -32,7 +32,7 @@ def coding(name: str) -> LabelSchema:
 
 
 def values_of(schema: LabelSchema, region: str) -> tuple[int, ...] | None:
-    """Label values of a region or tissue by any of its names; None where the schema does not have it."""
+    """Label values of a region or tissue by any of its names; None if the schema does not have it."""
     tissues: dict[str, tuple[int, ...]] = {}
     for name, value in schema.labels.items():  # before 2017 there were two that are one since
         tissue = _SAME.get(name, name)

@@ -38,7 +38,7 @@ class Source:
     native: Path | None
     """None: it is missing, and the rules penalise that."""
     cube: Path | None = None
-    """On the network's grid; None where that is not compared."""
+    """On the network's grid; None if that is not compared."""
     geometry: Geometry | None = None
     """Where the network's grid lies; None for a plain folder, which has the grid of the files alone."""
     shape: Shape | None = None
@@ -59,7 +59,7 @@ class Job:
     geometry: Geometry | None
     """Of the images, and where the grid lies in which all are compared; None for plain folders alone."""
     grid: Shape | None
-    """In which all are compared; None where they have none in common."""
+    """In which all are compared; None if they have none in common."""
 
 
 def score_case(job: Job) -> list[Row]:
@@ -151,7 +151,7 @@ class _Truth:
 
 
 def own_labels(path: Path, geometry: Geometry) -> np.ndarray:
-    """What lms3d.predict wrote, which lies on the grid of the images, that of `geometry`. InputError or DataError where it does
+    """What lms3d.predict wrote, which lies on the grid of the images, that of `geometry`. InputError or DataError if it does
     not."""
     labels, affine = label_maps.read_labels(path)
     if labels.shape != geometry.shape:

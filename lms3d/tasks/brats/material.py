@@ -208,7 +208,7 @@ class Start:
 
 
 def _start(options: BratsConfig) -> Start | None:
-    """None where the weights are random ones. Says so where nobody knows whom they have seen."""
+    """None if the weights are random ones. Says so where nobody knows whom they have seen."""
     from data import split
 
     if options.weights is not None:
@@ -232,9 +232,9 @@ def _start(options: BratsConfig) -> Start | None:
 def _split_of_the_start(
     options: BratsConfig, start: Start | None, drawn: Split, patients: Mapping[str, str]
 ) -> Split | None:
-    """That of the run which this one starts from, where it is of the same cases: another would mix the parts.
+    """That of the run which this one starts from, if it is of the same cases: another would mix the parts.
 
-    InputError where --validation-fraction asks for a part of another size.
+    InputError if --validation-fraction asks for a part of another size.
     """
     if start is None or {*start.split.training, *start.split.validation} != {*drawn.training, *drawn.validation}:
         return None
@@ -248,7 +248,7 @@ def _split_of_the_start(
 
 
 def _require_unseen(start: Start, parts: Split, found: DataSet) -> None:
-    """InputError where a patient validates that the weights have been trained on."""
+    """InputError if a patient validates that the weights have been trained on."""
     from data import split
 
     if seen := split.seen(

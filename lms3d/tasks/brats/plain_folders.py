@@ -28,7 +28,7 @@ class PlainFolder:
     files: tuple[Path, ...]
 
     def matched(self, cases: Iterable[str]) -> dict[str, Path]:
-        """Case id -> its file. InputError where two files, or two cases, could be meant."""
+        """Case id -> its file. InputError if two files, or two cases, could be meant."""
         ids = sorted(cases)
         found: dict[str, list[Path]] = defaultdict(list)
         words = {one: re.compile(rf"(?<![A-Za-z0-9]){re.escape(one)}(?![A-Za-z0-9])") for one in ids}
@@ -47,7 +47,7 @@ class PlainFolder:
 
 
 def load(path: Path) -> PlainFolder | None:
-    """The label maps below `path`; None where there is none."""
+    """The label maps below `path`; None if there is none."""
     named = (one for one in path.rglob("*.nii*") if _stem(one.name) and not one.name.startswith("."))
     files = sorted(one for one in named if not one.is_dir())  # mirrors have folders <case>_seg.nii with a file in each
     for one in files:

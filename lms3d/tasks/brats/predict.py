@@ -74,7 +74,7 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
 
 
 def _require_alike(runs: Sequence[TrainedRun]) -> None:
-    """InputError where the outputs of two runs mean different things."""
+    """InputError if the outputs of two runs mean different things."""
     first = runs[0]
     for other in runs[1:]:
         for name in ("task", "targets", "labels"):

@@ -53,7 +53,7 @@ def write(predictions: Predictions, directory: Path, *, data: str | None = None,
 
 
 def _images(predictions: Predictions, data: str) -> dict[str, Path]:
-    """Case -> its first image. InputError or DataError where it is not there, or is not on the grid that was predicted."""
+    """Case -> its first image. InputError or DataError if it is not there, or is not on the grid that was predicted."""
     cases, _ = find_cases(data, labels=predictions.schema_of_truth, require_truth=False, require_complete=False)
     images = {case.id: case.files[0] for case in cases}
     for case, geometry in predictions.cases.items():
@@ -67,14 +67,14 @@ def _images(predictions: Predictions, data: str) -> dict[str, Path]:
 
 
 def _require_nothing_else(directory: Path, names: Iterable[str]) -> None:
-    """InputError where the folder shows a file that is none of these."""
+    """InputError if the folder shows a file that is none of these."""
     others = sorted({one.name for one in directory.iterdir() if not one.name.startswith(".")} - set(names))
     if others:
         raise InputError(f"--submission {directory}: found {others[0]}, which is none of its cases; {_ADVICE}")
 
 
 def _require_equal(new: Path, old: Path) -> None:
-    """InputError where there is an `old` file that says something else than the new one."""
+    """InputError if there is an `old` file that says something else than the new one."""
     if old.exists() and not filecmp.cmp(new, old, shallow=False):
         raise InputError(f"--submission {old.parent}: found another {old.name} than it would write; {_ADVICE}")
 
@@ -90,7 +90,7 @@ def _make(predictions: Predictions, images: Mapping[str, Path], folder: Path, pr
 
 
 def _translated(labels: np.ndarray, ours: LabelSchema, theirs: LabelSchema) -> np.ndarray:
-    """A label map of ours with the data set's values for the same tissues. InputError where it has none for one that is there."""
+    """A label map of ours with the data set's values for the same tissues. InputError if it has none for one that is there."""
     if ours.name == theirs.name:
         return labels
     found = np.zeros_like(labels)

@@ -141,7 +141,7 @@ TASK = BrainTumours()
 def _start_from(
     model: keras.Model, options: BratsConfig, outputs: Sequence[str], modalities: Sequence[str] | None
 ) -> None:
-    """Takes over the best weights of another run. InputError where its outputs are others; said, where they have other names, or
+    """Takes over the best weights of another run. InputError if its outputs are others; said, where they have other names, or
     it has learnt from other modalities.
 
     Two years of BraTS call one tissue NCR and NETC: names do not tell whether the weights are of use.
@@ -181,7 +181,7 @@ def _learnt(options: BratsConfig) -> tuple[object, ...]:
 
 
 def _load_weights(model: keras.Model, path: Path, told: str) -> None:
-    """Start from those of an earlier run, of any resolution. InputError where they are of another network."""
+    """Start from those of an earlier run, of any resolution. InputError if they are of another network."""
     import tensorflow as tf
 
     try:

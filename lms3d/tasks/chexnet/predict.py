@@ -36,7 +36,7 @@ class Image:
     name: str
     patient: str
     findings: tuple[str, ...] | None
-    """The truth; None where it is not known."""
+    """The truth; None if it is not known."""
     grey: Callable[[], np.ndarray] | None = None
     """Reads its pixels (N, N) uint8."""
     probabilities: tuple[float, ...] = ()
@@ -63,7 +63,7 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
 
 
 def _of_run(request: PredictRequest) -> list[Image]:
-    """The test images of the run, at its resolution. InputError where the data has changed since."""
+    """The test images of the run, at its resolution. InputError if the data has changed since."""
     from data.chest_xray import collection, shards
     from data.phantoms import chests
 

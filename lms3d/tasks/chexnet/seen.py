@@ -16,8 +16,8 @@ _OF_A_RUN = (".keras", ".weights.h5")
 
 
 def trained_by(weights: Path, index: Index) -> list[str]:
-    """Images that have trained these weights, in the run that wrote them and in those before it; none where nobody knows, which is
-    said. InputError where a patient of one would validate or be tested."""
+    """Images that have trained these weights, in the run that wrote them and in those before it; none if nobody knows, which is
+    said. InputError if a patient of one would validate or be tested."""
     from data import split
 
     path = split.of_weights(weights)

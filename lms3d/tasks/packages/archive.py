@@ -58,7 +58,7 @@ def weights_member(number: int) -> str:
 
 
 def write(content: Content, path: Path) -> None:
-    """Writes the package whole or not at all. StorageError where the disk does not take it."""
+    """Writes the package whole or not at all. StorageError if the disk does not take it."""
     members = {MODEL: (json.dumps(dict(content.model), indent=2, allow_nan=False) + "\n").encode()}
     members |= {weights_member(number): _npy(array) for number, array in enumerate(content.weights)}
     members[SUMS] = "".join(f"{_digest(data)}  {name}\n" for name, data in members.items()).encode()

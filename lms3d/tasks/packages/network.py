@@ -51,7 +51,7 @@ _FIRST = r"(encoder\d|bottom)_a_conv/kernel"
 def built(
     name: str, shape: Sequence[int | None], outputs: int, weights: Mapping[str, np.ndarray], precision: str, **more: Any
 ) -> Any:
-    """The registered network with these weights, by path. ValueError where it has other names or shapes.
+    """The registered network with these weights, by path. ValueError if it has other names or shapes.
 
     shape: (D, H, W, C) or (H, W, 3). precision: a Keras policy, of this network alone. more: options that need no weights.
     """
@@ -77,7 +77,7 @@ def require_same_shapes(weights: Mapping[str, np.ndarray], expected: Shapes, nam
 
 
 def weights_of(model: Any) -> dict[str, np.ndarray]:
-    """Path -> array, in the order of the network. ValueError where two have one path."""
+    """Path -> array, in the order of the network. ValueError if two have one path."""
     found = {variable.path: np.asarray(variable) for variable in model.weights}
     if len(found) < len(model.weights):
         raise ValueError("found two weights of one name")
@@ -85,7 +85,7 @@ def weights_of(model: Any) -> dict[str, np.ndarray]:
 
 
 def require_same_layers(saved: Any, rebuilt: Any) -> None:
-    """ValueError where a layer has another kind or other settings, but for those that change no prediction."""
+    """ValueError if a layer has another kind or other settings, but for those that change no prediction."""
     for one, other in zip_longest(*map(_layers, (saved, rebuilt))):
         if one != other:
             raise ValueError(f"found layer {str(one)[:80]}, where models.build makes {str(other)[:80]}")

@@ -96,7 +96,7 @@ def _named(content: Content) -> dict[str, Any]:
 
 
 def _load(path: Path, trained: TrainConfig, shape: list[int], outputs: int, weights: dict[str, Any], told: Any) -> Any:
-    """The network. InputError where the weights are not those of its name; DoesNotFit where they alone need too much memory."""
+    """The network. InputError if the weights are not those of its name; DoesNotFit if they alone need too much memory."""
     import tensorflow as tf
 
     try:

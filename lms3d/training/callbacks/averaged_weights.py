@@ -19,7 +19,7 @@ _AVERAGE = "_average"  # how the optimiser's names of its averages end
 
 
 class AveragedWeights(TrainingCallback):
-    """Does nothing where the optimiser keeps no average."""
+    """Does nothing if the optimiser keeps no average."""
 
     place = Place.AVERAGED_WEIGHTS
 
@@ -52,7 +52,7 @@ class AveragedWeights(TrainingCallback):
 
     @property
     def _averages(self) -> list[Any]:
-        """The optimiser's averages, one for each trainable variable; none where it keeps none."""
+        """The optimiser's averages, one for each trainable variable; none if it keeps none."""
         optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
         if not getattr(optimizer, "use_ema", False):
             return []

@@ -12,7 +12,7 @@ from lms3d.training.run import TrainingRun
 
 
 class KeptSlabs(TrainingCallback):
-    """Of a run that has LMS among its callbacks. Raises InputError where ranks have cut the same step differently."""
+    """Of a run that has LMS among its callbacks. Raises InputError if ranks have cut the same step differently."""
 
     place = Place.KEPT_SLABS
 
