@@ -1,4 +1,4 @@
-"""What a run will need: the arguments of LMS, a prediction, and a length, from the options."""
+"""From the options of a run to its LMS, to a prediction of what it will need, and to its length."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TFLMS = ("swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode", "s
 
 
 def lms_for(options: TrainConfig, stats_file: Path | None) -> LMS:
-    """The callback that plans and runs the steps of a training with these options. stats_file: as of `LMS`."""
+    """The callback that plans and runs the steps of a training with these options. stats_file: see `LMS`."""
     from lms3d.keras_step.callback import LMS
 
     return LMS(enabled=options.lms, stats_file=stats_file, **lms_arguments(options))
@@ -54,7 +54,7 @@ def plan_step(
     effort_seconds: float | None = None,
     **further: Any,
 ) -> Planned:
-    """What LMS would do to the training step with the options as they are; nothing is run. further: of `estimate.plan_step`."""
+    """What LMS would do to the training step with these options; nothing is run. further: see `estimate.plan_step`."""
     import tensorflow as tf
 
     from lms3d.keras_step import estimate
@@ -69,7 +69,7 @@ def plan_step(
 
 
 def estimate_step(options: TrainConfig, task: Task, model: keras.Model, *, with_floor: bool = False) -> Report:
-    """What the training step needs with the options as they are, and without LMS; nothing is run."""
+    """What the training step needs with these options, and without LMS; nothing is run."""
     return plan_step(options, task, model, with_floor=with_floor).report
 
 
@@ -78,9 +78,7 @@ def require_fit(options: TrainConfig, report: Prediction) -> None:
     limit_bytes, without, floor = report.limit_bytes, report.unedited_limit_bytes, report.smallest_limit_bytes
     if options.lms and floor > limit_bytes:
         raise report.does_not_fit(choice.parse(options.slabs))
-    if (
-        options.lms and report.predicted_peak_bytes > limit_bytes
-    ):  # only parameters that are all given leave such a plan
+    if options.lms and report.predicted_peak_bytes > limit_bytes:  # happens only if all TFLMS parameters are given
         raise DoesNotFit(
             f"the step does not fit in {format_size(limit_bytes)} with the TFLMS parameters that were given, whose plan "
             f"peaks at {format_size(report.predicted_peak_bytes)}; leave one or all of them out to have them tuned, or raise "
@@ -95,12 +93,12 @@ def require_fit(options: TrainConfig, report: Prediction) -> None:
 
 
 def step_seconds(options: TrainConfig, report: Prediction) -> float:
-    """The predicted time of a step of this run."""
+    """The predicted seconds of a step of this run."""
     return report.predicted_step_seconds if options.lms else report.unedited_step_seconds
 
 
 def with_demonstration_limit(options: TrainConfig, task: Task) -> TrainConfig:
-    """On the embedded data LMS gets something to do, whatever the machine has: a limit, if the user gave none."""
+    """The options with a memory limit, if the user gave none and no data: then LMS has something to do on any machine."""
     if options.data is not None or not options.lms or options.memory_limit is not None:
         return options
     limit_bytes = task.demonstration_limit_bytes(options)
@@ -114,9 +112,10 @@ def with_length(
     options: TrainConfig, task: Task, model: keras.Model, training_steps: int, validation_steps: int,
     time_share: float = 1.0,
 ) -> TrainConfig:  # fmt: skip
-    """Fills in epochs and steps. On the embedded data they are a demonstration's, whose duration is printed.
+    """Fills in epochs and steps. On the embedded data the run is a demonstration, whose duration is printed.
 
-    training_steps, validation_steps: of a pass over all cases. time_share: of a demonstration's time since the process started.
+    training_steps, validation_steps: the steps of one pass over all cases. time_share: the share of a demonstration's time, counted
+    from the start of the process, after which this run should end.
     """
     training = options.steps_per_epoch or training_steps
     validation = min(options.validation_steps or validation_steps, validation_steps)
@@ -135,7 +134,7 @@ def with_length(
 
 
 def elapsed_seconds() -> float:
-    """Since this process started."""
+    """The seconds since this process started."""
     import psutil
 
     return time.time() - psutil.Process().create_time()

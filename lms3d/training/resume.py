@@ -1,4 +1,4 @@
-"""Going on from a snapshot: the model, the run folder and the run are put back to that moment."""
+"""Puts the model, the run folder and the run back to the moment of a snapshot."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from lms3d.training.run_state import Position, RunState
 
 
 def start(model: Any, run: TrainingRun) -> Position | None:
-    """Makes the model equal on all ranks, as rank 0 has built it or, where the run is resumed, as its last snapshot has it.
+    """Makes the model equal on all ranks: as rank 0 has built it, or as the last snapshot of a resumed run has it.
 
-    Returns where an earlier run is taken up. InputError if the snapshot is damaged or of another model.
+    Returns the position at which an earlier run is continued. InputError if the snapshot is damaged or of another model.
     """
     found = run.world.from_chief(lambda: _load(model, run)) if run.job.resume or run.memory else None
     if found is None:
@@ -40,7 +40,7 @@ def start(model: Any, run: TrainingRun) -> Position | None:
 
 
 def _load(model: Any, run: TrainingRun) -> tuple[RunState, tuple[Arrays, ...]] | None:
-    """On rank 0: sets the variables and the files of the run; returns the state for this number of ranks."""
+    """Sets the variables and the files of the run on rank 0; returns the state for this number of ranks."""
     path = checkpoint.path_in(run.dir)
     damage = ""
     if run.memory is not None and run.memory.committed is not None:
@@ -62,7 +62,7 @@ def _load(model: Any, run: TrainingRun) -> tuple[RunState, tuple[Arrays, ...]] |
 def _with_its_files(run: TrainingRun, state: RunState) -> RunState:
     """Puts history.csv and best.keras back to what they were when `state` was saved.
 
-    Where those weights are lost the next ones become the best: the loss of a lost file would keep all others out.
+    If the best weights are lost, the next ones become the best: their loss would otherwise keep all later weights out.
     """
     if state.rows:
         write_text(run.dir / history.FILE, history.as_csv(state.rows))
