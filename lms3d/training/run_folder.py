@@ -1,4 +1,4 @@
-"""Run folders: which one a command means, what it was asked for before, and its config.json."""
+"""Run folders: which folder a command means, with which options its run was begun, and its config.json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lms3d.training.run_lock import RunLock
 
 DEFAULT_PARENT = Path("runs")
 HANDOVER_SECONDS = 180.0
-"""NFS servers keep the locks of a dead machine for 90 s by default."""
+"""An NFS server keeps the locks of a dead machine for 90 s by default."""
 _LIBRARIES = ("tensorflow", "keras", "numpy", "nibabel", "SimpleITK", "nilearn", "scipy", "horovod")
 _DECISIVE = ("lms3d", "tensorflow", "keras", "numpy")
 
@@ -88,7 +88,7 @@ def planned(given: dict[str, Any], output: Path | None, resume: bool, tasks: Tas
 
 
 def _require_whole(run_dir: Path, has_checkpoint: bool) -> None:
-    """InputError if a run has lost its checkpoints: to begin again would overwrite what is left of it."""
+    """InputError if a run has lost its checkpoints: beginning again would overwrite what is left of it."""
     history = run_dir / "history.csv"
     if has_checkpoint or not history.exists():
         return
@@ -143,7 +143,7 @@ def describe(
 ) -> None:  # fmt: skip
     """Writes config.json: every option, versions, machine, circumstances, and what the caller adds (data, normalisation).
 
-    A resumed run lists under "earlier_sessions" how it was called before, where that differed.
+    A resumed run lists its earlier calls under "earlier_sessions", if they differed.
     """
     gpu = memory.gpu_name()
     session = {
@@ -162,7 +162,7 @@ def describe(
 
 
 def announce(run_dir: Path, options: TrainConfig, arguments: Sequence[str]) -> None:
-    """Writes config.json before there is anything to describe: a run that is stopped in a stage goes on with these options."""
+    """Writes config.json before the run itself begins: a run that is stopped in a stage continues with these options."""
     if not (run_dir / "config.json").exists():
         content = {
             "options": options.to_json(),
@@ -179,13 +179,13 @@ def _sessions_before(run_dir: Path, session: dict[str, Any]) -> list[dict[str, A
 
 
 def _of_any_boot(session: dict[str, Any]) -> dict[str, Any]:
-    """Without what a machine has anew whenever it starts."""
+    """The session without what changes whenever a machine is started."""
     circumstances = {name: value for name, value in session.get("circumstances", {}).items() if name != "boot"}
     return {**session, "circumstances": circumstances}
 
 
 def _tell_of_other_versions(run_dir: Path, content: dict[str, Any]) -> None:
-    """Warns where a library that decides the bits of a training has another version now."""
+    """Warns if a library that decides the bits of a training has another version now."""
     before, now = content.get("versions", {}), versions()
     changed = [name for name in _DECISIVE if name in before and before[name] != now.get(name)]
     if changed:
@@ -202,7 +202,7 @@ def check_data(run_dir: Path, fingerprint: str) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Python, platform, lms3d and the installed ones of the libraries that results depend on."""
+    """The versions of Python, the platform, lms3d, and the installed libraries that results depend on."""
     found = {"python": platform.python_version(), "platform": platform.platform(), "lms3d": _own_version()}
     for name in _LIBRARIES:
         try:
@@ -213,7 +213,7 @@ def versions() -> dict[str, str]:
 
 
 def resume_command(run_dir: Path) -> str:
-    """What to type to resume a run."""
+    """The command that resumes a run."""
     return f"{Path(sys.executable).name} -m lms3d.train --output {run_dir} --resume"
 
 
@@ -228,18 +228,18 @@ def _other_run(run_dir: Path) -> InputError:
 
 
 def _unused(options: TrainConfig, lock: RunLock) -> Path:
-    """The first empty folder under runs/ that is free. Of two processes that try the same one, one gets the lock."""
+    """The first empty folder under runs/ that is free. If two processes try the same one, one of them gets the lock."""
     first = DEFAULT_PARENT / options.folder_name()
     numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return next(path for path in chain([first], numbered) if _ours(path, lock))
 
 
 def _ours(run_dir: Path, lock: RunLock) -> bool:
-    """Whether the folder is empty and this process alone has it. Where there are no locks, it must have made it."""
+    """Whether the folder is empty and this process alone has it. Without locks it must have made the folder."""
     if holds_results(run_dir):
         return False
     made = False
-    with contextlib.suppress(OSError):  # `writable_folder` will say what is wrong
+    with contextlib.suppress(OSError):  # `writable_folder` will explain it
         made = make_folder(run_dir)
     # Its last owner may have finished an epoch before this process got the lock.
     return _taken(run_dir, lock) and (made or lock.locked) and not holds_results(run_dir)

@@ -1,9 +1,9 @@
-"""Training at rising resolutions: each stage is a run of its own, and the next one starts from its best weights.
+"""Training at rising resolutions: each stage is a run of its own, and the next stage starts from its best weights.
 
     RUN_DIR/stages/64/    a whole run folder at 64^3 -> RUN_DIR/stages/96/ -> RUN_DIR
 
-The networks are fully convolutional: weights of one resolution are weights of any. A coarse stage sees many more cases in the same
-time. A run that was stopped in a stage goes on there; stages that are done are left alone.
+The networks are fully convolutional: weights of one resolution work at any other. A coarse stage sees many more cases in the same
+time. A run that was stopped in a stage continues there; stages that are done are not touched.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOLDER = "stages"
 
 
 def train_all(session: Session, task: Task, world: World, memory: Memory | None) -> None:
-    """The stages of a run one after another, and then the run itself."""
+    """Trains the stages of a run one after another, and then the run itself."""
     session = replace(session, options=needs.with_demonstration_limit(session.options, task))
     if memory is not None and isinstance(session.options, StagedConfig) and session.options.stages:
         raise InputError(
@@ -37,7 +37,7 @@ def train_all(session: Session, task: Task, world: World, memory: Memory | None)
     if memory is not None:
         training.train(session, task, world, memory)
         return
-    with RunLock() as lock:  # of the stage under way: its folder is one that --output may name
+    with RunLock() as lock:  # of the present stage: another command may name its folder with --output
         following = _parts(session, lock) if world.is_chief else iter(())
         again = False
         while (part := world.from_chief(lambda: next(following, None))) is not None:
@@ -48,7 +48,7 @@ def train_all(session: Session, task: Task, world: World, memory: Memory | None)
 
 
 def _parts(session: Session, lock: RunLock) -> Iterator[Session]:
-    """The sessions of the stages that are not done, then that of the run itself. Each is made when the one before has ended.
+    """The sessions of the stages that are not done, then the session of the run itself. Each is made once the last one has ended.
 
     InputError if another training has the folder of a stage.
     """
@@ -94,7 +94,7 @@ def _stage(session: Session, options: StagedConfig, resolution: int, epochs: int
 
 
 def _as_begun(run_dir: Path, options: StagedConfig) -> StagedConfig:
-    """The options that the stage was begun with, epochs included. InputError if those of now would learn something else."""
+    """The options with which the stage was begun, epochs included. InputError if the present ones would learn something else."""
     stored, _ = config_file.load(run_dir, type(options).from_json)
     before = stored.to_json()
     for name, value in options.to_json().items():
@@ -115,7 +115,7 @@ def _done(stage: Session) -> bool:
 
 
 def _planned(session: Session) -> Sequence[tuple[int, int | None]]:
-    """The stages that were asked for, or those of a demonstration at a high resolution."""
+    """The stages that the user asked for, or those of a demonstration at a high resolution."""
     options = session.options
     if not isinstance(options, StagedConfig):
         return ()
@@ -125,7 +125,7 @@ def _planned(session: Session) -> Sequence[tuple[int, int | None]]:
 
 
 def _forget() -> None:
-    """The network of the stage before and its data go before the next one is made."""
+    """Frees the network and the data of the last stage before the next one is made."""
     import keras
 
     keras.backend.clear_session()

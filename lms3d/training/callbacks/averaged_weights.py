@@ -1,7 +1,7 @@
-"""Validation and best.keras of an exponential moving average of the weights (Polyak and Juditsky 1992), where one is kept.
+"""Validates an exponential moving average of the weights, and saves it as best.keras (Polyak and Juditsky 1992; `--ema`).
 
-Keras's optimiser keeps the average (`use_ema`) among its own variables, so that a checkpoint has it. Here it takes the place of the
-weights from the beginning of a validation to the end of the epoch, and in whatever is saved it does not.
+Keras's optimiser keeps the average (`use_ema`) among its own variables, so a checkpoint has it. This callback exchanges weights and
+average from the beginning of a validation to the end of the epoch. A checkpoint always holds the weights themselves.
 
     step .. step -> [exchange] -> validate -> history, best.keras -> [exchange] -> checkpoint -> step ..
 """
@@ -15,7 +15,7 @@ import numpy as np
 from lms3d.training.callbacks.order import Place, TrainingCallback
 from lms3d.training.run import TrainingRun
 
-_AVERAGE = "_average"  # how the optimiser's names of its averages end
+_AVERAGE = "_average"  # the end of the optimiser's names for its averages
 
 
 class AveragedWeights(TrainingCallback):
@@ -52,7 +52,7 @@ class AveragedWeights(TrainingCallback):
 
     @property
     def _averages(self) -> list[Any]:
-        """The optimiser's averages, one for each trainable variable; none if it keeps none."""
+        """The optimiser's averages, one for each trainable variable; [] if it keeps none."""
         optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
         if not getattr(optimizer, "use_ema", False):
             return []

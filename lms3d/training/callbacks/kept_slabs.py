@@ -1,4 +1,4 @@
-"""The slabs of each step belong to the run: they are saved with it, given back when it is resumed, and the same on all ranks."""
+"""The slabs of each step belong to the run: they are saved with it, used again after a resume, and the same on all ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lms3d.training.run import TrainingRun
 
 
 class KeptSlabs(TrainingCallback):
-    """Of a run that has LMS among its callbacks. Raises InputError if ranks have cut the same step differently."""
+    """Keeps the slabs of a run that has LMS among its callbacks. InputError if ranks have cut the same step differently."""
 
     place = Place.KEPT_SLABS
 
@@ -33,7 +33,7 @@ class KeptSlabs(TrainingCallback):
             self._compared = True
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._note()  # ranks need not have equally many
+        self._note()  # ranks may have different numbers of batches
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._compare()
@@ -46,7 +46,7 @@ class KeptSlabs(TrainingCallback):
             self.run.update(slabs={**self.run.state.slabs, **lms.kept_slabs})
 
     def _compare(self) -> None:
-        """All ranks come here together."""
+        """Compares the slabs of all ranks, which call this together."""
         mine = self.run.state.slabs
         everyone = self.run.world.everyone(dict(mine))
         for step in sorted(mine):

@@ -9,7 +9,7 @@ from lms3d.training.run import TrainingRun
 
 
 class Plateau(TrainingCallback, keras.callbacks.ReduceLROnPlateau):
-    """Lowers the learning rate."""
+    """Lowers the learning rate when the validation loss no longer falls."""
 
     place, name = Place.PLATEAU, "plateau"
     kept = ("best", "wait", "cooldown_counter")
@@ -26,7 +26,7 @@ class Plateau(TrainingCallback, keras.callbacks.ReduceLROnPlateau):
 
 
 class EarlyStopping(TrainingCallback, keras.callbacks.EarlyStopping):
-    """Ends training."""
+    """Ends training when the validation loss has not fallen for a while."""
 
     place, name = Place.EARLY_STOPPING, "early_stopping"
     kept = ("best", "wait", "best_epoch", "stopped_epoch")
