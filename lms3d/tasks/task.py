@@ -1,4 +1,4 @@
-"""What a task is: what it declares, what training asks of it (`lms3d.training.task`), how it predicts and scores.
+"""The base class of a task: its options, what training asks of it (`lms3d.training.task`), how it predicts and scores.
 
     tasks/mine/options.py   class MineConfig(TrainConfig): its defaults, networks and losses, and the options of its own
                task.py      class Mine(Task) and TASK = Mine(), named in `lms3d.tasks.TASKS`
@@ -36,26 +36,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedRun:
-    """A run whose network is applied, or a package made of one."""
+    """A run whose network is applied, or a package of one."""
 
     run_dir: Path
-    """Its folder, or the package's file."""
+    """The folder of the run, or the file of the package."""
     trained: Any
     """The options of the run, of its task's class (`Task.options`)."""
     content: Mapping[str, Any]
-    """All of its config.json; of a package what its task has put there."""
+    """The whole content of config.json; for a package, what its task has put there."""
     network: Callable[[], AbstractContextManager[Predictor]]
-    """Opens the run's network; of the first run of a request it starts TensorFlow. To be called once the input has been found in
-    order."""
+    """Opens the run's network, and starts TensorFlow if it is the first of a request. Call it after the input has been checked."""
 
     @property
     def name(self) -> str:
-        """For tables and figures."""
+        """The name in tables and figures."""
         return self.run_dir.resolve().name.removesuffix(".lms3d")
 
     @property
     def default_output(self) -> Path:
-        """Where its predictions go. Beside a package there may be other packages, and the predictions of its run."""
+        """The folder for its predictions. Beside a package there may be other packages, and the predictions of its run."""
         if self.run_dir.is_dir():
             return self.run_dir / "predictions"
         return self.run_dir.with_name(f"{self.run_dir.name.removesuffix('.lms3d')}-predictions")
@@ -66,18 +65,18 @@ class PredictRequest:
     """One call of `lms3d.predict`."""
 
     runs: tuple[TrainedRun, ...]
-    """One, or an ensemble whose probabilities are averaged."""
+    """One run, or an ensemble whose probabilities are averaged."""
     data: Path | None
-    """None: what the run validated or tested on."""
+    """The data to predict; None: what the run validated or tested on."""
     labels: str | None
     output: Path
     tta: str | None
-    """Symmetries over which predictions are averaged, one of `data.brats.symmetries.SETS`; "all" of an image are two."""
+    """The symmetries over which predictions are averaged, one of `data.brats.symmetries.SETS`; None: none. Images have "all", which are two."""
     progress: Progress
     cases: Path | None = None
-    """A text file with the names of the cases to predict, one a line; None: all."""
+    """A text file with the names of the cases to predict, one per line; None: all."""
     remove_below_ml: float = 0.0
-    """Volume below which a connected component of the whole tumour is removed."""
+    """The volume in ml below which a connected component of the whole tumour is removed."""
 
     @property
     def run_dir(self) -> Path:
@@ -96,25 +95,25 @@ class EvaluateRequest:
 
     predictions: tuple[Path, ...]
     output: Path | None
-    """None: beside the predictions."""
+    """The folder for tables and figures; None: beside the predictions."""
     truth: str | None = None
     labels: str | None = None
     scoring: str | None = None
-    """Rules by name; None: those of the labels."""
+    """The rules by name; None: those of the labels."""
     prediction_labels: str | None = None
-    """Coding of the predictions; None: that of the truth."""
+    """The coding of the predictions; None: that of the truth."""
     groups: tuple[tuple[str, tuple[Path, ...]], ...] = ()
-    """(name, predictions of its models, which differ in their seed), beside `predictions`."""
+    """(name, predictions of models that differ in their seed) of each group, in addition to `predictions`."""
     margin: float | None = None
-    """Of Dice, within which two predictions count as equal; None: 0.01."""
+    """The difference in Dice within which two predictions count as equal; None: 0.01."""
     submission: Path | None = None
-    """Where to write the predictions as the challenge wants them, in place of scoring."""
+    """The folder for the predictions in the form that the challenge asks for, in place of scoring; None: score."""
     worst: int | None = None
-    """Cases on the page of the worst; None: 6."""
+    """The number of cases on the page of the worst; None: 6."""
 
 
 def refuse(given: Mapping[str, object], why: str) -> None:
-    """InputError for the first of these options, by name, that the user gave: `why` it cannot do anything here."""
+    """InputError for the first of these options that the user gave. why: the reason for which it means nothing here."""
     for option, value in given.items():
         if value is not None and value != ():
             raise InputError(f"{option} {why}; leave it out")
@@ -122,7 +121,7 @@ def refuse(given: Mapping[str, object], why: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What `lms3d.evaluate` prints."""
+    """The result that `lms3d.evaluate` prints."""
 
     table: str
     """Markdown."""
@@ -130,13 +129,14 @@ class Evaluation:
 
 
 def chief_first(world: World, make: Callable[[], T]) -> T:
-    """`make()` on rank 0, then on all: what is wrong is told once, and on a shared disk the others find all made."""
+    """The result of `make()`, called on rank 0 and then on all: an error is reported once, and on a shared disk the others find
+    everything made."""
     world.from_chief(lambda: make() and None)
     return make()
 
 
 class Task(training.Task):
-    """A task may leave out what is defined here. The `options` that methods are given are an instance of its `options`."""
+    """The methods defined here may be left out. Their argument `options` is an instance of the class in the attribute `options`."""
 
     options: type[TrainConfig]
 
@@ -162,14 +162,14 @@ class Task(training.Task):
         return summary
 
     def packaged(self, run_dir: Path, options: Any, content: Mapping[str, Any]) -> dict[str, Any]:
-        """What a package says besides the options in `lms3d.tasks.packages.description`, as JSON values: "outputs",
-        which has their names, "channels" of the input, and how samples are prepared. content: of config.json. InputError where
-        the run cannot be packaged."""
+        """What a package says besides the options (`lms3d.tasks.packages.description`), as JSON values: the names of the "outputs",
+        the "channels" of the input, and how samples are prepared. content: that of config.json. InputError if the run cannot be
+        packaged."""
         raise InputError(f"{run_dir}: task {options.task} cannot be packaged; predict from the run itself")
 
     def unpacked(self, said: Mapping[str, Any], options: Any, where: str) -> dict[str, Any]:
-        """What `predict` takes as the `content` of the run, from what `packaged` said. ValueError if it cannot be used.
-        where: the file, for messages."""
+        """The `content` that `predict` takes, from what `packaged` said. ValueError if it cannot be used. where: the file, for
+        messages."""
         raise InputError(f"{where}: task {options.task} cannot be packaged; predict from the run itself")
 
     def recognises(self, path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What brain tumour networks learn from: preprocessed cases, who trains and who validates, and how they are shown."""
+"""The data that brain tumour networks learn from: preprocessed cases, who trains and who validates, and how they are shown."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BratsMaterial:
     validation_batch_size: int
     seed: int
     shown: Presentation
-    """How training samples are shown; of validation samples only the patch is."""
+    """How training samples are shown; validation samples share its patch alone."""
     described: Mapping[str, Any] = field(repr=False)
 
     @property
@@ -65,7 +65,7 @@ class BratsMaterial:
     def validation(self, world: World) -> tf.data.Dataset:
         from data.brats import pipeline
 
-        # A rank without a case of its own evaluates one that does not count.
+        # A rank without a case of its own evaluates another's, which does not count.
         share = world.share(self.split.validation) or self.split.validation[:1]
         return pipeline.validation_dataset(
             self.cache, self.targets, share, self.normalisation, batch_size=self.validation_batch_size,
@@ -121,7 +121,7 @@ def prepare(options: BratsConfig, run_dir: Path, resuming: bool, world: World, p
 
 
 def preprocessing(options: BratsConfig) -> Preprocessing:
-    """What the options ask to be done to every case."""
+    """The preprocessing of every case, from the options."""
     from data.brats.preprocess import Preprocessing
 
     a, b, c = options.volume_shape()
@@ -138,19 +138,19 @@ def tell_of_left_out(volumes: Cache) -> None:
 
 
 def shortened(names: Iterable[str]) -> str:
-    """The first of these names, sorted, for a note."""
+    """The first of these names in sorted order, for a note."""
     ordered = sorted(names)
     return ", ".join(ordered[:_NAMED]) + (", ..." if len(ordered) > _NAMED else "")
 
 
 def tell_of_cut_off(volumes: Cache, ids: Sequence[str]) -> None:
-    """Says of how many of these cases the box holds a part of the brain alone."""
+    """Says for how many of these cases the box holds only a part of the brain."""
     if not volumes.preprocessing.stretched and (cut := volumes.cut_off(ids)):
         say(f"note: {len(cut)} of {len(ids)} brains do not fit into --box, such as {cut[0]}: what lies outside is lost")
 
 
 def targets(options: BratsConfig, material: BratsMaterial | None) -> Targets:
-    """Those of the data, or of the schema that the options name; else of the usual three labels."""
+    """The targets of the data, or of the schema that the options name, or else of the usual three labels."""
     from data.brats.schema import schema_named
     from data.brats.targets import targets_of
 
@@ -169,7 +169,7 @@ def _presentation(options: BratsConfig) -> Presentation:
 
 
 def _split(options: BratsConfig, run_dir: Path, resuming: bool, found: DataSet, volumes: Cache) -> Split:
-    """The run's own split, the one that was given, or a new one; kept with the run."""
+    """The split of a resumed run, the one that was given, or a new one. It is saved with the run."""
     from data import split
     from lms3d.training import run_folder
 
@@ -198,17 +198,17 @@ def _split(options: BratsConfig, run_dir: Path, resuming: bool, found: DataSet, 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """The run whose weights this one starts from."""
+    """The run from whose weights this one starts."""
 
     told: str
-    """The option that names it."""
+    """The option that names it, for messages."""
     path: Path
     """Its split.json."""
     split: Split
 
 
 def _start(options: BratsConfig) -> Start | None:
-    """None if the weights are random ones. Says so where nobody knows whom they have seen."""
+    """The run from which this one starts; None for random weights, and for weights without a split.json, of which a note tells."""
     from data import split
 
     if options.weights is not None:
@@ -232,9 +232,10 @@ def _start(options: BratsConfig) -> Start | None:
 def _split_of_the_start(
     options: BratsConfig, start: Start | None, drawn: Split, patients: Mapping[str, str]
 ) -> Split | None:
-    """That of the run which this one starts from, if it is of the same cases: another would mix the parts.
+    """The split of the run from which this one starts, if it has the same cases; None otherwise. A new split would let patients
+    validate on whom the weights were trained.
 
-    InputError if --validation-fraction asks for a part of another size.
+    InputError if --validation-fraction asks for another share.
     """
     if start is None or {*start.split.training, *start.split.validation} != {*drawn.training, *drawn.validation}:
         return None
@@ -248,7 +249,7 @@ def _split_of_the_start(
 
 
 def _require_unseen(start: Start, parts: Split, found: DataSet) -> None:
-    """InputError if a patient validates that the weights have been trained on."""
+    """InputError if a patient would validate on whom the weights have been trained."""
     from data import split
 
     if seen := split.seen(
@@ -261,7 +262,7 @@ def _require_unseen(start: Start, parts: Split, found: DataSet) -> None:
 
 
 def _fold(options: BratsConfig, found: DataSet, volumes: Cache) -> Split:
-    """The fold that the options name. Its seed is always the same one: runs of other seeds share the folds."""
+    """The fold that the options name. Folds have a fixed seed: runs with different seeds share them."""
     from data import split
 
     assert options.folds is not None

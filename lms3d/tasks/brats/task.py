@@ -79,7 +79,7 @@ class BrainTumours(Task):
         return [
             RegionDice(channels, channels=len(learnt.names), disjoint=learnt.kind == "labels", name=f"dice_{region}")
             for region, channels in learnt.region_channels.items()
-            if channels  # one's own labels may have regions of what is not learnt
+            if channels  # a user's labels may have regions of labels that are not learnt
         ]
 
     def demonstration_limit_bytes(self, options: BratsConfig) -> int | None:
@@ -88,8 +88,8 @@ class BrainTumours(Task):
     def finish(
         self, run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, report: Report
     ) -> None:
-        """figures/slice.png: one validation case, segmented by the best weights. Where that does not fit it is left out with
-        a message: the rest of the run is done."""
+        """Draws figures/slice.png: one validation case, segmented by the best weights. If that does not fit, a message says so: the
+        rest of the run is done."""
         import numpy as np
 
         from data import pseudonyms
@@ -141,10 +141,10 @@ TASK = BrainTumours()
 def _start_from(
     model: keras.Model, options: BratsConfig, outputs: Sequence[str], modalities: Sequence[str] | None
 ) -> None:
-    """Takes over the best weights of another run. InputError if its outputs are others; said, where they have other names, or
-    it has learnt from other modalities.
+    """Takes over the best weights of another run. InputError if it has other outputs; a message says so if its outputs have other
+    names, or if it has learnt from other modalities.
 
-    Two years of BraTS call one tissue NCR and NETC: names do not tell whether the weights are of use.
+    BraTS has called one tissue NCR and NETC: the names do not tell whether the weights are of use.
     """
     from data.brats import definition
     from data.brats.schema import CHANNELS
@@ -181,7 +181,7 @@ def _learnt(options: BratsConfig) -> tuple[object, ...]:
 
 
 def _load_weights(model: keras.Model, path: Path, told: str) -> None:
-    """Start from those of an earlier run, of any resolution. InputError if they are of another network."""
+    """Loads the weights of an earlier run, of any resolution. InputError if they belong to another network."""
     import tensorflow as tf
 
     try:
@@ -200,7 +200,7 @@ def _load_weights(model: keras.Model, path: Path, told: str) -> None:
 def _segment(
     run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, case_id: str
 ) -> np.ndarray:
-    """Labels (A, B, C) of a case by the best weights."""
+    """The labels (A, B, C) that the best weights predict for a case."""
     from data.brats import normalise
     from lms3d.tasks import inference
     from lms3d.tasks.brats import segment

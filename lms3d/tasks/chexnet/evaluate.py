@@ -81,7 +81,7 @@ def write_areas(
     folder: Path, figures: Path, labels: np.ndarray, probabilities: np.ndarray, patients: Sequence[str], title: str,
     remark: str = "",
 ) -> Scores:  # fmt: skip
-    """auroc.csv and auroc.md in one folder, roc.png and auroc.png in another. labels, probabilities: (images, 14)."""
+    """Writes auroc.csv and auroc.md into one folder, roc.png and auroc.png into another. labels, probabilities: (images, 14)."""
     scores = auroc.score(labels, probabilities, FINDINGS, patients=patients)
     tables.write_csv(tables.auroc_table(scores), folder / "auroc.csv")
     write_text(folder / TABLE, tables.auroc_markdown(scores, remark))

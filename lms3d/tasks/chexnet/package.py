@@ -1,4 +1,4 @@
-"""What a package of a radiograph network says: the findings, in the order of its outputs. Everything else is fixed."""
+"""What a package says of a radiograph network: the findings, in the order of its outputs. Everything else is fixed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def packaged(run_dir: Path, options: ChexnetConfig, content: Mapping[str, Any]) 
 
 
 def unpacked(said: Mapping[str, Any], options: ChexnetConfig, where: str) -> dict[str, Any]:
-    """See `lms3d.tasks.task.Task.unpacked`. ValueError if a package has other findings or figures than this program."""
+    """See `lms3d.tasks.task.Task.unpacked`. ValueError if a package has other findings or other numbers than this program."""
     for name, expected in _SAID.items():
         if said.get(name) != expected:
             raise ValueError(f"found {name} {str(said.get(name))[:80]}, expected {str(expected)[:80]}")

@@ -1,8 +1,8 @@
-"""`python -m lms3d.predict` for radiographs: the probabilities of 14 findings, and the table that they are kept in.
+"""`python -m lms3d.predict` for radiographs: the probabilities of 14 findings, and the table that holds them.
 
     predictions.csv     image,patient,findings,Atelectasis,...,Hernia
 
-`findings` is the truth as ChestX-ray14 writes it (`Effusion|Mass`, `No Finding`), empty where it is not known; so is
+`findings` is the truth as ChestX-ray14 writes it (`Effusion|Mass`, `No Finding`). It is empty if it is not known, and so is
 `patient`. Probabilities have six decimals.
 """
 
@@ -38,7 +38,7 @@ class Image:
     findings: tuple[str, ...] | None
     """The truth; None if it is not known."""
     grey: Callable[[], np.ndarray] | None = None
-    """Reads its pixels (N, N) uint8."""
+    """A function that reads its pixels (N, N) uint8."""
     probabilities: tuple[float, ...] = ()
 
 
@@ -114,7 +114,7 @@ def _of_folder(folder: Path, resolution: int) -> list[Image]:
 
 
 def _predicted(images: Sequence[Image], network: Predictor, tta: bool, progress: Progress) -> Iterator[Image]:
-    """The same images with their probabilities; with tta the mean of those of the image and of its mirror image."""
+    """The same images with their probabilities; with tta these are means over the image and its mirror image."""
     from data.chest_xray.pipeline import normalised
 
     for done, one in enumerate(images):
@@ -128,7 +128,7 @@ def _predicted(images: Sequence[Image], network: Predictor, tta: bool, progress:
 
 
 def write(images: Iterator[Image], path: Path) -> None:
-    """The table, whole or not at all."""
+    """Writes the whole table or nothing."""
     with (
         replacing(path) as partial,
         partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream,
@@ -148,7 +148,7 @@ def _probability(text: str) -> float:
 
 
 def read(path: Path) -> list[Image]:
-    """The inverse of `write`. InputError names the line that cannot be used."""
+    """The inverse of `write`. An InputError names the line that cannot be used."""
     from data.chest_xray.collection import parse_findings
 
     advice = "expected what `python -m lms3d.predict` writes; predict again"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ChexnetMaterial:
-    """Shards of all images, split by patient."""
+    """The shards of all images, split by patient."""
 
     index: Index
     batch_size: int
@@ -123,7 +123,7 @@ class ChestXRays(Task):
         from lms3d.scoring.findings import Auroc, PooledAuroc
         from lms3d.training.trainer import build_metrics
 
-        build_metrics(model, material.validation(world))  # else Keras names them only after the first step
+        build_metrics(model, material.validation(world))  # otherwise Keras names them only after the first step
         metrics = [m for group in model.metrics for m in getattr(group, "metrics", [])]
         auroc = next(m for m in metrics if isinstance(m, Auroc))
         share = world.share(range(material.validation_count))
@@ -132,7 +132,7 @@ class ChestXRays(Task):
     def finish(
         self, run_dir: Path, options: ChexnetConfig, model: keras.Model, material: ChexnetMaterial, report: Report
     ) -> None:
-        """auroc.csv and auroc.md (beside the published areas), figures/roc.png and auroc.png: of the test patients."""
+        """Writes auroc.csv, auroc.md (with the published areas), figures/roc.png and figures/auroc.png, for the test patients."""
         from lms3d.tasks.chexnet.evaluate import write_areas
         from lms3d.training.callbacks import best_weights
 
@@ -170,7 +170,7 @@ TASK = ChestXRays()
 
 
 def _keep_split(options: ChexnetConfig, run_dir: Path, resuming: bool, index: Index) -> None:
-    """Writes split.json: the images of each part, and those that have trained the weights with which the run began."""
+    """Writes split.json: the images of each part, and the images on which the first weights of the run were trained."""
     from data.files import write_json
     from lms3d.tasks.chexnet import seen
 
@@ -184,7 +184,7 @@ def _keep_split(options: ChexnetConfig, run_dir: Path, resuming: bool, index: In
 
 
 def _probabilities(model: keras.Model, part: Part, batch_size: int) -> np.ndarray:
-    """(images, 14), in the order of the part."""
+    """The probabilities (images, 14), in the order of the part."""
     import numpy as np
 
     from data.chest_xray import pipeline

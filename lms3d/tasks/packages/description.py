@@ -1,12 +1,12 @@
-"""model.json: all that prediction needs to know of a run, and where it comes from.
+"""model.json: everything that prediction needs to know about a run, and its origin.
 
     format, format_version    "lms3d package", 1
-    task, options             what was learnt, and the options that change a prediction
-    meaning                   what the outputs mean and how samples are prepared: see `Task.packaged`
+    task, options             the task, and those options that change a prediction
+    meaning                   the meaning of the outputs, and how samples are prepared: see `Task.packaged`
     network                   input_shape (D, H, W, C) or (H, W, 3), outputs, build options, [path, shape] of each weight
     provenance                versions, command, seed, data, best epoch: for the reader; nothing depends on it
 
-Options of the machine (memory limit, swap folder, data folder) are left out: those of the machine that predicts count.
+Options of the machine (memory limit, swap folder, data folder) are left out: the machine that predicts has its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def describe(
     run_dir: Path, options: TrainConfig, content: Mapping[str, Any], said: Mapping[str, Any],
     weights: Mapping[str, np.ndarray], build_options: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """model.json of a run. said: see `Task.packaged`. weights: path -> array."""
+    """The content of model.json for a run. said: see `Task.packaged`. weights: path -> array."""
     task, values = task_of(options), options.to_json()
     return {
         "format": FORMAT,
@@ -64,12 +64,12 @@ def describe(
 
 
 def input_shape(options: TrainConfig, task: Task, said: Mapping[str, Any]) -> list[int]:
-    """Of what the network takes at once, without the batch."""
+    """The shape that the network takes at once, without the batch."""
     return [*options.sample_shape(task.axes), len(said["channels"])]
 
 
 def options_from(model: Mapping[str, Any]) -> TrainConfig:
-    """The options in a model.json, as those of a run on this machine. ValueError or InputError for what no run can have."""
+    """The options in a model.json, as a run on this machine would have them. ValueError or InputError if no run can have them."""
     task = TASKS[_of(str, model, "task")]
     values, names = _of(dict, model, "options"), options_of(task)
     if sorted(values) != sorted(names):
@@ -111,7 +111,7 @@ def _of(kind: type, values: Mapping[str, Any], name: str) -> Any:
 
 
 def best_epoch(path: Path) -> dict[str, Any] | None:
-    """The row of history.csv whose weights were kept: epoch, epochs in all, and validation scores. None without one."""
+    """The row of history.csv whose weights were kept: epoch, number of epochs, validation scores. None without that file."""
     if not path.is_file():
         return None
     try:
@@ -127,7 +127,7 @@ def best_epoch(path: Path) -> dict[str, Any] | None:
 
 
 def _without_folders(command: Any) -> list[str]:
-    """The command with the last part of each absolute path: where things lay on a machine is nobody else's business."""
+    """The command with the last part of each absolute path alone: the folders of a machine are private."""
     shown = []
     for word in map(str, command):
         option, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""A run made into a package, and a package opened as if it were a run."""
+"""Makes a package of a run, and opens a package as if it were a run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lms3d.tasks.packages.archive import Content
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A package, checked: all that `lms3d.predict` needs."""
+    """A checked package: everything that `lms3d.predict` needs."""
 
     trained: TrainConfig
     content: Mapping[str, Any]
     """See `Task.unpacked`."""
     load: partial[Any]
-    """Builds the network and gives it its weights; TensorFlow must run."""
+    """Builds the network and loads its weights; TensorFlow must be running."""
 
 
 def require_run(run_dir: Path) -> None:
@@ -45,7 +45,7 @@ def target(run_dir: Path, given: Path | None) -> Path:
 
 
 def make(run_dir: Path) -> Content:
-    """The package of a run. TensorFlow must run. InputError for a run that is damaged, unfinished or of an unknown network."""
+    """The package of a run; TensorFlow must be running. InputError if the run is damaged, unfinished or of an unknown network."""
     trained, content = tasks.load(run_dir)
     said = task_of(trained).packaged(run_dir, trained, content)
     saved = run_dir / "best.keras"
@@ -67,7 +67,7 @@ def make(run_dir: Path) -> Content:
 
 
 def open_package(path: Path) -> Opened:
-    """Reads and checks a package; builds nothing yet. InputError, in one line, for one that cannot be used."""
+    """Reads and checks a package; builds nothing yet. InputError, in one line, if the package cannot be used."""
     content = archive.read(path)
     try:
         trained = description.options_from(content.model)
@@ -96,7 +96,7 @@ def _named(content: Content) -> dict[str, Any]:
 
 
 def _load(path: Path, trained: TrainConfig, shape: list[int], outputs: int, weights: dict[str, Any], told: Any) -> Any:
-    """The network. InputError if the weights are not those of its name; DoesNotFit if they alone need too much memory."""
+    """The network. InputError if the weights do not belong to its name; DoesNotFit if they alone need too much memory."""
     import tensorflow as tf
 
     try:
