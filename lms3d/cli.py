@@ -21,7 +21,7 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises InputError (one line, exit code 2) where argparse prints its usage and exits."""
+    """An argument parser that raises InputError (one line, exit code 2). argparse would print its usage and exit."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", _Formatter)
@@ -37,7 +37,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def checked(check: Callable[[str], Any], name: str) -> Callable[[str], Any]:
-    """An argparse `type` that passes on the message of an InputError or ValueError from `check`."""
+    """An argparse `type` that calls `check`, and passes on the message of an InputError or ValueError."""
 
     def convert(text: str) -> Any:
         try:
@@ -50,7 +50,7 @@ def checked(check: Callable[[str], Any], name: str) -> Callable[[str], Any]:
 
 
 def whole(minimum: int, maximum: int = 2**31 - 1) -> Callable[[str], Any]:
-    """An option value that is a whole number from `minimum` to `maximum`."""
+    """An argparse `type`: a whole number from `minimum` to `maximum`."""
 
     def check(text: str) -> int:
         try:
@@ -67,7 +67,7 @@ def whole(minimum: int, maximum: int = 2**31 - 1) -> Callable[[str], Any]:
 
 
 def number(low: float, high: float = float("inf")) -> Callable[[str], Any]:
-    """An option value that is a number with low < value < high."""
+    """An argparse `type`: a number with low < value < high."""
 
     def check(text: str) -> float:
         try:
@@ -82,12 +82,12 @@ def number(low: float, high: float = float("inf")) -> Callable[[str], Any]:
 
 
 def path(text: str) -> Path:
-    """A path as the user means it now: absolute, so that config.json names the same place from any folder."""
+    """An absolute path, so that config.json names the same place from any folder."""
     return place(text).absolute()
 
 
 def place(text: str) -> Path:
-    """A path for results, which messages tell as the user wrote it. "" is a variable of the shell that was not set."""
+    """A path for results, as the user wrote it. InputError for "", such as a variable of the shell that is not set."""
     if not text:
         raise InputError("an empty path; name a file or a folder")
     return Path(text).expanduser()
@@ -102,7 +102,7 @@ def levels(text: str) -> tuple[int | str, ...]:
 
 
 def resolution(text: str) -> int:
-    """The side of the cube: a whole number divisible by 16, since the networks halve it four times."""
+    """The side of a cube: a whole number divisible by 16, since the networks halve it four times."""
     value = int(text) if text.isdecimal() else 0
     if value > LONGEST_SIDE:
         raise InputError(f"{text[:20]} is too large; the most is {LONGEST_SIDE}")
@@ -122,7 +122,7 @@ def box(text: str) -> tuple[int, int, int]:
 
 
 def quoted(text: str) -> str:
-    """Words for another command, as a shell would read them."""
+    """Words for another command, checked as a shell would read them."""
     shlex.split(text)  # ValueError says which quote is open
     return text
 
@@ -163,9 +163,9 @@ def profile_range(text: str) -> tuple[int, int, int]:
 
 
 def add_anonymous_option(parser: Any) -> None:
-    """--anonymous, of a command or a group of its options."""
+    """Adds --anonymous to a command or a group of its options."""
     hidden = (
-        "pseudonyms in the place of the names of cases, patients and images, in all messages, tables, figures and pages; what "
-        "programs read again (split.json, predictions) keeps names (default: off)"
+        "print pseudonyms for the names of cases, patients and images in all messages, tables, figures and pages; files that "
+        "programs read again (split.json, predictions) keep the names (default: off)"
     )
     parser.add_argument("--anonymous", action="store_true", help=hidden)

@@ -1,4 +1,4 @@
-"""The groups of options that `lms3d.train`, `lms3d.plan` and `lms3d.predict` offer, those of each task included."""
+"""The groups of options of `lms3d.train`, `lms3d.plan` and `lms3d.predict`, with those of each task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lms3d.units import parse_size
 
 
 def slabs(text: str) -> str:
-    """The one way to write the same slabs: "16" and "16/8" are "16/8"."""
+    """Slabs in their one normal form: "16" and "16/8" are "16/8"."""
     from lms3d.engine.slabs import choice  # NumPy, which `--help` need not wait for
 
     wanted = choice.parse(text)
@@ -24,18 +24,18 @@ def slabs(text: str) -> str:
 
 
 def add_workspace_option(parser: Any) -> None:
-    """--cudnn-workspace, of a command or a group of its options."""
+    """Adds --cudnn-workspace to a command or a group of its options."""
     taken = (
-        "on a GPU: limit of the memory that a convolution of cuDNN takes beside its tensors, with LMS and without; the more, the "
+        "on a GPU: limit on the memory that a convolution of cuDNN takes beside its tensors, with LMS and without; more is "
         "faster (default: a quarter of the memory limit, 64MiB to 4GiB, or what lms3d.doctor --workspaces has measured)"
     )
     parser.add_argument("--cudnn-workspace", type=cli.checked(cli.workspace, "size"), metavar="SIZE", help=taken)
 
 
 def add_slabs_option(parser: Any) -> None:
-    """--slabs, of a command or a group of its options."""
+    """Adds --slabs to a command or a group of its options."""
     cut = (
-        "cut the largest tensors into slabs, which takes less memory and changes results by rounding: auto (only where the limit "
+        "cut the largest tensors into slabs, which takes less memory and changes results by rounding: auto (only if the limit "
         "asks for it), off, or N slabs at full resolution, M at half, .. (default: auto)"
     )
     parser.add_argument("--slabs", type=cli.checked(slabs, "slabs"), metavar="auto|off|N/M/..", help=cut)
@@ -45,14 +45,14 @@ _RESOLUTION = cli.checked(cli.resolution, "resolution")
 
 
 def every(kind: str) -> tuple[str, ...]:
-    """All "models" or all "losses" that some task offers."""
+    """All "models" or all "losses" of the tasks."""
     return tuple(dict.fromkeys(name for task in TASKS.names for name in getattr(TASKS[task].options, kind)))
 
 
 def _default(option: str, *, by_model: bool = False) -> str:
-    """ "(default: 128; for chexnet 224)": the usual default, and that of each task which has another.
+    """ "(default: 128; for chexnet 224)": the usual default, and the default of each task that has another.
 
-    by_model: a task is named by its networks.
+    by_model: tasks are named by their networks.
     """
     kinds = {name: TASKS[name].options for name in TASKS.names}
     usual = getattr(kinds[DEFAULT_TASK], option)
@@ -76,9 +76,9 @@ def _shown(value: Any) -> str:
 def add_model_options(
     parser: argparse.ArgumentParser, *, resolution: Callable[[str], Any] = _RESOLUTION, with_task: bool = True
 ) -> None:
-    """--model, --resolution (its values checked in the given way), --batch-size, --precision.
+    """Adds --model, --resolution, --batch-size and --precision. resolution: the check of its values.
 
-    with_task: the command has --task, else the network tells the task.
+    with_task: the command has --task; otherwise the network tells the task.
     """
     add = parser.add_argument_group("network").add_argument
     default = _default("model") if with_task else f"(default: {TASKS[DEFAULT_TASK].options.model})"
@@ -92,7 +92,7 @@ def add_model_options(
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
-    """What to learn, from which data, and how it is shown."""
+    """Adds the options that say what to learn, and from which data."""
     add = parser.add_argument_group("data").add_argument
     tasks = ", or ".join(f"{name}, {TASKS[name].options.summary}" for name in TASKS.names)
     add("--task", choices=TASKS.names, help=f"what to learn: {tasks} (default: {DEFAULT_TASK})")
@@ -105,7 +105,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_task_options(parser: argparse.ArgumentParser) -> None:
-    """A group for each task with options of its own. ValueError if two tasks have different options of one name.
+    """Adds a group for each task with options of its own. ValueError if two tasks have different options of one name.
 
     A task that wants an option of another inherits its class, or a class that both inherit.
     """
@@ -125,7 +125,7 @@ def add_task_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """How long and how to learn."""
+    """Adds the options that say how to learn, and for how long."""
     add = parser.add_argument_group("training").add_argument
     epochs = "passes over the training cases, at most (default: 500; on the embedded data as many as 14 minutes allow)"
     add("--epochs", type=cli.whole(1), metavar="N", help=epochs)
@@ -162,27 +162,27 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """--output, --resume, --profile, --stats-average, --record-bits, --elastic, --anonymous, --dry-run."""
+    """Adds --output, --resume, --profile, --stats-average, --record-bits, --elastic, --anonymous and --dry-run."""
     group = parser.add_argument_group("run")
     add = group.add_argument
     output = "folder for all results (default: a new one under runs/)"
     add("--output", type=cli.checked(cli.place, "path"), metavar="RUN_DIR", help=output)
     resume = (
-        "go on where the run in RUN_DIR stopped; without --output the latest under runs/ (of the network and resolution, if "
-        "given); a new run if there is none"
+        "continue the run in RUN_DIR; without --output the latest one under runs/ (of the network and resolution, if given); "
+        "begin a new run if there is none"
     )
     add("--resume", action="store_true", help=resume)
     profile = "profile these steps of an epoch, counted from 1, for TensorBoard"
     add("--profile", type=cli.checked(cli.profile_range, "range"), metavar="EPOCH:FIRST-LAST", help=profile)
     average = (
-        "write lms_stats_average.csv, too: means over all steps but the first N of each plan (default: not written)"
+        "also write lms_stats_average.csv: means over all steps except the first N of each plan (default: not written)"
     )
     add("--stats-average", type=cli.whole(0), metavar="N", help=average)
     record = (
         "record the bits of each step in FOLDER; a later job compares its own and keeps the first step that differs"
     )
     add("--record-bits", type=cli.checked(cli.place, "path"), metavar="FOLDER", help=record)
-    elastic = "go on with fewer or more ranks when some are lost or join (needs horovodrun --min-np)"
+    elastic = "continue with fewer or more ranks if some are lost or join (needs horovodrun --min-np)"
     add("--elastic", action="store_true", help=elastic)
     cli.add_anonymous_option(group)
     add("--dry-run", action="store_true", help="print the plan, the predicted peak and step time, and stop")
@@ -195,10 +195,10 @@ _OF_THE_PLAN = (
 
 
 def require_a_plan(given: Mapping[str, Any]) -> None:
-    """InputError for an option that changes the plan of a training step, beside --no-lms.
+    """InputError for an option that changes the plan of a training step, if --no-lms is given, too.
 
-    Not for --swap-tier and --swap-dir: they change no result, scripts name them for every job, and the run keeps them for a later
-    `--resume --lms` and for `predict --lms`.
+    --swap-tier and --swap-dir are allowed: they change no result, scripts name them for every job, and the run keeps them for a
+    later `--resume --lms` and for `predict --lms`.
     """
     idle = next((name for name in _OF_THE_PLAN if name in given), None)
     if idle and given.get("lms") is False:
@@ -206,7 +206,7 @@ def require_a_plan(given: Mapping[str, Any]) -> None:
 
 
 def require_a_fixed_world(given: Mapping[str, Any]) -> None:
-    """InputError for an option that needs jobs which take steps and can be repeated, beside --elastic or --dry-run."""
+    """InputError for --record-bits, which needs a job that takes steps and can be repeated, beside --elastic or --dry-run."""
     if given.get("elastic") and "record_bits" in given:
         raise InputError(
             "--record-bits: a job that changes its ranks (--elastic) has no bits of its own; leave one of them out"
@@ -216,17 +216,17 @@ def require_a_fixed_world(given: Mapping[str, Any]) -> None:
 
 
 def add_memory_options(parser: argparse.ArgumentParser) -> None:
-    """--lms, --memory-limit, --slabs, --lms-compile, where to swap to, and the parameters of TFLMS."""
+    """Adds --lms, --memory-limit, --slabs, --lms-compile, the options of swapping, and the parameters of TFLMS."""
     group = parser.add_argument_group("memory")
     add = group.add_argument
-    lms = "move activations out of the device and back, or recompute them, as far as the limit asks (default: on)"
+    lms = "move activations out of the device and back, or recompute them, as far as the limit requires (default: on)"
     add("--lms", action=argparse.BooleanOptionalAction, help=lms)
     limit = "hard limit on device memory, such as 6GiB or 900MiB (default: what the device or container has)"
     add("--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", help=limit)
     add_workspace_option(group)
     add_slabs_option(group)
     compiled = (
-        "compile chains of small operations by XLA, which changes results by rounding: auto (each where it is measured to pay; "
+        "compile chains of small operations by XLA, which changes results by rounding: auto (each if measured to pay; "
         "the first step takes longer), or off (default: off)"
     )
     add("--lms-compile", choices=("auto", "off"), help=compiled)

@@ -1,8 +1,8 @@
-"""The options of a training run as one frozen value: what every task has, and how a task adds its own.
+"""The options of a training run as one frozen value. A task adds its own by a subclass.
 
-    TrainConfig      the options that every task has
-    StagedConfig     ... and those of a task whose runs may start from each other
-    lms3d/tasks/*/options.py   ... and those of one task
+    TrainConfig                 the options that every task has
+    StagedConfig                adds the options of a task whose runs may start from each other
+    lms3d/tasks/*/options.py    adds the options of one task
 
 config.json holds all options of a run side by side, in whichever class they are declared.
 """
@@ -30,21 +30,21 @@ class Option:
     """How the command line shows one of a task's own options."""
 
     arguments: Mapping[str, Any]
-    """Of `argparse.ArgumentParser.add_argument`."""
+    """The keyword arguments of `argparse.ArgumentParser.add_argument`."""
     predicts: bool
     """Whether a prediction depends on it: then a package keeps it (`lms3d.tasks.packages`)."""
 
     @property
     def possible(self) -> tuple[Any, ...] | None:
-        """The values to choose from; None: its type decides."""
+        """The values to choose from; None: the type of the field decides."""
         return self.arguments.get("choices")
 
 
 def option(default: Any, help: str, *, before: Any = _SAME, predicts: bool = False, **arguments: Any) -> Any:
     """A field of a task's options: `name: int = option(3, "...", type=cli.whole(1), metavar="N")` is `--name N`, too.
 
-    help, arguments: of `argparse.ArgumentParser.add_argument`. before: the value in runs that are older than the option; by
-    default it is that of new runs. predicts: a prediction depends on it.
+    help, arguments: see `argparse.ArgumentParser.add_argument`. before: the value in runs that are older than the option; by
+    default it is the value in new runs. predicts: whether a prediction depends on the option.
     """
     shown = Option(arguments={**arguments, "help": help}, predicts=predicts)
     return field(default=default, metadata={"option": shown} | ({} if before is _SAME else {"before": before}))
@@ -58,7 +58,7 @@ def flag(name: str) -> str:
 @sendable
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """What `python -m lms3d.train` was asked to do. None: decided from the data or the device at the start.
+    """The options of `python -m lms3d.train`. None: the data or the device decides at the start.
 
     These are the options that every task has. A task's own class adds its options, each made by `option`, and gives this
     class's fields its own defaults.
@@ -84,83 +84,83 @@ class TrainConfig:
     """The name of the network in `models`."""
 
     data: Path | None = None
-    """Folder of the data set; None uses the embedded phantom data."""
+    """The folder of the data set; None uses the embedded phantom data."""
 
     resolution: int = 128
-    """Side N of the cube (N, N, N, 4) or square (N, N, 3) that every sample is resized to; divisible by 16."""
+    """The side N of the cube (N, N, N, 4) or square (N, N, 3) to which every sample is resized; divisible by 16."""
 
     augment: bool = True
     """Whether training samples are turned by random symmetries: volumes by those of a box, images left to right."""
 
     batch_size: int = 1
-    """Samples per step and rank."""
+    """The samples per step and rank."""
 
     validation_batch_size: int | None = None
-    """Samples per validation step; None is `batch_size`. A larger one needs memory for the batches themselves."""
+    """The samples per validation step; None is `batch_size`. A larger number needs memory for the batches themselves."""
 
     epochs: int | None = None
-    """Largest number of passes; None is 500, or what fits into a demonstration on the embedded data."""
+    """The largest number of passes; None is 500, or what fits into a demonstration on the embedded data."""
 
     steps_per_epoch: int | None = None
-    """Steps of an epoch; None passes over all training cases."""
+    """The steps of an epoch; None passes over all training cases."""
 
     validation_steps: int | None = None
-    """Validation batches after each epoch; None uses all validation cases."""
+    """The validation batches after each epoch; None uses all validation cases."""
 
     loss: str
     """The name of one of the task's losses."""
 
     learning_rate: float = 5e-4
-    """Adam's at the start, for one rank; N ranks take N times as much."""
+    """Adam's learning rate at the start, for one rank; N ranks take N times as much."""
 
     warmup_epochs: int | None = None
-    """Epochs over which the rate grows from that of one rank to that of all; None is 5. On one rank it does not grow."""
+    """The epochs over which the rate grows from the rate of one rank to that of all; None is 5. On one rank it does not grow."""
 
     gradient_compression: str = "none"
     """How gradients travel between ranks: "none", or "fp16" for half the bytes."""
 
     schedule: str = "plateau"
-    """Of the learning rate: "plateau" lowers it when validation stalls, "cosine" lowers it to a hundredth over all epochs."""
+    """How the learning rate falls: "plateau" lowers it when validation stalls, "cosine" takes it to a hundredth over all epochs."""
 
     accumulate: int = 1
-    """Steps whose gradients are averaged before the weights change once."""
+    """The number of steps whose gradients are averaged before the weights change once."""
 
     ema: float | None = None
-    """Decay of an exponential moving average of the weights, which is validated and kept as the best; None keeps the weights."""
+    """The decay of a moving average of the weights, which is validated and kept as the best; None validates the weights."""
 
     weights: Path | None = None
-    """A file of weights to start from; None starts from random ones."""
+    """A file of weights to start from; None starts from random weights."""
 
     patience: int = 50
-    """Epochs without a better validation loss after which training ends."""
+    """Training ends after this many epochs without a better validation loss."""
 
     lms: bool = True
-    """Whether activations are swapped or recomputed as far as the memory limit asks."""
+    """Whether activations are swapped or recomputed as far as the memory limit requires."""
 
     memory_limit: int | None = None
-    """Hard limit on device memory in bytes; None is what the device or the container has."""
+    """The hard limit on device memory in bytes; None is what the device or the container has."""
 
     cudnn_workspace: int | None = None
-    """Limit of cuDNN's workspace in bytes; None follows from the memory limit (`lms3d.device.workspace`). GPU only."""
+    """The limit on cuDNN's workspace in bytes; None follows from the memory limit (`lms3d.device.workspace`). GPU only."""
 
     slabs: str = field(default="auto", metadata={"before": "off"})
-    """Slabs that the tensors of the largest levels are cut into: "auto" (only if the limit asks for it), "off", or numbers by
+    """The slabs into which tensors of the largest levels are cut: "auto" (only if the limit requires it), "off", or numbers by
     level such as "16/8"."""
 
     lms_compile: str = "off"
-    """Whether LMS compiles chains of small operations of a step: "auto" (where that is measured to pay), or "off"."""
+    """Whether LMS compiles chains of small operations: "auto" (those for which a measurement shows that it pays), or "off"."""
 
     swap_tier: str = "auto"
     """Where swapped tensors go: "host", "disk", or "auto" for host memory on a GPU and disk on a CPU."""
 
     swap_dir: Path | None = None
-    """Folder for swap files; None is the system's temporary folder."""
+    """The folder for swap files; None is the system's temporary folder."""
 
     swapout_threshold: int | None = None
-    """TFLMS: swap a tensor for consumers more than this many levels away; None plans automatically."""
+    """TFLMS: swap a tensor for consumers that are more than this many levels away; None plans automatically."""
 
     swapin_ahead: int | None = None
-    """TFLMS: levels before its use at which a tensor comes back."""
+    """TFLMS: a tensor comes back this many levels before its use."""
 
     swapin_groupby: int | None = None
     """TFLMS: uses within this many levels share one swap-in."""
@@ -175,10 +175,10 @@ class TrainConfig:
     """TFLMS: serialise each level with more inputs and outputs than this many GiB; 0 is off."""
 
     precision: str = "float32"
-    """Keras dtype policy of the activations."""
+    """The Keras dtype policy of the activations."""
 
     seed: int = 0
-    """Decides the split, the initial weights, dropout, the order of cases and their augmentation."""
+    """The seed of the split, the initial weights, dropout, the order of cases and their augmentation."""
 
     def volume_shape(self, axes: int = 3) -> tuple[int, ...]:
         """The shape of every case, without channels."""
@@ -251,7 +251,8 @@ class TrainConfig:
 
     @classmethod
     def from_json(cls: type[T], values: dict[str, Any]) -> T:
-        """The inverse of `to_json`, also of earlier versions; InputError for unknown names, ValueError for impossible values."""
+        """The inverse of `to_json`, also for files of earlier versions. InputError for unknown names, ValueError for impossible
+        values."""
         if unknown := sorted(set(values) - cls.names()):
             raise InputError(f"unknown options {', '.join(unknown)}; was the run made by another version of lms3d?")
         older = {one.name: one.metadata["before"] for one in dataclasses.fields(cls) if "before" in one.metadata}
@@ -265,7 +266,7 @@ class TrainConfig:
 
 
 def _revive(hint: Any, value: Any) -> Any:
-    """A JSON value as a field of this type has it: text as a path, a list as a tuple."""
+    """A JSON value in the type of its field: text becomes a path, a list becomes a tuple."""
     kinds = get_args(hint) if get_origin(hint) is not tuple else (hint,)
     if Path in kinds and value is not None:
         return Path(value)

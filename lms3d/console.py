@@ -1,6 +1,6 @@
-"""What a person sees while a program runs: headings, progress with the time left, and a summary at the end.
+"""What a program prints while it runs: messages, progress with the time left, and a summary at the end.
 
-On a terminal these are live bars; in a log file they are plain lines, at most one every half minute.
+On a terminal progress is a live bar; in a log file it is a plain line, at most one every half minute.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LOG_SECONDS = 30.0
 
 
 class _Output:
-    """stdout of the moment, and nothing once it takes no more: work of hours does not end because `tee` did, or a log's disk is
-    full."""
+    """Writes to the present stdout, and to nothing once that fails: hours of work must not end because `tee` has ended, or because
+    the disk of a log is full."""
 
     def write(self, text: str) -> int:
         self._try(lambda out: out.write(text))
@@ -38,7 +38,7 @@ class _Output:
         self._try(lambda out: out.flush())
 
     def __getattr__(self, name: str) -> Any:
-        if name == "rich_proxied_file":  # rich would write past this
+        if name == "rich_proxied_file":  # rich would write to the file itself
             raise AttributeError(name)
         return getattr(_stdout(), name)
 
@@ -47,7 +47,7 @@ class _Output:
         try:
             act(out)
         except OSError as error:
-            with contextlib.suppress(OSError, ValueError):  # what is left in its buffer goes there, too
+            with contextlib.suppress(OSError, ValueError):  # the rest of its buffer goes there, too
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, out.fileno())
                 os.close(nowhere)
@@ -55,29 +55,29 @@ class _Output:
 
 
 def _stdout() -> Any:
-    return getattr(sys.stdout, "rich_proxied_file", sys.stdout)  # itself, where a live bar stands in its place
+    return getattr(sys.stdout, "rich_proxied_file", sys.stdout)  # stdout itself, if a live bar has replaced it
 
 
 OUT = Console(file=cast(IO[str], _Output()), highlight=False, soft_wrap=True)
 Report = Callable[..., None]
-"""report(done, total, what, note=""): how far a long step is."""
+"""report(done, total, what, note="") shows the progress of a long step."""
 
 
 def say(text: str) -> None:
-    """A line for the reader."""
+    """Prints a line for the user."""
     OUT.print(text, markup=False)
 
 
 def silence(silent: bool = True) -> None:
-    """Prints nothing from now on: of several ranks, one talks."""
+    """Prints nothing from now on: one rank prints for all."""
     OUT.quiet = silent
 
 
 @contextmanager
 def progress(*, keep: bool = True) -> Iterator[Report]:
-    """Yields `report(done, total, what, note="")`; a new `what` starts a new bar and, without `keep`, ends the last.
+    """Yields `report(done, total, what, note="")`. A new `what` starts a new bar and, without `keep`, removes the last one.
 
-    A first `done` above 0 (work done before) does not distort the estimate of the time left.
+    If the first `done` is above 0, since work was done before, the estimate of the time left is still right.
     """
     live = _live() if OUT.is_terminal else None
     bars: dict[str, _Bar | _Lines] = {}
@@ -96,7 +96,7 @@ def progress(*, keep: bool = True) -> Iterator[Report]:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
-    """Rows below named columns; the first `left` columns are text, the others right-aligned figures."""
+    """Prints rows below named columns. The first `left` columns are text, the others right-aligned numbers."""
     rows = [list(row) for row in rows]
     if not OUT.is_terminal:
         widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
@@ -117,7 +117,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, 
 
 
 def summary(title: str, rows: Mapping[str, str]) -> None:
-    """The one table at the end of a program: name and value per row."""
+    """Prints the table at the end of a program: a name and a value per row."""
     if not OUT.is_terminal:
         width = max(map(len, rows), default=0)
         say("\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows.items())]))
@@ -130,9 +130,9 @@ def summary(title: str, rows: Mapping[str, str]) -> None:
 
 @contextmanager
 def quiet_native_log() -> Iterator[None]:
-    """Hides what native code writes to stderr within the block, unless the block raises.
+    """Hides what native code writes to stderr in the block, unless the block raises.
 
-    TensorFlow writes before it has read its log level, which alone does not silence the import.
+    TensorFlow writes before it has read its log level, so the level alone does not silence the import.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") != "3":  # "3": the user, or a parent process of ours, wants it quiet
         yield

@@ -1,4 +1,4 @@
-"""The errors that users see, and their exit codes; `run` turns each into one line on stderr.
+"""The errors that users see, and their exit codes. `run` turns each error into one line on stderr.
 
 | exception            | exit code | meaning                                                          |
 |----------------------|-----------|------------------------------------------------------------------|
@@ -9,11 +9,10 @@
 | RankLost             | 1         | another rank is gone; one of those left has reported it          |
 | Interrupted          | 130       | Ctrl-C; the message says how to go on                            |
 
-Any other exception that has an integer attribute `exit_code` is treated the same way (`data` and `models` cannot import
-this module), and an OSError of a disk that nobody has put into words. Everything else is a defect of lms3d and keeps its
-traceback.
+Any other exception with an integer attribute `exit_code` is treated the same way (`data` and `models` cannot import this module),
+and so is an OSError of a disk. Everything else is a defect of lms3d and keeps its traceback.
 
-With several ranks, rank 0 reports an error that all of them have, and each rank an error of its own.
+With several ranks, rank 0 reports an error that all of them have; each rank reports an error of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import TypeVar
 
 E = TypeVar("E", bound=BaseException)
 LONGEST = 1500
-"""Characters of a line on stderr."""
+"""The most characters of a line on stderr."""
 
 
 class InputError(ValueError):
@@ -50,7 +49,7 @@ class Diverged(RuntimeError):
 
 
 class DoesNotFit(RuntimeError):
-    """The work needs more memory than the limit; `smallest_limit_bytes` is the smallest that would do, if known."""
+    """The work needs more memory than the limit. `smallest_limit_bytes` is the smallest limit that would do; None: not known."""
 
     exit_code = 3
 
@@ -60,13 +59,13 @@ class DoesNotFit(RuntimeError):
 
 
 class RankLost(RuntimeError):
-    """Another rank of a job has died or hangs. `lost_rank.watched` has reported it, on one rank for all."""
+    """Another rank of a job has died or hangs. `lost_rank.watched` has reported it on one rank for all."""
 
     exit_code = 1
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after everything needed to resume was saved."""
+    """Ctrl-C, after everything that a resume needs was saved."""
 
     exit_code = 130
 
@@ -74,7 +73,8 @@ class Interrupted(KeyboardInterrupt):
 def run(main: Callable[[], int | None]) -> int:
     """Calls `main` and returns the exit code of the process (see the table above).
 
-    What it writes is for the user alone (0600 in 0700): it is made of patients' data. A folder's default ACL counts for more.
+    Files are readable for the user alone (0600 in 0700), since they are made of patients' data. A folder's default ACL overrules
+    that.
     """
     umask = os.umask(0o077)
     try:
@@ -105,37 +105,36 @@ _ADVICE = {
     errno.EMFILE: "raise the limit of this shell (`ulimit -n 1024`)",
     errno.ENFILE: "raise the limit of this machine (`sysctl fs.file-max`), or end other programs",
 }
-_OF_PATHS = {
+_ADVICE_ON_PATHS = {
     **dict.fromkeys((errno.EACCES, errno.EPERM), "ask its owner to let you in, or name another"),
     errno.ENAMETOOLONG: "choose a shorter one",
     errno.ELOOP: "mend the links",
 }
-"""Of what the user named."""
-"""As in `data.errors`, which this module may not import."""
+"""The error of a path that the user named -> what to do. `data.errors` has the same: this module may not import it."""
 
 
 def _in_words(error: Exception) -> Exception:
-    """An error of a disk, a limit of files or a path as the user's; others as they are."""
+    """The error as one that a user understands, if it is of a disk, a limit of files or a path; any other is returned unchanged."""
     if isinstance(error, OSError) and error.errno in _ADVICE:
         return StorageError(f"{error.filename or 'a file'}: {error.strerror}; {_ADVICE[error.errno]}")
-    if isinstance(error, OSError) and error.errno in _OF_PATHS and error.filename:
-        return InputError(f"{error.filename}: {error.strerror}; {_OF_PATHS[error.errno]}")
+    if isinstance(error, OSError) and error.errno in _ADVICE_ON_PATHS and error.filename:
+        return InputError(f"{error.filename}: {error.strerror}; {_ADVICE_ON_PATHS[error.errno]}")
     return error
 
 
 def of_all_ranks(error: E) -> E:
-    """The same error, known to be raised by every rank of a distributed run at this place."""
+    """The same error, marked as one that every rank of a distributed run raises at this place."""
     error.is_of_all_ranks = True  # type: ignore[attr-defined]
     return error
 
 
 def is_of_all_ranks(error: BaseException) -> bool:
-    """Whether this error, or one that caused it, is known to be raised by every rank."""
+    """Whether this error, or one that caused it, is marked as one that every rank raises."""
     return any(getattr(one, "is_of_all_ranks", False) for one in _story(error))
 
 
 def tell_once(error: BaseException, aloud: bool) -> None:
-    """Prints now what `run` would print, which then prints nothing for this error. aloud: False on all ranks but one."""
+    """Prints now what `run` would print; `run` then prints nothing for this error. aloud: False on all ranks but one."""
     error.is_told = True  # type: ignore[attr-defined]
     if not aloud:
         return
@@ -152,7 +151,7 @@ def _is_told(error: BaseException) -> bool:
 
 
 def _story(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that caused it."""
+    """The error, then the errors that caused it."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
@@ -162,12 +161,12 @@ def _story(error: BaseException) -> Iterator[BaseException]:
 
 
 def say(message: str) -> None:
-    """One line on stderr, where anybody takes it."""
+    """Prints one line on stderr, if that is still open."""
     with contextlib.suppress(OSError):  # a terminal that is gone
         print("lms3d:", line(message), file=sys.stderr, flush=True)
 
 
 def line(message: str) -> str:
-    """A message as one line that can be read: a file may hold a value of any length."""
+    """The message as one line of a readable length: a file may hold a value of any length."""
     text = " ".join(message.split())
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 4 :]}"

@@ -1,4 +1,4 @@
-"""`python -m lms3d.predict`: a trained run applied: tumours as NIfTI files, findings in radiographs as a table."""
+"""`python -m lms3d.predict`: applies a trained run; writes tumours as NIfTI files, findings in radiographs as a table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ writes into --output: native/<case>.nii.gz, cube/<case>.nii.gz, predictions.json
 lms3d.evaluate
 exit codes: 0 done, 2 wrong option or wrong input, 3 does not fit into the memory limit, 130 interrupted"""
 
-_TTA = "mean over symmetries: of a volume those of --symmetries, of an image itself and its mirror image; as many times slower"
+_TTA = (
+    "average over symmetries: those of --symmetries for a volume, an image and its mirror image; as many times slower"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,26 +98,24 @@ def _predict(options: argparse.Namespace) -> None:
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.predict", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
-    several = "folder of a trained run, or a package; of several, probabilities are averaged"
+    several = "folder of a trained run, or a package; the probabilities of several are averaged"
     place = cli.checked(cli.place, "path")
     add("run_dir", type=place, metavar="RUN_DIR", nargs="+", help=several)
     what = "cases or images (default: the run's validation cases or test images; a package needs it)"
     add("--data", type=place, metavar="DIR", default=None, help=what)
     some = "only these cases of --data: a text file with a name on each line (default: all)"
     add("--cases", type=cli.path, metavar="FILE", default=None, help=some)
-    add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
-    where = "where to write (default: RUN_DIR/predictions; of a package NAME.lms3d, NAME-predictions beside it)"
+    add("--labels", metavar="SCHEMA", default=None, help="what labels mean, if file names do not tell")
+    where = "where to write (default: RUN_DIR/predictions; for a package NAME.lms3d, NAME-predictions beside it)"
     add("--output", type=place, metavar="DIR", default=None, help=where)
     add("--tta", action="store_true", default=False, help=_TTA)
-    which = (
-        "with --tta, of a volume: all that keep its shape (48 of a cube), the 8 flips, or left and right (default: all)"
-    )
+    which = "with --tta, for a volume: all that keep its shape (48 of a cube), the 8 flips, or left and right (default: all)"
     add("--symmetries", choices=("all", "flips", "mirror"), default=None, help=which)
     least = "remove connected parts of a tumour below this volume, from the label maps on the files' grid (default: 0)"
     add("--remove-below", type=cli.number(0), metavar="ML", default=0.0, help=least)
-    lms = "use LMS where the network does not fit (default: as the run was trained; of a package, yes)"
+    lms = "use LMS if the network does not fit (default: as the run was trained; yes for a package)"
     add("--lms", action=argparse.BooleanOptionalAction, default=None, help=lms)
-    limit = "hard limit on device memory, such as 6GiB (default: as the run was trained; of a package, none)"
+    limit = "hard limit on device memory, such as 6GiB (default: as the run was trained; none for a package)"
     add("--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None, help=limit)
     command_options.add_workspace_option(parser)
     command_options.add_slabs_option(parser)

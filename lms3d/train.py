@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
-    """The options that were given. All ranks have the same, and one of them reports what is wrong."""
+    """The options that were given. All ranks get the same ones, and one rank reports what is wrong."""
     try:
         given = vars(_parser().parse_args(arguments))
         command_options.require_a_plan(given)
@@ -61,7 +61,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
         options = run_folder.planned(given, output, resume, tasks)
         session.dry_run(options, task_of(options))
         return
-    lock = RunLock()  # of rank 0, for as long as it lives
+    lock = RunLock()  # rank 0 holds it until it ends
 
     def choose_session() -> Session:
         options, run_dir, resuming = run_folder.choose_run(given, output, resume, lock, tasks)
@@ -85,7 +85,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _wrong_input_unwrapped() -> Iterator[None]:
-    """An error in a data file comes wrapped in one of tf.data: raises it as it was."""
+    """Raises an error in a data file as it was: tf.data wraps it in an error of its own."""
     try:
         yield
     except Exception as error:

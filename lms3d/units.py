@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them."""
+"""Sizes and durations in the form in which people write them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FACTORS = {"": 1, "B": 1} | {
 
 
 def parse_size(text: str | float) -> int:
-    """Bytes in "6GiB", "900MiB", "4GB" (powers of 1000), "1.5G" (powers of 1024) or a plain number of bytes, such as 6e9."""
+    """The bytes in "6GiB", "900MiB", "4GB" (powers of 1000), "1.5G" (powers of 1024) or a plain number such as 6e9."""
     if isinstance(text, Real) and math.isfinite(text):
         return _positive(int(text), text)
     if not isinstance(text, str):
@@ -29,7 +29,7 @@ def parse_size(text: str | float) -> int:
 
 
 def format_size(size_bytes: float) -> str:
-    """1610612736 -> "1.50 GiB", 734003200 -> "700 MiB"; three figures, binary units."""
+    """1610612736 -> "1.50 GiB", 734003200 -> "700 MiB": three digits, binary units."""
     value, unit = float(size_bytes), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1000:

@@ -47,7 +47,7 @@ def resumed(stored: T, given: dict[str, Any], run_dir: Path) -> T:
 
 
 def require_same_start(stored: TrainConfig, given: dict[str, Any], run_dir: Path) -> None:
-    """InputError if a run with a checkpoint is asked to start from other weights, which nobody would read."""
+    """InputError if a run with a checkpoint is asked to start from other weights, which it would not read."""
     if isinstance(stored, StagedConfig) and stored.stages:
         return
     for name in stored.starts:
@@ -93,7 +93,7 @@ def _damage_explained(run_dir: Path) -> Iterator[None]:
 
 
 def fingerprint(content: Mapping[str, Any], run_dir: Path) -> str:
-    """The fingerprint of the data that a run was trained on, by its config.json."""
+    """The fingerprint of the data on which a run was trained, from its config.json."""
     found = content.get("data", {}).get("fingerprint")
     if not isinstance(found, str):
         raise InputError(
@@ -103,7 +103,7 @@ def fingerprint(content: Mapping[str, Any], run_dir: Path) -> str:
 
 
 def _require_forms(content: dict[str, Any]) -> None:
-    """ValueError if what stands beside the options has another form than every version has written."""
+    """ValueError if an entry beside the options has another form than all versions have written."""
     for name, kind in _FORMS.items():
         if name in content and not isinstance(content[name], kind):
             raise ValueError(
