@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--labels", metavar="SCHEMA", type=name, default=None, help=meaning)
     rules = (
         "rules of a challenge: brats2017, or brats2023, brats2024, brats2025, brats2026, with or without a set, such as "
-        "brats2024-ped; physical, alone or behind a name (brats2026-met-physical): in millimetres where the challenge's script "
+        "brats2024-ped; physical, alone or behind a name (brats2026-met-physical): in millimetres even if the challenge's script "
         "takes voxels for them (default: by the labels; the tables name it)"
     )
     add("--scoring", metavar="RULES", type=name, default=None, help=rules)

@@ -89,13 +89,13 @@ def latest(path: Path) -> tuple[*Content, str]:
     try:
         return *load(path), ""
     except Damaged as damage:
-        told = str(damage)
+        newest = str(damage)
     try:
         arrays, state = load(older(path))
     except Damaged as damage:
-        raise InputError(f"{told}; {damage}; start another run, with another --output") from None
+        raise InputError(f"{newest}; {damage}; start another run, with another --output") from None
     link_or_copy(older(path), path)
-    return arrays, state, told
+    return arrays, state, newest
 
 
 def _content(stream: BinaryIO) -> Content:

@@ -1,4 +1,4 @@
-"""Where a run stands, as one frozen value, and all that a checkpoint holds with it.
+"""The position of a run as one frozen value, and everything that a checkpoint holds with it.
 
 A `RunState` is replaced, never changed, as training goes on. With the arrays of that moment it becomes a `RunSnapshot`:
 

@@ -105,7 +105,7 @@ def build_metrics(model: keras.Model, dataset: Any) -> None:
 
 
 def _batches(validation: Any, steps: int | None) -> int | None:
-    """The validation batches of this rank, at most `steps`: Keras warns if there are fewer than it was told."""
+    """The validation batches of this rank, at most `steps`: Keras warns if there are fewer than it expects."""
     known = int(validation.cardinality()) if hasattr(validation, "cardinality") else -1
     return steps if known < 0 else min(known, steps or known)
 

@@ -39,15 +39,15 @@ def find_cases(folder: Path, labels: str | None, run: TrainedRun) -> DataSet:
 
 def written(runs: Sequence[TrainedRun], of_data: LabelSchema) -> LabelSchema:
     """The schema of the label maps to write. InputError if the outputs of two runs mean different things."""
-    told = [(run, schema) for run in runs if (schema := learnt(run)) is not None]
-    for run, schema in told[1:]:
-        first, expected = told[0]
+    known = [(run, schema) for run in runs if (schema := learnt(run)) is not None]
+    for run, schema in known[1:]:
+        first, expected = known[0]
         if not _alike(schema, expected):
             raise InputError(
                 f"{run.run_dir}: found labels of {schema.name}; expected {expected.name} as in {first.run_dir}; average runs that "
                 "learned the same"
             )
-    return of_data if all(_alike(schema, of_data) for _, schema in told) else told[0][1]
+    return of_data if all(_alike(schema, of_data) for _, schema in known) else known[0][1]
 
 
 def _alike(one: LabelSchema, other: LabelSchema) -> bool:

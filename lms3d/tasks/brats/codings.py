@@ -23,12 +23,12 @@ def coding(name: str) -> LabelSchema:
     try:
         return schema_named(OTHERS.get(name, name))
     except DataError as error:
-        told = (
+        message = (
             str(error)
             .replace("--labels", "--prediction-labels", 1)
             .replace("expected one of", f"expected {', '.join(OTHERS)} or one of")
         )
-        raise InputError(told) from None
+        raise InputError(message) from None
 
 
 def values_of(schema: LabelSchema, region: str) -> tuple[int, ...] | None:

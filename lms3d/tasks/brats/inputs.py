@@ -176,11 +176,11 @@ def _scored(
     if plain:
         _tell_missing(cases, shared, "left out")
     if left_out := set.union(*(set(one) for one in found)) - set(scored):
-        told = counted(len(left_out), "predicted case is", "predicted cases are")
-        say(f"note: {told} left out, for want of a truth or of a file in every folder: {shortened(left_out)}")
+        number = counted(len(left_out), "predicted case is", "predicted cases are")
+        say(f"note: {number} left out, for want of a truth or of a file in every folder: {shortened(left_out)}")
     if unusable := {case for one in folders if isinstance(one, Predictions) for case in one.left_out} - set(scored):
-        told = counted(len(unusable), "case")
-        say(f"note: {told} could not be predicted, because of files that cannot be used: {shortened(unusable)}")
+        number = counted(len(unusable), "case")
+        say(f"note: {number} could not be predicted, because of files that cannot be used: {shortened(unusable)}")
     return scored
 
 
@@ -188,8 +188,8 @@ def _tell_missing(cases: Mapping[str, Case], shared: set[str], fate: str) -> Non
     missing = sorted(set(cases) - shared)
     if missing:
         alone = len(missing) == 1
-        told = "has no prediction and is" if alone else "have no prediction and are"
-        say(f"note: {counted(len(missing), 'case')} of the truth {told} {fate}: {shortened(missing)}")
+        verb = "has no prediction and is" if alone else "have no prediction and are"
+        say(f"note: {counted(len(missing), 'case')} of the truth {verb} {fate}: {shortened(missing)}")
 
 
 def _common_grid(folders: Sequence[Folder]) -> Shape | None:

@@ -200,7 +200,7 @@ def _split(options: BratsConfig, run_dir: Path, resuming: bool, found: DataSet, 
 class Start:
     """The run from whose weights this one starts."""
 
-    told: str
+    option: str
     """The option that names it, for messages."""
     path: Path
     """Its split.json."""
@@ -212,21 +212,21 @@ def _start(options: BratsConfig) -> Start | None:
     from data import split
 
     if options.weights is not None:
-        told, path = f"--weights {options.weights}", split.of_weights(options.weights)
+        option, path = f"--weights {options.weights}", split.of_weights(options.weights)
         if path is None:
-            say(f"note: {told}: no split.json of a run lies there; whether these weights have seen patients that validate here, "
+            say(f"note: {option}: no split.json of a run lies there; whether these weights have seen patients that validate here, "
                 "nobody knows")  # fmt: skip
             return None
     elif options.start_from is not None:
-        told, path = f"--start-from {options.start_from}", options.start_from / "split.json"
+        option, path = f"--start-from {options.start_from}", options.start_from / "split.json"
         if not path.is_file():
             raise InputError(
-                f"{told}: found no split.json there; expected the folder of a run, which says whom its weights have seen; restore "
-                f"it, or do without that check: --weights {options.start_from / 'best.keras'}"
+                f"{option}: found no split.json there; expected the folder of a run, which says whom its weights have seen; "
+                f"restore it, or do without that check: --weights {options.start_from / 'best.keras'}"
             )
     else:
         return None
-    return Start(told=told, path=path, split=split.load(path))
+    return Start(option=option, path=path, split=split.load(path))
 
 
 def _split_of_the_start(
@@ -242,7 +242,7 @@ def _split_of_the_start(
     kept, asked = (len({patients.get(one, one) for one in each.validation}) for each in (start.split, drawn))
     if options.validation_fraction != BratsConfig.validation_fraction and kept != asked:
         raise InputError(
-            f"--validation-fraction {options.validation_fraction}: {start.told} is of a run on the same cases, whose split is "
+            f"--validation-fraction {options.validation_fraction}: {start.option} is of a run on the same cases, whose split is "
             f"kept: {kept} patients validate there, not {asked}; leave --validation-fraction out"
         )
     return start.split
@@ -256,7 +256,7 @@ def _require_unseen(start: Start, parts: Split, found: DataSet) -> None:
         parts.validation, start.split.training, found.patients, known_as=found.known_as, names=start.split.trained
     ):
         raise InputError(
-            f"{start.told}: its weights have seen {seen[0]}, or another scan of this patient ({counted(len(seen), 'case')} in "
+            f"{start.option}: its weights have seen {seen[0]}, or another scan of this patient ({counted(len(seen), 'case')} in "
             f"all), which would validate here; add --split {start.path}, or start from another run"
         )
 

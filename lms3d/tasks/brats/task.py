@@ -180,7 +180,7 @@ def _learnt(options: BratsConfig) -> tuple[object, ...]:
     return options.model, options.targets, options.deep_supervision
 
 
-def _load_weights(model: keras.Model, path: Path, told: str) -> None:
+def _load_weights(model: keras.Model, path: Path, option: str) -> None:
     """Loads the weights of an earlier run, of any resolution. InputError if they belong to another network."""
     import tensorflow as tf
 
@@ -193,7 +193,7 @@ def _load_weights(model: keras.Model, path: Path, told: str) -> None:
     except Exception as error:  # of h5py, zipfile, or Keras, for files of all kinds
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
         raise InputError(
-            f"{told}: cannot be used for {model.name} ({reason}); give best.keras of a run of this network"
+            f"{option}: cannot be used for {model.name} ({reason}); give best.keras of a run of this network"
         ) from None
 
 

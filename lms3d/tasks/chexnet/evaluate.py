@@ -54,8 +54,8 @@ def _scored(table: Path, truth: str | None, output: Path) -> Evaluation:
             "folder that has them with --truth"
         )
     if len(known) < len(images):
-        told = counted(len(images) - len(known), "image is", "images are")
-        say(f"note: {told} left out, as the true findings are not known")
+        number = counted(len(images) - len(known), "image is", "images are")
+        say(f"note: {number} left out, as the true findings are not known")
     labels = np.array([[finding in (one.findings or ()) for finding in FINDINGS] for one in known], np.uint8)
     probabilities = np.array([one.probabilities for one in known])
     # An image without a patient id counts as the only image of its patient.

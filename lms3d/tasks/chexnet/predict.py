@@ -96,8 +96,8 @@ def _of_folder(folder: Path, resolution: int) -> list[Image]:
     if collection.is_chest_xray(folder):
         found = collection.find_images(folder)
         if found.problems:
-            told = counted(len(found.problems), "image is", "images are")
-            say(f"note: {told} left out, the first because of {found.problems[0].line}")
+            number = counted(len(found.problems), "image is", "images are")
+            say(f"note: {number} left out, the first because of {found.problems[0].line}")
         return [
             Image(name=one.name, patient=one.patient, findings=one.findings, grey=reader(one.path))
             for one in found.images.values()

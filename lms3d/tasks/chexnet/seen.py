@@ -46,8 +46,8 @@ def _names(split_file: Path, parts: tuple[str, ...]) -> list[str]:
     """The names of the images in these parts of a split.json."""
     from data.files import read_json
 
-    told = read_json(split_file, advice="restore it, or start a new run", keys=("training",))
-    found = [told.get(part, []) for part in parts]
+    content = read_json(split_file, advice="restore it, or start a new run", keys=("training",))
+    found = [content.get(part, []) for part in parts]
     if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in found):
         raise InputError(
             f"{split_file}: found no lists of images; expected {' and '.join(parts)} as lms3d.train writes them; restore it"

@@ -147,9 +147,9 @@ def _require_digests(data: Mapping[str, bytes]) -> None:
     if len(data.get(SUMS, b"")) > LARGEST_TEXT_BYTES or list(data)[-1:] != [SUMS]:
         raise Damaged(f"found no {SUMS} at the end; expected the digests of all members")
     lines = [line.partition("  ") for line in data[SUMS].decode().splitlines()]
-    told = {name: digest for digest, _, name in lines}
+    listed = {name: digest for digest, _, name in lines}
     for name in (name for name in data if name != SUMS):
-        if told.get(name) != _digest(data[name]):
+        if listed.get(name) != _digest(data[name]):
             raise Damaged(f"found member {name[:80]!r} with another SHA-256 than {SUMS} says; expected it unchanged")
     if len(lines) != len(data) - 1:
         raise Damaged(f"found {len(lines)} digests in {SUMS}; expected {len(data) - 1}, one for each member")

@@ -62,8 +62,8 @@ def make(run_dir: Path) -> Content:
             f"{saved}: found a network that this version cannot build from its name, {trained.model} ({error}); expected a run of "
             "a registered network; predict from the run itself"
         ) from None
-    told = description.describe(run_dir, trained, content, said, weights, options)
-    return Content(model=told, weights=list(weights.values()))
+    model_json = description.describe(run_dir, trained, content, said, weights, options)
+    return Content(model=model_json, weights=list(weights.values()))
 
 
 def open_package(path: Path) -> Opened:
@@ -76,18 +76,18 @@ def open_package(path: Path) -> Opened:
             raise ValueError("found no description of its outputs")
         unpacked = task_of(trained).unpacked(said, trained, str(path))
         weights = _named(content)
-        told = content.model["network"]
+        stated = content.model["network"]
         shape = description.input_shape(trained, task_of(trained), said)
-        if (told.get("input_shape"), told.get("outputs")) != (shape, len(said["outputs"])):
-            raise ValueError(f"found input {told.get('input_shape')} for options that say {shape}")
+        if (stated.get("input_shape"), stated.get("outputs")) != (shape, len(said["outputs"])):
+            raise ValueError(f"found input {stated.get('input_shape')} for options that say {shape}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unusable(path, error) from None
-    load = partial(_load, path, trained, shape, len(said["outputs"]), weights, told.get("options"))
+    load = partial(_load, path, trained, shape, len(said["outputs"]), weights, stated.get("options"))
     return Opened(trained=trained, content=unpacked, load=load)
 
 
 def _named(content: Content) -> dict[str, Any]:
-    """Path -> array. ValueError where model.json lists others."""
+    """Path -> array. ValueError if model.json lists others."""
     listed = content.model["network"]["weights"]
     found = [list(array.shape) for array in content.weights]
     if [shape for _, shape in listed] != found or len({str(path) for path, _ in listed}) < len(listed):
@@ -95,14 +95,16 @@ def _named(content: Content) -> dict[str, Any]:
     return {str(path): array for (path, _), array in zip(listed, content.weights, strict=True)}
 
 
-def _load(path: Path, trained: TrainConfig, shape: list[int], outputs: int, weights: dict[str, Any], told: Any) -> Any:
+def _load(
+    path: Path, trained: TrainConfig, shape: list[int], outputs: int, weights: dict[str, Any], stated_options: Any
+) -> Any:
     """The network. InputError if the weights do not belong to its name; DoesNotFit if they alone need too much memory."""
     import tensorflow as tf
 
     try:
         options = network.build_options(trained.model, {name: array.shape for name, array in weights.items()})
-        if options != told:
-            raise ValueError(f"found build options {str(told)[:80]}, expected {options} by its weights")
+        if options != stated_options:
+            raise ValueError(f"found build options {str(stated_options)[:80]}, expected {options} by its weights")
         return network.built(trained.model, shape, outputs, weights, trained.precision)
     except tf.errors.ResourceExhaustedError:
         raise inference.weights_do_not_fit(path) from None

@@ -52,10 +52,10 @@ class KeptSlabs(TrainingCallback):
         for step in sorted(mine):
             found = [of_rank.get(step, mine[step]) for of_rank in everyone]
             if len(set(found)) > 1:
-                told = ", ".join(f"rank {rank} {slabs}" for rank, slabs in enumerate(found))
+                differing = ", ".join(f"rank {rank} {slabs}" for rank, slabs in enumerate(found))
                 raise errors.of_all_ranks(
                     InputError(
-                        f"the ranks have cut the {step.split()[0]} step into different slabs ({told}): give all the same "
+                        f"the ranks have cut the {step.split()[0]} step into different slabs ({differing}): give all the same "
                         "--memory-limit and --swap-tier, and folders of one file system to --swap-dir, or the slabs with --slabs"
                     )
                 )
