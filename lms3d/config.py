@@ -77,6 +77,10 @@ class TrainConfig:
     named_by: ClassVar[tuple[str, ...]] = ("task", "model", "resolution")
     """The options that `folder_name` shows."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        sendable(cls)  # rank 0 sends the options of a run to the other ranks
+
     task: str
     """The name of what is learned, in `lms3d.tasks`."""
 
@@ -275,7 +279,6 @@ def _revive(hint: Any, value: Any) -> Any:
     return value
 
 
-@sendable
 @dataclass(frozen=True, kw_only=True)
 class StagedConfig(TrainConfig):
     """The options of a task whose runs may start from each other, and so train at lower resolutions first."""

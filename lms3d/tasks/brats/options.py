@@ -11,13 +11,11 @@ from typing import Any, ClassVar
 from lms3d import cli
 from lms3d.config import StagedConfig, flag, option
 from lms3d.errors import InputError
-from lms3d.ranks.messages import sendable
 
 MODELS = ("isensee2017", "unet3d")
 _SWITCH = argparse.BooleanOptionalAction
 
 
-@sendable
 @dataclass(frozen=True, kw_only=True)
 class BratsConfig(StagedConfig):
     """The options of a run that learns tumours in brain scans."""

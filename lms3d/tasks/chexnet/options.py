@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lms3d.config import TrainConfig
-from lms3d.ranks.messages import sendable
 
 
-@sendable
 @dataclass(frozen=True, kw_only=True)
 class ChexnetConfig(TrainConfig):
     """The options of a run that learns findings in chest X-rays."""

@@ -13,6 +13,7 @@ import models
 from lms3d import cli, evaluate, predict, train
 from lms3d.config import TrainConfig, option
 from lms3d.device import startup
+from lms3d.ranks import messages
 from lms3d.tasks import TASKS
 from lms3d.tasks.task import Evaluation, Task
 from models import registry
@@ -112,6 +113,9 @@ def test_it_has_an_option_of_its_own(added, tmp_path, capsys):
     assert predict.main([str(run)]) == 0
     assert thrice == [3 * one for one in json.loads((run / "predictions/bright.json").read_text())]
     capsys.readouterr()
+    assert messages.unpacked(messages.packed(BrightnessConfig(gain=3.0))) == BrightnessConfig(
+        gain=3.0
+    )  # to other ranks
     assert train.main(["--gain", "2", "--resume", *words]) == 2
     assert "--gain 2.0 differs from the run" in capsys.readouterr().err
 
