@@ -25,7 +25,7 @@ from experiments.scalability.tables import markdown, write_csv
 from lms3d import cli, errors
 from lms3d.device import machine
 from lms3d.files import writable_folder, write_text
-from lms3d.tasks.chexnet.options import CHOICES
+from lms3d.tasks.chexnet.options import ChexnetConfig
 from lms3d.units import format_size
 
 _DESCRIPTION = """\
@@ -190,7 +190,13 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.chexnet_models", description=_DESCRIPTION, epilog=_EPILOG)
     add, count = parser.add_argument, cli.whole(1)
     both = ["densenet121", "resnet50"]
-    add("--models", choices=CHOICES.models, nargs="+", default=both, help="networks (default: densenet121 resnet50)")
+    add(
+        "--models",
+        choices=ChexnetConfig.models,
+        nargs="+",
+        default=both,
+        help="networks (default: densenet121 resnet50)",
+    )
     add("--data", type=cli.path, metavar="DIR", default=None, help="ChestX-ray14 folder (default: the embedded data)")
     side = "side of the images (default: 224; without a GPU 64)"
     add("--resolution", type=count, metavar="N", default=224 if gpu else 64, help=side)

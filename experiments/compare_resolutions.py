@@ -30,6 +30,7 @@ from experiments.training_runs import data_folder, training_seconds
 from experiments.training_runs import run as run_command
 from lms3d import cli, errors
 from lms3d.files import writable_folder, write_json, write_text
+from lms3d.tasks.brats.options import MODELS
 from lms3d.units import parse_size
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def _parser() -> cli.Parser:
     add("--high", type=resolution, metavar="N", default=192, help="the higher resolution (default: 192)")
     add("--models", type=count, metavar="N", default=4, help="models per resolution (default: 4)")
     add("--epochs", type=count, metavar="N", default=40, help="epochs of each model (default: 40)")
-    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
+    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
     add("--data", metavar="DIR", default=None, help="BraTS or MSD folder (default: the embedded phantom data)")
     add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
     add(

@@ -34,6 +34,7 @@ from experiments.overhead.process import ChildFailed
 from experiments.scalability.launch import RunFailed
 from lms3d import cli, errors
 from lms3d.files import writable_folder, write_json, write_text
+from lms3d.tasks.brats.options import MODELS
 from lms3d.units import format_size, parse_size
 
 WARM_UP = 2
@@ -209,7 +210,7 @@ def _parser() -> cli.Parser:
         "--processes", type=cli.whole(1), nargs="+", metavar="N", default=[1, 2, 3, 4],
         help="how many at once; one alone is always measured (default: 1 2 3 4)",
     )  # fmt: skip
-    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
+    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
     add("--resolution", type=resolution, metavar="N", default=64, help="side of the cubes (default: 64)")
     add(
         "--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None,

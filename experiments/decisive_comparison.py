@@ -29,6 +29,7 @@ from experiments.scalability.launch import HORVODRUN
 from experiments.training_runs import data_folder
 from lms3d import cli, errors
 from lms3d.files import writable_folder
+from lms3d.tasks.brats.options import MODELS
 from lms3d.units import parse_size
 
 _DESCRIPTION = """\
@@ -119,7 +120,7 @@ def _parser() -> cli.Parser:
         default=0.01,
         help="difference in Dice that counts as equal (default: 0.01)",
     )
-    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
+    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
     add("--targets", choices=("labels", "regions"), default="regions", help="what is learnt (default: regions)")
     more = 'options of lms3d.train for all arms, such as "--distort all --loss dice_cross_entropy" (default: none)'
     start = (

@@ -26,6 +26,7 @@ from experiments.overhead.bench import Bench
 from experiments.overhead.schedule import Wanted
 from lms3d import cli, errors
 from lms3d.files import writable_folder, write_text
+from lms3d.tasks.brats.options import MODELS
 from lms3d.units import format_size
 
 _DESCRIPTION = """\
@@ -117,7 +118,7 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.emulated_links", description=_DESCRIPTION, epilog=_EPILOG)
     resolution, link = cli.checked(cli.resolution, "resolution"), cli.checked(machines.checked, "link")
     add = parser.add_argument
-    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
+    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
     add("--resolutions", type=resolution, nargs="+", metavar="N", default=[96], help="sides of the cubes (default: 96)")
     add(
         "--emulate-link", type=link, nargs="+", metavar="LINK", default=list(machines.REAL),

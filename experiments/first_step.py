@@ -22,6 +22,7 @@ from experiments.overhead import parts
 from experiments.overhead.parts import MIB, Part
 from experiments.overhead.process import Child, ChildFailed
 from lms3d import cli, console, errors
+from lms3d.tasks.brats.options import MODELS
 from lms3d.units import format_seconds, format_size, parse_size
 
 PATIENCE_SECONDS = 1800.0
@@ -127,7 +128,7 @@ def report(seconds: Mapping[Part, Sequence[float]], options: argparse.Namespace,
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.first_step", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
-    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
+    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
     add(
         "--resolution", type=cli.checked(cli.resolution, "resolution"), metavar="N", default=96,
         help="side of the cube (default: 96)",

@@ -17,6 +17,7 @@ from pathlib import Path
 from experiments.overhead.parts import MIB
 from lms3d import cli, console, errors
 from lms3d.files import write_text
+from lms3d.tasks.brats.options import MODELS
 
 _DESCRIPTION = """\
 Predict the smallest memory limits of a training step by resolution: without LMS, with whole tensors, in slabs. Writes floors.csv
@@ -63,7 +64,7 @@ def predicted(model: str, resolutions: Sequence[int], *, mapped: bool = True) ->
     """By resolution, one after the other; each takes about a minute. mapped: see `LMS`."""
     from lms3d.device import startup
 
-    startup.start_tensorflow(memory_limit_bytes=None, seed=0)
+    startup.start_tensorflow(limit_bytes=None, seed=0)
     import keras
     import tensorflow as tf
 
@@ -127,7 +128,7 @@ def _draw(found: Sequence[Floors], path: Path) -> None:
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.floors", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
-    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
+    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
     add(
         "--resolutions", type=cli.resolution, nargs="+", metavar="N", default=[96, 128, 160, 192],
         help="sides of the cubes (default: 96 128 160 192)",

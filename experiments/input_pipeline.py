@@ -30,7 +30,7 @@ from experiments.scalability.launch import BUSY_SECONDS
 from lms3d import cli, errors
 from lms3d.device import machine
 from lms3d.files import write_text
-from lms3d.tasks.chexnet.options import CHOICES
+from lms3d.tasks.chexnet.options import ChexnetConfig
 
 ORDERS = ("old", "new", "best")
 
@@ -201,7 +201,7 @@ def _parser() -> cli.Parser:
     add("--resolution", type=count, metavar="N", default=224, help="side of the images alone (default: 224)")
     side = "side of the images while training (default: 224; without a GPU 64)"
     add("--training-resolution", type=count, metavar="N", default=224 if gpu else 64, help=side)
-    add("--model", choices=CHOICES.models, default="resnet50", help="what is trained (default: resnet50)")
+    add("--model", choices=ChexnetConfig.models, default="resnet50", help="what is trained (default: resnet50)")
     add("--precision", choices=cli.PRECISIONS, default="float32", help="of the training (default: float32)")
     add("--runs", type=count, metavar="N", default=3, help="without a network, ranks started anew each (default: 3)")
     add("--rounds", type=count, metavar="N", default=4, help="turns of the orders in each such run (default: 4)")

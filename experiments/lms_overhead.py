@@ -23,6 +23,7 @@ from experiments.overhead import over_resolution, parts, results, schedule
 from experiments.overhead.bench import Bench
 from experiments.overhead.parts import MIB, Result
 from lms3d import cli, errors
+from lms3d.tasks.brats.options import MODELS
 from lms3d.units import format_size, parse_size
 
 RESOLUTIONS, RISING_RESOLUTIONS, GPU_RESOLUTIONS = (96, 128), (64, 80, 96, 112, 128), (144, 160, 176, 192)
@@ -178,7 +179,7 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.lms_overhead", description=_DESCRIPTION, epilog=_EPILOG)
     resolution = cli.checked(cli.resolution, "resolution")
     add = parser.add_argument
-    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
+    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
     add(
         "--resolutions", type=resolution, nargs="+", metavar="N", default=None,
         help="sides of the cubes (default: 96 128, with --over-resolution 64 80 96 112 128; with a GPU 144 160 176 192)",

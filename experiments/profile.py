@@ -21,9 +21,10 @@ from typing import Any
 from experiments import training_runs
 from experiments.profiling import lanes, measure, report, xplane
 from experiments.profiling.report import Run
-from lms3d import cli, config, errors
+from lms3d import cli, errors, tasks
 from lms3d.device import machine
 from lms3d.files import writable_folder, write_text
+from lms3d.tasks.brats.options import MODELS
 from lms3d.units import format_size, parse_size
 
 _DESCRIPTION = """\
@@ -107,8 +108,8 @@ def train_words(options: argparse.Namespace, run_dir: Path) -> list[str]:
 
 def _name(run_dir: Path) -> str:
     """Of a run in tables."""
-    options, content = config.load(run_dir)
-    size = f"{options.resolution}³" if options.box is None else "x".join(map(str, options.box))
+    options, content = tasks.load(run_dir)
+    size = options.size_text().replace("^3", "³")
     swaps = {"copied": ", copied back"}.get(options.swap_tier, "")
     limit = f" in {format_size(content['memory_limit_bytes'])}" if options.memory_limit else ""
     return f"{options.model} {size}{limit}{swaps if options.lms else ', no LMS'}"
@@ -142,7 +143,7 @@ def _parser() -> cli.Parser:
         metavar="RUN_DIR",
         help="runs of train --profile (default: train one)",
     )
-    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
+    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
     side = 192 if gpu else 64
     add(
         "--resolution", type=cli.checked(cli.resolution, "resolution"), metavar="N", default=side,

@@ -38,7 +38,7 @@ class _Output:
         self._try(lambda out: out.flush())
 
     def __getattr__(self, name: str) -> Any:
-        if name == "rich_proxied_file":  # rich would write past this
+        if name == "rich_proxied_file":  # rich would write to the file itself
             raise AttributeError(name)
         return getattr(_stdout(), name)
 

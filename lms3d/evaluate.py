@@ -11,18 +11,18 @@ from lms3d import cli, errors
 
 _DESCRIPTION = """\
 Score predictions against the true label maps by the rules of a BraTS challenge: Dice, HD95, NSD, volumes and lesion-wise
-scores of the whole tumour (WT), the tumour core (TC), the enhancing tumour (ET) and what else it scores, for every case, as CSV,
+scores of the whole tumour (WT), the tumour core (TC), the enhancing tumour (ET) and its other regions, for every case, as CSV,
 as a summary table, as box plots and as one page, report.html.
 
 PREDICTIONS is a run directory (runs/192) after `python -m lms3d.predict runs/192`, any folder that predict wrote, or a folder of
-label maps that another program wrote, with the case's name in each file's. Give several to compare them. The first two are
+label maps that another program wrote, whose names contain those of the cases. Give several to compare them. The first two are
 scored twice:
   native  on the grid of the original files, against the original truth: the score to report
   cube    on the largest cube of those given: predictions at a lower resolution are first resized to it, as in the
           LMS case study
 
-Of chest X-rays, PREDICTIONS is such a directory or its predictions.csv, one at a time. It gives the area under the ROC
-curve (AUROC) of each finding, with 95 % intervals."""
+For chest X-rays, PREDICTIONS is such a directory or its predictions.csv, one at a time. The scores are the areas under the ROC
+curves (AUROC) of the findings, with 95 % intervals."""
 
 _EPILOG = """\
 examples:
@@ -46,9 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from data import pseudonyms
-    from lms3d.config import TrainConfig
     from lms3d.scoring import tables
-    from lms3d.tasks import TASKS
+    from lms3d.tasks import DEFAULT_TASK, TASKS
     from lms3d.tasks.task import EvaluateRequest
 
     pseudonyms.start(options.anonymous)
@@ -58,8 +57,8 @@ def _evaluate(options: argparse.Namespace) -> None:
             "PREDICTIONS: found none; expected run directories or folders of label maps; name at least one, or a --group"
         )
     tasks = [TASKS[name] for name in TASKS.names]
-    # Where no task recognises anything, the default one says what it was looking for.
-    task = next((task for task in tasks if any(map(task.recognises, paths))), TASKS[TrainConfig.task])
+    # If no task recognises anything, the default one says what it looked for.
+    task = next((task for task in tasks if any(map(task.recognises, paths))), TASKS[DEFAULT_TASK])
     found = task.evaluate(EvaluateRequest(
         predictions=paths, output=options.output, truth=str(options.truth) if options.truth else None,
         labels=options.labels, scoring=options.scoring, prediction_labels=options.prediction_labels,
@@ -79,7 +78,7 @@ def group(text: str) -> tuple[str, tuple[Path, ...]]:
 
 
 def named(text: str) -> str:
-    """A name. "" is a variable of the shell that was not set."""
+    """A name. InputError for "", such as a variable of the shell that is not set."""
     if not text:
         raise errors.InputError("an empty name; leave the option out for the default")
     return text
@@ -95,11 +94,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     truth = "data set with the truth (default: the one predicted from)"
     add("--truth", metavar="DIR", type=folder, default=None, help=truth)
-    meaning = "what the truth's label values mean, such as brats2021, where its file names do not tell"
+    meaning = "what the truth's label values mean, such as brats2021, if its file names do not tell"
     add("--labels", metavar="SCHEMA", type=name, default=None, help=meaning)
     rules = (
         "rules of a challenge: brats2017, or brats2023, brats2024, brats2025, brats2026, with or without a set, such as "
-        "brats2024-ped; physical, alone or behind a name (brats2026-met-physical): in millimetres where the challenge's script "
+        "brats2024-ped; physical, alone or behind a name (brats2026-met-physical): in millimetres even if the challenge's script "
         "takes voxels for them (default: by the labels; the tables name it)"
     )
     add("--scoring", metavar="RULES", type=name, default=None, help=rules)

@@ -1,4 +1,4 @@
-"""`python -m lms3d.package`: a trained run as one self-describing file, which predicts anywhere and runs no code of its own."""
+"""`python -m lms3d.package`: puts a trained run into one self-describing file, which predicts anywhere and holds no code."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from lms3d import cli, errors
 
 _DESCRIPTION = """\
-Put a trained run into one file: the best weights, and all that prediction needs to know: network, shape, labels,
-preprocessing, figures of the training data. `python -m lms3d.predict FILE --data DIR` uses it like the run directory, on a
+Put a trained run into one file: the best weights, and everything that prediction needs to know: network, shape, labels,
+preprocessing, statistics of the training data. `python -m lms3d.predict FILE --data DIR` uses it like the run directory, on a
 machine that has never seen the run. It holds no code: the network is built from its registered name, and weights are plain
 arrays. A SHA-256 of every part finds damage. The same run gives the same bytes."""
 
@@ -47,7 +47,7 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.package", description=_DESCRIPTION, epilog=_EPILOG)
     place = cli.checked(cli.place, "path")
     parser.add_argument("run_dir", type=place, metavar="RUN_DIR", help="folder of a trained run")
-    where = "file to write (default: RUN_DIR/NAME.lms3d, NAME being that of the folder)"
+    where = "file to write (default: RUN_DIR/NAME.lms3d, with the NAME of the folder)"
     parser.add_argument("--output", type=place, metavar="FILE", default=None, help=where)
     cli.add_anonymous_option(parser)
     parser.set_defaults(anonymous=False)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d import cli, console, errors, tasks
-from lms3d.config import LONGEST_SIDE, TrainConfig
+from lms3d import cli, command_options, console, errors, tasks
+from lms3d.cli import LONGEST_SIDE
+from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.files import writable_folder
 from lms3d.tasks import TASKS
@@ -240,8 +241,8 @@ def _sweep(
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.plan", description=_DESCRIPTION, epilog=_EPILOG)
-    cli.add_model_options(parser, resolution=cli.whole(1, LONGEST_SIDE), with_task=False)
-    cli.add_memory_options(parser)
+    command_options.add_model_options(parser, resolution=cli.whole(1, LONGEST_SIDE), with_task=False)
+    command_options.add_memory_options(parser)
     parser.add_argument(
         "--keras-model", type=cli.path, metavar="FILE",
         help="a compiled model of your own, in place of --model; --resolution, any N, stands for each size that it leaves open",

@@ -1,4 +1,4 @@
-"""`python -m lms3d.predict`: a trained run applied: tumours as NIfTI files, findings in radiographs as a table."""
+"""`python -m lms3d.predict`: applies a trained run; writes tumours as NIfTI files, findings in radiographs as a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from lms3d import cli, errors
+from lms3d import cli, command_options, errors
 from lms3d.units import parse_size
 
 _DESCRIPTION = """\
@@ -34,7 +34,9 @@ writes into --output: native/<case>.nii.gz, cube/<case>.nii.gz, predictions.json
 lms3d.evaluate
 exit codes: 0 done, 2 wrong option or wrong input, 3 does not fit into the memory limit, 130 interrupted"""
 
-_TTA = "mean over symmetries: of a volume those of --symmetries, of an image itself and its mirror image; as many times slower"
+_TTA = (
+    "average over symmetries: those of --symmetries for a volume, an image and its mirror image; as many times slower"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _predict(options: argparse.Namespace) -> None:
     from data import pseudonyms
-    from lms3d import config, console, files
+    from lms3d import console, files, tasks
     from lms3d.errors import InputError
-    from lms3d.tasks import inference, task_of
+    from lms3d.tasks import inference
     from lms3d.tasks.packages import package as packages
     from lms3d.tasks.task import PredictRequest, TrainedRun
     from lms3d.training.run_lock import RunLock
@@ -64,11 +66,11 @@ def _predict(options: argparse.Namespace) -> None:
         elif not path.exists():
             raise InputError(f"{path}: found nothing; expected a run directory or a package; check the path")
         else:
-            trained, content = config.load(path)
+            trained, content = tasks.load(path)
             inference.require_weights(path)
             load = partial(inference.load_model, path / "best.keras")
-        asked = {"lms": options.lms, "limit": options.memory_limit, "slabs": options.slabs}
-        asked["workspace"] = options.cudnn_workspace
+        asked = {"lms": options.lms, "limit_bytes": options.memory_limit, "slabs": options.slabs}
+        asked["workspace_bytes"] = options.cudnn_workspace
         network = partial(inference.network, load, trained, first=number == 0, **asked)
         return TrainedRun(run_dir=path, trained=trained, content=content, network=network)
 
@@ -85,7 +87,7 @@ def _predict(options: argparse.Namespace) -> None:
             raise InputError(
                 f"--output {output} is in use by {lock.holder(output)}; wait until that has ended, or choose another"
             )
-        title, rows = task_of(runs[0].trained).predict(PredictRequest(
+        title, rows = tasks.task_of(runs[0].trained).predict(PredictRequest(
             runs=runs, remove_below_ml=options.remove_below, cases=options.cases,
             data=options.data, labels=options.labels, output=output,
             tta=(options.symmetries or "all") if options.tta else None, progress=progress,
@@ -96,29 +98,27 @@ def _predict(options: argparse.Namespace) -> None:
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.predict", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
-    several = "folder of a trained run, or a package; of several, probabilities are averaged"
+    several = "folder of a trained run, or a package; the probabilities of several are averaged"
     place = cli.checked(cli.place, "path")
     add("run_dir", type=place, metavar="RUN_DIR", nargs="+", help=several)
     what = "cases or images (default: the run's validation cases or test images; a package needs it)"
     add("--data", type=place, metavar="DIR", default=None, help=what)
     some = "only these cases of --data: a text file with a name on each line (default: all)"
     add("--cases", type=cli.path, metavar="FILE", default=None, help=some)
-    add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
-    where = "where to write (default: RUN_DIR/predictions; of a package NAME.lms3d, NAME-predictions beside it)"
+    add("--labels", metavar="SCHEMA", default=None, help="what labels mean, if file names do not tell")
+    where = "where to write (default: RUN_DIR/predictions; for a package NAME.lms3d, NAME-predictions beside it)"
     add("--output", type=place, metavar="DIR", default=None, help=where)
     add("--tta", action="store_true", default=False, help=_TTA)
-    which = (
-        "with --tta, of a volume: all that keep its shape (48 of a cube), the 8 flips, or left and right (default: all)"
-    )
+    which = "with --tta, for a volume: all that keep its shape (48 of a cube), the 8 flips, or left and right (default: all)"
     add("--symmetries", choices=("all", "flips", "mirror"), default=None, help=which)
     least = "remove connected parts of a tumour below this volume, from the label maps on the files' grid (default: 0)"
     add("--remove-below", type=cli.number(0), metavar="ML", default=0.0, help=least)
-    lms = "use LMS where the network does not fit (default: as the run was trained; of a package, yes)"
+    lms = "use LMS if the network does not fit (default: as the run was trained; yes for a package)"
     add("--lms", action=argparse.BooleanOptionalAction, default=None, help=lms)
-    limit = "hard limit on device memory, such as 6GiB (default: as the run was trained; of a package, none)"
+    limit = "hard limit on device memory, such as 6GiB (default: as the run was trained; none for a package)"
     add("--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None, help=limit)
-    cli.add_workspace_option(parser)
-    cli.add_slabs_option(parser)
+    command_options.add_workspace_option(parser)
+    command_options.add_slabs_option(parser)
     cli.add_anonymous_option(parser)
     parser.set_defaults(anonymous=False)
     parser.set_defaults(slabs="auto", cudnn_workspace=None)

@@ -9,7 +9,7 @@ from typing import Any
 
 from data import pseudonyms
 from data.errors import unwrap
-from lms3d import cli, errors, tasks
+from lms3d import cli, command_options, errors, tasks
 from lms3d.device import circumstances
 from lms3d.errors import InputError
 from lms3d.ranks import elastic, job
@@ -40,11 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
-    """The options that were given. All ranks have the same, and one of them reports what is wrong."""
+    """The options that were given. All ranks get the same ones, and one rank reports what is wrong."""
     try:
         given = vars(_parser().parse_args(arguments))
-        cli.require_a_plan(given)
-        cli.require_a_fixed_world(given)
+        command_options.require_a_plan(given)
+        command_options.require_a_fixed_world(given)
         return given
     except InputError as error:
         with job.joined():
@@ -58,20 +58,20 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
     profile, output = given.pop("profile", None), given.pop("output", None)
     average, record_bits = given.pop("stats_average", None), given.pop("record_bits", None)
     if dry_run:
-        options = run_folder.planned(given, output, resume, chosen=tasks.chosen)
+        options = run_folder.planned(given, output, resume, tasks)
         session.dry_run(options, task_of(options))
         return
-    lock = RunLock()  # of rank 0, for as long as it lives
+    lock = RunLock()  # rank 0 holds it until it ends
 
-    def choose() -> Session:
-        options, run_dir, resuming = run_folder.choose(given, output, resume, lock, chosen=tasks.chosen)
+    def choose_session() -> Session:
+        options, run_dir, resuming = run_folder.choose_run(given, output, resume, lock, tasks)
         return Session(
             options=options, run_dir=run_dir, resuming=resuming, profile=profile, arguments=tuple(arguments),
             stats_average=average, record_bits=record_bits,
         )  # fmt: skip
 
     def train_once(world: World, memory: elastic.Memory | None = None) -> None:
-        chosen = session.agree(choose, lock, world, memory)
+        chosen = session.agree(choose_session, lock, world, memory)
         with _wrong_input_unwrapped():
             stages.train_all(chosen, task_of(chosen.options), world, memory)
 
@@ -85,7 +85,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _wrong_input_unwrapped() -> Iterator[None]:
-    """An error in a data file comes wrapped in one of tf.data: raises it as it was."""
+    """Raises an error in a data file as it was: tf.data wraps it in an error of its own."""
     try:
         yield
     except Exception as error:
@@ -97,11 +97,12 @@ def _wrong_input_unwrapped() -> Iterator[None]:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.train", description=_DESCRIPTION, epilog=_EPILOG)
-    cli.add_data_options(parser)
-    cli.add_model_options(parser)
-    cli.add_training_options(parser)
-    cli.add_memory_options(parser)
-    cli.add_run_options(parser)
+    command_options.add_data_options(parser)
+    command_options.add_model_options(parser)
+    command_options.add_task_options(parser)
+    command_options.add_training_options(parser)
+    command_options.add_memory_options(parser)
+    command_options.add_run_options(parser)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them."""
+"""Sizes and durations in the form in which people write them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parse_size(text: str | float) -> int:
 
 
 def format_size(size_bytes: float) -> str:
-    """1610612736 -> "1.50 GiB", 734003200 -> "700 MiB"; three figures, binary units."""
+    """1610612736 -> "1.50 GiB", 734003200 -> "700 MiB": three digits, binary units."""
     value, unit = float(size_bytes), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1000:

@@ -6,10 +6,12 @@ Every module is discovered, and has to stand in a room that `ROOMS` names: a new
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ ROOMS = (
     # What everything may use, then each room on top of those above it. The longest name that fits counts.
     "lms3d.common",
     "lms3d.errors lms3d.units lms3d.registry lms3d.console lms3d.collector lms3d.files lms3d.own_packages "
-    "lms3d.after_keras lms3d.keras_backend",
+    "lms3d.after_keras lms3d.keras_backend lms3d.cli",
     "lms3d.ranks",
     "lms3d.device",
     "lms3d.engine",
@@ -35,7 +37,7 @@ ROOMS = (
     "lms3d.config lms3d.machines",
     "lms3d.training",
     "lms3d.tasks",
-    "lms3d.cli",
+    "lms3d.command_options",
     "lms3d.plan_display",
     "lms3d lms3d.train lms3d.predict lms3d.package lms3d.evaluate lms3d.plan lms3d.doctor",
 )
@@ -276,6 +278,64 @@ def test_imports_are_found_wherever_they_hide():
     assert floor_of("lms3d.engine.planners.hybrid.search") == floor_of("lms3d.engine.planners")
     assert floor_of("lms3d.nowhere") is None
     assert [planner_of(f"{PLANNERS}{end}") for end in ("", ".off", ".hybrid.search")] == [None, "off", "hybrid"]
+
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+WALKS = ("The way of a volume", "The way of a memory limit")
+
+
+def walk(title: str) -> list[list[str]]:
+    """The modules that each line of a walk's table names."""
+    table = PAGE.partition(f"## {title}")[2].partition("\n## ")[0]
+    files = [
+        re.findall(r"`((?:lms3d|data|models)/[\w/]+\.py)`", line) for line in table.splitlines() if line[:1] == "|"
+    ]
+    return [[file[:-3].replace("/", ".").removesuffix(".__init__") for file in line] for line in files if line]
+
+
+@pytest.mark.parametrize("title", WALKS)
+def test_a_walk_goes_along_imports(title):
+    """A module of each line imports one of the next, or is imported by it, or a third one that the walk names joins the two."""
+    lines = walk(title)
+    named = {name for line in lines for name in line}
+    assert len(lines) > 4
+    assert named <= set(modules())
+    for here, there in pairwise(lines):
+        assert joined(here, there, named), f"no import joins {here} and {there}"
+
+
+def test_a_walk_that_jumps_is_found():
+    first, last = ["lms3d.command_options"], ["lms3d.engine.request"]
+    assert not joined(first, last, {*first, *last})
+    assert joined(first, ["lms3d.units"], set())
+    assert joined(["lms3d.cli"], first, set())
+    assert joined(["lms3d.train"], ["lms3d.tasks.brats.task"], {"lms3d.tasks"}), "by its name in a registry"
+
+
+def joined(here: list[str], there: list[str], named: set[str]) -> bool:
+    """Whether an import joins two lines of a walk, or two imports of a module that is named."""
+    above, below = ({*line}.union(*map(neighbours, line)) for line in (here, there))
+    return bool(above & set(there) or above & below & named)
+
+
+@cache
+def neighbours(name: str) -> frozenset[str]:
+    """The modules that a module imports or has in a registry, and those that do so with it."""
+    return frozenset(one for a, b in edges() if name in (a, b) for one in (a, b))
+
+
+@cache
+def edges() -> frozenset[tuple[str, str]]:
+    """(module, other): all imports, those for type checkers included, and the places in registries ("module:attribute")."""
+    found = set()
+    for name, module in modules().items():
+        places = {node.value.partition(":")[0] for node in ast.walk(module.tree) if is_place(node)}
+        found |= {(name, other) for other in own(module.imports | module.typing_imports | places, name)}
+    return frozenset(found)
+
+
+def is_place(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and bool(re.fullmatch(r"lms3d[\w.]+:\w+", str(node.value)))
 
 
 def test_an_installation_has_every_package():

@@ -25,7 +25,7 @@ from data.brats.case import check_frames, load_images, load_truth
 from data.brats.layouts import find_cases
 from data.brats.preprocess import cube
 from data.chest_xray import collection, png, records, shards
-from lms3d import config
+from lms3d import tasks
 from lms3d.engine import plan_cache
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import Op, StepGraph, Tensor
@@ -34,7 +34,7 @@ from lms3d.tasks import chosen
 from lms3d.tasks.brats import label_maps, plain_maps
 from lms3d.tasks.chexnet import predict as findings
 from lms3d.tasks.packages import archive, description
-from lms3d.training import checkpoint, run_state
+from lms3d.training import checkpoint, config_file, run_state
 from lms3d.training.run_state import RunState
 
 SIDE = 12
@@ -183,10 +183,10 @@ def _run(folder: Path) -> None:
 
 
 def _read_run(folder: Path) -> Any:
-    trained, content = config.load(folder)
+    trained, content = tasks.load(folder)
     shapes = trained.volume_shape(), trained.sample_shape(), trained.size_text()
     told = description.describe(folder, trained, content, {"outputs": ["a"], "channels": ["b"]}, {}, {})
-    return trained.to_json(), shapes, sorted(content), config.fingerprint(content, folder), told
+    return trained.to_json(), shapes, sorted(content), config_file.fingerprint(content, folder), told
 
 
 def _checkpoint(folder: Path) -> None:

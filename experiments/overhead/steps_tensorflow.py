@@ -178,9 +178,7 @@ def main() -> None:
     part = part_from_command_line()
     talk = Talk()
     with talk.explained():
-        startup.start_tensorflow(
-            memory_limit_bytes=part.limit_mib and part.limit_mib * MIB, seed=0, precision=part.precision
-        )
+        startup.start_tensorflow(limit_bytes=part.limit_mib and part.limit_mib * MIB, seed=0, precision=part.precision)
         tf.constant(0.0) + 1.0
         resident = Resident()
         model = build(part)

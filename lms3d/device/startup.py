@@ -17,7 +17,7 @@ INTER_OP_THREADS = 4  # a swap node waits for the disk or the bus; it must not h
 
 def start_tensorflow(
     *,
-    memory_limit_bytes: int | None = None,
+    limit_bytes: int | None = None,
     seed: int | None = None,
     precision: str = "float32",
     world: World | None = None,
@@ -40,7 +40,7 @@ def start_tensorflow(
     own = circumstances.threads() if elastic_restart else cores(world.local_size)
     fewest = max(1, world.smallest(own))
     if not elastic_restart:
-        _make_devices(world, memory_limit_bytes, without_gpu, own=own, fewest=fewest)
+        _make_devices(world, limit_bytes, without_gpu, own=own, fewest=fewest)
         _limit_workspace(cudnn_workspace_bytes, planned_limit_bytes)
     world.devices_exist()
     of_ranks = world.everyone(own)
@@ -67,9 +67,9 @@ def _keras_with_its_defaults() -> Any:
     return keras
 
 
-def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: bool, *, own: int, fewest: int) -> None:
-    """Imports TensorFlow, configures it, and lets it create its devices. own: the cores of this rank. fewest: the cores of the rank
-    with the fewest."""
+def _make_devices(world: World, limit_bytes: int | None, without_gpu: bool, *, own: int, fewest: int) -> None:
+    """Imports TensorFlow, configures it, and lets it create its devices. own, fewest: cores of this rank, and of the rank that has
+    the fewest."""
     with quiet_native_log():
         with collector.kept_from_imports():
             import tensorflow as tf
@@ -86,8 +86,8 @@ def _make_devices(world: World, memory_limit_bytes: int | None, without_gpu: boo
         if world.size > 1:
             share_host(world.local_size)
             _pin_gpu(tf, world)
-        if memory_limit_bytes is not None:
-            limit_memory(memory_limit_bytes)
+        if limit_bytes is not None:
+            limit_memory(limit_bytes)
         tf.config.list_logical_devices()
 
 

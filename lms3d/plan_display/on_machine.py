@@ -16,7 +16,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from lms3d import console
-from lms3d.config import LONGEST_SIDE, TrainConfig
+from lms3d.cli import LONGEST_SIDE
+from lms3d.config import TrainConfig
 from lms3d.device import memory
 from lms3d.engine import tuning
 from lms3d.engine.plan import Plan

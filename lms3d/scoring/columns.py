@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from lms3d.registry import Registry
+from lms3d.scoring import dice as formulas
 from lms3d.scoring.pair import NAN, RegionPair
 
 SPACES = ("native", "cube")
@@ -75,9 +76,9 @@ def column(name: str, **shown: Any) -> Callable[[Measure], Measure]:
 
 @column("dice", title="Dice", box_plot=True, perfect=1.0)
 def dice(pair: RegionPair) -> float:
-    """2 |P and T| / (|P| + |T|); one empty 0, both empty as the rules say."""
+    """See `lms3d.scoring.dice`; if both masks are empty, the rules decide."""
     common, predicted, true = pair.counts
-    return pair.nothing(1.0) if pair.both_empty else 2 * common / (predicted + true)
+    return float(formulas.dice(common, predicted + true, both_empty=pair.nothing(1.0)))
 
 
 @column("sensitivity", title="sensitivity", perfect=1.0)

@@ -9,14 +9,19 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from lms3d.scoring.dice import dice
+
+BOTH_EMPTY = 1.0
+"""Dice of a sample whose region is empty in truth and prediction, whichever rules score the predictions later (EMPTY-3)."""
+
 
 @keras.saving.register_keras_serializable(package="lms3d")
 class RegionDice(keras.metrics.Metric):
-    """Mean over samples of 2 |P and T| / (|P| + |T|) for one region; both empty 1, one empty 0.
+    """The mean over samples of the Dice of one region: 0 if one mask is empty, 1 if both are.
 
-    region_channels: the output channels whose union is the region. disjoint: they exclude each other, so a voxel is predicted to
-    be of the channel with the largest probability, where that is at least 0.5; else each counts where it is at least 0.5.
-    channels: how many of the prediction's are looked at; None: all. Temporaries are one channel large.
+    region_channels: the output channels whose union is the region. disjoint: the channels exclude each other, so a voxel belongs
+    to the channel with the largest probability, if that is at least 0.5; otherwise it belongs to each channel with at least 0.5.
+    channels: how many channels of the prediction count; None: all. No temporary is larger than one channel.
     """
 
     def __init__(
@@ -50,7 +55,8 @@ class RegionDice(keras.metrics.Metric):
             predicted = _any(y_pred[..., channel] >= 0.5 for channel in self.region_channels)
         true = _any(y_true[..., channel] > 0 for channel in self.region_channels)
         sizes = _volume(predicted) + _volume(true)
-        return tf.where(sizes == 0, 1.0, tf.math.divide_no_nan(2 * _volume(predicted & true), sizes))
+        common = _volume(predicted & true)
+        return dice(common, sizes, both_empty=BOTH_EMPTY, where=tf.where, divide=tf.math.divide_no_nan)
 
     def result(self) -> tf.Tensor:
         return tf.math.divide_no_nan(tf.convert_to_tensor(self.total), tf.convert_to_tensor(self.count))

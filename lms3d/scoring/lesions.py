@@ -16,7 +16,7 @@ import numpy as np
 from scipy import ndimage
 from scipy.optimize import linear_sum_assignment
 
-from lms3d.scoring import components, masks
+from lms3d.scoring import components, dice
 from lms3d.scoring.rules import Rules
 
 LEAST_DICE = 1e-6
@@ -151,9 +151,9 @@ def _one_to_one(maps: _Maps) -> tuple[list[Lesion], int]:
     prediction, truth = maps.labels
     overlaps = _overlaps(prediction, truth)
     sizes = [np.bincount(labels[labels > 0], minlength=2)[1:] for labels in (truth, prediction)]
-    dice = 2 * overlaps / np.maximum(np.add.outer(*sizes), 1)
+    scores = dice.dice(overlaps, np.add.outer(*sizes), both_empty=0.0)
     # As a cost, like panoptica's, so that the solver takes the same one of several equally good assignments.
-    cost = np.where(dice >= LEAST_DICE, 1 - dice, 1 + LEAST_DICE)
+    cost = np.where(scores >= LEAST_DICE, 1 - scores, 1 + LEAST_DICE)
     rows, columns = linear_sum_assignment(cost)
     partners = {
         int(row) + 1: int(column) + 1 for row, column in zip(rows, columns, strict=True) if cost[row, column] < 1
@@ -188,7 +188,7 @@ class _Maps:
         mm3 = round(np.count_nonzero(lesion) * self._voxel_mm3, components.ROUNDED)
         if not predicted:
             return Lesion(mm3=mm3, measures=self._missed, matched=False)
-        measures = Measures(masks.dice(prediction, lesion), *self._distances(prediction, lesion))
+            measures = Measures(dice.of_masks(prediction, lesion, both_empty=np.nan), *self._distances(prediction, lesion))
         return Lesion(mm3=mm3, measures=measures, matched=True)
 
     def _masks(self, predicted: Sequence[int], true: int) -> tuple[np.ndarray, np.ndarray]:

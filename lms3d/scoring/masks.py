@@ -1,4 +1,4 @@
-"""Masks (X, Y, Z) bool of a label map, and the Dice of two."""
+"""The masks (X, Y, Z) bool of a label map's regions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,3 @@ def region_masks(labels: np.ndarray, regions: Mapping[str, Sequence[int]]) -> di
         return {name: np.isin(labels, values) for name, values in regions.items()}
     # One look-up per voxel, where `isin` compares with each value.
     return {name: np.isin(np.arange(256), values)[labels] for name, values in regions.items()}
-
-
-def dice(prediction: np.ndarray, truth: np.ndarray) -> float:
-    """2 |P and T| / (|P| + |T|) of two boolean masks; both empty 1, one empty 0."""
-    total = np.count_nonzero(prediction) + np.count_nonzero(truth)
-    return 2 * np.count_nonzero(prediction & truth) / total if total else 1.0

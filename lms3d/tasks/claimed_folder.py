@@ -1,4 +1,4 @@
-"""The folder that a command writes its results to: one process at a time, or there would be a mixture under one name."""
+"""The folder into which a command writes its results. One process at a time has it: two would leave a mixture."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lms3d.training.run_lock import RunLock
 
 @contextmanager
 def claimed(folder: Path, option: str) -> Iterator[Path]:
-    """Makes the folder if need be, and keeps others out of it until the block ends. InputError, which names `option`, where
-    nothing can be written to it or another process has it."""
+    """Makes the folder if it is missing, and keeps other processes out until the block ends. InputError, which names `option`, if
+    nothing can be written there or another process has it."""
     files.writable_folder(folder, option)
     with RunLock() as lock:
         if not lock.take(folder):

@@ -1,7 +1,7 @@
 """A trained network applied to whole volumes or images, with or without LMS.
 
-Inference holds far less than training, as nothing waits for a backward pass. At a high resolution under a small limit
-the widest layers alone may still not fit: LMS rewrites the inference graph as it does the training graph.
+Inference holds far less than training, as nothing waits for a backward pass. At a high resolution under a small limit the
+widest layers alone may still not fit: then LMS rewrites the inference graph as it rewrites the training graph.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ Predictor = Callable[[np.ndarray], np.ndarray]
 
 @contextmanager
 def network(
-    load: Callable[[], Any], trained: TrainConfig, *, lms: bool | None, limit: int | None, slabs: str = "auto",
-    workspace: int | None = None, first: bool = True,
+    load: Callable[[], Any], trained: TrainConfig, *, lms: bool | None, limit_bytes: int | None, slabs: str = "auto",
+    workspace_bytes: int | None = None, first: bool = True,
 ) -> Iterator[Predictor]:  # fmt: skip
-    """Starts TensorFlow; yields a trained network as a function of one sample.
+    """Starts TensorFlow, and yields a trained network as a function of one sample.
 
-    load: makes it, as `load_model` does, once TensorFlow runs. lms, limit, workspace (of cuDNN; both in bytes): None takes those
-    that the run was trained with. slabs: see `LMS`; those of the training step are not those that inference needs. first:
-    TensorFlow is not running yet.
+    load: makes the network, as `load_model` does, once TensorFlow runs. lms, limit_bytes, workspace_bytes (of cuDNN): None takes
+    what the run was trained with. slabs: see `LMS`; inference needs others than the training step. first: TensorFlow is not
+    running yet.
     """
     from lms3d.device import startup
 
-    limit = trained.memory_limit if limit is None else limit
+    limit_bytes = trained.memory_limit if limit_bytes is None else limit_bytes
     if first:
         startup.start_tensorflow(
-            memory_limit_bytes=limit,
+            limit_bytes=limit_bytes,
             precision=trained.precision,
-            cudnn_workspace_bytes=trained.cudnn_workspace if workspace is None else workspace,
+            cudnn_workspace_bytes=trained.cudnn_workspace if workspace_bytes is None else workspace_bytes,
         )
     model = load()
-    with rewriter(trained, wanted=lms, limit=limit, slabs=slabs) as used:
+    with rewriter(trained, wanted=lms, limit_bytes=limit_bytes, slabs=slabs) as used:
         predict = predictor(model, trained.sample_shape(len(model.input_shape) - 2), lms=used)
         if used is not None and used.report is not None and used.report.slabs:
             console.say(used.report.slabs_sentence())
@@ -56,15 +56,15 @@ def network(
 
 @contextmanager
 def rewriter(
-    trained: TrainConfig, *, wanted: bool | None, limit: int | None, slabs: str = "auto"
+    trained: TrainConfig, *, wanted: bool | None, limit_bytes: int | None, slabs: str = "auto"
 ) -> Iterator[LMS | None]:
-    """LMS for the inference graph, or None. The tier is the run's; TFLMS parameters belong to the training step."""
+    """LMS for the inference graph, or None. It has the tier of the run; TFLMS parameters belong to the training step."""
     if not (trained.lms if wanted is None else wanted):
         yield None
         return
     from lms3d.keras_step.callback import LMS
 
-    lms = LMS(memory_limit=limit, tier=trained.swap_tier, swap_dir=trained.swap_dir, slabs=slabs)
+    lms = LMS(memory_limit=limit_bytes, tier=trained.swap_tier, swap_dir=trained.swap_dir, slabs=slabs)
     try:
         yield lms
     finally:
@@ -99,21 +99,21 @@ def load_model(path: Path) -> Any:
 
 
 def _first_line(error: Exception) -> str:
-    """Keras tells the whole configuration."""
+    """The first line of an error: Keras adds the whole configuration."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
 
 
 def weights_do_not_fit(path: Path) -> DoesNotFit:
-    """path: of the file that they come from."""
+    """The error for weights that need too much memory. path: the file that holds them."""
     return DoesNotFit(f"{path}: the weights alone need more memory than there is; raise --memory-limit")
 
 
 def predictor(model: Any, shape: Sequence[int], *, lms: Any = None) -> Predictor:
     """`model` as a function of one volume or image, traced for batch 1 and a sample of `shape`, without channels.
 
-    lms: an `lms3d.LMS` that rewrites the traced function, for less where it runs out of memory; None runs it unchanged, under
-    the same graph optimisers.
-    The function raises DoesNotFit when memory runs out.
+    lms: an `lms3d.LMS` that rewrites the traced function, for less memory each time it runs out; None runs the function unchanged,
+    under the same graph optimisers.
+    The returned function raises DoesNotFit if memory runs out.
     """
     import tensorflow as tf
 

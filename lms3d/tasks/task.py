@@ -1,11 +1,11 @@
-"""What a task is: what it declares, what training asks of it (`lms3d.training.task`), how it predicts and scores.
+"""The base class of a task: its options, what training asks of it (`lms3d.training.task`), how it predicts and scores.
 
-    tasks/mine/task.py      class Mine(Task) and TASK = Mine(), named in `lms3d.tasks.TASKS`
-               options.py   its `Choices`
+    tasks/mine/options.py   class MineConfig(TrainConfig): its defaults, networks and losses, and the options of its own
+               task.py      class Mine(Task) and TASK = Mine(), named in `lms3d.tasks.TASKS`
                predict.py   predict(request: PredictRequest)
                evaluate.py  evaluate(request: EvaluateRequest)
 
-Neither task.py nor options.py imports TensorFlow at its head: `--help` reads every task's choices.
+Neither task.py nor options.py imports TensorFlow at its head: `--help` shows every task's options.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lms3d.errors import InputError
-from lms3d.tasks.choices import Choices
 from lms3d.training import task as training
 
 if TYPE_CHECKING:
@@ -37,26 +36,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedRun:
-    """A run whose network is applied, or a package made of one."""
+    """A run whose network is applied, or a package of one."""
 
     run_dir: Path
-    """Its folder, or the package's file."""
-    trained: TrainConfig
-    """The options of the run."""
+    """The folder of the run, or the file of the package."""
+    trained: Any
+    """The options of the run, of its task's class (`Task.options`)."""
     content: Mapping[str, Any]
-    """All of its config.json; of a package what its task has put there."""
+    """The whole content of config.json; for a package, what its task has put there."""
     network: Callable[[], AbstractContextManager[Predictor]]
-    """Opens the run's network; of the first run of a request it starts TensorFlow. To be called once the input has been found in
-    order."""
+    """Opens the run's network, and starts TensorFlow if it is the first of a request. Call it after the input has been checked."""
 
     @property
     def name(self) -> str:
-        """For tables and figures."""
+        """The name in tables and figures."""
         return self.run_dir.resolve().name.removesuffix(".lms3d")
 
     @property
     def default_output(self) -> Path:
-        """Where its predictions go. Beside a package there may be other packages, and the predictions of its run."""
+        """The folder for its predictions. Beside a package there may be other packages, and the predictions of its run."""
         if self.run_dir.is_dir():
             return self.run_dir / "predictions"
         return self.run_dir.with_name(f"{self.run_dir.name.removesuffix('.lms3d')}-predictions")
@@ -67,27 +65,28 @@ class PredictRequest:
     """One call of `lms3d.predict`."""
 
     runs: tuple[TrainedRun, ...]
-    """One, or an ensemble whose probabilities are averaged."""
+    """One run, or an ensemble whose probabilities are averaged."""
     data: Path | None
-    """None: what the run validated or tested on."""
+    """The data to predict; None: what the run validated or tested on."""
     labels: str | None
     output: Path
     tta: str | None
-    """Symmetries over which predictions are averaged, one of `data.brats.symmetries.SETS`; "all" of an image are two."""
+    """The symmetries over which predictions are averaged, one of `data.brats.symmetries.SETS`; None: none. Any of them averages an
+    image with its mirror image."""
     progress: Progress
     cases: Path | None = None
-    """A text file with the names of the cases to predict, one a line; None: all."""
+    """A text file with the names of the cases to predict, one per line; None: all."""
     remove_below_ml: float = 0.0
-    """Volume below which a connected component of the whole tumour is removed."""
+    """The volume in ml below which a connected component of the whole tumour is removed."""
 
     @property
     def run_dir(self) -> Path:
-        """Of the first run."""
+        """The folder of the first run, or the package's file."""
         return self.runs[0].run_dir
 
     @property
-    def trained(self) -> TrainConfig:
-        """Options of the first run."""
+    def trained(self) -> Any:
+        """The options of the first run, of its task's class."""
         return self.runs[0].trained
 
 
@@ -97,25 +96,25 @@ class EvaluateRequest:
 
     predictions: tuple[Path, ...]
     output: Path | None
-    """None: beside the predictions."""
+    """The folder for tables and figures; None: beside the predictions."""
     truth: str | None = None
     labels: str | None = None
     scoring: str | None = None
-    """Rules by name; None: those of the labels."""
+    """The rules by name; None: those of the labels."""
     prediction_labels: str | None = None
-    """Coding of the predictions; None: that of the truth."""
+    """The coding of the predictions; None: that of the truth."""
     groups: tuple[tuple[str, tuple[Path, ...]], ...] = ()
-    """(name, predictions of its models, which differ in their seed), beside `predictions`."""
+    """(name, predictions of models that differ in their seed) of each group, in addition to `predictions`."""
     margin: float | None = None
-    """Of Dice, within which two predictions count as equal; None: 0.01."""
+    """The difference in Dice within which two predictions count as equal; None: 0.01."""
     submission: Path | None = None
-    """Where to write the predictions as the challenge wants them, in place of scoring."""
+    """The folder for the predictions in the form that the challenge asks for, in place of scoring; None: score."""
     worst: int | None = None
-    """Cases on the page of the worst; None: 6."""
+    """The number of cases on the page of the worst; None: 6."""
 
 
 def refuse(given: Mapping[str, object], why: str) -> None:
-    """InputError for the first of these options, by name, that the user gave: `why` it cannot do anything here."""
+    """InputError for the first of these options that the user gave. why: the reason for which it means nothing here."""
     for option, value in given.items():
         if value is not None and value != ():
             raise InputError(f"{option} {why}; leave it out")
@@ -123,7 +122,7 @@ def refuse(given: Mapping[str, object], why: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What `lms3d.evaluate` prints."""
+    """The result that `lms3d.evaluate` prints."""
 
     table: str
     """Markdown."""
@@ -131,27 +130,28 @@ class Evaluation:
 
 
 def chief_first(world: World, make: Callable[[], T]) -> T:
-    """`make()` on rank 0, then on all: what is wrong is told once, and on a shared disk the others find all made."""
+    """The result of `make()`, called on rank 0 and then on all: an error is reported once, and on a shared disk the others find
+    everything made."""
     world.from_chief(lambda: make() and None)
     return make()
 
 
 class Task(training.Task):
-    """A task may leave out what is defined here."""
+    """The methods defined here may be left out. Their argument `options` is an instance of the class in the attribute `options`."""
 
-    choices: Choices
+    options: type[TrainConfig]
 
-    def target_shape(self, options: TrainConfig, model: keras.Model) -> Sequence[int]:
+    def target_shape(self, options: Any, model: keras.Model) -> Sequence[int]:
         shape: Sequence[int] = model.output_shape[1:]
         return shape
 
     def callbacks(self, model: keras.Model, material: Any, world: World) -> list[Any]:
         return []
 
-    def demonstration_limit(self, options: TrainConfig) -> int | None:
+    def demonstration_limit_bytes(self, options: Any) -> int | None:
         return None
 
-    def finish(self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Any, report: Report) -> None:
+    def finish(self, run_dir: Path, options: Any, model: keras.Model, material: Any, report: Report) -> None:
         return None
 
     def results(self, run_dir: Path, history: History) -> dict[str, str]:
@@ -162,15 +162,15 @@ class Task(training.Task):
         summary: tuple[str, dict[str, str]] = self._beside("predict").predict(request)
         return summary
 
-    def packaged(self, run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) -> dict[str, Any]:
-        """What a package says besides the options in `lms3d.tasks.packages.description`, as JSON values: "outputs",
-        which has their names, "channels" of the input, and how samples are prepared. content: of config.json. InputError where
-        the run cannot be packaged."""
+    def packaged(self, run_dir: Path, options: Any, content: Mapping[str, Any]) -> dict[str, Any]:
+        """What a package says besides the options (`lms3d.tasks.packages.description`), as JSON values: the names of the "outputs",
+        the "channels" of the input, and how samples are prepared. content: that of config.json. InputError if the run cannot be
+        packaged."""
         raise InputError(f"{run_dir}: task {options.task} cannot be packaged; predict from the run itself")
 
-    def unpacked(self, said: Mapping[str, Any], options: TrainConfig, where: str) -> dict[str, Any]:
-        """What `predict` takes as the `content` of the run, from what `packaged` said. ValueError where it cannot be used.
-        where: the file, for messages."""
+    def unpacked(self, said: Mapping[str, Any], options: Any, where: str) -> dict[str, Any]:
+        """The `content` that `predict` takes, from what `packaged` said. ValueError if it cannot be used. where: the file, for
+        messages."""
         raise InputError(f"{where}: task {options.task} cannot be packaged; predict from the run itself")
 
     def recognises(self, path: Path) -> bool:

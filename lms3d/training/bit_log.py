@@ -1,16 +1,16 @@
-"""The bits of each training step in a file per rank, against which later jobs compare theirs as they go. No TensorFlow here.
+"""The bits of each training step, in a file per rank; later jobs compare their own bits with it as they train. No TensorFlow here.
 
     FOLDER/rank-0-of-2.jsonl            {"arrays": [names], "circumstances": {...}}, then {"epoch": 1, "step": 1, "digests": "..."},
-                                        and {"run": run folder, "differed": [epoch, step]}, or [] where it no longer does
-    FOLDER/rank-0-of-2-differs-1.npz    of the first step that differs: before/NAME, found/NAME
+                                        and {"run": run folder, "differed": [epoch, step]}, or [] once it no longer does
+    FOLDER/rank-0-of-2-differs-1.npz    arrays of the first step that differs: before/NAME, found/NAME
     FOLDER/rank-0-of-2-differs-1.json   which arrays differ, and the circumstances of both jobs
 
-BITS-1  A step that the file does not know is added; one that it knows is compared. So it does not matter which job was the first,
-        nor which was killed and resumed.
-BITS-2  At the first step that differs all arrays of that step and of the one before are saved. What follows from it says no more,
-        and is neither compared nor added; also where the run is resumed, unless it goes back to that step or before it.
-BITS-3  What cannot be read or written within a step, ends the record and not the training: this rank may be the only one. A line
-        that a killed job has not ended is taken off.
+BITS-1  A step that the file does not have is added; a step that it has is compared. So it does not matter which job was the
+        first, or which one was killed and resumed.
+BITS-2  At the first step that differs, all arrays of that step and of the one before are saved. The steps after it must differ,
+        too: they are neither compared nor added, even after a resume, unless the run goes back to that step or before it.
+BITS-3  A failure to read or write within a step ends the record and not the training: it may concern this rank alone. The
+        unfinished last line of a killed job is cut off.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DIGEST_BYTES = 8
 
 
 def digest(array: np.ndarray) -> str:
-    """Of an array's bytes: `2 * _DIGEST_BYTES` letters."""
+    """The digest of an array's bytes: `2 * _DIGEST_BYTES` hexadecimal digits."""
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
 
@@ -45,9 +45,9 @@ def digest(array: np.ndarray) -> str:
 class BitLog:
     """The file of one rank. Only one job at a time has it.
 
-    run: a name that it keeps if it is resumed. circumstances: of this job (`device.circumstances`). compared, added: steps so far.
-    differs: whether a step does, of this job or of an earlier one of the run. difference: the .json file of that step, if this job
-    has written one. InputError where the file is damaged or in use.
+    run: a name that a resumed run keeps. circumstances: those of this job (`device.circumstances`). compared, added: the steps so
+    far. differs: whether a step of this job, or of an earlier job of the run, differs. difference: the .json file of that step, if
+    this job has written it. InputError if the file is damaged or in use.
     """
 
     def __init__(self, folder: Path, name: str, run: str, circumstances: Mapping[str, Any]) -> None:
@@ -96,16 +96,16 @@ class BitLog:
         self._before = {name: np.array(array) for name, array in arrays.items()}  # copies: the step writes in place
 
     def close(self) -> bool:
-        """Lets go of the file. False where that has been done before."""
+        """Closes the file. False if it was closed before."""
         open_before, self._going, self._before = not self._file.closed, False, {}
-        with contextlib.suppress(OSError):  # what a full disk did not take
+        with contextlib.suppress(OSError):  # a full disk could not take the rest
             self._file.close()
         return open_before
 
     # -- the file ------------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Where the steps are; BITS-3."""
+        """Finds the place of each step in the file (BITS-3)."""
         self._file.seek(0)
         place = 0
         for line in self._file:
@@ -127,7 +127,7 @@ class BitLog:
             self._differed = content["differed"]
 
     def _begin(self, epoch: int, step: int) -> None:
-        """BITS-2, of an earlier job of this run."""
+        """Looks for a difference that an earlier job of this run has found (BITS-2)."""
         self._begun = True
         if not self._differed:
             return
@@ -179,7 +179,7 @@ class BitLog:
         self._file.flush()
 
     def _try(self, write: Callable[[], object]) -> None:
-        """BITS-3."""
+        """Ends the record if `write` fails (BITS-3)."""
         try:
             write()
         except InputError as error:
@@ -194,7 +194,7 @@ class BitLog:
     # -- a difference --------------------------------------------------------------------------------------------------
 
     def _keep(self, epoch: int, step: int, arrays: Arrays, differ: Sequence[str]) -> None:
-        """BITS-2. The line comes first: a disk that takes no arrays may still take that."""
+        """Keeps the first step that differs (BITS-2). The line comes first: a disk too full for arrays may still take it."""
         self._going, self.differs = False, True
         self._try(lambda: self._write({"run": self.run, "differed": [epoch, step]}))
         self._try(lambda: self._save(epoch, step, arrays, differ))
@@ -229,12 +229,12 @@ _LINES: Mapping[str, Mapping[str, type]] = {
     "run": {"run": str, "differed": list},
     "epoch": {"epoch": int, "step": int, "digests": str},
 }
-"""What a line has, by a name that only such lines have."""
+"""A name that only one kind of line has -> the types of all that such a line has."""
 _DIGESTS = re.compile(rb'\{"epoch": (\d{1,9}), "step": (\d{1,9}), "digests": "')
 
 
 def _is_step(differed: Any) -> bool:
-    """Whether it is one, or none."""
+    """Whether this is a step, or none."""
     return not differed or (len(differed) == 2 and all(type(number) is int for number in differed))
 
 

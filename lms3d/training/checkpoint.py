@@ -3,9 +3,9 @@
 `last/checkpoint.npz` holds arrays (weights, optimiser slots, dropout's random states, metric sums) and a JSON text with
 everything else (`run_state`). A `.keras` file would lack the random states and the metric sums. Rules:
 
-CHECKPOINT-1  The file ends with the SHA-256 of all before it (the comment of the archive); a file that was changed is not
-              read. Files of earlier versions have no comment: the checksums of their members must do.
-CHECKPOINT-2  The generation before it is kept, and used where the newest is damaged or missing.
+CHECKPOINT-1  The file ends with the SHA-256 of everything before it (the comment of the archive). A file that was changed is
+              not read. A file of an earlier version has no comment: the checksums of its members have to do.
+CHECKPOINT-2  The generation before the newest is kept, and used if the newest is damaged or missing.
 CHECKPOINT-3  A file that the system cannot read (permissions, a lost file server) does not count as damaged.
 """
 
@@ -28,7 +28,7 @@ from lms3d.files import link_or_copy, replacing
 
 _STATE = "state.json"
 _DIGEST_BYTES = 64
-_END_BYTES = 22  # of an archive: the record that ends it, where no comment follows
+_END_BYTES = 22  # the record that ends an archive without a comment
 _PIECE_BYTES = 1 << 20
 
 Content = tuple[dict[str, np.ndarray], dict[str, Any]]
@@ -39,12 +39,12 @@ class Damaged(InputError):
 
 
 def path_in(run_dir: Path) -> Path:
-    """Where the checkpoint of a run lies."""
+    """The path of a run's checkpoint."""
     return run_dir / "last" / "checkpoint.npz"
 
 
 def older(path: Path) -> Path:
-    """Where the generation before the file at `path` lies."""
+    """The path of the generation before the file at `path`."""
     return path.with_name(f"{path.stem}.older{path.suffix}")
 
 
@@ -55,8 +55,8 @@ def generations(run_dir: Path) -> list[Path]:
 
 
 def save(path: Path, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
-    """Writes both to `path`, and keeps the file that was there (CHECKPOINT-2). StorageError, with nothing changed, if that
-    fails."""
+    """Writes arrays and state to `path`, and keeps the file that was there (CHECKPOINT-2). StorageError, with nothing changed, if
+    that fails."""
     content: dict[str, Any] = {_STATE: np.frombuffer(json.dumps(state).encode(), np.uint8), **arrays}
     with replacing(path) as partial:
         with partial.open("wb") as stream:
@@ -70,7 +70,7 @@ def load(path: Path) -> Content:
     """The arrays and the state that `save` wrote. Damaged, or InputError (CHECKPOINT-3)."""
     try:
         with path.open("rb") as stream:
-            if _digest(stream) == stream.read():  # of what was written, by whomever
+            if _digest(stream) == stream.read():  # whoever wrote the file
                 return _content_of_members(stream, path)
             if not _ends_without_comment(stream):
                 raise Damaged(f"{path} is damaged (its checksum is wrong)")
@@ -86,17 +86,17 @@ def load(path: Path) -> Content:
 
 
 def latest(path: Path) -> tuple[*Content, str]:
-    """The newest intact generation (CHECKPOINT-2), and what is wrong with a newer one; "" if nothing is."""
+    """The arrays and the state of the newest intact generation (CHECKPOINT-2), and what is wrong with a newer one, or ""."""
     try:
         return *load(path), ""
     except Damaged as damage:
-        told = str(damage)
+        newest = str(damage)
     try:
         arrays, state = load(older(path))
     except Damaged as damage:
-        raise InputError(f"{told}; {damage}; start another run, with another --output") from None
+        raise InputError(f"{newest}; {damage}; start another run, with another --output") from None
     link_or_copy(older(path), path)
-    return arrays, state, told
+    return arrays, state, newest
 
 
 def _content(stream: BinaryIO) -> Content:
@@ -111,14 +111,14 @@ def _content(stream: BinaryIO) -> Content:
 
 
 def _require_stored(members: Sequence[zipfile.ZipInfo], stream: BinaryIO) -> None:
-    """Damaged where members unfold to more than the file has: none that is written here is compressed."""
+    """Damaged if members claim more bytes than the file has: `save` compresses none."""
     claimed, size = sum(one.file_size for one in members), stream.seek(0, os.SEEK_END)
     if claimed > size:
         raise Damaged(f"a checkpoint whose parts claim {claimed:,} bytes in {size:,}")
 
 
 def _content_of_members(stream: BinaryIO, path: Path) -> Content:
-    """Damaged for any other form. Of an archive without a digest the checksums of its members show any damage."""
+    """The content of an archive. Damaged for any other form; the checksums of the members show damage without a digest."""
     try:
         return _content(stream)
     except OSError:
@@ -128,7 +128,7 @@ def _content_of_members(stream: BinaryIO, path: Path) -> Content:
 
 
 def _ends_without_comment(stream: BinaryIO) -> bool:
-    """Whether a file ends like an archive without a comment. No single flipped bit makes a sealed one look so."""
+    """Whether a file ends like an archive without a comment. No single flipped bit makes a sealed archive end like that."""
     stream.seek(-min(_END_BYTES, stream.seek(0, os.SEEK_END)), os.SEEK_END)
     end = stream.read()
     return len(end) == _END_BYTES and end.startswith(b"PK\5\6") and end.endswith(b"\0\0")
@@ -145,7 +145,7 @@ def _seal(path: Path) -> None:
 
 
 def _digest(stream: BinaryIO) -> bytes:
-    """Of all but the last `_DIGEST_BYTES` of a file; leaves the stream where those begin."""
+    """The digest of a file without its last `_DIGEST_BYTES`; leaves the stream at the begin of these."""
     digest, left = hashlib.sha256(), max(0, stream.seek(0, os.SEEK_END) - _DIGEST_BYTES)
     stream.seek(0)
     while left and (piece := stream.read(min(left, _PIECE_BYTES))):

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def compiled_model(
     options: TrainConfig, task: Task, *, material: Any = None, world: World | None = None
 ) -> keras.Model:
-    """The network of the options, compiled with Adam at the rate of the whole world's batch, its slots in place.
+    """The network of the options, compiled with Adam at the learning rate of the whole world's batch; its slots are built.
 
-    material: of the task; None where only the cost of a step matters. world: whose gradients are averaged.
+    material: what the task's `prepare` returned; None if only the cost of a step matters. world: the ranks that average gradients.
     """
     import keras
 
@@ -40,5 +40,5 @@ def compiled_model(
 
 
 def _momentum(options: TrainConfig) -> float:
-    """Of the moving average, for each step: Keras averages in every one, and --ema is told for each change of the weights."""
+    """The momentum of the moving average per step: Keras averages in each step, while --ema counts changes of the weights."""
     return options.ema ** (1 / options.accumulate) if options.ema is not None else 0.0

@@ -5,8 +5,8 @@
             run(step)
             if interrupt.asked: save and leave
 
-A TensorFlow step can take minutes, and Python runs signal handlers only between steps. So a thread waits on the signal
-wake-up pipe: it answers the user at once, and ends the process at the second signal.
+A TensorFlow step can take minutes, and Python runs signal handlers only between steps. So a thread waits at the signal wake-up
+pipe. It answers the user at once, and ends the process at the second signal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import TracebackType
 from lms3d.errors import Interrupted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Batch systems send the second before they take the machine away; a terminal that is closed sends the third, but for nohup."""
+"""A batch system sends SIGTERM before it takes the machine away; a terminal that is closed sends SIGHUP, unless nohup is used."""
 
 
 class Interrupt:
@@ -60,7 +60,7 @@ class Interrupt:
             stack.callback(signal.signal, number, signal.signal(number, self._ask))
 
     def _ask(self, *_: object) -> None:
-        """The handler: on a busy machine the watcher may get its turn only after the step has ended."""
+        """Handles the signal, too: on a busy machine the watcher may run only after the step has ended."""
         self.asked = True
 
     def _watch(self, reader: int) -> None:

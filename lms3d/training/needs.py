@@ -1,9 +1,10 @@
-"""What a run will need: the arguments of LMS, a prediction, and a length, from the options."""
+"""From the options of a run to its LMS, to a prediction of what it will need, and to its length."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lms3d.config import TrainConfig
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import keras
 
     from lms3d.engine.prediction import Prediction
+    from lms3d.keras_step.callback import LMS
     from lms3d.keras_step.estimate import Planned
     from lms3d.keras_step.report import Report
 
@@ -26,8 +28,15 @@ DEFAULT_EPOCHS = 500
 _TFLMS = ("swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode", "serialization", "serialization_by_size")
 
 
+def lms_for(options: TrainConfig, stats_file: Path | None) -> LMS:
+    """The callback that plans and runs the steps of a training with these options. stats_file: see `LMS`."""
+    from lms3d.keras_step.callback import LMS
+
+    return LMS(enabled=options.lms, stats_file=stats_file, **lms_arguments(options))
+
+
 def lms_arguments(options: TrainConfig) -> dict[str, Any]:
-    """The arguments of `lms3d.LMS`; None for those that the planner should choose."""
+    """What `LMS` and `plan_step` are given alike; None for what the planner should choose."""
     unset = {"serialization": (), "serialization_by_size": 0.0}
     manual = {name: getattr(options, name) for name in _TFLMS}
     manual = {name: None if value == unset.get(name) else value for name, value in manual.items()}
@@ -45,7 +54,7 @@ def plan_step(
     effort_seconds: float | None = None,
     **further: Any,
 ) -> Planned:
-    """What LMS would do to the training step with the options as they are; nothing is run. further: of `estimate.plan_step`."""
+    """What LMS would do to the training step with these options; nothing is run. further: see `estimate.plan_step`."""
     import tensorflow as tf
 
     from lms3d.keras_step import estimate
@@ -60,52 +69,53 @@ def plan_step(
 
 
 def estimate_step(options: TrainConfig, task: Task, model: keras.Model, *, with_floor: bool = False) -> Report:
-    """What the training step needs with the options as they are, and without LMS; nothing is run."""
+    """What the training step needs with these options, and without LMS; nothing is run."""
     return plan_step(options, task, model, with_floor=with_floor).report
 
 
 def require_fit(options: TrainConfig, report: Prediction) -> None:
-    """DoesNotFit, with the smallest limits, where the step will not fit in the limit of its report."""
-    limit, without, floor = report.limit_bytes, report.unedited_limit_bytes, report.smallest_limit_bytes
-    if options.lms and floor > limit:
+    """DoesNotFit, with the smallest limits, if the step will not fit in the limit of its report."""
+    limit_bytes, without, floor = report.limit_bytes, report.unedited_limit_bytes, report.smallest_limit_bytes
+    if options.lms and floor > limit_bytes:
         raise report.does_not_fit(choice.parse(options.slabs))
-    if options.lms and report.predicted_peak_bytes > limit:  # only parameters that are all given leave such a plan
+    if options.lms and report.predicted_peak_bytes > limit_bytes:  # happens only if all TFLMS parameters are given
         raise DoesNotFit(
-            f"the step does not fit in {format_size(limit)} with the TFLMS parameters that were given, whose plan "
+            f"the step does not fit in {format_size(limit_bytes)} with the TFLMS parameters that were given, whose plan "
             f"peaks at {format_size(report.predicted_peak_bytes)}; leave one or all of them out to have them tuned, or raise "
             "--memory-limit"
         )
-    if not options.lms and without > limit:
+    if not options.lms and without > limit_bytes:
         raise DoesNotFit(
-            f"the step does not fit in {format_size(limit)} without LMS: the smallest memory limit that would do is "
+            f"the step does not fit in {format_size(limit_bytes)} without LMS: the smallest memory limit that would do is "
             f"{format_size(floor)} with LMS and {format_size(without)} without; use --lms or raise --memory-limit",
             without,
         )
 
 
 def step_seconds(options: TrainConfig, report: Prediction) -> float:
-    """The predicted time of a step of this run."""
+    """The predicted seconds of a step of this run."""
     return report.predicted_step_seconds if options.lms else report.unedited_step_seconds
 
 
 def with_demonstration_limit(options: TrainConfig, task: Task) -> TrainConfig:
-    """On the embedded data LMS gets something to do, whatever the machine has: a limit, if the user gave none."""
+    """The options with a memory limit, if the user gave none and no data: then LMS has something to do on any machine."""
     if options.data is not None or not options.lms or options.memory_limit is not None:
         return options
-    limit = task.demonstration_limit(options)
-    if limit is None:
+    limit_bytes = task.demonstration_limit_bytes(options)
+    if limit_bytes is None:
         return options
-    say(f"No --memory-limit: this demonstration takes {format_size(limit)}")
-    return dataclasses.replace(options, memory_limit=limit)
+    say(f"No --memory-limit: this demonstration takes {format_size(limit_bytes)}")
+    return dataclasses.replace(options, memory_limit=limit_bytes)
 
 
 def with_length(
     options: TrainConfig, task: Task, model: keras.Model, training_steps: int, validation_steps: int,
     time_share: float = 1.0,
 ) -> TrainConfig:  # fmt: skip
-    """Fills in epochs and steps. On the embedded data they are a demonstration's, whose duration is printed.
+    """Fills in epochs and steps. On the embedded data the run is a demonstration, whose duration is printed.
 
-    training_steps, validation_steps: of a pass over all cases. time_share: of a demonstration's time since the process started.
+    training_steps, validation_steps: the steps of one pass over all cases. time_share: the share of a demonstration's time, counted
+    from the start of the process, after which this run should end.
     """
     training = options.steps_per_epoch or training_steps
     validation = min(options.validation_steps or validation_steps, validation_steps)
@@ -124,7 +134,7 @@ def with_length(
 
 
 def elapsed_seconds() -> float:
-    """Since this process started."""
+    """The seconds since this process started."""
     import psutil
 
     return time.time() - psutil.Process().create_time()

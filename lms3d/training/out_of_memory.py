@@ -1,4 +1,4 @@
-"""An out-of-memory error, wherever it was raised and however it was wrapped, as one line that says which limit would do."""
+"""Turns an out-of-memory error, wherever it was raised and however it was wrapped, into one line that says which limit would do."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MARKS = ("OOM when allocating", "RESOURCE_EXHAUSTED", "ResourceExhaustedError",
 
 @contextmanager
 def explained(what: str, limit_bytes: int, lms: bool, predict: Callable[[], Prediction]) -> Iterator[None]:
-    """Turns running out of memory inside the block into DoesNotFit that names the smallest limits.
+    """Turns an out-of-memory error in the block into DoesNotFit, which names the smallest limits.
 
-    A full disk, which TensorFlow reports as the same kind of error, becomes StorageError.
+    A full disk, which TensorFlow reports as the same kind of error, becomes a StorageError.
 
     what: the work, such as "isensee2017 at 96^3". predict: traces the step and predicts what it needs.
     """
@@ -33,16 +33,16 @@ def explained(what: str, limit_bytes: int, lms: bool, predict: Callable[[], Pred
             raise StorageError(f"a disk is full: {text}; free some space, or choose another --swap-dir") from error
         if not is_out_of_memory(error):
             raise
-        raise does_not_fit(what, limit_bytes, lms, text, _quietly(predict)) from error
+        raise exhausted_error(what, limit_bytes, lms, text, _quietly(predict)) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True where memory ran out somewhere in the chain behind `error`."""
+    """Whether memory ran out somewhere in the chain of errors behind `error`."""
     return isinstance(error, MemoryError) or any(mark in _chain(error) for mark in _MARKS)
 
 
-def does_not_fit(what: str, limit_bytes: int, lms: bool, text: str, prediction: Prediction | None) -> DoesNotFit:
-    """The error for work that ran out of memory; `prediction` is None if it could not even be traced."""
+def exhausted_error(what: str, limit_bytes: int, lms: bool, text: str, prediction: Prediction | None) -> DoesNotFit:
+    """The error for work that ran out of memory; `prediction` is None if the work could not even be traced."""
     tensor = re.search(r"OOM when allocating tensor with shape\s*(\[[\d, ]*\])", text)
     detail = f" for a tensor of shape {tensor.group(1)}" if tensor else ""
     with_or_without = "with" if lms else "without"
@@ -66,7 +66,7 @@ def _quietly(predict: Callable[[], Prediction]) -> Prediction | None:
 
 
 def _chain(error: BaseException) -> str:
-    """The messages of an error and of all that caused it."""
+    """The messages of an error and of all errors that caused it."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:

@@ -1,4 +1,4 @@
-"""Going on from a snapshot: the model, the run folder and the run are put back to that moment."""
+"""Puts the model, the run folder and the run back to the moment of a snapshot."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lms3d.ranks import replicas, variables
 from lms3d.ranks.variables import Arrays
 from lms3d.training import checkpoint, run_state
 from lms3d.training.callbacks import best_weights, history
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 from lms3d.training.run_state import Position, RunState
 
 
-def start(model: Any, run: Run) -> Position | None:
-    """Makes the model equal on all ranks, as rank 0 has built it or, where the run is resumed, as its last snapshot has it.
+def start(model: Any, run: TrainingRun) -> Position | None:
+    """Makes the model equal on all ranks: as rank 0 has built it, or as the last snapshot of a resumed run has it.
 
-    Returns where an earlier run is taken up. InputError where the snapshot is damaged or of another model.
+    Returns the position at which an earlier run is continued. InputError if the snapshot is damaged or of another model.
     """
     found = run.world.from_chief(lambda: _load(model, run)) if run.job.resume or run.memory else None
     if found is None:
@@ -39,8 +39,8 @@ def start(model: Any, run: Run) -> Position | None:
     return run.state.position
 
 
-def _load(model: Any, run: Run) -> tuple[RunState, tuple[Arrays, ...]] | None:
-    """On rank 0: sets the variables and the files of the run; returns the state for this number of ranks."""
+def _load(model: Any, run: TrainingRun) -> tuple[RunState, tuple[Arrays, ...]] | None:
+    """Sets the variables and the files of the run on rank 0; returns the state for this number of ranks."""
     path = checkpoint.path_in(run.dir)
     damage = ""
     if run.memory is not None and run.memory.committed is not None:
@@ -59,10 +59,10 @@ def _load(model: Any, run: Run) -> tuple[RunState, tuple[Arrays, ...]] | None:
     return _with_its_files(run, state), snapshot.of_ranks
 
 
-def _with_its_files(run: Run, state: RunState) -> RunState:
+def _with_its_files(run: TrainingRun, state: RunState) -> RunState:
     """Puts history.csv and best.keras back to what they were when `state` was saved.
 
-    Where those weights are lost the next ones become the best: the loss of a lost file would keep all others out.
+    If the best weights are lost, the next ones become the best: their loss would otherwise keep all later weights out.
     """
     if state.rows:
         write_text(run.dir / history.FILE, history.as_csv(state.rows))

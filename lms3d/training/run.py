@@ -1,4 +1,4 @@
-"""A training run under way: what its callbacks share."""
+"""A training run in progress: what its callbacks share."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Data:
     """What one rank learns from."""
 
     training: Callable[[int], Any]
-    """Number of a sample -> endless dataset of this rank's batches, from that sample of the common stream on."""
+    """The number of a sample -> the endless dataset of this rank's batches, from that sample of the common stream on."""
 
     validation: Any
-    """Finite dataset: this rank's share."""
+    """The finite dataset of this rank's share."""
 
     validation_weight: float = 1.0
-    """Samples in that share; 0 if they are borrowed from another rank's."""
+    """The samples in that share; 0 if they are borrowed from another rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,34 +35,34 @@ class Schedule:
     """How long to train, and how the learning rate changes meanwhile."""
 
     epochs: int
-    """At most."""
+    """The largest number of epochs."""
 
     steps_per_epoch: int
 
     validation_steps: int | None = None
-    """Batches of this rank; None: all of its validation data."""
+    """The validation batches of this rank; None: all of its validation data."""
 
     batch_size: int = 1
-    """Samples of a step on one rank."""
+    """The samples of a step on one rank."""
 
     patience: int = 50
-    """Epochs without a better validation loss after which training ends."""
+    """Training ends after this many epochs without a better validation loss."""
 
     plateau_factor: float = 0.5
-    """Of the learning rate after `plateau_patience` epochs without a better validation loss."""
+    """The learning rate is multiplied by this after `plateau_patience` epochs without a better validation loss."""
 
     plateau_patience: int = 10
 
     decay: str = "plateau"
-    """"plateau", or "cosine" over all epochs."""
+    """How the learning rate falls: "plateau", or "cosine" over all epochs."""
 
     warmup_epochs: int = 0
-    """Epochs in which the rate grows from that of one rank to the model's own, which is that of all."""
+    """The epochs over which the rate grows from the rate of one rank to that of all ranks, which is the model's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Where a run is kept, and who takes part."""
+    """The folder of a run, and the ranks that take part."""
 
     run_dir: Path
 
@@ -72,22 +72,22 @@ class Job:
     """Whether to go on from `last/` in the run folder."""
 
     memory: Memory | None = None
-    """Of an elastic job (`elastic.run`); its commit is preferred to `last/`."""
+    """The memory of an elastic job (`elastic.run`), whose commit is preferred to `last/`; None for any other job."""
 
     record_bits: Path | None = None
-    """Folder in which each rank records the bits of its steps (`callbacks.bit_record`)."""
+    """The folder in which each rank records the bits of its steps (`callbacks.bit_record`); None: nothing is recorded."""
 
     on_interrupt: Callable[[], None] = lambda: None
-    """Called from another thread at the first Ctrl-C, to tell the user that the step is being finished."""
+    """Tells the user that the step is being finished; another thread calls it at the first Ctrl-C."""
 
 
-class Run:
-    """Its `state`, and what it needs of the machine around it.
+class TrainingRun:
+    """The `state` of a run, and what its callbacks need besides.
 
-    full_rate: learning rate with all ranks taken together, once warmed up. logs: this rank's metrics in the epoch under way,
-    as its last step left them. unfinished: running sums of the metrics, to be put back when an interrupted epoch begins again.
-    callbacks: all of this run, in order. validation_batches: of the rank that has the most. saved: what `last/` holds, in
-    words, for messages. before_saving: puts the weights in the model that belong into a snapshot.
+    full_rate: the learning rate of all ranks together, after the warm-up. logs: this rank's metrics after the last step of the
+    present epoch. unfinished: the running sums of the metrics, to be put back when an interrupted epoch begins again. callbacks:
+    all callbacks of the run, in order. validation_batches: the largest number that a rank has. saved: what `last/` holds, in
+    words, for messages. before_saving: puts the weights that a snapshot keeps into the model.
     """
 
     def __init__(self, model: Any, data: Data, schedule: Schedule, job: Job, interrupt: Interrupt) -> None:
@@ -111,7 +111,7 @@ class Run:
         self.state = replace(self.state, **changes)
 
     def start_clock(self) -> None:
-        """An epoch begins, or goes on."""
+        """Starts to measure the time of an epoch that begins or continues."""
         self._begin = time.monotonic()
 
     def stop_clock(self) -> None:
@@ -120,7 +120,7 @@ class Run:
         self.start_clock()
 
     def save(self, model: Any, of_ranks: tuple[Arrays, ...] = ()) -> None:
-        """Rank 0 writes a snapshot to `last/`; all ranks of an elastic job keep it."""
+        """Writes a snapshot to `last/` on rank 0; all ranks of an elastic job keep it in memory."""
         self.before_saving()
         if self.world.is_chief:
             run_state.take(model, self.state, of_ranks).write(self.dir)
@@ -133,10 +133,10 @@ class Run:
             self.memory.commit(run_state.take(model, self.state, of_ranks).copied())
 
     def note_saved(self) -> None:
-        """`last/` is of this moment: for messages."""
+        """Notes for messages that `last/` holds this moment."""
         self.saved = f"last/ stays as it was saved {self.state.position}"
 
     def own_of_ranks(self, model: Any) -> tuple[Arrays, ...]:
-        """What each rank has for itself in the midst of an epoch, for a snapshot."""
+        """The arrays that each rank has for itself in the midst of an epoch, for a snapshot."""
         self.stop_clock()
         return tuple(self.world.everyone(run_state.own_arrays(model, self.state, self.logs, self.world)))

@@ -1,4 +1,4 @@
-"""Run folders: which one a command means, what it was asked for before, and its config.json."""
+"""Run folders: which folder a command means, with which options its run was begun, and its config.json."""
 
 from __future__ import annotations
 
@@ -6,56 +6,69 @@ import contextlib
 import platform
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from lms3d import config, console
+from lms3d import console
 from lms3d.config import TrainConfig
 from lms3d.device import circumstances, machine, memory, workspace
 from lms3d.errors import InputError
 from lms3d.files import make_folder, remove_partials, writable_folder, write_json
-from lms3d.training import checkpoint
+from lms3d.training import checkpoint, config_file
 from lms3d.training.run_lock import RunLock
 
 DEFAULT_PARENT = Path("runs")
 HANDOVER_SECONDS = 180.0
-"""NFS servers keep the locks of a dead machine for 90 s by default."""
+"""An NFS server keeps the locks of a dead machine for 90 s by default."""
 _LIBRARIES = ("tensorflow", "keras", "numpy", "nibabel", "SimpleITK", "nilearn", "scipy", "horovod")
 _DECISIVE = ("lms3d", "tensorflow", "keras", "numpy")
 
 
-def choose(
-    given: dict[str, Any], output: Path | None, resume: bool, lock: RunLock, *, chosen: Callable[..., TrainConfig]
-) -> tuple[TrainConfig, Path, bool]:
-    """The options of the run, its folder, of which `lock` is taken, and whether there is a checkpoint to go on from.
+class Tasks(Protocol):
+    """What a run folder asks about tasks. It is the package `lms3d.tasks`, which training does not import."""
 
-    given: the options that the user wrote. chosen: fills in the others (`lms3d.tasks.chosen`); a resumed run takes them
-    from its config.json. Without `output` a new run gets a new folder under runs/, and a resumed one is the latest there
-    (of the network and resolution, if given).
+    def kind_of(self, given: dict[str, Any], /) -> type[TrainConfig]:
+        """The class of the options that the user gave."""
+
+    def chosen(self, given: dict[str, Any], /) -> TrainConfig:
+        """The options that the user gave, and defaults for all others."""
+
+    def load(self, run_dir: Path, /) -> tuple[TrainConfig, dict[str, Any]]:
+        """The options of a run, and the content of its config.json."""
+
+
+def choose_run(
+    given: dict[str, Any], output: Path | None, resume: bool, lock: RunLock, tasks: Tasks
+) -> tuple[TrainConfig, Path, bool]:
+    """The options of the run, its folder, whose `lock` is taken, and whether there is a checkpoint to go on from.
+
+    given: the options that the user wrote. A new run has defaults for all others, a resumed one takes them from its config.json.
+    Without `output` a new run gets a new folder under runs/, and a resumed one is the latest there (of the network and
+    resolution, if given).
     """
     if resume:
-        run_dir = output or _latest(given, chosen)
+        run_dir = output or _latest(given, tasks)
         if run_dir is not None:
             claim(run_dir, lock)
             if (run_dir / "config.json").exists():
-                stored, content = config.load(run_dir)
+                stored, content = tasks.load(run_dir)
                 _tell_of_other_versions(run_dir, content)
                 has_checkpoint = bool(checkpoint.generations(run_dir))
                 _require_whole(run_dir, has_checkpoint)
-                options = config.resumed(stored, given, run_dir)
+                options = config_file.resumed(stored, given, run_dir)
                 if has_checkpoint:
-                    config.require_same_start(stored, given, run_dir)
+                    config_file.require_same_start(stored, given, run_dir)
                 return options, run_dir, has_checkpoint
             if _has_weights(run_dir):  # stages tell themselves what they were begun with
                 raise InputError(
                     f"--resume: {run_dir} holds weights but no config.json; restore that, or choose another --output"
                 )
         console.say(f"--resume: there is no run in {run_dir or DEFAULT_PARENT} to go on with; starting a new one")
-    new = chosen(given)
+    new = tasks.chosen(given)
     if output is None:
         return new, _unused(new, lock), False
     if not resume and holds_results(output):
@@ -66,18 +79,16 @@ def choose(
     return new, output, False
 
 
-def planned(
-    given: dict[str, Any], output: Path | None, resume: bool, *, chosen: Callable[..., TrainConfig]
-) -> TrainConfig:
-    """The options that `choose` would give, for a dry run: nothing is locked or written."""
-    run_dir = (output or _latest(given, chosen)) if resume else None
+def planned(given: dict[str, Any], output: Path | None, resume: bool, tasks: Tasks) -> TrainConfig:
+    """The options that `choose_run` would give, for a dry run: nothing is locked or written."""
+    run_dir = (output or _latest(given, tasks)) if resume else None
     if run_dir is None or not (run_dir / "config.json").exists():
-        return chosen(given)
-    return config.resumed(config.load(run_dir)[0], given, run_dir)
+        return tasks.chosen(given)
+    return config_file.resumed(tasks.load(run_dir)[0], given, run_dir)
 
 
 def _require_whole(run_dir: Path, has_checkpoint: bool) -> None:
-    """InputError where a run has lost its checkpoints: to begin again would overwrite what is left of it."""
+    """InputError if a run has lost its checkpoints: beginning again would overwrite what is left of it."""
     history = run_dir / "history.csv"
     if has_checkpoint or not history.exists():
         return
@@ -90,7 +101,7 @@ def _require_whole(run_dir: Path, has_checkpoint: bool) -> None:
 
 
 def claim(run_dir: Path, lock: RunLock) -> None:
-    """Takes the lock of a run folder. InputError where another training has it."""
+    """Takes the lock of a run folder. InputError if another training has it."""
     if not _taken(run_dir, lock):
         raise InputError(
             f"--output {run_dir} is in use by {lock.holder(run_dir)}; wait until that training has ended, or stop it, or "
@@ -108,7 +119,7 @@ def take_over(run_dir: Path, lock: RunLock) -> None:
 
 
 def _taken(run_dir: Path, lock: RunLock, seconds: float = 0.0) -> bool:
-    """Takes the lock and removes the half-written files of killed runs. False where another process has it."""
+    """Takes the lock and removes the half-written files of killed runs. False if another process has it."""
     if not lock.take(writable_folder(run_dir, "--output"), seconds):
         return False
     if lock.locked:
@@ -132,7 +143,7 @@ def describe(
 ) -> None:  # fmt: skip
     """Writes config.json: every option, versions, machine, circumstances, and what the caller adds (data, normalisation).
 
-    A resumed run lists under "earlier_sessions" how it was called before, where that differed.
+    A resumed run lists its earlier calls under "earlier_sessions", if they differed.
     """
     gpu = memory.gpu_name()
     session = {
@@ -151,7 +162,7 @@ def describe(
 
 
 def announce(run_dir: Path, options: TrainConfig, arguments: Sequence[str]) -> None:
-    """Writes config.json before there is anything to describe: a run that is stopped in a stage goes on with these options."""
+    """Writes config.json before the run itself begins: a run that is stopped in a stage continues with these options."""
     if not (run_dir / "config.json").exists():
         content = {
             "options": options.to_json(),
@@ -162,19 +173,19 @@ def announce(run_dir: Path, options: TrainConfig, arguments: Sequence[str]) -> N
 
 
 def _sessions_before(run_dir: Path, session: dict[str, Any]) -> list[dict[str, Any]]:
-    _, content = config.load(run_dir)
+    content = config_file.read(run_dir)
     last = {name: content[name] for name in session if name in content}
     return [*content.get("earlier_sessions", []), *([last] if _of_any_boot(last) != _of_any_boot(session) else [])]
 
 
 def _of_any_boot(session: dict[str, Any]) -> dict[str, Any]:
-    """Without what a machine has anew whenever it starts."""
+    """The session without what changes whenever a machine is started."""
     circumstances = {name: value for name, value in session.get("circumstances", {}).items() if name != "boot"}
     return {**session, "circumstances": circumstances}
 
 
 def _tell_of_other_versions(run_dir: Path, content: dict[str, Any]) -> None:
-    """Warns where a library that decides the bits of a training has another version now."""
+    """Warns if a library that decides the bits of a training has another version now."""
     before, now = content.get("versions", {}), versions()
     changed = [name for name in _DECISIVE if name in before and before[name] != now.get(name)]
     if changed:
@@ -184,15 +195,14 @@ def _tell_of_other_versions(run_dir: Path, content: dict[str, Any]) -> None:
 
 def check_data(run_dir: Path, fingerprint: str) -> None:
     """InputError unless the run was trained on data with this fingerprint."""
-    _, content = config.load(run_dir)
-    if config.fingerprint(content, run_dir) != fingerprint:
+    if config_file.fingerprint(config_file.read(run_dir), run_dir) != fingerprint:
         raise InputError(
             f"--resume: the data is not what {run_dir} was trained on; give the same --data, or start another run"
         )
 
 
 def versions() -> dict[str, str]:
-    """Python, platform, lms3d and the installed ones of the libraries that results depend on."""
+    """The versions of Python, the platform, lms3d, and the installed libraries that results depend on."""
     found = {"python": platform.python_version(), "platform": platform.platform(), "lms3d": _own_version()}
     for name in _LIBRARIES:
         try:
@@ -203,7 +213,7 @@ def versions() -> dict[str, str]:
 
 
 def resume_command(run_dir: Path) -> str:
-    """What to type to resume a run."""
+    """The command that resumes a run."""
     return f"{Path(sys.executable).name} -m lms3d.train --output {run_dir} --resume"
 
 
@@ -213,35 +223,31 @@ def _own_version() -> str:
     return lms3d.__version__
 
 
-def _name(options: TrainConfig) -> str:
-    whole = "x".join(map(str, options.box)) if options.box else str(options.resolution)
-    return f"{options.model}-{whole}" + (f"-patch{options.patch}" if options.patch else "")
-
-
 def _other_run(run_dir: Path) -> InputError:
     return InputError(f"--output {run_dir} holds another run; add --resume to continue it, or choose another --output")
 
 
 def _unused(options: TrainConfig, lock: RunLock) -> Path:
-    """The first empty folder under runs/ that is free. Of two processes that try the same one, one gets the lock."""
-    first = DEFAULT_PARENT / _name(options)
+    """The first empty folder under runs/ that is free. If two processes try the same one, one of them gets the lock."""
+    first = DEFAULT_PARENT / options.folder_name()
     numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return next(path for path in chain([first], numbered) if _ours(path, lock))
 
 
 def _ours(run_dir: Path, lock: RunLock) -> bool:
-    """Whether the folder is empty and this process alone has it. Where there are no locks, it must have made it."""
+    """Whether the folder is empty and this process alone has it. Without locks it must have made the folder."""
     if holds_results(run_dir):
         return False
     made = False
-    with contextlib.suppress(OSError):  # `writable_folder` will say what is wrong
+    with contextlib.suppress(OSError):  # `writable_folder` will explain it
         made = make_folder(run_dir)
     # Its last owner may have finished an epoch before this process got the lock.
     return _taken(run_dir, lock) and (made or lock.locked) and not holds_results(run_dir)
 
 
-def _latest(given: dict[str, Any], chosen: Callable[..., TrainConfig]) -> Path | None:
-    name = re.escape(_name(chosen(given))) if {"task", "model", "resolution", "box", "patch"} & given.keys() else ".*"
+def _latest(given: dict[str, Any], tasks: Tasks) -> Path | None:
+    named = not given.keys().isdisjoint(tasks.kind_of(given).named_by)
+    name = re.escape(tasks.chosen(given).folder_name()) if named else ".*"
     saved = {
         path: max(one.stat().st_mtime for one in generations)
         for path in DEFAULT_PARENT.glob("*")

@@ -1,7 +1,7 @@
-"""One training per run folder, by a lock that the kernel drops when the process ends, however it ends.
+"""One training per run folder: a lock that the kernel drops when the process ends, however it ends.
 
-It is a `flock` on `RUN_DIR/.lock`. The text of that file says who holds the lock; releasing it removes the file. Reading a run
-needs no lock.
+The lock is a `flock` on `RUN_DIR/.lock`. The text of that file says who holds the lock; releasing the lock removes the file. A run
+can be read without it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _POLL_SECONDS = 0.1
 _ATTEMPTS = 30
 _NO_FILE = -1
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
-_GONE = frozenset({errno.ESTALE, errno.ENOENT})  # removed by its holder, or by a file server that was restarted
+_GONE = frozenset({errno.ESTALE, errno.ENOENT})  # its holder removed it, or a file server was restarted
 
 
 class RunLock:
-    """The lock of the run folder that this process trains in. A context manager, which releases it."""
+    """The lock of the run folder in which this process trains; a context manager that releases it."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
         self._file = _NO_FILE
 
     def take(self, folder: Path, seconds: float = 0.0) -> bool:
-        """Takes the lock of this folder and releases any other; waits for at most `seconds`. False where another has it.
+        """Takes the lock of this folder and releases any other one; waits for at most `seconds`. False if another process has it.
 
-        Where the file system has no locks it says so, and does not lock. InputError where locking fails.
+        If the file system has no locks, a message says so and nothing is locked. InputError if locking fails.
         """
         if folder == self.folder:
             return True
@@ -51,7 +51,7 @@ class RunLock:
 
     @property
     def locked(self) -> bool:
-        """Whether others are kept out."""
+        """Whether other processes are kept out."""
         return self._file != _NO_FILE
 
     def release(self) -> None:
@@ -77,8 +77,8 @@ class RunLock:
 
 
 def _locked(path: Path, attempts: int = _ATTEMPTS) -> int | None:
-    """The open and locked file; None while another process has it; _NO_FILE where there are no locks. Any other failure is
-    an InputError: removing a lock file that may be another's would let a third process in."""
+    """The open and locked file; None while another process has it; _NO_FILE if there are no locks. Any other failure is an
+    InputError: removing a lock file that may be another process's would let a third one in."""
     try:
         return _flocked(_opened(path))
     except OSError as error:
@@ -110,7 +110,7 @@ def _flocked(file: int) -> int | None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             return None
-        if not os.fstat(file).st_nlink:  # its holder has removed it since it was opened
+        if not os.fstat(file).st_nlink:  # its holder has removed the file after it was opened here
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         with contextlib.suppress(OSError):  # a full disk, or a file of another user: the text is for messages only
             os.truncate(file, 0)

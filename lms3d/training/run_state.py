@@ -1,12 +1,12 @@
-"""Where a run stands, as one frozen value, and all that a checkpoint holds with it.
+"""The position of a run as one frozen value, and everything that a checkpoint holds with it.
 
-A `RunState` is replaced, never changed, as training goes on. With the arrays of that moment it becomes a `Snapshot`:
+A `RunState` is replaced, never changed, as training goes on. With the arrays of that moment it becomes a `RunSnapshot`:
 
     variables     model and optimiser of rank 0 (learning rate and random states included)
-    of_ranks      in the midst of an epoch, what each rank has for itself: logs/, metrics/ (running sums), and own/ (moving
-                  statistics, random states)
+    of_ranks      in the midst of an epoch, the arrays that each rank has for itself: logs/, metrics/ (running sums), and own/
+                  (moving statistics, random states)
 
-`Snapshot.write` and `read` are the only way to and from `last/`; the file guards all of it with its digest (`checkpoint`).
+`RunSnapshot.write` and `read` are the only way to and from `last/`; the file guards all of it with its digest (`checkpoint`).
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class RunState:
     steps_per_epoch: int
 
     samples_per_step: int
-    """Of all ranks together."""
+    """The samples of a step on all ranks together."""
 
     position: Position = Position()
 
     samples: int = 0
-    """Taken from the stream so far, by all ranks together."""
+    """The samples that all ranks together have taken from the stream so far."""
 
     rows: tuple[Row, ...] = ()
     """The finished epochs, one per line of history.csv."""
@@ -69,11 +69,11 @@ class RunState:
     best_loss: float = math.inf
 
     best: str = ""
-    """SHA-256 of the best.keras that belongs to `best_loss`; "" for none, or one of an earlier version."""
+    """The SHA-256 of the best.keras that belongs to `best_loss`; "" if there is none, or an earlier version wrote it."""
 
     slabs: Mapping[str, str] = field(default_factory=dict)
-    """Kind and batch shapes of a step -> the slabs that it is cut into, such as "16/8" (`LMS.kept_slabs`): they decide the last
-    bits, so a run keeps them."""
+    """Kind and batch shapes of a step -> the slabs that it is cut into, such as "16/8" (`LMS.kept_slabs`). They decide the last
+    bits of a result, so a run keeps them."""
 
     callbacks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """name -> attribute -> value of the callbacks that keep a state, at the end of the last epoch."""
@@ -85,11 +85,11 @@ class RunState:
 
     @property
     def within_epoch(self) -> bool:
-        """Whether some steps of the epoch are done, and others not: then metrics are sums under way."""
+        """Whether some steps of the epoch are done and others are not: then the metrics are unfinished sums."""
         return 0 < self.position.step < self.steps_per_epoch
 
     def rescaled(self, *, size: int, steps_per_epoch: int, samples_per_step: int) -> RunState:
-        """For another number of ranks: maps the step to the same sample count; a finished epoch stays finished."""
+        """The state for another number of ranks: the step with the same count of samples; a finished epoch stays finished."""
         step = self.position.step
         if samples_per_step != self.samples_per_step:
             step = round(step * self.samples_per_step / samples_per_step)
@@ -101,14 +101,14 @@ class RunState:
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a checkpoint."""
+        """The state as a checkpoint holds it."""
         position = (self.position.epoch, self.position.step)
         return {**vars(self), "position": position, "stopped_early": self.stopped_early}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], source: object) -> RunState:
-        """The inverse of `to_json`, also of earlier versions. InputError, which names `source`, for the very first ones, and for
-        what none of them has written."""
+        """The inverse of `to_json`, also for files of earlier versions. InputError, which names `source`, for a file of the very
+        first versions, and for one that no version has written."""
         try:
             return cls._from_json(content, source)
         except InputError:
@@ -141,43 +141,43 @@ class RunState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class RunSnapshot:
     """A run at one moment: all that it needs to go on."""
 
     state: RunState
     variables: Arrays
     of_ranks: tuple[Arrays, ...] = ()
-    """Of all ranks in their order; () at the end of an epoch."""
+    """The arrays of each rank, in the order of the ranks; () at the end of an epoch."""
 
     def write(self, run_dir: Path) -> None:
-        """Into `last/`, where the one before is kept. StorageError, and all as it was, if that fails."""
+        """Writes the snapshot to `last/`, which keeps the one before. StorageError, with nothing changed, if that fails."""
         arrays = {**self.variables, **replicas.joined(self.of_ranks)}
         checkpoint.save(checkpoint.path_in(run_dir), arrays, self.state.to_json())
 
-    def copied(self) -> Snapshot:
-        """With arrays of its own: those of a snapshot may share the memory of the variables."""
+    def copied(self) -> RunSnapshot:
+        """The same snapshot with copied arrays: the original ones may share the memory of the variables."""
         of_ranks = tuple(_copied(arrays) for arrays in self.of_ranks)
         return replace(self, variables=_copied(self.variables), of_ranks=of_ranks)
 
 
-def read(run_dir: Path) -> tuple[Snapshot, str] | None:
-    """The last snapshot in `last/`, and what was wrong with one after it, if anything; None where there is none."""
+def read(run_dir: Path) -> tuple[RunSnapshot, str] | None:
+    """The newest intact snapshot in `last/`, and what is wrong with a newer one, "" if nothing is; None without a snapshot."""
     if not checkpoint.generations(run_dir):
         return None
     path = checkpoint.path_in(run_dir)
     arrays, content, damage = checkpoint.latest(path)
     kept = {name: array for name, array in arrays.items() if not name.startswith("ranks/")}
     state = RunState.from_json(content, path)
-    return Snapshot(state=state, variables=kept, of_ranks=replicas.split(arrays)), damage
+    return RunSnapshot(state=state, variables=kept, of_ranks=replicas.split(arrays)), damage
 
 
-def take(model: Any, state: RunState, of_ranks: tuple[Arrays, ...] = ()) -> Snapshot:
+def take(model: Any, state: RunState, of_ranks: tuple[Arrays, ...] = ()) -> RunSnapshot:
     """The snapshot of this moment."""
-    return Snapshot(state=state, variables=variables.read(variables.variables(model)), of_ranks=of_ranks)
+    return RunSnapshot(state=state, variables=variables.read(variables.variables(model)), of_ranks=of_ranks)
 
 
 def own_arrays(model: Any, state: RunState, logs: Row, world: World) -> Arrays:
-    """What this rank has for itself in the midst of an epoch. logs: after its last step."""
+    """The arrays that only this rank has in the midst of an epoch. logs: the metrics after its last step."""
     own = {f"logs/{name}": np.asarray(value) for name, value in logs.items()}
     if state.position.step < state.steps_per_epoch:  # else the sums are complete: `logs` has them
         own |= variables.read(variables.metric_variables(model))
@@ -192,7 +192,7 @@ def floats(logs: Mapping[str, Any] | None) -> Row:
 
 
 def learning_rate(model: Any) -> float:
-    """Of the next step."""
+    """The learning rate of the next step."""
     return float(np.asarray(model.optimizer.learning_rate))
 
 

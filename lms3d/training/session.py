@@ -37,7 +37,7 @@ WARMUP_EPOCHS = 5  # with several ranks, as in the CheXNet article
 @sendable
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What one call is to do."""
+    """What one call of `lms3d.train` does."""
 
     options: TrainConfig
     run_dir: Path
@@ -45,13 +45,13 @@ class Session:
     profile: tuple[int, int, int] | None
     arguments: tuple[str, ...]
     whole: Path | None = None
-    """The folder of the run that this is a stage of."""
+    """The folder of the whole run, if this is one of its stages."""
     time_share: float = 1.0
-    """Of a demonstration's time, after which this ends."""
+    """The share of a demonstration's time after which this session ends."""
     record_bits: Path | None = None
-    """Record the bits of each step there, or compare them with what is recorded."""
+    """The folder in which the bits of each step are recorded, or compared with what is recorded."""
     stats_average: int | None = None
-    """Write averages of the steps' figures, too, without so many first steps of each plan."""
+    """The first steps of each plan that are left out of the averages of the steps' figures; None: no averages are written."""
 
     @property
     def command_dir(self) -> Path:
@@ -60,43 +60,43 @@ class Session:
 
     @property
     def demonstrating(self) -> bool:
-        """True where the user gave neither data nor epochs: a demonstration, which ends within minutes."""
+        """Whether the user gave neither data nor epochs: then this is a demonstration, which ends within minutes."""
         return self.options.data is None and self.options.epochs is None
 
 
 def agree(choose: Callable[[], Session], lock: RunLock, world: World, memory: Memory | None) -> Session:
-    """What rank 0 chooses, on all ranks; in a later world of an elastic job what was chosen in the first.
+    """The session that rank 0 chooses, on all ranks; in a later world of an elastic job the one chosen in the first world.
 
-    lock: of the run folder; rank 0 holds it.
+    lock: the lock of the run folder, which rank 0 holds.
     """
     console.silence(not world.is_chief)
     if memory is None:
         return world.from_chief(choose)
     session = memory.once(lambda: world.from_chief(choose))
-    if not world.is_chief:  # it may have been rank 0 before
+    if not world.is_chief:  # this rank may have been rank 0 before
         lock.release()
-    world.from_chief(lambda: run_folder.take_over(session.run_dir, lock))  # its last holder may still be about to end
+    world.from_chief(lambda: run_folder.take_over(session.run_dir, lock))  # its last holder may not have ended yet
     return session
 
 
 def train(session: Session, task: Task, world: World, memory: Memory | None, *, again: bool = False) -> None:
-    """Prepares, trains, draws and summarises. again: TensorFlow runs already, and its devices stay as they are."""
+    """Prepares, trains, draws and summarises. again: TensorFlow is running already, and its devices stay as they are."""
     options = session.options
     world.from_chief(lambda: _require_writable(options, session.run_dir))
     _require_writable(options, session.run_dir)
     elastic_restart = memory is not None and memory.resuming
     continuing = session.resuming or elastic_restart
     if continuing:
-        options = replace(options, weights=None, start_from=None)  # a checkpoint has them all
+        options = options.without_start()  # a checkpoint has all weights
     with console.progress() as report:
         material = task.prepare(options, session.run_dir, continuing, world, report)
     if not world.is_chief:
-        options = replace(options, weights=None, start_from=None)  # they come from rank 0
-    limit = _start_tensorflow(options, world, elastic_restart=elastic_restart or again)
-    if world.is_chief and not continuing:  # of a run here that never finished an epoch
+        options = options.without_start()  # the weights come from rank 0
+    limit_bytes = _start_tensorflow(options, world, elastic_restart=elastic_restart or again)
+    if world.is_chief and not continuing:  # left by a run that never finished an epoch
         for name in (STATS, AVERAGES):
             (session.run_dir / name).unlink(missing_ok=True)
-    with _network(options, task, limit, material=material, world=world) as model:
+    with _network(options, task, limit_bytes, material=material, world=world) as model:
         # On every rank, since the prediction builds the metrics; rank 0's clock decides.
         options = world.everyone(needs.with_length(
             options, task, model, *_whole_epoch(options, material, world), session.time_share
@@ -104,26 +104,26 @@ def train(session: Session, task: Task, world: World, memory: Memory | None, *, 
         training = Training(session=session, options=options, task=task, material=material, world=world, memory=memory)
         world.from_chief(training.require_profile)
         if world.is_chief:
-            training.describe(limit)
-            console.say(training.headline(limit))
+            training.describe(limit_bytes)
+            console.say(training.headline(limit_bytes))
         training.run(model)
 
 
 def dry_run(options: TrainConfig, task: Task) -> None:
-    """Prints the plan for the training step, and what it is predicted to need. Reads no data, writes nothing.
+    """Prints the plan for the training step, and what the step is predicted to need. Reads no data and writes nothing.
 
-    DoesNotFit, and no plan, where none fits: one for a larger limit answers no question that was asked.
+    DoesNotFit, without a plan, if no plan fits: a plan for a larger limit would answer a question that nobody asked.
     """
     options = needs.with_demonstration_limit(options, task)
-    limit = _start_tensorflow(options, World())
+    limit_bytes = _start_tensorflow(options, World())
     console.say("Tracing and planning the training step")
-    with _network(options, task, limit) as model:
+    with _network(options, task, limit_bytes) as model:
         report = needs.estimate_step(options, task, model, with_floor=True)
         needs.require_fit(options, report)
     console.say(report.to_markdown(kept=False))
     peak = report.predicted_peak_bytes if options.lms else report.unedited_peak_bytes
     console.summary("Dry run: nothing was trained", {
-        "memory limit": format_size(limit),
+        "memory limit": format_size(limit_bytes),
         "predicted peak": f"{format_size(peak)} ({format_size(report.unedited_peak_bytes)} without LMS)",
         "predicted step": format_seconds(needs.step_seconds(options, report)),
     })  # fmt: skip
@@ -131,7 +131,7 @@ def dry_run(options: TrainConfig, task: Task) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A session whose data is prepared, and whose `options` say how long it is."""
+    """A session whose data is prepared and whose `options` state its length."""
 
     session: Session
     options: TrainConfig
@@ -141,7 +141,7 @@ class Training:
     memory: Memory | None
 
     def require_profile(self) -> None:
-        """InputError where the profiler would never start."""
+        """InputError if the profiler would never start."""
         where, epochs, steps = self.session.profile, self.options.epochs or 0, self.options.steps_per_epoch or 0
         if where is not None and (where[0] > epochs or where[1] > steps):
             epoch, first, last = where
@@ -151,7 +151,7 @@ class Training:
             )
 
     def headline(self, limit_bytes: int) -> str:
-        """What trains, where and on what."""
+        """One line: what is trained, where, and on which data."""
         options = self.options
         return (
             f"{options.model} at {options.size_text(self.task.axes)}, batch {options.batch_size}, "
@@ -162,17 +162,12 @@ class Training:
     def describe(self, limit_bytes: int) -> None:
         """Writes config.json.
 
-        A run that goes on works out again what follows from the number of ranks, but not how long a demonstration is: that
-        followed from the time that there was.
+        The lengths are those that the user gave: a run that goes on works out the others again, since they follow from the number
+        of ranks. A demonstration keeps its lengths, which followed from the time that it had.
         """
         given = self.session.options
         lengths = {name: getattr(given, name) for name in ("epochs", "steps_per_epoch", "validation_steps")}
-        kept = replace(
-            self.options,
-            weights=given.weights,
-            start_from=given.start_from,
-            **({} if self.session.demonstrating else lengths),
-        )
+        kept = replace(self.options.with_start_of(given), **({} if self.session.demonstrating else lengths))
         run_folder.describe(
             self.session.run_dir, kept, self.session.arguments, resuming=self.session.resuming,
             device=device_memory.compute_device(), limit_bytes=limit_bytes, **self.material.described,
@@ -180,7 +175,8 @@ class Training:
 
     def run(self, model: keras.Model) -> None:
         """Trains; then rank 0 draws and summarises."""
-        with closing(self._lms()) as lms:
+        stats_file = self.session.run_dir / STATS if self.world.is_chief else None
+        with closing(needs.lms_for(self.options, stats_file)) as lms:
             history, out_of_time = self._fit(model, lms)
             report = lms.report
         if not self.world.is_chief:
@@ -197,19 +193,13 @@ class Training:
         summary.summarise(run_dir, report, history, rows, needs.elapsed_seconds(), out_of_time=out_of_time)
 
     def _report_of_a_finished_run(self, model: keras.Model) -> Report:
-        """Predicted. Written, too, where the run was killed between its last checkpoint and its report."""
+        """The predicted report. It is written if the run was killed between its last checkpoint and its report."""
         from lms3d.keras_step import report
 
         planned = needs.plan_step(self.options, self.task, model, with_floor=True)
         if not (self.session.run_dir / "lms_report.md").exists():
             report.write(self.session.run_dir, {"train": (planned.report, planned.plan)})
         return planned.report
-
-    def _lms(self) -> LMS:
-        from lms3d.keras_step.callback import LMS
-
-        stats_file = self.session.run_dir / STATS if self.world.is_chief else None
-        return LMS(enabled=self.options.lms, stats_file=stats_file, **needs.lms_arguments(self.options))
 
     def _fit(self, model: keras.Model, lms: LMS) -> tuple[History, bool]:
         """Returns the history, and whether the time guard ended it."""
@@ -275,7 +265,7 @@ class Training:
 
 @contextmanager
 def _network(options: TrainConfig, task: Task, limit_bytes: int, **more: Any) -> Iterator[keras.Model]:
-    """The compiled network. Running out of memory in the block becomes DoesNotFit, with the smallest limits."""
+    """The compiled network. An out-of-memory error in the block becomes DoesNotFit, with the smallest limits."""
     made: list[keras.Model] = []
     job = f"{options.model} at {options.size_text(task.axes)}, batch {options.batch_size},"
     with out_of_memory.explained(
@@ -286,9 +276,10 @@ def _network(options: TrainConfig, task: Task, limit_bytes: int, **more: Any) ->
 
 
 def _start_tensorflow(options: TrainConfig, world: World, *, elastic_restart: bool = False) -> int:
-    """Under the limit (`elastic_restart`: in a later world of this process); returns the bytes that training can have."""
+    """Starts TensorFlow under the limit and returns the bytes that training can have. elastic_restart: in a later world of this
+    process."""
     startup.start_tensorflow(
-        memory_limit_bytes=options.memory_limit,
+        limit_bytes=options.memory_limit,
         seed=options.seed,
         precision=options.precision,
         world=world,
@@ -299,7 +290,7 @@ def _start_tensorflow(options: TrainConfig, world: World, *, elastic_restart: bo
 
 
 def _whole_epoch(options: TrainConfig, material: Material, world: World) -> tuple[int, int]:
-    """Training and validation steps of a pass over all data."""
+    """The training and validation steps of one pass over all data."""
     return (
         world.training_steps(material.training_count, options.batch_size),
         world.validation_steps(material.validation_count, validation_batch(options)),
@@ -307,7 +298,7 @@ def _whole_epoch(options: TrainConfig, material: Material, world: World) -> tupl
 
 
 def validation_batch(options: TrainConfig) -> int:
-    """Samples of a validation step."""
+    """The samples of a validation step."""
     return options.validation_batch_size or options.batch_size
 
 

@@ -1,9 +1,9 @@
-"""Training at rising resolutions: each stage is a run of its own, and the next one starts from its best weights.
+"""Training at rising resolutions: each stage is a run of its own, and the next stage starts from its best weights.
 
     RUN_DIR/stages/64/    a whole run folder at 64^3 -> RUN_DIR/stages/96/ -> RUN_DIR
 
-The networks are fully convolutional: weights of one resolution are weights of any. A coarse stage sees many more cases in the same
-time. A run that was stopped in a stage goes on there; stages that are done are left alone.
+The networks are fully convolutional: weights of one resolution work at any other. A coarse stage sees many more cases in the same
+time. A run that was stopped in a stage continues there; stages that are done are not touched.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lms3d import config, console
-from lms3d.config import FREE_ON_RESUME, TrainConfig
+from lms3d import console
+from lms3d.config import StagedConfig, flag
 from lms3d.errors import InputError
 from lms3d.ranks.elastic import Memory
 from lms3d.ranks.world import World
-from lms3d.training import checkpoint, demo, needs, run_folder, run_state, summary
+from lms3d.training import checkpoint, config_file, demo, needs, run_folder, run_state, summary
 from lms3d.training import session as training
 from lms3d.training.run_lock import RunLock
 from lms3d.training.session import Session
@@ -28,16 +28,16 @@ FOLDER = "stages"
 
 
 def train_all(session: Session, task: Task, world: World, memory: Memory | None) -> None:
-    """The stages of a run one after another, and then the run itself."""
+    """Trains the stages of a run one after another, and then the run itself."""
     session = replace(session, options=needs.with_demonstration_limit(session.options, task))
-    if session.options.stages and memory is not None:
+    if memory is not None and isinstance(session.options, StagedConfig) and session.options.stages:
         raise InputError(
             "--stages: not with --elastic, which keeps one run in memory; train the stages first, then --start-from"
         )
     if memory is not None:
         training.train(session, task, world, memory)
         return
-    with RunLock() as lock:  # of the stage under way: its folder is one that --output may name
+    with RunLock() as lock:  # of the present stage: another command may name its folder with --output
         following = _parts(session, lock) if world.is_chief else iter(())
         again = False
         while (part := world.from_chief(lambda: next(following, None))) is not None:
@@ -48,18 +48,20 @@ def train_all(session: Session, task: Task, world: World, memory: Memory | None)
 
 
 def _parts(session: Session, lock: RunLock) -> Iterator[Session]:
-    """The sessions of the stages that are not done, then that of the run itself. Each is made when the one before has ended.
+    """The sessions of the stages that are not done, then the session of the run itself. Each is made once the last one has ended.
 
-    InputError where another training has the folder of a stage.
+    InputError if another training has the folder of a stage.
     """
     if session.resuming:  # the run itself has begun, so its stages are done
         yield session
         return
-    part = session
+    part, options = session, session.options
     for resolution, epochs in _planned(session):
+        assert isinstance(options, StagedConfig), "only such a run has stages"
         run_folder.claim(_folder(session, resolution), lock)
-        stage = _stage(part, resolution, epochs)
-        part = replace(part, options=replace(part.options, start_from=stage.run_dir, weights=None))
+        stage = _stage(part, options, resolution, epochs)
+        options = options.starting_from(stage.run_dir)
+        part = replace(part, options=options)
         if not _done(stage):
             console.say(f"Stage at {resolution}^3, in {stage.run_dir}")
             run_folder.announce(session.run_dir, session.options, session.arguments)
@@ -72,9 +74,9 @@ def _folder(session: Session, resolution: int) -> Path:
     return session.run_dir / FOLDER / str(resolution)
 
 
-def _stage(session: Session, resolution: int, epochs: int | None) -> Session:
+def _stage(session: Session, options: StagedConfig, resolution: int, epochs: int | None) -> Session:
     run_dir = _folder(session, resolution)
-    options = replace(session.options, resolution=resolution, box=None, patch=None, epochs=epochs, stages=())
+    options = options.at_stage(resolution, epochs)
     resuming = bool(checkpoint.generations(run_dir))
     if resuming:
         options = _as_begun(run_dir, options)
@@ -91,15 +93,14 @@ def _stage(session: Session, resolution: int, epochs: int | None) -> Session:
     )
 
 
-def _as_begun(run_dir: Path, options: TrainConfig) -> TrainConfig:
-    """The options that the stage was begun with, epochs included. InputError where those of now would learn something else."""
-    stored, _ = config.load(run_dir)
+def _as_begun(run_dir: Path, options: StagedConfig) -> StagedConfig:
+    """The options with which the stage was begun, epochs included. InputError if the present ones would learn something else."""
+    stored, _ = config_file.load(run_dir, type(options).from_json)
     before = stored.to_json()
     for name, value in options.to_json().items():
-        if name not in FREE_ON_RESUME | {"stages"} and before[name] != value and value is not None:
-            option = "--" + name.replace("_", "-")
+        if name not in config_file.FREE_ON_RESUME | {"stages"} and before[name] != value and value is not None:
             raise InputError(
-                f"{run_dir}: found a stage with {option} {before[name]}; expected {value}; use another --output"
+                f"{run_dir}: found a stage with {flag(name)} {before[name]}; expected {value}; use another --output"
             )
     lengths = {name: getattr(stored, name) for name in ("epochs", "steps_per_epoch", "validation_steps")}
     return replace(options, **lengths)
@@ -114,15 +115,17 @@ def _done(stage: Session) -> bool:
 
 
 def _planned(session: Session) -> Sequence[tuple[int, int | None]]:
-    """The stages that were asked for, or those of a demonstration at a high resolution."""
+    """The stages that the user asked for, or those of a demonstration at a high resolution."""
     options = session.options
-    if options.stages or not session.demonstrating or options.task != TrainConfig.task or options.patch:
+    if not isinstance(options, StagedConfig):
+        return ()
+    if options.stages or not session.demonstrating or options.sample_shape() != options.volume_shape():
         return options.stages
     return tuple((lower, None) for lower in demo.STAGES if lower < min(options.volume_shape()))
 
 
 def _forget() -> None:
-    """The network of the stage before and its data go before the next one is made."""
+    """Frees the network and the data of the last stage before the next one is made."""
     import keras
 
     keras.backend.clear_session()

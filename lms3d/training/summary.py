@@ -18,12 +18,12 @@ LAST_FIGURE = "memory.png"
 
 
 def drawn(run_dir: Path) -> bool:
-    """Whether a run has all its figures: a process may be killed between its last epoch and the last of them."""
+    """Whether a run has all its figures: a process may be killed after its last epoch and before the last figure."""
     return (run_dir / "figures" / LAST_FIGURE).exists()
 
 
 def draw(folder: Path, *, title: str, report: Report, history: History) -> None:
-    """training.png and memory.png in `folder`: what every run has."""
+    """Draws training.png and memory.png, which every run has, into `folder`."""
     from lms3d.scoring.figures import curves, steps  # matplotlib takes half a second, which `--help` need not wait for
 
     if history.rows:
@@ -38,7 +38,7 @@ def draw(folder: Path, *, title: str, report: Report, history: History) -> None:
 def summarise(
     run_dir: Path, report: Report, history: History, results: Mapping[str, str], seconds: float, *, out_of_time: bool
 ) -> None:
-    """One table: where things are, memory with and without LMS, seconds per step, and the task's own `results`."""
+    """Prints one table: where files lie, memory with and without LMS, seconds per step, and the task's own `results`."""
     rows = {
         "run": f"{run_dir} (best.keras, history.csv, lms_report.md, ...)",
         "figures": str(run_dir / "figures"),

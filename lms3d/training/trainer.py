@@ -1,8 +1,8 @@
-"""Training with Keras `fit` underneath, for any compiled model, on any number of ranks: knows no task.
+"""Training of any compiled model with Keras `fit`, on any number of ranks. This module knows no task.
 
-An undisturbed run and one that was interrupted and resumed, however often, end with the same bits (on a CPU): the training
-data is a function of the sample's number, and a snapshot holds all other state (`run_state`). On another number of ranks a
-resumed run goes on at the same sample, with the learning rate scaled by the number of ranks.
+A run that is interrupted and resumed, however often, ends with the same bits as an undisturbed run (on a CPU): the training data
+is a function of the sample's number, and a snapshot holds all other state (`run_state`). On another number of ranks a resumed
+run goes on at the same sample, and the learning rate is scaled by the number of ranks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import keras
 from lms3d.training import resume
 from lms3d.training.callbacks import order
 from lms3d.training.interrupt import Interrupt
-from lms3d.training.run import Data, Job, Run, Schedule
+from lms3d.training.run import Data, Job, Schedule, TrainingRun
 from lms3d.training.run_state import Position, Row, floats
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """What came of a run."""
+    """The result of a run."""
 
     rows: Sequence[Row]
     """One per epoch: epoch (from 1), loss, val_loss, learning_rate, seconds, metrics."""
@@ -32,7 +32,7 @@ class History:
     """Whether the validation loss stopped getting better."""
 
     resumed_at: Position | None
-    """Where an earlier run was taken up."""
+    """The position at which an earlier run was continued; None for a new run."""
 
 
 def train(
@@ -40,15 +40,15 @@ def train(
 ) -> History:
     """Trains `model` (compiled, its optimiser built); writes history.csv, best.keras and last/ into the run folder.
 
-    callbacks: beside those of every run (`callbacks.order`). All ranks call this with the same arguments, but for their
-    share of the data; all return or raise at the same step.
-    Raises Interrupted after Ctrl-C, with `last/` saved, and Diverged for a loss that is not finite.
+    callbacks: more than those that every run has (`callbacks.order`). All ranks call this with the same arguments, except for
+    their share of the data, and all return or raise at the same step.
+    Raises Interrupted after Ctrl-C, once `last/` is saved, and Diverged if the loss is not finite.
     """
     schedule = replace(schedule, validation_steps=_batches(data.validation, schedule.validation_steps))
     if schedule.validation_steps is None and job.world.size > 1:
         raise ValueError("train: several ranks need validation_steps, or a validation dataset of known length")
     with Interrupt(job.on_interrupt) as interrupt:
-        run = Run(model, data, schedule, job, interrupt)
+        run = TrainingRun(model, data, schedule, job, interrupt)
         resumed_at = resume.start(model, run)
         run.callbacks = order.build(run, callbacks)
         with _ended_on_error(run.callbacks):
@@ -56,21 +56,21 @@ def train(
     return History(rows=run.state.rows, stopped_early=run.state.stopped_early, resumed_at=resumed_at)
 
 
-def _fit_what_is_left(model: keras.Model, run: Run) -> None:
-    """First the rest of an epoch that an earlier run has begun, then whole ones."""
+def _fit_what_is_left(model: keras.Model, run: TrainingRun) -> None:
+    """Finishes an epoch that an earlier run has begun, then trains whole epochs."""
     model.stop_training = run.state.stopped_early
     epoch, step = run.state.position.epoch, run.state.position.step
     if step == run.schedule.steps_per_epoch:
         _end_epoch(model, run)
     elif step:
-        build_metrics(model, run.data.validation)  # their sums so far are about to be put back
+        build_metrics(model, run.data.validation)  # their unfinished sums are about to be put back
         _fit(model, run, epoch + 1)
     if run.state.position.epoch < run.schedule.epochs and not model.stop_training:
         _fit(model, run, run.schedule.epochs)
 
 
-def _fit(model: keras.Model, run: Run, epochs: int) -> None:
-    """From where the run stands to the end of epoch `epochs`."""
+def _fit(model: keras.Model, run: TrainingRun, epochs: int) -> None:
+    """Trains from the present position to the end of epoch `epochs`."""
     data, schedule, position = run.data, run.schedule, run.state.position
     model.fit(
         data.training(run.state.samples), validation_data=data.validation, validation_steps=schedule.validation_steps,
@@ -79,8 +79,8 @@ def _fit(model: keras.Model, run: Run, epochs: int) -> None:
     )  # fmt: skip
 
 
-def _end_epoch(model: keras.Model, run: Run) -> None:
-    """What `fit` does after the last step of an epoch, for a run that was interrupted between the two."""
+def _end_epoch(model: keras.Model, run: TrainingRun) -> None:
+    """Does what `fit` does after the last step of an epoch, for a run that was interrupted just then."""
     epoch, training_logs = run.state.position.epoch, run.logs
     callbacks = keras.callbacks.CallbackList(list(run.callbacks), model=model, steps=0)
     callbacks.on_train_begin()
@@ -95,7 +95,7 @@ def _end_epoch(model: keras.Model, run: Run) -> None:
 
 
 def build_metrics(model: keras.Model, dataset: Any) -> None:
-    """Makes the variables of the metrics, which Keras otherwise makes in the first step, so that they can be set."""
+    """Makes the variables of the metrics, so that they can be set. Keras would make them in the first step."""
     import tensorflow as tf
 
     _, truth = dataset.element_spec[:2]
@@ -105,7 +105,7 @@ def build_metrics(model: keras.Model, dataset: Any) -> None:
 
 
 def _batches(validation: Any, steps: int | None) -> int | None:
-    """Validation batches of this rank, of `steps` that were asked for: Keras warns where there are fewer."""
+    """The validation batches of this rank, at most `steps`: Keras warns if there are fewer than it expects."""
     known = int(validation.cardinality()) if hasattr(validation, "cardinality") else -1
     return steps if known < 0 else min(known, steps or known)
 

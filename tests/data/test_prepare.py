@@ -13,9 +13,9 @@ import pytest
 from data.brats import cache
 from data.errors import DataError
 from data.prepare import main
-from lms3d.config import TrainConfig
 from lms3d.ranks.world import World
 from lms3d.tasks.brats import material
+from lms3d.tasks.brats.options import BratsConfig
 from tests.data.small_data import random_case, write_case
 
 ROOT = Path(cache.__file__).parents[2]
@@ -100,7 +100,7 @@ def test_a_case_without_one_modality_is_named_or_left_out(data_set, tmp_path, ca
     error = capsys.readouterr().err
     assert named in error
     assert "--skip-bad" in error
-    options = TrainConfig(data=data, labels="brats2020", resolution=16)
+    options = BratsConfig(data=data, labels="brats2020", resolution=16)
     (tmp_path / "run").mkdir()
     with pytest.raises(DataError, match="no t2"):
         material.prepare(options, tmp_path / "run", False, World(), lambda *_: None)

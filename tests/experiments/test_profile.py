@@ -18,11 +18,11 @@ from experiments import training_runs
 from experiments.profiling import figure, intervals, lanes, measure, perfetto, report, training, xplane
 from lms3d import LMS
 from lms3d import train as lms3d_train
-from lms3d.config import TrainConfig
 from lms3d.engine.tiers import TIERS
 from lms3d.engine.tiers.disk import DiskTier
 from lms3d.errors import InputError
 from lms3d.files import write_json
+from lms3d.tasks.brats.options import BratsConfig
 from lms3d.training.callbacks.progress import Profile
 
 EVERY_TENSOR = {"swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": 0}
@@ -240,7 +240,7 @@ def test_what_is_no_profile_is_refused(tmp_path, capsys):
 
 def run_folder_of(profiled, run_dir):
     """A run directory as `lms3d.train` leaves it, with the profile of the fixture."""
-    content = {"options": TrainConfig(resolution=16, swap_tier="copied").to_json(), "memory_limit_bytes": 1 << 30}
+    content = {"options": BratsConfig(resolution=16, swap_tier="copied").to_json(), "memory_limit_bytes": 1 << 30}
     write_json(run_dir / "config.json", content)
     shutil.copytree(profiled[2] / "tensorboard", run_dir / "tensorboard")
     shutil.copy(profiled[2] / "lms_stats.csv", run_dir)

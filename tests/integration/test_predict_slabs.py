@@ -14,7 +14,7 @@ from data import split
 from data.brats import cache, layouts, normalise
 from data.brats.preprocess import cube
 from data.phantoms import brains as phantom
-from lms3d.config import TrainConfig
+from lms3d.tasks.brats.options import BratsConfig
 from tests.caches import private_cache
 
 RESOLUTION = 64  # 32 MiB for each tensor of the first level
@@ -33,7 +33,7 @@ def predict(tmp_path_factory, commands):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LMS3D_CACHE", str(cubes))
         built = cache.build(*layouts.find_cases(brains), cube(RESOLUTION, anti_alias=True), workers=1)
-    options = TrainConfig(data=brains, resolution=RESOLUTION, model="unet3d")
+    options = BratsConfig(data=brains, resolution=RESOLUTION, model="unet3d")
     content = {"options": options.to_json(), "normalisation": normalise.fit("global", built, (shown,)).to_json()}
     (run_dir / "config.json").write_text(json.dumps(content))
     keras.utils.set_random_seed(0)

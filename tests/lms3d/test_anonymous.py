@@ -19,10 +19,10 @@ from data import pseudonyms, split
 from data.brats import cache, layouts, normalise
 from data.brats.preprocess import cube
 from lms3d import evaluate, package, predict
-from lms3d.config import TrainConfig
 from lms3d.device import startup
 from lms3d.tasks.brats import task as brats
 from lms3d.tasks.brats.label_maps import write_like
+from lms3d.tasks.brats.options import BratsConfig
 
 # No name, nor part of one, so short that the compressed bytes of a picture spell it by chance.
 NAMES = ("Mueller_Johannes_1957", "Dr. O'Flaherty, Patricia", "Nakamura77", "Zoe Lindqvist")
@@ -51,7 +51,7 @@ def run_dir(patients, capsys, names_hidden_here, tmp_path, monkeypatch) -> Path:
     cases, schema = layouts.find_cases(patients, labels="brats2020")
     built = cache.build(cases, schema, cube(RESOLUTION, anti_alias=True), workers=1)
     split.save(split.Split(training=NAMES[:2], validation=NAMES[2:]), directory / "split.json")
-    options = TrainConfig(data=patients, labels="brats2020", resolution=RESOLUTION, model="unet3d", lms=False)
+    options = BratsConfig(data=patients, labels="brats2020", resolution=RESOLUTION, model="unet3d", lms=False)
     content = {"options": options.to_json(), "normalisation": normalise.fit("case", built, NAMES[:2]).to_json()}
     (directory / "config.json").write_text(json.dumps(content))
     models.build("unet3d", input_shape=(RESOLUTION,) * 3 + (4,), filters=(2, 4, 4)).save(directory / "best.keras")

@@ -2,16 +2,19 @@ from pathlib import Path
 
 import pytest
 
-from lms3d import cli
+from lms3d import cli, command_options
 from lms3d.errors import InputError
 
 
 @pytest.fixture
 def parser():
     made = cli.Parser(prog="x")
-    for add in (cli.add_data_options, cli.add_model_options, cli.add_training_options, cli.add_memory_options):
-        add(made)
-    cli.add_run_options(made)
+    command_options.add_data_options(made)
+    command_options.add_model_options(made)
+    command_options.add_task_options(made)
+    command_options.add_training_options(made)
+    command_options.add_memory_options(made)
+    command_options.add_run_options(made)
     return made
 
 

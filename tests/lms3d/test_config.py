@@ -5,48 +5,50 @@ from pathlib import Path
 import pytest
 
 from lms3d import config
-from lms3d.config import TrainConfig
 from lms3d.errors import InputError
+from lms3d.tasks.brats.options import BratsConfig
 
-OPTIONS = TrainConfig(data=Path("/data"), serialization=(3, "5:8"), memory_limit=2**30)
+OPTIONS = BratsConfig(data=Path("/data"), serialization=(3, "5:8"), memory_limit=2**30)
 
 
 def test_json_round_trip():
-    assert TrainConfig.from_json(json.loads(json.dumps(OPTIONS.to_json()))) == OPTIONS
+    assert BratsConfig.from_json(json.loads(json.dumps(OPTIONS.to_json()))) == OPTIONS
 
 
-def test_a_run_from_before_there_were_slabs_has_none():
-    before = {name: value for name, value in OPTIONS.to_json().items() if name != "slabs"}
-    assert TrainConfig.from_json(before) == dataclasses.replace(OPTIONS, slabs="off")
+@pytest.mark.parametrize(("option", "then"), [("slabs", "off"), ("normalisation", "global"), ("anti_alias", False)])
+def test_a_run_that_is_older_than_an_option(option, then):
+    before = {name: value for name, value in OPTIONS.to_json().items() if name != option}
+    assert BratsConfig.from_json(before) == dataclasses.replace(OPTIONS, **{option: then})
 
 
 def test_unknown_option():
     with pytest.raises(InputError, match="colour"):
-        TrainConfig.from_json({**OPTIONS.to_json(), "colour": 1})
-
-
-def test_resume_takes_what_does_not_change_the_result():
-    resumed = config.resumed(OPTIONS, {"epochs": 9, "lms": False, "seed": 0}, Path("run"))
-    assert resumed == dataclasses.replace(OPTIONS, epochs=9, lms=False)
+        BratsConfig.from_json({**OPTIONS.to_json(), "colour": 1})
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("resolution", 64), ("seed", 1), ("learning_rate", 1e-3), ("slabs", "8/4")]
+    ("name", "value"), [("box", [16, 16]), ("distort", "all"), ("n4", 1), ("stages", [[16]]), ("resolution", 1 << 40)]
 )
-def test_resume_refuses_what_changes_the_result(name, value):
-    option = "--" + name.replace("_", "-")
-    with pytest.raises(InputError, match=f"{option} {value} differs"):
-        config.resumed(OPTIONS, {name: value}, Path("run"))
+def test_values_that_no_run_has(name, value):
+    with pytest.raises(ValueError, match=r"found "):
+        BratsConfig.from_json({**OPTIONS.to_json(), name: value})
 
 
-def test_load(tmp_path):
-    with pytest.raises(InputError, match="not a run folder"):
-        config.load(tmp_path)
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="Not a directory; give the folder of a run"):
-        config.load(tmp_path / "file")
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(InputError, match="damaged"):
-        config.load(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"options": OPTIONS.to_json(), "more": 1}))
-    assert config.load(tmp_path) == (OPTIONS, {"options": OPTIONS.to_json(), "more": 1})
+@pytest.mark.parametrize(
+    ("given", "sample", "text", "folder"),
+    [
+        ({"resolution": 192}, (192, 192, 192), "192^3", "unet3d-192"),
+        ({"box": (160, 192, 144)}, (160, 192, 144), "160x192x144", "unet3d-160x192x144"),
+        ({"resolution": 192, "patch": 128}, (128, 128, 128), "128^3 of 192^3", "unet3d-192-patch128"),
+    ],
+)
+def test_the_size_of_a_step(given, sample, text, folder):
+    options = BratsConfig(model="unet3d", **given)
+    assert (options.sample_shape(), options.size_text(), options.folder_name()) == (sample, text, folder)
+
+
+def test_an_option_of_its_own_is_known_as_such():
+    own = BratsConfig.own()
+    assert "box" in own
+    assert "memory_limit" not in own
+    assert config.flag("start_from") == "--start-from"

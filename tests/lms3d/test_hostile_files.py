@@ -14,15 +14,15 @@ import pytest
 
 from data.brats.schema import SCHEMAS
 from data.errors import DataError
-from lms3d import config, errors
+from lms3d import errors, tasks
 from lms3d.common import json_values
-from lms3d.config import TrainConfig
 from lms3d.engine.tensorflow import op_costs, speeds
 from lms3d.engine.tensorflow.probing import Cost
 from lms3d.errors import InputError
 from lms3d.tasks import chosen
 from lms3d.tasks.brats import label_maps, plain_maps, predict
 from lms3d.tasks.brats.label_maps import Predictions
+from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.chexnet import predict as findings
 from lms3d.tasks.packages.description import best_epoch
 from lms3d.tasks.task import TrainedRun
@@ -85,7 +85,7 @@ OPTIONS = chosen({}).to_json()
 def test_options_that_no_run_has(tmp_path, content):
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(InputError, match=r"config.json is damaged .*restore it or start another run"):
-        config.load(tmp_path)
+        tasks.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_options_that_no_run_has(tmp_path, content):
 def test_what_stands_beside_the_options(tmp_path, name, value):
     (tmp_path / "config.json").write_text(json.dumps({"options": OPTIONS, name: value}))
     with pytest.raises(InputError, match=rf"config.json is damaged \(found {name} .*restore it or start another run"):
-        config.load(tmp_path)
+        tasks.load(tmp_path)
 
 
 @pytest.mark.parametrize("data", [{}, {"data": {}}, {"data": {"fingerprint": 7}}])
@@ -109,7 +109,7 @@ def test_a_run_that_does_not_know_its_data(tmp_path, data):
                                    {"mean": [float("nan")] * 4, "std": [1] * 4}, {"mean": [10**400], "std": [1]}])  # fmt: skip
 def test_a_normalisation_that_no_run_has(tmp_path, value):
     (tmp_path / "config.json").write_text(json.dumps({"options": OPTIONS, "normalisation": value}))
-    trained, content = config.load(tmp_path)
+    trained, content = tasks.load(tmp_path)
     run = TrainedRun(run_dir=tmp_path, trained=trained, content=content, network=None)
     with pytest.raises(InputError, match=r"config.json: found no normalisation"):
         predict._normalisation(run)
@@ -124,7 +124,7 @@ def test_options_of_every_run(tmp_path):
         "memory_limit": 1 << 40,
     }
     options = chosen(given)
-    assert TrainConfig.from_json(json.loads(json.dumps(options.to_json()))) == options
+    assert BratsConfig.from_json(json.loads(json.dumps(options.to_json()))) == options
 
 
 STATE = RunState(size=1, steps_per_epoch=4, samples_per_step=1, rows=({"loss": 0.5},)).to_json()

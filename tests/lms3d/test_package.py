@@ -15,8 +15,8 @@ import pytest
 import models
 from data.brats.schema import SCHEMAS
 from lms3d import package, predict
-from lms3d.config import TrainConfig
 from lms3d.device import startup
+from lms3d.tasks.brats.options import BratsConfig
 
 RESOLUTION = 16
 OWN = {
@@ -33,7 +33,7 @@ def make_run(tiny_brats, own_cache, tmp_path, monkeypatch):
     def make(name="tiny", *, outputs=3, figures=None, content=None, **options):
         directory = tmp_path / "runs" / name
         directory.mkdir(parents=True)
-        chosen = TrainConfig(
+        chosen = BratsConfig(
             resolution=RESOLUTION, lms=False, memory_limit=1, swap_dir=tmp_path / "gone",
             **{"model": "unet3d", "data": tiny_brats} | options,
         )  # fmt: skip

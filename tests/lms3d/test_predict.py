@@ -22,7 +22,6 @@ from data.brats import cache, layouts, normalise, symmetries
 from data.brats.preprocess import cube, to_native
 from data.brats.targets import Labels, targets_of
 from lms3d import evaluate, package, predict
-from lms3d.config import TrainConfig
 from lms3d.device import startup
 from lms3d.engine.tensorflow import surgery
 from lms3d.errors import DoesNotFit
@@ -31,6 +30,7 @@ from lms3d.scoring.columns import COLUMNS
 from lms3d.tasks import inference
 from lms3d.tasks.brats import label_maps, material, segment
 from lms3d.tasks.brats import predict as segmentation
+from lms3d.tasks.brats.options import BratsConfig
 from lms3d.training.run_lock import RunLock
 
 VALIDATION = ("BraTS20_Training_002", "BraTS20_Training_004")
@@ -47,7 +47,7 @@ def run_dir(tiny_brats, own_cache, tmp_path, monkeypatch):
     built = cache.build(cases, schema, cube(RESOLUTION, anti_alias=True), workers=1)
     training = tuple(case.id for case in cases if case.id not in VALIDATION)
     split.save(split.Split(training=training, validation=VALIDATION), directory / "split.json")
-    options = TrainConfig(data=tiny_brats, resolution=RESOLUTION, model="unet3d", lms=False)
+    options = BratsConfig(data=tiny_brats, resolution=RESOLUTION, model="unet3d", lms=False)
     content = {"options": options.to_json(), "normalisation": normalise.fit("case", built, training).to_json()}
     (directory / "config.json").write_text(json.dumps(content))
     network().save(directory / "best.keras")
@@ -225,7 +225,7 @@ def test_brains_that_the_box_of_the_run_cuts_off_are_told(run_dir, tiny_brats, t
     assert said.count("--box") == 1
     run = tmp_path / "run"
     run.mkdir()
-    options = TrainConfig(data=tiny_brats, box=(16, 16, 16), model="unet3d")
+    options = BratsConfig(data=tiny_brats, box=(16, 16, 16), model="unet3d")
     material.prepare(options, run, False, World(), lambda *_: None)
     assert f"note: 4 of 4 brains {told.format('BraTS20_Training_001')}" in capsys.readouterr().out
 

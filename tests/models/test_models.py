@@ -98,7 +98,7 @@ def test_a_saved_model_loads_in_a_new_process_after_import_models(name, tmp_path
 
 
 def test_the_tasks_offer_every_network_and_no_other():
-    offered = {name: TASKS[name].choices.models for name in TASKS.names}
+    offered = {name: TASKS[name].options.models for name in TASKS.names}
     assert sorted(offered["brats"]) == models.names(models.VOLUMES)
     assert sorted(offered["chexnet"]) == models.names(models.IMAGES)
 

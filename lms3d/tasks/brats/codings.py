@@ -1,4 +1,4 @@
-"""What the values of a label map mean where predictions use another coding than the truth."""
+"""The meaning of the values of a label map, if predictions use another coding than the truth."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ OTHERS = {"nnunet": "msd"}
 """nnU-Net's conversion of BraTS 2021 (Dataset137) writes 1 oedema, 2 necrosis, 3 enhancing tumour, as the Decathlon does."""
 
 _SAME = {"NCR": "NETC", "NET": "NETC", "ED": "SNFH"}
-"""Names of one and the same tissue: those of 2023 for those before."""
+"""An earlier name of a tissue -> its name since 2023."""
 
 
 def coding(name: str) -> LabelSchema:
-    """The schema called `name`, which may be that of another program. InputError otherwise."""
+    """The schema called `name`, which may be the name of another program. InputError for any other name."""
     try:
         return schema_named(OTHERS.get(name, name))
     except DataError as error:
-        told = (
+        message = (
             str(error)
             .replace("--labels", "--prediction-labels", 1)
             .replace("expected one of", f"expected {', '.join(OTHERS)} or one of")
         )
-        raise InputError(told) from None
+        raise InputError(message) from None
 
 
 def values_of(schema: LabelSchema, region: str) -> tuple[int, ...] | None:
-    """Label values of a region or tissue by any of its names; None where the schema does not have it."""
+    """The label values of a region or tissue, by any of its names; None if the schema does not have it."""
     tissues: dict[str, tuple[int, ...]] = {}
-    for name, value in schema.labels.items():  # before 2017 there were two that are one since
+    for name, value in schema.labels.items():  # two tissues of before 2017 are one tissue since
         tissue = _SAME.get(name, name)
         tissues[tissue] = (*tissues.get(tissue, ()), value)
     known = {**tissues, **schema.regions}
@@ -42,15 +42,18 @@ def values_of(schema: LabelSchema, region: str) -> tuple[int, ...] | None:
 
 
 def regions_of(schema: LabelSchema, wanted: tuple[str, ...]) -> Mapping[str, tuple[int, ...]]:
-    """Region -> label values, of those that the schema has."""
+    """Region -> label values, for the regions that the schema has."""
     found = {region: values_of(schema, region) for region in wanted}
     return {region: values for region, values in found.items() if values is not None}
 
 
 def expressed(labels: np.ndarray, schema: LabelSchema, coding: LabelSchema) -> np.ndarray:
-    """A label map (X, Y, Z) uint8 of `schema` in the values of `coding`. Each label becomes the one, or background, that lies in
-    the same regions, as far as both know them; of several the same tissue. Where `coding` has no label for it, a cavity becomes
-    background, and a cyst core that does not enhance."""
+    """A label map (X, Y, Z) uint8 of `schema` in the values of `coding`.
+
+    Each label becomes the label, or background, that lies in the same regions, as far as both schemas know them; of several such
+    labels it becomes the same tissue. If `coding` has no label for them, a cavity becomes background and a cyst becomes the core
+    that does not enhance.
+    """
     if coding == schema:
         return labels
     table = np.zeros(256, np.uint8)
@@ -60,7 +63,7 @@ def expressed(labels: np.ndarray, schema: LabelSchema, coding: LabelSchema) -> n
 
 
 def _disagreements(value: int, schema: LabelSchema, own: int, coding: LabelSchema) -> tuple[int, int]:
-    """In how many regions, and in how many tissues, just one of two label values lies, of those that both schemas know."""
+    """The number of regions, and of tissues, known to both schemas that only one of the two label values belongs to."""
 
     def count(names: Iterable[str]) -> int:
         both = [(values_of(schema, name), values_of(coding, name)) for name in names]
@@ -70,5 +73,5 @@ def _disagreements(value: int, schema: LabelSchema, own: int, coding: LabelSchem
 
 
 def masks_of(labels: np.ndarray, schema: LabelSchema, wanted: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Label map (X, Y, Z) -> mask of each wanted region that the schema has."""
+    """Label map (X, Y, Z) -> the mask of each wanted region that the schema has."""
     return region_masks(labels, regions_of(schema, wanted))

@@ -1,4 +1,4 @@
-"""Small parts of a predicted tumour, which are mostly mistakes: removed on request, never by default."""
+"""Removes small parts of a predicted tumour, which are mostly mistakes: on request, never by default."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from scipy import ndimage
 
 
 def without_small(labels: np.ndarray, tumour: Sequence[int], least_voxels: float) -> np.ndarray:
-    """Label map (X, Y, Z) in which connected parts of the tumour of fewer than `least_voxels` voxels are background.
+    """The label map (X, Y, Z) without connected parts of the tumour that have fewer than `least_voxels` voxels.
 
-    tumour: label values that make up the whole tumour. Voxels that share a face, an edge or a corner are connected.
+    tumour: the label values of the whole tumour. Voxels that share a face, an edge or a corner are connected.
     """
     parts, count = ndimage.label(np.isin(labels, tumour), np.ones((3, 3, 3)))
     sizes = np.bincount(parts.ravel(), minlength=count + 1)

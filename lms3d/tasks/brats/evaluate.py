@@ -1,4 +1,4 @@
-"""`python -m lms3d.evaluate` for label maps: every case scored by a challenge's rules, as tables, figures and one page."""
+"""`python -m lms3d.evaluate` for label maps: scores every case by a challenge's rules; makes tables, figures and one page."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lms3d.tasks.claimed_folder import claimed
 from lms3d.tasks.task import EvaluateRequest, Evaluation, refuse
 
 _FEW = 12
-"""Cases that one process scores in less time than others need to start."""
-_MARGIN, _WORST = 0.01, 6  # where the user names none
+"""The number of cases that one process scores before others have started."""
+_MARGIN, _WORST = 0.01, 6  # if the user names none
 
 
 def evaluate(request: EvaluateRequest) -> Evaluation:
@@ -42,7 +42,7 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
 
 
 def _report(request: EvaluateRequest, folders: Sequence[Folder], output: Path) -> Evaluation:
-    """Scores, and writes everything of them into `output`, without what an earlier call has left there."""
+    """Scores the cases, writes all files into `output`, and removes those that an earlier call has left there."""
     plan = inputs.plan(
         folders, truth=request.truth, labels=request.labels, scoring=request.scoring,
         prediction_labels=request.prediction_labels,
@@ -60,7 +60,7 @@ def _report(request: EvaluateRequest, folders: Sequence[Folder], output: Path) -
 
 
 def _groups(request: EvaluateRequest, folders: Sequence[Folder]) -> dict[str, list[str]]:
-    """Name -> labels of its predictions, which follow those that are in no group."""
+    """Name of a group -> labels of its predictions, which follow those of predictions without a group."""
     labels = iter([one.label for one in folders[len(request.predictions) :]])
     alone = {one.label for one in folders[: len(request.predictions)]}
     groups: dict[str, list[str]] = {}
@@ -98,7 +98,7 @@ def score_all(
     scoring: str | None = None,
     progress: Progress,
 ) -> pd.DataFrame:
-    """Scores of every case that all `folders` predicted and that has a truth; see `inputs.plan`."""
+    """The scores of every case that all `folders` have predicted and that has a truth; see `inputs.plan`."""
     return score(inputs.plan(folders, truth=truth, labels=labels, scoring=scoring), progress=progress)
 
 
@@ -113,7 +113,7 @@ def score(plan: Plan, *, progress: Progress) -> pd.DataFrame:
 
 
 def _in_parallel(jobs: Sequence[job.Job]) -> Iterable[list[job.Row]]:
-    """`job.score_case` of each, in order, on all cores where there are many."""
+    """The results of `job.score_case`, in the order of the jobs; many jobs run on all cores."""
     workers = worker_count(len(jobs), None)
     if workers == 1 or len(jobs) <= _FEW:
         return map(job.score_case, jobs)
@@ -135,7 +135,7 @@ def write_report(
     note: str = "",
     ways: scores.Ways | None = None,
 ) -> list[Path]:
-    """CSV files, figures and report.html of `found` in `output`; returns their paths. ways: as of `scores.summarise`."""
+    """Writes the CSV files, figures and report.html of `found` into `output`; returns their paths. ways: see `scores.summarise`."""
     return report.write(Report(found=found, groups={}, rules=rules, note=note, title=title, known_ways=ways), output)
 
 

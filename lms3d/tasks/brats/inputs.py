@@ -1,4 +1,4 @@
-"""What `lms3d.evaluate` was given, put in order: which folders, which cases, which rules, and a job for each case."""
+"""From the arguments of `lms3d.evaluate` to a plan: which folders, which cases, which rules, and a job for each case."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Folder = Predictions | PlainFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be scored."""
+    """The cases to score, and how."""
 
     rules: Rules
     schema: LabelSchema
-    """Of the truth."""
+    """The schema of the truth."""
     jobs: tuple[Job, ...]
     labels: tuple[str, ...]
-    """Of the predictions, in the order in which they were given."""
+    """The labels of the predictions, in the order in which these were given."""
     notes: tuple[str, ...] = ()
-    """How the rules were guessed, and what of them the labels of the truth or of a prediction lack: a sentence for each."""
+    """How the rules were guessed, and which of their regions the labels of the truth or of a prediction lack: a sentence each."""
 
 
 def load_all(paths: Sequence[Path]) -> list[Folder]:
@@ -72,12 +72,12 @@ def plan(
     scoring: str | None = None,
     prediction_labels: str | None = None,
 ) -> Plan:
-    """A job for every case that all `folders` predicted and that has a truth.
+    """A job for every case that all `folders` have predicted and that has a truth.
 
-    truth: folder of the data set; None takes the one that was predicted from. labels: name of its schema, where its file
-    names do not tell. scoring: rules, None for those of the labels. prediction_labels: coding of plain folders, None for that
-    of the truth. Cube space is the finest grid of `folders`, where all cover the same part of the head (every cube does, a box
-    only alone); predictions of a coarser one are resized to it, nearest neighbour. Else there is native space alone.
+    truth: the folder of the data set; None takes the one that was predicted from. labels: the name of its schema, if file names do
+    not tell. scoring: the rules; None takes those of the labels. prediction_labels: the coding of plain folders; None takes that of
+    the truth. Cube space is the finest grid of `folders`, if all grids cover the same part of the head (all cubes do; boxes do if
+    they are equal); predictions on a coarser grid are resized to it, nearest neighbour. Otherwise there is native space alone.
     """
     root, cases, schema = _truth(folders, truth, labels)
     own = codings.coding(prediction_labels) if prediction_labels else schema
@@ -110,7 +110,7 @@ def plan(
 def _truth(
     folders: Sequence[Folder], truth: str | None, labels: str | None
 ) -> tuple[str, dict[str, Case], LabelSchema]:
-    """Folder of the data set, its cases with a truth by id, and its schema."""
+    """The folder of the data set, its cases with a truth by id, and its schema."""
     ours = next((one for one in folders if isinstance(one, Predictions)), None)
     if truth is None and ours is None:
         raise InputError(
@@ -132,7 +132,7 @@ def _truth(
 
 
 def _label_maps_alone(root: str) -> dict[str, Case]:
-    """A truth without images, such as labelsTr of nnU-Net: case id, which is the file's name, -> case."""
+    """Case id -> case, of a truth without images such as labelsTr of nnU-Net. The id is the name of the file."""
     path = Path(root).expanduser()
     found = plain_folders.load(path) if path.is_dir() else None
     names = {one: one.name.split(".nii")[0] for one in (found.files if found else ())}
@@ -156,7 +156,7 @@ def _cases_of(folder: Folder, cases: Mapping[str, Case]) -> Mapping[str, Path]:
 def _scored(
     folders: Sequence[Folder], found: Sequence[Mapping[str, Path]], cases: Mapping[str, Case], root: str, rules: Rules
 ) -> list[str]:
-    """The cases to score, sorted; says what is left out or missing."""
+    """The cases to score, sorted. Messages say which cases are left out or missing."""
     shared = set.intersection(*(set(one) for one in found))
     if not shared:
         raise InputError(
@@ -176,11 +176,11 @@ def _scored(
     if plain:
         _tell_missing(cases, shared, "left out")
     if left_out := set.union(*(set(one) for one in found)) - set(scored):
-        told = counted(len(left_out), "predicted case is", "predicted cases are")
-        say(f"note: {told} left out, for want of a truth or of a file in every folder: {shortened(left_out)}")
+        number = counted(len(left_out), "predicted case is", "predicted cases are")
+        say(f"note: {number} left out, for want of a truth or of a file in every folder: {shortened(left_out)}")
     if unusable := {case for one in folders if isinstance(one, Predictions) for case in one.left_out} - set(scored):
-        told = counted(len(unusable), "case")
-        say(f"note: {told} could not be predicted, because of files that cannot be used: {shortened(unusable)}")
+        number = counted(len(unusable), "case")
+        say(f"note: {number} could not be predicted, because of files that cannot be used: {shortened(unusable)}")
     return scored
 
 
@@ -188,12 +188,12 @@ def _tell_missing(cases: Mapping[str, Case], shared: set[str], fate: str) -> Non
     missing = sorted(set(cases) - shared)
     if missing:
         alone = len(missing) == 1
-        told = "has no prediction and is" if alone else "have no prediction and are"
-        say(f"note: {counted(len(missing), 'case')} of the truth {told} {fate}: {shortened(missing)}")
+        verb = "has no prediction and is" if alone else "have no prediction and are"
+        say(f"note: {counted(len(missing), 'case')} of the truth {verb} {fate}: {shortened(missing)}")
 
 
 def _common_grid(folders: Sequence[Folder]) -> Shape | None:
-    """The finest of the networks' grids, where all cover the same part of the head."""
+    """The finest of the networks' grids; None unless all of them cover the same part of the head."""
     ours = [one for one in folders if isinstance(one, Predictions)]
     if len(ours) < len(folders) or len({(one.stretched, one.stretched or one.shape) for one in ours}) > 1:
         return None
@@ -210,7 +210,7 @@ def _source(folder: Folder, found: Mapping[str, Path], coding: LabelSchema, case
 
 
 def _left_out(schema: LabelSchema, rules: Rules) -> str:
-    """Regions that the labels do not have count as empty masks do: they are not scored, and lesions are not joined by them."""
+    """A note on the regions that the labels do not have: they are not scored, and join no lesions; "" if there are none."""
     without = [region for region in rules.needed if codings.values_of(schema, region) is None]
     joining = {other for names in rules.merge_touching.values() for other in names}
     joins = [region for region in without if region in joining]
@@ -221,7 +221,7 @@ def _left_out(schema: LabelSchema, rules: Rules) -> str:
 
 
 def _unmarked(label: str, coding: LabelSchema, schema: LabelSchema, rules: Rules) -> str:
-    """Regions of the truth that a prediction has no labels for: the challenge would find nothing there, and so do we."""
+    """A note on the regions of the truth that a prediction has no labels for: they count as empty, as the challenge counts them."""
     of_truth, own = (codings.regions_of(one, rules.needed) for one in (schema, coding))
     without = [region for region in of_truth if region not in own]
     if not without:

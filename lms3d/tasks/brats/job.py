@@ -1,4 +1,4 @@
-"""Scoring one case: what a worker process is told, and the rows that it returns. Starts in a second: no TensorFlow."""
+"""Scores one case in a worker process: the job that it gets, and the rows that it returns. No TensorFlow: it starts in a second."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What one of the PREDICTIONS has of a case."""
+    """The prediction of a case by one of the PREDICTIONS."""
 
     label: str
     coding: LabelSchema
-    """What its values mean."""
+    """The meaning of its label values."""
     native: Path | None
-    """None: it is missing, and the rules penalise that."""
+    """The label map on the grid of the files; None if it is missing, which the rules penalise."""
     cube: Path | None = None
-    """On the network's grid; None where that is not compared."""
+    """The label map on the network's grid; None if that is not compared."""
     geometry: Geometry | None = None
-    """Where the network's grid lies; None for a plain folder, which has the grid of the files alone."""
+    """The place of the network's grid; None for a plain folder, whose maps are on the grid of the files alone."""
     shape: Shape | None = None
-    """Of the network's grid."""
+    """The shape of the network's grid."""
     targets: str = "labels"
-    """What the network learns, a name in `data.brats.targets.KINDS`."""
+    """What the network has learnt: a name in `data.brats.targets.KINDS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One case."""
+    """One case to score."""
 
     case: Case
     schema: LabelSchema
-    """Of the truth. Itself, not its name: a worker may not know that of somebody's own."""
+    """The schema of the truth. Not its name: a worker may not know the schema of a user."""
     rules: str
     sources: tuple[Source, ...]
     geometry: Geometry | None
-    """Of the images, and where the grid lies in which all are compared; None for plain folders alone."""
+    """The geometry of the images and of the grid in which all are compared; None if all folders are plain."""
     grid: Shape | None
-    """In which all are compared; None where they have none in common."""
+    """The shape of the grid in which all are compared; None if they have none in common."""
 
 
 def score_case(job: Job) -> list[Row]:
@@ -68,7 +68,7 @@ def score_case(job: Job) -> list[Row]:
 
 
 class _Truth:
-    """The truth of a case in every space, and the ceilings of resolutions, each worked out once."""
+    """The truth of a case in every space, and the ceilings of resolutions. Each is worked out once."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.rules, self.schema = job, RULES[job.rules], job.schema
@@ -94,13 +94,13 @@ class _Truth:
                 yield row | ceiling.get(row["region"], {})
 
     def _rows(self, source: Source, space: str, labels: np.ndarray, coding: LabelSchema) -> list[Row]:
-        """Of a label map in `space`."""
+        """The rows of a label map in `space`."""
         truth = self.labels if space == "native" else self.small
         pair = _pair(labels, coding, truth, self.schema, self.rules, self.spacing_mm)
         return scores.score(pair, predictions=source.label, case=self.job.case.id, space=space)
 
     def _found(self, source: Source) -> Iterator[tuple[str, np.ndarray]]:
-        """(space, predicted label map)."""
+        """(space, predicted label map), for each space that the source has."""
         assert source.native is not None
         if source.geometry is None:
             where = (self.labels.shape, self.affine)
@@ -121,7 +121,7 @@ class _Truth:
         return resize(self.job.geometry.box.crop(self.labels), self.job.grid, "nearest")
 
     def ceiling(self, source: Source, space: str) -> dict[str, dict[str, float]]:
-        """Region -> what the truth scores once it has been on the network's grid, by the way that predictions come back."""
+        """Region -> the scores of the truth itself, once it has been resized to the network's grid and back as predictions are."""
         key = (source.geometry, source.shape, source.targets, source.coding.name, space)
         if key not in self.ceilings:
             rows = self._rows(source, space, self._perfect(source, space), source.coding)
@@ -129,7 +129,7 @@ class _Truth:
         return self.ceilings[key]
 
     def _perfect(self, source: Source, space: str) -> np.ndarray:
-        """The label map of a network that gives back exactly what it was taught, in the labels that it knows."""
+        """The label map of a network that returns exactly what it was taught, in the labels that it knows."""
         assert source.geometry is not None
         assert source.shape is not None
         learnt, box = targets_of(source.targets, source.coding), source.geometry.box
@@ -138,21 +138,20 @@ class _Truth:
         if space == "cube":
             assert self.job.grid is not None
             return resize(learnt.from_channels(taught), self.job.grid, "nearest")
-        # As lms3d.predict does, but that it puts channels on the files' grid before it takes labels of them. Voxels outside of the
-        # box are background either way, and here they cost no time.
+        # lms3d.predict puts channels on the files' grid and then takes labels. Voxels outside of the box are background either way,
+        # and in this order they cost no time.
         return box.place(learnt.from_channels(resize(taught, box.shape)), source.geometry.shape)
 
     @property
     def _shown(self) -> dict[str, float]:
-        """Scored region -> volume of the truth, ml."""
+        """Scored region -> the volume of the truth in ml."""
         ml = float(np.prod(self.spacing_mm)) / 1000
         found = codings.masks_of(self.labels, self.schema, self.rules.regions)
         return {region: np.count_nonzero(mask) * ml for region, mask in found.items()}
 
 
 def own_labels(path: Path, geometry: Geometry) -> np.ndarray:
-    """What lms3d.predict wrote, which lies on the grid of the images, that of `geometry`. InputError or DataError where it does
-    not."""
+    """A label map that lms3d.predict wrote, on the grid of the images (`geometry`). InputError or DataError for another grid."""
     labels, affine = label_maps.read_labels(path)
     if labels.shape != geometry.shape:
         raise InputError(
@@ -166,7 +165,7 @@ def _pair(
     found: np.ndarray, coding: LabelSchema, truth: np.ndarray, schema: LabelSchema, rules: Rules,
     spacing_mm: tuple[float, ...],
 ) -> CasePair:  # fmt: skip
-    """Both label maps as masks, cut to what either of them holds: most of a head is background."""
+    """Both label maps as masks, cut to the box that holds their labels: most of a head is background."""
     box = around((found > 0) | (truth > 0), margins(rules, spacing_mm))
     return CasePair(
         codings.masks_of(found[box], coding, rules.needed), codings.masks_of(truth[box], schema, rules.needed),
@@ -175,7 +174,7 @@ def _pair(
 
 
 def _missing(label: str, case: str, truth_ml: dict[str, float], rules: Rules) -> Iterator[Row]:
-    """Rows of a case without a prediction: 0, and the penalty for distances (BraTS_evaluation 0.0.10)."""
+    """The rows of a case without a prediction: 0, and the penalty for distances (BraTS_evaluation 0.0.10)."""
     penalty = 0.0 if rules.penalty_mm == "diagonal" else rules.penalty_mm
     for region, volume in truth_ml.items():
         row: Row = {"predictions": label, "case": case, "space": "native", "region": region}

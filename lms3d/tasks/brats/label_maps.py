@@ -2,7 +2,7 @@
 
 native/<case>.nii.gz     label map on the grid of the case's files, with the header of the first
 cube/<case>.nii.gz       label map on the cube of the network, uint8; its affine puts it over the same brain
-predictions.json         where they come from; written last: a folder without it is unfinished
+predictions.json         the origin of the maps; it is written last: a folder without it is unfinished
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from lms3d.files import replacing, write_json
 
 INDEX = "predictions.json"
 _FREE_TEXT = ("data_type", "db_name", "intent_name", "descrip", "aux_file")
-"""Of a header, where programs write whatever they like: names and dates of birth have been seen."""
+"""The fields of a header for free text: programs have written names and dates of birth there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """predictions.json, and the folder that it lies in."""
+    """The content of predictions.json, and the folder in which it lies."""
 
     directory: Path
     label: str
-    """Short name for tables and figures; the name of the run."""
+    """A short name for tables and figures: the name of the run."""
     run: str
     """The run directory that made them."""
     model: str
     shape: tuple[int, int, int]
-    """Of the network's grid."""
+    """The shape of the network's grid."""
     stretched: bool
-    """Whether the brain fills that grid; else its voxels are 1 mm."""
+    """Whether the brain fills that grid; otherwise its voxels are 1 mm."""
     tta: str | None
-    """Symmetries over which each is the mean, one of `data.brats.symmetries.SETS`."""
+    """The symmetries over which predictions were averaged, one of `data.brats.symmetries.SETS`; None: none."""
     data: str
-    """Folder of the data set."""
+    """The folder of the data set."""
     fingerprint: str
-    """Of the data set."""
+    """The fingerprint of the data set."""
     schema: str
-    """Name of the label schema of what was written."""
+    """The name of the label schema of the maps."""
     meaning: Mapping[str, Any] = field(default_factory=dict)
-    """That schema, as `data.brats.definition` describes it; empty in what earlier versions wrote."""
+    """That schema, as `data.brats.definition` describes it; empty if an earlier version wrote the file."""
     targets: str = "labels"
-    """What the network learnt, a name in `data.brats.targets.KINDS`."""
+    """What the network has learnt: a name in `data.brats.targets.KINDS`."""
     schema_of_data: str = ""
-    """Name of the data set's own, which is another where a network does not know its labels; empty: the same."""
+    """The name of the data set's own schema, if the network does not know its labels; empty: it is `schema`."""
     left_out: list[str] = field(default_factory=list)
-    """Cases of the data set that could not be used."""
+    """The cases of the data set that could not be used."""
     cases: Mapping[str, Any]
     """Case id -> its geometry as JSON: native shape, affine and the box that the cube covers."""
 
@@ -71,17 +71,17 @@ class Predictions:
 
     @property
     def schema_of_truth(self) -> str:
-        """Name of the label schema that the data set was read with."""
+        """The name of the label schema with which the data set was read."""
         return self.schema_of_data or self.schema
 
     def save(self) -> None:
-        """Write predictions.json. The folder is left out: it may be moved."""
+        """Writes predictions.json, without the folder: that may be moved."""
         values = {name: value for name, value in asdict(self).items() if name != "directory"}
         write_json(self.directory / INDEX, values)
 
 
 def folder_in(path: Path) -> Path | None:
-    """The finished predictions folder that `path` is, or has in it as a run directory does."""
+    """The finished predictions folder: `path` itself, or the one in it if `path` is a run directory; None if there is none."""
     return next((place for place in (path, path / "predictions") if (place / INDEX).is_file()), None)
 
 
@@ -104,7 +104,7 @@ def load(path: Path) -> Predictions:
 
 
 def load_all(paths: Sequence[Path]) -> list[Predictions]:
-    """Several predictions folders, with labels that tell them apart."""
+    """Several predictions folders, with different labels."""
     found = [load(path) for path in paths]
     labels = [one.label for one in found]
     if len(set(labels)) < len(labels):  # the same run twice, with and without --tta for example: use the folders
@@ -136,7 +136,7 @@ def _read(directory: Path) -> Predictions:
 
 
 def _as_now(values: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier version wrote, in today's words."""
+    """What an earlier version wrote, with today's keys."""
     if "resolution" in values:
         values["shape"], values["stretched"] = (values.pop("resolution"),) * 3, True
         values["tta"] = "all" if values["tta"] else None
@@ -144,7 +144,7 @@ def _as_now(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_labels(labels: np.ndarray, affine: np.ndarray, path: Path) -> None:
-    """Label map (X, Y, Z) -> compressed NIfTI of uint8, in millimetres."""
+    """Writes a label map (X, Y, Z) as a compressed NIfTI file of uint8, in millimetres."""
     import nibabel as nib
 
     image = nib.Nifti1Image(labels.astype(np.uint8), affine)
@@ -154,8 +154,11 @@ def write_labels(labels: np.ndarray, affine: np.ndarray, path: Path) -> None:
 
 
 def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
-    """Label map (X, Y, Z) -> compressed NIfTI with the header of `image`, but for its free text, its extensions, and a qform that
-    is damaged beside a sound sform. Its type is the image's, too; uint8 for a floating-point one: labels are whole numbers."""
+    """Writes a label map (X, Y, Z) as a compressed NIfTI file with the header of `image`.
+
+    The free text and the extensions of that header are left out, and so is a damaged qform beside a sound sform. The type is that
+    of the image, too, or uint8 if that is a floating-point type: labels are whole numbers.
+    """
     import nibabel as nib
 
     like: Any = nifti_image(image)
@@ -165,7 +168,7 @@ def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
             f"{image}: found shape {like.shape[:3]}; expected {labels.shape} as was predicted; predict again"
         )
     header = nib.Nifti1Header.from_header(like.header, check=False)
-    header.extensions.clear()  # DICOM headers stand there, with names
+    header.extensions.clear()  # DICOM headers may stand there, with names
     for text in _FREE_TEXT:
         header[text] = b""
     stored = like.get_data_dtype()
@@ -186,9 +189,9 @@ def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
 
 
 def read_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Label map (X, Y, Z) uint8 and affine (4, 4). InputError for a missing or damaged file, or one that holds no labels.
+    """The label map (X, Y, Z) uint8 and the affine (4, 4) of a file. InputError if it is missing, damaged or holds no labels.
 
-    Another program may have worked on it since, and some write 0.99999994, which a mere conversion would make 0.
+    Another program may have changed the file: some write 0.99999994, which a plain conversion would turn into 0.
     """
     try:
         labels, header = volume.read_volume(path)

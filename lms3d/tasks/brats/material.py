@@ -1,4 +1,4 @@
-"""What brain tumour networks learn from: preprocessed cases, who trains and who validates, and how they are shown."""
+"""The data that brain tumour networks learn from: preprocessed cases, who trains and who validates, and how they are shown."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.words import counted
-from lms3d.config import TrainConfig
 from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.errors import InputError
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
+from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.task import chief_first
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _NAMED = 5  # cases that a note names
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class BratsMaterial:
     """See `lms3d.training.task.Material`."""
 
     cache: Cache
@@ -43,7 +43,7 @@ class Material:
     validation_batch_size: int
     seed: int
     shown: Presentation
-    """How training samples are shown; of validation samples only the patch is."""
+    """How training samples are shown; validation samples share its patch alone."""
     described: Mapping[str, Any] = field(repr=False)
 
     @property
@@ -65,7 +65,7 @@ class Material:
     def validation(self, world: World) -> tf.data.Dataset:
         from data.brats import pipeline
 
-        # A rank without a case of its own evaluates one that does not count.
+        # A rank without a case of its own evaluates another's, which does not count.
         share = world.share(self.split.validation) or self.split.validation[:1]
         return pipeline.validation_dataset(
             self.cache, self.targets, share, self.normalisation, batch_size=self.validation_batch_size,
@@ -73,7 +73,7 @@ class Material:
         )  # fmt: skip
 
 
-def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress) -> Material:
+def prepare(options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress) -> BratsMaterial:
     """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
     from data import split
     from data.brats import cache, layouts, normalise
@@ -105,7 +105,7 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
     tell_of_cut_off(volumes, volumes.ids)
     parts = world.from_chief(lambda: _split(options, run_dir, resuming, found, volumes))
     normalisation = world.from_chief(lambda: normalise.fit(options.normalisation, volumes, parts.training))
-    return Material(
+    return BratsMaterial(
         cache=volumes, targets=targets_of(options.targets, volumes.schema), split=parts, normalisation=normalisation,
         batch_size=options.batch_size, validation_batch_size=options.validation_batch_size or options.batch_size,
         seed=options.seed, shown=_presentation(options),
@@ -120,8 +120,8 @@ def prepare(options: TrainConfig, run_dir: Path, resuming: bool, world: World, p
     )  # fmt: skip
 
 
-def preprocessing(options: TrainConfig) -> Preprocessing:
-    """What the options ask to be done to every case."""
+def preprocessing(options: BratsConfig) -> Preprocessing:
+    """The preprocessing of every case, from the options."""
     from data.brats.preprocess import Preprocessing
 
     a, b, c = options.volume_shape()
@@ -138,19 +138,19 @@ def tell_of_left_out(volumes: Cache) -> None:
 
 
 def shortened(names: Iterable[str]) -> str:
-    """The first of these names, sorted, for a note."""
+    """The first of these names in sorted order, for a note."""
     ordered = sorted(names)
     return ", ".join(ordered[:_NAMED]) + (", ..." if len(ordered) > _NAMED else "")
 
 
 def tell_of_cut_off(volumes: Cache, ids: Sequence[str]) -> None:
-    """Says of how many of these cases the box holds a part of the brain alone."""
+    """Says for how many of these cases the box holds only a part of the brain."""
     if not volumes.preprocessing.stretched and (cut := volumes.cut_off(ids)):
         say(f"note: {len(cut)} of {len(ids)} brains do not fit into --box, such as {cut[0]}: what lies outside is lost")
 
 
-def targets(options: TrainConfig, material: Material | None) -> Targets:
-    """Those of the data, or of the schema that the options name; else of the usual three labels."""
+def targets(options: BratsConfig, material: BratsMaterial | None) -> Targets:
+    """The targets of the data, or of the schema that the options name, or else of the usual three labels."""
     from data.brats.schema import schema_named
     from data.brats.targets import targets_of
 
@@ -159,7 +159,7 @@ def targets(options: TrainConfig, material: Material | None) -> Targets:
     return targets_of(options.targets, schema_named(options.labels or "brats2021"))
 
 
-def _presentation(options: TrainConfig) -> Presentation:
+def _presentation(options: BratsConfig) -> Presentation:
     from data.brats.distortions import check_names
     from data.brats.presentation import Presentation
 
@@ -168,8 +168,8 @@ def _presentation(options: TrainConfig) -> Presentation:
     return Presentation(symmetries=symmetries, distortions=check_names(options.distort), patch=patch)
 
 
-def _split(options: TrainConfig, run_dir: Path, resuming: bool, found: DataSet, volumes: Cache) -> Split:
-    """The run's own split, the one that was given, or a new one; kept with the run."""
+def _split(options: BratsConfig, run_dir: Path, resuming: bool, found: DataSet, volumes: Cache) -> Split:
+    """The split of a resumed run, the one that was given, or a new one. It is saved with the run."""
     from data import split
     from lms3d.training import run_folder
 
@@ -198,70 +198,71 @@ def _split(options: TrainConfig, run_dir: Path, resuming: bool, found: DataSet, 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """The run whose weights this one starts from."""
+    """The run from whose weights this one starts."""
 
-    told: str
-    """The option that names it."""
+    option: str
+    """The option that names it, for messages."""
     path: Path
     """Its split.json."""
     split: Split
 
 
-def _start(options: TrainConfig) -> Start | None:
-    """None where the weights are random ones. Says so where nobody knows whom they have seen."""
+def _start(options: BratsConfig) -> Start | None:
+    """The run from which this one starts; None for random weights, and for weights without a split.json, of which a note tells."""
     from data import split
 
     if options.weights is not None:
-        told, path = f"--weights {options.weights}", split.of_weights(options.weights)
+        option, path = f"--weights {options.weights}", split.of_weights(options.weights)
         if path is None:
-            say(f"note: {told}: no split.json of a run lies there; whether these weights have seen patients that validate here, "
+            say(f"note: {option}: no split.json of a run lies there; whether these weights have seen patients that validate here, "
                 "nobody knows")  # fmt: skip
             return None
     elif options.start_from is not None:
-        told, path = f"--start-from {options.start_from}", options.start_from / "split.json"
+        option, path = f"--start-from {options.start_from}", options.start_from / "split.json"
         if not path.is_file():
             raise InputError(
-                f"{told}: found no split.json there; expected the folder of a run, which says whom its weights have seen; restore "
-                f"it, or do without that check: --weights {options.start_from / 'best.keras'}"
+                f"{option}: found no split.json there; expected the folder of a run, which says whom its weights have seen; "
+                f"restore it, or do without that check: --weights {options.start_from / 'best.keras'}"
             )
     else:
         return None
-    return Start(told=told, path=path, split=split.load(path))
+    return Start(option=option, path=path, split=split.load(path))
 
 
 def _split_of_the_start(
-    options: TrainConfig, start: Start | None, drawn: Split, patients: Mapping[str, str]
+    options: BratsConfig, start: Start | None, drawn: Split, patients: Mapping[str, str]
 ) -> Split | None:
-    """That of the run which this one starts from, where it is of the same cases: another would mix the parts.
+    """The split of the run from which this one starts, if it has the same cases; None otherwise. A new split would let patients
+    validate on whom the weights were trained.
 
-    InputError where --validation-fraction asks for a part of another size.
+    InputError if --validation-fraction asks for another share.
     """
     if start is None or {*start.split.training, *start.split.validation} != {*drawn.training, *drawn.validation}:
         return None
     kept, asked = (len({patients.get(one, one) for one in each.validation}) for each in (start.split, drawn))
-    if options.validation_fraction != TrainConfig.validation_fraction and kept != asked:
+    if options.validation_fraction != BratsConfig.validation_fraction and kept != asked:
         raise InputError(
-            f"--validation-fraction {options.validation_fraction}: {start.told} is of a run on the same cases, whose split is "
+            f"--validation-fraction {options.validation_fraction}: {start.option} is of a run on the same cases, whose split is "
             f"kept: {kept} patients validate there, not {asked}; leave --validation-fraction out"
         )
     return start.split
 
 
 def _require_unseen(start: Start, parts: Split, found: DataSet) -> None:
-    """InputError where a patient validates that the weights have been trained on."""
+    """InputError if a patient would validate on whom the weights have been trained."""
     from data import split
 
     if seen := split.seen(
         parts.validation, start.split.training, found.patients, known_as=found.known_as, names=start.split.trained
     ):
         raise InputError(
-            f"{start.told}: its weights have seen {seen[0]}, or another scan of this patient ({counted(len(seen), 'case')} in "
+            f"{start.option}: its weights have seen {seen[0]}, or another scan of this patient ({counted(len(seen), 'case')} in "
             f"all), which would validate here; add --split {start.path}, or start from another run"
         )
 
 
-def _fold(options: TrainConfig, found: DataSet, volumes: Cache) -> Split:
-    """The fold that the options name. Its seed is always the same one: runs of other seeds share the folds."""
+def _fold(options: BratsConfig, found: DataSet, volumes: Cache) -> Split:
+    """The fold that the options name. Folds have a fixed seed: runs with different seeds share them."""
     from data import split
 
     assert options.folds is not None

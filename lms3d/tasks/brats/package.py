@@ -1,4 +1,4 @@
-"""What a package of a brain scan network says: modalities, labels in full, what the outputs are, how intensities are scaled."""
+"""What a package says of a brain scan network: modalities, labels in full, the outputs, and how intensities are scaled."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from data.brats.definition import described, restored
 from data.brats.normalise import Normalisation
 from data.brats.schema import CHANNELS, SCHEMAS, LabelSchema
 from data.brats.targets import targets_of
-from lms3d.config import TrainConfig
 from lms3d.errors import InputError
+from lms3d.tasks.brats.options import BratsConfig
 
 
-def packaged(run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) -> dict[str, Any]:
+def packaged(run_dir: Path, options: BratsConfig, content: Mapping[str, Any]) -> dict[str, Any]:
     """See `lms3d.tasks.task.Task.packaged`."""
     schema = _schema(run_dir, options, content)
     try:
@@ -32,7 +32,7 @@ def packaged(run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) ->
     }
 
 
-def unpacked(said: Mapping[str, Any], options: TrainConfig, where: str) -> dict[str, Any]:
+def unpacked(said: Mapping[str, Any], options: BratsConfig, where: str) -> dict[str, Any]:
     """See `lms3d.tasks.task.Task.unpacked`."""
     schema = restored(said.get("labels"), where=where)
     names = list(targets_of(options.targets, schema).names)
@@ -42,7 +42,7 @@ def unpacked(said: Mapping[str, Any], options: TrainConfig, where: str) -> dict[
     scaled = normalisation(said.get("normalisation")).to_json()
     if scaled["kind"] != options.normalisation:
         raise ValueError(f"found figures of --normalisation {scaled['kind']}, expected {options.normalisation}")
-    modalities = said.get("modalities", list(CHANNELS))  # of earlier versions
+    modalities = said.get("modalities", list(CHANNELS))  # earlier versions did not write them
     if not (isinstance(modalities, list) and modalities) or modalities != [
         channel for channel in CHANNELS if channel in modalities
     ]:
@@ -67,8 +67,8 @@ def normalisation(value: Any) -> Normalisation:
     return found
 
 
-def _schema(run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) -> LabelSchema:
-    """Of the labels that the run has learnt: config.json has them; of earlier runs their name alone, or the data tells."""
+def _schema(run_dir: Path, options: BratsConfig, content: Mapping[str, Any]) -> LabelSchema:
+    """The schema that the run has learnt: config.json holds it; of an older run its name alone, or nothing: then the data tells."""
     if "labels" in content:
         return restored(content["labels"], where=str(run_dir / "config.json"))
     name = str(content.get("data", {}).get("schema") or options.labels or "")

@@ -1,4 +1,4 @@
-"""Anyone's predictions: a folder of NIfTI label maps on the grid of the truth, matched to its cases by name.
+"""The predictions of any program: a folder of NIfTI label maps on the grid of the truth, matched to its cases by name.
 
 <case>.nii.gz                       nnU-Net
 <case>_seg.nii.gz, <case>/<case>_seg.nii.gz, or any other name with the case in it or in its folder's    MONAI
@@ -21,14 +21,14 @@ _ENDINGS = (".nii.gz", ".nii")
 
 @dataclass(frozen=True, kw_only=True)
 class PlainFolder:
-    """Label maps without a word on where they come from."""
+    """Label maps without a description of their origin."""
 
     directory: Path
     label: str
     files: tuple[Path, ...]
 
     def matched(self, cases: Iterable[str]) -> dict[str, Path]:
-        """Case id -> its file. InputError where two files, or two cases, could be meant."""
+        """Case id -> its file. InputError if two files fit a case, or two cases fit a file."""
         ids = sorted(cases)
         found: dict[str, list[Path]] = defaultdict(list)
         words = {one: re.compile(rf"(?<![A-Za-z0-9]){re.escape(one)}(?![A-Za-z0-9])") for one in ids}
@@ -47,7 +47,7 @@ class PlainFolder:
 
 
 def load(path: Path) -> PlainFolder | None:
-    """The label maps below `path`; None where there is none."""
+    """The label maps below `path`; None if there is none."""
     named = (one for one in path.rglob("*.nii*") if _stem(one.name) and not one.name.startswith("."))
     files = sorted(one for one in named if not one.is_dir())  # mirrors have folders <case>_seg.nii with a file in each
     for one in files:
@@ -62,13 +62,16 @@ def _stem(name: str) -> str | None:
 
 
 _END = re.compile(r"\d{3,}(?:-\d{3,})?")
-"""What a challenge goes by, patient and visit, or a number of as many digits."""
+"""The end of a case's name by which a challenge knows it: patient and visit, or a number of at least three digits."""
 _OTHER_CASE = re.compile(r"brats|tcga", re.IGNORECASE)
 
 
 def _case_of(relative: Path, words: Mapping[str, re.Pattern[str]], ends: Mapping[str, str], path: Path) -> str | None:
-    """The case with the longest id in the file's name, else in the names of its folders, else by the end of its id, but where the
-    name is that of another data set's case."""
+    """The case that a file belongs to; None if there is none.
+
+    It is the case with the longest id in the file's name, or else in the names of its folders, or else the one whose id has the
+    same end, unless the name is that of a case of another data set.
+    """
     stem = _stem(relative.name) or ""
     for text in (stem, *reversed(relative.parts[:-1])):
         inside = [one for one, word in words.items() if one in text and word.search(text)]
@@ -84,7 +87,7 @@ def _case_of(relative: Path, words: Mapping[str, re.Pattern[str]], ends: Mapping
 
 
 def _unique_ends(ids: list[str]) -> dict[str, str]:
-    """The digits that a case's name ends with, such as 00000-000 -> case; without those that several share."""
+    """The digits at the end of a case's name, such as 00000-000 -> the case; ends that several cases share are left out."""
     owners: dict[str, list[str]] = defaultdict(list)
     for case in ids:
         if end := re.search(rf"(?<!\d){_END.pattern}$", case):

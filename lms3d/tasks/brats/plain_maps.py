@@ -1,4 +1,4 @@
-"""Reading a label map that another program wrote, and laying it on the grid of the truth."""
+"""Reads a label map that another program wrote, and puts it on the grid of the truth."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from data.errors import DataError
 from lms3d.errors import InputError
 
 _ROUNDING = 1e-3
-"""Of a voxel."""
+"""The part of a voxel by which two grids may differ and still be the same."""
 
 
 def affine_of(path: Path) -> np.ndarray:
-    """Voxel indices -> millimetres (4, 4), by the header alone."""
+    """The affine (4, 4) from voxel indices to millimetres, from the header alone."""
     return read_header(path).affine
 
 
@@ -37,12 +37,12 @@ def read(
     like: str,
     like_oriented: bool = True,
 ) -> np.ndarray:
-    """Label map (X, Y, Z) uint8 on the grid of the truth `like`, which has that shape and affine.
+    """The label map (X, Y, Z) uint8 on the grid of the truth, which has that shape and affine. like: names the truth in messages.
 
-    like_oriented: whether the truth's header says where its voxels lie. If either header does not, voxels are taken to match one
-    to one, with a warning.
-    A file whose voxels lie at the same places in another order (mirrored, axes swapped) is put in order. InputError for
-    another grid, or for a value that `coding` does not know, or a file that cannot be used.
+    like_oriented: whether the truth's header says where its voxels lie. If one of the two headers does not, voxels are assumed to
+    match one to one, with a warning.
+    A file whose voxels lie at the same places in another order (mirrored, axes swapped) is put in order. InputError for another
+    grid, for a value that `coding` does not know, and for a file that cannot be used.
     """
     image, header = _open(path)
     oriented = header.oriented and like_oriented
@@ -56,14 +56,14 @@ def read(
 
 
 def _in_order(image: Any, affine: np.ndarray) -> Any:
-    """The image with its axes along those of `affine`, if then it is the same grid, origin and all; else as it is."""
+    """The image with its axes in the order of `affine`, if that makes the grids equal, origin included; otherwise unchanged."""
     from nibabel.orientations import io_orientation, ornt_transform
 
     own, wanted = (io_orientation(one) for one in (image.affine, affine))
     if np.array_equal(own, wanted) or np.isnan(own).any():
         return image
     turned = image.as_reoriented(ornt_transform(own, wanted))
-    # In voxels: nothing is left to turn or to shift.
+    # In voxels: what is left to turn or to shift, which must be nothing.
     rest = np.linalg.solve(affine, turned.affine) - np.eye(4)
     return turned if np.abs(rest).max() < _ROUNDING else image
 
@@ -88,7 +88,7 @@ def _labels(path: Path, image: Any, coding: LabelSchema, scale: tuple[float, flo
 
 
 def _open(path: Path) -> tuple[Any, Header]:
-    """The whole file and its header, with the bounds that scans have: somebody else wrote it."""
+    """The whole file and its header, within the bounds of scans: another program wrote it."""
     from nibabel.spatialimages import SpatialImage
 
     try:

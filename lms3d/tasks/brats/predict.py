@@ -58,7 +58,7 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     members = [_member(run, folder, request) for run in request.runs]
     learnt = targets_of(request.trained.targets, coding.written(request.runs, members[0].volumes.schema))
     target = _target(request, folder, members[0].volumes, learnt, _shared_ids(request, members))
-    if request.data and request.cases is None:  # of a list, `_named` tells; no run validates cases that were left out
+    if request.data and request.cases is None:  # `_named` tells of a list; no run validates cases that were left out
         tell_of_left_out(members[0].volumes)
     _tell_of_seen(request.runs, target, members[0].patients, members[0].known_as)
     for volumes in {member.volumes.directory: member.volumes for member in members}.values():
@@ -74,7 +74,7 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
 
 
 def _require_alike(runs: Sequence[TrainedRun]) -> None:
-    """InputError where the outputs of two runs mean different things."""
+    """InputError if the outputs of two runs mean different things."""
     first = runs[0]
     for other in runs[1:]:
         for name in ("task", "targets", "labels"):
@@ -88,7 +88,7 @@ def _require_alike(runs: Sequence[TrainedRun]) -> None:
 
 def _folder(request: PredictRequest) -> Path:
     folder = request.data or request.trained.data
-    return folder or brains.write(brains.default_directory(), progress=request.progress)  # made again where it is gone
+    return folder or brains.write(brains.default_directory(), progress=request.progress)  # made again if it is gone
 
 
 def _member(run: TrainedRun, folder: Path, request: PredictRequest) -> Member:
@@ -100,7 +100,7 @@ def _member(run: TrainedRun, folder: Path, request: PredictRequest) -> Member:
             f"{folder}: found {', '.join(found.modalities)}; expected {', '.join(learnt)} as {run.name} has learnt from; give data "
             "with these modalities, such as a manifest that leaves the others empty in every row"
         )
-    # All cases of the folder: for the run's own data this is the cache that training has built.
+    # All cases of the folder: for the run's own data that is the cache which training has built.
     volumes = cache.build(cases, schema, preprocessing(run.trained), progress=request.progress)
     files = {case.id: case.files[0] for case in cases}
     return Member(
@@ -114,7 +114,7 @@ def _member(run: TrainedRun, folder: Path, request: PredictRequest) -> Member:
 
 
 def _shared_ids(request: PredictRequest, members: Sequence[Member]) -> Sequence[str]:
-    """The cases to segment: those of the folder that was given, else what every run has validated."""
+    """The cases to segment: those of the folder that was given, or else those that every run has validated."""
     if request.data and request.cases is None:
         return members[0].volumes.ids
     if request.cases is not None:
@@ -132,7 +132,7 @@ def _shared_ids(request: PredictRequest, members: Sequence[Member]) -> Sequence[
 def _tell_of_seen(
     runs: Sequence[TrainedRun], target: Predictions, patients: Mapping[str, str], known_as: Mapping[str, Sequence[str]]
 ) -> None:
-    """Says of how many of the cases a run has been trained on the patient: their scores say little."""
+    """Says how many of the cases are of patients on whom a run was trained: their scores say little."""
     paths = [path for run in runs if (path := run.run_dir / "split.json").is_file()]
     splits = [split.load(path) for path in paths]
     trained = [case_id for one in splits for case_id in one.training]
@@ -145,7 +145,7 @@ def _tell_of_seen(
 
 
 def _named(path: Path, volumes: Cache) -> Sequence[str]:
-    """The cases that a file names, without those that data.prepare has left out. InputError for one that is not there."""
+    """The cases that a file names, without those that data.prepare has left out. InputError for a case that is missing."""
     try:
         names = [name for line in decoded(path.read_bytes()).splitlines() if (name := _name_in(line))]
     except (OSError, ValueError) as error:
@@ -167,13 +167,13 @@ def _named(path: Path, volumes: Cache) -> Sequence[str]:
 
 
 def _name_in(line: str) -> str:
-    """The case that a line of a list names, as people have them: quoted, as a file, or with the folder before it."""
+    """The case that a line of a list names: quoted, as a file's name, or with a folder before it."""
     name = Path(line.strip().rstrip(",;").strip("\"' \t")).name
     return re.sub(r"(_seg|-seg)?\.nii(\.gz)?$", "", name)
 
 
 def _target(request: PredictRequest, folder: Path, volumes: Cache, learnt: Targets, ids: Sequence[str]) -> Predictions:
-    """The description of what will be written."""
+    """The description of the predictions that will be written."""
     runs = [run.run_dir.resolve() for run in request.runs]
     return Predictions(
         directory=request.output, label=request.runs[0].name if len(runs) == 1 else request.output.resolve().name,
@@ -187,7 +187,7 @@ def _target(request: PredictRequest, folder: Path, volumes: Cache, learnt: Targe
 
 
 def _segmenter(member: Member, channels: int, tta: str | None, stack: ExitStack) -> Callable[[str], np.ndarray]:
-    """Opens the network of a run: case -> probabilities (A, B, C, outputs) on its own grid."""
+    """Opens the network of a run. Returns a function: case -> probabilities (A, B, C, outputs) on the run's own grid."""
     network = stack.enter_context(member.run.network())
     trained = member.run.trained
     patch = (trained.patch,) * 3 if trained.patch else None
@@ -219,7 +219,7 @@ def _write(
             voxel_ml = float(np.prod(voxel_sizes(np.array(geometry.affine)))) / 1000
             labels = without_small(labels, learnt.schema.values_of("WT"), request.remove_below_ml / voxel_ml)
         label_maps.write_like(labels, members[0].files[case_id], target.native(case_id))
-        # Of one run what the network said; of several there may be as many grids.
+        # One run: what its network said. Several runs may have as many grids.
         small = found[0] if len(found) == 1 else resize(geometry.box.crop(native), target.shape)
         label_maps.write_labels(
             learnt.from_channels(small), geometry.network_affine(target.shape), target.cube(case_id)

@@ -1,4 +1,4 @@
-"""What `lms3d.evaluate` writes of the scores of label maps: CSV files, figures, and report.html with all of it."""
+"""Writes the scores of label maps for `lms3d.evaluate`: CSV files, figures, and report.html with all of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Report:
     """All rows, and how to show them."""
 
     found: pd.DataFrame
-    """Of every single prediction."""
+    """The rows of every single prediction."""
     groups: Mapping[str, Sequence[str]]
     """Group of models -> labels of its predictions."""
     rules: str = ""
@@ -41,35 +41,35 @@ class Report:
     title: str = ""
     margin: float = 0.01
     known_ways: scores.Ways | None = None
-    """`scores.each_way` of the models, where `found` is a mean over them already."""
+    """`scores.each_way` of the models, if `found` is a mean over them already."""
 
     @property
     def units(self) -> dict[str, Sequence[str]]:
-        """What is compared: groups, and the predictions that are in none."""
+        """The units that are compared -> their predictions: the groups, and each prediction without a group."""
         grouped = {label for labels in self.groups.values() for label in labels}
         alone = [label for label in self.found["predictions"].unique() if label not in grouped]
         return {**{label: [label] for label in alone}, **self.groups}
 
     @cached_property
     def of_units(self) -> pd.DataFrame:
-        """Rows of the units: of a group the mean over its models, case by case."""
+        """The rows of the units; a group has the mean over its models, case by case."""
         return scores.average_over_models(self.found, self.unit_of) if self.groups else self.found
 
     @property
     def unit_of(self) -> dict[str, str]:
-        """Label of predictions -> the unit that they belong to."""
+        """The label of predictions -> the unit to which they belong."""
         return {label: unit for unit, labels in self.units.items() for label in labels}
 
     @cached_property
     def ways(self) -> scores.Ways:
-        """Rows of the units, by how empty regions count."""
+        """The rows of the units, with empty regions counted and left out."""
         if self.known_ways is not None:
             return self.known_ways
         return scores.each_way(self.found, self.unit_of if self.groups else None)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """`scores.summarise` of the units; intervals of groups are over cases and seeds."""
+        """`scores.summarise` of the units; the intervals of groups are over cases and seeds."""
         return self._over_models(scores.summarise(self.of_units, self.ways), lambda row: (self.found, HEADLINE))
 
     @cached_property
@@ -89,7 +89,7 @@ class Report:
     def _over_models(
         self, table: pd.DataFrame, measured: Callable[[pd.Series], tuple[pd.DataFrame, str]]
     ) -> pd.DataFrame:
-        """`table` with the intervals of groups over cases and seeds. measured: row -> scores and column that it is of."""
+        """`table` with the intervals of groups over cases and seeds. measured: row -> the scores and the column behind it."""
         for at, row in table.iterrows():
             labels = self.units[row["predictions"]]
             if len(labels) > 1:
@@ -99,7 +99,7 @@ class Report:
         return table
 
     def csv_files(self, output: Path) -> list[Path]:
-        """scores.csv, summary.csv, metrics.csv, strata.csv, comparison.csv where there are several, and summary.md."""
+        """Writes scores.csv, summary.csv, metrics.csv, strata.csv, comparison.csv if units are compared, and summary.md."""
         parts = (self.found, self.summary, self.metrics, self.strata, self.comparison)
         written = []
         for name, table in zip(_TABLES, parts, strict=True):
@@ -112,12 +112,12 @@ class Report:
 
     @cached_property
     def comparison(self) -> pd.DataFrame:
-        """In native space where there is one."""
+        """The comparison of the units, in native space if there is one."""
         space = "native" if (self.found["space"] == "native").any() else "cube"
         return comparisons.table(self.found, self.units, margin=self.margin, space=space)
 
     def figures(self, output: Path) -> list[Path]:
-        """Box plots of each column that has one, and the paired differences."""
+        """Draws the box plots of the columns that have one, and the paired differences."""
         written = []
         for name in COLUMNS.names:
             for space in COLUMNS[name].spaces if COLUMNS[name].box_plot else ():
@@ -131,7 +131,7 @@ class Report:
         return written
 
     def page(self, output: Path, written: Sequence[Path]) -> Path:
-        """report.html, with the figures among `written`."""
+        """Writes report.html, with the figures among `written`."""
         shown = {path.stem: path for path in written if path.suffix == ".png"}
         pictures = [page.figure(path, name.replace("_", " ")) for name, path in shown.items() if name not in _ELSEWHERE]
         parts = {
@@ -154,7 +154,7 @@ _ELSEWHERE = ("worst", "paired")  # figures that have a section of their own
 
 
 def _table(frame: pd.DataFrame) -> str:
-    """With the titles and decimals of the metric columns."""
+    """A table with the titles and decimals of the metric columns."""
     titles: dict[str, str] = {}
     decimals = {"both_empty": 0, "n": 0, "cases": 0, "seeds": 0, "tests": 0, "p": 4, "p_holm": 4}
     for name in COLUMNS.names:
@@ -166,7 +166,7 @@ def _table(frame: pd.DataFrame) -> str:
 
 
 def _cases(found: pd.DataFrame) -> list[str]:
-    """With the ceilings of the headline column alone."""
+    """The table of cases, with the ceilings of the headline column alone."""
     others = [name for name in found if name.startswith(scores.CEILING) and name != scores.CEILING + HEADLINE]
     return [*([page.text(_CASES)] if others else []), _table(found.drop(columns=others))]
 
@@ -190,7 +190,7 @@ _METRICS = "Every metric; empty: how regions that are empty in truth and predict
 
 
 def write(report: Report, output: Path, *, plan: Plan | None = None, worst: int = 0) -> list[Path]:
-    """Everything of `report` into `output`; returns the files. plan: to show the `worst` cases of it."""
+    """Writes all files of `report` into `output`; returns them. plan, worst: draw so many of the plan's worst cases, too."""
     written = [*report.csv_files(output), *report.figures(output)]
     if plan is not None and worst:
         tiles = _worst(report.found, plan, worst)
@@ -201,7 +201,7 @@ def write(report: Report, output: Path, *, plan: Plan | None = None, worst: int 
 
 
 def remove_others(output: Path, written: Sequence[Path]) -> None:
-    """Removes what an earlier call has left in `output` under names of ours, and this one has not written again."""
+    """Removes files that an earlier call has left in `output` and that this one has not written again."""
     for name in names() - {path.name for path in written}:
         (output / name).unlink(missing_ok=True)
 
@@ -214,7 +214,7 @@ def names() -> set[str]:
 
 
 def _worst(found: pd.DataFrame, plan: Plan, count: int) -> list[mosaic.Tile]:
-    """Of all predictions, those with the lowest mean Dice over regions; cases without a prediction or images are not shown."""
+    """The predictions with the lowest mean Dice over regions; a case without a prediction or images is not shown."""
     native = found[found["space"] == "native"]
     means = native.groupby(["predictions", "case"])[HEADLINE].mean().dropna().sort_values(kind="stable")
     jobs = {inputs.shown(one.case.id): one for one in plan.jobs}

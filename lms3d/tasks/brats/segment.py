@@ -21,7 +21,7 @@ def probabilities(
 ) -> np.ndarray:
     """Normalised image (A, B, C, 4) -> probabilities (A, B, C, outputs): the mean over the symmetries of these numbers.
 
-    channels: how many of the outputs to keep; None: all. patch: what the network takes at once, where that is not the whole image.
+    channels: how many of the outputs to keep; None: all. patch: the shape that the network takes at once; None: the whole image.
     """
     total: np.ndarray | None = None
     for k in numbers:

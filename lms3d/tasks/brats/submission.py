@@ -1,10 +1,10 @@
-"""Our predictions as a challenge wants them: one folder, <case>.nii.gz each, uint8, with the header of the case's own images.
+"""Our predictions as a challenge asks for them: one folder with <case>.nii.gz, uint8, with the header of the case's images.
 
-Written again from the native label maps: shape, affine, qform and sform with their codes, and units as in the input; label values
-are those of the data set, whatever the network learnt them as.
+The files are written again from the native label maps. Shape, affine, qform and sform with their codes, and units are those of the
+input; label values are those of the data set, whatever values the network learnt.
 
-A folder holds one submission, whole: it is made in a hidden folder inside, compared with what is there, then moved. Other files
-that were there are neither replaced nor removed: the submission is refused, so that no case of another run is ever among it.
+A folder holds one whole submission. It is made in a hidden folder inside, compared with the files that are there, then moved. Other
+files are neither replaced nor removed: the submission is refused, so that it never contains a case of another run.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _ADVICE = "expected an empty folder, or this very submission; empty it, or name 
 
 
 def write(predictions: Predictions, directory: Path, *, data: str | None = None, progress: Progress) -> list[Path]:
-    """Every case of `predictions` into `directory`; returns the files. data: the data set, where it has been moved."""
+    """Writes every case of `predictions` into `directory`; returns the files. data: the new folder of a data set that was moved."""
     images = _images(predictions, data or predictions.data)
     written = [directory / f"{case}.nii.gz" for case in predictions.cases]
     with claimed(directory, "--submission"):
         _require_nothing_else(directory, [path.name for path in written])
         unfinished = directory / _UNFINISHED
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(unfinished, ignore_errors=True)  # left by a process that was killed
         try:
             _make(predictions, images, unfinished, progress)
             for path in written:
@@ -53,7 +53,7 @@ def write(predictions: Predictions, directory: Path, *, data: str | None = None,
 
 
 def _images(predictions: Predictions, data: str) -> dict[str, Path]:
-    """Case -> its first image. InputError or DataError where it is not there, or is not on the grid that was predicted."""
+    """Case -> its first image. InputError or DataError if it is missing, or is not on the grid that was predicted."""
     cases, _ = find_cases(data, labels=predictions.schema_of_truth, require_truth=False, require_complete=False)
     images = {case.id: case.files[0] for case in cases}
     for case, geometry in predictions.cases.items():
@@ -67,20 +67,20 @@ def _images(predictions: Predictions, data: str) -> dict[str, Path]:
 
 
 def _require_nothing_else(directory: Path, names: Iterable[str]) -> None:
-    """InputError where the folder shows a file that is none of these."""
+    """InputError if the folder shows a file that is none of these."""
     others = sorted({one.name for one in directory.iterdir() if not one.name.startswith(".")} - set(names))
     if others:
         raise InputError(f"--submission {directory}: found {others[0]}, which is none of its cases; {_ADVICE}")
 
 
 def _require_equal(new: Path, old: Path) -> None:
-    """InputError where there is an `old` file that says something else than the new one."""
+    """InputError if there is an `old` file with another content than the new one."""
     if old.exists() and not filecmp.cmp(new, old, shallow=False):
         raise InputError(f"--submission {old.parent}: found another {old.name} than it would write; {_ADVICE}")
 
 
 def _make(predictions: Predictions, images: Mapping[str, Path], folder: Path, progress: Progress) -> None:
-    """All label maps, into a folder of their own."""
+    """Writes all label maps into a folder of their own."""
     ours, theirs = schema_named(predictions.schema), schema_named(predictions.schema_of_truth)
     for done, (case, geometry) in enumerate(predictions.cases.items()):
         progress(done, len(predictions.cases), "writing the submission")
@@ -90,7 +90,7 @@ def _make(predictions: Predictions, images: Mapping[str, Path], folder: Path, pr
 
 
 def _translated(labels: np.ndarray, ours: LabelSchema, theirs: LabelSchema) -> np.ndarray:
-    """A label map of ours with the data set's values for the same tissues. InputError where it has none for one that is there."""
+    """One of our label maps with the data set's values for the same tissues. InputError if a tissue in it has no such value."""
     if ours.name == theirs.name:
         return labels
     found = np.zeros_like(labels)

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d.config import TrainConfig
 from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.files import require_checksums
 from lms3d.ranks.world import World
-from lms3d.tasks.brats.options import CHOICES
+from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.task import Task
 from lms3d.training import demo
 
@@ -23,40 +22,40 @@ if TYPE_CHECKING:
     import numpy as np
 
     from lms3d.keras_step.report import Report
-    from lms3d.tasks.brats.material import Material
+    from lms3d.tasks.brats.material import BratsMaterial
     from lms3d.training.trainer import History
 
 
 class BrainTumours(Task):
     """See `lms3d.tasks.task.Task`."""
 
-    choices = CHOICES
+    options = BratsConfig
     axes = 3
     target_dtype = "uint8"
     shown = ("loss", "dice_WT")
     plateau = (0.5, 10)  # the case study's: half the rate after ten epochs without progress
 
     def prepare(
-        self, options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
-    ) -> Material:
+        self, options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
+    ) -> BratsMaterial:
         from lms3d.tasks.brats import material
 
         return material.prepare(options, run_dir, resuming, world, progress)
 
-    def network(self, options: TrainConfig, material: Material | None) -> keras.Model:
+    def network(self, options: BratsConfig, material: BratsMaterial | None) -> keras.Model:
         import models
         from lms3d.tasks.brats.material import targets
 
         outputs = targets(options, material).names
-        more = {"separate_heads": True} if options.deep_supervision else {}
-        model = models.build(options.model, input_shape=(*options.sample_shape(), 4), outputs=len(outputs), **more)
+        shape, more = (*options.sample_shape(), 4), options.network_arguments()
+        model = models.build(options.model, input_shape=shape, outputs=len(outputs), **more)
         if options.start_from is not None:
             _start_from(model, options, outputs, material.described["data"]["modalities"] if material else None)
         if options.weights is not None:
             _load_weights(model, options.weights, f"--weights {options.weights}")
         return model
 
-    def loss(self, options: TrainConfig, material: Material | None) -> Any:
+    def loss(self, options: BratsConfig, material: BratsMaterial | None) -> Any:
         from lms3d.scoring import losses
 
         chosen = {"dice": losses.dice_loss, "dice_cross_entropy": losses.dice_cross_entropy}[options.loss]
@@ -66,13 +65,13 @@ class BrainTumours(Task):
 
         return losses.of_each_head(chosen, len(targets(options, material).names))
 
-    def target_shape(self, options: TrainConfig, model: keras.Model) -> Sequence[int]:
+    def target_shape(self, options: BratsConfig, model: keras.Model) -> Sequence[int]:
         from models.isensee2017 import HEADS
 
         *sides, channels = model.output_shape[1:]
         return (*sides, channels // HEADS if options.deep_supervision else channels)
 
-    def metrics(self, options: TrainConfig, material: Material | None) -> list[Any]:
+    def metrics(self, options: BratsConfig, material: BratsMaterial | None) -> list[Any]:
         from lms3d.scoring.keras_dice import RegionDice
         from lms3d.tasks.brats.material import targets
 
@@ -80,17 +79,17 @@ class BrainTumours(Task):
         return [
             RegionDice(channels, channels=len(learnt.names), disjoint=learnt.kind == "labels", name=f"dice_{region}")
             for region, channels in learnt.region_channels.items()
-            if channels  # one's own labels may have regions of what is not learnt
+            if channels  # a user's labels may have regions of labels that are not learnt
         ]
 
-    def demonstration_limit(self, options: TrainConfig) -> int | None:
-        return demo.memory_limit(math.prod(options.sample_shape()))
+    def demonstration_limit_bytes(self, options: BratsConfig) -> int | None:
+        return demo.limit_bytes(math.prod(options.sample_shape()))
 
     def finish(
-        self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, report: Report
+        self, run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, report: Report
     ) -> None:
-        """figures/slice.png: one validation case, segmented by the best weights. Where that does not fit it is left out with
-        a message: the rest of the run is done."""
+        """Draws figures/slice.png: one validation case, segmented by the best weights. If that does not fit, a message says so: the
+        rest of the run is done."""
         import numpy as np
 
         from data import pseudonyms
@@ -122,11 +121,11 @@ class BrainTumours(Task):
             rows["best epoch"] = f"{best['epoch']:.0f} of {len(history.rows)}, validation Dice {dice}"
         return {**rows, "next": f"{Path(sys.executable).name} -m lms3d.predict {run_dir}"}
 
-    def packaged(self, run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) -> dict[str, Any]:
+    def packaged(self, run_dir: Path, options: BratsConfig, content: Mapping[str, Any]) -> dict[str, Any]:
         said: dict[str, Any] = self._beside("package").packaged(run_dir, options, content)
         return said
 
-    def unpacked(self, said: Mapping[str, Any], options: TrainConfig, where: str) -> dict[str, Any]:
+    def unpacked(self, said: Mapping[str, Any], options: BratsConfig, where: str) -> dict[str, Any]:
         content: dict[str, Any] = self._beside("package").unpacked(said, options, where)
         return content
 
@@ -140,26 +139,26 @@ TASK = BrainTumours()
 
 
 def _start_from(
-    model: keras.Model, options: TrainConfig, outputs: Sequence[str], modalities: Sequence[str] | None
+    model: keras.Model, options: BratsConfig, outputs: Sequence[str], modalities: Sequence[str] | None
 ) -> None:
-    """Takes over the best weights of another run. InputError where its outputs are others; said, where they have other names, or
-    it has learnt from other modalities.
+    """Takes over the best weights of another run. InputError if it has other outputs; a message says so if its outputs have other
+    names, or if it has learnt from other modalities.
 
-    Two years of BraTS call one tissue NCR and NETC: names do not tell whether the weights are of use.
+    BraTS has called one tissue NCR and NETC: the names do not tell whether the weights are of use.
     """
     from data.brats import definition
     from data.brats.schema import CHANNELS
     from data.brats.targets import targets_of
-    from lms3d import config
+    from lms3d import tasks
 
     run_dir = options.start_from
     assert run_dir is not None
-    trained, content = config.load(run_dir)
-    if (trained.model, trained.targets, trained.deep_supervision) != (
-        options.model,
-        options.targets,
-        options.deep_supervision,
-    ):
+    trained, content = tasks.load(run_dir)
+    if not isinstance(trained, BratsConfig):
+        raise InputError(
+            f"--start-from {run_dir}: found a run of --task {trained.task}; expected one of --task {options.task}; give another run"
+        )
+    if _learnt(trained) != _learnt(options):
         raise InputError(
             f"--start-from {run_dir}: found a run of {trained.model} with --targets {trained.targets}; expected {options.model} "
             f"with --targets {options.targets}, and --deep-supervision in both or in neither; give another run"
@@ -176,8 +175,13 @@ def _start_from(
         say(f"--start-from {run_dir}: it learnt from {', '.join(seen)}; here are {', '.join(modalities)}")
 
 
-def _load_weights(model: keras.Model, path: Path, told: str) -> None:
-    """Start from those of an earlier run, of any resolution. InputError where they are of another network."""
+def _learnt(options: BratsConfig) -> tuple[object, ...]:
+    """What two runs must have in common if one starts from the other."""
+    return options.model, options.targets, options.deep_supervision
+
+
+def _load_weights(model: keras.Model, path: Path, option: str) -> None:
+    """Loads the weights of an earlier run, of any resolution. InputError if they belong to another network."""
     import tensorflow as tf
 
     try:
@@ -189,19 +193,21 @@ def _load_weights(model: keras.Model, path: Path, told: str) -> None:
     except Exception as error:  # of h5py, zipfile, or Keras, for files of all kinds
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
         raise InputError(
-            f"{told}: cannot be used for {model.name} ({reason}); give best.keras of a run of this network"
+            f"{option}: cannot be used for {model.name} ({reason}); give best.keras of a run of this network"
         ) from None
 
 
-def _segment(run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, case_id: str) -> np.ndarray:
-    """Labels (A, B, C) of a case by the best weights."""
+def _segment(
+    run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, case_id: str
+) -> np.ndarray:
+    """The labels (A, B, C) that the best weights predict for a case."""
     from data.brats import normalise
     from lms3d.tasks import inference
     from lms3d.tasks.brats import segment
     from lms3d.training.callbacks import best_weights
 
     best_weights.put_back(run_dir, model)
-    with inference.rewriter(options, wanted=None, limit=options.memory_limit) as lms:
+    with inference.rewriter(options, wanted=None, limit_bytes=options.memory_limit) as lms:
         predict = inference.predictor(model, options.sample_shape(), lms=lms)
         image = normalise.image(material.normalisation, material.cache, case_id)
         return material.targets.from_channels(

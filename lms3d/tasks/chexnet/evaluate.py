@@ -54,8 +54,8 @@ def _scored(table: Path, truth: str | None, output: Path) -> Evaluation:
             "folder that has them with --truth"
         )
     if len(known) < len(images):
-        told = counted(len(images) - len(known), "image is", "images are")
-        say(f"note: {told} left out, as the true findings are not known")
+        number = counted(len(images) - len(known), "image is", "images are")
+        say(f"note: {number} left out, as the true findings are not known")
     labels = np.array([[finding in (one.findings or ()) for finding in FINDINGS] for one in known], np.uint8)
     probabilities = np.array([one.probabilities for one in known])
     # An image without a patient id counts as the only image of its patient.
@@ -81,7 +81,7 @@ def write_areas(
     folder: Path, figures: Path, labels: np.ndarray, probabilities: np.ndarray, patients: Sequence[str], title: str,
     remark: str = "",
 ) -> Scores:  # fmt: skip
-    """auroc.csv and auroc.md in one folder, roc.png and auroc.png in another. labels, probabilities: (images, 14)."""
+    """Writes auroc.csv and auroc.md into one folder, roc.png and auroc.png into another. labels, probabilities: (images, 14)."""
     scores = auroc.score(labels, probabilities, FINDINGS, patients=patients)
     tables.write_csv(tables.auroc_table(scores), folder / "auroc.csv")
     write_text(folder / TABLE, tables.auroc_markdown(scores, remark))

@@ -1,36 +1,25 @@
-"""What `lms3d.train --task chexnet` leaves to the user, and its defaults: those of the CheXNet scaling study."""
+"""The options of `lms3d.train --task chexnet`: those of every task, with the defaults of the CheXNet scaling study."""
 
-from lms3d.tasks.choices import Choices
+from __future__ import annotations
 
-CHOICES = Choices(
-    summary="14 findings in chest X-rays",
-    models=("densenet121", "resnet50"),
-    losses=("binary_cross_entropy", "weighted"),
-    defaults={
-        "model": "densenet121",
-        "resolution": 224,
-        "batch_size": 16,
-        "loss": "binary_cross_entropy",
-        "learning_rate": 1e-3,
-        "patience": 10,
-    },
-    refused=(
-        "labels",
-        "targets",
-        "n4",
-        "anti_alias",
-        "normalisation",
-        "split",
-        "validation_fraction",
-        "folds",
-        "fold",
-        "box",
-        "patch",
-        "symmetries",
-        "distort",
-        "start_from",
-        "stages",
-        "deep_supervision",
-    ),
-    refusal="where it is fixed or means nothing",
-)  # fmt: skip
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lms3d.config import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChexnetConfig(TrainConfig):
+    """The options of a run that learns findings in chest X-rays."""
+
+    task: str = "chexnet"
+    model: str = "densenet121"
+    resolution: int = 224
+    batch_size: int = 16
+    loss: str = "binary_cross_entropy"
+    learning_rate: float = 1e-3
+    patience: int = 10
+
+    summary: ClassVar[str] = "14 findings in chest X-rays"
+    models: ClassVar[tuple[str, ...]] = ("densenet121", "resnet50")
+    losses: ClassVar[tuple[str, ...]] = ("binary_cross_entropy", "weighted")

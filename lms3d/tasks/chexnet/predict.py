@@ -1,8 +1,8 @@
-"""`python -m lms3d.predict` for radiographs: the probabilities of 14 findings, and the table that they are kept in.
+"""`python -m lms3d.predict` for radiographs: the probabilities of 14 findings, and the table that holds them.
 
     predictions.csv     image,patient,findings,Atelectasis,...,Hernia
 
-`findings` is the truth as ChestX-ray14 writes it (`Effusion|Mass`, `No Finding`), empty where it is not known; so is
+`findings` is the truth as ChestX-ray14 writes it (`Effusion|Mass`, `No Finding`). It is empty if it is not known, and so is
 `patient`. Probabilities have six decimals.
 """
 
@@ -18,12 +18,12 @@ import numpy as np
 from data import pseudonyms
 from data.chest_xray.collection import FINDINGS, NO_FINDING
 from data.words import counted
-from lms3d import config
 from lms3d.console import Report as Progress
 from lms3d.errors import InputError, say
 from lms3d.files import replacing
 from lms3d.tasks.inference import Predictor
 from lms3d.tasks.task import PredictRequest
+from lms3d.training import config_file
 
 FILE = "predictions.csv"
 COLUMNS = ("image", "patient", "findings", *FINDINGS)
@@ -36,9 +36,9 @@ class Image:
     name: str
     patient: str
     findings: tuple[str, ...] | None
-    """The truth; None where it is not known."""
+    """The truth; None if it is not known."""
     grey: Callable[[], np.ndarray] | None = None
-    """Reads its pixels (N, N) uint8."""
+    """A function that reads its pixels (N, N) uint8."""
     probabilities: tuple[float, ...] = ()
 
 
@@ -63,14 +63,14 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
 
 
 def _of_run(request: PredictRequest) -> list[Image]:
-    """The test images of the run, at its resolution. InputError where the data has changed since."""
+    """The test images of the run, at its resolution. InputError if the data has changed since."""
     from data.chest_xray import collection, shards
     from data.phantoms import chests
 
     trained, progress = request.trained, request.progress
     folder = trained.data or chests.write(chests.default_directory(), progress=progress)
     index = shards.build(collection.find_images(folder), trained.resolution, seed=trained.seed, progress=progress)
-    if index.fingerprint != config.fingerprint(request.runs[0].content, request.run_dir):
+    if index.fingerprint != config_file.fingerprint(request.runs[0].content, request.run_dir):
         raise InputError(
             f"{folder}: found other data than {request.run_dir} was trained on; expected the same images, labels and "
             "lists; restore them, or name the images with --data"
@@ -96,8 +96,8 @@ def _of_folder(folder: Path, resolution: int) -> list[Image]:
     if collection.is_chest_xray(folder):
         found = collection.find_images(folder)
         if found.problems:
-            told = counted(len(found.problems), "image is", "images are")
-            say(f"note: {told} left out, the first because of {found.problems[0].line}")
+            number = counted(len(found.problems), "image is", "images are")
+            say(f"note: {number} left out, the first because of {found.problems[0].line}")
         return [
             Image(name=one.name, patient=one.patient, findings=one.findings, grey=reader(one.path))
             for one in found.images.values()
@@ -114,7 +114,7 @@ def _of_folder(folder: Path, resolution: int) -> list[Image]:
 
 
 def _predicted(images: Sequence[Image], network: Predictor, tta: bool, progress: Progress) -> Iterator[Image]:
-    """The same images with their probabilities; with tta the mean of those of the image and of its mirror image."""
+    """The same images with their probabilities; with tta these are means over the image and its mirror image."""
     from data.chest_xray.pipeline import normalised
 
     for done, one in enumerate(images):
@@ -128,7 +128,7 @@ def _predicted(images: Sequence[Image], network: Predictor, tta: bool, progress:
 
 
 def write(images: Iterator[Image], path: Path) -> None:
-    """The table, whole or not at all."""
+    """Writes the whole table or nothing."""
     with (
         replacing(path) as partial,
         partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream,
@@ -148,7 +148,7 @@ def _probability(text: str) -> float:
 
 
 def read(path: Path) -> list[Image]:
-    """The inverse of `write`. InputError names the line that cannot be used."""
+    """The inverse of `write`. An InputError names the line that cannot be used."""
     from data.chest_xray.collection import parse_findings
 
     advice = "expected what `python -m lms3d.predict` writes; predict again"

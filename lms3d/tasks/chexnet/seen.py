@@ -1,4 +1,4 @@
-"""Whom the weights of an earlier run have seen: their patients must neither validate nor be tested here."""
+"""The patients on whom the weights of an earlier run were trained: they must neither validate nor be tested here."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from data.chest_xray.records import Index
 
 _OF_A_RUN = (".keras", ".weights.h5")
-"""Endings of weights of a whole network; ImageNet's end otherwise (WEIGHTS-2 in `models.chexnet`), and no patient is among them."""
+"""The endings of weights of a whole network. ImageNet's end otherwise (WEIGHTS-2 in `models.chexnet`), and have seen no patient."""
 
 
 def trained_by(weights: Path, index: Index) -> list[str]:
-    """Images that have trained these weights, in the run that wrote them and in those before it; none where nobody knows, which is
-    said. InputError where a patient of one would validate or be tested."""
+    """The images on which these weights were trained, in the run that wrote them and in earlier ones; [] with a note if no
+    split.json tells. InputError if a patient of such an image would validate or be tested."""
     from data import split
 
     path = split.of_weights(weights)
@@ -38,16 +38,16 @@ def trained_by(weights: Path, index: Index) -> list[str]:
 
 
 def before(split_file: Path) -> list[str]:
-    """What `trained_by` found when the run began, as it was written."""
+    """What `trained_by` found when the run began, from its split.json."""
     return _names(split_file, ("seen_before",)) if split_file.is_file() else []
 
 
 def _names(split_file: Path, parts: tuple[str, ...]) -> list[str]:
-    """Names of images that stand in these parts of a split.json."""
+    """The names of the images in these parts of a split.json."""
     from data.files import read_json
 
-    told = read_json(split_file, advice="restore it, or start a new run", keys=("training",))
-    found = [told.get(part, []) for part in parts]
+    content = read_json(split_file, advice="restore it, or start a new run", keys=("training",))
+    found = [content.get(part, []) for part in parts]
     if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in found):
         raise InputError(
             f"{split_file}: found no lists of images; expected {' and '.join(parts)} as lms3d.train writes them; restore it"

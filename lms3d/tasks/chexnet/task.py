@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d.config import TrainConfig
 from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.ranks.world import World
-from lms3d.tasks.chexnet.options import CHOICES
+from lms3d.tasks.chexnet.options import ChexnetConfig
 from lms3d.tasks.task import Task, chief_first
 
 if TYPE_CHECKING:
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
-    """Shards of all images, split by patient."""
+class ChexnetMaterial:
+    """The shards of all images, split by patient."""
 
     index: Index
     batch_size: int
@@ -66,15 +65,15 @@ class Material:
 class ChestXRays(Task):
     """See `lms3d.tasks.task.Task`."""
 
-    choices = CHOICES
+    options = ChexnetConfig
     axes = 2
     target_dtype = "float32"
     shown = ("loss", "auroc")
     plateau = (0.1, 1)  # the scaling study's: a tenth of the rate after an epoch without progress
 
     def prepare(
-        self, options: TrainConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
-    ) -> Material:
+        self, options: ChexnetConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
+    ) -> ChexnetMaterial:
         from data.chest_xray import collection as chest_xray
         from data.chest_xray import shards
         from data.phantoms import chests
@@ -94,19 +93,19 @@ class ChestXRays(Task):
             world.from_chief(lambda: run_folder.check_data(run_dir, index.fingerprint))
         world.from_chief(lambda: _keep_split(options, run_dir, resuming, index))
         counts = {name: len(part) for name, part in index.parts.items()}
-        return Material(
+        return ChexnetMaterial(
             index=index, batch_size=options.batch_size,
             validation_batch_size=options.validation_batch_size or options.batch_size, seed=options.seed, augment=options.augment,
             described={"data": {"fingerprint": index.fingerprint, "images": counts, "shards": str(index.directory)}},
         )  # fmt: skip
 
-    def network(self, options: TrainConfig, material: Any) -> keras.Model:
+    def network(self, options: ChexnetConfig, material: Any) -> keras.Model:
         import models
 
         shape = (options.resolution, options.resolution, 3)
         return models.build(options.model, input_shape=shape, weights=options.weights)
 
-    def loss(self, options: TrainConfig, material: Material | None) -> Any:
+    def loss(self, options: ChexnetConfig, material: ChexnetMaterial | None) -> Any:
         from lms3d.scoring import findings
 
         if options.loss != "weighted" or material is None:
@@ -114,26 +113,26 @@ class ChestXRays(Task):
         labels = material.index.parts["training"].labels
         return findings.WeightedCrossEntropy(*findings.class_weights(labels.sum(0).tolist(), len(labels)))
 
-    def metrics(self, options: TrainConfig, material: Material | None) -> list[Any]:
+    def metrics(self, options: ChexnetConfig, material: ChexnetMaterial | None) -> list[Any]:
         from data.chest_xray.collection import FINDINGS
         from lms3d.scoring.findings import Auroc
 
         return [Auroc(len(FINDINGS))]
 
-    def callbacks(self, model: keras.Model, material: Material, world: World) -> list[Any]:
+    def callbacks(self, model: keras.Model, material: ChexnetMaterial, world: World) -> list[Any]:
         from lms3d.scoring.findings import Auroc, PooledAuroc
         from lms3d.training.trainer import build_metrics
 
-        build_metrics(model, material.validation(world))  # else Keras names them only after the first step
+        build_metrics(model, material.validation(world))  # otherwise Keras names them only after the first step
         metrics = [m for group in model.metrics for m in getattr(group, "metrics", [])]
         auroc = next(m for m in metrics if isinstance(m, Auroc))
         share = world.share(range(material.validation_count))
         return [PooledAuroc(auroc, world.average, validates=bool(share))]
 
     def finish(
-        self, run_dir: Path, options: TrainConfig, model: keras.Model, material: Material, report: Report
+        self, run_dir: Path, options: ChexnetConfig, model: keras.Model, material: ChexnetMaterial, report: Report
     ) -> None:
-        """auroc.csv and auroc.md (beside the published areas), figures/roc.png and auroc.png: of the test patients."""
+        """Writes auroc.csv, auroc.md (with the published areas), figures/roc.png and figures/auroc.png, for the test patients."""
         from lms3d.tasks.chexnet.evaluate import write_areas
         from lms3d.training.callbacks import best_weights
 
@@ -153,11 +152,11 @@ class ChestXRays(Task):
         command = f"{Path(sys.executable).name} -m lms3d.predict {run_dir} --data FOLDER"
         return {**rows, "AUROC per finding": str(run_dir / "auroc.md"), "next": command}
 
-    def packaged(self, run_dir: Path, options: TrainConfig, content: Mapping[str, Any]) -> dict[str, Any]:
+    def packaged(self, run_dir: Path, options: ChexnetConfig, content: Mapping[str, Any]) -> dict[str, Any]:
         said: dict[str, Any] = self._beside("package").packaged(run_dir, options, content)
         return said
 
-    def unpacked(self, said: Mapping[str, Any], options: TrainConfig, where: str) -> dict[str, Any]:
+    def unpacked(self, said: Mapping[str, Any], options: ChexnetConfig, where: str) -> dict[str, Any]:
         content: dict[str, Any] = self._beside("package").unpacked(said, options, where)
         return content
 
@@ -170,8 +169,8 @@ class ChestXRays(Task):
 TASK = ChestXRays()
 
 
-def _keep_split(options: TrainConfig, run_dir: Path, resuming: bool, index: Index) -> None:
-    """Writes split.json: the images of each part, and those that have trained the weights with which the run began."""
+def _keep_split(options: ChexnetConfig, run_dir: Path, resuming: bool, index: Index) -> None:
+    """Writes split.json: the images of each part, and the images on which the first weights of the run were trained."""
     from data.files import write_json
     from lms3d.tasks.chexnet import seen
 
@@ -185,7 +184,7 @@ def _keep_split(options: TrainConfig, run_dir: Path, resuming: bool, index: Inde
 
 
 def _probabilities(model: keras.Model, part: Part, batch_size: int) -> np.ndarray:
-    """(images, 14), in the order of the part."""
+    """The probabilities (images, 14), in the order of the part."""
     import numpy as np
 
     from data.chest_xray import pipeline
@@ -194,7 +193,7 @@ def _probabilities(model: keras.Model, part: Part, batch_size: int) -> np.ndarra
     return np.concatenate([np.asarray(model(images, training=False)) for images, _ in batches])
 
 
-def _remark(options: TrainConfig) -> str:
+def _remark(options: ChexnetConfig) -> str:
     return "" if options.data is not None else "Artificial radiographs: this says nothing about real patients."
 
 

@@ -1,1 +1,1 @@
-"""A trained network as one self-describing file, without code: writing it, and opening it as a run."""
+"""Packages: a trained network as one self-describing file without code, which is opened like a run."""

@@ -1,4 +1,4 @@
-"""The file itself: a zip archive whose members are stored as they are, in a fixed order, without times.
+"""The file of a package: a zip archive whose members are stored uncompressed, in a fixed order, without times.
 
     model.json       what the network is, see `lms3d.tasks.packages.description`
     weights/*.npy    one array per variable, in the order of the network: weights/0000.npy, ...
@@ -6,8 +6,8 @@
 
 PACKAGE-1 The same content has the same bytes.
 PACKAGE-2 Nothing in it runs: arrays are read without pickles, and nothing is ever unpacked to disk.
-PACKAGE-3 Members are not compressed: what is claimed to be large is a large file.
-PACKAGE-4 Every digest is checked before anything is used. Digests find damage; whoever writes a file can write digests.
+PACKAGE-3 Members are not compressed: a member that claims to be large lies in a large file.
+PACKAGE-4 Every digest is checked before anything is used. Digests find damage, not intent: whoever writes a file can write digests.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ _STORED_BY_UNIX = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What a package holds."""
+    """The content of a package."""
 
     model: Mapping[str, Any]
-    """model.json."""
+    """The content of model.json."""
     weights: Sequence[np.ndarray] = field(repr=False)
-    """In the order of the network's variables."""
+    """The arrays, in the order of the network's variables."""
 
 
 class Damaged(ValueError):
-    """What is wrong with a package: "found this; expected that"."""
+    """A package is damaged; the message says "found this; expected that"."""
 
 
 def weights_member(number: int) -> str:
-    """Name of the member with the variable of this number."""
+    """The name of the member with the variable of this number."""
     return f"weights/{number:04d}.npy"
 
 
 def write(content: Content, path: Path) -> None:
-    """Writes the package whole or not at all. StorageError where the disk does not take it."""
+    """Writes the whole package or nothing. StorageError if the disk fails or is full."""
     members = {MODEL: (json.dumps(dict(content.model), indent=2, allow_nan=False) + "\n").encode()}
     members |= {weights_member(number): _npy(array) for number, array in enumerate(content.weights)}
     members[SUMS] = "".join(f"{_digest(data)}  {name}\n" for name, data in members.items()).encode()
@@ -86,7 +86,7 @@ def read(path: Path) -> Content:
 
 
 def is_package(path: Path) -> bool:
-    """Whether a file says that it is a package, of any version, whole or not."""
+    """Whether a file says that it is a package, of any version, damaged or not."""
     try:
         with zipfile.ZipFile(path) as archive:
             return _model(archive, _checked_members(archive, path)).get("format") == FORMAT
@@ -109,7 +109,7 @@ def _read(path: Path) -> Content:
 
 
 def _checked_members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
-    """Name -> member; nothing has been read yet."""
+    """Name -> member. Nothing is read yet."""
     infos = archive.infolist()
     members = {info.filename: info for info in infos}
     if len(members) < len(infos) or len(infos) > MOST_MEMBERS:
@@ -147,9 +147,9 @@ def _require_digests(data: Mapping[str, bytes]) -> None:
     if len(data.get(SUMS, b"")) > LARGEST_TEXT_BYTES or list(data)[-1:] != [SUMS]:
         raise Damaged(f"found no {SUMS} at the end; expected the digests of all members")
     lines = [line.partition("  ") for line in data[SUMS].decode().splitlines()]
-    told = {name: digest for digest, _, name in lines}
+    listed = {name: digest for digest, _, name in lines}
     for name in (name for name in data if name != SUMS):
-        if told.get(name) != _digest(data[name]):
+        if listed.get(name) != _digest(data[name]):
             raise Damaged(f"found member {name[:80]!r} with another SHA-256 than {SUMS} says; expected it unchanged")
     if len(lines) != len(data) - 1:
         raise Damaged(f"found {len(lines)} digests in {SUMS}; expected {len(data) - 1}, one for each member")
@@ -162,7 +162,7 @@ def _npy(array: np.ndarray) -> bytes:
 
 
 def _array(name: str, data: bytes) -> np.ndarray:
-    """The array in an .npy. Its header is compared with its size first: NumPy makes room for whatever a header claims."""
+    """The array in an .npy file. Its header is compared with its size first: NumPy allocates whatever a header claims."""
     stream = io.BytesIO(data)
     if np.lib.format.read_magic(stream) != (1, 0):
         raise Damaged(f"found member {name} of another .npy version; expected 1.0")

@@ -1,12 +1,12 @@
-"""model.json: all that prediction needs to know of a run, and where it comes from.
+"""model.json: everything that prediction needs to know about a run, and its origin.
 
     format, format_version    "lms3d package", 1
-    task, options             what was learnt, and the options of `TrainConfig` that change a prediction
-    meaning                   what the outputs mean and how samples are prepared: see `Task.packaged`
+    task, options             the task, and those options that change a prediction
+    meaning                   the meaning of the outputs, and how samples are prepared: see `Task.packaged`
     network                   input_shape (D, H, W, C) or (H, W, 3), outputs, build options, [path, shape] of each weight
     provenance                versions, command, seed, data, best epoch: for the reader; nothing depends on it
 
-Options of the machine (memory limit, swap folder, data folder) are left out: those of the machine that predicts count.
+Options of the machine (memory limit, swap folder, data folder) are left out: the machine that predicts has its own.
 """
 
 from __future__ import annotations
@@ -19,31 +19,27 @@ from typing import Any
 
 import numpy as np
 
-from lms3d.config import PRECISIONS, TrainConfig
+from lms3d.cli import PRECISIONS
+from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.tasks import TASKS, task_of
 from lms3d.tasks.packages.archive import FORMAT, VERSION
 from lms3d.tasks.task import Task
 
-PREDICTING = (
-    "model", "resolution", "box", "patch", "targets", "labels", "anti_alias", "normalisation", "n4", "precision",
-)  # fmt: skip
-"""Options that change a prediction. A task leaves out those that it refuses."""
 LARGEST_SIDE = 2048
 _STEP = 16
-_SIDES = 3  # of a box
 
 
 def options_of(task: Task) -> list[str]:
-    """The options that a package of this task says."""
-    return [name for name in PREDICTING if name not in task.choices.refused]
+    """The options that change a prediction, which a package of this task keeps."""
+    return ["model", "resolution", *(name for name, one in task.options.own().items() if one.predicts), "precision"]
 
 
 def describe(
     run_dir: Path, options: TrainConfig, content: Mapping[str, Any], said: Mapping[str, Any],
     weights: Mapping[str, np.ndarray], build_options: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """model.json of a run. said: see `Task.packaged`. weights: path -> array."""
+    """The content of model.json for a run. said: see `Task.packaged`. weights: path -> array."""
     task, values = task_of(options), options.to_json()
     return {
         "format": FORMAT,
@@ -68,12 +64,12 @@ def describe(
 
 
 def input_shape(options: TrainConfig, task: Task, said: Mapping[str, Any]) -> list[int]:
-    """Of what the network takes at once, without the batch."""
+    """The shape that the network takes at once, without the batch."""
     return [*options.sample_shape(task.axes), len(said["channels"])]
 
 
 def options_from(model: Mapping[str, Any]) -> TrainConfig:
-    """The options in a model.json, as those of a run on this machine. ValueError or InputError for what no run can have."""
+    """The options in a model.json, as a run on this machine would have them. ValueError or InputError if no run can have them."""
     task = TASKS[_of(str, model, "task")]
     values, names = _of(dict, model, "options"), options_of(task)
     if sorted(values) != sorted(names):
@@ -81,27 +77,31 @@ def options_from(model: Mapping[str, Any]) -> TrainConfig:
             f"found options {', '.join(sorted(map(str, values)))[:200]}, expected {', '.join(sorted(names))}"
         )
     for name, value in values.items():
-        if not _possible(task, name, value):
+        if not _possible(task.options, name, value):
             raise ValueError(f"found option {name} {str(value)[:60]!r}, which no run can have")
-    here = TrainConfig(**{**task.choices.defaults, "task": model["task"]})
-    return TrainConfig.from_json({**here.to_json(), **values})
+    return _with(task.options, values)
 
 
-def _possible(task: Task, name: str, value: Any) -> bool:
-    """Whether a run can have this value of an option."""
-    if name in ("resolution", "patch", "box"):
-        sides = value if name == "box" and isinstance(value, list) and len(value) == _SIDES else [value]
-        return (value is None and name != "resolution") or all(map(_is_side, sides))
-    if name in ("anti_alias", "n4"):
-        return isinstance(value, bool)
-    if name == "labels":
-        return value is None or isinstance(value, str)
-    among = {"model": task.choices.models, "targets": ("labels", "regions"), "normalisation": ("case", "global")}
-    return isinstance(value, str) and value in among.get(name, PRECISIONS)
+def _with(kind: type[TrainConfig], values: Mapping[str, Any]) -> TrainConfig:
+    """A task's options with these JSON values, and the defaults of this version for all others."""
+    return kind.from_json({**kind().to_json(), **values})
 
 
-def _is_side(value: Any) -> bool:
-    return type(value) is int and _STEP <= value <= LARGEST_SIDE and value % _STEP == 0
+def _possible(kind: type[TrainConfig], name: str, value: Any) -> bool:
+    """Whether a run of the task with these options can have this value of one of them."""
+    own = kind.own()
+    possible = own[name].possible if name in own else {"model": kind.models, "precision": PRECISIONS}.get(name)
+    if possible is not None:
+        return value in possible
+    try:
+        options = _with(kind, {name: value})
+    except (ValueError, TypeError):
+        return False
+    return all(map(_is_side, options.sides().get(name, ())))
+
+
+def _is_side(side: int) -> bool:
+    return _STEP <= side <= LARGEST_SIDE and side % _STEP == 0
 
 
 def _of(kind: type, values: Mapping[str, Any], name: str) -> Any:
@@ -111,7 +111,7 @@ def _of(kind: type, values: Mapping[str, Any], name: str) -> Any:
 
 
 def best_epoch(path: Path) -> dict[str, Any] | None:
-    """The row of history.csv whose weights were kept: epoch, epochs in all, and validation scores. None without one."""
+    """The row of history.csv whose weights were kept: epoch, number of epochs, validation scores. None without that file."""
     if not path.is_file():
         return None
     try:
@@ -127,7 +127,7 @@ def best_epoch(path: Path) -> dict[str, Any] | None:
 
 
 def _without_folders(command: Any) -> list[str]:
-    """The command with the last part of each absolute path: where things lay on a machine is nobody else's business."""
+    """The command with the last part of each absolute path alone: the folders of a machine are private."""
     shown = []
     for word in map(str, command):
         option, equals, value = word.partition("=")

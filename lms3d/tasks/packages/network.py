@@ -1,9 +1,9 @@
-"""From a saved network to its registered name, build options and arrays, and back: no code of it is kept.
+"""From a saved network to its registered name, build options and arrays, and back. None of its code is kept.
 
 NETWORK-1 The build options follow from the names and shapes of the weights, both when a package is made and when it is
           opened: a package cannot ask for a larger network than the one whose weights it has.
-NETWORK-2 What has no weights (slopes, epsilons, the way layers are joined) is that of the lms3d that opens the package. When
-          it is made, the layers of the saved network are compared with those that `models.build` makes.
+NETWORK-2 Whatever has no weights (slopes, epsilons, the connections of layers) comes from the lms3d that opens the package. When
+          the package is made, the layers of the saved network are compared with those that `models.build` makes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 
 Shapes = Mapping[str, Sequence[int]]
-"""Path of a variable, such as "encoder0_a_conv/kernel" -> its shape."""
+"""The path of a variable, such as "encoder0_a_conv/kernel" -> its shape."""
 
 _IGNORED = frozenset({"name", "dtype", "rate", "seed", "seed_generator", "batch_shape", "trainable"})
-"""Keras counts up the names of some layers without weights; precision is an option, dropout does nothing here, and the shape is
-that of the options."""
+"""Settings that may differ: Keras numbers the names of some layers without weights, precision is an option, dropout does nothing
+here, and the shape follows from the options."""
 
 
 def build_options(name: str, shapes: Shapes) -> dict[str, Any]:
-    """The options of the registered network `name` whose weights have these shapes, besides input_shape and outputs.
+    """The options of the registered network `name` whose weights have these shapes, without input_shape and outputs.
 
-    Known are `filters` (of the first convolution of each level) and `normalise`; ValueError for an unknown network.
+    They are `filters` (of the first convolution of each level) and `normalise`. ValueError for an unknown network.
     """
     import models
 
@@ -51,9 +51,9 @@ _FIRST = r"(encoder\d|bottom)_a_conv/kernel"
 def built(
     name: str, shape: Sequence[int | None], outputs: int, weights: Mapping[str, np.ndarray], precision: str, **more: Any
 ) -> Any:
-    """The registered network with these weights, by path. ValueError where it has other names or shapes.
+    """The registered network with these weights, by path. ValueError if it has other names or shapes.
 
-    shape: (D, H, W, C) or (H, W, 3). precision: a Keras policy, of this network alone. more: options that need no weights.
+    shape: (D, H, W, C) or (H, W, 3). precision: a Keras policy for this network alone. more: options that need no weights.
     """
     import models
 
@@ -77,7 +77,7 @@ def require_same_shapes(weights: Mapping[str, np.ndarray], expected: Shapes, nam
 
 
 def weights_of(model: Any) -> dict[str, np.ndarray]:
-    """Path -> array, in the order of the network. ValueError where two have one path."""
+    """Path -> array, in the order of the network. ValueError if two weights have one path."""
     found = {variable.path: np.asarray(variable) for variable in model.weights}
     if len(found) < len(model.weights):
         raise ValueError("found two weights of one name")
@@ -85,7 +85,7 @@ def weights_of(model: Any) -> dict[str, np.ndarray]:
 
 
 def require_same_layers(saved: Any, rebuilt: Any) -> None:
-    """ValueError where a layer has another kind or other settings, but for those that change no prediction."""
+    """ValueError if a layer has another kind or another setting, except for settings that change no prediction."""
     for one, other in zip_longest(*map(_layers, (saved, rebuilt))):
         if one != other:
             raise ValueError(f"found layer {str(one)[:80]}, where models.build makes {str(other)[:80]}")

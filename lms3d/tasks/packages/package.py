@@ -1,4 +1,4 @@
-"""A run made into a package, and a package opened as if it were a run."""
+"""Makes a package of a run, and opens a package as if it were a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lms3d import config
+from lms3d import tasks
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.files import writable_folder
@@ -19,18 +19,18 @@ from lms3d.tasks.packages.archive import Content
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A package, checked: all that `lms3d.predict` needs."""
+    """A checked package: everything that `lms3d.predict` needs."""
 
     trained: TrainConfig
     content: Mapping[str, Any]
     """See `Task.unpacked`."""
     load: partial[Any]
-    """Builds the network and gives it its weights; TensorFlow must run."""
+    """Builds the network and loads its weights; TensorFlow must be running."""
 
 
 def require_run(run_dir: Path) -> None:
     """InputError for anything but a run with weights; needs no TensorFlow."""
-    config.load(run_dir)
+    tasks.load(run_dir)
     inference.require_weights(run_dir)
 
 
@@ -45,8 +45,8 @@ def target(run_dir: Path, given: Path | None) -> Path:
 
 
 def make(run_dir: Path) -> Content:
-    """The package of a run. TensorFlow must run. InputError for a run that is damaged, unfinished or of an unknown network."""
-    trained, content = config.load(run_dir)
+    """The package of a run; TensorFlow must be running. InputError if the run is damaged, unfinished or of an unknown network."""
+    trained, content = tasks.load(run_dir)
     said = task_of(trained).packaged(run_dir, trained, content)
     saved = run_dir / "best.keras"
     model = inference.load_model(saved)
@@ -54,22 +54,20 @@ def make(run_dir: Path) -> Content:
         weights = network.weights_of(model)
         options = network.build_options(trained.model, {path: array.shape for path, array in weights.items()})
         shape = description.input_shape(trained, task_of(trained), said)
-        heads = (
-            {"separate_heads": True} if trained.deep_supervision else {}
-        )  # what training alone needs is not packaged
-        rebuilt = network.built(trained.model, shape, len(said["outputs"]), weights, trained.precision, **heads)
+        more = trained.network_arguments()  # what training alone needs is not packaged
+        rebuilt = network.built(trained.model, shape, len(said["outputs"]), weights, trained.precision, **more)
         network.require_same_layers(model, rebuilt)
     except ValueError as error:
         raise InputError(
             f"{saved}: found a network that this version cannot build from its name, {trained.model} ({error}); expected a run of "
             "a registered network; predict from the run itself"
         ) from None
-    told = description.describe(run_dir, trained, content, said, weights, options)
-    return Content(model=told, weights=list(weights.values()))
+    model_json = description.describe(run_dir, trained, content, said, weights, options)
+    return Content(model=model_json, weights=list(weights.values()))
 
 
 def open_package(path: Path) -> Opened:
-    """Reads and checks a package; builds nothing yet. InputError, in one line, for one that cannot be used."""
+    """Reads and checks a package; builds nothing yet. InputError, in one line, if the package cannot be used."""
     content = archive.read(path)
     try:
         trained = description.options_from(content.model)
@@ -78,18 +76,18 @@ def open_package(path: Path) -> Opened:
             raise ValueError("found no description of its outputs")
         unpacked = task_of(trained).unpacked(said, trained, str(path))
         weights = _named(content)
-        told = content.model["network"]
+        stated = content.model["network"]
         shape = description.input_shape(trained, task_of(trained), said)
-        if (told.get("input_shape"), told.get("outputs")) != (shape, len(said["outputs"])):
-            raise ValueError(f"found input {told.get('input_shape')} for options that say {shape}")
+        if (stated.get("input_shape"), stated.get("outputs")) != (shape, len(said["outputs"])):
+            raise ValueError(f"found input {stated.get('input_shape')} for options that say {shape}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unusable(path, error) from None
-    load = partial(_load, path, trained, shape, len(said["outputs"]), weights, told.get("options"))
+    load = partial(_load, path, trained, shape, len(said["outputs"]), weights, stated.get("options"))
     return Opened(trained=trained, content=unpacked, load=load)
 
 
 def _named(content: Content) -> dict[str, Any]:
-    """Path -> array. ValueError where model.json lists others."""
+    """Path -> array. ValueError if model.json lists others."""
     listed = content.model["network"]["weights"]
     found = [list(array.shape) for array in content.weights]
     if [shape for _, shape in listed] != found or len({str(path) for path, _ in listed}) < len(listed):
@@ -97,14 +95,16 @@ def _named(content: Content) -> dict[str, Any]:
     return {str(path): array for (path, _), array in zip(listed, content.weights, strict=True)}
 
 
-def _load(path: Path, trained: TrainConfig, shape: list[int], outputs: int, weights: dict[str, Any], told: Any) -> Any:
-    """The network. InputError where the weights are not those of its name; DoesNotFit where they alone need too much memory."""
+def _load(
+    path: Path, trained: TrainConfig, shape: list[int], outputs: int, weights: dict[str, Any], stated_options: Any
+) -> Any:
+    """The network. InputError if the weights do not belong to its name; DoesNotFit if they alone need too much memory."""
     import tensorflow as tf
 
     try:
         options = network.build_options(trained.model, {name: array.shape for name, array in weights.items()})
-        if options != told:
-            raise ValueError(f"found build options {str(told)[:80]}, expected {options} by its weights")
+        if options != stated_options:
+            raise ValueError(f"found build options {str(stated_options)[:80]}, expected {options} by its weights")
         return network.built(trained.model, shape, outputs, weights, trained.precision)
     except tf.errors.ResourceExhaustedError:
         raise inference.weights_do_not_fit(path) from None

@@ -1,4 +1,4 @@
-"""What `lms3d.package` prints: what is in the file, how large it is, how to use it."""
+"""The summary that `lms3d.package` prints: the content of the file, its size, and how to use it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lms3d.units import format_size
 
 
 def summary(content: Content, path: Path) -> tuple[str, dict[str, str]]:
-    """Title and rows. path: of the package, which has been written."""
+    """The title and the rows. path: the package, which has been written."""
     model = content.model
     network, origin, said = model["network"], model["provenance"], model["meaning"]
     rows = {"network": f"{model['options']['model']}, {_by(network['input_shape'])} -> {', '.join(said['outputs'])}"}

@@ -1,7 +1,7 @@
-"""Validation and best.keras of an exponential moving average of the weights (Polyak and Juditsky 1992), where one is kept.
+"""Validates an exponential moving average of the weights, and saves it as best.keras (Polyak and Juditsky 1992; `--ema`).
 
-Keras's optimiser keeps the average (`use_ema`) among its own variables, so that a checkpoint has it. Here it takes the place of the
-weights from the beginning of a validation to the end of the epoch, and in whatever is saved it does not.
+Keras's optimiser keeps the average (`use_ema`) among its own variables, so a checkpoint has it. This callback exchanges weights and
+average from the beginning of a validation to the end of the epoch. A checkpoint always holds the weights themselves.
 
     step .. step -> [exchange] -> validate -> history, best.keras -> [exchange] -> checkpoint -> step ..
 """
@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from lms3d.training.callbacks.order import Place, TrainingCallback
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 
-_AVERAGE = "_average"  # how the optimiser's names of its averages end
+_AVERAGE = "_average"  # the end of the optimiser's names for its averages
 
 
 class AveragedWeights(TrainingCallback):
-    """Does nothing where the optimiser keeps no average."""
+    """Does nothing if the optimiser keeps no average."""
 
     place = Place.AVERAGED_WEIGHTS
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         super().__init__(run)
         self._exchanged = False
         run.before_saving = self._put_back
@@ -52,7 +52,7 @@ class AveragedWeights(TrainingCallback):
 
     @property
     def _averages(self) -> list[Any]:
-        """The optimiser's averages, one for each trainable variable; none where it keeps none."""
+        """The optimiser's averages, one for each trainable variable; [] if it keeps none."""
         optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
         if not getattr(optimizer, "use_ema", False):
             return []

@@ -1,8 +1,8 @@
-"""`--record-bits`: the bits of this rank's batches and variables after each training step, compared with those of earlier jobs.
+"""`--record-bits`: compares the bits of this rank's batches and variables after each training step with those of earlier jobs.
 
-Two jobs of the same options, on the same machine, are to have the same. If they do not, the first step that differs is what tells
-why: Adam's first moment says whose gradient it was; one number, eight in a row or all say whether a processor slipped or a sum was
-rounded in another order.
+Two jobs with the same options on the same machine should have the same bits. If they do not, the first step that differs shows why.
+Adam's first moment shows whose gradient differed. If one number or eight in a row differ, a processor made a mistake; if all of
+them differ, a sum was rounded in another order.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from lms3d.keras_step.callback import LMS
 from lms3d.ranks import variables
 from lms3d.training.bit_log import BitLog
 from lms3d.training.callbacks.order import Place, TrainingCallback
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 
 
 class BitRecord(TrainingCallback):
-    """Of a run that has LMS among its callbacks, which sees the batches. Each `fit` opens and closes the file."""
+    """Records a run that has LMS among its callbacks: LMS sees the batches. Each `fit` opens and closes the file."""
 
     place = Place.BIT_RECORD
 
     @classmethod
-    def wanted(cls, run: Run) -> bool:
+    def wanted(cls, run: TrainingRun) -> bool:
         return run.job.record_bits is not None
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         super().__init__(run)
         self.log: BitLog | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if self.log is None or not self.log.differs:  # what follows from a difference says no more
+        if self.log is None or not self.log.differs:  # steps after a difference must differ, too
             self.log = self._opened()
             self._listen(self._note)
 
@@ -55,7 +55,7 @@ class BitRecord(TrainingCallback):
             )
 
     def _opened(self) -> BitLog:
-        """InputError, on all ranks, where one has a file that cannot be used."""
+        """The file of this rank. InputError on all ranks if one of them has a file that cannot be used."""
         world, problem, log = self.run.world, "", None
         try:
             assert self.run.job.record_bits is not None, "wanted"
@@ -75,7 +75,7 @@ class BitRecord(TrainingCallback):
                 callback.after_step = note
 
     def _note(self, model: keras.Model, batch: Any) -> None:
-        """Within the step: it is not counted yet."""
+        """Notes the step that has just run, which is not counted yet."""
         position = self.run.state.position
         arrays = {f"batch/{number}": np.asarray(part) for number, part in enumerate(tf.nest.flatten(batch))}
         assert self.log is not None, "open while it listens"

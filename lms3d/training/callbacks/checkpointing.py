@@ -1,4 +1,4 @@
-"""A snapshot at the end of each epoch, and what a resumed run puts back when Keras begins."""
+"""Saves a snapshot at the end of each epoch, and puts back what Keras resets when a resumed run begins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lms3d.training.callbacks.order import Place, TrainingCallback
 
 
 class Checkpointing(TrainingCallback):
-    """Saves the run, the states of its callbacks included."""
+    """Saves the run together with the states of its callbacks."""
 
     place = Place.CHECKPOINT
 

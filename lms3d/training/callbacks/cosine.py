@@ -7,20 +7,20 @@ from typing import Any
 
 from lms3d.training.callbacks.order import Place, TrainingCallback
 from lms3d.training.callbacks.warm_up import warmed
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 from lms3d.training.run_state import learning_rate
 
 LAST_SHARE = 0.01
-"""Of the rate, in the last step."""
+"""The share of the rate that is left in the last step."""
 
 
 class Cosine(TrainingCallback):
-    """Sets the rate before each step: a function of the position alone, warm-up included, so that a resumed run takes the same."""
+    """Sets the rate before each step, warm-up included. It depends on the position alone, so a resumed run takes the same rates."""
 
     place = Place.COSINE
 
     @classmethod
-    def wanted(cls, run: Run) -> bool:
+    def wanted(cls, run: TrainingRun) -> bool:
         return run.schedule.decay == "cosine"
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -35,6 +35,6 @@ class Cosine(TrainingCallback):
 
 
 def share(step: int, steps: int) -> float:
-    """Of the full rate in step `step` of `steps`, from 1 to LAST_SHARE."""
+    """The share of the full rate in step `step` of `steps`: from 1 down to LAST_SHARE."""
     fallen = min(1.0, step / max(1, steps - 1))
     return LAST_SHARE + (1 - LAST_SHARE) * (1 + math.cos(math.pi * fallen)) / 2

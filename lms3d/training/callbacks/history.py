@@ -1,4 +1,4 @@
-"""One row per epoch: history.csv, and the same as scalars for TensorBoard."""
+"""One row per epoch in history.csv, and the same numbers as scalars for TensorBoard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 from lms3d import errors
 from lms3d.files import write_text
 from lms3d.training.callbacks.order import Place, TrainingCallback
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 from lms3d.training.run_state import Row, floats, learning_rate
 
 FILE, CURVES = "history.csv", "tensorboard"
@@ -24,7 +24,7 @@ class HistoryFile(TrainingCallback):
 
     place = Place.HISTORY
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         super().__init__(run)
         self._writer: Any = None
         self._draws = True  # until the disk fails
@@ -35,9 +35,7 @@ class HistoryFile(TrainingCallback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         run = self.run
         run.stop_clock()
-        rate = learning_rate(
-            self.model
-        )  # overruled by the logs, where the plateau callback has put the rate of this epoch
+        rate = learning_rate(self.model)  # the logs overrule it if the plateau callback has put this epoch's rate there
         row = {"epoch": epoch + 1, "learning_rate": rate, **floats(logs), "seconds": run.state.seconds}
         row = {name: row[name] for name in (*FIRST_COLUMNS, *row) if name in row}
         run.update(rows=(*run.state.rows, row), seconds=0.0)
@@ -52,7 +50,7 @@ class HistoryFile(TrainingCallback):
             self._writer = None
 
     def _or_without(self, write: Callable[[], None]) -> None:
-        """TensorBoard's files repeat what history.csv says: where they cannot be written, training goes on without them."""
+        """TensorBoard's files repeat history.csv: if they cannot be written, training goes on without them."""
         try:
             write()
         except (OSError, tf.errors.OpError) as error:

@@ -1,7 +1,7 @@
-"""The order of the callbacks of a run, and the registry that they come from.
+"""The order of the callbacks of a run, and their registry.
 
-A new callback is a file like `step_counter.py` and a line in `CALLBACKS`: it states its `place`, is made from the `Run`, and
-names the attributes that must survive a resume, which `checkpointing` saves and restores.
+A new callback is a file like `step_counter.py` and a line in `CALLBACKS`. It states its `place`, is made from the `TrainingRun`,
+and names the attributes that must survive a resume: `checkpointing` saves and restores these.
 """
 
 from __future__ import annotations
@@ -14,29 +14,31 @@ from typing import Any, ClassVar
 import keras
 
 from lms3d.registry import Registry
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 
 
 class Place(IntEnum):
-    """Keras calls each hook of all callbacks in this order; those at one place in the order in which they were given."""
+    """The order in which Keras calls each hook of all callbacks; at one place they keep the order in which they were given."""
 
     LMS = auto()  # replaces the function of the step before anybody else looks at the model
-    RANK_MEAN = auto()  # replaces a rank's logs by the mean of all: those below decide the same on every rank
-    TASK = auto()  # adds to the logs what those below show and write down (such as the AUROC of all ranks' images)
-    TIME_GUARD = auto()  # asks for the end of training in the step that the ranks then agree on
-    PROFILE = auto()  # frames the step as closely as the order allows
-    BIT_RECORD = auto()  # is told by LMS, in the step
+    RANK_MEAN = (
+        auto()
+    )  # replaces a rank's logs by the mean of all ranks: the callbacks below then decide alike everywhere
+    TASK = auto()  # adds to the logs what callbacks below show and write down, such as the AUROC of all ranks' images
+    TIME_GUARD = auto()  # asks for the end of training before the ranks agree on it
+    PROFILE = auto()  # as close to the step as the order allows
+    BIT_RECORD = auto()  # LMS calls it within the step
     PROGRESS = auto()  # shows the logs as they will be written
     PLATEAU = auto()  # lowers the learning rate; puts the rate of this epoch into the logs
     COSINE = auto()  # before WARM_UP, too
     EARLY_STOPPING = auto()  # asks for the end, before ranks agree on it and the state is saved
     WARM_UP = auto()  # after PLATEAU, whose cut of the rate it takes over; before a step is counted
     KEPT_SLABS = auto()  # before anything is saved
-    STEP_COUNTER = auto()  # the step is done: what is saved from here on counts it
-    HISTORY = auto()  # before BEST_WEIGHTS: a resume takes back a row or weights later than its checkpoint
+    STEP_COUNTER = auto()  # the step is done: everything saved from here on counts it
+    HISTORY = auto()  # before BEST_WEIGHTS: a resume removes a row, or weights, that are newer than its checkpoint
     BEST_WEIGHTS = auto()  # before CHECKPOINT, which knows the best file by its digest
     AVERAGED_WEIGHTS = auto()  # after BEST_WEIGHTS, which keeps the average; before the weights themselves are saved
-    RANK_AGREEMENT = auto()  # after all that may ask for the end: the ranks leave together
+    RANK_AGREEMENT = auto()  # after everything that may ask for the end: the ranks leave together
     CHECKPOINT = auto()  # last: saves what the others have decided, and restores what they reset
 
 
@@ -46,14 +48,14 @@ class TrainingCallback(keras.callbacks.Callback):
     place: ClassVar[Place] = Place.TASK
 
     name: ClassVar[str] = ""
-    """Of its state in a checkpoint; needed where `kept` is not empty."""
+    """The name of its state in a checkpoint; needed if `kept` is not empty."""
 
     kept: ClassVar[Sequence[str]] = ()
-    """Attributes that survive a resume; JSON values. They are saved as the end of an epoch leaves them."""
+    """The attributes that survive a resume: JSON values, saved at the end of an epoch."""
 
     @classmethod
-    def wanted(cls, run: Run) -> bool:
-        """Whether this run has it."""
+    def wanted(cls, run: TrainingRun) -> bool:
+        """Whether this run needs the callback."""
         return True
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -61,7 +63,7 @@ class TrainingCallback(keras.callbacks.Callback):
         if cls.kept and not cls.name:
             raise TypeError(f"{cls.__name__} keeps {', '.join(cls.kept)} over a resume; give it a `name` for them")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         super().__init__()
         self.run = run
 
@@ -85,25 +87,25 @@ CALLBACKS: Registry[type[TrainingCallback]] = Registry(
 
 
 def with_place(place: Place, callback: Any) -> Any:
-    """The same callback, of a class that knows nothing of this order, at its place."""
+    """The same callback, at this place: its class knows nothing of the order."""
     callback.place = place
     return callback
 
 
-def build(run: Run, given: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
-    """Those that every run has, and those given for this one (at TASK where they state no place), in order."""
+def build(run: TrainingRun, given: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
+    """The callbacks that every run has and those given for this one, in order; one that states no place runs at TASK."""
     registered = [CALLBACKS[name](run) for name in CALLBACKS.names if CALLBACKS[name].wanted(run)]
     return sorted([*given, *registered], key=lambda callback: getattr(callback, "place", Place.TASK))
 
 
 def states(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
-    """name -> attribute -> value of those that keep a state."""
+    """Name -> attribute -> value, for the callbacks that keep a state."""
     keeping = [one for one in callbacks if getattr(one, "kept", ())]
     return {one.name: {name: copy.deepcopy(getattr(one, name)) for name in one.kept} for one in keeping}
 
 
 def restore(callbacks: Iterable[Any], saved: Mapping[str, Mapping[str, Any]]) -> None:
-    """Sets what `states` returned. A callback or an attribute that was not there then stays as it is."""
+    """Sets what `states` returned. A callback or an attribute that is not in it stays as it is."""
     for one in callbacks:
         for name in getattr(one, "kept", ()):
             if name in saved.get(one.name, {}):

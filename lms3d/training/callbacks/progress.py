@@ -18,7 +18,7 @@ from lms3d.units import format_seconds
 
 
 class ProgressLines(keras.callbacks.Callback):
-    """A bar per epoch through `report`, with the metrics `shown` beside it, and a line at its end with the time left."""
+    """Shows a bar per epoch through `report`, with the metrics `shown`, and prints a line with the time left at the end of each."""
 
     place = Place.PROGRESS
 
@@ -58,9 +58,9 @@ class ProgressLines(keras.callbacks.Callback):
 
 
 class TimeGuard(keras.callbacks.Callback):
-    """Ends training cleanly (validation, checkpoint, figures still follow) when the time is nearly over.
+    """Ends training cleanly when the time is nearly over: validation, checkpoint and figures still follow.
 
-    seconds: from now. validation_cost: what still follows after training stops, in training steps.
+    seconds: counted from now. validation_cost: the time of the last validation, in training steps.
     """
 
     place = Place.TIME_GUARD
@@ -84,7 +84,7 @@ class TimeGuard(keras.callbacks.Callback):
 
 
 class Profile(keras.callbacks.Callback):
-    """TensorFlow's profiler over the steps of `where` = (epoch, first, last), all counted from 1, for TensorBoard."""
+    """Runs TensorFlow's profiler over the steps of `where` = (epoch, first, last), all counted from 1, for TensorBoard."""
 
     place = Place.PROFILE
 
@@ -109,7 +109,7 @@ class Profile(keras.callbacks.Callback):
             self._stop()
 
     def on_train_end(self, logs: Any = None) -> None:
-        self._stop()  # it may have ended within the range
+        self._stop()  # training may end within the range
 
     def _stop(self) -> None:
         if self._running:
@@ -118,12 +118,12 @@ class Profile(keras.callbacks.Callback):
 
 
 def _steps_done(callback: ProgressLines | Profile) -> int:
-    """Steps of this epoch that an earlier run has done: after a resume Keras runs only the missing ones."""
+    """The steps of this epoch that were done before a resume: Keras runs only the missing ones."""
     steps = callback.params.get("steps")
     return callback.steps - (callback.steps if steps is None else int(steps))
 
 
 def _words(row: Row) -> str:
-    """Losses first, then metrics; the learning rate has its place in history.csv."""
+    """The losses, then the metrics, in words; the learning rate is in history.csv."""
     names = sorted(row.keys() - {"learning_rate"}, key=lambda name: (not name.endswith("loss"), name))
     return "  ".join(f"{name} {row[name]:.4f}" for name in names)

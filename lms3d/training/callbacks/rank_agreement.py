@@ -1,4 +1,4 @@
-"""What the ranks agree on after each step, so that all leave at the same one: Ctrl-C, a loss that is not finite, the end."""
+"""The ranks agree after each step on Ctrl-C, a loss that is not finite, and the end, so that all leave after the same step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lms3d.training.callbacks.order import Place, TrainingCallback
 
 
 class RankAgreement(TrainingCallback):
-    """What is true of one rank becomes true of all. Raises Interrupted (all is saved), Diverged or HostsChanged."""
+    """Makes true on all ranks what is true on one. Raises Interrupted (once all is saved), Diverged or HostsChanged."""
 
     place = Place.RANK_AGREEMENT
     _validated = 0
@@ -61,7 +61,7 @@ class RankAgreement(TrainingCallback):
             self._leave()
 
     def _leave(self) -> None:
-        """No rank goes before rank 0 has saved: a launcher ends the others as soon as one is gone."""
+        """Leaves once rank 0 has saved: a launcher ends the other ranks as soon as one is gone."""
         self._require_finite()
         self.run.save(self.model, self.run.own_of_ranks(self.model))
         self.run.world.wait()
@@ -69,7 +69,7 @@ class RankAgreement(TrainingCallback):
         raise errors.of_all_ranks(Interrupted(f"interrupted in epoch {position.epoch + 1} after step {position.step}"))
 
     def _equalise(self) -> None:
-        """What the ranks learn stays one network, whatever their processors make of it."""
+        """Gives all ranks the weights of rank 0: processors of different makes round differently."""
         differed = replicas.equalise(self.model, self.run.world)
         if differed and self.run.world.is_chief:
             console.say(
@@ -78,7 +78,7 @@ class RankAgreement(TrainingCallback):
             )
 
     def _require_finite(self) -> None:
-        """The loss is that before the last update, which may itself have made the weights infinite."""
+        """Diverged if a variable is not finite: the loss is older than the last update, which may have made weights infinite."""
         bad = variables.not_finite(variables.variables(self.model))
         if self.run.world.largest([bool(bad)])[0]:
             raise self._diverged(f"{bad or 'a variable of another rank'} is not finite", "after")

@@ -1,4 +1,4 @@
-"""Losses and metrics of all ranks together."""
+"""The losses and metrics of all ranks together."""
 
 from __future__ import annotations
 

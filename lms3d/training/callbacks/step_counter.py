@@ -1,4 +1,4 @@
-"""Where the run is, step by step."""
+"""The position of the run, counted step by step."""
 
 from __future__ import annotations
 

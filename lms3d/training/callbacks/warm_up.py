@@ -1,4 +1,4 @@
-"""A learning rate that grows over the first epochs from that of one rank to that of all.
+"""A learning rate that grows over the first epochs from the rate of one rank to that of all ranks.
 
 Linear scaling holds only once the weights have settled: Goyal et al., Accurate, Large Minibatch SGD (2017), section 2.2.
 """
@@ -10,29 +10,29 @@ from typing import Any
 import numpy as np
 
 from lms3d.training.callbacks.order import Place, TrainingCallback
-from lms3d.training.run import Run
+from lms3d.training.run import TrainingRun
 from lms3d.training.run_state import learning_rate
 
 
 class WarmUp(TrainingCallback):
-    """Sets the rate before each step: a function of the position, so that a resumed run takes the same rates.
+    """Sets the rate before each step. It depends on the position, so a resumed run takes the same rates.
 
-    cut: what other callbacks (a plateau, a schedule) have multiplied the rate by; the warm-up goes on from theirs.
+    cut: the factor by which other callbacks (a plateau, a schedule) have changed the rate; the warm-up keeps it.
     """
 
     place, name = Place.WARM_UP, "warm_up"
     kept = ("cut",)
 
     @classmethod
-    def wanted(cls, run: Run) -> bool:
-        """A cosine has its own."""
+    def wanted(cls, run: TrainingRun) -> bool:
+        """Not for a cosine, which has a warm-up of its own."""
         return run.schedule.decay == "plateau"
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         super().__init__(run)
         self.steps = run.schedule.warmup_epochs * run.schedule.steps_per_epoch
         self.cut = 1.0
-        self._set: float | None = None  # the rate as it was last seen: who finds another one, finds the work of others
+        self._set: float | None = None  # the rate that was seen last: another one is the work of another callback
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._set = learning_rate(self.model)
@@ -42,7 +42,7 @@ class WarmUp(TrainingCallback):
             return
         self._take_over()
         wanted = self.cut * self.rate_at(self._done)
-        # Alone the rate does not grow: setting it anew would only round what others have set.
+        # On one rank the rate does not grow: setting it would only round what others have set.
         if self.run.world.size > 1 or not np.isclose(learning_rate(self.model), wanted, rtol=1e-5, atol=0):
             self.model.optimizer.learning_rate = wanted
         self._set = learning_rate(self.model)
@@ -52,7 +52,7 @@ class WarmUp(TrainingCallback):
             self._take_over()
 
     def _take_over(self) -> None:
-        """What others have done to the rate since."""
+        """Takes over what other callbacks have done to the rate since."""
         now = learning_rate(self.model)
         if self._set is not None and now != self._set:
             self.cut *= now / self._set
@@ -63,7 +63,7 @@ class WarmUp(TrainingCallback):
         return 0 < self.steps >= self._done
 
     def rate_at(self, step: int) -> float:
-        """Learning rate of a step, counted from 0 over all epochs."""
+        """The learning rate of a step, counted from 0 over all epochs."""
         return warmed(self.run.full_rate, self.run.world.size, step, self.steps)
 
     @property
@@ -73,6 +73,6 @@ class WarmUp(TrainingCallback):
 
 
 def warmed(full_rate: float, size: int, step: int, steps: int) -> float:
-    """The rate of a step of `size` ranks, counted from 0: grown over `steps` steps from that of one rank to that of all."""
+    """The rate of a step, counted from 0, on `size` ranks: over `steps` steps it grows from that of one rank to `full_rate`."""
     grown = min(1.0, step / steps) if steps else 1.0
     return full_rate * (1 + (size - 1) * grown) / size

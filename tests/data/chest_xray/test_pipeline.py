@@ -14,7 +14,7 @@ from data.chest_xray import collection, pipeline, records, shards
 from data.errors import DataError, unwrap
 from experiments.feeding import orders, training_rank
 from lms3d.ranks.world import World
-from lms3d.tasks.chexnet.task import Material
+from lms3d.tasks.chexnet.task import ChexnetMaterial
 from tests.data.small_radiographs import many, write_set
 
 N = 32
@@ -101,7 +101,7 @@ def test_the_old_order_reads_the_files_of_all_ranks_and_the_new_one_its_own(inde
 
 
 def test_training_calls_what_the_study_measures_as_the_best_order(index, monkeypatch):
-    material = Material(index=index, batch_size=4, validation_batch_size=4, seed=0, augment=True, described={})
+    material = ChexnetMaterial(index=index, batch_size=4, validation_batch_size=4, seed=0, augment=True, described={})
     asked = {"shards": str(index.directory), "batch_size": 4}
     measured = first(training_rank._dataset("best", asked, World()), 3)
     for (a, x), (b, y) in zip(first(material.training(0, World()), 3), measured, strict=True):

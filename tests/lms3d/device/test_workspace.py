@@ -10,7 +10,6 @@ import pytest
 
 from lms3d import doctor, plan, predict
 from lms3d.cli import workspace as size
-from lms3d.config import TrainConfig
 from lms3d.device import examination, memory, startup, workspace, workspace_probe
 from lms3d.device.workspace import VARIABLE, workspace_limit_bytes
 from lms3d.errors import InputError
@@ -18,6 +17,7 @@ from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.estimate import estimate
 from lms3d.ranks.world import World
 from lms3d.tasks import inference
+from lms3d.tasks.brats.options import BratsConfig
 from lms3d.training import run_folder, session
 from tests.lms3d.keras_step.test_slabs import SPEC, network
 
@@ -107,12 +107,12 @@ def test_every_command_sets_it_when_it_starts(gpu, monkeypatch, asked, planned, 
 def test_training_prediction_and_planning_pass_their_option_on(monkeypatch):
     starts: list[dict] = []
     monkeypatch.setattr(startup, "start_tensorflow", lambda **options: starts.append(options))
-    options = TrainConfig(cudnn_workspace=3 * MIB, memory_limit=GIB)
+    options = BratsConfig(cudnn_workspace=3 * MIB, memory_limit=GIB)
     session._start_tensorflow(options, World())
     with contextlib.suppress(ZeroDivisionError):
-        inference.network(lambda: 1 / 0, options, lms=False, limit=None).__enter__()
+        inference.network(lambda: 1 / 0, options, lms=False, limit_bytes=None).__enter__()
     with contextlib.suppress(ZeroDivisionError):
-        inference.network(lambda: 1 / 0, options, lms=False, limit=None, workspace=4 * MIB).__enter__()
+        inference.network(lambda: 1 / 0, options, lms=False, limit_bytes=None, workspace_bytes=4 * MIB).__enter__()
     plan._start_tensorflow(options, "float32")
     assert [start["cudnn_workspace_bytes"] for start in starts] == [3 * MIB, 3 * MIB, 4 * MIB, 3 * MIB]
     assert starts[-1]["planned_limit_bytes"] == GIB
@@ -120,7 +120,7 @@ def test_training_prediction_and_planning_pass_their_option_on(monkeypatch):
 
 def test_a_run_says_what_it_had(gpu, tmp_path):
     workspace.put_in_force(8 * GIB, CARD)
-    run_folder.describe(tmp_path, TrainConfig(), [], resuming=False, device="GPU:0", limit_bytes=8 * GIB)
+    run_folder.describe(tmp_path, BratsConfig(), [], resuming=False, device="GPU:0", limit_bytes=8 * GIB)
     assert json.loads((tmp_path / "config.json").read_text())["cudnn_workspace_bytes"] == 2 * GIB
 
 

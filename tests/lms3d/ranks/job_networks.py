@@ -11,10 +11,12 @@ from lms3d.config import TrainConfig
 from lms3d.device import startup
 from lms3d.ranks import job
 from lms3d.ranks.world import World
+from lms3d.tasks.brats.options import BratsConfig
+from lms3d.tasks.chexnet.options import ChexnetConfig
 
 RATE, STEPS = 0.05, 2
-BRATS = TrainConfig(task="brats", model="isensee2017", resolution=32)  # at 16 one voxel is left to normalise
-CHEXNET = TrainConfig(task="chexnet", model="densenet121", resolution=32, loss="binary_cross_entropy", batch_size=4)
+BRATS = BratsConfig(model="isensee2017", resolution=32)  # at 16 one voxel is left to normalise
+CHEXNET = ChexnetConfig(model="densenet121", resolution=32, loss="binary_cross_entropy", batch_size=4)
 
 
 def main() -> None:

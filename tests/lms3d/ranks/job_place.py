@@ -41,7 +41,7 @@ def main() -> None:
         early = world.from_chief(lambda: {"rank": world.rank, "text": "x" * 200_000})
         noted = {"early": [early["rank"], len(early["text"])], "error": early_error(world)}
         noted["fewest"] = world.smallest(10 - world.rank)
-        startup.start_tensorflow(memory_limit_bytes=400 << 20, seed=1, world=world)
+        startup.start_tensorflow(limit_bytes=400 << 20, seed=1, world=world)
         import ranks
 
         from lms3d.device import memory

@@ -186,7 +186,7 @@ def main() -> None:
         noted: dict[str, Any] = {}
         speak(world, lambda **found: noted.update(found))
         noted["tensorflow_waited"] = True
-        startup.start_tensorflow(memory_limit_bytes=400 << 20, seed=1, world=world)
+        startup.start_tensorflow(limit_bytes=400 << 20, seed=1, world=world)
         import ranks
         import tensorflow as tf
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lms3d.config import TrainConfig
 from lms3d.errors import DoesNotFit, InputError, Interrupted
 from lms3d.ranks import messages
+from lms3d.tasks.brats.options import BratsConfig
 
 
 @messages.sendable
@@ -49,7 +49,7 @@ def there_and_back(value):
     [
         None, True, -(2**70), 0.1, 1e-320, math.inf, "", "Grüße\n\udcff", [], [1, [2.5, None]], (), (1, ("a",)), {},
         {"dict": {"tuple": 1}}, {1: "one", (2, 3): [4], None: {}}, b"", b"\x00\xff", Path("runs/a b"),
-        Sent("a", Path("/x")), [Sent("b")], TrainConfig(data=Path("d"), serialization=(1, "3:5")),
+        Sent("a", Path("/x")), [Sent("b")], BratsConfig(data=Path("d"), serialization=(1, "3:5")),
     ],
     ids=repr,
 )  # fmt: skip

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from lms3d.scoring import masks, surfaces
+from lms3d.scoring import dice as formulas
+from lms3d.scoring import keras_dice, masks, surfaces
 from lms3d.scoring.columns import COLUMNS
 from lms3d.scoring.keras_dice import RegionDice
 from lms3d.scoring.pair import CasePair
@@ -43,7 +44,7 @@ def mask(*bits: int) -> np.ndarray:
 )
 def test_table_of_overlaps(prediction, truth, dice, sensitivity, specificity, precision):
     found = measured(prediction, truth)
-    assert masks.dice(prediction, truth) == found["dice"] == pytest.approx(dice)
+    assert formulas.of_masks(prediction, truth, both_empty=1.0) == found["dice"] == pytest.approx(dice)
     assert found["sensitivity"] == pytest.approx(sensitivity)
     assert found["specificity"] == pytest.approx(specificity)
     assert found["precision"] == pytest.approx(precision)
@@ -66,7 +67,7 @@ def test_rules_say_what_two_empty_masks_are():
 
 def region_dice(prediction: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     predicted, true = masks.region_masks(prediction, REGIONS), masks.region_masks(truth, REGIONS)
-    return {name: masks.dice(predicted[name], true[name]) for name in REGIONS}
+    return {name: formulas.of_masks(predicted[name], true[name], both_empty=1.0) for name in REGIONS}
 
 
 def test_regions_are_unions_of_labels():
@@ -166,3 +167,15 @@ def test_the_metric_of_nested_regions_looks_at_each_channel_alone_and_at_no_deep
     disjoint = RegionDice((0,), channels=2, name="r")
     disjoint.update_state(truth, heads)
     assert float(disjoint.result()) < 1
+
+
+@pytest.mark.parametrize("rules", ["brats2023", "brats2026-gli"])
+def test_while_training_an_empty_region_counts_as_the_docs_say(rules):
+    """EMPTY-2 and EMPTY-3: the table follows the rules, the metric of training does not."""
+    nothing = np.zeros((1, 2, 2, 2, 1), np.uint8)
+    metric = RegionDice((0,), name="r")
+    metric.update_state(nothing, nothing.astype(np.float32))
+    assert float(metric.result()) == keras_dice.BOTH_EMPTY == 1
+    empty = np.zeros((2, 2, 2), bool)
+    in_table = 1.0 if rules == "brats2023" else np.nan
+    assert measured(empty, empty, rules=rules)["dice"] == pytest.approx(in_table, nan_ok=True)

@@ -7,11 +7,11 @@ import pytest
 
 from data import split
 from data.brats.definition import define
-from lms3d.config import TrainConfig
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.ranks.world import World
 from lms3d.tasks import chosen
 from lms3d.tasks.brats import material, predict, task
+from lms3d.tasks.brats.options import BratsConfig
 from lms3d.training.session import Training
 from tests.data.small_data import random_case, save, write_case
 
@@ -29,7 +29,7 @@ def test_a_finished_run_does_not_fail_over_a_picture(tmp_path, monkeypatch, caps
 
 def test_a_training_says_what_trains_where_and_on_what():
     counts = SimpleNamespace(training_count=3, validation_count=1)
-    options = TrainConfig(model="unet3d", resolution=32, batch_size=2, lms=True)
+    options = BratsConfig(model="unet3d", resolution=32, batch_size=2, lms=True)
     training = Training(session=None, options=options, task=task.TASK, material=counts, world=World(), memory=None)
     told = training.headline(3 << 30)
     assert told.startswith("unet3d at 32^3, batch 2, with LMS in 3.00 GiB of ")
@@ -54,7 +54,7 @@ def test_copies_of_a_brain_are_on_one_side_of_the_split(tmp_path, monkeypatch):
         if number > 2:
             for path in folder.iterdir():
                 save(np.asarray(nib.load(path).dataobj).astype(np.float32), path)
-    options = TrainConfig(data=tmp_path / "set", resolution=16, model="unet3d", validation_fraction=0.34)
+    options = BratsConfig(data=tmp_path / "set", resolution=16, model="unet3d", validation_fraction=0.34)
     for seed in range(3):
         run_dir = tmp_path / str(seed)
         run_dir.mkdir()
@@ -77,7 +77,7 @@ def test_cases_that_were_left_out_may_stand_in_splits_and_lists(tmp_path, capsys
     """Both may be older than data.prepare --skip-bad, or of the folder: those of experiments.decisive_comparison are."""
     volumes = SimpleNamespace(ids=("a", "b", "c"), skipped={"bad": "a.nii.gz: found nothing"}, directory=tmp_path)
     split.save(split.Split(training=("a", "bad"), validation=("b",)), tmp_path / "given.json")
-    options = TrainConfig(split=tmp_path / "given.json")
+    options = BratsConfig(split=tmp_path / "given.json")
     made = material._split(options, tmp_path, False, SimpleNamespace(patients={}, known_as={}), volumes)
     assert made == split.load(tmp_path / "split.json") == split.Split(training=("a",), validation=("b",))
     (tmp_path / "list.txt").write_text("c\nbad\n")

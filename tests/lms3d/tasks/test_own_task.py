@@ -1,6 +1,8 @@
-"""A task and a network that somebody adds, through all three commands."""
+"""A task with an option of its own, and a network, that somebody adds, through all three commands."""
 
 import json
+from dataclasses import dataclass
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -8,10 +10,11 @@ import pytest
 import tensorflow as tf
 
 import models
-from lms3d import evaluate, predict, train
+from lms3d import cli, evaluate, predict, train
+from lms3d.config import TrainConfig, option
 from lms3d.device import startup
+from lms3d.ranks import messages
 from lms3d.tasks import TASKS
-from lms3d.tasks.choices import Choices
 from lms3d.tasks.task import Evaluation, Task
 from models import registry
 
@@ -30,10 +33,23 @@ class Material:
         return tf.data.Dataset.from_tensor_slices((X[6:], Y[6:])).batch(2, drop_remainder=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BrightnessConfig(TrainConfig):
+    task: str = "brightness"
+    model: str = "mean"
+    loss: str = "mse"
+    resolution: int = 32
+    batch_size: int = 2
+    gain: float = option(1.0, "multiply the brightness (default: 1)", type=cli.number(0), metavar="X")
+
+    summary: ClassVar[str] = "how bright an image is"
+    models: ClassVar[tuple[str, ...]] = ("mean",)
+    losses: ClassVar[tuple[str, ...]] = ("mse",)
+
+
 class Brightness(Task):
     axes, target_dtype, shown, plateau = 2, "float32", ("loss",), (0.5, 10)
-    choices = Choices(summary="how bright an image is", models=("mean",), losses=("mse",), refused=("n4",),
-                      defaults={"model": "mean", "loss": "mse", "resolution": 32, "batch_size": 2})  # fmt: skip
+    options = BrightnessConfig
 
     def prepare(self, options, run_dir, resuming, world, progress):
         return Material()
@@ -49,7 +65,8 @@ class Brightness(Task):
 
     def predict(self, request):
         with request.runs[0].network() as network:
-            (request.output / "bright.json").write_text(json.dumps([float(network(x)[0]) for x in X]))
+            found = [request.trained.gain * float(network(x)[0]) for x in X]
+            (request.output / "bright.json").write_text(json.dumps(found))
         return "done", {"images": str(len(X))}
 
     def recognises(self, path):
@@ -85,13 +102,53 @@ def test_it_trains_predicts_and_evaluates(added, tmp_path, capsys):
     assert "mean error 0." in capsys.readouterr().out
 
 
+def test_it_has_an_option_of_its_own(added, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = ["--data", str(tmp_path), "--epochs", "1", "--no-lms", "--output", str(run)]
+    assert train.main(["--task", "brightness", "--gain", "3", *words]) == 0
+    assert json.loads((run / "config.json").read_text())["options"]["gain"] == 3
+    assert predict.main([str(run)]) == 0
+    thrice = json.loads((run / "predictions/bright.json").read_text())
+    change_option(run, gain=1.0)
+    assert predict.main([str(run)]) == 0
+    assert thrice == [3 * one for one in json.loads((run / "predictions/bright.json").read_text())]
+    capsys.readouterr()
+    assert messages.unpacked(messages.packed(BrightnessConfig(gain=3.0))) == BrightnessConfig(
+        gain=3.0
+    )  # to other ranks
+    assert train.main(["--gain", "2", "--resume", *words]) == 2
+    assert "--gain 2.0 differs from the run" in capsys.readouterr().err
+
+
+def change_option(run, **changed):
+    content = json.loads((run / "config.json").read_text())
+    content["options"] |= changed
+    (run / "config.json").write_text(json.dumps(content))
+
+
+def test_options_of_tasks_are_told_apart(added, tmp_path, capsys):
+    for task, option_of_another in (("brats", ["--gain", "2"]), ("chexnet", ["--gain", "2"]), ("brightness", ["--n4"])):
+        assert train.main(["--task", task, *option_of_another, "--output", str(tmp_path / "run")]) == 2
+        assert f"{option_of_another[0]} is not for --task {task}, where" in capsys.readouterr().err
+
+    @dataclass(frozen=True, kw_only=True)
+    class Confusing(BrightnessConfig):
+        n4: int = option(0, "not the bias fields of brats")
+
+    TASKS.register("confusing")(type("Other", (Brightness,), {"options": Confusing})())
+    try:
+        with pytest.raises(ValueError, match="--n4 is an option of another task"):
+            train.main([])
+    finally:
+        TASKS.remove("confusing")
+
+
 def test_its_choices_are_on_the_command_line(added, tmp_path, capsys):
     with pytest.raises(SystemExit):
         train.main(["--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "or brightness, how bright an image is" in text
     assert "for brightness mean" in text
-    assert train.main(["--task", "brightness", "--n4", "--output", str(tmp_path / "run")]) == 2
-    assert "--n4 is not for --task brightness" in capsys.readouterr().err
+    assert "task brightness (how bright an image is): --gain X multiply the brightness" in text
     assert train.main(["--task", "brightness", "--loss", "dice", "--output", str(tmp_path / "run")]) == 2
     assert "expected one of mse" in capsys.readouterr().err

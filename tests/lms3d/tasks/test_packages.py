@@ -19,10 +19,10 @@ from data.brats.definition import described, restored
 from data.brats.schema import SCHEMAS
 from data.errors import DataError
 from lms3d import predict
-from lms3d.config import TrainConfig
 from lms3d.device import startup
 from lms3d.errors import InputError
 from lms3d.tasks import TASKS, chosen
+from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.packages import archive, description, network, package
 from lms3d.tasks.packages.archive import Content
 from lms3d.tasks.task import Task
@@ -33,7 +33,7 @@ def content():
     """A package's content, made without a run."""
     model = models.build("unet3d", input_shape=(16, 16, 16, 4), filters=(2, 4))
     weights = network.weights_of(model)
-    options = TrainConfig(model="unet3d", resolution=16)
+    options = BratsConfig(model="unet3d", resolution=16)
     said = TASKS["brats"].packaged(
         Path("nowhere"), options, {"labels": described(SCHEMAS["msd"]), "normalisation": {"kind": "case"}}
     )
@@ -310,8 +310,8 @@ def test_options_of_the_machine_stay_at_home():
 
 def test_a_task_that_says_nothing_is_refused():
     for asked in (
-        lambda: Task().packaged(Path("run"), TrainConfig(), {}),
-        lambda: Task().unpacked({}, TrainConfig(), "a"),
+        lambda: Task().packaged(Path("run"), BratsConfig(), {}),
+        lambda: Task().unpacked({}, BratsConfig(), "a"),
     ):
         with pytest.raises(InputError, match="task brats cannot be packaged"):
             asked()

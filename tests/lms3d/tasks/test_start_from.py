@@ -12,9 +12,9 @@ from data import split
 from data.brats import cache, definition, layouts
 from data.brats.preprocess import cube
 from data.brats.schema import SCHEMAS
-from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.tasks.brats import material, task
+from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.brats.task import TASK
 from tests.data.small_data import LATE, random_case, write_case
 
@@ -24,7 +24,7 @@ SMALL = {"resolution": 16, "model": "unet3d", "targets": "labels"}
 def begun(tmp_path, labels: str) -> None:
     """The folder of a run on such labels."""
     content = {
-        "options": TrainConfig(labels=labels, **SMALL).to_json(),
+        "options": BratsConfig(labels=labels, **SMALL).to_json(),
         "labels": definition.described(SCHEMAS[labels]),
     }
     (tmp_path / "config.json").write_text(json.dumps(content))
@@ -34,13 +34,13 @@ def begun(tmp_path, labels: str) -> None:
 
 def test_other_names_are_told(tmp_path, capsys):
     begun(tmp_path, "brats2020")
-    TASK.network(TrainConfig(labels="brats2023", start_from=tmp_path, **SMALL), None)
+    TASK.network(BratsConfig(labels="brats2023", start_from=tmp_path, **SMALL), None)
     assert "what it learnt as NCR, ED, ET is NETC, SNFH, ET here" in capsys.readouterr().out
 
 
 def test_other_modalities_are_told(tmp_path, capsys):
     begun(tmp_path, "brats2020")
-    options = TrainConfig(labels="brats2020", start_from=tmp_path, **SMALL)
+    options = BratsConfig(labels="brats2020", start_from=tmp_path, **SMALL)
     network = models.build("unet3d", input_shape=(16, 16, 16, 4), outputs=3)
     task._start_from(network, options, SCHEMAS["brats2020"].learnt, ("t1", "t1ce", "flair", "t2"))
     assert capsys.readouterr().out == ""
@@ -50,7 +50,7 @@ def test_other_modalities_are_told(tmp_path, capsys):
 
 def test_the_same_names_are_not(tmp_path, capsys):
     begun(tmp_path, "brats2020")
-    TASK.network(TrainConfig(labels="brats2021", start_from=tmp_path, **SMALL), None)
+    TASK.network(BratsConfig(labels="brats2021", start_from=tmp_path, **SMALL), None)
     assert capsys.readouterr().out == ""
 
 
@@ -62,7 +62,7 @@ def test_another_visit_of_a_patient_whom_the_weights_have_seen_must_not_validate
     (tmp_path / "run").mkdir()
     split.save(begun, tmp_path / "run" / "split.json")
     given = split.Split(training=tuple(visits[:1]), validation=tuple(visits[1:]))
-    start = material._start(TrainConfig(start_from=tmp_path / "run", **SMALL))
+    start = material._start(BratsConfig(start_from=tmp_path / "run", **SMALL))
     found = layouts.find_cases(tmp_path / "now")
     with pytest.raises(
         InputError, match=r"have seen BraTS-GLI-00001-001, or another scan of this patient \(1 case in all\)"
@@ -84,7 +84,7 @@ def begin(run, data, earlier=None, *, how="start_from"):
     ids = [case.id for case in found.cases]
     split.save(split.Split(training=tuple(ids[1:]), validation=tuple(ids[:1])), given)
     origin = {how: earlier if how == "start_from" or earlier is None else earlier / "best.keras"}
-    options = TrainConfig(data=data, split=given, **origin, **SMALL)
+    options = BratsConfig(data=data, split=given, **origin, **SMALL)
     return material._split(options, run, False, found, volumes)
 
 
@@ -128,7 +128,7 @@ def division(tmp_path, **options) -> split.Split:
     (tmp_path / "new").mkdir(exist_ok=True)
     found = SimpleNamespace(patients={one: one for one in IDS}, known_as=dict.fromkeys(IDS, ()))
     volumes = SimpleNamespace(ids=tuple(IDS), skipped={})
-    return material._split(TrainConfig(seed=3, **options), tmp_path / "new", False, found, volumes)
+    return material._split(BratsConfig(seed=3, **options), tmp_path / "new", False, found, volumes)
 
 
 @pytest.fixture
@@ -193,5 +193,5 @@ def test_weights_that_are_damaged_are_refused_in_one_line(tmp_path, how, damage)
     with pytest.raises(
         InputError, match=rf"--{how.replace('_', '-')} {given}: cannot be used .*give best.keras"
     ) as error:
-        TASK.network(TrainConfig(labels="brats2020", **{how: given}, **SMALL), None)
+        TASK.network(BratsConfig(labels="brats2020", **{how: given}, **SMALL), None)
     assert "\n" not in str(error.value)

@@ -36,6 +36,6 @@ def test_ends_in_time(step_seconds, training, validation, elapsed):
 
 
 def test_memory_limits():
-    assert demo.memory_limit(192**3) == 8 * 2**30
-    assert demo.memory_limit(96**3) == 2**30
-    assert demo.memory_limit(64**3) == 700 * 2**20
+    assert demo.limit_bytes(192**3) == 8 * 2**30
+    assert demo.limit_bytes(96**3) == 2**30
+    assert demo.limit_bytes(64**3) == 700 * 2**20

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lms3d import config, train
+from lms3d import tasks, train
 from lms3d.errors import InputError, Interrupted
 from lms3d.files import write_json
 from lms3d.ranks import elastic
@@ -22,7 +22,7 @@ from lms3d.training import checkpoint, run_folder, session, stages
 from lms3d.training.run_lock import RunLock
 from lms3d.training.session import Session, Training
 
-choose = partial(run_folder.choose, chosen=chosen)
+choose = partial(run_folder.choose_run, tasks=tasks)
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +125,7 @@ def test_what_follows_from_the_number_of_ranks_is_not_kept(tmp_path, data):
     material = SimpleNamespace(described={"data": {}})
     training = Training(session=run, options=filled, task=None, material=material, world=World(), memory=None)
     training.describe(2**30)
-    stored, _ = config.load(tmp_path)
+    stored, _ = tasks.load(tmp_path)
     found = (stored.epochs, stored.steps_per_epoch, stored.validation_steps)
     assert found == ((9, 13, 3) if data is None else (None, None, None))
 
@@ -290,9 +290,9 @@ def test_config_keeps_how_a_run_was_called_before(monkeypatch):
     del first["data"]
     assert (second["device"], second["earlier_sessions"]) == ("CPU:0", [first])
     describe(run_dir, resuming=True, device="GPU:1")
-    assert [one["device"] for one in config.load(run_dir)[1]["earlier_sessions"]] == ["GPU:0", "CPU:0"]
+    assert [one["device"] for one in tasks.load(run_dir)[1]["earlier_sessions"]] == ["GPU:0", "CPU:0"]
     describe(run_dir, resuming=False)
-    assert "earlier_sessions" not in config.load(run_dir)[1]
+    assert "earlier_sessions" not in tasks.load(run_dir)[1]
 
 
 def test_before_the_first_stage_the_options_are_written(tmp_path, monkeypatch, capsys):

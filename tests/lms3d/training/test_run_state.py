@@ -11,7 +11,7 @@ from lms3d.errors import InputError
 from lms3d.ranks import messages, replicas, variables
 from lms3d.ranks.world import World
 from lms3d.training import checkpoint, run_state
-from lms3d.training.run_state import Position, RunState, Snapshot
+from lms3d.training.run_state import Position, RunSnapshot, RunState
 
 STATE = RunState(
     size=2, steps_per_epoch=4, samples_per_step=2, position=Position(1, 3), samples=14,
@@ -24,7 +24,7 @@ ARRAYS = {"model/0000/kernel": np.arange(3.0), "optimizer/0000/iteration": np.ar
 
 def test_what_is_written_is_read(tmp_path):
     own = tuple({"logs/loss": np.array(0.5 + rank), "own/0001": np.zeros(2)} for rank in (0, 1))
-    Snapshot(state=STATE, variables=ARRAYS, of_ranks=own).write(tmp_path)
+    RunSnapshot(state=STATE, variables=ARRAYS, of_ranks=own).write(tmp_path)
     found, damage = run_state.read(tmp_path)
     assert (found.state, damage) == (STATE, "")
     for mine, theirs in zip((found.variables, *found.of_ranks), (ARRAYS, *own), strict=True):
@@ -39,7 +39,7 @@ def test_there_may_be_none(tmp_path):
 
 def test_the_form_on_disk_is_that_of_earlier_versions(tmp_path):
     """Runs go on across versions: names may be added, and none may change."""
-    Snapshot(state=STATE, variables=ARRAYS).write(tmp_path)
+    RunSnapshot(state=STATE, variables=ARRAYS).write(tmp_path)
     arrays, content = checkpoint.load(checkpoint.path_in(tmp_path))
     assert arrays.keys() == ARRAYS.keys()
     assert content == {
@@ -91,7 +91,7 @@ def test_whether_early_stopping_ended_it():
 
 def test_a_copy_keeps_what_was():
     weights = np.zeros(3)
-    snapshot = Snapshot(state=STATE, variables={"w": weights}, of_ranks=({"own": weights},)).copied()
+    snapshot = RunSnapshot(state=STATE, variables={"w": weights}, of_ranks=({"own": weights},)).copied()
     weights += 1
     assert snapshot.variables["w"].tolist() == snapshot.of_ranks[0]["own"].tolist() == [0, 0, 0]
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lms3d.config import TrainConfig
+from lms3d.tasks.brats.options import BratsConfig
 from lms3d.training import session, stages, summary
 
 
@@ -35,7 +35,7 @@ def test_weights_start_the_first_stage_alone(tmp_path, monkeypatch):
     """Those of a file would else take the place of what each stage has learnt."""
     monkeypatch.setattr(stages.run_folder, "claim", lambda *_: None)
     monkeypatch.setattr(stages.run_folder, "announce", lambda *_: None)
-    options = TrainConfig(data=tmp_path, weights=tmp_path / "w.keras", resolution=48, stages=((16, 1), (32, 1)))
+    options = BratsConfig(data=tmp_path, weights=tmp_path / "w.keras", resolution=48, stages=((16, 1), (32, 1)))
     given = session.Session(options=options, run_dir=tmp_path, resuming=False, profile=None, arguments=())
     parts = [part.options for part in stages._parts(given, SimpleNamespace(release=lambda: None))]
     assert [one.resolution for one in parts] == [16, 32, 48]
@@ -48,13 +48,14 @@ def test_memory_png_is_the_last_that_a_run_writes(tmp_path, monkeypatch):
     order = []
     monkeypatch.setattr(summary, "draw", lambda *_, **__: order.append("draw"))
     monkeypatch.setattr(summary, "summarise", lambda *_, **__: order.append("summarise"))
+    lms = SimpleNamespace(report=object(), close=lambda: None)
+    monkeypatch.setattr(session.needs, "lms_for", lambda options, stats_file: lms)
     training = SimpleNamespace(
         session=SimpleNamespace(run_dir=tmp_path),
         world=SimpleNamespace(is_chief=True),
         options=SimpleNamespace(model="unet3d", size_text=lambda axes: "16^3"),
         task=SimpleNamespace(axes=3, finish=lambda *_: order.append("finish"), results=lambda *_: {}),
         material=None,
-        _lms=lambda: SimpleNamespace(report=object(), close=lambda: None),
         _fit=lambda model, lms: (None, False),
     )
     session.Training.run(training, None)

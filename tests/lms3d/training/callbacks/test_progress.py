@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.keras_step.callback import LMS
 from lms3d.ranks.world import World
+from lms3d.tasks.brats.options import BratsConfig
 from lms3d.training.callbacks.progress import Profile
 from lms3d.training.session import Session, Training
 
@@ -80,7 +80,7 @@ def test_the_profile_has_the_steps_that_were_named(trained, where, options, begu
 
 
 def test_a_range_that_is_never_reached_is_refused():
-    options = TrainConfig(epochs=3, steps_per_epoch=STEPS, validation_steps=1)
+    options = BratsConfig(epochs=3, steps_per_epoch=STEPS, validation_steps=1)
 
     def require(where):
         session = Session(options=options, run_dir=Path("run"), resuming=False, profile=where, arguments=())
