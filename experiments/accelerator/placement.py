@@ -87,6 +87,7 @@ def _prepared(model: Any, device: str, batch: Any) -> tuple[Any, Any]:
     from lms3d.engine.cost import Machine
     from lms3d.engine.engine import Engine
     from lms3d.engine.planners.tflms.parameters import Parameters
+    from lms3d.engine.step_model.pool import GPU_POOL
     from lms3d.keras_step import settings
     from lms3d.keras_step.attachment import trace_step
     from lms3d.keras_step.estimate import batch_spec
@@ -94,7 +95,7 @@ def _prepared(model: Any, device: str, batch: Any) -> tuple[Any, Any]:
     link = LINK_BYTES_PER_SECOND
     machine = Machine(swap_out_bytes_per_second=link, swap_in_bytes_per_second=link)
     asked = settings.of("1TiB", "host", "off", Parameters(), slabs="off", hypothetical=True, device=device)
-    asked = replace(asked, pool="single")  # as a GPU's, also in a rehearsal
+    asked = replace(asked, pool=GPU_POOL)  # as a GPU's, also in a rehearsal
     spec = batch_spec(batch)
 
     def prepared(chosen: Any) -> Any:

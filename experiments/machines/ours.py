@@ -14,6 +14,7 @@ from lms3d.engine import plan_cache
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners.tflms import Parameters
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.pool import GPU_POOL
 from lms3d.errors import DoesNotFit
 from lms3d.machines import outlook
 from lms3d.machines.model import MachineModel
@@ -63,7 +64,7 @@ def compare(case: Case, step: Step, machine: MachineModel) -> dict[str, Any]:
     speeds, gap = machine.speeds(), machine.gap_seconds(batch_bytes(case.side))
     limit = int(step.needed_bytes * SHARE) if case.limit_bytes is None else case.limit_bytes
     settings = Settings(
-        limit_bytes=limit, tier="host", planner=PLANNERS[case.method], parameters=Parameters(), pool="single"
+        limit_bytes=limit, tier="host", planner=PLANNERS[case.method], parameters=Parameters(), pool=GPU_POOL
     )
     known = {
         **asdict(case),

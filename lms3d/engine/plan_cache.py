@@ -154,7 +154,7 @@ def _from_json(text: str) -> Answer:
     return Plan.from_dict(values["plan"]), Prediction.from_dict(values["prediction"])
 
 
-def _same(one: Answer, other: Answer) -> bool:
-    if isinstance(one, DoesNotFit) and isinstance(other, DoesNotFit):
-        return (str(one), vars(one)) == (str(other), vars(other))
-    return one == other
+def _same(answer: Answer, other: Answer) -> bool:
+    if isinstance(answer, DoesNotFit) and isinstance(other, DoesNotFit):
+        return (str(answer), vars(answer)) == (str(other), vars(other))
+    return answer == other

@@ -25,7 +25,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """A program that replaces so many ops. seconds_saved: measured alone. unwritten_bytes: of tensors that are no longer written."""
+    """A program that replaces so many ops. seconds_saved: measured alone. unwritten_bytes: of tensors no longer written."""
 
     name: str
     ops: int
@@ -38,8 +38,8 @@ class Figures:
     """The memory and the time that a step takes with a plan, or without one.
 
     timeline_bytes, timeline_seconds: live bytes at each event, in order, and the time at which the event starts. peak_at: the op
-    that runs at the peak. peak_tensors: (name, bytes) of the tensors that are live there, the largest first; the last row is the sum of
-    the others. parameters: what the planner has to say about the plan.
+    that runs at the peak. peak_tensors: (name, bytes) of the tensors that are live there, the largest first; the last row is the
+    sum of the others. parameters: what the planner has to say about the plan.
     """
 
     peak_bytes: int
@@ -66,8 +66,8 @@ class Prediction:
     slabs: (level, number) of the levels that are sliced; slab_shapes: their spatial axes, level by level; sliced_tensors: their
     number in the trace; joined: (op, type, bytes) of sliced tensors that had to be joined; slab_seconds: what slices and halos add
     to a step in which nothing moves. If a step is sliced, unedited_... is still the whole step.
-    compiled: the programs that XLA compiles (`LMS(compile="auto")`); compiled_bytes, program_seconds: how much lower the peak is, and
-    how much shorter the step, with programs and without a plan. If there are some, unedited_... is still the step as traced.
+    compiled: the programs that XLA compiles (`LMS(compile="auto")`); compiled_bytes, program_seconds: how much lower the peak is,
+    and how much shorter the step, with programs and without a plan. If there are some, unedited_... is still the step as traced.
     evaluations: the schedules and replays that the plan was chosen from; effort_seconds: their price (`effort`).
     """
 

@@ -34,8 +34,8 @@ SLICED_SHARE = 3  # of the limits, one in so many lies below the floor of the wh
 _MIB = 1 << 20
 
 Sliced = Callable[[int], tuple[StepRequest, Plan, Prediction]]
-"""limit in bytes -> the step as it is sliced for that limit, its plan, and its prediction. If no plan fits, the prediction's limit is a
-larger one."""
+"""limit in bytes -> the step as it is sliced for that limit, its plan, and its prediction. If no plan fits, the limit of the
+prediction is a larger one."""
 
 Progress = Callable[[int, int, str], None]
 """progress(done, total, what)."""

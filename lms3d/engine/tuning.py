@@ -64,31 +64,31 @@ OP_SECONDS = 5e-5
 # -- slabs/choice ------------------------------------------------------------------------------------------------------
 
 ROOM, WHOLE_ROOM, WHOLE_ROOM_MAPPED = 1.5, 1.8, 1.0
-"""Factors on the working set of the hungriest op: the room that a plan should have, for a sliced step, for a whole one, and for a
-whole one that reads swapped tensors where they lie. Smaller: coarser slabs, and plans that move nearly everything; slabs step in
-later. Measured with isensee2017 (docs/benchmarks.md, "Whole or in slabs?"): mapped, a whole step is faster than one in slabs
-wherever it fits, down to 1.4 times its working set at 64^3 and 1.1 times at 96^3; to find that it does not fit takes 4 s. Over a
-link as slow as PCIe Gen3 it is the faster one at 2.1 times (128^3, measured); predicted, slabs are at 1.3 to 1.75 times, though
-not at 1.6 times at 96^3."""
+"""Factors on the working set of the hungriest op. They give the room that a plan should have: for a sliced step, for a whole step,
+and for a whole step that reads swapped tensors in place. Smaller: coarser slabs, and plans that move nearly everything; slabs step
+in later. Measured with isensee2017 (docs/benchmarks.md, "Whole or in slabs?"): with mapped tensors a whole step is faster than one
+in slabs at any limit in which it fits, down to 1.4 times its working set at 64^3 and 1.1 times at 96^3; to find that it does not
+fit takes 4 s. Over a link as slow as PCIe Gen3 the whole step is the faster one at 2.1 times (128^3, measured); predicted, slabs
+are faster at 1.3 to 1.75 times, though not at 1.6 times at 96^3."""
 
 RAISED_TOO = 0.7
-"""Of the largest working set: levels that need as much are sliced finer together. Smaller: fewer steps, finer slabs. Not
+"""Levels that need at least this share of the largest working set are sliced finer together. Smaller: fewer steps, finer slabs. Not
 measured."""
 
 THINNEST = 4
-"""Planes of the thinnest slab. Halos of two planes cost a share of 2 / planes of each convolution."""
+"""The planes of the thinnest slab. Halos of two planes cost a share of 2 / planes of each convolution."""
 
 # -- slabs/elements ----------------------------------------------------------------------------------------------------
 
 MOST_ELEMENTS = 2**31 - 1
-"""Of a tensor on a GPU: kernels count in 32 bits with a sign. No trade, and not measured here: TensorFlow's sources and issues say
-so (`slabs.elements`)."""
+"""The most elements of a tensor on a GPU, since kernels count in 32 bits with a sign. This trades nothing and is not measured here:
+TensorFlow's sources and issues say so (`slabs.elements`)."""
 
 # -- engine ------------------------------------------------------------------------------------------------------------
 
 NEAR_LIMIT = 0.7
-"""Predicted share of the limit from which on oneDNN kernels are guarded. Without a guard, running out of memory ends the
-process; with one, the step has an op more per kernel. A margin, not measured."""
+"""The predicted share of the limit from which on oneDNN kernels are guarded. Without a guard, running out of memory ends the
+process; with one, the step has one more op per kernel. A margin, not measured."""
 
 # -- plan_cache --------------------------------------------------------------------------------------------------------
 
@@ -98,47 +98,48 @@ MOST_PLANS = 100
 # -- keras_step/adaptation ---------------------------------------------------------------------------------------------
 
 COLD, WARM = 1, 3
-"""Steps of a plan that are left out (tracing and planning are in the first), and that are counted then. More give steadier
-figures and a later second plan; tests/lms3d/keras_step/test_closing_the_loop.py."""
+"""Steps of a plan that are left out (the first contains tracing and planning), and steps that are counted after them. More:
+steadier figures, and a later second plan; tests/lms3d/keras_step/test_closing_the_loop.py."""
 
 MOST_CHANGES = 3
-"""New plans per step and run: each costs a trace and a plan. Not measured."""
+"""The most new plans per step and run. Each costs a trace and a plan. Not measured."""
 
 TIGHTER, LOOSER = 0.92, 1.15
-"""Factors of the budget: of each tighter try, and at most of a looser one. Larger steps risk a needlessly slow plan or a
-step that runs out of memory. Margins, not measured."""
+"""Factors on the budget: for each tighter try, and at most for a looser one. Larger steps risk a needlessly slow plan, or a step
+that runs out of memory. Margins, not measured."""
 
 AIM, ROOMY = 0.95, 0.9
 """Shares of the limit: the highest peak to plan for, and the peak below which the plan may be loosened. Margins, not measured."""
 
 SLOW = 0.7
-"""Share of the planned bandwidth below which a link counts as slow. A margin, not measured."""
+"""The share of the planned bandwidth below which a link counts as slow. A margin, not measured."""
 
 MATTERS = 0.02
-"""Share of a step's time below which a difference is taken for noise. A margin, not measured."""
+"""The share of a step's time below which a difference counts as noise. A margin, not measured."""
 
 SAME_COSTS = 0.1
-"""Share by which a step may take longer or shorter than the sum of its ops before all ops count as so much slower or faster.
+"""The share by which a step may take longer or shorter than the sum of its ops. Beyond it all ops count as slower or faster.
 Smaller: noise makes new plans. A margin, not measured."""
 
 # -- keras_step/step_runner and on_device ------------------------------------------------------------------------------
 
 TRIES = 5
-"""Runs of one batch, each after out of memory with a tighter plan (TIGHTER ** 4 = 0.72 of the limit). Not measured."""
+"""The most runs of one batch. After each shortage of memory the plan is tighter (TIGHTER ** 4 = 0.72 of the limit). Not
+measured."""
 
 PROVED_STEPS = COLD + WARM
-"""Steps of a plan before which a GPU's variables are copied to the host. More: 40 ms of each further step (isensee2017 at 192^3 on
-an H200), and more failures that can be undone. How many it takes was not measured."""
+"""Steps of a plan before which a GPU's variables are copied to the host. More: 40 ms in each further step (isensee2017 at 192^3 on
+an H200), and more failures that can be undone. How many are needed was not measured."""
 
 MOST_STEPS = 32
-"""Prepared steps that are kept, one per kind and batch shapes: each holds a graph and files of its own. Not measured."""
+"""Prepared steps that are kept, one per kind and batch shapes. Each holds a graph and files of its own. Not measured."""
 
 BATCHES_AHEAD = 2
 """Batches on the device beside the step's own: one ready, one being made; tests/data/test_stream.py."""
 
 COARSE_BYTES, FINE_BYTES = 8 << 20, 1 << 18
-"""What else lies on the device is rounded up to these, so that small differences between runs meet the same cached plan.
-Coarse: chance decides it; fine: it was looked up. Margins, not measured."""
+"""Other bytes on the device are rounded up to a multiple of these, so that small differences between runs meet the same cached
+plan. Coarse: if chance decides how many there are; fine: if their number was looked up. Margins, not measured."""
 
 # -- cost --------------------------------------------------------------------------------------------------------------
 
@@ -183,56 +184,57 @@ the wrong place makes a large one miss a hole of its own size. Larger: higher li
 # -- step_model/replay, allocator ---------------------------------------------------------------------------------------
 
 PERTURBED = 4
-"""Replays with random shifts that a plan must survive. More: fewer steps out of memory, dearer checks (1 ms each);
-`python -m experiments.lms_overhead`."""
+"""Replays with random shifts that a plan must survive. More: fewer steps out of memory, dearer checks (1 ms each); `python -m
+experiments.lms_overhead`."""
 
 SMALLEST_PIECE = 4 << 10
-"""On a GPU: bytes below which a buffer fits into any gap. A margin, not measured."""
+"""On a GPU: a buffer of fewer bytes than this fits into any gap. A margin, not measured."""
 
 # -- tensorflow/op_costs -----------------------------------------------------------------------------------------------
 
 PROBE_BUDGET_SECONDS, CARD_BUDGET_SECONDS = 30.0, 60.0
-"""Once per machine and number of cores, and on a GPU: enough for all kinds of ops of a 3D U-Net, so that the next run plans with
-the same figures. On a GPU most of it is cuDNN trying its algorithms (19 s of isensee2017's first step at 192^3 on an H200), which
-it need not do again in the step. Not measured there."""
+"""The most seconds for measuring ops, once per machine and number of cores; and the most on a GPU. Enough for all kinds of ops of a
+3D U-Net, so that the next run plans with the same figures. On a GPU cuDNN takes most of it to try its algorithms (19 s of
+isensee2017's first step at 192^3 on an H200), which it need not do again in the step. Not measured there."""
 
 WORTH_SECONDS, REST = 3e-4, 0.003
-"""Seconds per step of all ops of a kind, and share of the step, that may stay unmeasured: precision for time. isensee2017 at 64^3
-in 280 MiB (AMD EPYC, 2 cores): with 1e-3 and 0.01 52 kinds are measured in 2 s, and of the others, small convolutions and `ArgMax`
-above all, a step of 0.39 s takes 17 ms more than their roofline; with these 116 kinds in 3 s; with 1e-4 and 0.001 229 in 7 s."""
+"""A kind of ops may stay unmeasured if all its ops together take fewer seconds per step than this, and all unmeasured kinds
+together less than this share of the step: precision for time. For isensee2017 at 64^3 in 280 MiB (AMD EPYC, 2 cores), 1e-3 and 0.01
+have 52 kinds measured in 2 s; the others, small convolutions and `ArgMax` above all, then take 17 ms more than their roofline in a
+step of 0.39 s. The present values have 116 kinds measured in 3 s; 1e-4 and 0.001 have 229 in 7 s."""
 
 WORTH_SHARE, LEAST_WORTH_SECONDS = 3e-4, 1e-5
-"""On a GPU a kind may stay unmeasured below this share of the step, but never more than WORTH_SECONDS and never less than two
-launches: isensee2017 at 192^3 takes 0.1 to 0.3 s on an H200, with some 115 kinds. The share is what WORTH_SECONDS is of a step of
-1 s. Not measured."""
+"""On a GPU a kind may stay unmeasured below this share of the step, but never above WORTH_SECONDS and always below the time of two
+launches. isensee2017 at 192^3 takes 0.1 to 0.3 s on an H200, with some 115 kinds. WORTH_SECONDS is the same share of a step of 1 s.
+Not measured."""
 
 PACED_OPS, PACED_SECONDS = 5, 2.0
-"""Kinds of ops that are timed again, and the most seconds for it: start-up time for predicted seconds."""
+"""Kinds of ops that are timed again when a run starts, and the most seconds for it: start-up time for better predicted seconds."""
 
 PROGRAM_BYTES, PROGRAM_SHARE = 1 << 20, 2e-3
-"""Ops are compiled if together they move this many bytes, and this share of what the step moves: each kind of program costs some
-half a second once, to compile it and to time it. Margins, not measured."""
+"""Ops are compiled if together they move this many bytes, and this share of the bytes that the step moves. Each kind of program
+costs some half a second once, to compile it and to time it. Margins, not measured."""
 
 PROGRAM_GAIN, PROGRAM_ROUNDS = 0.9, 2
-"""A program is clearly faster if it takes at most this share of the seconds of its ops; both are timed so often. Margins, not
-measured."""
+"""A program is clearly faster if it takes at most this share of the seconds of its ops. Both are timed this many times. Margins,
+not measured."""
 
 PROGRAM_FREE_SHARE = 3
-"""What is timed as a program takes at most one in this many free bytes: its ops have tensors of their own between them. Not
+"""A program that is timed takes at most one in this many free bytes, since its ops have tensors of their own between them. Not
 measured."""
 
 FOLDED_ELEMENTS = 256
-"""Constants up to this size are constants of a program, too. Not measured."""
+"""Constants of up to this many elements are constants of a program, too. Not measured."""
 
 LONG_STEP_SECONDS = {"CPU": 0.2, "GPU": 0.02}
-"""The shortest step of which the seconds are looked at: for the pace of the machine, and beside what its ops take alone (ADAPT-6).
-Shorter ones are little but launches and calls. Margins, not measured."""
+"""The shortest step whose seconds are compared: for the pace of the machine, and with the sum of its ops (ADAPT-6). Shorter steps
+consist of little but launches and calls. Margins, not measured."""
 
 PACE, SAME_PACE, PACE_LASTS_SECONDS = 1.1, 1.0, 600.0
-"""The machine of today counts as faster or slower by powers of PACE. Up to PACE ** SAME_PACE (10 %) beside the pace that was found
-last it counts as the same, so that plans stay as they are and come from the cache; with 15 %, one that was found once to be 17 %
-faster stayed so, and steps at 64^3 were predicted to take 17 to 24 % too few seconds. For so many seconds nobody looks again: ranks
-that start together get one pace."""
+"""Today's machine counts as faster or slower by powers of PACE. If its pace differs from the last one by up to PACE ** SAME_PACE
+(10 %), it counts as the same, so that plans stay as they are and come from the cache. With 15 %, a machine that was once found to
+be 17 % faster stayed so, and steps at 64^3 were predicted to take 17 to 24 % too few seconds. The last number is how many seconds a
+pace lasts before it is measured again: ranks that start together get one pace."""
 
 MOST_WHOLE_STEPS = 500
 """Steps whose seconds are kept in the cache folder (`whole_steps`). Disk space, 200 bytes each; not measured."""
@@ -240,89 +242,91 @@ MOST_WHOLE_STEPS = 500
 # -- tensorflow/op_costs, probing --------------------------------------------------------------------------------------
 
 RUN_SECONDS, MOST_BYTES, FREE_SHARE = 0.06, {"CPU": 256 << 20, "GPU": 8 << 30}, 4
-"""A run takes at most this many roofline seconds and bytes, and one in this many free bytes, since kernels take workspace;
-else it is cut. Margins, not measured; on a CPU beyond the caches, in which a part would be faster than the whole. On a GPU all ops
-of isensee2017 at 256^3 run whole, if the memory is there."""
+"""A run takes at most this many roofline seconds, this many bytes, and one in this many free bytes, since kernels take workspace; a
+longer or larger one is cut. Margins, not measured. On a CPU the bytes are beyond the caches, in which a part would be faster than
+the whole. On a GPU all ops of isensee2017 at 256^3 run whole, if there is memory for them."""
 
 CACHES_BYTES = 128 << 20
-"""Read between two runs of a part of an op: more than a core finds in its caches. Not measured."""
+"""Bytes that are read between two runs of a part of an op: more than a core has in its caches. Not measured."""
 
 MOST_HALO = 1.25
 """All parts of a convolution together read at most this many times the planes of the whole. A margin, not measured."""
 
 RUNS, ENOUGH_SECONDS = 8, 0.1
-"""Runs of one op, at least two, and seconds after which there are no more: noise for time."""
+"""The most runs of one op (at least two), and the seconds after which there are no more: noise for time."""
 
 SHORT_SECONDS, MOST_TIMES = 1e-3, 200
-"""Shorter ops run several times in one call, at most this often: a call alone takes 0.1 ms (`probing.call_seconds`)."""
+"""Ops shorter than this run several times in one call, at most this many times: a call alone takes 0.1 ms
+(`probing.call_seconds`)."""
 
 UNDISTURBED = 0.8
-"""Share of the processor time that its threads could use, from which on an op counts as undisturbed: alone on two cores of an AMD
-EPYC they had 0.8 to 1, since threads of one process wait for each other, too; beside one thread of another process two thirds. To
-take out what is missing from 1 made the ops of isensee2017 at 64^3 faster than they ever ran."""
+"""An op counts as undisturbed if its threads had at least this share of the processor time that they could use. Alone on two cores
+of an AMD EPYC they had 0.8 to 1, since threads of one process wait for each other, too; beside one thread of another process they
+had two thirds. To subtract all that is missing from 1 made the ops of isensee2017 at 64^3 faster than they ever ran."""
 
 QUEUED_RUN_SECONDS, QUEUED_CALLS, QUEUED_RATIO = 0.02, 400, 3
-"""On a GPU: how long the device works in the longer of two runs, the most calls in it, and how many times as long it is as the
-shorter. Longer: a wait (0.1 ms) and the first launch matter less; 115 kinds of ops take some 12 s. Margins, not measured."""
+"""On a GPU: the seconds that the device works in the longer of two runs, the most calls in it, and how many times as long it is as
+the shorter run. Longer: a wait (0.1 ms) and the first launch matter less; 115 kinds of ops take some 12 s. Margins, not
+measured."""
 
 QUEUED_ROUNDS, QUEUED_SECONDS = 4, 0.08
-"""Pairs of runs, and seconds after which there are no more: noise for time. Not measured."""
+"""The most pairs of runs, and the seconds after which there are no more: noise for time. Not measured."""
 
 LEAST_CORES = 0.9
-"""Whoever computes keeps a core busy; a run that had less was held up by something else."""
+"""A process that computes keeps a core busy. A run that had less of a core than this was held up by something else."""
 
 # -- tensorflow/capture ------------------------------------------------------------------------------------------------
 
 ARGUMENT_ELEMENTS = 64
-"""An integer tensor up to this size is an argument (axes, sizes, paddings), not data. A margin, not measured."""
+"""An integer tensor of up to this many elements is an argument (axes, sizes, paddings), not data. A margin, not measured."""
 
 # -- tensorflow/speeds, tiers ------------------------------------------------------------------------------------------
 
 COPYING_SHARE = 2.0
-"""`Machine.swap_share` where a processor both computes and copies to the page cache. Measured with isensee2017 at 96^3 on two
-cores (`experiments.lms_overhead`): 0.16 s a step for 1.25 GB that takes 0.08 s alone."""
+"""`Machine.swap_share` of a processor that both computes and copies to the page cache. Measured with isensee2017 at 96^3 on two
+cores (`experiments.lms_overhead`): 0.16 s per step for 1.25 GB, which take 0.08 s alone."""
 
 NODE_SECONDS = 2.5e-5
-"""Of a swap-out or a swap-in of the disk tier, whatever the bytes: a pair takes 45 us of processor time if it is read in place, and
-56 us if it is copied back; 500 pairs of 50 KB in a chain, on two cores with other work."""
+"""The seconds of a swap-out or a swap-in of the disk tier, whatever its bytes. A pair takes 45 us of processor time if it is read
+in place, and 56 us if it is copied back: 500 pairs of 50 KB in a chain, on two cores with other work."""
 
 SMALL_COPIES = 100
-"""Copies of one number each way, one after the other, by which the host tier measures what a copy costs whatever its bytes: enough
-that the call of the function (0.1 ms) is small beside them. Two logical devices of one processor: 4 us a copy."""
+"""Copies of one number each way, one after the other, by which the host tier measures what a copy costs whatever its bytes: so many
+that the call of the function (0.1 ms) is small beside them. Between two logical devices of one processor: 4 us a copy."""
 
 LINK_PROBE_BYTES, LINK_COPIES = 256 << 20, 4
-"""Of one copy between a GPU and page-locked memory, and how often: some milliseconds each, so that a launch (10 us) is small beside
-it."""
+"""The bytes of one copy between a GPU and page-locked memory, and the number of copies: some milliseconds each, so that a launch
+(10 us) is small beside it."""
 
 CARD_BYTES, CARD_SIDES = 512 << 20, (96, 64, 48, 32, 16)
-"""On a GPU: of one tensor that is added to, and the sides of a cube of 32 channels that is convolved, of which the largest that
-fits is taken. Both fill a card of 132 multiprocessors for some 0.3 ms, many times what a launch takes. Not measured."""
+"""On a GPU: the bytes of one tensor that is added to, and the sides of a cube of 32 channels that is convolved; the largest cube
+that fits is taken. Both fill a card of 132 multiprocessors for some 0.3 ms, many times the time of a launch. Not measured."""
 
 STACKED_MEMORY = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
-"""Compute capabilities of cards whose memory is stacked beside the chip: P100, V100, A100, H100, B200 and others (NVIDIA's
-list of CUDA GPUs)."""
+"""The compute capabilities of cards whose memory is stacked beside the chip: P100, V100, A100, H100, B200 and others (NVIDIA's list
+of CUDA GPUs)."""
 
 SLOWEST_CARDS = {"stacked memory": (2e12, 600e9), "other memory": (4e11, 40e9)}
-"""FLOP/s of a float32 convolution and bytes/s of an addition, of the slowest such cards. By their sheets these have 9e12 and 549e9
-(P100), 1e12 and 48e9 (MX150). A measurement is held to `LEAST_SHARE` of it."""
+"""The FLOP/s of a float32 convolution and the bytes/s of an addition on the slowest such cards. By their sheets these have 9e12 and
+549e9 (P100), and 1e12 and 48e9 (MX150). A measurement must reach `LEAST_SHARE` of it."""
 
 LEAST_SHARE = 0.5
-"""Of what is stated of a card: a lower measurement is refused. The first GPU run measured 6.3e12 and 125e9 on an H200, by one call
-before each wait. A margin, not measured."""
+"""A measurement below this share of the stated speed of a card is refused. The first GPU run measured 6.3e12 and 125e9 on an H200,
+by one call before each wait. A margin, not measured."""
 
 FASTEST_CARD = {"flops_per_second": 1e16, "bytes_per_second": 3e13}
-"""What no card does: some three times the sheet of a B200 in its lowest precision, and four times its memory."""
+"""Speeds that no card has: some three times the sheet of a B200 in its lowest precision, and four times its memory."""
 
 PROBE_BYTES, PROBE_FILES = 16 << 20, 8
-"""Of one file, and how many: together more than a processor's caches, in less than a second."""
+"""The bytes of one file, and the number of files: together more than a processor's caches, in less than a second."""
 
 PART_BYTES, MOST_PARTS, LEAST_MAPPED_BYTES = 2 << 20, 4, 1 << 20
-"""A copy is divided into parts of at least this many bytes, among this many cores, since they all compute meanwhile. Margins, not
-measured. Smaller files than the last are written by a system call: through a map each page waits once (1.3 us; less in large files,
-whose pages the system joins), and again whenever it was written back; the call costs 0.1 us a page more."""
+"""A copy is divided into parts of at least this many bytes, among at most this many cores, since all of them compute meanwhile.
+Margins, not measured. Files smaller than the last number are written by a system call. Through a map each page waits once (1.3 us;
+less in large files, whose pages the system joins), and again whenever it was written back; the call costs 0.1 us more per page."""
 
 # -- tensorflow/guard --------------------------------------------------------------------------------------------------
 
 GUARDED_BYTES, UNPLANNED_EIGHTHS = 1 << 18, 1
-"""Smaller outputs are not guarded: fewer ops for a rarer crash. Eighths more that a guard asks for in a step without a plan:
-tests/lms3d/engine/test_memory_saved.py."""
+"""Outputs smaller than this are not guarded: fewer ops for a rarer crash. And the eighths that a guard asks for in addition, in a
+step without a plan: tests/lms3d/engine/test_memory_saved.py."""

@@ -216,14 +216,14 @@ def _place_swaps(
             complete = copy.start + 1
         release[copy.buffer] = min(complete, last_event)
         copy.end = max(copy.end, release[copy.buffer] - 1)
-    made = {copy.buffer: copy.start for copy in originals}
+    defined_at = {copy.buffer: copy.start for copy in originals}
     needed_by = float("inf")
     for copy in sorted(swapped_in, key=lambda c: -c.first_read):
         seconds = copy.bytes / machine.swap_in_bytes_per_second
         needed_by = min(needed_by, begins[copy.first_read]) - seconds
         issue = bisect.bisect_right(begins, needed_by) - 1
         if not copy.bytes:
-            copy.start = max(made[copy.buffer] + 1, copy.first_read - LEAD)
+            copy.start = max(defined_at[copy.buffer] + 1, copy.first_read - LEAD)
             continue
         out = release[copy.buffer]
         copy.start = copy.first_read if choices[copy.buffer].tight_in else max(min(issue, copy.first_read), out, 1)

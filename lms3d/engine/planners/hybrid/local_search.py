@@ -149,7 +149,7 @@ class _Solver:
         return _different(sorted([*crossed, *fitting], key=cost))
 
     def _moved_away(self) -> list[Trial]:
-        """Of the unplanned step and the two plans that move everything those that fit; only the first of them if time is short."""
+        """The plans that fit of the unplanned step and the two that move everything. Only the first of them if time is short."""
         plans = itertools.chain([self.unplanned], map(self.search.build, self.search.everything_moved()))
         return [*itertools.islice(filter(self._good, plans), 1 if self.hasty else None)]
 

@@ -93,12 +93,12 @@ def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> Solution |
     are tried. If the pieces of none of them are sure to fit, the plan of the floor is taken all the same: a step that runs out of
     memory is planned again, and an error that names a smaller limit than the user's would help nobody.
     """
-    limit, pool = study.request.limit_bytes, study.request.settings.pool
+    limit_bytes, pool = study.request.limit_bytes, study.request.settings.pool
     least = 0 if ladder.applies(study.problem) else fit.working_set_bytes(study.problem)
-    if pool.usable_bytes(limit) < least:
+    if pool.usable_bytes(limit_bytes) < least:
         return None
-    solution = _solve_limit(study, limit, most_swapped_bytes)
-    if solution is None and pool.in_pieces and lowest(study).limit_bytes < limit:
+    solution = _solve_limit(study, limit_bytes, most_swapped_bytes)
+    if solution is None and pool.in_pieces and lowest(study).limit_bytes < limit_bytes:
         return _solve_smaller_limits(study, most_swapped_bytes)
     if solution is not None and pool.in_pieces and solution.lost_share > tuning.DEAR:
         return _compare_smaller_limits(study, solution, most_swapped_bytes)
@@ -107,8 +107,10 @@ def _solve(study: Study, *, most_swapped_bytes: int | None = None) -> Solution |
 
 def _solve_smaller_limits(study: Study, most_swapped_bytes: int | None) -> Solution | None:
     """From the floor upwards, the first plan whose pieces fit in the limit of the request, too; else the plan of the floor."""
-    floor_bytes, limit = lowest(study).limit_bytes, study.request.limit_bytes
-    tried = [floor_bytes + (limit - floor_bytes) * i // tuning.SMALLER_LIMITS for i in range(tuning.SMALLER_LIMITS)]
+    floor_bytes, limit_bytes = lowest(study).limit_bytes, study.request.limit_bytes
+    tried = [
+        floor_bytes + (limit_bytes - floor_bytes) * i // tuning.SMALLER_LIMITS for i in range(tuning.SMALLER_LIMITS)
+    ]
     first = None
     for smaller in dict.fromkeys(tried):
         solution = _solve_limit(study, smaller, most_swapped_bytes)
@@ -127,16 +129,16 @@ def _compare_smaller_limits(study: Study, dear: Solution, most_swapped_bytes: in
     nothing. With little effort granted the floor is not looked for; else it is the smallest of these limits.
     """
     request, problem = study.request, study.problem
-    limit, pool, best = request.limit_bytes, request.settings.pool, dear
+    limit_bytes, pool, best = request.limit_bytes, request.settings.pool, dear
     enough = local_search.most_seconds(problem)
     granted = enough if request.effort_seconds is None else min(request.effort_seconds, enough)
     if ladder.applies(problem) or study.account.seconds >= granted:
         return dear
     floor_bytes = lowest(study).limit_bytes if granted >= enough else 0
-    for smaller in dict.fromkeys(max(floor_bytes, int(limit * share)) for share in tuning.DEAR_SHARES):
+    for smaller in dict.fromkeys(max(floor_bytes, int(limit_bytes * share)) for share in tuning.DEAR_SHARES):
         seconds = granted - study.account.seconds
         possible = pool.usable_bytes(smaller) >= fit.working_set_bytes(problem)
-        if best.lost_share <= tuning.DEAR or seconds <= 0 or smaller >= limit or not possible:
+        if best.lost_share <= tuning.DEAR or seconds <= 0 or smaller >= limit_bytes or not possible:
             break
         cheaper = local_search.solve(
             problem, smaller, request.machine, pool=pool, seconds=seconds, most_swapped_bytes=most_swapped_bytes,
@@ -150,8 +152,8 @@ def _compare_smaller_limits(study: Study, dear: Solution, most_swapped_bytes: in
 
 def _in_the_limit(study: Study, solution: Solution) -> Solution:
     """The solution for another limit, checked against the limit of the request."""
-    limit, pool = study.request.limit_bytes, study.request.settings.pool
-    checked = fit.check(solution.problem, solution.choices, solution.schedule, limit, pool, study.account)
+    limit_bytes, pool = study.request.limit_bytes, study.request.settings.pool
+    checked = fit.check(solution.problem, solution.choices, solution.schedule, limit_bytes, pool, study.account)
     return replace(checked, bound_seconds=solution.bound_seconds)
 
 

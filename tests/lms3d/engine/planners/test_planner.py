@@ -13,6 +13,7 @@ from lms3d.engine import edit
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import Tensor
 from lms3d.engine.plan import Plan
+from lms3d.engine.planners import PLANNERS
 from lms3d.engine.planners.hybrid import floor, local_search, search, strategy, tuning
 from lms3d.engine.planning import is_noop, make_plan
 from lms3d.engine.request import Settings
@@ -60,6 +61,16 @@ def test_the_floor_is_feasible_and_below_it_an_error_names_it(pool):
     with pytest.raises(DoesNotFit, match="the smallest memory limit that would do is") as caught:
         make_plan(Settings(limit_bytes=smallest // 2, pool=pool).request(graph, MACHINE))
     assert caught.value.smallest_limit_bytes == smallest
+
+
+def test_the_floor_is_sought_once_for_all_that_ask(monkeypatch):
+    """The error of a limit below it, and any planner that has no floor of its own."""
+    study, sought, lowest = Study(Settings(limit_bytes=MIB).request(GRAPH, MACHINE)), [], floor.lowest
+    monkeypatch.setattr(floor, "lowest", lambda *a, **k: sought.append(a) or lowest(*a, **k))
+    with pytest.raises(DoesNotFit) as caught:
+        PLANNERS["hybrid"]().plan(study)
+    assert {PLANNERS[name]().floor(study) for name in ("hybrid", "tflms", "off")} == {caught.value.smallest_limit_bytes}
+    assert len(sought) == 1
 
 
 def test_the_floor_does_not_depend_on_the_clock():
