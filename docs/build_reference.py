@@ -9,6 +9,8 @@ import argparse
 import re
 from pathlib import Path
 
+import lms3d
+from lms3d import console
 from lms3d.cli import Parser, place
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +38,9 @@ def build(folder: Path) -> None:
     from jinja2 import pass_context
     from jinja2.runtime import Context
 
+    from lms3d.engine import prediction
+    from lms3d.keras_step import report
+
     markdown_of = pdoc.render.env.filters["to_markdown"]
 
     @pass_context
@@ -44,6 +49,12 @@ def build(folder: Path) -> None:
 
     pdoc.render.configure(docformat="markdown", show_source=False, search=False)
     pdoc.render.env.filters["to_markdown"] = to_markdown
+    for name in lms3d.__all__:  # lms3d loads them on first use, pdoc looks only at what is loaded
+        setattr(lms3d, name, getattr(lms3d, name))
+    for name, value in vars(
+        prediction
+    ).items():  # pdoc looks up the types of Report's inherited fields in Report's module
+        vars(report).setdefault(name, value)
     pdoc.pdoc(*_specifications(), output_directory=folder)
 
 
@@ -83,7 +94,8 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Builds the pages and says where they are."""
     folder = _parser().parse_args().output
-    build(folder)
+    with console.quiet_native_log():  # it imports TensorFlow
+        build(folder)
     print(f"The reference: {folder / 'lms3d.html'}")
 
 

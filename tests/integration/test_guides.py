@@ -1,7 +1,7 @@
 """The commands of the guides, in their order, really run: sizes and networks are small, and the data are artificial brains and
 radiographs.
 
-Left out are `make`, launchers (tests/lms3d/ranks and tests/deploy start them), and `plan --largest`, which takes minutes at any size.
+Left out are `make`, launchers (tests/lms3d/ranks and tests/deploy start them) and `plan --largest`.
 """
 
 import os
