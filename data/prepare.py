@@ -98,7 +98,7 @@ def _list_pseudonyms(options: argparse.Namespace) -> int:
             ).cases
         ]
     for kind, name in names:
-        _say(f"{pseudonyms.made(name, kind)}  {name}")
+        _say(f"{pseudonyms.pseudonym(name, kind)}  {name}")
     return 0
 
 

@@ -250,7 +250,7 @@ _ENTRY = ("geometry", *_FIGURES, "files")
 
 
 def _checked(path: Path, entry: dict[str, Any]) -> dict[str, Any]:
-    """The entry. DataError if its values are not such as `_made` writes."""
+    """The entry. DataError if its values are not such as `_content` writes."""
     try:
         Geometry.from_json(entry["geometry"])
         figures = np.array([entry[name] for name in _FIGURES], float)
@@ -328,7 +328,7 @@ def make_entry(case: Case, schema: LabelSchema, how: Preprocessing, target: Path
     skip_bad: if the case cannot be used, write the reason to a file beside `target`.
     """
     try:
-        entry, arrays = _made(case, schema, how)
+        entry, arrays = _content(case, schema, how)
     except DataError as error:
         if not skip_bad:
             advice = "" if LEAVE_OUT in str(error) else f", or leave the case out ({LEAVE_OUT})"
@@ -344,7 +344,7 @@ def make_entry(case: Case, schema: LabelSchema, how: Preprocessing, target: Path
         files.write_json(temporary / "entry.json", entry)
 
 
-def _made(case: Case, schema: LabelSchema, how: Preprocessing) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _content(case: Case, schema: LabelSchema, how: Preprocessing) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """(entry.json of a case without its files, file name -> array)."""
     images, affine = load_images(case)
     how.require_room(affine, case.files[0])

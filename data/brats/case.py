@@ -28,7 +28,7 @@ class Case:
 
     id: str
     images: Mapping[str, Path]
-    """Channel -> file, for each of CHANNELS except those in `absent` and those that are missing (see `problem`)."""
+    """Channel -> file, for each of CHANNELS except the absent ones (`absent`) and the missing ones (see `problem`)."""
     truth: Path | None = None
     """The label map; None for a case that is only to be predicted."""
     other_truths: tuple[Path, ...] = ()

@@ -26,17 +26,17 @@ def walk(root: Path) -> Iterator[tuple[Path, list[str]]]:
             below.clear()
             continue
         seen.add(real)
-        here = Path(os.path.abspath(folder))
-        for path in (here, *(here / name for name in below)):
+        current = Path(os.path.abspath(folder))
+        for path in (current, *(current / name for name in below)):
             pseudonyms.know_path(path, root)
-        wrappers = {name for name in below if name.endswith(ENDINGS) and _inner(here / name)}
-        trains = msd.TRAINING in below and any((here / msd.TRAINING).glob("BRATS_*.nii*"))
+        wrappers = {name for name in below if name.endswith(ENDINGS) and _inner(current / name)}
+        trains = msd.TRAINING in below and any((current / msd.TRAINING).glob("BRATS_*.nii*"))
         left_out = wrappers | ({msd.TEST} if trains else set())
         below[:] = sorted(name for name in below if not name.startswith(".") and name not in left_out)
         nifti = sorted(name for name in {*names, *wrappers} if name.endswith(ENDINGS) and not name.startswith("."))
         if nifti:
-            _require_usable_set(here, nifti)
-            yield here, nifti
+            _require_usable_set(current, nifti)
+            yield current, nifti
 
 
 def _inner(folder: Path) -> Path | None:

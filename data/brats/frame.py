@@ -78,8 +78,8 @@ def turn(
     """The orientation (3, 2), as in nibabel, that exchanges and reverses the axes of a file to match those of another file. None if
     they match already, or if no such turn makes them match.
 
-    affine, shape: those of the file. expected, wanted: those of the other. Both grids must cover exactly the same voxels in the
-    head.
+    affine, shape: of the file. expected, wanted: affine and shape of the other file. Both grids must cover exactly the same voxels
+    in the head.
     """
     orientation = io_orientation(_between(affine, expected))
     if np.isnan(orientation).any() or (orientation == [[0, 1], [1, 1], [2, 1]]).all():

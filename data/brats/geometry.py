@@ -29,18 +29,18 @@ class Box:
 
     def crop(self, array: np.ndarray) -> np.ndarray:
         """The part of an array (X, Y, Z, ...) in the box, with zeros beyond the array. It is a view if nothing lies beyond."""
-        inside, there = self._overlap(array.shape)
+        inside, within_box = self._overlap(array.shape)
         if self.shape == tuple(part.stop - part.start for part in inside):
             return array[inside]
         cropped = np.zeros((*self.shape, *array.shape[3:]), array.dtype)
-        cropped[there] = array[inside]
+        cropped[within_box] = array[inside]
         return cropped
 
     def place(self, part: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """A part (of the box's shape, ...) placed on a grid of `shape`, with zeros elsewhere. Voxels beyond the grid are lost."""
-        inside, there = self._overlap(shape)
+        inside, within_box = self._overlap(shape)
         whole = np.zeros((*shape, *part.shape[3:]), part.dtype)
-        whole[inside] = part[there]
+        whole[inside] = part[within_box]
         return whole
 
     def _overlap(self, shape: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:

@@ -133,8 +133,8 @@ def _of_manifest(path: Path, labels: str | None) -> DataSet:
 def _of_folder(root: Path, labels: str | None) -> DataSet:
     named = schema_named(labels) if labels else None
     seen: list[Path] = []
-    found = list(_search(root, seen))
-    if not found:
+    pairs = list(_search(root, seen))
+    if not pairs:
         if nnunet.is_raw(root):
             raise NoCaseError(
                 f"{root}: found a raw folder of nnU-Net; expected folders of BraTS or MSD Task01; write a manifest for it: a "
@@ -144,13 +144,13 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
             f"{root}: found no case; expected folders with <case>_t1, _t1ce, _flair and _t2 as .nii.gz (BraTS), or "
             "imagesTr (MSD Task01); give the folder of the unpacked data set, or a manifest (.csv, .json) of your own"
         )
-    layouts = list(dict.fromkeys(layout for _, layout in found))
-    schema = named or _only_schema(root, found)
+    layouts = list(dict.fromkeys(layout for _, layout in pairs))
+    schema = named or _only_schema(root, pairs)
     _warn_of_other_meaning(schema, layouts)
-    unwrapped = [(case, folders.unwrapped(case)) for case, _ in found]
+    unwrapped = [(case, folders.unwrapped(case)) for case, _ in pairs]
     mirrored = " (mirrored, folders ending in .nii)" if any(case != inner for case, inner in unwrapped) else ""
     cases = sorted((inner for _, inner in unwrapped), key=_id)
-    unused = _unused(seen, [case for case, _ in found])
+    unused = _unused(seen, [case for case, _ in pairs])
     for case in cases:
         pseudonyms.know_case(case, root)
     for path in unused:
@@ -212,15 +212,15 @@ def _is_stray(case: Case, stem: str, known: Sequence[str]) -> bool:
     return bool(case.problem and known) and (len(case.files) == 1 or any(name in stem for name in known))
 
 
-def _only_schema(root: Path, found: Sequence[tuple[Case, Layout]]) -> LabelSchema:
+def _only_schema(root: Path, pairs: Sequence[tuple[Case, Layout]]) -> LabelSchema:
     """The schema of all layouts, the last one if several years have the same labels. DataError if labels differ."""
-    layouts = list(dict.fromkeys(layout for _, layout in found))
+    layouts = list(dict.fromkeys(layout for _, layout in pairs))
     unknown = [layout for layout in layouts if not layout.schema]
     schemas = [schema for schema in SCHEMAS.values() if schema.name in {layout.schema for layout in layouts}]
     if schemas and not unknown and all(replace(schema, name="") == replace(schemas[0], name="") for schema in schemas):
         return schemas[-1]
     if len(schemas) > 1:
-        sets = ", ".join(f"{schema.name} as in {_first_of(schema.name, found)}" for schema in schemas)
+        sets = ", ".join(f"{schema.name} as in {_first_of(schema.name, pairs)}" for schema in schemas)
         wide = next((s for s in schemas if all(own.labels.items() <= s.labels.items() for own in schemas)), None)
         advice = "give the folder of one of them" + (
             f", or add --labels {wide.name}, which has all labels" if wide else ""
@@ -228,14 +228,14 @@ def _only_schema(root: Path, found: Sequence[tuple[Case, Layout]]) -> LabelSchem
         raise DataError(
             f"{root}: found cases of several sets ({sets}); expected sets whose labels mean the same; {advice}"
         )
-    title = next((layout.title for layout in unknown if layout not in _LAST), f"{_UNKNOWN} ({_first_of('', found)})")
+    title = next((layout.title for layout in unknown if layout not in _LAST), f"{_UNKNOWN} ({_first_of('', pairs)})")
     advice = f"add --labels with one of {', '.join(SCHEMAS)}"
     raise DataError(f"{root}: found {title}; expected a single known set, or to be told what the labels mean; {advice}")
 
 
-def _first_of(schema: str, found: Sequence[tuple[Case, Layout]]) -> str:
+def _first_of(schema: str, pairs: Sequence[tuple[Case, Layout]]) -> str:
     """The name of the first file of a case with that schema."""
-    return next(case.files[0].name for case, layout in found if layout.schema == schema)
+    return next(case.files[0].name for case, layout in pairs if layout.schema == schema)
 
 
 def _require_different_ids(cases: list[Case]) -> None:

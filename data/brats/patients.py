@@ -100,7 +100,7 @@ def joined(cases: Sequence[Case], root: Path) -> list[Case]:
 
 
 def of_one_brain(cases: Sequence[Case], alike: Iterable[Iterable[str]]) -> list[Case]:
-    """The cases, with one patient for each group of ids in `alike`, who has all their names."""
+    """The cases, with one patient for each group of ids in `alike`. The patient has all names of the group."""
     groups = _Groups()
     patient_of_id = {case.id: case.patient for case in cases}
     for ids in alike:

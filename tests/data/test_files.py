@@ -204,7 +204,7 @@ def test_the_key_of_pseudonyms_is_short_work(monkeypatch, tmp_path):
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
     monkeypatch.setattr(files, "lock", lock)
     pseudonyms.forget()
-    pseudonyms.made("a name")
+    pseudonyms.pseudonym("a name")
     pseudonyms.forget()
     assert 0 < asked["longest_seconds"] < 600
 
