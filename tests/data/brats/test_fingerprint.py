@@ -1,4 +1,4 @@
-"""What a data set is like: known sizes, volumes and intensities, exchanged modalities, and bad files."""
+"""The examination of data sets with known sizes, volumes and intensities, with exchanged modalities, and with bad files."""
 
 import nibabel as nib
 import numpy as np
@@ -14,7 +14,7 @@ MIX = {"t1": (1.0, 0.0), "t1ce": (0.9, 0.1), "flair": (0.3, 0.7), "t2": (-1.0, 0
 
 
 def brain(seed: int) -> dict[str, np.ndarray]:
-    """A random case whose modalities are correlated as those of brains are."""
+    """A random case whose modalities are correlated as in brains."""
     arrays, random = random_case(seed), np.random.default_rng(seed)
     tissue, water = (random.normal(size=arrays["t1"].shape) for _ in range(2))
     for channel, (a, b) in MIX.items():
