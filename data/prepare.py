@@ -98,7 +98,7 @@ def _list_pseudonyms(options: argparse.Namespace) -> int:
             ).cases
         ]
     for kind, name in names:
-        _say(f"{pseudonyms.made(name, kind)}  {name}")
+        _say(f"{pseudonyms.pseudonym(name, kind)}  {name}")
     return 0
 
 
@@ -114,7 +114,7 @@ def _prepare_volumes(options: argparse.Namespace) -> Path:
         _say(f"not used: {stray} to no case, such as {data_set.unused[0]}")
     with _bar() as progress:
         table = fingerprint.examine(cases, schema, directory=options.cache, workers=options.workers, progress=progress)
-    _say(fingerprint.told(table))
+    _say(fingerprint.as_text(table))
     problems = [problem for problem in table["problem"] if problem]
     if problems and not options.skip_bad:
         more = f" ({counted(len(problems), 'case')} cannot be used; --skip-bad leaves such cases out)"

@@ -44,7 +44,7 @@ _lengths: list[int] = []
 
 
 def start(anonymous: bool = True) -> None:
-    """Hides names from now on in this process and in those that it starts. anonymous: if False, only if a parent process does
+    """Hides names from now on in this process and its children. anonymous: if False, only if a parent process does
     so."""
     if not (anonymous or os.environ.get(_VARIABLE)):
         return
@@ -70,10 +70,10 @@ def is_on() -> bool:
 
 def of(name: str, kind: str = "case") -> str:
     """The pseudonym of a name, such as "case-3f9a2c1b7d", if names are hidden; otherwise the name."""
-    return made(name, kind) if is_on() else name
+    return pseudonym(name, kind) if is_on() else name
 
 
-def made(name: str, kind: str = "case") -> str:
+def pseudonym(name: str, kind: str = "case") -> str:
     """The pseudonym of a name."""
     return f"{kind}-{hmac.new(_key(), name.encode(errors='surrogateescape'), hashlib.sha256).hexdigest()[:_DIGITS]}"
 
@@ -83,11 +83,11 @@ def know(names: Iterable[Any], kind: str = "case", stands_for: str | None = None
     if not is_on():
         return
     for name in filter(None, map(str, names)):
-        pseudonym = made(name if stands_for is None else stands_for, kind)
+        substitute = pseudonym(name if stands_for is None else stands_for, kind)
         if name.isdecimal() and len(name) <= _SHORT:
-            _add({before + name: before + pseudonym for before in _WORDS})
+            _add({before + name: before + substitute for before in _WORDS})
         else:
-            _add(dict.fromkeys(_written(name), pseudonym))
+            _add(dict.fromkeys(_written(name), substitute))
 
 
 def know_path(path: Path, root: Path) -> None:
@@ -99,8 +99,8 @@ def know_path(path: Path, root: Path) -> None:
         return
     if above not in path.parents:
         above = Path(path.anchor)
-    pseudonym = str(above.joinpath(*map(_part, path.relative_to(above).parts)))
-    _add(dict.fromkeys(_written(str(path)), pseudonym))
+    substitute = str(above.joinpath(*map(_part, path.relative_to(above).parts)))
+    _add(dict.fromkeys(_written(str(path)), substitute))
 
 
 def know_case(case: Case, root: Path) -> None:
@@ -144,7 +144,7 @@ def _add(pseudonyms: dict[str, str]) -> None:
 def _part(name: str) -> str:
     """The pseudonym of a part of a path: of a folder, or of a file, whose ending stays."""
     stem = re.sub(r"(\.nii(\.gz)?|\.png)$", "", name, flags=re.IGNORECASE)
-    return made(stem, "folder" if stem == name else "file") + name.removeprefix(stem)
+    return pseudonym(stem, "folder" if stem == name else "file") + name.removeprefix(stem)
 
 
 @cache

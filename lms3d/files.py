@@ -70,16 +70,16 @@ def make_folder(path: Path) -> bool:
     """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = True
+    is_new = True
     try:
         path.mkdir()
     except FileExistsError:
         if not path.is_dir():
             raise
-        made = False
+        is_new = False
     for folder in missing:
         sync_folder(folder.parent)
-    return made
+    return is_new
 
 
 def digest(path: Path) -> str:

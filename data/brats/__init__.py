@@ -1,1 +1,1 @@
-"""Brain scans: layouts of data sets, cases, cubes, batches."""
+"""Brain scans: the layouts of data sets, cases, cubes, and batches."""

@@ -1,4 +1,4 @@
-"""N4 bias field correction (Tustison et al., IEEE TMI 2010)."""
+"""The N4 bias field correction (Tustison et al., IEEE TMI 2010)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import SimpleITK as sitk
 from data.brats.schema import CHANNELS
 
 N4_CHANNELS = ("t1", "t1ce", "t2")
-"""FLAIR is left as it is: N4 would take part of the oedema for a bias field."""
+"""The channels that are corrected. FLAIR is not, since N4 would take part of the oedema for a bias field."""
 
-_SHRINK = 4  # the field is smooth: found on every fourth voxel, applied to all
+_SHRINK = 4  # the field is smooth, so it is fitted on every fourth voxel and applied to all
 
 
 def correct_bias(images: np.ndarray) -> np.ndarray:
-    """N4_CHANNELS of images (X, Y, Z, 4), corrected; a copy."""
+    """A copy of the images (X, Y, Z, 4) in which N4_CHANNELS are corrected."""
     corrected = images.astype(np.float32)
     for index, channel in enumerate(CHANNELS):
         if channel in N4_CHANNELS and corrected[..., index].any():
@@ -28,7 +28,8 @@ def _without_bias(array: np.ndarray) -> np.ndarray:
     image = sitk.GetImageFromArray(np.ascontiguousarray(array))
     n4 = sitk.N4BiasFieldCorrectionImageFilter()
     n4.SetMaximumNumberOfIterations([50, 50, 30, 20])
-    small = [sitk.Shrink(one, [_SHRINK] * 3) for one in (image, sitk.GetImageFromArray(mask.astype(np.uint8)))]
+    both = (image, sitk.GetImageFromArray(mask.astype(np.uint8)))
+    small = [sitk.Shrink(full, [_SHRINK] * 3) for full in both]
     n4.Execute(*small)
     field = np.exp(sitk.GetArrayFromImage(n4.GetLogBiasFieldAsImage(image)))
     return np.where(mask, array / field, array)

@@ -1,13 +1,13 @@
-"""Preprocessed cases on disk, made once per (data, labels, preprocessing), and read whole.
+"""Preprocessed cases on disk. They are made once per (data, labels, preprocessing), and read whole.
 
     <cache root>/cubes/<fingerprint>-<schema>-<preprocessing>-v2/
-        index.json                  written last: every entry is there
-        skipped.csv                 cases that could not be used, and why; only where the user had them left out
+        index.json                  written last, when every entry exists
+        skipped.csv                 cases that could not be used, and why; only if the user had them left out
         <case id>/image.npy         (A, B, C, 4) float16, divided by a power of two per channel so that it fits
         <case id>/truth.npy         (A, B, C) uint8, absent for a case without truth
         <case id>/entry.json        geometry, scale, statistics, size and checksum of both files
 
-Rules: CACHE-1, -2 and -3 of `data.files`.
+It follows rules CACHE-1, -2 and -3 of `data.files`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from data.files import Progress
 from data.workers import run_all
 from lms3d.common.disk import cache_directory
 
-_FORMAT = 2  # raise it when a change of the preprocessing changes what is stored
+_FORMAT = 2  # raise it when a change of the preprocessing changes the stored arrays
 _SAMPLE_BYTES = 4096
-_NOTHING = (errno.ENOENT, errno.ELOOP)  # of a link to nothing, or to itself
-_LEAST_STD = 1e-4  # of the mean: a modality that is the same everywhere must not become infinite
+_NOTHING = (errno.ENOENT, errno.ELOOP)  # a link to nothing, or to itself
+_LEAST_STD = 1e-4  # a share of the mean; a modality with one value everywhere must not become infinite
 _REPAIR = "delete the folder of this entry and run again"
 _REPAIR_INDEX = "delete it and run again"
 LEAVE_OUT = "python -m data.prepare DATA --skip-bad"
@@ -52,38 +52,38 @@ class Cache:
 
     directory: Path
     ids: tuple[str, ...]
-    """Cases, sorted."""
+    """The ids of the cases, sorted."""
     preprocessing: Preprocessing
     fingerprint: str
-    """Of the data set; independent of where it lies."""
+    """The fingerprint of the data set. It does not depend on where the data set lies."""
     schema: LabelSchema
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Case that is left out since it could not be used -> why."""
+    """Case that was left out because it could not be used -> the reason."""
     _entries: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
     _verified: set[Path] = field(default_factory=set, repr=False, compare=False)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of every case: (A, B, C)."""
+        """The shape of every case, (A, B, C)."""
         return self.preprocessing.shape
 
     def geometry(self, case_id: str) -> Geometry:
-        """The way back to the native grid."""
+        """The geometry that leads back to the native grid."""
         return Geometry.from_json(self.entry(case_id)["geometry"])
 
     def cut_off(self, ids: Sequence[str] | None = None) -> list[str]:
-        """Those of `ids` (default: all cases) whose brain reaches beyond the part of the native grid that is kept."""
-        found = []
+        """The cases among `ids` (default: all) whose brain reaches beyond the kept part of the native grid."""
+        cut = []
         for case_id in self.ids if ids is None else ids:
             box = self.geometry(case_id).box
             lower, upper = self.entry(case_id).get("brain", (box.lower, box.upper))
             within = all(a <= b for a, b in zip(box.lower, lower, strict=True))
             if not (within and all(a >= b for a, b in zip(box.upper, upper, strict=True))):
-                found.append(case_id)
-        return found
+                cut.append(case_id)
+        return cut
 
     def alike(self) -> list[list[str]]:
-        """Cases whose images are equal in every voxel of this grid: copies, also where the header was written anew."""
+        """Groups of cases whose images are equal in every voxel of this grid: copies, perhaps with another header."""
         groups: dict[int, list[str]] = defaultdict(list)
         for case_id in self.ids:
             groups[self.entry(case_id)["files"]["image.npy"]["crc32"]].append(case_id)
@@ -95,18 +95,18 @@ class Cache:
         return np.multiply(stored, scale, dtype=np.float32)
 
     def stored_image(self, case_id: str) -> tuple[np.ndarray, np.ndarray]:
-        """The images as they are stored, (A, B, C, 4) float16, and the scale (4,) to multiply with."""
+        """The stored images, (A, B, C, 4) float16, and the scale (4,) to multiply them with."""
         scale = np.asarray(self.entry(case_id)["scale"], np.float32)
         return self._load(case_id, "image.npy", (*self.shape, 4), np.float16), scale
 
     def truth(self, case_id: str) -> np.ndarray | None:
-        """The label map (A, B, C) uint8, or None for a case without truth."""
+        """The label map (A, B, C) uint8; None for a case without truth."""
         if "truth.npy" not in self.entry(case_id)["files"]:
             return None
         return self._load(case_id, "truth.npy", self.shape, np.uint8)
 
     def entry(self, case_id: str) -> dict[str, Any]:
-        """entry.json of a case: geometry, scale, mean (4,), std (4,), the same of the brain alone, files."""
+        """The entry.json of a case: geometry, scale, mean (4,), std (4,), both also of the brain alone, and files."""
         if case_id not in self._entries:
             if case_id not in self.ids:
                 raise DataError(
@@ -120,15 +120,15 @@ class Cache:
     def _load(self, case_id: str, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         path = self.directory / case_id / name
         try:
-            # Not mapped: its page faults would be taken for those of lms3d's swap files, which call for a sync.
+            # Not memory-mapped: its page faults would look like those of lms3d's swap files, which call for a sync.
             array = np.load(path, allow_pickle=False)
-        except Exception as error:  # NumPy raises many kinds, and MemoryError for what a damaged head claims
+        except Exception as error:  # NumPy raises many kinds, and MemoryError if a damaged header claims a huge array
             raise DataError(f"{path}: found a damaged cache entry ({error}); expected an array; {_REPAIR}") from None
         if array.shape != shape or array.dtype != dtype:
             raise DataError(
                 f"{path}: found {array.dtype}{list(array.shape)}; expected {np.dtype(dtype)}{list(shape)}; {_REPAIR}"
             )
-        if path not in self._verified:  # once per process: it costs a read of the file, which the caller needs anyway
+        if path not in self._verified:  # once per process
             if zlib.crc32(np.ascontiguousarray(array).data) != self.entry(case_id)["files"][name]["crc32"]:
                 raise DataError(
                     f"{path}: found a damaged cache entry (wrong checksum); expected what was written; {_REPAIR}"
@@ -147,13 +147,13 @@ def build(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Cache:
-    """The cache of `cases`; makes what is missing, in parallel processes, and returns at once when nothing is.
+    """The cache of some cases. Missing entries are made in parallel processes; if none is missing, it returns at once.
 
-    directory: where caches lie (default: `cubes` under the cache root).
-    skip_bad: leave out cases that cannot be used, as told by `Cache.skipped`; they stay left out, on other grids too, until
-        their files change.
-    Raises DataError for the first case that cannot be used, unless it is to be left out, and for a folder or disk that cannot
-    take the arrays.
+    directory: the folder of caches (default: `cubes` in the cache folder).
+    skip_bad: whether to leave out cases that cannot be used (`Cache.skipped`). They stay left out, also on other grids, until their
+        files change.
+    DataError for the first case that cannot be used, unless it is to be left out, and if the folder cannot be written to or the
+    disk is too full.
     """
     if not cases:
         raise DataError("cases: found none; expected at least one; give the folder of a data set")
@@ -175,7 +175,7 @@ def build(
 
 
 def _require_free_names(cases: Sequence[Case]) -> None:
-    """DataError for a case that is called as the cache calls a file of its own beside the entries."""
+    """DataError for a case with the name of one of the cache's own files beside the entries."""
     taken = {_INDEX, _SKIPPED, *(f"{case.id}{_BAD}" for case in cases)}
     if case := next((case for case in cases if case.id in taken), None):
         raise DataError(
@@ -184,11 +184,12 @@ def _require_free_names(cases: Sequence[Case]) -> None:
 
 
 def data_fingerprint(cases: Sequence[Case]) -> str:
-    """A name for the content of a data set: hex, the same wherever the set lies and however it was copied.
+    """A digest of the content of a data set, in hexadecimal. It is the same wherever the set lies and however it was copied.
 
-    Per file: its name, its size and samples of its bytes. The last bytes of a gzip file are the checksum of all voxels,
-    so these see every change; an uncompressed file has none, so its modification time counts as well. A link to nothing counts as
-    such: who reads the case says why. DataError for a file that cannot be read now: tomorrow it would be another data set.
+    It covers each file's name, its size and samples of its bytes. The last bytes of a gzip file are the checksum of all voxels, so
+    they show every change; an uncompressed file has none, so its modification time counts as well. A link to nothing counts as
+    such, and is reported when the case is read. DataError for a file that cannot be read now: if it could be tomorrow, the digest
+    would differ.
     """
     digest = hashlib.sha256(b"format 1")
     for case in sorted(cases, key=lambda case: case.id):
@@ -225,13 +226,13 @@ def _is_complete(cache: Cache) -> bool:
 
 
 def _skipped(index: Path) -> dict[str, str]:
-    """Case -> why it was left out."""
-    found = files.read_json(index, advice=_REPAIR_INDEX, keys=("ids",)).get("skipped", {})
-    if not (isinstance(found, dict) and all(isinstance(why, str) for why in found.values())):
+    """Case -> the reason why it was left out."""
+    skipped = files.read_json(index, advice=_REPAIR_INDEX, keys=("ids",)).get("skipped", {})
+    if not (isinstance(skipped, dict) and all(isinstance(reason, str) for reason in skipped.values())):
         raise DataError(
             f"{index}: found no table of cases that are left out; expected case and reason; {_REPAIR_INDEX}"
         )
-    return found
+    return skipped
 
 
 def _without_skipped(cache: Cache) -> Cache:
@@ -249,14 +250,14 @@ _ENTRY = ("geometry", *_FIGURES, "files")
 
 
 def _checked(path: Path, entry: dict[str, Any]) -> dict[str, Any]:
-    """DataError where values are not what `_made` has written."""
+    """The entry. DataError if its values are not such as `_content` writes."""
     try:
         Geometry.from_json(entry["geometry"])
         figures = np.array([entry[name] for name in _FIGURES], float)
         checksums = [about["crc32"] for about in entry["files"].values()]
         corners = np.array(entry.get("brain", np.zeros((2, 3))), int)
         right = figures.shape == (len(_FIGURES), 4) and np.isfinite(figures).all() and corners.shape == (2, 3)
-        if not (right and "image.npy" in entry["files"] and all(isinstance(one, int) for one in checksums)):
+        if not (right and "image.npy" in entry["files"] and all(isinstance(crc32, int) for crc32 in checksums)):
             raise ValueError("figures of another kind")
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise DataError(
@@ -266,7 +267,7 @@ def _checked(path: Path, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_sound(entry: Path) -> bool:
-    """Whether an entry is whole, as far as file sizes tell (CACHE-3)."""
+    """Whether the files of an entry have the right sizes (CACHE-3)."""
     try:
         stored = files.read_json(entry / "entry.json", advice=_REPAIR)["files"]
         return all((entry / name).stat().st_size == about["bytes"] for name, about in stored.items())
@@ -275,11 +276,11 @@ def _is_sound(entry: Path) -> bool:
 
 
 def _fill(cache: Cache, cases: Sequence[Case], skip_bad: bool, workers: int | None, progress: Progress | None) -> None:
-    """Make the missing entries, then the index. The lock is held."""
+    """Makes the missing entries, then the index. The lock is held."""
     index = cache.directory / _INDEX
     earlier = _skipped(index) if index.is_file() else _skipped_on_other_grids(cache)
     missing = [case for case in cases if case.id not in earlier and not _is_sound(cache.directory / case.id)]
-    for case in missing if not skip_bad else ():  # before an hour of others
+    for case in missing if not skip_bad else ():  # before an hour is spent on other cases
         require_usable(case)
     files.require_space(cache.directory, len(missing) * 9 * math.prod(cache.shape))  # 4 float16 and 1 byte per voxel
     items = [(case, cache.schema, cache.preprocessing, cache.directory / case.id, skip_bad) for case in missing]
@@ -293,21 +294,21 @@ def _fill(cache: Cache, cases: Sequence[Case], skip_bad: bool, workers: int | No
     with files.reported_writes(cache.directory):
         if skipped:
             files.write_table(cache.directory / _SKIPPED, [("case", "reason"), *sorted(skipped.items())])
-        for case_id in skipped:  # before the index: after it nobody comes back to them
+        for case_id in skipped:  # before the index is written, since a finished cache is not cleaned
             (cache.directory / f"{case_id}{_BAD}").unlink(missing_ok=True)
         _write_index(cache, skipped)
 
 
 def _skipped_on_other_grids(cache: Cache) -> dict[str, str]:
-    """Case -> why it was left out of a cache of the same files and labels: what is wrong with a file is so on every grid."""
-    found: dict[str, str] = {}
+    """Case -> the reason why it was left out of a cache of the same files and labels. A fault of a file affects every grid."""
+    skipped: dict[str, str] = {}
     for index in sorted(cache.directory.parent.glob(f"{cache.fingerprint[:16]}-*-v{_FORMAT}/{_INDEX}")):
         try:
             schema = files.read_json(index, advice=_REPAIR_INDEX, keys=("schema",))["schema"]
-            found |= _skipped(index) if schema == cache.schema.name else {}
-        except DataError:  # told to those who need that grid
+            skipped |= _skipped(index) if schema == cache.schema.name else {}
+        except DataError:  # it is reported when that grid is needed
             continue
-    return {case_id: why for case_id, why in found.items() if case_id in cache.ids}
+    return {case_id: reason for case_id, reason in skipped.items() if case_id in cache.ids}
 
 
 def _write_index(cache: Cache, skipped: Mapping[str, str]) -> None:
@@ -322,12 +323,12 @@ def _write_index(cache: Cache, skipped: Mapping[str, str]) -> None:
 
 
 def make_entry(case: Case, schema: LabelSchema, how: Preprocessing, target: Path, skip_bad: bool = False) -> None:
-    """Read, check and preprocess one case and write its entry. Runs in a worker.
+    """Reads, checks and preprocesses one case, and writes its entry. Runs in a worker.
 
-    skip_bad: where the case cannot be used, write why to a file beside `target`.
+    skip_bad: if the case cannot be used, write the reason to a file beside `target`.
     """
     try:
-        entry, arrays = _made(case, schema, how)
+        entry, arrays = _content(case, schema, how)
     except DataError as error:
         if not skip_bad:
             advice = "" if LEAVE_OUT in str(error) else f", or leave the case out ({LEAVE_OUT})"
@@ -343,8 +344,8 @@ def make_entry(case: Case, schema: LabelSchema, how: Preprocessing, target: Path
         files.write_json(temporary / "entry.json", entry)
 
 
-def _made(case: Case, schema: LabelSchema, how: Preprocessing) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """entry.json of a case, without its files, and what they hold."""
+def _content(case: Case, schema: LabelSchema, how: Preprocessing) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """(entry.json of a case without its files, file name -> array)."""
     images, affine = load_images(case)
     how.require_room(affine, case.files[0])
     truth = load_truth(case, schema, images.shape[:3], affine)
@@ -368,16 +369,16 @@ def _made(case: Case, schema: LabelSchema, how: Preprocessing) -> tuple[dict[str
 
 
 def _deviation(brain: np.ndarray) -> np.ndarray:
-    """Voxels (n, 4) -> standard deviations (4,) to divide by: 1 where a modality is absent and all voxels are 0."""
+    """The standard deviations (4,) of voxels (n, 4), to divide by. 1 for an absent modality, whose voxels are all 0."""
     least = _LEAST_STD * np.abs(brain.mean(axis=0))
     return np.where(brain.any(axis=0), np.maximum(brain.std(axis=0), least), 1.0)
 
 
 def _to_float16(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Grid (A, B, C, 4) -> float16 of the same shape and the scale (4,) that undoes the division.
+    """A grid (A, B, C, 4) divided by the scale, in float16, and the scale (4,).
 
-    A power of two per channel brings the largest value to 16,384-32,768: nothing overflows (float16 ends at 65,504),
-    and the division itself is exact. The relative error of 2^-11 is a hundredth of the noise in such images.
+    The scale is a power of two per channel that brings the largest value to 16,384-32,768. So nothing overflows (float16 ends at
+    65,504), and the division itself is exact. The relative error of 2^-11 is a hundredth of the noise in such images.
     """
     largest = np.abs(grid).max(axis=(0, 1, 2))
     largest = np.maximum(np.where(largest > 0, largest, 1), np.finfo(np.float32).tiny)

@@ -1,7 +1,7 @@
-"""One subject: which files it has, and reading them with every check that can be made.
+"""One case: its files, and reading them with all checks.
 
-All files come in the frame of the first image. One whose axes are only reversed or exchanged is turned, without loss; one
-on another grid is refused. Every function raises DataError for a file that cannot be used, and names that file.
+All files are returned in the frame of the first image. A file whose axes are only reversed or exchanged is turned, without loss; a
+file on another grid is refused. Every function raises DataError, which names the file, for a file that cannot be used.
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ from data.brats.patients import patient_of
 from data.brats.schema import CHANNELS, LabelSchema
 from data.errors import DataError
 
-_NEAR = 1e-3  # labels that went through a scale factor: 0.99999994
-_FARTHEST = 0.25  # labels under any scale factor: real fractions (1.5) are no labels
+_NEAR = 1e-3  # a label that went through a scale factor, such as 0.99999994, is this near to a whole number
+_FARTHEST = 0.25  # under any scale factor: true fractions (1.5) are no labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A subject's files."""
+    """The files of a case."""
 
     id: str
     images: Mapping[str, Path]
-    """Channel -> file, for each of CHANNELS, but for those in `absent`, and those that are missing (see `problem`)."""
+    """Channel -> file, for each of CHANNELS except the absent ones (`absent`) and the missing ones (see `problem`)."""
     truth: Path | None = None
     """The label map; None for a case that is only to be predicted."""
     other_truths: tuple[Path, ...] = ()
-    """Label maps of the case to which `truth` is preferred: nobody reads them."""
+    """Other label maps of the case. `truth` is preferred to them, and they are not read."""
     volumes: Mapping[str, int] | None = None
-    """Channel -> index on the fourth axis, where all channels are in one file."""
+    """Channel -> index on the fourth axis, if all channels are in one file."""
     patient: str = ""
-    """Whose brain it is; the same for several visits. Where nobody says, what the id says."""
+    """The patient, the same for several visits. By default the one in the id."""
     known_as: tuple[str, ...] = ()
-    """Every name of the patient that the data set tells, and marks of the images: what other data sets may know, see `patients`."""
+    """Every name of the patient in the data set, and marks of the images, by which other data sets may know the patient; see
+    `patients`."""
     absent: tuple[str, ...] = ()
-    """Modalities that no case of the data set has: zeros stand in their place."""
+    """The modalities that no case of the data set has. They are filled with zeros."""
     grade: str | None = None
-    """"HGG" or "LGG", where the data set says."""
+    """"HGG" or "LGG", if the data set says."""
     problem: str = ""
-    """Why it cannot be used, where its files' names tell: the message of the DataError that reading it raises."""
+    """The reason why the case cannot be used, if the names of its files show it: the message of the DataError that reading
+    raises."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "patient", self.patient or patient_of(self.id))
@@ -58,19 +60,19 @@ class Case:
 
 
 def header_of(case: Case) -> Header:
-    """The header of the first image, whose frame is that of the case: what is written for the case takes it over."""
+    """The header of the first image. Its frame is that of the case, and files written for the case get this header."""
     require_usable(case)
     return read_header(case.files[0])
 
 
 def require_usable(case: Case) -> None:
-    """DataError where a modality is missing."""
+    """DataError if a modality is missing."""
     if case.problem:
         raise DataError(case.problem)
 
 
 def load_images(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """The four modalities (X, Y, Z, 4) float32 in the order of CHANNELS, and the affine (4, 4) float64 of the first."""
+    """The four modalities, (X, Y, Z, 4) float32 in the order of CHANNELS, and the affine of the first, (4, 4) float64."""
     require_usable(case)
     if case.volumes is not None:
         return _load_stacked(case.images[CHANNELS[0]], [case.volumes[channel] for channel in CHANNELS])
@@ -92,9 +94,9 @@ def load_images(case: Case) -> tuple[np.ndarray, np.ndarray]:
 def load_truth(
     case: Case, schema: LabelSchema, shape: tuple[int, ...] | None = None, affine: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """The label map (X, Y, Z) uint8, or None for a case without one.
+    """The label map (X, Y, Z) uint8; None for a case without one.
 
-    shape, affine (4, 4): of the images, where the caller knows them. A value outside `schema` is an error.
+    shape, affine (4, 4): those of the images, if the caller knows them. DataError for a value outside `schema`.
     """
     if case.truth is None:
         return None
@@ -106,15 +108,15 @@ def load_truth(
 
 
 def _is_oriented(case: Case) -> bool:
-    """Whether the first image says where its voxels lie; True where nobody can tell."""
+    """Whether the header of the first image says where its voxels lie. True if the header cannot be read."""
     try:
         return read_header(case.files[0]).oriented
-    except DataError:  # who needs the image will say so
+    except DataError:  # it is reported when the image is read
         return True
 
 
 def check_frames(case: Case) -> None:
-    """Compare the frames of all files, as reading them does, by their headers alone: no voxel is read. DataError."""
+    """Compares the frames of all files by their headers, without reading voxels. DataError as reading the files would raise."""
     first = header_of(case)
     for path in case.files[1:]:
         header = read_header(path)
@@ -133,9 +135,9 @@ def _as_in(
     like: str,
     like_oriented: bool,
 ) -> np.ndarray:
-    """`array` of the file `path`, its axes in the order and direction of `like`, which has `shape` and `affine`.
+    """The array of a file, with its axes in the order and direction of another file, which has `shape` and `affine`.
 
-    like_oriented: whether its header says where its voxels lie.
+    like: the name of the other file for messages. like_oriented: whether its header says where its voxels lie.
     """
     oriented = header.oriented and like_oriented
     orientation = _turn(path, header, affine, shape, like, oriented)
@@ -147,7 +149,7 @@ def _as_in(
 def _turn(
     path: Path, header: Header, affine: np.ndarray, shape: tuple[int, ...], like: str, oriented: bool
 ) -> np.ndarray | None:
-    """See `frame.turn`; nothing is turned unless both headers say where their voxels lie. DataError if the shapes differ."""
+    """The turn of `frame.turn`; None unless both headers say where their voxels lie. DataError if the shapes differ."""
     orientation = frame.turn(header.affine, header.shape[:3], affine, shape) if oriented else None
     if orientation is None and header.shape[:3] != tuple(shape):
         raise unusable(
@@ -158,7 +160,7 @@ def _turn(
 
 
 def _load_stacked(path: Path, order: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Four modalities that share the file `path`; order: index on its fourth axis for each of CHANNELS."""
+    """The images and the affine of four modalities in one file. order: the index on its fourth axis for each of CHANNELS."""
     shape = read_header(path).shape
     if len(shape) != 4 or shape[3] != len(order):
         raise unusable(
@@ -181,10 +183,10 @@ def _require_content(where: Path, images: np.ndarray, present: Sequence[str]) ->
 
 
 def _labels(path: Path, array: np.ndarray, schema: LabelSchema, scale: tuple[float, float]) -> np.ndarray:
-    """Label map (X, Y, Z) uint8 of voxels that are integers or next to some; DataError for others. scale: of the header."""
+    """The label map (X, Y, Z) uint8. DataError for a voxel that is not near a label. scale: that of the header."""
     outside = _values_outside(array, schema.values, nearness(scale))
     if outside:
-        scaled = f" ({scaling_told(scale)})" if any(value % 1 for value in outside) and scale != (1, 0) else ""
+        scaled = f" ({scaling_in_words(scale)})" if any(value % 1 for value in outside) and scale != (1, 0) else ""
         raise DataError(
             f"{path}: found label {', '.join(f'{value:g}' for value in outside)}{scaled}; expected only "
             f"{', '.join(map(str, schema.values))} (labels of {schema.name}); name the set that the labels come from "
@@ -194,18 +196,18 @@ def _labels(path: Path, array: np.ndarray, schema: LabelSchema, scale: tuple[flo
 
 
 def nearness(scale: tuple[float, float]) -> float:
-    """How far from a label a value may lie. scale: slope and intercept of the header; a value stored as an integer under a slope
-    is up to half of it away from what was meant."""
+    """The distance from a label that a value may have. scale: slope and intercept of the header. A value that is stored as an
+    integer under a slope may be off by half the slope."""
     return max(_NEAR, min(abs(scale[0]) / 2, _FARTHEST)) if scale != (1, 0) else _NEAR
 
 
-def scaling_told(scale: tuple[float, float]) -> str:
-    """The scaling of a header in words, for messages about values that are no labels."""
+def scaling_in_words(scale: tuple[float, float]) -> str:
+    """The scaling of a header, for messages about values that are no labels."""
     return f"its header scales them: scl_slope {scale[0]:g}, scl_inter {scale[1]:g}"
 
 
 def _values_outside(labels: np.ndarray, allowed: tuple[int, ...], near: float) -> list[float]:
-    """Up to five values of `labels` that are not allowed, sorted. One pass per allowed value beats sorting."""
+    """Up to five values that are not allowed, sorted. One pass for each allowed value is faster than sorting all voxels."""
     unknown = np.ones(labels.shape, bool)
     for value in allowed:
         unknown &= labels != value if labels.dtype.kind in "iu" else np.abs(labels - value) > near

@@ -1,12 +1,12 @@
-"""A label schema that somebody describes in JSON:
+"""Label schemas that users describe in JSON:
 
     {"name": "ours", "labels": {"NCR": 1, "ED": 2, "ET": 3},
      "regions": {"WT": ["NCR", "ED", "ET"], "TC": ["NCR", "ET"], "ET": ["ET"]},
-     "learnt": ["NCR", "ED", "ET"],                                    left out: all labels, by value
-     "nested": [["WT", "ED"], ["TC", "NCR"], ["ET", "ET"]]}            left out: the labels one by one
+     "learnt": ["NCR", "ED", "ET"],                                    default: all labels, by value
+     "nested": [["WT", "ED"], ["TC", "NCR"], ["ET", "ET"]]}            default: the labels one by one
 
-The words are those of `LabelSchema`; labels stand in it by name. The name gets a checksum of the rest, so that a cache or a
-run of it never means another. `described` writes any schema in this form, in full, and `restored` reads that.
+The keys are the fields of `LabelSchema`, with labels by name. The name gets a checksum of the rest, so that a cache or a run is
+never taken for that of another schema. `described` writes any schema in this form, in full, and `restored` reads it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _WHOLE = "WT"
 
 
 def define(value: Any, *, where: str) -> LabelSchema:
-    """The schema that `value` describes; `schema_named` knows it from now on. where: for DataError, which is raised for
-    every mistake."""
+    """The schema that `value` describes. `schema_named` knows it from now on. where: the source of `value`, for the DataError that
+    every mistake raises."""
     schema = _parsed(value, where)
     checksum = zlib.crc32(json.dumps([schema.labels, schema.learnt, schema.regions, schema.nested]).encode())
     return remember(replace(schema, name=f"{schema.name}-{checksum:08x}"))
 
 
 def described(schema: LabelSchema) -> dict[str, Any]:
-    """A schema, of a data set or of one's own, as JSON values; its name as it is."""
+    """A schema, of a data set or of the user's, as JSON values, with its name unchanged."""
     names = {value: name for name, value in schema.labels.items()}
     return {
         "name": schema.name,
@@ -46,8 +46,8 @@ def described(schema: LabelSchema) -> dict[str, Any]:
 
 
 def restored(value: Any, *, where: str) -> LabelSchema:
-    """The inverse of `described`; `schema_named` knows the schema from now on. DataError for what it cannot have written, and
-    where the name is that of a data set whose labels are others here."""
+    """The schema that `described` wrote as `value`. `schema_named` knows it from now on. DataError for a value that `described`
+    cannot have written, and if the name is that of a data set whose labels differ here."""
     schema = _parsed(value, where)
     known = SCHEMAS.get(schema.name)
     if known is None:
@@ -58,7 +58,7 @@ def restored(value: Any, *, where: str) -> LabelSchema:
 
 
 def _parsed(value: Any, where: str) -> LabelSchema:
-    """The schema that `value` describes, under the very name that it gives."""
+    """The schema that `value` describes, with its name unchanged."""
     keys = _of(dict, value, where, "labels", "a schema's name, or an object")
     if unknown := sorted(set(keys) - set(_KEYS)):
         raise _wrong(where, f"{unknown[0]!r} in labels", ", ".join(_KEYS))
@@ -69,7 +69,7 @@ def _parsed(value: Any, where: str) -> LabelSchema:
     learnt = tuple(_known(_of(list, keys.get("learnt", list(labels)), where, "learnt", "label names"), labels, where))
     regions = {
         region: tuple(
-            sorted(labels[one] for one in _known(_of(list, names, where, region, "label names"), labels, where))
+            sorted(labels[name] for name in _known(_of(list, names, where, region, "label names"), labels, where))
         )
         for region, names in _of(dict, keys.get("regions"), where, "regions", "names with lists of labels").items()
     }
@@ -77,14 +77,14 @@ def _parsed(value: Any, where: str) -> LabelSchema:
         raise _wrong(where, f"learnt {list(learnt)}", "different labels, at least one")
     if _WHOLE not in regions or not all(regions.values()):
         raise _wrong(where, f"regions {', '.join(regions) or 'none'}", f"{_WHOLE} among them, and labels in each")
-    nested = _nested(keys.get("nested", [[one, one] for one in learnt]), labels, regions, where)
+    nested = _nested(keys.get("nested", [[label, label] for label in learnt]), labels, regions, where)
     schema = LabelSchema(name=name, labels=labels, learnt=learnt, regions=regions, nested=nested)
     _require_painted(schema, where)
     return schema
 
 
 def _labels(value: Any, where: str) -> dict[str, int]:
-    """By value."""
+    """Label -> value, sorted by value."""
     labels = _of(dict, value, where, "labels", "names with values")
     for name, number in labels.items():
         if type(number) is not int or not 1 <= number <= 255:
@@ -99,7 +99,7 @@ def _nested(
 ) -> tuple[tuple[str, int], ...]:
     nested = []
     for pair in _of(list, value, where, "nested", "pairs"):
-        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(one, str) for one in pair)):
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(name, str) for name in pair)):
             raise _wrong(where, f"{pair!r} in nested", "a region and a label")
         region, label = pair
         _known([label], labels, where)
@@ -110,7 +110,7 @@ def _nested(
 
 
 def _require_painted(schema: LabelSchema, where: str) -> None:
-    """DataError where the nested regions, painted one over the other, do not give every learnt label again."""
+    """DataError if the nested regions, painted one over the other, do not reproduce every learnt label."""
     for name in schema.learnt:
         painted = [value for region, value in schema.nested if schema.labels[name] in schema.values_of(region)]
         if painted[-1:] != [schema.labels[name]]:

@@ -1,11 +1,11 @@
-"""Random changes of a training sample, besides symmetries: what other scanners, heads and patients would have looked like.
+"""Random changes of a training sample, besides symmetries. They imitate other scanners, heads and patients.
 
     @distortion("noise", chance=0.15)
     def noise(sample, random): ...
 
-Each draws from a random stream of its own, so that one more in a run changes no other. Intensities are changed inside the brain
-alone, where any channel differs from the background. The ranges are like those of nnU-Net (Isensee et al., Nature Methods 2021)
-and TorchIO (Perez-Garcia et al. 2021). `python -m experiments.distortions` draws each.
+Each distortion draws from a random stream of its own, so that adding one to a run changes no other. Intensities are changed only
+inside the brain, where any channel differs from the background. The ranges are like those of nnU-Net (Isensee et al., Nature
+Methods 2021) and TorchIO (Perez-Garcia et al. 2021). `python -m experiments.distortions` draws each.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from scipy import ndimage
 from data.errors import DataError
 
 ELASTIC_POINTS, ELASTIC_SHARE = 7, 0.04
-"""Control points per axis, and the largest displacement as a share of the axis."""
-FIELD_STEP = 4  # voxels between the samples of a displacement field; between them it is linear
+"""The number of control points per axis, and the largest displacement as a share of the axis."""
+FIELD_STEP = 4  # voxels between the samples of a displacement field, which is linear between them
 SMALLEST_SCALE, LARGEST_SCALE = 0.85, 1.2
 BRIGHTNESS, CONTRAST = 0.2, 0.15
-"""In standard deviations of the channel, and as a share of its contrast; either way."""
+"""The largest change, up or down: in standard deviations of the channel, and as a share of its contrast."""
 LARGEST_LOG_GAMMA = 0.35
 LARGEST_NOISE = 0.15
-"""Standard deviation of the noise, in standard deviations of the channel."""
+"""The largest standard deviation of the noise, in standard deviations of the channel."""
 BIAS_ORDER, LARGEST_BIAS = 3, 0.3
-"""Degree of the polynomial whose exponential multiplies the intensities, and its largest coefficient."""
+"""The degree of the polynomial whose exponential multiplies the intensities, and its largest coefficient."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What is shown to a network, normalised."""
+    """A normalised sample, as a network sees it."""
 
     image: np.ndarray
-    """(A, B, C, channels) float32."""
+    """The image, (A, B, C, channels) float32."""
     truth: np.ndarray
-    """(A, B, C) uint8."""
+    """The label map, (A, B, C) uint8."""
     zero: np.ndarray
-    """(channels,): mean / std of the normalisation. image + zero is in proportion to what the scanner gave."""
+    """The mean / std of the normalisation, (channels,). image + zero is proportional to the scanner's intensities."""
     background: np.ndarray
-    """(channels,): the value of all voxels outside the brain."""
+    """The value of all voxels outside the brain, (channels,)."""
 
     @property
     def brain(self) -> np.ndarray:
-        """(A, B, C, 1) bool."""
+        """The mask of the brain, (A, B, C, 1) bool."""
         return np.asarray((self.image != self.background).any(axis=-1, keepdims=True))
 
 
@@ -58,16 +58,18 @@ Distort = Callable[[Sample, np.random.Generator], Sample]
 
 @dataclass(frozen=True, kw_only=True)
 class Distortion:
+    """A registered distortion."""
+
     apply: Distort
     chance: float
-    """Share of the samples that it changes."""
+    """The share of samples that it changes."""
 
 
 DISTORTIONS: dict[str, Distortion] = {}
 
 
 def distortion(name: str, *, chance: float) -> Callable[[Distort], Distort]:
-    """Decorator: registers a distortion under a name for `--distort`."""
+    """A decorator that registers a distortion under a name for `--distort`."""
 
     def add(apply: Distort) -> Distort:
         DISTORTIONS[name] = Distortion(apply=apply, chance=chance)
@@ -77,17 +79,18 @@ def distortion(name: str, *, chance: float) -> Callable[[Distort], Distort]:
 
 
 def distort(sample: Sample, names: Sequence[str], seed: int, number: int) -> Sample:
-    """The sample after those of `names` that its number in the stream draws, in their order."""
+    """The sample after some distortions among `names`, in their order. The sample's number in the stream decides by chance
+    which."""
     for name in names:
         random = np.random.default_rng([abs(seed), zlib.crc32(name.encode()), number])
-        one = DISTORTIONS[name]
-        if random.random() < one.chance:
-            sample = one.apply(sample, random)
+        drawn = DISTORTIONS[name]
+        if random.random() < drawn.chance:
+            sample = drawn.apply(sample, random)
     return sample
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, or all of DISTORTIONS for ("all",). DataError for an unknown one."""
+    """The names, or all of DISTORTIONS for ("all",). DataError for an unknown name."""
     if tuple(names) == ("all",):
         return tuple(DISTORTIONS)
     for name in names:
@@ -100,7 +103,7 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
 
 @distortion("elastic", chance=0.2)
 def elastic(sample: Sample, random: np.random.Generator) -> Sample:
-    """Smooth random displacements, none at the border of the volume."""
+    """Applies smooth random displacements, which are zero at the border of the volume."""
     shape = sample.truth.shape
     largest = ELASTIC_SHARE * np.array(shape)
     points = random.uniform(-largest, largest, (ELASTIC_POINTS,) * 3 + (3,))
@@ -116,7 +119,7 @@ def elastic(sample: Sample, random: np.random.Generator) -> Sample:
 
 @distortion("scale", chance=0.2)
 def scale(sample: Sample, random: np.random.Generator) -> Sample:
-    """A larger or smaller head, by the same factor along all axes, around the middle of the volume."""
+    """Enlarges or shrinks the head, by the same factor along all axes, around the middle of the volume."""
     factor = float(np.exp(random.uniform(np.log(SMALLEST_SCALE), np.log(LARGEST_SCALE))))
     transform = sitk.ScaleTransform(3, [1 / factor] * 3)
     transform.SetCenter([(size - 1) / 2 for size in sample.truth.shape[::-1]])
@@ -125,7 +128,7 @@ def scale(sample: Sample, random: np.random.Generator) -> Sample:
 
 @distortion("intensity", chance=0.3)
 def intensity(sample: Sample, random: np.random.Generator) -> Sample:
-    """Brightness and contrast of each channel by itself."""
+    """Changes brightness and contrast of each channel separately."""
     channels = sample.image.shape[-1:]
     gain = (1 + random.uniform(-CONTRAST, CONTRAST, channels)).astype(np.float32)
     shift = random.uniform(-BRIGHTNESS, BRIGHTNESS, channels).astype(np.float32)
@@ -134,7 +137,7 @@ def intensity(sample: Sample, random: np.random.Generator) -> Sample:
 
 @distortion("gamma", chance=0.3)
 def gamma(sample: Sample, random: np.random.Generator) -> Sample:
-    """Each channel's range to a power; its mean and standard deviation inside the brain stay."""
+    """Raises each channel's range to a power, and keeps its mean and standard deviation inside the brain."""
     brain = sample.brain[..., 0]
     image = sample.image.copy()
     for index in range(image.shape[-1]):
@@ -147,7 +150,7 @@ def gamma(sample: Sample, random: np.random.Generator) -> Sample:
 
 @distortion("noise", chance=0.15)
 def noise(sample: Sample, random: np.random.Generator) -> Sample:
-    """Gaussian, of one random strength for all channels."""
+    """Adds Gaussian noise, with one random strength for all channels."""
     strength = np.float32(random.uniform(0, LARGEST_NOISE))
     return _with_intensities(
         sample, sample.image + strength * random.standard_normal(sample.image.shape, dtype=np.float32)
@@ -156,7 +159,7 @@ def noise(sample: Sample, random: np.random.Generator) -> Sample:
 
 @distortion("bias-field", chance=0.2)
 def bias_field(sample: Sample, random: np.random.Generator) -> Sample:
-    """Intensities times the exponential of a random polynomial of the position, the same for all channels."""
+    """Multiplies intensities by the exponential of a random polynomial of the position, the same for all channels."""
     axes = np.meshgrid(
         *(np.linspace(-1, 1, size, dtype=np.float32) for size in sample.truth.shape), sparse=True, indexing="ij"
     )
@@ -178,9 +181,9 @@ def _with_intensities(sample: Sample, image: np.ndarray) -> Sample:
 
 
 def _moved(sample: Sample, transform: Any) -> Sample:
-    """Image (linear) and truth (nearest) as `transform` moves them; what comes from outside is background.
+    """The sample with its image (linear) and truth (nearest) moved by `transform`. Voxels from outside the volume are background.
 
-    At the border it is the scanner's intensities that blend with the background's 0: a z-score of 0 is the mean of the brain.
+    At the border the scanner's intensities are blended with the background's 0, not z-scores, whose 0 is the mean of the brain.
     """
     brain, zero = sample.brain, np.asarray(sample.zero, np.float32)
     image = _resampled(np.where(brain, sample.image + zero, np.float32(0)), transform, sitk.sitkLinear)

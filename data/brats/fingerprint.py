@@ -1,8 +1,8 @@
-"""What a data set is like, before anything is made of it: sizes, spacings, intensities, labels, and what looks wrong.
+"""Examines a data set before anything is made of it: sizes, spacings, intensities, labels, and what looks wrong.
 
-    <cache root>/fingerprints/<fingerprint of the data>-<schema>-v3/<case>.json    one per case; a stopped examination goes on
+    <cache root>/fingerprints/<fingerprint of the data>-<schema>-v3/<case>.json    one per case; an examination can be continued
 
-Sizes are those of the LMS case study's Table 1: the box around the brain, in voxels.
+Sizes are those in Table 1 of the LMS case study: the box around the brain, in voxels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from data.workers import run_all
 from lms3d.common.disk import cache_directory
 
 _REPAIR = "delete it and run again"
-_FORMAT = 3  # raise it when other facts are found, or other files can be read
+_FORMAT = 3  # raise it when the facts change, or other files can be read
 _PERCENTILES = (1, 50, 99)
 _NUMBERS = (
     *(f"size_{axis}" for axis in "xyz"), *(f"spacing_{axis}_mm" for axis in "xyz"),
@@ -38,27 +38,27 @@ _NUMBERS = (
     *(f"{channel}_{fact}" for channel in CHANNELS for fact in ("farthest", "spread", "corner")),
     *(f"correlation_{a}_{b}" for a, b in combinations(CHANNELS, 2)),
 )  # fmt: skip
-"""What is known of every case, labels and the names of the axes aside."""
+"""The facts that every usable case has, except for labels and the names of the axes."""
 _NAMES = ("case", "problem", "axes")
-_MOST_LINES = 5  # about cases that look wrong in the same way: of 1,250 the rest is no news
+_MOST_LINES = 5  # about cases that look wrong in the same way; more would tell nothing new
 _LARGEST = np.finfo(np.float32).max
 SWAP_MARGIN = 0.6
-"""A case is suspicious where exchanging two modalities brings it this much nearer to the usual correlations of the data set, as a
-share of its distance. A margin: tests/data/brats/test_fingerprint.py."""
+"""A case is suspicious if exchanging two modalities brings it nearer to the usual correlations of the data set by this share of its
+distance. tests/data/brats/test_fingerprint.py shows the margin."""
 LEAST_FOR_SWAPS = 5
-"""Cases from which on there is something usual to compare with."""
+"""The fewest cases of which the usual correlations can be computed."""
 LEAST_SPREAD = 1.0
-"""Standard deviations between the percentiles 1 and 99 of a modality. Of a normal distribution it is 4.7, of six phantoms 4.4 to
-6.0; below 1 a few voxels make the deviation, and z-scores leave the rest without contrast."""
+"""The least number of standard deviations between percentiles 1 and 99 of a modality. It is 4.7 for a normal distribution, and 4.4
+to 6.0 for six phantoms. Below 1, a few voxels dominate the deviation, and z-scores leave the others without contrast."""
 
 
 def examine(
     cases: Sequence[Case], schema: LabelSchema, *, directory: str | Path | None = None, workers: int | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """A row for each case, as `facts` gives it; "problem" is empty or says why the case cannot be used.
+    """A row for each case, as from `facts`. "problem" is empty, or says why the case cannot be used.
 
-    directory: where caches lie (default: `fingerprints` under the cache root).
+    directory: the folder of caches (default: the cache folder).
     """
     root = (Path(directory).expanduser() if directory else cache_directory()) / "fingerprints"
     folder = root / f"{data_fingerprint(cases)[:16]}-{schema.name}-v{_FORMAT}"
@@ -75,61 +75,61 @@ def examine(
 
 
 def _is_written(path: Path, case: Case) -> bool:
-    """Whether the facts of a case are there; damaged ones are made again (CACHE-3)."""
+    """Whether the facts of a case are on disk. False for damaged ones, which are then made again (CACHE-3)."""
     try:
-        found = files.read_json(path, advice=_REPAIR, keys=("case", "problem"))
+        written = files.read_json(path, advice=_REPAIR, keys=("case", "problem"))
     except DataError:
         return False
-    numbers = [value for name, value in found.items() if name not in _NAMES]
-    named = found["case"] == case.id and all(isinstance(found.get(name, ""), str) for name in _NAMES)
-    complete = found["problem"] != "" or found.keys() >= {*_NUMBERS, *_NAMES}
-    return named and complete and all(type(one) in (int, float) and abs(one) <= _LARGEST for one in numbers)
+    numbers = [value for name, value in written.items() if name not in _NAMES]
+    named = written["case"] == case.id and all(isinstance(written.get(name, ""), str) for name in _NAMES)
+    complete = written["problem"] != "" or written.keys() >= {*_NUMBERS, *_NAMES}
+    return named and complete and all(type(value) in (int, float) and abs(value) <= _LARGEST for value in numbers)
 
 
 def _examine(case: Case, schema: LabelSchema, target: Path) -> None:
     """Writes the facts of one case. Runs in a worker."""
     try:
-        found = facts(case, schema)
+        of_case = facts(case, schema)
     except DataError as error:
-        found = {"case": case.id, "problem": str(error)}
+        of_case = {"case": case.id, "problem": str(error)}
     with files.reported_writes(target.parent):
-        files.write_json(target, found)
+        files.write_json(target, of_case)
 
 
 def facts(case: Case, schema: LabelSchema) -> dict[str, Any]:
-    """Of one case: size_* of the brain's box in voxels, spacing_*_mm, where the axes lead ("LPS": to the left,
-    to the back, up), <label>_ml, <channel>_corner, the median of the volume's eight corners; and inside the brain
-    <channel>_p1/_p50/_p99, _farthest (the value farthest from _p50), _spread (see LEAST_SPREAD) and correlation_<a>_<b> of two
+    """The facts of one case. size_*: the box around the brain, in voxels. spacing_*_mm. axes: their directions ("LPS": to the left,
+    to the back, up). <label>_ml. <channel>_corner: the median of the volume's eight corners. Inside the brain:
+    <channel>_p1/_p50/_p99, _farthest (the value farthest from _p50), _spread (see LEAST_SPREAD), and correlation_<a>_<b> of two
     channels."""
     images, affine = load_images(case)
     truth = load_truth(case, schema, images.shape[:3], affine)
     box, sizes = foreground_box(images), voxel_sizes(affine)
     brain = images[np.abs(images).max(axis=-1) > 1e-5]
-    sample = brain[:: max(1, len(brain) // 200_000)]  # enough for percentiles and correlations
-    with np.errstate(invalid="ignore", divide="ignore"):  # of a modality that is absent
+    sample = brain[:: max(1, len(brain) // 200_000)]  # this is enough for percentiles and correlations
+    with np.errstate(invalid="ignore", divide="ignore"):  # an absent modality has no deviation
         correlations = np.corrcoef(sample, rowvar=False)
     corners = images[np.ix_(*([0, -1],) * 3)]
-    found: dict[str, Any] = {"case": case.id, "problem": "", "axes": "".join(aff2axcodes(affine))}
+    of_case: dict[str, Any] = {"case": case.id, "problem": "", "axes": "".join(aff2axcodes(affine))}
     for axis, name in enumerate("xyz"):
-        found |= {f"size_{name}": box.shape[axis], f"spacing_{name}_mm": round(float(sizes[axis]), 4)}
+        of_case |= {f"size_{name}": box.shape[axis], f"spacing_{name}_mm": round(float(sizes[axis]), 4)}
     for index, channel in enumerate(CHANNELS):
         values = np.percentile(sample[:, index], _PERCENTILES)
-        found |= {f"{channel}_p{p}": round(float(v), 4) for p, v in zip(_PERCENTILES, values, strict=True)}
-        found |= {f"{channel}_{fact}": value for fact, value in _extremes(brain[:, index], values).items()}
-        found[f"{channel}_corner"] = round(float(np.median(corners[..., index])), 4)
+        of_case |= {f"{channel}_p{p}": round(float(v), 4) for p, v in zip(_PERCENTILES, values, strict=True)}
+        of_case |= {f"{channel}_{fact}": value for fact, value in _extremes(brain[:, index], values).items()}
+        of_case[f"{channel}_corner"] = round(float(np.median(corners[..., index])), 4)
     for (i, a), (j, b) in combinations(enumerate(CHANNELS), 2):
-        found[f"correlation_{a}_{b}"] = round(float(np.nan_to_num(correlations[i, j])), 4)
+        of_case[f"correlation_{a}_{b}"] = round(float(np.nan_to_num(correlations[i, j])), 4)
     if truth is not None:
         voxel_ml = float(np.prod(sizes)) / 1000
-        found |= {
+        of_case |= {
             f"{label}_ml": round(np.count_nonzero(truth == value) * voxel_ml, 3)
             for label, value in schema.labels.items()
         }
-    return found
+    return of_case
 
 
 def _extremes(voxels: np.ndarray, percentiles: Sequence[float]) -> dict[str, float]:
-    """Of a modality inside the brain, voxels (n,)."""
+    """The farthest value and the spread of a modality. voxels: (n,), those inside the brain. percentiles: its 1, 50 and 99 %."""
     low, middle, high = percentiles
     farthest = voxels[np.argmax(np.abs(voxels - middle))]
     deviation = float(voxels.std(dtype=np.float64))
@@ -138,51 +138,51 @@ def _extremes(voxels: np.ndarray, percentiles: Sequence[float]) -> dict[str, flo
 
 
 def suspicious_outliers(table: pd.DataFrame) -> list[str]:
-    """A line for each modality of a case in which outliers spoil mean and deviation."""
-    found = []
+    """A line for each modality of a case in which outliers spoil the mean and the deviation."""
+    lines = []
     for row in table[table["problem"] == ""].to_dict("records"):
         for channel in CHANNELS:
             low, high = (row[f"{channel}_p{p}"] for p in (1, 99))
             if high > low and row[f"{channel}_spread"] < LEAST_SPREAD:
-                found.append(
+                lines.append(
                     f"look at {row['case']}: {channel} has a voxel of {row[f'{channel}_farthest']:g}, where 98 % of the brain lie "
                     f"between {low:g} and {high:g}: z-scores take its contrast away; clip it"
                 )
-    return found
+    return lines
 
 
 def suspicious_corners(table: pd.DataFrame) -> list[str]:
     """A line for each case whose background is not 0."""
-    found = []
+    lines = []
     for row in table[table["problem"] == ""].to_dict("records"):
         corners = [f"{row[f'{channel}_corner']:g} in {channel}" for channel in CHANNELS if row[f"{channel}_corner"]]
         if corners:
-            found.append(
+            lines.append(
                 f"look at {row['case']}: its corners are {', '.join(corners)}, not 0: all that is not 0 counts as brain; set its "
                 "background to 0"
             )
-    return found
+    return lines
 
 
 def suspicious_swaps(table: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """Case -> the two modalities that look exchanged; empty for fewer cases than LEAST_FOR_SWAPS.
+    """Case -> the two modalities that look exchanged. Empty for fewer cases than LEAST_FOR_SWAPS.
 
-    Correlations between modalities differ by pair (t1 and t1ce are alike, t2 is opposite), and hardly between patients.
+    Correlations differ between pairs of modalities (t1 and t1ce are alike, t2 is opposite), but hardly between patients.
     """
     sound = table[table["problem"] == ""]
     if len(sound) < LEAST_FOR_SWAPS:
         return {}
     matrices = {row["case"]: _matrix(row) for row in sound.to_dict("records")}
     usual = np.median(list(matrices.values()), axis=0)
-    found = {}
+    swaps = {}
     for case_id, matrix in matrices.items():
         distance = partial(_distance, usual)
         own = distance(matrix)
         pairs = {pair: distance(_exchanged(matrix, *pair)) for pair in combinations(range(len(CHANNELS)), 2)}
         best = min(pairs, key=lambda pair: pairs[pair])
         if pairs[best] < (1 - SWAP_MARGIN) * own:
-            found[case_id] = (CHANNELS[best[0]], CHANNELS[best[1]])
-    return found
+            swaps[case_id] = (CHANNELS[best[0]], CHANNELS[best[1]])
+    return swaps
 
 
 def _matrix(row: Mapping[Any, Any]) -> np.ndarray:
@@ -202,8 +202,8 @@ def _exchanged(matrix: np.ndarray, i: int, j: int) -> np.ndarray:
     return matrix[np.ix_(order, order)]
 
 
-def told(table: pd.DataFrame) -> str:
-    """The fingerprint as text: Table 1 of the case study, spacings, label volumes, and what looks wrong."""
+def as_text(table: pd.DataFrame) -> str:
+    """The result of `examine` as text: Table 1 of the case study, spacings, label volumes, and what looks wrong."""
     sound = table[table["problem"] == ""]
     lines = [f"{len(sound)} of {len(table)} cases can be used"]
     if len(sound):
@@ -215,7 +215,7 @@ def told(table: pd.DataFrame) -> str:
         spacings = sound[[f"spacing_{axis}_mm" for axis in "xyz"]].drop_duplicates().to_numpy()
         lines += ["voxels of " + ", ".join(" x ".join(f"{v:g}" for v in row) + " mm" for row in spacings[:4])
                   + (f" and {len(spacings) - 4} other sizes" if len(spacings) > 4 else "")]  # fmt: skip
-        lines += [_axes_told(sound), *_labels_told(sound), *_intensities_told(sound)]
+        lines += [_axes(sound), *_labels(sound), *_intensities(sound)]
     swaps = [f"look at {case}: {a} and {b} may be exchanged" for case, (a, b) in suspicious_swaps(table).items()]
     for suspicions in (swaps, suspicious_outliers(table), suspicious_corners(table)):
         lines += _shortened(suspicions)
@@ -224,21 +224,22 @@ def told(table: pd.DataFrame) -> str:
 
 
 def _shortened(suspicions: Sequence[str]) -> list[str]:
-    """The first lines of a kind, and how many more there are."""
+    """The first lines of a kind, and the number of the others."""
     more = len(suspicions) - _MOST_LINES
     return [*suspicions[:_MOST_LINES], *([f"look at {more} more like these"] if more > 0 else [])]
 
 
-def _axes_told(sound: pd.DataFrame) -> str:
-    """Cases are not turned to one frame: what a network sees differs, unless symmetries hide it."""
+def _axes(sound: pd.DataFrame) -> str:
+    """A line about the axes. Cases are not turned to one frame, so a network sees different orientations, unless symmetries hide
+    them."""
     counts = sound["axes"].value_counts()
     if len(counts) == 1:
         return f"axes {counts.index[0]}"
-    found = ", ".join(f"{axes} in {counted(count, 'case')}" for axes, count in counts.items())
-    return f"look at the axes: {found}; cases stay as they are, so train with all symmetries (the default), or turn the files"
+    directions = ", ".join(f"{axes} in {counted(count, 'case')}" for axes, count in counts.items())
+    return f"look at the axes: {directions}; cases stay as they are, so train with all symmetries (the default), or turn the files"
 
 
-def _labels_told(sound: pd.DataFrame) -> list[str]:
+def _labels(sound: pd.DataFrame) -> list[str]:
     names = [name for name in sound.columns if name.endswith("_ml")]
     if not names:
         return ["no label maps"]
@@ -251,7 +252,7 @@ def _labels_told(sound: pd.DataFrame) -> list[str]:
     return lines
 
 
-def _intensities_told(sound: pd.DataFrame) -> list[str]:
+def _intensities(sound: pd.DataFrame) -> list[str]:
     lines = ["", "intensities in the brain, medians over the cases      1 %       50 %       99 %"]
     for channel in CHANNELS:
         low, middle, high = (sound[f"{channel}_p{p}"].median() for p in _PERCENTILES)

@@ -1,4 +1,4 @@
-"""The folders of a data set that hold images, and their files by name."""
+"""The folders of a data set that hold images, and the names of their files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from data.errors import DataError
 
 
 def walk(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Folders below `root` that hold NIfTI files, with the names of those files. Links are followed once.
+    """Yields the folders below `root` that hold NIfTI files, with the names of these files. Links are followed once.
 
-    A folder that stands for a file (see `_inner`) counts as that file. Test images beside training images do not count.
+    A folder that stands for a file (see `_inner`) counts as that file. Test images beside training images are left out.
     """
     seen: set[str] = set()
     for folder, below, names in os.walk(root, followlinks=True, onerror=_unreadable):
@@ -26,27 +26,28 @@ def walk(root: Path) -> Iterator[tuple[Path, list[str]]]:
             below.clear()
             continue
         seen.add(real)
-        here = Path(os.path.abspath(folder))
-        for one in (here, *(here / name for name in below)):
-            pseudonyms.know_path(one, root)
-        wrappers = {name for name in below if name.endswith(ENDINGS) and _inner(here / name)}
-        trains = msd.TRAINING in below and any((here / msd.TRAINING).glob("BRATS_*.nii*"))
+        current = Path(os.path.abspath(folder))
+        for path in (current, *(current / name for name in below)):
+            pseudonyms.know_path(path, root)
+        wrappers = {name for name in below if name.endswith(ENDINGS) and _inner(current / name)}
+        trains = msd.TRAINING in below and any((current / msd.TRAINING).glob("BRATS_*.nii*"))
         left_out = wrappers | ({msd.TEST} if trains else set())
         below[:] = sorted(name for name in below if not name.startswith(".") and name not in left_out)
         nifti = sorted(name for name in {*names, *wrappers} if name.endswith(ENDINGS) and not name.startswith("."))
         if nifti:
-            _require_usable_set(here, nifti)
-            yield here, nifti
+            _require_usable_set(current, nifti)
+            yield current, nifti
 
 
 def _inner(folder: Path) -> Path | None:
-    """The file that a folder stands for: mirrors of 2021 have BraTS2021_00000_flair.nii/00000057_brain_flair.nii."""
+    """The file that a folder stands for; None for other folders. Mirrors of 2021 have
+    BraTS2021_00000_flair.nii/00000057_brain_flair.nii."""
     inner = [path for path in folder.glob("*.nii*") if path.name.endswith(ENDINGS) and not path.name.startswith(".")]
     return inner[0] if len(inner) == 1 and inner[0].is_file() else None
 
 
 def unwrapped(case: Case) -> Case:
-    """The case with the files within its folders that stand for files."""
+    """The case with files in place of the folders that stand for them."""
 
     def inner(path: Path) -> Path:
         return (_inner(path) or path) if path.is_dir() else path

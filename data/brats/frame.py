@@ -1,4 +1,4 @@
-"""Where the voxels of a file lie in the head: two files of equal shape may be mirrored, of other spacing, or shifted."""
+"""Compares where the voxels of two files lie in the head: files of equal shape may be mirrored, shifted, or of other spacing."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from nibabel.orientations import aff2axcodes, apply_orientation, inv_ornt_aff, i
 
 from data.errors import DataError
 
-_TOLERANCE = 1e-3  # of a voxel: far above the rounding of headers, far below what a border is drawn to
-_SIZES_MM = (0.005, 100.0)  # of a voxel: a microscope's, and far above any scanner's; beyond them the unit is wrong
-_FAR_MM = 1e6  # of the origin
-_FLAT = 1e-6  # volume of a voxel over the product of its edges
+_TOLERANCE = 1e-3  # in voxels: far above the rounding of headers, and far below the precision of a drawn border
+_SIZES_MM = (
+    0.005,
+    100.0,
+)  # of a voxel: that of a microscope, and far above that of any scanner; others have a wrong unit
+_FAR_MM = 1e6  # the largest coordinate of an origin
+_FLAT = 1e-6  # the least volume of a voxel over the product of its edges
 
 log = logging.getLogger("data")
 
 
 def require_usable(path: Path, affine: np.ndarray, unit: str = "mm") -> None:
-    """DataError where affine (4, 4) of `path` does not give every voxel a place of its own, or a size that no scan has.
+    """DataError if the affine (4, 4) of a file does not give every voxel a place of its own, or gives a size that no scan has.
 
-    unit: that of the header, for the message; the affine is in millimetres.
+    unit: that of the header, for the message. The affine is in millimetres.
     """
     sizes = voxel_sizes(affine) if np.isfinite(affine).all() else np.zeros(3)
     usable = sizes.all() and np.abs(affine[:3, 3]).max() < _FAR_MM
@@ -39,12 +42,12 @@ def require_usable(path: Path, affine: np.ndarray, unit: str = "mm") -> None:
 
 
 def require_same(path: Path, affine: np.ndarray, expected: np.ndarray, like: str, *, oriented: bool = True) -> None:
-    """DataError where the voxels of `path` run along other axes or steps than expected; a warning for another origin.
+    """DataError if the voxels of a file run along other axes or steps than expected; a warning if only the origin differs.
 
-    oriented: False where one of both headers does not say where its voxels lie: then a warning is all.
+    oriented: whether both headers say where their voxels lie. If not, there is only a warning.
 
-    affine, expected: (4, 4), voxel indices -> millimetres, of `path` and of `like`, which has the same shape.
-    Files whose origins alone differ are in use (TCIA has such label maps); their voxels match one to one.
+    affine, expected: (4, 4), voxel indices -> millimetres, of the file and of `like`, which has the same shape.
+    Files that differ only in the origin are in use (TCIA has such label maps); their voxels match one to one.
     """
     between = _between(affine, expected)
     if not oriented:
@@ -72,10 +75,11 @@ def require_same(path: Path, affine: np.ndarray, expected: np.ndarray, like: str
 def turn(
     affine: np.ndarray, shape: tuple[int, ...], expected: np.ndarray, wanted: tuple[int, ...]
 ) -> np.ndarray | None:
-    """How to exchange and reverse the axes of a file so that its voxels stand in the order of another file: an orientation
-    (3, 2) as in nibabel. None where nothing need be done, or where that would not do.
+    """The orientation (3, 2), as in nibabel, that exchanges and reverses the axes of a file to match those of another file. None if
+    they match already, or if no such turn makes them match.
 
-    affine, shape: of the file; expected, wanted: of the other. The grids must be the same in the head, to the last voxel.
+    affine, shape: of the file. expected, wanted: affine and shape of the other file. Both grids must cover exactly the same voxels
+    in the head.
     """
     orientation = io_orientation(_between(affine, expected))
     if np.isnan(orientation).any() or (orientation == [[0, 1], [1, 1], [2, 1]]).all():
@@ -87,17 +91,17 @@ def turn(
 
 
 def turned(array: np.ndarray, orientation: np.ndarray | None) -> np.ndarray:
-    """`array` (X, Y, Z) after a `turn`: the same voxels in another order."""
+    """An array (X, Y, Z) after a `turn`: the same voxels in another order."""
     return array if orientation is None else apply_orientation(array, orientation)
 
 
 def _between(affine: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Voxel indices of one file -> those of the other (4, 4)."""
+    """The matrix (4, 4) from voxel indices of one file to those of the other."""
     return np.linalg.solve(expected, affine)
 
 
-def _near(found: np.ndarray, wanted: np.ndarray) -> bool:
-    return bool(np.abs(found - wanted).max() <= _TOLERANCE)
+def _near(values: np.ndarray, expected: np.ndarray) -> bool:
+    return bool(np.abs(values - expected).max() <= _TOLERANCE)
 
 
 def _axes(affine: np.ndarray) -> str:
@@ -109,7 +113,7 @@ def _sizes(affine: np.ndarray) -> str:
 
 
 def _degrees(affine: np.ndarray, expected: np.ndarray) -> float:
-    """The largest angle between an axis of one and the same axis of the other."""
+    """The largest angle between an axis of one affine and the same axis of the other."""
     a, b = (matrix[:3, :3] / voxel_sizes(matrix) for matrix in (affine, expected))
     return float(np.degrees(np.arccos(np.clip((a * b).sum(axis=0).min(), -1, 1))))
 

@@ -1,4 +1,4 @@
-"""Which part of the files' grid a case is cut to, and where it lies in the head."""
+"""The part of the files' grid that a case is cut to, and its place in the head."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from data.errors import DataError
 
 Shape = tuple[int, int, int]
 
-_LONGEST_SIDE = 32767  # of a NIfTI file
+_LONGEST_SIDE = 32767  # that a NIfTI file can have
 
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A part of a grid: lower <= index < upper on each of three axes. It may reach beyond the grid."""
+    """A part of a grid: lower <= index < upper on each of three axes. A box may reach beyond the grid."""
 
     lower: Shape
     upper: Shape
@@ -28,23 +28,23 @@ class Box:
         return a, b, c
 
     def crop(self, array: np.ndarray) -> np.ndarray:
-        """The box of array (X, Y, Z, ...); zeros where it reaches beyond. A view where it does not."""
-        inside, there = self._overlap(array.shape)
+        """The part of an array (X, Y, Z, ...) in the box, with zeros beyond the array. It is a view if nothing lies beyond."""
+        inside, within_box = self._overlap(array.shape)
         if self.shape == tuple(part.stop - part.start for part in inside):
             return array[inside]
         cropped = np.zeros((*self.shape, *array.shape[3:]), array.dtype)
-        cropped[there] = array[inside]
+        cropped[within_box] = array[inside]
         return cropped
 
     def place(self, part: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        """`part` (of the box's shape, ...) on a grid of `shape`, zeros elsewhere; what lies beyond the grid is lost."""
-        inside, there = self._overlap(shape)
+        """A part (of the box's shape, ...) placed on a grid of `shape`, with zeros elsewhere. Voxels beyond the grid are lost."""
+        inside, within_box = self._overlap(shape)
         whole = np.zeros((*shape, *part.shape[3:]), part.dtype)
-        whole[inside] = part[there]
+        whole[inside] = part[within_box]
         return whole
 
     def _overlap(self, shape: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """What the box has of a grid, in the grid's indices and in its own."""
+        """The part of the box inside a grid, in the grid's indices and in the box's."""
         spans = [
             (min(max(low, 0), size), min(max(high, 0), size), low)
             for low, high, size in zip(self.lower, self.upper, shape[:3], strict=True)
@@ -57,12 +57,12 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """What it takes to bring a case back to the grid of its files."""
+    """The geometry of a case, by which it is brought back to the grid of its files."""
 
     shape: Shape
-    """Native grid, voxels."""
+    """The native grid, in voxels."""
     affine: tuple[tuple[float, ...], ...]
-    """Native voxel indices -> millimetres, 4 x 4, as in the first image."""
+    """The affine from native voxel indices to millimetres, 4 x 4, of the first image."""
     box: Box
     """The part of the native grid that the network's grid covers."""
 
@@ -75,7 +75,7 @@ class Geometry:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Geometry:
-        """ValueError, TypeError or KeyError for what `to_json` cannot have written."""
+        """The geometry that `to_json` wrote. ValueError, TypeError or KeyError for a value that it cannot have written."""
         shape, *corners = (tuple(map(int, corner)) for corner in (value["shape"], *value["box"]))
         affine = np.array(value["affine"], float)
         if [len(corner) for corner in (shape, *corners)] != [3, 3, 3] or affine.shape != (4, 4):
@@ -87,19 +87,21 @@ class Geometry:
         return Geometry(shape=(x, y, z), affine=tuple(map(tuple, affine.tolist())), box=box)
 
     def network_affine(self, shape: Sequence[int]) -> np.ndarray:
-        """Voxel indices of a network's grid of `shape` -> millimetres (4, 4): a viewer lays it over the native images."""
+        """The affine (4, 4) from voxel indices of a network's grid of `shape` to millimetres, with which a viewer lays the grid
+        over the native images."""
         lower, extent = np.array(self.box.lower, float), np.array(self.box.shape, float)
         scale = extent / np.array(shape[:3])
         to_native = np.eye(4)
         to_native[:3, :3] = np.diag(scale)
-        to_native[:3, 3] = lower - 0.5 + scale / 2  # edges of both grids coincide
+        to_native[:3, 3] = lower - 0.5 + scale / 2  # the edges of both grids coincide
         return np.array(self.affine) @ to_native
 
 
 def foreground_box(images: np.ndarray) -> Box:
-    """The voxels of images (X, Y, Z, C) where any channel differs from zero (|v| > 1e-5), plus one on each side."""
+    """The smallest box around the voxels of images (X, Y, Z, C) in which any channel differs from zero (|v| > 1e-5), plus one voxel
+    on each side."""
     foreground = np.zeros(images.shape[:3], bool)
-    for index in range(images.shape[3]):  # one channel at a time: no temporary of the whole array
+    for index in range(images.shape[3]):  # one channel at a time, without a temporary of the whole array
         foreground |= np.abs(images[..., index]) > 1e-5
     if not foreground.any():
         raise DataError("images: found nothing but zeros; expected a brain; replace the files")
@@ -114,7 +116,7 @@ def foreground_box(images: np.ndarray) -> Box:
 
 
 def centred_box(around: Box, extent: Sequence[int]) -> Box:
-    """A box of `extent` voxels whose centre is that of `around`, to half a voxel."""
+    """The box of `extent` voxels with the centre of `around`, to half a voxel."""
     lower = [(a + b - size) // 2 for a, b, size in zip(around.lower, around.upper, extent, strict=True)]
     upper = [low + size for low, size in zip(lower, extent, strict=True)]
     return Box(lower=(lower[0], lower[1], lower[2]), upper=(upper[0], upper[1], upper[2]))

@@ -1,6 +1,6 @@
-"""The header of a NIfTI file: read by itself, and refused where its voxels could not be used or would not fit into the file.
+"""Reads the header of a NIfTI file. It is refused if its voxels could not be used or would not fit into the file.
 
-Every function raises DataError for a file that cannot be used, and names that file.
+Every function raises DataError, which names the file, for a file that cannot be used.
 """
 
 from __future__ import annotations
@@ -20,57 +20,57 @@ from data.brats import frame
 from data.errors import DataError
 
 ENDINGS = (".nii.gz", ".nii")
-"""In order of preference: mirrors unpack, and some keep both."""
+"""The endings, in order of preference: some mirrors unpack files and keep both."""
 
-_KINDS = {348: (nib.Nifti1Header, 352), 540: (nib.Nifti2Header, 544)}  # by the first number; where voxels may begin
-_MOST_VOXELS = 2**30  # 1024^3: far above any scan, far below what a damaged header claims
-_MOST_SCALE = 1e12  # of slope and intercept
-_EXPANSION = 1040  # deflate cannot do better than 1032 : 1
+_KINDS = {348: (nib.Nifti1Header, 352), 540: (nib.Nifti2Header, 544)}  # first number -> (class, first byte of voxels)
+_MOST_VOXELS = 2**30  # 1024^3: far above any scan, and far below the claims of a damaged header
+_MOST_SCALE = 1e12  # the largest slope and intercept
+_EXPANSION = 1040  # deflate compresses by at most 1032 : 1
 _UNITS = {0: "unknown", 1: "meter", 2: "mm", 3: "micron"}
 _MM = {"meter": 1000.0, "micron": 0.001}
 GZIP = b"\x1f\x8b"
-"""What a compressed file begins with."""
-_SEVERE = 40  # level of nibabel's header checks: those below are mended
+"""The first bytes of a compressed file."""
+_SEVERE = 40  # the level of nibabel's header checks from which on a header is refused; others are corrected
 
 _silent = logging.Logger("data.brats.header", logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a header says of the grid, as far as a file on the same grid has to say it again; and where its voxels are."""
+    """The content of a header that another file on the same grid must repeat, and the position of the voxels."""
 
     shape: tuple[int, ...]
-    """(X, Y, Z), or (X, Y, Z, C) with C > 1."""
+    """The shape, (X, Y, Z), or (X, Y, Z, C) with C > 1."""
     affine: np.ndarray
-    """(4, 4) float64, voxel indices -> millimetres, whatever the unit of the header: of the sform if it has a code, else of the
-    qform, else of the voxel sizes alone (see `oriented`)."""
+    """The affine (4, 4) float64 from voxel indices to millimetres, whatever the unit of the header. It comes from the sform if that
+    has a code, else from the qform, else from the voxel sizes alone (see `oriented`)."""
     sform_code: int
-    """0 none, 1 scanner, 2 aligned, 3 Talairach, 4 MNI; so is the next."""
+    """0 none, 1 scanner, 2 aligned, 3 Talairach, 4 MNI. `qform_code` has the same values."""
     qform_code: int
     qform: np.ndarray | None
-    """(4, 4) float64 in the unit of the header, where it has a code. It may differ from `affine`."""
+    """The qform (4, 4) float64 in the unit of the header; None without a code. It may differ from `affine`."""
     unit: str
-    """Of the grid: "mm", "meter", "micron" or "unknown"."""
+    """The unit of the grid: "mm", "meter", "micron" or "unknown"."""
     dtype: np.dtype[Any]
-    """Of the voxels as they are stored."""
+    """The type of the stored voxels."""
     first_byte: int
-    """Of the voxels, in the uncompressed file."""
+    """The position of the voxels in the uncompressed file."""
     scale: tuple[float, float]
-    """Slope and intercept of the stored numbers."""
+    """The slope and intercept that scale the stored numbers."""
 
     @property
     def oriented(self) -> bool:
-        """Whether the header says where the voxels lie. Programs that save a bare array leave both codes 0."""
+        """Whether the header says where the voxels lie. Programs that save a plain array leave both codes 0."""
         return bool(self.sform_code or self.qform_code)
 
     @property
     def bytes(self) -> int:
-        """Of the uncompressed file, up to its last voxel."""
+        """The size of the uncompressed file up to its last voxel."""
         return self.first_byte + math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_header(path: Path) -> Header:
-    """The header of the file `path`; no voxel is read."""
+    """The header of a file. No voxel is read."""
     try:
         with open_file(path) as stream:
             raw = _parsed(stream.read(max(_KINDS)))
@@ -90,24 +90,24 @@ def read_header(path: Path) -> Header:
 
 
 def open_file(path: Path) -> Any:
-    """The file `path` for reading, uncompressed on the way: its first bytes tell, since files are renamed."""
+    """A file opened for reading, and decompressed if its first bytes say that it is compressed; its name may be wrong."""
     if not path.exists():
         found = f"a link to nothing ({path.readlink()})" if path.is_symlink() else "nothing"
         raise unusable(path, found, "a NIfTI file", "check the data set")
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait forever
+    if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe might never return
         what = "a folder" if path.is_dir() else "no regular file"
         raise unusable(path, what, "a NIfTI file (.nii or .nii.gz)", "put the file in its place")
     return gzip.open(path) if is_gzip(path) else path.open("rb")
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether a file is compressed, whatever it is called. OSError where it cannot be read."""
+    """Whether a file is compressed, whatever its name. OSError if it cannot be read."""
     with path.open("rb") as stream:
         return stream.read(len(GZIP)) == GZIP
 
 
 def nifti_image(path: Path) -> Any:
-    """nibabel's image of the file `path`, as `nibabel.load` gives it where the name tells whether it is compressed."""
+    """nibabel's image of a file. Unlike `nibabel.load`, it does not rely on the name to see whether the file is compressed."""
     with open_file(path) as stream:
         content = stream.read()
     sizes = {int.from_bytes(content[:4], "little"), int.from_bytes(content[:4], "big")}
@@ -116,11 +116,12 @@ def nifti_image(path: Path) -> Any:
 
 
 def unusable(path: Path, found: str, expected: str, advice: str) -> DataError:
+    """The error for a file that cannot be used."""
     return DataError(f"{path}: found {found}; expected {expected}; {advice}")
 
 
 def unreadable(path: Path, reason: Exception) -> DataError:
-    """The reason where it is a DataError, else one that says it."""
+    """The error for a file that cannot be read: the reason itself if it is a DataError, else a DataError that quotes it."""
     if isinstance(reason, DataError):
         return reason
     found = f"a file that cannot be read ({str(reason) or type(reason).__name__})"
@@ -128,12 +129,12 @@ def unreadable(path: Path, reason: Exception) -> DataError:
 
 
 def text(shape: tuple[int, ...]) -> str:
-    """(240, 240, 155) -> "240x240x155"."""
+    """A shape as text: (240, 240, 155) -> "240x240x155"."""
     return "x".join(map(str, shape))
 
 
 def _parsed(start: bytes) -> Any:
-    """nibabel's header of the bytes that a file starts with, not checked but for what makes it a NIfTI file."""
+    """nibabel's header of the first bytes of a file. It only checks that the file is a NIfTI file."""
     for order, mark in (("little", "<"), ("big", ">")):
         size = int.from_bytes(start[:4], order)  # type: ignore[arg-type]
         if size in _KINDS and len(start) >= size:
@@ -150,7 +151,7 @@ def _parsed(start: bytes) -> Any:
 
 
 def _shape(path: Path, raw: Any) -> tuple[int, ...]:
-    """Lengths of the axes, without what has a single entry behind the three of space."""
+    """The lengths of the axes, without axes of length 1 after the three of space."""
     count, *lengths = (int(length) for length in raw["dim"])
     shape = tuple(lengths[: max(0, count)])
     while len(shape) > 3 and shape[-1] == 1:
@@ -178,7 +179,7 @@ def _dtype(path: Path, raw: Any) -> np.dtype[Any]:
 
 def _scale(path: Path, raw: Any) -> tuple[float, float]:
     slope, inter = (float(raw[name]) for name in ("scl_slope", "scl_inter"))
-    if slope == 0 or math.isnan(slope):  # both mean: stored as they are
+    if slope == 0 or math.isnan(slope):  # both mean that voxels are not scaled
         return 1.0, 0.0
     if not (abs(slope) <= _MOST_SCALE and abs(inter) <= _MOST_SCALE):
         found = f"voxels scaled by {slope:g} and shifted by {inter:g}"
@@ -187,14 +188,14 @@ def _scale(path: Path, raw: Any) -> tuple[float, float]:
 
 
 def _in_mm(raw: Any, unit: str) -> np.ndarray:
-    """Voxel indices -> millimetres (4, 4)."""
+    """The affine (4, 4) from voxel indices to millimetres."""
     affine = np.array(raw.get_best_affine(), np.float64)
     affine[:3] *= _MM.get(unit, 1.0)
     return affine
 
 
 def _qform(raw: Any) -> np.ndarray | None:
-    """None also where it is damaged and nobody asks for it."""
+    """The qform; None if it has no code, or if it is damaged, since it is not needed."""
     try:
         affine = raw.get_qform(coded=True)[0]
     except Exception:
@@ -203,7 +204,7 @@ def _qform(raw: Any) -> np.ndarray | None:
 
 
 def _require_room(path: Path, header: Header) -> None:
-    """DataError where the file is too small for the voxels that its header tells of."""
+    """DataError if the file is too small for the voxels that its header claims."""
     size = path.stat().st_size
     if header.bytes > size * (_EXPANSION if is_gzip(path) else 1):
         found = f"{size:,} bytes, which cannot hold {text(header.shape)} voxels of {header.dtype}"

@@ -1,7 +1,7 @@
-"""Find the cases of a data set of brain tumours, whatever its layout. A new layout is a module and a line in LAYOUTS.
+"""Finds the cases of a data set of brain tumours, in any known layout. A new layout is a module and a line in LAYOUTS.
 
-Any folder depth is searched, because grade folders (HGG, LGG), nested archives and mirrors all add levels of their own.
-A data set of another layout is described by a manifest.
+Folders are searched to any depth, because grade folders (HGG, LGG), nested archives and mirrors all add levels. A manifest
+describes a data set in any other layout.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from data.files import readable_directory
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """What was found. It unpacks into cases and schema."""
+    """The data set that was found. It unpacks into cases and schema."""
 
     cases: list[Case]
-    """Sorted by id."""
+    """The cases, sorted by id."""
     schema: LabelSchema
     layout: str
-    """What was recognised, for people: "BraTS 2021 (mirrored, folders ending in .nii)"."""
+    """The recognised layout, as text: "BraTS 2021 (mirrored, folders ending in .nii)"."""
     unused: tuple[Path, ...] = ()
-    """NIfTI files that belong to no case, such as copies under other names."""
+    """The NIfTI files that belong to no case, such as copies under other names."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.cases, self.schema))
 
     @property
     def complete(self) -> list[str]:
-        """Ids of the cases that have all their images. Training goes on with these once `--skip-bad` has left out the others."""
+        """The ids of the cases that have all their images. Training uses only these once `--skip-bad` has left out the others."""
         return [case.id for case in self.cases if not case.problem]
 
     @property
@@ -48,7 +48,7 @@ class DataSet:
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """Those that the cases have."""
+        """The modalities that the cases have."""
         return tuple(channel for channel in CHANNELS if channel not in self.cases[0].absent)
 
     @property
@@ -57,7 +57,7 @@ class DataSet:
         return {case.id: case.known_as for case in self.cases}
 
     def with_same_brains(self, alike: Iterable[Iterable[str]]) -> DataSet:
-        """The same cases, of which those whose ids stand together are one patient."""
+        """The same cases, with one patient for each group of ids in `alike`."""
         return replace(self, cases=patients.of_one_brain(self.cases, alike))
 
     @property
@@ -70,21 +70,21 @@ log = logging.getLogger("data")
 
 
 class Layout(Protocol):
-    """How a data set lays out its files. `files`: names of the NIfTI files of `folder`, sorted."""
+    """A layout of a data set. files: the names of the NIfTI files in `folder`, sorted."""
 
     @property
     def title(self) -> str:
-        """As people call it; where `schema` is empty, with the schemas that it may have."""
+        """The name of the data set; if `schema` is empty, with the schemas that it may have."""
 
     @property
     def schema(self) -> str:
-        """Name of its label schema; "" where only the user knows."""
+        """The name of its label schema; "" if only the user knows it."""
 
     def stems(self, folder: Path, files: Sequence[str]) -> Sequence[str]:
-        """What the names of the cases in this folder begin with; none where it is of another layout."""
+        """The beginnings of the file names of the cases in this folder; none if the folder has another layout."""
 
     def case_of(self, folder: Path, stem: str, files: Sequence[str]) -> Case:
-        """The case of a stem; where one of its images is missing, with that as its `problem`."""
+        """The case of a stem. If one of its images is missing, that is its `problem`."""
 
 
 LAYOUTS: tuple[Layout, ...] = (*published.PUBLISHED, msd.Task01())
@@ -96,25 +96,26 @@ _UNKNOWN = "names of no known data set"
 def find_cases(
     root: str | Path, *, labels: str | None = None, require_truth: bool = True, require_complete: bool = True
 ) -> DataSet:
-    """The cases below `root`, sorted by id, and what their labels mean. Reads no voxels.
+    """The cases below `root`, sorted by id, and the meaning of their labels. Reads no voxels.
 
     root: a folder, or a manifest (see `data.brats.manifest`).
-    labels: name of a schema in SCHEMAS; needed only where the data set is not recognised by its names and path.
-    require_truth: a case without a label map is an error. Otherwise its `truth` is None.
-    require_complete: a case without one of the modalities is an error. Otherwise reading it is (`Case.problem`).
-    Raises DataError for a missing or empty folder, an incomplete case, or labels that nobody has named.
+    labels: the name of a schema in SCHEMAS. It is needed only if the data set is not recognised by its names and path.
+    require_truth: whether a case without a label map is an error. If not, its `truth` is None.
+    require_complete: whether a case without one of the modalities is an error. If not, reading it is one (`Case.problem`).
+    DataError for a missing or empty folder, an incomplete case, or labels of unknown meaning.
     """
     root = Path(root).expanduser()
-    found = _of_manifest(root, labels) if manifest.is_manifest(root) else _of_folder(readable_directory(root), labels)
-    for case in found.cases:  # as the tables of patients name them, too
+    is_manifest = manifest.is_manifest(root)
+    data_set = _of_manifest(root, labels) if is_manifest else _of_folder(readable_directory(root), labels)
+    for case in data_set.cases:  # now with the names in the tables of patients, too
         pseudonyms.know_case(case, root)
-    _require_different_ids(found.cases)
+    _require_different_ids(data_set.cases)
     if require_complete:
-        for case in found.cases:
+        for case in data_set.cases:
             require_usable(case)
     if require_truth:
-        _require_truth(found.cases)
-    return found
+        _require_truth(data_set.cases)
+    return data_set
 
 
 def _of_manifest(path: Path, labels: str | None) -> DataSet:
@@ -132,8 +133,8 @@ def _of_manifest(path: Path, labels: str | None) -> DataSet:
 def _of_folder(root: Path, labels: str | None) -> DataSet:
     named = schema_named(labels) if labels else None
     seen: list[Path] = []
-    found = list(_search(root, seen))
-    if not found:
+    pairs = list(_search(root, seen))
+    if not pairs:
         if nnunet.is_raw(root):
             raise NoCaseError(
                 f"{root}: found a raw folder of nnU-Net; expected folders of BraTS or MSD Task01; write a manifest for it: a "
@@ -143,13 +144,13 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
             f"{root}: found no case; expected folders with <case>_t1, _t1ce, _flair and _t2 as .nii.gz (BraTS), or "
             "imagesTr (MSD Task01); give the folder of the unpacked data set, or a manifest (.csv, .json) of your own"
         )
-    layouts = list(dict.fromkeys(layout for _, layout in found))
-    schema = named or _only_schema(root, found)
+    layouts = list(dict.fromkeys(layout for _, layout in pairs))
+    schema = named or _only_schema(root, pairs)
     _warn_of_other_meaning(schema, layouts)
-    unwrapped = [(case, folders.unwrapped(case)) for case, _ in found]
+    unwrapped = [(case, folders.unwrapped(case)) for case, _ in pairs]
     mirrored = " (mirrored, folders ending in .nii)" if any(case != inner for case, inner in unwrapped) else ""
     cases = sorted((inner for _, inner in unwrapped), key=_id)
-    unused = _unused(seen, [case for case, _ in found])
+    unused = _unused(seen, [case for case, _ in pairs])
     for case in cases:
         pseudonyms.know_case(case, root)
     for path in unused:
@@ -164,7 +165,7 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
 
 
 def _unused(seen: Sequence[Path], cases: Sequence[Case]) -> tuple[Path, ...]:
-    """Files that belong to no case, sorted. One that is there compressed and uncompressed is used."""
+    """The files that belong to no case, sorted. The second copy of a file, compressed or uncompressed, counts as used."""
     used = {_without_ending(path) for case in cases for path in (*case.files, *case.other_truths)}
     return tuple(sorted(path for path in seen if _without_ending(path) not in used))
 
@@ -174,7 +175,7 @@ def _without_ending(path: Path) -> Path:
 
 
 def _warn_of_other_meaning(schema: LabelSchema, layouts: Sequence[Layout]) -> None:
-    """Warns where `schema`, which --labels has named, gives the labels of a known data set another meaning."""
+    """Warns if the schema, which --labels has named, gives the labels of a known data set another meaning."""
     for layout in layouts:
         own = SCHEMAS.get(layout.schema)
         if own is not None and not own.labels.items() <= schema.labels.items():
@@ -185,12 +186,12 @@ def _warn_of_other_meaning(schema: LabelSchema, layouts: Sequence[Layout]) -> No
 
 
 def _meaning(schema: LabelSchema) -> str:
-    """Such as "1 NCR, 2 ED, 4 ET"."""
+    """The labels of a schema as text, such as "1 NCR, 2 ED, 4 ET"."""
     return ", ".join(f"{value} {name}" for name, value in sorted(schema.labels.items(), key=lambda item: item[1]))
 
 
 def _search(root: Path, seen: list[Path]) -> Iterator[tuple[Case, Layout]]:
-    """All cases below `root`, each with the first layout that knows it; the NIfTI files go to `seen`."""
+    """Yields all cases below `root`, each with the first layout that recognises it. Appends the NIfTI files to `seen`."""
     for folder, files in folders.walk(root):
         seen += [folder / name for name in files]
         layout_of: dict[str, Layout] = {}
@@ -206,42 +207,42 @@ def _search(root: Path, seen: list[Path]) -> Iterator[tuple[Case, Layout]]:
 
 
 def _is_stray(case: Case, stem: str, known: Sequence[str]) -> bool:
-    """Whether what looks like an incomplete case of one's own is a copy of files of the published cases beside it, or a single
-    file."""
+    """Whether an incomplete case of a user's own layout is only a single file, or a copy of files of the published cases beside
+    it."""
     return bool(case.problem and known) and (len(case.files) == 1 or any(name in stem for name in known))
 
 
-def _only_schema(root: Path, found: Sequence[tuple[Case, Layout]]) -> LabelSchema:
-    """The schema of all layouts; the last where several years have the same labels. DataError where they differ."""
-    layouts = list(dict.fromkeys(layout for _, layout in found))
+def _only_schema(root: Path, pairs: Sequence[tuple[Case, Layout]]) -> LabelSchema:
+    """The schema of all layouts, the last one if several years have the same labels. DataError if labels differ."""
+    layouts = list(dict.fromkeys(layout for _, layout in pairs))
     unknown = [layout for layout in layouts if not layout.schema]
     schemas = [schema for schema in SCHEMAS.values() if schema.name in {layout.schema for layout in layouts}]
     if schemas and not unknown and all(replace(schema, name="") == replace(schemas[0], name="") for schema in schemas):
         return schemas[-1]
     if len(schemas) > 1:
-        sets = ", ".join(f"{schema.name} as in {_first_of(schema.name, found)}" for schema in schemas)
-        wide = next((one for one in schemas if all(own.labels.items() <= one.labels.items() for own in schemas)), None)
+        sets = ", ".join(f"{schema.name} as in {_first_of(schema.name, pairs)}" for schema in schemas)
+        wide = next((s for s in schemas if all(own.labels.items() <= s.labels.items() for own in schemas)), None)
         advice = "give the folder of one of them" + (
             f", or add --labels {wide.name}, which has all labels" if wide else ""
         )
         raise DataError(
             f"{root}: found cases of several sets ({sets}); expected sets whose labels mean the same; {advice}"
         )
-    told = next((layout.title for layout in unknown if layout not in _LAST), f"{_UNKNOWN} ({_first_of('', found)})")
+    title = next((layout.title for layout in unknown if layout not in _LAST), f"{_UNKNOWN} ({_first_of('', pairs)})")
     advice = f"add --labels with one of {', '.join(SCHEMAS)}"
-    raise DataError(f"{root}: found {told}; expected a single known set, or to be told what the labels mean; {advice}")
+    raise DataError(f"{root}: found {title}; expected a single known set, or to be told what the labels mean; {advice}")
 
 
-def _first_of(schema: str, found: Sequence[tuple[Case, Layout]]) -> str:
-    """Name of the first file of a case with that schema."""
-    return next(case.files[0].name for case, layout in found if layout.schema == schema)
+def _first_of(schema: str, pairs: Sequence[tuple[Case, Layout]]) -> str:
+    """The name of the first file of a case with that schema."""
+    return next(case.files[0].name for case, layout in pairs if layout.schema == schema)
 
 
 def _require_different_ids(cases: list[Case]) -> None:
-    for one, other in pairwise(cases):
-        if one.id == other.id:
+    for first, second in pairwise(cases):
+        if first.id == second.id:
             raise DataError(
-                f"{other.files[0].parent}: found case {one.id}, which is also in {one.files[0].parent}; expected every "
+                f"{second.files[0].parent}: found case {first.id}, which is also in {first.files[0].parent}; expected every "
                 "case once; remove one copy, or give a folder further down"
             )
 

@@ -1,14 +1,14 @@
-"""A data set of any layout, told by a table: a file that is given in the place of the folder.
+"""Manifests: a table that describes a data set of any layout, given instead of the folder.
 
-    case,t1,t1ce,flair,t2,truth,patient                       manifest.csv: truth and patient may be left out, or empty
+    case,t1,t1ce,flair,t2,truth,patient                       manifest.csv; truth and patient may be left out, or empty
     anna-1,anna/t1.nii.gz,anna/gd.nii.gz,anna/fl.nii.gz,anna/t2.nii.gz,anna/tumour.nii.gz,anna
 
-    [{"case": "anna-1", "t1": "anna/t1.nii.gz", ...}]         manifest.json: the same
-    {"labels": "brats2021", "cases": [...]}                   or with its labels: the name of a schema, or one of its own
+    [{"case": "anna-1", "t1": "anna/t1.nii.gz", ...}]         manifest.json with the same content
+    {"labels": "brats2021", "cases": [...]}                   or with labels: the name of a schema, or a definition
                                                               (see `data.brats.definition`)
 
-A modality that no case has is empty in every row: zeros stand in its place. Paths start at the folder of the manifest. Every
-mistake is a DataError with the number of the row, as a spreadsheet counts them (the head is row 1); in JSON, of the object.
+A modality that no case has is empty in every row, and filled with zeros. Paths start at the folder of the manifest. Every mistake
+is a DataError with the number of the row, as a spreadsheet counts rows (the head is row 1), or in JSON with that of the object.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ from lms3d.common.json_values import decoded, parse
 SUFFIXES = (".csv", ".json")
 _NEEDED = ("case", *CHANNELS)
 _COLUMNS = (*_NEEDED, "truth", "patient")
-_ID = re.compile(r"\w[\w.+=@ -]{0,150}")  # names folders and files
+_ID = re.compile(r"\w[\w.+=@ -]{0,150}")  # a case id becomes the name of folders and files
 
 Row = tuple[str, Mapping[str, Any]]
 """("row 2", column -> value)"""
 
 
 def is_manifest(path: Path) -> bool:
+    """Whether a path is a file with the ending of a manifest."""
     return path.suffix.lower() in SUFFIXES and path.is_file()
 
 
 def read(path: Path) -> tuple[list[Case], LabelSchema | None]:
-    """The cases, and what their labels mean where the manifest says so."""
+    """The cases, and the schema of their labels, or None if the manifest does not name one."""
     try:
         text = decoded(path.read_bytes())
         rows, labels = _csv(path, text) if path.suffix.lower() == ".csv" else _json(path, text)
@@ -101,7 +102,7 @@ def _json(path: Path, text: str) -> tuple[list[Row], Any]:
 
 
 def _require_columns(path: Path, number: str, names: list[str]) -> None:
-    """DataError for a column that is missing, unknown or there twice."""
+    """DataError for a column that is missing, unknown or repeated."""
     for name in (*_NEEDED, *names):
         if names.count(name) != 1 or name not in _COLUMNS:
             what = {0: "no"}.get(names.count(name), "unknown" if name not in _COLUMNS else "more than one")
@@ -109,7 +110,7 @@ def _require_columns(path: Path, number: str, names: list[str]) -> None:
 
 
 def _case(path: Path, number: str, row: Mapping[str, Any], absent: Sequence[str]) -> Case:
-    """The case of a row. absent: modalities that no row has; one that is missing here alone is the case's `problem`."""
+    """The case of a row. absent: the modalities that no row has. A modality that only this row lacks is the case's `problem`."""
     for name, value in row.items():
         if not (isinstance(value, str) or (value is None and name != "case")):
             raise _wrong(path, f"{value!r} as {name} in {number}", "text")
@@ -141,14 +142,14 @@ def _case(path: Path, number: str, row: Mapping[str, Any], absent: Sequence[str]
 
 
 def _know(path: Path, row: Mapping[str, Any]) -> None:
-    """Names that messages may say, before anything is checked."""
+    """Registers the names of a row for `pseudonyms`, before an error message can contain them."""
     pseudonyms.know([row.get("case") or "", row.get("patient") or ""])
     for value in (row.get(name) for name in (*CHANNELS, "truth")):
         if isinstance(value, str) and value:
             pseudonyms.know([value], "file")
             file = path.absolute().parent / value
-            for one in (file, file.parent) if file.parent != path.absolute().parent else (file,):
-                pseudonyms.know_path(one, path.parent)
+            for known in (file, file.parent) if file.parent != path.absolute().parent else (file,):
+                pseudonyms.know_path(known, path.parent)
 
 
 def _file(path: Path, number: str, name: str, value: str) -> Path:

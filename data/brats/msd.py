@@ -1,8 +1,8 @@
-"""The layout of the Medical Segmentation Decathlon, Task01_BrainTumour: one 4D file per case.
+"""The layout of the Medical Segmentation Decathlon, Task01_BrainTumour, with one 4D file per case.
 
-Task01_BrainTumour/dataset.json                 which modality stands where, and what the labels are
+Task01_BrainTumour/dataset.json                 the order of modalities, and the labels
                    imagesTr/BRATS_001.nii.gz    labelsTr/BRATS_001.nii.gz
-                   imagesTs/BRATS_485.nii.gz    without truth: cases where there is no imagesTr, or where it is named itself
+                   imagesTs/BRATS_485.nii.gz    without truth; used if there is no imagesTr, or if the user names this folder
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VOLUMES = {"flair": 0, "t1": 1, "t1ce": 2, "t2": 3}
 """Channel -> index on the fourth axis, as dataset.json of Task01 lists them."""
 
 TRAINING, TEST = "imagesTr", "imagesTs"
-_OF_NNUNET = re.compile(r"BRATS_\d+_\d{4}$")  # one channel of a case, see `data.brats.nnunet`
+_OF_NNUNET = re.compile(r"BRATS_\d+_\d{4}$")  # one channel of a case; see `data.brats.nnunet`
 _LABELS, _DESCRIPTION = "labelsTr", "dataset.json"
 _MODALITIES = {"flair": "flair", "t1w": "t1", "t1gd": "t1ce", "t2w": "t2"}
 _MEANINGS = {"background": 0, "edema": 1, "non-enhancing tumor": 2, "enhancing tumour": 3}
@@ -47,11 +47,11 @@ class Task01:
 
 
 def _volumes(description: Path) -> Mapping[str, int]:
-    """VOLUMES, or what dataset.json says where it is there. DataError where it describes other data."""
+    """The order in dataset.json, or VOLUMES without that file. DataError if the file describes other data."""
     if not description.is_file():
         return VOLUMES
-    found = read_json(description, advice="restore the dataset.json of Task01_BrainTumour")
-    modality, labels = (_lower(found.get(key)) if isinstance(found, dict) else {} for key in ("modality", "labels"))
+    about = read_json(description, advice="restore the dataset.json of Task01_BrainTumour")
+    modality, labels = (_lower(about.get(key)) if isinstance(about, dict) else {} for key in ("modality", "labels"))
     if {name.replace("tumour", "tumor"): int(value) for value, name in labels.items() if value.isdecimal()} != {
         name.replace("tumour", "tumor"): value for name, value in _MEANINGS.items()
     }:

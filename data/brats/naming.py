@@ -1,4 +1,4 @@
-"""Layouts whose files of a case differ in a suffix only. The data sets that are laid out so: `published`."""
+"""Layouts in which the files of a case differ only in a suffix. `published` has the data sets with such a layout."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _CHALLENGE = re.compile(rf"brats|miccai|{_SET}(?![a-z])", re.IGNORECASE)
 _YEAR = re.compile(r"(?<!\d)(20[12]\d)(?!\d)")  # BraTS2023, BraTS-PEDs2024_Training, MICCAI2024-BraTS-GoAT, MET2023
 _SHORT_YEAR = re.compile(r"brats[-_ ]?([12]\d)(?!\d)", re.IGNORECASE)  # BraTS24_MET
 _PERHAPS_A_YEAR = re.compile(rf"{_SET}[-_ ]?(2\d)(?!\d)", re.IGNORECASE)  # PED24, which may be a number of cases
-_MARKS = {  # folders that a set has, whatever they lie in
+_MARKS = {  # folders by which a set is recognised, wherever they lie
     "training_data1": 2024,
     "training_data1_v2": 2024,
     "training_data_additional": 2024,
 }
-_CASE = re.compile(r"BraTS-[A-Za-z]+-\d{5}")  # its numbers are no years
+_CASE = re.compile(r"BraTS-[A-Za-z]+-\d{5}")  # numbers in the name of a case are no years
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,44 +33,45 @@ class Named:
     """A layout (see `data.brats.layouts`): `<stem><suffix>.nii[.gz]`, with the same stem for all files of a case."""
 
     title: str
-    """As people call the data set; where `schema` is empty, with the schemas that it may have."""
+    """The name of the data set; if `schema` is empty, with the schemas that it may have."""
     schema: str
-    """Name of its label schema; "" where that cannot be known from names and path."""
+    """The name of its label schema; "" if names and path do not show it."""
     case: str
-    """Regular expression that the name of a case matches from its start."""
+    """The regular expression that the name of a case matches from its start."""
     images: tuple[str, str, str, str]
-    """Suffixes of t1, t1ce, flair, t2 (the order of CHANNELS)."""
+    """The suffixes of t1, t1ce, flair, t2 (the order of CHANNELS)."""
     truth: tuple[str, ...]
-    """Suffixes of the label map, in order of preference."""
+    """The suffixes of the label map, in order of preference."""
     odd_truth: tuple[str, ...] = ()
-    """File name patterns of label maps whose stem is not that of the images."""
+    """Patterns for the names of label maps whose stem is not that of the images."""
     years: tuple[int | None, ...] = ()
-    """Years that the path may tell, where names alone do not tell two sets apart; None: no year. Empty: whatever it tells."""
+    """The years that the path may name, if names alone do not distinguish two sets; None in it stands for a path without a year.
+    Empty: the year does not matter."""
 
     def stems(self, folder: Path, files: Sequence[str]) -> list[str]:
         if self.years and year_of(folder) not in self.years:
             return []
-        return [stem for stem, found in _by_stem(self, tuple(files)).items() if set(self.images) & found.keys()]
+        return [stem for stem, named in _by_stem(self, tuple(files)).items() if set(self.images) & named.keys()]
 
     def case_of(self, folder: Path, stem: str, files: Sequence[str]) -> Case:
-        found = _by_stem(self, tuple(files))[stem]
+        named = _by_stem(self, tuple(files))[stem]
         suffixes = dict(zip(CHANNELS, self.images, strict=True))
         problem = next(
             (
                 f"{folder}: found no {channel} image; expected {stem}{suffix}.nii.gz; add the file, or leave the case out "
                 "(python -m data.prepare DATA --skip-bad)"
                 for channel, suffix in suffixes.items()
-                if suffix not in found
+                if suffix not in named
             ),
             "",
         )
         alone = len(self.stems(folder, files)) == 1
-        truths = [found[suffix] for suffix in self.truth if suffix in found]
-        if self.odd_truth and alone:  # else nobody knows whose it is
+        truths = [named[suffix] for suffix in self.truth if suffix in named]
+        if self.odd_truth and alone:  # otherwise it could be of any case in the folder
             truths += [name for pattern in self.odd_truth for name in fnmatch.filter(files, pattern)]
         return Case(
             id=folder.name if alone and stem.startswith(folder.name) else stem,
-            images={channel: folder / found[suffix] for channel, suffix in suffixes.items() if suffix in found},
+            images={channel: folder / named[suffix] for channel, suffix in suffixes.items() if suffix in named},
             truth=folder / truths[0] if truths else None,
             other_truths=tuple(folder / name for name in truths[1:]),
             grade=grade_of(folder),
@@ -79,9 +80,9 @@ class Named:
 
 
 def year_of(folder: Path) -> int | None:
-    """The year of the challenge: that of the nearest folder which names challenge or set with a year.
+    """The year of the challenge: that in the nearest folder name with the challenge or set and a year.
 
-    None where there is no such folder, or it tells two years, or a nearer one has another, which may be a year or not.
+    None if there is no such folder, if it names two years, or if a nearer folder has another number that may be a year.
     """
     doubtful: set[int] = set()
     for part in reversed(folder.parts):
@@ -92,7 +93,7 @@ def year_of(folder: Path) -> int | None:
 
 
 def _years(part: str) -> set[int]:
-    """Those that a folder tells by its name."""
+    """The years that the name of a folder states."""
     if part in _MARKS:
         return {_MARKS[part]}
     if _CASE.match(part) or not _CHALLENGE.search(part):
@@ -101,17 +102,17 @@ def _years(part: str) -> set[int]:
 
 
 def _possible_years(part: str) -> set[int]:
-    """Numbers in the name of a folder that tells no year: one of the challenge, a day's, or nothing of the kind."""
+    """The numbers in the name of a folder that may be years: of the challenge, of a date, or by chance."""
     if _CASE.match(part):
         return set()
     return {int(year) for year in _YEAR.findall(part)} | {2000 + int(year) for year in _PERHAPS_A_YEAR.findall(part)}
 
 
-@lru_cache(maxsize=64)  # a flat folder is asked for once per case, by every layout
+@lru_cache(maxsize=64)  # every layout asks for a flat folder once per case
 def _by_stem(layout: Named, files: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """Stem -> {suffix: file}."""
+    """Stem -> suffix -> file."""
     groups: dict[str, dict[str, str]] = defaultdict(dict)
-    for ending in reversed(ENDINGS):  # the preferred ending is written last and stays
+    for ending in reversed(ENDINGS):  # the preferred ending comes last, and replaces the other
         for name in files:
             for suffix in (*layout.images, *layout.truth):
                 stem = name.removesuffix(suffix + ending)

@@ -1,7 +1,7 @@
-"""How intensities become comparable between scanners, which give them no unit.
+"""Normalisation, which makes intensities comparable between scanners. They have no unit.
 
-case     each case and channel by itself: z-scores inside the brain, 0 outside. The field's usual way, and the default.
-global   one mean and one standard deviation per channel for all, from the training cases: the case study's.
+case     for each case and channel separately: z-scores inside the brain, 0 outside. This is usual in the field, and the default.
+global   one mean and one standard deviation per channel for all cases, from the training cases, as in the case study.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ KINDS = ("case", "global")
 
 
 class Normalisation(Protocol):
-    """image -> (image - mean) / std, per channel."""
+    """A normalisation: image -> (image - mean) / std, per channel."""
 
     def figures(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (4,) and std (4,), float32, for the case with this entry of a cache."""
+        """The mean (4,) and std (4,), float32, for the case with this cache entry."""
 
     @property
     def inside_brain(self) -> bool:
-        """Whether voxels where all channels are 0 stay 0."""
+        """Whether voxels with 0 in all channels stay 0."""
 
     def to_json(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerCase:
-    """Mean and standard deviation of the brain's voxels, of each case."""
+    """The normalisation by the mean and standard deviation of the brain's voxels of each case."""
 
     kind: ClassVar[str] = "case"
     inside_brain: ClassVar[bool] = True
@@ -48,15 +48,15 @@ class PerCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Global:
-    """The same figures for every case."""
+    """The normalisation by the same mean and standard deviation for every case."""
 
     kind: ClassVar[str] = "global"
     inside_brain: ClassVar[bool] = False
 
     mean: tuple[float, ...]
-    """(4,), mean of the subjects' means over whole volumes, background included."""
+    """The mean of the subjects' means over whole volumes, background included, (4,)."""
     std: tuple[float, ...]
-    """(4,), mean of the subjects' standard deviations."""
+    """The mean of the subjects' standard deviations, (4,)."""
 
     def figures(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
         return np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
@@ -66,7 +66,7 @@ class Global:
 
 
 def from_json(value: Mapping[str, Any]) -> Normalisation:
-    """The inverse of `to_json`; a run from before there were kinds has the global figures."""
+    """The normalisation that `to_json` wrote. A run of an old version without a kind has global figures."""
     if value.get("kind", Global.kind) == PerCase.kind:
         return PerCase()
     return Global(mean=tuple(map(float, value["mean"])), std=tuple(map(float, value["std"])))
@@ -75,7 +75,7 @@ def from_json(value: Mapping[str, Any]) -> Normalisation:
 def fit(kind: str, cache: Cache, training_ids: Iterable[str]) -> Normalisation:
     """The normalisation of a kind, one of KINDS. DataError for any other.
 
-    training_ids: never the validation cases, whose statistics would leak into the training.
+    training_ids: the training cases only, since statistics of validation cases would leak into the training.
     """
     if kind == PerCase.kind:
         return PerCase()
@@ -94,7 +94,7 @@ def apply(
 ) -> np.ndarray:
     """Writes the normalised image (A, B, C, 4) float32 to `out` and returns it.
 
-    stored, scale: as `Cache.stored_image` gives them, or a view of it that has been turned. One strided read, no copies.
+    stored, scale: from `Cache.stored_image`, or a turned view of its image. It is one strided read, without copies.
     """
     mean, std = normalisation.figures(entry)
     np.multiply(stored, scale / std, out=out)
@@ -105,6 +105,6 @@ def apply(
 
 
 def image(normalisation: Normalisation, cache: Cache, case_id: str) -> np.ndarray:
-    """The image (A, B, C, 4) float32 of a case, as a network takes it."""
+    """The image of a case, (A, B, C, 4) float32, as a network takes it."""
     stored, scale = cache.stored_image(case_id)
     return apply(normalisation, stored, scale, cache.entry(case_id), np.empty(stored.shape, np.float32))

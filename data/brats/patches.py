@@ -1,7 +1,7 @@
-"""Parts of a volume: where training takes them from, and how a prediction for the whole is put together from them.
+"""Patches of a volume: how training draws them, and how the prediction for a volume is composed from them.
 
-Sliding window with Gaussian weights as in nnU-Net (Isensee et al., Nature Methods 2021): windows overlap by half, and each counts
-most in its middle, where the network sees most of the surroundings.
+A prediction slides a window with Gaussian weights over the volume, as in nnU-Net (Isensee et al., Nature Methods 2021). Windows
+overlap by half, and each has most weight in its middle, where the network sees most of the surroundings.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from data.brats.geometry import Box, Shape
 from data.errors import DataError
 
 TUMOUR_SHARE = 1 / 3
-"""Of the training patches that surely hold a voxel of the tumour, as in nnU-Net; the rest lie anywhere."""
+"""The share of training patches that are drawn around a voxel of the tumour, as in nnU-Net; the others lie anywhere."""
 OVERLAP = 0.5
 SIGMA_SHARE = 1 / 8
-"""Standard deviation of the weights, as a share of the window."""
+"""The standard deviation of the weights, as a share of the window."""
 
 
 def check_patch(patch: Sequence[int], shape: Sequence[int]) -> None:
     """DataError for a patch that is larger than the volume."""
     if any(size > whole for size, whole in zip(patch, shape, strict=True)):
-        sizes, volume = ("x".join(map(str, one)) for one in (patch, shape))
+        sizes, volume = ("x".join(map(str, sides)) for sides in (patch, shape))
         raise DataError(f"--patch: found {sizes}; expected at most the volume, {volume}; choose a smaller patch")
 
 
 def random_patch(truth: np.ndarray, patch: Shape, random: np.random.Generator) -> Box:
-    """A patch of a label map (A, B, C): around a random voxel of the tumour in TUMOUR_SHARE of the draws, else anywhere."""
+    """Draws a patch of a label map (A, B, C): around a random voxel of the tumour in TUMOUR_SHARE of the draws, else anywhere."""
     tumour = np.flatnonzero(truth) if random.random() < TUMOUR_SHARE else np.empty(0, np.intp)
     if tumour.size:
         voxel = np.unravel_index(tumour[random.integers(tumour.size)], truth.shape)
@@ -43,7 +43,7 @@ def random_patch(truth: np.ndarray, patch: Shape, random: np.random.Generator) -
 
 
 def central_patch(truth: np.ndarray, patch: Shape) -> Box:
-    """The patch around the tumour's centre of mass, or the volume's middle where there is none: what validates."""
+    """The patch for validation: around the tumour's centre of mass, or without tumour around the middle of the volume."""
     middle = ndimage.center_of_mass(truth > 0) if truth.any() else [(size - 1) / 2 for size in truth.shape]
     return _inside([round(m - (size - 1) / 2) for m, size in zip(middle, patch, strict=True)], patch, truth.shape)
 
@@ -54,7 +54,7 @@ def _inside(lower: Sequence[int], patch: Shape, shape: Sequence[int]) -> Box:
 
 
 def windows(shape: Shape, patch: Shape) -> list[Box]:
-    """Windows that cover a volume of `shape`, evenly spread, each overlapping the next by at least OVERLAP."""
+    """Evenly spread windows that cover a volume of `shape`. Each overlaps the next by at least OVERLAP."""
     check_patch(patch, shape)
     starts = []
     for whole, size in zip(shape, patch, strict=True):
@@ -65,14 +65,15 @@ def windows(shape: Shape, patch: Shape) -> list[Box]:
 
 @lru_cache(maxsize=2)
 def weights(patch: Shape) -> np.ndarray:
-    """(*patch, 1) float32, 1 in the middle; nowhere so small that a corner of the volume would be lost to rounding."""
+    """The weights of a window, (*patch, 1) float32: 1 in the middle, and never so small that rounding would lose a corner of the
+    volume."""
     axes = [np.exp(-0.5 * ((np.arange(size) - (size - 1) / 2) / (SIGMA_SHARE * size)) ** 2) for size in patch]
     product = axes[0][:, None, None] * axes[1][:, None] * axes[2]
     return np.maximum(product, 1e-4).astype(np.float32)[..., np.newaxis]
 
 
 def sliding_window(network: Callable[[np.ndarray], np.ndarray], image: np.ndarray, patch: Shape) -> np.ndarray:
-    """Probabilities (A, B, C, outputs) float32 of a normalised image (A, B, C, channels), window by window.
+    """The probabilities (A, B, C, outputs) float32 of a normalised image (A, B, C, channels), computed window by window.
 
     network: an image of size `patch` -> its probabilities (*patch, outputs).
     """
@@ -82,10 +83,10 @@ def sliding_window(network: Callable[[np.ndarray], np.ndarray], image: np.ndarra
     total: np.ndarray | None = None
     weight, sum_of_weights = weights(patch), np.zeros((*shape, 1), np.float32)
     for box in windows(shape, patch):
-        found = network(np.ascontiguousarray(box.crop(image)))
+        probabilities = network(np.ascontiguousarray(box.crop(image)))
         if total is None:
-            total = np.zeros((*shape, found.shape[-1]), np.float32)
-        box.crop(total)[...] += weight * found  # a view: windows lie inside
+            total = np.zeros((*shape, probabilities.shape[-1]), np.float32)
+        box.crop(total)[...] += weight * probabilities  # the crop is a view, since windows lie inside the volume
         box.crop(sum_of_weights)[...] += weight
     assert total is not None, "a volume has at least one window"
     return total / sum_of_weights

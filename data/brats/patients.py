@@ -1,12 +1,13 @@
-"""Whose brain a case is. One patient may have several visits, and be in the data sets of several years: a network that has
-seen a brain knows it again, so the same patient must not train and validate.
+"""Finds the patient of each case. A patient may have several visits, and be in the data sets of several years. A network recognises
+a brain that it has seen, so the same patient must not both train and validate.
 
-Three sources, joined:
-ids       from 2023 on a case id ends in the number of the visit; 2017-2019 keep the name that the hospital's set had
-tables    name_mapping.csv of BraTS 2018-2020: in a row stand the ids of one patient in all years
-images    files of equal checksum; and, once they are preprocessed, volumes of equal checksum, whatever the headers say
+Three sources are combined:
+ids       From 2023 on, a case id ends in the number of the visit. Those of 2017-2019 keep the name in the hospital's own set.
+tables    A row of name_mapping.csv of BraTS 2018-2020 has the ids of one patient in all years.
+images    Files with equal checksums are of one patient; once preprocessed, so are volumes with equal checksums, whatever the
+headers.
 
-Another data set may call the patient by another of these names, or know the image alone: `Case.known_as` has all of them.
+Another data set may use another of these names for the patient, or only have the image. `Case.known_as` has all names.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _PATIENTS = tuple(
 _PUBLISHED = re.compile(r"(?i)brats|tcga-")
 
 TABLES = ("name_mapping.csv", "name_mapping_validation_data.csv")
-_ABOVE = 2  # folders above the one that was named, and above a case, in which a table may lie
+_ABOVE = 2  # a table may lie in so many folders above the one that the user named, and above a case
 # Columns of 2020: Grade,BraTS_2017_subject_ID,BraTS_2018_subject_ID,TCGA_TCIA_subject_ID,BraTS_2019_subject_ID,
-# BraTS_2020_subject_ID, with NA where there is none; earlier years have the earlier ones.
+# BraTS_2020_subject_ID, with NA for a missing id. Tables of earlier years have only the columns up to their year.
 _ID_COLUMN = re.compile(r"^(BraTS_20\d\d|TCGA_TCIA)_subject_ID$", re.IGNORECASE)
 _SAMPLE_BYTES = 4096
 _GRADES = ("HGG", "LGG")
@@ -53,7 +54,7 @@ _GRADE_FOLDERS = re.compile(r"^(?:(HGG|LGG)|Pre-operative_TCGA_(?:(GBM)|LGG)_.*)
 
 
 def patient_of(case_id: str) -> str:
-    """The patient that an id names; the id itself where it does not tell."""
+    """The patient that an id names; the id itself if it names none."""
     for pattern in _PATIENTS:
         if match := pattern.match(case_id):
             return "_".join(match.groups())
@@ -61,7 +62,7 @@ def patient_of(case_id: str) -> str:
 
 
 def grade_of(folder: Path) -> str | None:
-    """ "HGG" or "LGG" where the path says so; the nearest folder counts. TCGA-GBM holds glioblastomas, which are HGG."""
+    """ "HGG" or "LGG", if the path says so; the nearest folder counts. TCGA-GBM holds glioblastomas, which are HGG."""
     for part in reversed(folder.parts):
         if match := _GRADE_FOLDERS.match(part):
             return (match.group(1) or ("HGG" if match.group(2) else "LGG")).upper()
@@ -69,13 +70,13 @@ def grade_of(folder: Path) -> str | None:
 
 
 def joined(cases: Sequence[Case], root: Path) -> list[Case]:
-    """`cases` with patients, all their names, and grades where they are known, from the tables in and above `root` as well.
-    Cases with the same first image are one patient: copies under another name are common.
+    """The cases with their patients, all names of these, and the grades that are known, also from the tables in and above `root`.
+    Cases with the same first image are one patient, as copies under another name are common.
 
-    root: the folder, or the manifest.
+    root: the folder of the data set, or its manifest.
     """
     groups = _Groups()
-    for case in cases:  # an id of the challenge is the same patient wherever it stands, whatever a manifest calls him
+    for case in cases:  # an id of the challenge always means the same patient, whatever a manifest says
         groups.join([case.patient, *([patient_of(case.id)] if _PUBLISHED.match(case.id) else [])])
     grades: dict[str, str] = {}
     for row in _rows(_tables(cases, root)):
@@ -99,11 +100,11 @@ def joined(cases: Sequence[Case], root: Path) -> list[Case]:
 
 
 def of_one_brain(cases: Sequence[Case], alike: Iterable[Iterable[str]]) -> list[Case]:
-    """`cases`, of which those whose ids stand together in `alike` are one patient, who has all their names."""
+    """The cases, with one patient for each group of ids in `alike`. The patient has all names of the group."""
     groups = _Groups()
     patient_of_id = {case.id: case.patient for case in cases}
     for ids in alike:
-        groups.join(patient_of_id[one] for one in ids)
+        groups.join(patient_of_id[case_id] for case_id in ids)
     known_as: dict[str, set[str]] = defaultdict(set)
     for case in cases:
         known_as[groups.name(case.patient)] |= {case.patient, *case.known_as}
@@ -112,7 +113,7 @@ def of_one_brain(cases: Sequence[Case], alike: Iterable[Iterable[str]]) -> list[
 
 
 class _Groups:
-    """Names that mean the same; the smallest stands for all."""
+    """Groups of names that mean the same patient. The smallest name stands for its group."""
 
     def __init__(self) -> None:
         self._above: dict[str, str] = {}
@@ -123,11 +124,11 @@ class _Groups:
         return member
 
     def members(self) -> Mapping[str, set[str]]:
-        """Name -> all that mean the same."""
-        found: dict[str, set[str]] = defaultdict(set)
+        """Name -> all names that mean the same."""
+        groups: dict[str, set[str]] = defaultdict(set)
         for member in list(self._above):
-            found[self.name(member)].add(member)
-        return found
+            groups[self.name(member)].add(member)
+        return groups
 
     def join(self, members: Iterable[str]) -> None:
         names = sorted({self.name(member) for member in members})
@@ -135,12 +136,12 @@ class _Groups:
 
 
 def _tables(cases: Sequence[Case], root: Path) -> list[Path]:
-    """Tables in the folders of the cases, in those above them up to `root`, and a little further up."""
+    """The tables in the folders of the cases, in the folders above them up to `root`, and a little further up."""
     root = Path(os.path.abspath(root))
     root = root if root.is_dir() else root.parent
     within = {Path(os.path.abspath(case.files[0].parent)) for case in cases}
-    between = (above for one in within for above in one.parents if root in above.parents)
-    near = (above for one in within for above in one.parents[:_ABOVE])  # of a manifest cases may lie anywhere
+    between = (above for folder in within for above in folder.parents if root in above.parents)
+    near = (above for folder in within for above in folder.parents[:_ABOVE])  # a manifest's cases may lie anywhere
     folders = {root, *root.parents[:_ABOVE], *within, *between, *near}
     return [folder / name for folder in sorted(folders) for name in TABLES if (folder / name).is_file()]
 
@@ -159,7 +160,7 @@ def _rows(tables: Iterable[Path]) -> Iterator[Mapping[str, str]]:
 
 
 def _same_images(cases: Sequence[Case]) -> list[set[str]]:
-    """Patients that share a first image."""
+    """Groups of patients that share a first image."""
     patients: dict[tuple[int, int] | None, set[str]] = defaultdict(set)
     for alike in _alike(cases):
         for case in alike:
@@ -169,16 +170,17 @@ def _same_images(cases: Sequence[Case]) -> list[set[str]]:
 
 
 def _alike(cases: Sequence[Case]) -> Iterator[list[Case]]:
-    """Cases whose first images may be equal: an uncompressed one that a few bytes tell from all others need not be read."""
+    """Yields groups of cases whose first images may be equal. An uncompressed image whose middle differs from all others is left
+    out, and need not be read as a whole."""
     for same_length in _grouped(cases, _length):
-        if all(_is_gzip(case.files[0]) for case in same_length):  # their last bytes tell
+        if all(_is_gzip(case.files[0]) for case in same_length):  # their last bytes are checksums
             yield same_length
         else:
             yield from _grouped(same_length, _middle)
 
 
 def _grouped(cases: Iterable[Case], fact: Callable[[Path], object]) -> list[list[Case]]:
-    """The cases that share a fact of their first image with others."""
+    """Groups of cases that share a fact about their first image."""
     groups: dict[object, list[Case]] = defaultdict(list)
     for case in cases:
         groups[fact(case.files[0])].append(case)
@@ -186,15 +188,15 @@ def _grouped(cases: Iterable[Case], fact: Callable[[Path], object]) -> list[list
 
 
 def _is_gzip(path: Path) -> bool:
-    """Whether the file is there and compressed."""
+    """Whether the file exists and is compressed."""
     try:
         return is_gzip(path)
-    except OSError:  # who needs the image will say so
+    except OSError:  # it is reported when the image is read
         return False
 
 
 def _length(path: Path) -> int:
-    """Of the uncompressed content, modulo 2^32 as gzip has it. 0 of a file that cannot be read."""
+    """The length of the uncompressed content, modulo 2^32 as in gzip; 0 for a file that cannot be read."""
     try:
         with path.open("rb") as stream:
             compressed = stream.read(len(GZIP)) == GZIP
@@ -203,28 +205,28 @@ def _length(path: Path) -> int:
                 stream.seek(max(0, size - 4))
                 return int.from_bytes(stream.read(4), "little")
             return size % 2**32
-    except OSError:  # who needs the image will say so
+    except OSError:  # it is reported when the image is read
         return 0
 
 
 def _middle(path: Path) -> bytes:
-    """Uncompressed bytes from the middle of the head, where no two scans are equal. Of a file that cannot be read: nothing."""
+    """Uncompressed bytes from the middle of the head, where no two scans are equal; none for a file that cannot be read."""
     try:
         with gzip.open(path) if is_gzip(path) else path.open("rb") as stream:
             stream.seek(_length(path) // 2)
             return stream.read(_SAMPLE_BYTES)
-    except (OSError, EOFError, zlib.error):  # who needs the image will say so
+    except (OSError, EOFError, zlib.error):  # it is reported when the image is read
         return b""
 
 
 def _marks(case: Case) -> set[str]:
-    """Of the case's first image, in words: none of an uncompressed file, which would have to be read as a whole."""
+    """The mark of the case's first image, as text. None for an uncompressed file, which would have to be read as a whole."""
     mark = _checksum(case.files[0]) if _is_gzip(case.files[0]) else None
     return {f"image {mark[0]:08x} {mark[1]}"} if mark else set()
 
 
 def _checksum(path: Path) -> tuple[int, int] | None:
-    """CRC-32 and length of the uncompressed content: a gzip file ends with both. None where it is empty or cannot be read."""
+    """The CRC-32 and the length of the uncompressed content, with which a gzip file ends. None if it is empty or cannot be read."""
     try:
         if not is_gzip(path):
             content = path.read_bytes()
@@ -232,7 +234,7 @@ def _checksum(path: Path) -> tuple[int, int] | None:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - 8))
             last = stream.read(8)
-    except OSError:  # who needs the image will say so
+    except OSError:  # it is reported when the image is read
         return None
     size = int.from_bytes(last[4:], "little")
     return (int.from_bytes(last[:4], "little"), size) if size else None

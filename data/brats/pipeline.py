@@ -1,4 +1,4 @@
-"""Batches of volumes for Keras, from a cache: plain `tf.data.Dataset`s with static shapes, in the order of `data.stream`."""
+"""Batches of volumes for Keras, from a cache, as plain `tf.data.Dataset`s with static shapes in the order of `data.stream`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from data.brats.presentation import Presentation
 from data.brats.targets import Targets
 from data.errors import DataError
 
-_SYMMETRY, _PATCH = 1, 2  # random streams of a seed; see `data.stream`
+_SYMMETRY, _PATCH = 1, 2  # the random streams of a seed; see `data.stream`
 
 
 def training_dataset(
@@ -33,7 +33,7 @@ def training_dataset(
     size: int = 1,
     shown: Presentation | None = None,
 ) -> tf.data.Dataset:
-    """An endless stream of (image (B, A, B, C, 4) float32, target (B, A, B, C, channels) uint8), see `stream.training_stream`."""
+    """The endless stream of (image (B, A, B, C, 4) float32, target (B, A, B, C, channels) uint8); see `stream.training_stream`."""
     batches = _Batches(cache, targets, ids, normalisation, batch_size, shown or Presentation(), seed)
     return stream.training_stream(
         len(ids), batches.load, batches.signature, lambda _, g: g + 1,
@@ -45,22 +45,22 @@ def validation_dataset(
     cache: Cache, targets: Targets, ids: Sequence[str], normalisation: Normalisation, *, batch_size: int,
     patch: Shape | None = None,
 ) -> tf.data.Dataset:  # fmt: skip
-    """The cases in the order of `ids`, once, as (image, target) batches, see `stream.single_pass`.
+    """The cases in the order of `ids`, once, as (image, target) batches; see `stream.single_pass`.
 
-    patch: show only the patch around the tumour's centre.
+    patch: if given, only the patch of this size around the tumour's centre is shown.
     """
     batches = _Batches(cache, targets, ids, normalisation, batch_size, Presentation(patch=patch), 0)
     return stream.single_pass(range(len(ids)), batches.load, batches.signature, batch_size)
 
 
 def sample_symmetry(seed: int, g: int, shape: Shape, which: str = "all") -> int:
-    """Number of the symmetry under which sample g of the stream is shown."""
+    """The number of the symmetry under which sample g of the stream is shown."""
     choices = symmetries.allowed(shape, which)
     return choices[int(np.random.default_rng([abs(seed), _SYMMETRY, g]).integers(len(choices)))]
 
 
 class _Batches:
-    """Batches of some cases of a cache. DataError where a case has no truth."""
+    """Batches of some cases of a cache. DataError if a case has no truth."""
 
     def __init__(
         self, cache: Cache, targets: Targets, ids: Sequence[str], normalisation: Normalisation, batch_size: int,
@@ -89,9 +89,9 @@ class _Batches:
         )
 
     def load(self, positions: Sequence[int], numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Images (B, *shape, 4) float32, normalised, and targets (B, *shape, C) uint8.
+        """The normalised images, (B, *shape, 4) float32, and the targets, (B, *shape, C) uint8.
 
-        numbers: g + 1 for sample g of the training stream, 0 for a case as it is.
+        numbers: g + 1 for sample g of the training stream, 0 for an unchanged case.
         """
         count = len(positions)
         images = stream.aligned_empty((count, *self.shape, 4), np.float32)
@@ -102,15 +102,15 @@ class _Batches:
         return images, targets
 
     def _show(self, case_id: str, number: int, image: np.ndarray) -> np.ndarray:
-        """Writes the image of a case to `image`; returns its truth."""
+        """Writes the image of a case to `image`. Returns its truth."""
         truth = self.cache.truth(case_id)
-        assert truth is not None  # __init__ has seen to it
+        assert truth is not None  # `__init__` checks it
         stored, scale = self.cache.stored_image(case_id)
         if self.shown.patch:
             box = self._patch(truth, number, self.shown.patch)
             stored, truth = box.crop(stored), box.crop(truth)
         k = sample_symmetry(self.seed, number - 1, self.shape, self.shown.symmetries) if number else 0
-        # The symmetry comes first, as a view of the stored half floats: its strided read is the only copy.
+        # The symmetry comes first, as a view of the stored half floats, so that its strided read is the only copy.
         stored, truth = symmetries.apply(stored, k), symmetries.apply(truth, k)
         entry = self.cache.entry(case_id)
         normalise.apply(self.normalisation, stored, scale, entry, image)

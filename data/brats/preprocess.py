@@ -1,10 +1,11 @@
-"""From the scanner's grid to that of the network, and back.
+"""Brings volumes from the scanner's grid to that of the network, and back.
 
     a cube     images (X, Y, Z, 4) --crop to the foreground + 1 voxel--> --[N4]--> --resize each axis--> (N, N, N, 4)
     a box      images (X, Y, Z, 4) --crop or pad around the brain's centre--> --[N4]--> (A, B, C, 4), at 1 mm
-    and back   (A, B, C, ...) --resize each axis, where it was resized--> --place--> native (X, Y, Z, ...)
+    and back   (A, B, C, ...) --resize each axis, if it was resized--> --place--> native (X, Y, Z, ...)
 
-The crop looks at the images only: a case without truth is cropped as one with truth, and the truth cannot leak into it.
+The crop depends only on the images. So a case without truth is cropped like one with truth, and the truth cannot leak into the
+crop.
 """
 
 from __future__ import annotations
@@ -25,31 +26,31 @@ from data.brats.schema import CHANNELS
 from data.errors import DataError
 
 DIVISOR = 16
-"""Of each axis: the networks halve it four times."""
+"""Each axis must be a multiple of this, since the networks halve it four times."""
 
 BOX_SPACING_MM = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """What is done to every case before a network sees it."""
+    """The preprocessing of every case."""
 
     shape: Shape
-    """Of the network's grid, voxels."""
+    """The shape of the network's grid, in voxels."""
     stretched: bool = True
-    """Whether the brain fills the grid, each axis stretched on its own (a cube, as the case study); else voxels are 1 mm and
-    the brain lies in the middle."""
+    """Whether the brain fills the grid, with each axis stretched separately (a cube, as in the case study). If not, voxels are 1
+    mm, and the brain lies in the middle."""
     n4: bool = False
     """Whether the bias fields of t1, t1ce and t2 are removed."""
     anti_alias: bool = False
-    """Whether detail that the grid cannot hold is removed before the images are resized."""
+    """Whether detail that is too fine for the grid is removed before the images are resized."""
 
     def __post_init__(self) -> None:
         check_shape(self.shape, "--resolution" if self.stretched else "--box")
 
     @property
     def name(self) -> str:
-        """All of it in a word, for a folder: "192", "160x192x160-1mm", "144-n4-smooth"."""
+        """A name for folders that holds all of this: "192", "160x192x160-1mm", "144-n4-smooth"."""
         side = self.shape[0]
         grid = str(side) if self.stretched and self.shape == (side,) * 3 else "x".join(map(str, self.shape))
         parts = [grid, *(["1mm"] * (not self.stretched)), *(["n4"] * self.n4), *(["smooth"] * self.anti_alias)]
@@ -61,7 +62,7 @@ class Preprocessing:
         return brain if self.stretched else centred_box(brain, self._extent(affine))
 
     def require_room(self, affine: np.ndarray, path: Path) -> None:
-        """DataError where the part of the native grid that a box covers takes more memory than this machine has."""
+        """DataError if the part of the native grid that a box covers takes more memory than this machine has."""
         if self.stretched:
             return
         extent, memory_bytes = self._extent(affine), psutil.virtual_memory().total
@@ -75,17 +76,17 @@ class Preprocessing:
             )
 
     def _extent(self, affine: np.ndarray) -> list[int]:
-        """Voxels of the native grid that a box of 1 mm covers on each axis."""
+        """The number of native voxels that a box of 1 mm voxels covers on each axis."""
         return [round(n * BOX_SPACING_MM / mm) for n, mm in zip(self.shape, voxel_sizes(affine), strict=True)]
 
 
 def cube(resolution: int, **more: bool) -> Preprocessing:
-    """The case study's: the brain stretched to (N, N, N). DataError for a side that is no multiple of 16."""
+    """The preprocessing of the case study: the brain is stretched to (N, N, N). DataError for a side that is no multiple of 16."""
     return Preprocessing(shape=(resolution,) * 3, **more)
 
 
 def check_shape(shape: Sequence[int], option: str) -> None:
-    """DataError where a network with four halvings cannot take `shape`."""
+    """DataError if a network with four halvings cannot take the shape."""
     for size in shape:
         if size < DIVISOR or size % DIVISOR:
             nearest = max(DIVISOR, DIVISOR * round(size / DIVISOR))
@@ -98,7 +99,8 @@ def check_shape(shape: Sequence[int], option: str) -> None:
 def to_grid(
     images: np.ndarray, truth: np.ndarray | None, affine: np.ndarray, how: Preprocessing
 ) -> tuple[np.ndarray, np.ndarray | None, Geometry]:
-    """Images (X, Y, Z, 4) -> (*how.shape, 4) float32 linear; truth (X, Y, Z) -> how.shape nearest; and the way back."""
+    """(images, truth, geometry) on the network's grid: images (X, Y, Z, 4) -> (*how.shape, 4) float32, linear; truth (X, Y, Z) ->
+    how.shape, nearest. The geometry leads back."""
     box = how.box(images, affine)
     cropped = box.crop(images)
     if how.n4:
@@ -111,9 +113,9 @@ def to_grid(
 
 
 def to_native(grid: np.ndarray, geometry: Geometry) -> np.ndarray:
-    """What lies on a network's grid, back on the grid of the files; zero outside the box.
+    """An array on the network's grid, brought back to the grid of the files, with zeros outside the box.
 
-    grid: label map (A, B, C) of integers, nearest, type kept; or probabilities (A, B, C, channels), linear, float32.
+    grid: a label map (A, B, C) of integers (nearest; the type stays), or probabilities (A, B, C, channels) (linear; float32).
     """
     labels = grid.ndim == 3 and grid.dtype.kind in "iub"
     inside = resize(grid, geometry.box.shape, "nearest" if labels else "linear")

@@ -1,4 +1,4 @@
-"""How training samples are shown; stated without TensorFlow, which is started later than this is decided."""
+"""The options for showing training samples. No TensorFlow here, because they are decided before it starts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from data.brats.geometry import Shape
 
 @dataclass(frozen=True, kw_only=True)
 class Presentation:
-    """How samples are shown in training."""
+    """The way in which samples are shown in training."""
 
     symmetries: str = "all"
     """One of `symmetries.SETS`."""
     distortions: tuple[str, ...] = ()
-    """Names in `distortions.DISTORTIONS`."""
+    """Some names in `distortions.DISTORTIONS`."""
     patch: Shape | None = None
-    """Size of the part that is shown; None: the whole volume."""
+    """The size of the part that is shown; None for the whole volume."""

@@ -1,9 +1,9 @@
-"""The public data sets whose files differ in a suffix: one row each, and no branch for their oddities.
+"""The public data sets in which the files of a case differ in a suffix: one row each, and no branch for their oddities.
 
-From 2023 on all sets use the same names, and the same value means different things. What tells them apart:
-GLI   the number of the visit: 000, 001, ... before treatment (2023, and "PRE" of 2025), 100, 101, ... after it (2024 on)
-PED   the year in the path: labels have another order from 2024 on
-MET   the year in the path: from 2025 on, label 4 is the cavity of a resection
+From 2023 on all sets use the same names, but a label value may mean different things. They are distinguished as follows:
+GLI   by the number of the visit: 000, 001, ... before treatment (2023, and "PRE" of 2025), 100, 101, ... after it (from 2024 on)
+PED   by the year in the path: labels have another order from 2024 on
+MET   by the year in the path: from 2025 on, label 4 is the cavity of a resection
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PUBLISHED = (
         case=r"BraTS20_",
         images=_EARLY,
         truth=("_seg",),
-        odd_truth=("*_Segm.nii*",),  # training case 355 ships W39_1998.09.19_Segm.nii
+        odd_truth=("*_Segm.nii*",),  # training case 355 has W39_1998.09.19_Segm.nii
     ),
     Named(title="BraTS 2021", schema="brats2021", case=r"BraTS2021_", images=_EARLY, truth=("_seg",)),
     _late("BraTS GLI before treatment (2023, 2025)", "brats2023", r"BraTS-GLI-\d+-0\d\d$", None, 2023, 2025),
@@ -64,7 +64,7 @@ OWN = (
     Named(title="own data, named as BraTS 2017-2021", schema="", case=r"", images=_EARLY, truth=("_seg",)),
     Named(title="own data, named as BraTS 2023 on", schema="", case=r"", images=_LATE, truth=("-seg",)),
 )
-"""Own data with the file names of BraTS: the labels could mean anything, so --labels must say."""
+"""A user's data with the file names of BraTS. Its labels could mean anything, so --labels must say."""
 
 REFUSED = (
     (
@@ -73,4 +73,4 @@ REFUSED = (
         "a set with T1, T1c, FLAIR and T2",
     ),
 )
-"""Sets that are known and cannot be used: pattern of a file's name, what it is, what would do."""
+"""The known sets that cannot be used: (pattern of a file's name, what the set is, what is expected instead)."""

@@ -1,4 +1,4 @@
-"""`resize` is the only function of this project that resamples: data, predictions and comparisons all go through it."""
+"""Resampling of arrays. `resize` is the only function of this project that resamples data, predictions and comparisons."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _INTERPOLATORS = {"linear": sitk.sitkLinear, "nearest": sitk.sitkNearestNeighbor
 def resize(
     array: np.ndarray, shape: Sequence[int], interpolation: str = "linear", *, anti_alias: bool = False
 ) -> np.ndarray:
-    """`array` (X, Y, Z) or (X, Y, Z, C) with its first three axes resampled to `shape`, each axis on its own.
+    """An array (X, Y, Z) or (X, Y, Z, C) with its first three axes resampled to `shape`, each axis separately.
 
-    Both grids cover the same extent, edge to edge, so resizing there and back does not shift anything.
-    interpolation: "linear" returns float32; "nearest" keeps the type (bool and integers up to 32 bits, floats).
-    anti_alias: first remove detail that fewer voxels cannot hold; linear alone, and no effect on axes that grow.
+    Both grids cover the same extent, edge to edge, so that resizing forth and back shifts nothing.
+    interpolation: "linear" returns float32; "nearest" keeps the type (bool, integers up to 32 bits, floats).
+    anti_alias: whether to remove detail first that is too fine for fewer voxels. For linear only; axes that grow are not changed.
     """
     if interpolation not in _INTERPOLATORS:
         raise ValueError(f"interpolation: {interpolation!r}; expected one of {', '.join(_INTERPOLATORS)}")
@@ -38,7 +38,8 @@ def resize(
 
 
 def _smooth(values: np.ndarray, target: Sequence[int]) -> np.ndarray:
-    """Gaussian low-pass, sigma (f - 1) / 2 voxels where an axis shrinks by a factor f > 1 (the rule of scikit-image)."""
+    """The values after a Gaussian low-pass, with sigma (f - 1) / 2 voxels if an axis shrinks by a factor f > 1 (scikit-image's
+    rule)."""
     from scipy import ndimage
 
     sigma = [max(0.0, (old / new - 1) / 2) for old, new in zip(values.shape, target, strict=True)]
@@ -46,12 +47,14 @@ def _smooth(values: np.ndarray, target: Sequence[int]) -> np.ndarray:
 
 
 def _resampler(source: tuple[int, ...], target: tuple[int, ...], interpolation: str) -> Any:
-    """ITK names axes in the opposite order to NumPy, hence the reversals."""
+    """The resampler between two shapes. ITK orders axes in reverse to NumPy."""
     spacing = [old / new for old, new in zip(source[::-1], target[::-1], strict=True)]
     resampler = sitk.ResampleImageFilter()
     resampler.SetSize(list(target[::-1]))
     resampler.SetOutputSpacing(spacing)
-    resampler.SetOutputOrigin([(step - 1) / 2 for step in spacing])  # centre of the first new voxel, edges aligned
+    resampler.SetOutputOrigin(
+        [(step - 1) / 2 for step in spacing]
+    )  # the centre of the first new voxel, with edges aligned
     resampler.SetInterpolator(_INTERPOLATORS[interpolation])
-    resampler.UseNearestNeighborExtrapolatorOn()  # rounding may put a centre a hair outside; never fill with zeros
+    resampler.UseNearestNeighborExtrapolatorOn()  # rounding may put a centre just outside, which must not become 0
     return resampler

@@ -1,4 +1,4 @@
-"""What the numbers in a label map mean. Never inferred from the values: 3 and 4 differ between data sets."""
+"""The meaning of the numbers in a label map. It is never inferred from the values: 3 and 4 differ between data sets."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ CHANNELS = ("t1", "t1ce", "flair", "t2")
 """The four modalities, in the order of the image channels."""
 
 REGIONS = ("WT", "TC", "ET")
-"""Whole tumour, tumour core, enhancing tumour: in every schema."""
+"""Whole tumour, tumour core, enhancing tumour. Every schema has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSchema:
-    """The labels of one data set, and the regions that are scored: unions of labels."""
+    """The labels of one data set, and the regions that are scored, which are unions of labels."""
 
     name: str
     labels: Mapping[str, int]
-    """Name -> value in the file, for every label but background (0). The names are those of the data set's own description:
-    NCR or NETC is necrosis and what else does not enhance, ED or SNFH oedema, ET enhancing tumour, CC cysts, RC the cavity of a
+    """Name -> value in the file, for every label except background (0). The names are those in the data set's own description: NCR
+    or NETC is necrosis and other non-enhancing core, ED or SNFH oedema, ET enhancing tumour, CC cysts, RC the cavity of a
     resection."""
     learnt: tuple[str, ...]
-    """Labels that a network learns, in the order of its output channels: necrosis, oedema, enhancing tumour, then others. The rest
-    counts as background."""
+    """The labels that a network learns, in the order of its output channels: necrosis, oedema, enhancing tumour, then others. Other
+    labels count as background."""
     regions: Mapping[str, tuple[int, ...]]
-    """Region -> label values, sorted: REGIONS, then what else its challenge scores."""
+    """Region -> label values, sorted. It has REGIONS, then the other regions that its challenge scores."""
     nested: tuple[tuple[str, int], ...]
-    """(region, label value) from the outside in: painted one over the other, the regions give the label map again."""
+    """(region, label value) from the outside in. Painted one over the other, the regions reproduce the label map."""
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -38,16 +38,17 @@ class LabelSchema:
 
     @property
     def learnt_values(self) -> tuple[int, ...]:
-        """Label values of `learnt`."""
+        """The label values of `learnt`."""
         return tuple(self.labels[name] for name in self.learnt)
 
     def values_of(self, name: str) -> tuple[int, ...]:
-        """Label values of a region, or of a single label, by its name. KeyError where there is no such thing."""
+        """The label values of a region, or of a single label, by its name. KeyError if there is neither."""
         return self.regions[name] if name in self.regions else (self.labels[name],)
 
 
 def _adult(name: str, necrosis: str, oedema: str, labels: Mapping[str, int], *, cavity: bool = False) -> LabelSchema:
-    """Necrosis, oedema and enhancing tumour; core = all but oedema. cavity: of a resection, outside the whole tumour."""
+    """A schema of necrosis, oedema and enhancing tumour, with all but oedema as the core. cavity: whether it has the cavity of a
+    resection, outside the whole tumour."""
     inner, rim, enhancing = labels[necrosis], labels[oedema], labels["ET"]
     cavities = ("RC",) if cavity else ()
     return LabelSchema(
@@ -80,7 +81,7 @@ _PEDIATRIC = LabelSchema(
     regions={"WT": (1, 2, 3, 4), "TC": (1, 2, 3), "ET": (1,), "NETC": (2,), "CC": (3,), "ED": (4,)},
     nested=(("WT", 4), ("TC", 2), ("CC", 3), ("ET", 1)),
 )
-"""Of 2024 and 2025; the set of 2023 has the labels of "brats2023"."""
+"""The paediatric schema of 2024 and 2025. The set of 2023 has the labels of "brats2023"."""
 
 SCHEMAS: dict[str, LabelSchema] = {
     schema.name: schema
@@ -97,20 +98,21 @@ SCHEMAS: dict[str, LabelSchema] = {
         ),  # the Medical Segmentation Decathlon counts oedema first
     )
 }
-"""By name. "brats2023": also SSA, MEN, MET and GoAT of all years but MET 2025, which has a cavity as GLI 2024 ("brats2024")."""
+"""The schemas by name. "brats2023" is also that of SSA, MEN, MET and GoAT of all years, except for MET 2025, which has a cavity
+like GLI 2024 ("brats2024")."""
 
 
 _OWN: dict[str, LabelSchema] = {}
 
 
 def remember(schema: LabelSchema) -> LabelSchema:
-    """`schema`, which `schema_named` knows from now on in this process."""
+    """Registers a schema for `schema_named` in this process, and returns it."""
     _OWN[schema.name] = schema
     return schema
 
 
 def schema_named(name: str, where: str = "--labels") -> LabelSchema:
-    """The schema called `name`; DataError lists the known ones. where: who said so."""
+    """The schema of this name. DataError, which lists the known ones, if there is none. where: the source of the name."""
     schema = SCHEMAS.get(name) or _OWN.get(name)
     if schema is None:
         known = ", ".join((*SCHEMAS, *_OWN))

@@ -1,8 +1,8 @@
-"""The symmetries of a volume: orders of the axes and axes to flip, 48 for a cube.
+"""The symmetries of a volume, which permute and flip its axes: 48 for a cube.
 
-A symmetry moves voxels without mixing them, so its inverse, which is another of the 48, is exact.
+A symmetry moves voxels without mixing them. So its inverse, which is another of the 48, is exact.
 
-Arrays: (A, B, C), (A, B, C, channels), or with a leading batch axis (B, A, B, C, channels).
+Arrays are (A, B, C), (A, B, C, channels), or with a leading batch axis (B, A, B, C, channels).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Symmetry:
-    """First transpose by `axes`, then flip where `flips` says so."""
+    """A symmetry: first transpose by `axes`, then flip the axes for which `flips` is true."""
 
     axes: tuple[int, int, int]
     flips: tuple[bool, bool, bool]
@@ -27,17 +27,18 @@ SYMMETRIES: tuple[Symmetry, ...] = tuple(
     for a, b, c in itertools.permutations(range(3))
     for x, y, z in itertools.product((False, True), repeat=3)
 )
-"""Number k of a symmetry is its index here; 0 changes nothing."""
+"""All symmetries. The number k of a symmetry is its index here; 0 changes nothing."""
 
 SETS = ("all", "flips", "mirror", "none")
-"""Subsets by name: every symmetry that keeps the shape; the eight flips; left and right (the first axis) alone; none but 0."""
+"""The subsets by name: every symmetry that keeps the shape; the eight flips; flips of left and right (the first axis) only; only
+0."""
 
 
 @lru_cache(maxsize=32)
 def allowed(shape: tuple[int, ...], which: str = "all") -> tuple[int, ...]:
-    """Numbers of the symmetries of a set, one of SETS, that bring a volume of `shape` (A, B, C) to the same shape.
+    """The numbers of the symmetries of a set, one of SETS, that keep the shape (A, B, C) of a volume.
 
-    A cube has 48, a box with two equal sides 16, any other 8.
+    A cube has 48, a box with two equal sides has 16, and any other has 8.
     """
     kept = {
         "all": lambda s: tuple(shape[axis] for axis in s.axes) == shape,
@@ -49,7 +50,7 @@ def allowed(shape: tuple[int, ...], which: str = "all") -> tuple[int, ...]:
 
 
 def apply(array: np.ndarray, k: int) -> np.ndarray:
-    """Symmetry number k of a volume: a view, nothing is copied."""
+    """A volume under symmetry number k, as a view without a copy."""
     symmetry = SYMMETRIES[k]
     first = 1 if array.ndim == 5 else 0
     order = (*range(first), *(first + axis for axis in symmetry.axes), *range(first + 3, array.ndim))
@@ -58,7 +59,7 @@ def apply(array: np.ndarray, k: int) -> np.ndarray:
 
 
 def inverse(k: int) -> int:
-    """Number of the symmetry that undoes k: apply(apply(x, k), inverse(k)) == x."""
+    """The number of the symmetry that undoes k: apply(apply(x, k), inverse(k)) == x."""
     symmetry = SYMMETRIES[k]
     a, b, c = (symmetry.axes.index(axis) for axis in range(3))
     x, y, z = (symmetry.flips[axis] for axis in (a, b, c))

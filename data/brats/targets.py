@@ -1,7 +1,7 @@
-"""What a network learns of a label map, and how its output becomes a label map again.
+"""The targets that a network learns from a label map, and the way from its output back to a label map.
 
-labels    one channel per learnt label, disjoint: the case study's. A voxel is the label of its largest channel.
-regions   one channel per region, nested: what BraTS scores. Regions are painted one over the other, from the outside in.
+labels    one channel per learnt label, disjoint, as in the case study. A voxel gets the label of its largest channel.
+regions   one channel per region, nested, as BraTS scores. Regions are painted one over the other, from the outside in.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ THRESHOLD = 0.5
 
 
 class Targets(Protocol):
-    """Output channels of a network for one schema."""
+    """The output channels of a network for one schema."""
 
     kind: ClassVar[str]
-    """As in KINDS."""
+    """The name in KINDS."""
 
     @property
     def schema(self) -> LabelSchema: ...
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the channels, in their order."""
+        """The names of the channels, in order."""
 
     @property
     def region_channels(self) -> Mapping[str, tuple[int, ...]]:
-        """Region that is scored -> indices of the channels whose union it is."""
+        """Scored region -> indices of the channels whose union it is."""
 
     def to_channels(self, labels: np.ndarray) -> np.ndarray:
-        """Label map (X, Y, Z) -> channels (X, Y, Z, C), uint8 0 or 1."""
+        """The channels of a label map: (X, Y, Z) -> (X, Y, Z, C), uint8, 0 or 1."""
 
     def from_channels(self, probabilities: np.ndarray) -> np.ndarray:
-        """Probabilities (X, Y, Z, C) -> label map (X, Y, Z) uint8."""
+        """The label map of probabilities: (X, Y, Z, C) -> (X, Y, Z) uint8."""
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Disjoint labels. What is not learnt becomes background."""
+    """Disjoint labels. Labels that are not learnt become background."""
 
     kind: ClassVar[str] = "labels"
     schema: LabelSchema
@@ -65,7 +65,7 @@ class Labels:
         return _masks(labels, [(value,) for value in self.schema.learnt_values])
 
     def from_channels(self, probabilities: np.ndarray) -> np.ndarray:
-        """The largest channel where it is at least THRESHOLD, else 0."""
+        """The label of the largest channel if that is at least THRESHOLD, else 0."""
         winners = np.asarray(self.schema.learnt_values, np.uint8)[np.argmax(probabilities, axis=-1)]
         return np.where(np.max(probabilities, axis=-1) >= THRESHOLD, winners, np.uint8(0)).astype(np.uint8)
 
@@ -89,7 +89,7 @@ class Regions:
         return _masks(labels, [self.schema.values_of(name) for name in self.names])
 
     def from_channels(self, probabilities: np.ndarray) -> np.ndarray:
-        """Every region where its channel is at least THRESHOLD; an inner one lies over an outer one, wherever it is."""
+        """Each region wherever its channel is at least THRESHOLD. An inner region lies over an outer one, even outside of it."""
         labels = np.zeros(probabilities.shape[:-1], np.uint8)
         for index, (_, value) in enumerate(self.schema.nested):
             labels[probabilities[..., index] >= THRESHOLD] = value
@@ -107,7 +107,7 @@ def targets_of(kind: str, schema: LabelSchema) -> Targets:
 
 
 def _masks(labels: np.ndarray, values: list[tuple[int, ...]]) -> np.ndarray:
-    """Label map (X, Y, Z) -> (X, Y, Z, C) uint8: channel i is 1 where the label is one of values[i]."""
+    """The masks of label values: (X, Y, Z) -> (X, Y, Z, C) uint8. Channel i is 1 where the label is one of values[i]."""
     channels = np.zeros((*labels.shape, len(values)), np.uint8)
     for index, of_channel in enumerate(values):
         for value in of_channel:

@@ -1,7 +1,7 @@
-"""The voxels of one NIfTI file.
+"""Reads the voxels of a NIfTI file.
 
-A compressed file is read to its end, where the checksum of all its bytes stands. Every function raises DataError for a
-file that cannot be used, and names that file.
+A compressed file is read to its end, which holds the checksum of all its bytes. Every function raises DataError, which names the
+file, for a file that cannot be used.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from nibabel.arrayproxy import ArrayProxy
 
 from data.brats.header import Header, open_file, read_header, text, unreadable, unusable
 
-_BEHIND = 4096  # bytes that may follow the voxels
+_BEHIND = 4096  # so many bytes may follow the voxels
 
 
 def read(path: Path, dtype: Any = None) -> tuple[np.ndarray, Header]:
-    """Voxels (X, Y, Z) or (X, Y, Z, C), scaled as the header says, as dtype (None: as they come), and the header."""
+    """The voxels, (X, Y, Z) or (X, Y, Z, C), scaled as the header says, and the header. dtype: that of the result; None: nibabel's
+    choice."""
     header = read_header(path)
     try:
         content = io.BytesIO(_content(path, header.bytes))
@@ -32,23 +33,23 @@ def read(path: Path, dtype: Any = None) -> tuple[np.ndarray, Header]:
 
 
 def read_volume(path: Path, dtype: Any = None) -> tuple[np.ndarray, Header]:
-    """As `read`, for a file that holds a single volume (X, Y, Z)."""
+    """The same as `read`, for a file that holds a single volume (X, Y, Z)."""
     require_volume(path, read_header(path))
     return read(path, dtype)
 
 
 def require_volume(path: Path, header: Header) -> None:
-    """DataError where the file holds several volumes."""
+    """DataError if the file holds several volumes."""
     if len(header.shape) != 3:
         found = f"{header.shape[3]} volumes ({text(header.shape)})"
         raise unusable(path, found, "one (3 axes)", "give a file of its own for each modality and for the truth")
 
 
 def _content(path: Path, size: int) -> bytes:
-    """The first `size` bytes. ValueError where there are fewer, or many more."""
+    """The first `size` bytes. ValueError if there are fewer, or many more."""
     with open_file(path) as stream:
         content: bytes = stream.read(size)
-        rest = stream.read(_BEHIND + 1)  # of a compressed file: its end, where the checksum is compared
+        rest = stream.read(_BEHIND + 1)  # at the end of a compressed file the checksum is compared
     if len(content) < size:
         raise ValueError(f"it ends after {len(content):,} of {size:,} bytes")
     if len(rest) > _BEHIND:

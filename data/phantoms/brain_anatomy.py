@@ -131,7 +131,7 @@ def warp(
 
 
 def _sharpened(share: np.ndarray) -> np.ndarray:
-    """The share of a tissue with sharper borders: those of the atlas, a mean of many brains, are blurred."""
+    """The share of a tissue with sharper borders. The atlas has blurred ones, since it is the mean of many brains."""
     return np.clip((share - 0.5) * 2.2 + 0.5, 0, 1)
 
 

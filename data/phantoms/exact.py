@@ -165,8 +165,8 @@ def _spline(knots: np.ndarray, size: int, scale: float) -> np.ndarray:
     block = max(1, _CACHED * size // out.size)
     for start in range(0, size, block):
         part = slice(start, start + block)
-        here = first[part]
-        np.multiply(knots[here], columns[0][part], out=out[part])
+        nearest = first[part]
+        np.multiply(knots[nearest], columns[0][part], out=out[part])
         for k in (1, 2, 3):
-            out[part] += knots[here + k] * columns[k][part]
+            out[part] += knots[nearest + k] * columns[k][part]
     return out

@@ -1,7 +1,7 @@
 """Files and folders under temporary names: how they are named, synced, and removed when the process that made them was killed.
 
-A temporary name is hidden and holds a token of the machine and the process. So the next process can tell what a killed one left
-from what a living one is writing.
+A temporary name is hidden, and holds a token of the machine and the process. By the token the next process tells the leftovers of a
+killed process from the files of a living one.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _ROUNDS, _NEAR = 50, 1e-4  # of OUTLOOK-2, which converges in fewer than ten
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """The prediction of a step. Seconds and bytes are those of one step.
+    """The prediction of a step. Seconds and bytes are for one step.
 
     step_seconds: with the gap before the step and the latency of each copy; run_seconds: without. compute_seconds: of all ops.
     working_seconds: in which a kernel runs. out_seconds, in_seconds: in which the link carries something in that direction, so that

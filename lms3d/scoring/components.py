@@ -42,7 +42,7 @@ def numbers(labels: np.ndarray) -> np.ndarray:
 
 
 def steps(reach: float, sizes: Sequence[float]) -> tuple[int, ...]:
-    """The number of voxels along each axis within `reach`. sizes: those of a voxel, in the unit of `reach`."""
+    """The number of voxels along each axis within `reach`. sizes: the sides of a voxel, in the unit of `reach`."""
     return tuple(int(reach / size + 1e-9) for size in sizes)
 
 
@@ -50,7 +50,7 @@ def dilated(mask: np.ndarray, reach: int, sizes: Sequence[float] = VOXELS) -> np
     """A mask (X, Y, Z) grown by `reach`, within its own grid.
 
     It grows by the shape that `reach` steps of the 18-connected element make at 1 mm: no coordinate is larger than `reach`, and the
-    sum of the coordinates is at most twice that. sizes: those of a voxel, in the unit of `reach`.
+    sum of the coordinates is at most twice that. sizes: the sides of a voxel, in the unit of `reach`.
     """
     margins = steps(reach, sizes)
     if not any(margins) or not mask.any():

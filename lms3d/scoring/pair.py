@@ -21,7 +21,7 @@ The number is chosen, not measured: 1e-5 mm is far above that error, and far bel
 
 
 def sizes_mm(sizes: Sequence[float]) -> tuple[float, ...]:
-    """Voxel sizes from an affine, rounded to those that were meant, mm."""
+    """Voxel sizes from an affine, rounded to the intended ones, mm."""
     return tuple(round(float(size), DECIMALS) for size in sizes)
 
 
@@ -58,7 +58,7 @@ class CasePair:
 
     @property
     def regions(self) -> dict[str, RegionPair]:
-        """The regions that the rules score, without those that the truth lacks."""
+        """The regions that the rules score and the truth has."""
         return {region: RegionPair(case=self, region=region) for region in self.rules.regions if region in self.truth}
 
     @cached_property
@@ -162,7 +162,7 @@ class RegionPair:
         return {}
 
     def _surfaces(self, by_area: bool, sizes: tuple[float, ...]) -> surfaces.Pair:
-        """The distances between both surfaces of masks that are not empty. sizes: those of a voxel."""
+        """The distances between both surfaces of masks that are not empty. sizes: the sides of a voxel."""
         if (by_area, sizes) not in self._known:
             self._known[by_area, sizes] = _measured(by_area, self.prediction, self.truth, sizes)
         return self._known[by_area, sizes]
@@ -190,8 +190,8 @@ class RegionPair:
 
         voxels = measured(False)
         hd95 = surfaces.hd95(measured(True) if kind == "area" else voxels, kind)
-        half, one, edge = (surfaces.counted_nsd(voxels, mm) for mm in (*self.rules.tolerances_mm, min(sizes)))
-        return hd95, half, one, edge
+        half_mm, one_mm, edge = (surfaces.counted_nsd(voxels, mm) for mm in (*self.rules.tolerances_mm, min(sizes)))
+        return hd95, half_mm, one_mm, edge
 
 
 def _measured(by_area: bool, prediction: np.ndarray, truth: np.ndarray, sizes: Sequence[float]) -> surfaces.Pair:

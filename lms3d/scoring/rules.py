@@ -102,7 +102,7 @@ class Rules:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The regions that are scored, and those that merge them."""
+        """The regions that are scored, and the regions that merge them."""
         others = [other for names in self.merge_touching.values() for other in names]
         return tuple(dict.fromkeys([*self.regions, *self.merge_touching, *others]))
 

@@ -51,5 +51,5 @@ def check_case(case: Case, schema: LabelSchema) -> None:
 
 
 def reopened(cache: Cache) -> Cache:
-    """The same cache, of which nothing was read yet."""
+    """The same cache, before anything is read from it."""
     return replace(cache, _entries={}, _verified=set())

@@ -1,4 +1,4 @@
-"""Tiny data sets in the layout of ChestX-ray14, sound or not, and PNG files that no library writes."""
+"""Tiny data sets in the layout of ChestX-ray14, sound and damaged, and kinds of PNG files that no library writes."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ def many(patients: int, visits: int = 2) -> dict[str, str]:
 
 
 def file_of(root: Path, name: str) -> Path:
-    """Where an image lies."""
+    """The path of an image."""
     (path,) = root.rglob(name)
     return path

@@ -80,7 +80,7 @@ def test_a_file_that_can_be_made_again_may_be_missing_but_is_never_half(tmp_path
 
 
 def test_processes_with_equal_numbers_do_not_meet(tmp_path, monkeypatch):
-    """As ranks on two machines, or in two containers, that write the same thing on a shared disk."""
+    """Ranks on two machines, or in two containers, may write the same file on a shared disk."""
     monkeypatch.setattr("os.getpid", lambda: 7)
     with files.new_file(tmp_path / "x") as one, files.new_file(tmp_path / "x") as other:
         one.write_text("one")
@@ -156,7 +156,7 @@ def test_the_lock_makes_others_wait_and_say_so(tmp_path, record):
 
 @pytest.fixture
 def held(tmp_path):
-    """Another process has the lock of this folder, until the event that is yielded with it is set."""
+    """A process that holds the lock of this folder until the event, which is yielded with it, is set."""
     context = multiprocessing.get_context("spawn")
     ready, release = context.Event(), context.Event()
     other = context.Process(target=hold, args=(tmp_path / "x", ready, release))
@@ -204,7 +204,7 @@ def test_the_key_of_pseudonyms_is_short_work(monkeypatch, tmp_path):
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path))
     monkeypatch.setattr(files, "lock", lock)
     pseudonyms.forget()
-    pseudonyms.made("a name")
+    pseudonyms.pseudonym("a name")
     pseudonyms.forget()
     assert 0 < asked["longest_seconds"] < 600
 
@@ -222,7 +222,7 @@ def test_a_killed_holder_blocks_nobody(tmp_path):
 
 
 def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path, monkeypatch):
-    """What a library would put in the place of a lock stays when a process is killed, and blocks everybody for ever."""
+    """A library's substitute for a lock would stay when a process is killed, and block everybody for ever."""
 
     def no_flock(*_):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -250,7 +250,7 @@ with make(Path(sys.argv[1]) / "case") as temporary:
 
 @pytest.mark.parametrize("at", ["probe", "file", "folder"])
 def test_the_next_process_sweeps_what_a_killed_one_left_and_nothing_else(tmp_path, at):
-    """Also where no lock is held, as beside a run's split.json."""
+    """Also without a lock, as beside a run's split.json."""
     subprocess.run([sys.executable, "-c", KILLED, tmp_path, at], check=False)
     (left,) = tmp_path.iterdir()
     living = tmp_path / left.name.replace(re.search(r"-(\d+)-", left.name)[0], f"-{os.getpid()}-")

@@ -1,4 +1,5 @@
-"""Files of ours that somebody has changed: made again, or refused in one line. The kinds of damage that once ended otherwise."""
+"""Our files that somebody has changed are made again, or refused in one line. Each of these kinds of damage once ended
+differently."""
 
 import io
 import json

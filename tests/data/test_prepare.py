@@ -1,4 +1,4 @@
-"""`python -m data.prepare`: what a newcomer sees."""
+"""`python -m data.prepare`, as a newcomer sees it."""
 
 import errno
 import json
@@ -83,7 +83,7 @@ def test_a_bad_file_is_named(data_set, tmp_path, capsys):
 
 @pytest.mark.parametrize("how", ["a folder", "a manifest"])
 def test_a_case_without_one_modality_is_named_or_left_out(data_set, tmp_path, capsys, how, monkeypatch):
-    """And once it has been left out, training goes on without it."""
+    """Once it has been left out, training works without it."""
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "c"))
     lost = data_set / "BraTS20_Training_002" / "BraTS20_Training_002_t2.nii.gz"
     lost.unlink()
@@ -159,7 +159,7 @@ def test_a_defect_keeps_its_traceback(data_set, monkeypatch):
 
 
 def test_nobody_reads_what_it_prints(data_set, tmp_path):
-    """As with `| true`: the cache is built all the same."""
+    """As with `| true`. The cache is built nevertheless."""
     reading, writing = os.pipe()
     os.close(reading)
     words = [str(data_set), "--resolution", "16", "--workers", "1", "--cache", str(tmp_path / "c")]

@@ -1,4 +1,4 @@
-"""Names that nobody shall read: which are found, and what stands in their place."""
+"""Hidden names: all are found, and pseudonyms replace them."""
 
 import stat
 import subprocess

@@ -1,4 +1,4 @@
-"""Splits: complete, disjoint, by patient, by seed, and the same again from the file."""
+"""Splits are complete, disjoint, by patient and by seed, and the same when read from the file."""
 
 import json
 

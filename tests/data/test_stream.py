@@ -1,4 +1,4 @@
-"""Loading ahead: several batches at once, never more than were asked for, always in order."""
+"""Several batches are loaded ahead at once, never more than wanted, and always in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lms3d.engine import tuning
 
 SCALAR = (tf.TensorSpec((), tf.int64),)
 PATIENCE_SECONDS = 20.0
-"""Only a test that fails waits so long."""
+"""A limit that only a failing test reaches."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def steps_of(dataset: tf.data.Dataset, count: int) -> list[int]:
 
 
 def test_as_many_batches_are_loaded_at_once_as_are_kept_ahead(four_cores):
-    """Each load waits for the others: one after the other they would never end."""
+    """Each load waits for the others, so that loading one after the other would never end."""
     together = threading.Barrier(stream.batches_ahead(SCALAR))
     assert together.parties == 5
 

@@ -1,4 +1,4 @@
-"""Work in several processes: all of it is done, and an error arrives as it was raised."""
+"""Several processes do all of the work, and an error arrives unchanged."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The compiled block, normalisation to addition, is what the layers one after the other are, and reads no more than it must."""
+"""The compiled block, from normalisation to addition, equals the layers one after the other, and reads no more than it must."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_slab_has_the_numbers_of_the_whole():
 
 
 def test_a_mean_far_from_zero_costs_nothing_but_its_rounding():
-    """The mean has more digits than float32: what is rounded off must not come back doubled."""
+    """The mean has more digits than float32. The part that is rounded off must not be counted twice."""
     x, dy = _numbers(1, 24, 20, 18, 4)
     x = (x + np.float32(3e4)).astype(np.float32)
     how = {"slope": 1.0, "dropped": False, "added": False}

@@ -19,7 +19,7 @@ EPSILON = 1e-3
 
 @pytest.fixture(autouse=True, params=["compiled", "plain"])
 def operations(request):
-    """All of this holds for the compiled operations, and for TensorFlow's own."""
+    """Runs each test with the compiled operations, and with TensorFlow's own."""
     with fused.plain() if request.param == "plain" else contextlib.nullcontext():
         assert (fused.operations() is None) == (request.param == "plain")
         yield request.param
@@ -50,7 +50,7 @@ def downstream(x: np.ndarray) -> np.ndarray:
 
 
 def reference(x: np.ndarray, dy: np.ndarray) -> Result:
-    """In float64, by the textbook."""
+    """The textbook's formula in float64."""
     x, dy = x.astype(np.float64), dy.astype(np.float64)
     (gamma, beta), axes = weights(x.shape[-1]), tuple(range(1, x.ndim - 1))
     rsigma = 1 / np.sqrt(x.var(axes, keepdims=True) + EPSILON)
@@ -79,7 +79,7 @@ def ours(x: np.ndarray, dy: np.ndarray, *, batch: int | None = 1, dtype: str = "
 
 
 def assert_near(found: Result, expected: Result, error: float) -> None:
-    """Within `error` of the scale of each: of 1 for y and dx, of their own sizes for the sums."""
+    """Asserts equality within `error` of each scale: 1 for y and dx, and their own sizes for the sums."""
     np.testing.assert_allclose(found.y, expected.y, rtol=error, atol=error)
     np.testing.assert_allclose(found.dx, expected.dx, rtol=error, atol=error)
     np.testing.assert_allclose(found.dgamma, expected.dgamma, rtol=error)
@@ -174,7 +174,7 @@ def _peaks_in_tensors() -> tuple[float, ...]:
 
 
 def peak_bytes(function, x: tf.Tensor) -> int:
-    """The least of five: a thread of the executor that is late, on a busy machine, holds what it reads for longer."""
+    """The least of five measurements: on a busy machine, a late thread of the executor keeps its inputs for longer."""
     function(x)
     peaks = []
     for _ in range(5):

@@ -144,7 +144,7 @@ def test_separate_heads_follow_the_sum_of_all():
 
 
 def before_blocks_were_one_layer(name: str) -> keras.Model:
-    """The network as runs of release 0.1 saved it: biases are added, each activation, dropout and addition is a layer."""
+    """The network as release 0.1 saved it: biases are added, and each activation, dropout and addition is a layer."""
 
     def normalised(x, name, *, dropout=None, addend=None):
         x = layers.InstanceNormalization(name=f"{name}_norm")(x)

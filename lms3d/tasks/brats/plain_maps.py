@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from data.brats import frame, volume
-from data.brats.case import nearness, scaling_told
+from data.brats.case import nearness, scaling_in_words
 from data.brats.header import Header, read_header
 from data.brats.schema import LabelSchema
 from data.errors import DataError
@@ -74,7 +74,7 @@ def _labels(path: Path, image: Any, coding: LabelSchema, scale: tuple[float, flo
     if values.dtype.kind not in "iubf" or not (
         values.dtype.kind != "f" or np.abs(whole - values).max(initial=0) < nearness(scale)
     ):
-        scaled = f" ({scaling_told(scale)})" if scale != (1, 0) else ""
+        scaled = f" ({scaling_in_words(scale)})" if scale != (1, 0) else ""
         raise InputError(
             f"{path}: found values that are no whole numbers{scaled}; expected a label map; save labels, not probabilities"
         )

@@ -1,4 +1,4 @@
-"""The cache: right content, built once, by one of two, repaired, and never silently wrong."""
+"""The cache has the right content, is built once (by one of two processes), is repaired, and is never silently wrong."""
 
 import errno
 import json
@@ -239,7 +239,7 @@ def test_a_bad_case_in_a_folder_whose_name_is_no_utf8_is_listed(data_set, tmp_pa
 
 
 def test_a_build_that_ends_while_it_clears_up_is_cleared_up_by_the_next(data_set, tmp_path, monkeypatch):
-    """Nobody comes back to a folder whose index is there."""
+    """A folder with an index is finished, and is not cleaned again."""
     spoil(data_set, 5)
 
     unlink = Path.unlink

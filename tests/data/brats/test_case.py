@@ -1,4 +1,4 @@
-"""Files that cannot be used: one line each, with the name of the file."""
+"""Each file that cannot be used is reported in one line, with its name."""
 
 import nibabel as nib
 import numpy as np
@@ -156,7 +156,7 @@ def test_a_frame_that_is_none(first):
 
 
 def reordered(array: np.ndarray, axes: tuple[int, ...], flips: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """The same voxels at the same places, stored in another order: array and affine."""
+    """Array and affine of the same voxels at the same places, stored in another order."""
     affine = AFFINE.copy()
     for axis, flip in enumerate(flips):
         if flip < 0:

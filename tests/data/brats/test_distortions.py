@@ -1,4 +1,4 @@
-"""What is done to training samples: only inside the brain, image and truth alike, and the same for the same seed."""
+"""Distortions change samples only inside the brain, image and truth alike, and in the same way for the same seed."""
 
 import numpy as np
 import pytest
@@ -90,7 +90,7 @@ def test_names():
 
 @pytest.mark.parametrize("name", DISTORTIONS)
 def test_with_the_case_studys_figures_the_background_keeps_its_value(sample, name):
-    """There it is not 0: everything is shifted."""
+    """With global figures the background is not 0, but shifted like everything."""
     shift = np.full(4, -2.0, np.float32)
     shifted = Sample(image=sample.image + shift, truth=sample.truth, zero=-shift, background=shift)
     made = DISTORTIONS[name].apply(shifted, np.random.default_rng(1))

@@ -1,4 +1,4 @@
-"""What a data set is like: known sizes, volumes and intensities, exchanged modalities, and bad files."""
+"""The examination of data sets with known sizes, volumes and intensities, with exchanged modalities, and with bad files."""
 
 import nibabel as nib
 import numpy as np
@@ -14,7 +14,7 @@ MIX = {"t1": (1.0, 0.0), "t1ce": (0.9, 0.1), "flair": (0.3, 0.7), "t2": (-1.0, 0
 
 
 def brain(seed: int) -> dict[str, np.ndarray]:
-    """A random case whose modalities are correlated as those of brains are."""
+    """A random case whose modalities are correlated as in brains."""
     arrays, random = random_case(seed), np.random.default_rng(seed)
     tissue, water = (random.normal(size=arrays["t1"].shape) for _ in range(2))
     for channel, (a, b) in MIX.items():
@@ -55,25 +55,25 @@ def test_an_exchanged_pair_is_told_and_no_other(brains, tmp_path):
     write_case(brains / "BraTS20_Training_003", arrays)
     table = examined(brains, tmp_path / "c")
     assert fingerprint.suspicious_swaps(table) == {"BraTS20_Training_003": ("t1ce", "flair")}
-    assert "look at BraTS20_Training_003: t1ce and flair may be exchanged" in fingerprint.told(table)
+    assert "look at BraTS20_Training_003: t1ce and flair may be exchanged" in fingerprint.as_text(table)
 
 
 def test_cases_whose_axes_lead_elsewhere_are_told(brains, tmp_path):
-    assert "\naxes LPS\n" in fingerprint.told(examined(brains, tmp_path / "c"))
+    assert "\naxes LPS\n" in fingerprint.as_text(examined(brains, tmp_path / "c"))
     for path in (brains / "BraTS20_Training_003").iterdir():
         save(np.asarray(nib.load(path).dataobj), path, np.eye(4))
-    told = fingerprint.told(examined(brains, tmp_path / "c"))
+    told = fingerprint.as_text(examined(brains, tmp_path / "c"))
     assert "look at the axes: LPS in 5 cases, RAS in 1 case; cases stay as they are" in told
 
 
 def test_of_many_cases_that_look_wrong_in_the_same_way_the_first_are_told(brains, tmp_path):
     row = examined(brains, tmp_path / "c").iloc[0].to_dict() | {"t2_corner": -1024.0, "t1_spread": 0.5}
     table = pd.DataFrame([row | {"case": f"c{number:04d}"} for number in range(1250)])
-    lines = [line for line in fingerprint.told(table).splitlines() if line.startswith("look at")]
+    lines = [line for line in fingerprint.as_text(table).splitlines() if line.startswith("look at")]
     first, more = [f"look at c{number:04d}" for number in range(5)], "look at 1245 more like these"
     assert [line[:13] for line in lines] == [*first, more[:13]] * 2
     assert lines[5] == lines[11] == more
-    few = fingerprint.told(table[:5])
+    few = fingerprint.as_text(table[:5])
     assert (few.count("look at c"), few.count("more like these")) == (10, 0)
 
 
@@ -92,7 +92,7 @@ def test_a_bad_case_is_in_the_table_and_the_rest_is_examined(brains, tmp_path):
     bad.write_bytes(b"no image")
     table = examined(brains, tmp_path / "c").set_index("case")
     assert str(bad) in table.loc["BraTS20_Training_004", "problem"]
-    told = fingerprint.told(table.reset_index())
+    told = fingerprint.as_text(table.reset_index())
     assert "5 of 6 cases can be used" in told
     assert f"cannot be used: {bad}" in told
 

@@ -1,4 +1,4 @@
-"""Whatever lies on the disk: it reads as nibabel reads it, or one line names the file. Never another error."""
+"""Any file on disk is either read as nibabel reads it, or named in one line. There is never another error."""
 
 import contextlib
 import gzip
@@ -38,7 +38,7 @@ def refused(path: Path, pattern: str) -> None:
 
 
 def patched(path: Path, offset: int, form: str, *values: float) -> Path:
-    """`path` with other numbers at one place of its header."""
+    """The file with other numbers at one place of its header."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rb") as stream:
         content = bytearray(stream.read())
@@ -170,12 +170,12 @@ def test_a_compressed_file_that_expands_without_end(tmp_path):
 
 
 def damage(folder: Path, rng: np.random.Generator) -> str:
-    """Does one bad thing to one file of a case; returns what."""
+    """Damages one file of a case; returns a description of the damage."""
     files = sorted(path for path in folder.rglob("*.nii*") if path.is_file()) or [folder]
     path = files[rng.integers(len(files))]
     other = files[rng.integers(len(files))]
     how = str(rng.choice(list(DAMAGES)))
-    with contextlib.suppress(OSError, EOFError, zlib.error):  # what an earlier damage has left cannot be read
+    with contextlib.suppress(OSError, EOFError, zlib.error):  # a file that was damaged before may be unreadable
         DAMAGES[how](path, other, rng)
     return f"{how}: {path.name}, {other.name}"
 
@@ -272,7 +272,7 @@ def test_damaged_data_sets(sound, tmp_path, seed):
 
 
 def read_all(root: Path) -> str:
-    """Reads the one case, and compares it with what nibabel reads; what the DataError says where there is one."""
+    """Reads the only case and compares it with nibabel's result. Returns the text of the DataError, if one is raised."""
     try:
         (case,), schema = find_cases(root, require_truth=False)
         images, affine = load_images(case)
@@ -285,7 +285,7 @@ def read_all(root: Path) -> str:
 
 
 def check_content(case, images, truth) -> None:
-    """As nibabel reads it, whatever the order of the axes."""
+    """The array as nibabel reads it, whatever the order of the axes."""
     for index, path in enumerate(case.images.values()):
         np.testing.assert_array_equal(np.sort(images[..., index], None), np.sort(as_nibabel(path, np.float32), None))
     if truth is not None:

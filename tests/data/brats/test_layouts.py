@@ -1,4 +1,4 @@
-"""Every published layout is found, with its oddities; what cannot be used is named."""
+"""Every published layout is recognised, with its oddities, and data that cannot be used is named."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ TCIA = {"t1": "_t1", "t1ce": "_t1Gd", "flair": "_flair", "t2": "_t2", "truth": "
 GZ, PLAIN = ".nii.gz", ".nii"
 PRE = "ASNR-MICCAI-BraTS2023-GLI-Challenge-TrainingData"
 
-LAYOUTS = [  # what is said, schema, folder of the case, names, ending
+LAYOUTS = [  # layout as text, schema, folder of the case, names, ending
     ("TCIA", "tcia", "Pre-operative_TCGA_GBM_NIfTI_and_Segmentations/TCGA-02-0006", TCIA, GZ),
     ("BraTS 2017", "brats2017", "MICCAI_BraTS17_Data_Training/HGG/Brats17_CBICA_ATW_1", EARLY, GZ),
     ("BraTS 2018", "brats2018", "MICCAI_BraTS_2018_Data_Training/LGG/Brats18_2013_2_1", EARLY, GZ),
@@ -54,7 +54,7 @@ def _grid(case: Case) -> tuple[tuple[int, ...], np.ndarray]:
 
 
 def check_regions(case: Case, schema: LabelSchema) -> None:
-    """The truth of `random_case` has its regions where its boxes are."""
+    """The truth of `random_case` has its regions at its boxes."""
     truth = load_truth(case, schema, *_grid(case))
     assert truth is not None
     whole, core, necrosis = (np.zeros(SHAPE, bool) for _ in range(3))
@@ -109,7 +109,7 @@ def test_a_folder_in_place_of_a_file_that_holds_no_single_image(tmp_path, conten
         find_cases(tmp_path)
 
 
-AMBIGUOUS = [  # folder of the case, what the line says
+AMBIGUOUS = [  # folder of the case, text of the error
     ("BraTS-PED/BraTS-PED-00002-000", "BraTS PED, of an unknown year .*brats2024-ped for 2024 and 2025"),
     ("PKG - BraTS-PEDs-v1/Training/BraTS-PED-00002-000", "BraTS PED, of an unknown year"),
     ("BraTS2026-PED/BraTS-PED-00002-000", "BraTS PED, of an unknown year"),

@@ -1,4 +1,4 @@
-"""A manifest describes any layout; each of its mistakes is one line with the row."""
+"""A manifest describes any layout. Each mistake in it is reported in one line with the row."""
 
 import json
 

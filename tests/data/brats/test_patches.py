@@ -55,7 +55,7 @@ def test_windows_overlap_by_half_and_cover_the_ends():
 
 
 def test_the_middle_of_a_window_counts_most():
-    """Where two windows overlap, the one whose middle is nearer decides."""
+    """The window whose middle is nearer has more weight in an overlap."""
     calls = iter([0.0, 1.0])
 
     def network(part):

@@ -113,7 +113,7 @@ def test_the_same_image_in_two_sets(tmp_path, ending):
 
 
 def manifest_of(path, cases, **patients):
-    """A table of these folders of cases, which may lie anywhere."""
+    """A manifest of these folders of cases, which may lie anywhere."""
     rows = ["case,t1,t1ce,flair,t2,truth,patient"]
     for folder in cases:
         files = (folder / f"{folder.name}_{kind}.nii.gz" for kind in ("t1", "t1ce", "flair", "t2", "seg"))

@@ -1,4 +1,4 @@
-"""What people's files are like, by public reports of other programs: read as meant, or refused in a line that says what to do."""
+"""Files like those in public reports about other programs are read as meant, or refused in a line that says what to do."""
 
 import gzip
 import json
@@ -75,7 +75,7 @@ def test_a_box_that_no_memory_holds_is_refused_with_the_size_of_a_voxel(one, tmp
     assert cache.build(cases, schema, cube(16), directory=tmp_path / "cache", workers=1).ids == (CASE,)
 
 
-# -- headers that say nothing of where voxels lie
+# -- headers that do not say where voxels lie
 
 
 def without_orientation(path: Path) -> None:
@@ -133,7 +133,7 @@ def test_real_fractions_stay_refused_and_the_scaling_is_told(one):
         load_truth(only_case(one), SCHEMA)
 
 
-# -- what a file is, whatever it is called
+# -- files under wrong names
 
 
 def test_first_bytes_tell_what_is_compressed(tmp_path):

@@ -1,4 +1,4 @@
-"""What labels mean, for every data set."""
+"""The meaning of labels, for every data set."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""ChestX-ray14 on disk: read as it is, and every defect told in one line."""
+"""ChestX-ray14 is read from disk, and every fault is reported in one line."""
 
 import csv
 import shutil
@@ -287,7 +287,7 @@ def test_prepare_stops_at_the_first_defect_or_skips_and_lists_them(small_set, tm
     assert heading == ["image", "problem"]
     assert [row[0] for row in rows] == ["00000006_001.png", "00000099_000.png"]
     assert "cannot be read" in rows[0][1]
-    assert prepare.main(arguments) == 2  # what was agreed to once is not agreed to for ever
+    assert prepare.main(arguments) == 2  # the user agreed once, not for ever
     assert "found 2 images that an earlier --skip-bad left out" in capsys.readouterr().err
 
 

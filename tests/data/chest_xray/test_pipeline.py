@@ -1,4 +1,4 @@
-"""Batches of radiographs: the same content three ways, an exact order where it is promised, and the reasons of the stages."""
+"""Batches of radiographs: three pipelines give the same content, the order is exact if promised, and each stage has its reason."""
 
 import itertools
 import shutil
@@ -34,7 +34,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture
 def index(built, tmp_path):
-    """A copy that a test may damage."""
+    """A copy of the shards that a test may damage."""
     return records.open_index(shutil.copytree(built.directory, tmp_path / built.directory.name))
 
 
@@ -47,7 +47,7 @@ def normalised(grey: np.ndarray) -> np.ndarray:
 
 
 def recognise(part: records.Part, images: np.ndarray) -> list[tuple[int, bool]]:
-    """Number of each image in the part, and whether it is mirrored."""
+    """(number of each image in the part, whether it is mirrored)."""
     known = {part.image(k)[:, ::s].tobytes(): (k, s < 0) for k in range(len(part)) for s in (1, -1)}
     grey = np.rint((images[..., 0] * STD[0] + MEAN[0]) * 255).astype(np.uint8)
     return [known[image.tobytes()] for image in grey]

@@ -23,7 +23,7 @@ from data.phantoms.chest_patients import draw_visits
 
 
 def digest(*arrays: np.ndarray) -> str:
-    """Of types, shapes and bytes: not of files, whose compression may differ."""
+    """The digest of types, shapes and bytes, not of files, whose compression may differ."""
     whole = hashlib.sha256()
     for array in arrays:
         whole.update(f"{array.dtype.str} {array.shape}".encode())

@@ -117,14 +117,14 @@ def test_volumes_follow_the_published_distribution():
 
 
 def test_some_tumours_have_small_satellites_beside_the_core(monkeypatch):
-    """Components of 50 to 1,000 mm^3; a rim that is open in places leaves crumbs, and a second core is larger."""
+    """The components of 50 to 1,000 mm^3. Gaps in a rim leave smaller ones, and a second core is larger."""
     rng = np.random.default_rng(0)
     brain = brains.warp(brains.draw_pose(rng), brains._box_shape(2.0), 2.0)
     volumes = {1: 5e3, 2: 4e4, 4: 1.5e4}
     plan = brain_tumour.Plan(volumes_mm3=volumes, centre_mm=np.array([30.0, 10, 20]), core_radius_mm=16.8, push=0.2)
 
     def shells(seed: int) -> list[float]:
-        """Of each satellite, how much of what surrounds it is oedema."""
+        """The share of oedema around each satellite."""
         labels = brain_tumour.grow(np.random.default_rng(seed), plan, brain, 2.0)
         found = [8 * np.count_nonzero(labels == label) for label in volumes]
         assert found == pytest.approx(list(volumes.values()), abs=8)
@@ -149,7 +149,7 @@ def test_brains_have_the_size_of_cropped_brats_brains():
 
 
 def test_a_threshold_does_not_solve_it():
-    """Even the best threshold per case, chosen with the truth in hand."""
+    """Even the best threshold for each case, chosen with the truth, is not enough."""
     scores = []
     for index in range(6):
         images, labels = brains.make_case(1, index, 4.0)

@@ -99,7 +99,7 @@ def test_a_chest_is_a_chest():
 
 
 def where(field: np.ndarray, weight: np.ndarray) -> float:
-    """Mean of `field` where the finding is."""
+    """The mean of `field` over the finding."""
     return float((field * weight).sum() / weight.sum())
 
 

@@ -1,4 +1,5 @@
-"""The same voxels and pixels on every x86-64 machine: by what the code may use, and by computing as other machines would."""
+"""Voxels and pixels are the same on every x86-64 machine: the code uses only allowed names, and computes as other machines
+would."""
 
 import ast
 import json
@@ -39,7 +40,7 @@ MODULES = {*STANDARD, "data", "nibabel", "nilearn", "numpy", "scipy"}
 
 
 def offences(code: str) -> list[str]:
-    """What in `code` may have other bits on another machine; see the rules in `data.exact`."""
+    """The names in `code` whose results may differ on another machine; see the rules in `data.phantoms.exact`."""
     found = []
     for node in ast.walk(ast.parse(code)):
         match node:

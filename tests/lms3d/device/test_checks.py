@@ -1,4 +1,4 @@
-"""What the doctor says about machines that this one is not."""
+"""The doctor's findings about other machines."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What bits depend on: it is read as it is in effect, and ranks must be alike in it."""
+"""The circumstances that bits depend on are read as they are in effect, and ranks must agree in them."""
 
 from __future__ import annotations
 

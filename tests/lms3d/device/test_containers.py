@@ -1,4 +1,4 @@
-"""What control groups leave this process of the machine, read from folders as a kernel shows them."""
+"""The memory and cores that control groups leave to this process, read from folders like those of a kernel."""
 
 import os
 

@@ -19,7 +19,7 @@ def piece(kib): return tf.raw_ops.Empty(shape=[kib << 10], dtype=tf.uint8)
 
 @pytest.mark.parametrize(("opened", "printed"), [(True, "fits\n"), (False, "no room\n")])
 def test_a_scalar_takes_no_place_of_a_large_tensor(opened, printed):
-    """All is full but one hole of the size of `large`; then come scalars."""
+    """The pool is full, except for one hole of the size of `large`; then scalars are allocated."""
     code = f"""
 large, rest = piece(48 << 10), []
 for kib in (1 << 10, 64):
@@ -40,7 +40,7 @@ except tf.errors.ResourceExhaustedError:
 
 @pytest.mark.parametrize("limit", ["100MiB", "200MiB"])
 def test_only_crumbs_get_in_among_the_crumbs(limit):
-    """A little larger ones would shift all that is planned."""
+    """Slightly larger regions would shift everything that is planned."""
     done = run_python(
         POOL.replace("200MiB", limit)
         + """

@@ -1,4 +1,4 @@
-"""What the process holds of the host's memory."""
+"""The host memory of the process."""
 
 import mmap
 import platform

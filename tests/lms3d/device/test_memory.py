@@ -1,4 +1,4 @@
-"""The limit is a property of the process, so what sets one runs in a process of its own."""
+"""The limit is a property of the process, so each test that sets one runs in a process of its own."""
 
 import os
 import platform
@@ -25,7 +25,7 @@ except lms3d.InputError as error:
 
 
 def run_python(code: str, **settings: str) -> subprocess.CompletedProcess:
-    """settings: environment variables. Those of oneDNN are left to the code, else."""
+    """settings: environment variables. Unless they set oneDNN's, the code does."""
     environment = {name: value for name, value in os.environ.items() if name != ONEDNN} | settings
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, env=environment)
 
@@ -106,7 +106,7 @@ def test_what_the_user_says_of_onednn_stays():
 
 
 def test_where_nobody_counts_memory_lms_goes_by_predicted_peaks_and_says_so_once():
-    """As on processors without AVX-512 where TensorFlow was imported first, and on a Mac."""
+    """As on processors without AVX-512 if TensorFlow was imported first, and on a Mac."""
     code = FIT.replace("callbacks=[lms3d", "epochs=2, callbacks=[lms := lms3d").replace(
         'print("trained")', "print('trained', lms.report.measured_peak_bytes, lms.report.predicted_peak_bytes > 0)"
     )

@@ -1,4 +1,4 @@
-"""How ranks start TensorFlow: with as many threads as all can have, and compared with each other."""
+"""Ranks start TensorFlow with the number of threads that all can have, and compare their circumstances."""
 
 from __future__ import annotations
 

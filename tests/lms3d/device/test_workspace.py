@@ -1,4 +1,4 @@
-"""The limit of cuDNN's workspace: chosen from the memory limit and what was measured, and set before the first convolution."""
+"""The limit of cuDNN's workspace is chosen from the memory limit and the measurements, and set before the first convolution."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ TABLE = {64: 0.40, 256: 0.35, 1024: 0.24, 2048: 0.237, 4096: 0.23}
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch, own_cache):
-    monkeypatch.setenv(VARIABLE, "")  # so that what a test sets is taken back
+    monkeypatch.setenv(VARIABLE, "")  # so that a test's setting is undone
     monkeypatch.delenv(VARIABLE)
 
 
@@ -159,7 +159,7 @@ def test_sizes_of_the_option():
 
 
 def test_a_child_measures_within_its_limit(monkeypatch):
-    """On a processor, which has no such limit: that there is a number is all it shows."""
+    """On a processor, which has no such limit, this only shows that there is a number."""
     seconds = workspace_probe.measure((64,), side=16)
     assert 0 < seconds[64] < 60
 

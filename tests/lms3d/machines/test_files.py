@@ -1,4 +1,4 @@
-"""Machine files: those that come along are whole, one of a user's works, and each wrong one ends in one line."""
+"""Our machine files are complete, a user's file works, and each wrong file ends in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lms3d.machines.model import MachineModel
 
 
 def own(folder: Path, **changes: object) -> Path:
-    """A user's file: AC922's with other entries; None leaves one out."""
+    """A user's file: that of AC922 with other entries; None leaves one out."""
     content = json.loads((Path(files.__file__).parent / "ac922.json").read_text()) | changes
     path = folder / "mine.json"
     path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))

@@ -1,4 +1,4 @@
-"""A machine becomes speeds, and a step on it seconds: bounds, gaps, latencies, and models that share a link."""
+"""The speeds of a machine, and the seconds of a step on it: bounds, gaps, latencies, and models that share a link."""
 
 from __future__ import annotations
 

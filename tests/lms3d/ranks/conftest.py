@@ -21,14 +21,14 @@ LAUNCHER = Path(sys.executable).with_name("horovodrun")
 
 @dataclass
 class Job:
-    """What is left of a job."""
+    """The result of a job."""
 
     code: int
     output: str
     folder: Path
 
     def results(self, rank: int) -> dict[str, Any]:
-        """What a rank has written down by `ranks.note`."""
+        """The results that a rank has written with `ranks.note`."""
         path = self.folder / f"rank{rank}.json"
         assert path.exists(), f"rank {rank} wrote nothing; exit code {self.code}:\n{self.output}"
         return json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""TensorFlow runs in rank 1 before lms3d has told it how many threads there are."""
+"""TensorFlow starts in rank 1 before lms3d has set its number of threads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The rank that is the argument fails alone, while rank 0 prepares something long, or while rank 1 waits for what rank 0 will
-never send."""
+"""The rank in the argument fails alone, while rank 0 prepares something long, or while rank 1 waits for a message that rank 0 never
+sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two ranks take a few steps of the real networks, and rank 0 works out for itself what should come of them."""
+"""Two ranks take a few steps of the real networks, and rank 0 computes the expected weights by itself."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def batches(options: TrainConfig, world: World, axes: tuple[int, ...]) -> list[l
 
 
 def network(options: TrainConfig, world: World) -> Any:
-    """The task's own network and loss, without dropout, which no two ranks share. SGD: Adam blows rounding up where a gradient
-    is zero but for that, as those of the biases before a normalisation are."""
+    """The task's own network and loss, without dropout, which no two ranks share. SGD, because Adam
+    magnifies rounding in gradients that are otherwise zero, as for biases before a normalisation."""
     import keras
 
     from lms3d.ranks import gradients as reduction
@@ -66,10 +66,10 @@ def network(options: TrainConfig, world: World) -> Any:
 def compared(
     world: World, options: TrainConfig, steps: list[list[tuple[Any, Any]]], *, doubled: bool
 ) -> dict[str, Any]:
-    """How far the ranks went, and how far from where they should have.
+    """(length of the ranks' way in weight space, distance from the expected end).
 
-    doubled: they should be where one rank with the batches of all at once would be; else where the mean of the gradients
-    leads that each batch has by itself: batch normalisation's statistics are those of a rank's own samples.
+    doubled: the expected end is that of one rank with the batches of all ranks together. If False, it is that of the mean of each
+    batch's own gradients, since the statistics of batch normalisation come from a rank's own samples.
     """
     import numpy as np
     import ranks
@@ -83,7 +83,7 @@ def compared(
     start = model.get_weights()
     own = [step[world.rank] for step in steps]
     data = tf.data.Dataset.from_tensor_slices(tuple(np.stack(part) for part in zip(*own, strict=True)))
-    lms = LMS(enabled=False)  # traces the step at once, which Keras takes three times as long for
+    lms = LMS(enabled=False)  # traces the step at once, in a third of the time that Keras takes
     given = Data(training=lambda first: data, validation=data.take(1))
     schedule = Schedule(steps_per_epoch=STEPS, epochs=1, batch_size=options.batch_size)
     trainer.train(model, given, schedule, Job(run_dir=ranks.FOLDER / options.task, world=world), [lms])
@@ -100,8 +100,8 @@ def alone(
     model: Any, options: TrainConfig, start: list[Any], steps: list[list[tuple[Any, Any]]], *, doubled: bool,
     found: list[Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """The same by hand, op by op, with nothing of lms3d's trainer: for trainable and for other weights (moving statistics)
-    how long the way was, and how far `found` is from its end."""
+    """The same by hand, op by op, without lms3d's trainer. For trainable and for other weights (moving statistics): the length of
+    the way, and the distance of `found` from its end."""
     import numpy as np
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Each rank says which launcher it sees, its place, the GPU that it would take of four, and the cores that it may use."""
+"""Each rank reports the launcher that it sees, its place, the GPU that it would take of four, and the cores that it may use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lms3d.ranks.world import World
 
 
 def gpu_of(world: World) -> list[str]:
-    """What `start_tensorflow` would show TensorFlow of a machine with four GPUs."""
+    """The GPUs that `start_tensorflow` would show TensorFlow on a machine with four."""
     shown: list[str] = []
     gpus = ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
     config = SimpleNamespace(

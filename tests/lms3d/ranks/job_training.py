@@ -52,7 +52,7 @@ def equivalence(world: World) -> None:
 
 
 def files(world: World) -> None:
-    """Each rank is given a folder of its own here: what is in them?"""
+    """The contents of the run folders, if each rank gets one of its own."""
     import ranks
 
     folder = ranks.FOLDER / f"own{world.rank}"
@@ -62,7 +62,7 @@ def files(world: World) -> None:
 
 
 def statistics(world: World) -> None:
-    """Moving statistics differ between ranks in the midst of an epoch, and not when validation begins."""
+    """Moving statistics differ between ranks within an epoch, but not when validation begins."""
     import keras
     import numpy as np
     import ranks
@@ -88,7 +88,7 @@ def statistics(world: World) -> None:
 
 
 def drift(world: World) -> None:
-    """A weight of rank 1 changes in the second step, as on a processor that computes otherwise."""
+    """A weight of rank 1 changes in the second step, as on a processor that computes differently."""
     import ranks
 
     model = ranks.make_model(world, dropout=0.5, normalised=True)
@@ -97,7 +97,7 @@ def drift(world: World) -> None:
 
 
 def recorded(world: World) -> None:
-    """The same slip, in a job whose bits are compared with those of one without."""
+    """The same change, in a job whose bits are compared with an undisturbed job's."""
     import keras
     import ranks
 
@@ -112,7 +112,7 @@ def recorded(world: World) -> None:
 
 
 def lms(world: World) -> None:
-    """The same training, its tensors swapped on one rank and not on the other, in every combination."""
+    """The same training, with tensors swapped on both ranks, on either, or on none."""
     import ranks
 
     from lms3d.engine.cost import Machine
@@ -132,7 +132,7 @@ def lms(world: World) -> None:
 
 
 def interrupts(world: World) -> None:
-    """Ctrl-C on rank 1 alone stops both; the resumed run ends with the bits of one that was left alone."""
+    """Ctrl-C on rank 1 alone stops both ranks. The resumed run ends with the bits of an uninterrupted one."""
     import ranks
 
     from lms3d.errors import Interrupted
@@ -161,7 +161,7 @@ def interrupts(world: World) -> None:
 
 
 def other_ranks(world: World) -> None:
-    """From two ranks to one, and from one to two, in the midst of an epoch."""
+    """From two ranks to one, and from one to two, within an epoch."""
     import ranks
 
     alone = World() if world.is_chief else None  # rank 0 trains for itself, rank 1 has nothing to do

@@ -1,4 +1,4 @@
-"""Two ranks: messages before and after TensorFlow's start, how gradients are averaged, and at the end an error of all ranks."""
+"""Two ranks send messages before and after TensorFlow's start, average gradients, and end with an error of all ranks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def unsendable(world: World) -> list[Any]:
 
 
 def speak(world: World, note: Any) -> None:
-    """What works before TensorFlow has devices."""
+    """The messages that work before TensorFlow has devices."""
     calls: list[int] = []
     value = world.from_chief(lambda: calls.append(1) or {"rank": world.rank, "long": "x" * 200_000})
     note(
@@ -142,7 +142,7 @@ def overflow(world: World, note: Any) -> None:
 
 
 def out_of_memory(world: World, note: Any) -> None:
-    """Rank 1 alone runs out of memory: before the exchange it tries again, after it it must not."""
+    """Rank 1 alone runs out of memory. Before the exchange it tries the step again; after it, it must not."""
     import numpy as np
     import ranks
     import tensorflow as tf

@@ -1,5 +1,5 @@
-"""How this machine's launchers start two ranks of a Python program. A launcher that is missing skips a test, and fails it
-where LMS3D_CI is set: .ci/run has installed all of them."""
+"""Starts two ranks of a Python program with this machine's launchers. A missing launcher skips a test, or fails it if LMS3D_CI is
+set, since .ci/run has installed all of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _horovod_has_mpi() -> bool:
 
 
 def cores_of_a_socket() -> int:
-    """Of the smallest one, as far as this process may use them."""
+    """The cores of the smallest socket that this process may use."""
     sockets: dict[str, int] = {}
     for core in os.sched_getaffinity(0):
         file = Path(f"/sys/devices/system/cpu/cpu{core}/topology/physical_package_id")

@@ -1,4 +1,4 @@
-"""What the jobs of this folder share: a tiny network, a stream of samples, and a place to write results down."""
+"""Shared parts of the jobs of this folder: a tiny network, a stream of samples, and a place for results."""
 
 from __future__ import annotations
 

@@ -44,17 +44,17 @@ class Started:
 
     @property
     def lines(self) -> list[str]:
-        """What lms3d itself has told the user."""
+        """The lines that lms3d itself has printed for the user."""
         return [line for line in self.output.splitlines() if "lms3d:" in line]
 
     def alive(self) -> list[psutil.Process]:
-        """The processes of the job that are still there, orphans included."""
+        """The processes of the job that still run, orphans included."""
         if self.process.poll() is None:
             self._seen |= set(psutil.Process(self.process.pid).children(recursive=True))
         return [one for one in self._seen if _runs(one)]
 
     def left(self, seconds: float = 10) -> list[psutil.Process]:
-        """The processes that are still there after that long at most: some need a moment to end behind the launcher."""
+        """The processes that still run after at most so many seconds: some end a moment after the launcher."""
         deadline = time.monotonic() + seconds
         while (left := self.alive()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -71,7 +71,7 @@ class Started:
         self.alive()
 
     def end(self, seconds: float = 120) -> float:
-        """Waits for the end; returns how long it took."""
+        """Waits for the end. Returns the seconds that it took."""
         started = time.monotonic()
         try:
             self.process.wait(seconds)

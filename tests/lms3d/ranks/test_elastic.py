@@ -1,4 +1,4 @@
-"""Horovod elastic: a job shrinks when a rank is killed, and grows when there are more hosts; training goes on."""
+"""An elastic job shrinks when a rank is killed, and grows when there are more hosts. Training continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GLOO_FAULT = "gloo::EnforceNotMet"  # docs/limits.md: now and then Gloo aborts a
 
 
 class Job:
-    """elastic_job.py on "hosts" that are all this machine: Horovod shuns a host one of whose ranks has failed."""
+    """Runs elastic_job.py on several "hosts", all on this machine, because Horovod avoids a host on which a rank has failed."""
 
     def __init__(self, folder: Path, epochs: int, hosts: str) -> None:
         self.folder, self.steps = folder, folder / "steps"
@@ -57,7 +57,7 @@ def steps_of(size: int) -> int:
 
 
 def check_world(lines: list[list[str]], size: int) -> None:
-    """The length of an epoch and the learning rate are those of so many ranks."""
+    """Asserts that the length of an epoch and the learning rate are right for so many ranks."""
     assert {(line[4], line[5]) for line in lines if line[2] == str(size)} == {
         (str(steps_of(size)), f"{RATE * size:.6f}")
     }

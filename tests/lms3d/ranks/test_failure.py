@@ -41,7 +41,7 @@ def steps_of(folder: Path, rank: int) -> int:
 
 
 def strike(folder: Path, victim: int, number: signal.Signals, after: int, *more: str) -> tuple[Started, float]:
-    """Sends a signal to a rank after so many of its steps; returns the job, and how long it took to end."""
+    """Sends a signal to a rank after so many of its steps. Returns the job, and the seconds until it ended."""
     with job(folder, *more) as running:
         running.until(lambda: steps_of(folder, victim) >= after)
         assert list((folder / "swap").iterdir()), "the ranks swap nothing"
@@ -68,7 +68,7 @@ def test_a_killed_rank(tmp_path, undisturbed, victim, after):
 
 
 def test_a_killed_rank_while_the_other_is_in_a_long_step(tmp_path):
-    """The survivor cannot notice in a reduction: it is the watchdog that does."""
+    """The survivor cannot notice the loss in a reduction; its watchdog does."""
     running, seconds = strike(tmp_path, 1, signal.SIGKILL, 6, "0")
     assert running.process.returncode != 0
     assert seconds < MOST_SECONDS / 3
@@ -77,7 +77,7 @@ def test_a_killed_rank_while_the_other_is_in_a_long_step(tmp_path):
 
 
 def test_a_rank_whose_main_thread_hangs_is_named(tmp_path):
-    """Its process lives and its heartbeat goes on: nobody is lost. Ended, it is."""
+    """Its process lives and its heartbeat continues, so no rank is lost. Once it is ended, it is lost."""
     with job(tmp_path, "1", "3") as running:
         running.until(lambda: "keeps the others waiting" in running.output)
         (line,) = running.lines

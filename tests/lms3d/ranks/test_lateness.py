@@ -1,4 +1,4 @@
-"""Who keeps the others waiting: told once, and only where it is unusual."""
+"""A rank that keeps the others waiting is reported once, and only if the wait is unusual."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_the_launcher_binds_as_it_was_told(found):
 
 
 def test_an_error_of_one_rank_ends_the_job_at_once_and_is_told(started_by):
-    """Rank 1's, while rank 0 prepares something long: MPI's own end would wait for it."""
+    """The error of rank 1, while rank 0 prepares something long. MPI's finalisation would wait for rank 0."""
     launchers.need("mpirun")
     job = started_by(launchers.COMMANDS["mpirun"], "job_fails.py", "1", timeout=90, **launchers.ENVIRONMENT)
     said = [line for line in job.output.splitlines() if "lms3d:" in line]

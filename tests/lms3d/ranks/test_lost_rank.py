@@ -1,4 +1,4 @@
-"""How a lost rank is recognised, how long Horovod may wait, and what the watchdogs of two ranks tell each other."""
+"""The recognition of a lost rank, the limits of Horovod's waits, and the messages between the watchdogs of two ranks."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Rank(World):
 
 @pytest.fixture
 def pair(monkeypatch):
-    """Watchdogs of ranks 0 and 1, and what they have found."""
+    """The watchdogs of ranks 0 and 1, and the losses that they have noticed."""
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(heartbeat, "GRACE_SECONDS", 0.2)
     monkeypatch.setattr(heartbeat, "_leave_now", lambda code: left.append(code))
@@ -124,7 +124,7 @@ def test_a_broken_connection_is_a_loss_and_a_busy_process_ends(pair, dead):
 
 
 def test_who_gave_up_waiting_for_the_answer_is_not_a_rank_that_died(pair):
-    """It has come in by another address meanwhile."""
+    """The rank has connected by another address meanwhile."""
     dogs, found, _ = pair
     listener = next(key.fileobj for key in dogs[0]._selector.get_map().values() if key.data is None)
     hasty = socket.create_connection(("127.0.0.1", listener.getsockname()[1]))
@@ -148,7 +148,7 @@ def test_a_stranger_at_the_port_stops_no_heartbeat(pair, greeting):
 
 
 def assert_beats(dog):
-    """Rank 0 still tells this one that all is well."""
+    """Rank 0 still tells this rank that all is well."""
     (peer,) = dog._peers.values()
     now, until = peer._received_at, time.monotonic() + 10
     while peer._received_at == now and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""What ranks and launcher of an elastic job send each other when there are other hosts: nothing of it is ever run."""
+"""The notices between launcher and ranks of an elastic job are never executed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def service(told) -> Iterator:
 
 
 def send(service, message: bytes, key: bytes = KEY, length: int | None = None) -> bytes:
-    """What it answers; nothing where it hangs up."""
+    """The answer; nothing if the service closes the connection."""
     from horovod.runner.common.util import secret
 
     head = secret.compute_digest(key, message) + struct.pack("i", len(message) if length is None else length)
@@ -103,7 +103,7 @@ def test_an_address_of_a_rank_runs_nothing(tmp_path):
 
 
 def test_an_answer_runs_nothing(tmp_path):
-    """Of who has put his own address and key into the launcher's store."""
+    """A service of a stranger who has put his address and key into the launcher's store."""
     from horovod.runner.common.util import network
     from horovod.runner.elastic.worker import WorkerNotificationClient
 

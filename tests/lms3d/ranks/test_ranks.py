@@ -1,4 +1,4 @@
-"""Two ranks speak, and average their gradients: what `job_world.py` found on each."""
+"""Two ranks communicate and average their gradients. The results of `job_world.py` on each are checked."""
 
 import itertools
 import re

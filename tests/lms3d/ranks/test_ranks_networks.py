@@ -1,4 +1,4 @@
-"""Two ranks train the networks of both tasks as the README says: what `job_networks.py` found."""
+"""Two ranks train the networks of both tasks as the README says. The results of `job_networks.py` are checked."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Two ranks train as one would: what `job_training.py` found on each."""
+"""Two ranks train as one would. The results of `job_training.py` on each are checked."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Copies of one model on two ranks of this process, one after the other: what rank 0 sends is kept for rank 1."""
+"""Copies of one model on two ranks, which run in this process one after the other. Messages of rank 0 are kept for rank 1."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from lms3d.ranks.world import World
 
 
 class Recorded:
-    """A link whose rank 0 speaks first; rank 1 hears it afterwards."""
+    """A link in which rank 0 sends first, and rank 1 receives afterwards."""
 
     def __init__(self):
         self.sent, self.flags, self.first_reductions = [], [], []

@@ -1,4 +1,4 @@
-"""What ranks read in horovodrun's store, which anyone who reaches its port can write to: nothing of it is ever run."""
+"""Ranks never execute values from horovodrun's store, to which anybody who reaches its port can write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Serve = Callable[[Callable[[BaseHTTPRequestHandler], None]], tuple[str, int]]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Starts a store that answers each GET by a function; returns where."""
+    """Starts a store that answers each GET by a function. Returns its address."""
     servers: list[socketserver.TCPServer] = []
 
     def start(answer: Callable[[BaseHTTPRequestHandler], None]) -> tuple[str, int]:
@@ -83,7 +83,7 @@ def test_code_in_the_store_is_refused_and_not_run(serve, monkeypatch, tmp_path):
 
 
 def link() -> Any:
-    """Of rank 1 of a job of horovodrun."""
+    """The link of rank 1 of a job of horovodrun."""
     from lms3d.ranks import horovod
 
     with pytest.MonkeyPatch.context() as patch:
@@ -95,7 +95,7 @@ def link() -> Any:
 
 @with_horovod
 def test_what_only_one_rank_has_read_ends_the_job(serve, monkeypatch):
-    """Plain values can be forged, too. As soon as the ranks can speak without the store they compare what they read."""
+    """Plain values can be forged, too. As soon as the ranks can communicate without the store, they compare what they have read."""
     address, port = serve(content(messages.packed((7, None))))
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", address)
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", str(port))

@@ -1,4 +1,4 @@
-"""The world of one, the arithmetic of many, and how a process learns of the others."""
+"""The world of one rank, the arithmetic of many, and the way in which a process finds the others."""
 
 import os
 import subprocess
@@ -103,7 +103,7 @@ def test_horovod_finds_keras_with_tensorflow(monkeypatch):
 
 
 class Told:
-    """A link of rank 0 on which the others have told these numbers."""
+    """A link of rank 0 to which the others have sent these numbers."""
 
     def __init__(self, *messages: bytes) -> None:
         self.messages = messages

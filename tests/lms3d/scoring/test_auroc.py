@@ -1,4 +1,5 @@
-"""Areas against scikit-learn, intervals against DeLong's closed form, tables and figures by what they say."""
+"""Areas are compared with scikit-learn's, and intervals with DeLong's closed form. Tables and figures are checked for their
+text."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def test_intervals_of_single_images_agree_with_delong():
 
 
 def test_patients_with_many_like_images_widen_the_interval():
-    """Nine copies of each image know no more than one: the interval is that of the patients."""
+    """Nine copies of each image hold no more information than one, so the interval is that of the patients."""
     truth, probabilities = images(200)
     alone = auroc.score(truth, probabilities, NAMES, draws=500)
     copies = np.repeat(truth, 9, axis=0), np.repeat(probabilities, 9, axis=0)

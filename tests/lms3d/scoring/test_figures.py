@@ -1,4 +1,4 @@
-"""What is drawn is checked on the figure itself, not on pixels."""
+"""Figures are checked by their elements, not by pixels."""
 
 from types import SimpleNamespace
 

@@ -52,7 +52,7 @@ def test_equal_weights_give_half_the_plain_loss():
 
 
 def test_both_answers_of_a_class_weigh_the_same():
-    """With balanced weights the best constant answer is a half, however rare the class: what the weights are for."""
+    """With balanced weights the best constant answer is a half, however rare the class. That is their purpose."""
     truth = np.zeros((100, 1), np.uint8)
     truth[:3] = 1
     loss = WeightedCrossEntropy(*findings.class_weights([3], 100))
@@ -110,7 +110,7 @@ def test_auroc_of_coarse_probabilities_counts_ties_half():
 
 
 def test_auroc_of_a_rare_class_with_tiny_probabilities():
-    """Where Keras's own metric, with buckets of equal probability, sees nothing."""
+    """Keras's own metric, with buckets of equal probability, cannot tell these apart."""
     truth, p = answers(2000, classes=1)
     tiny = p / 1000
     assert float(filled((truth, tiny)).result()) == pytest.approx(sklearn_mean(truth, tiny), abs=1e-3)
@@ -134,7 +134,7 @@ def test_auroc_at_the_ends_of_the_range(p):
 
 @pytest.mark.parametrize("pool", [sum, lambda arrays: sum(arrays) / len(arrays)])
 def test_ranks_together_have_the_auroc_of_all_their_images(pool):
-    """Also where two ranks have no positive of a class, one has images that are harder to see, and one is only in step."""
+    """Also if two ranks have no positive of a class, one has more difficult images, and one only keeps in step."""
     truth, p = answers(900)
     order = np.argsort(-truth[:, 2], kind="stable")  # the rare class on the first rank alone
     p[order[:300]] /= 3
@@ -174,7 +174,7 @@ def test_the_callback_tells_training_from_validation():
 
 
 def test_the_last_step_of_an_epoch_knows_the_area_of_all_ranks():
-    """What a run that is interrupted in validation keeps: afterwards the counts of training are gone."""
+    """A run that is interrupted in validation keeps this value, although the counts of training are gone by then."""
     truth, p = answers()
     metric, other = Auroc(3), Auroc(3)
     metric.update_state(truth[:20], p[:20])

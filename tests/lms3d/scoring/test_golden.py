@@ -1,4 +1,4 @@
-"""Equal to independent implementations: their numbers, made by golden/make.py, and surface-distance itself."""
+"""Scores equal those of independent implementations: numbers made by golden/make.py, and surface-distance itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rules are chosen, what the rows say, and lesions worked out by hand."""
+"""The choice of rules, their rows, and lesions worked out by hand."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_what_a_prediction_cannot_name_counts_as_not_found_and_joins_what_it_did
 
 
 def test_a_crop_does_not_stop_what_the_grid_does_not_stop():
-    """Numbers do not depend on how much empty space surrounds the tumour."""
+    """The numbers of components do not depend on the empty space around the tumour."""
     truth, prediction = mask((2, 5), (14, 5)), mask((4, 5), (24, 4))
     wide = [np.pad(one, 30) for one in (prediction, truth)]
     for name in ("brats2023-gli", "brats2024-ped", "brats2026-met"):

@@ -74,7 +74,7 @@ def test_average_over_models_is_per_case():
 
 
 def test_of_models_of_which_one_predicts_nothing_each_counts_its_own_way():
-    """Where the truth is empty, too, the one is right and the other is not."""
+    """If the truth is empty, too, the first model is right and the second is not."""
 
     def found(label: str, case: str, dice: float, empty: int) -> dict:
         return {**row(label, case, dice), "both_empty": empty}

@@ -1,8 +1,8 @@
-"""Equal to the organisers' own scripts, to the last digit: their numbers (golden/scores.npz) were made by golden/make.py.
+"""Scores equal those of the organisers' own scripts to the last digit. Their numbers (golden/scores.npz) were made by
+golden/make.py.
 
 500 random pairs of small label maps, 100 degenerate ones and 40 larger ones, each with one of nine headers (1 mm, 0.94x0.94x3
-and 2x2x5 mm; axis-aligned, mirrored, oblique), every thirtieth with all nine. What is not equal is listed here by name, with the
-reason.
+and 2x2x5 mm; axis-aligned, mirrored, oblique), every thirtieth with all nine. Exceptions are listed here by name, with the reason.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _OF_2026 = {
     **{f"{size}_instance_fn": f"lesions_missed_{size}" for size in ("large", "small")},
 }  # fmt: skip
 OURS = {**_PLAIN, **_LESIONS, **_OF_2026}
-"""Column of a script -> ours. Not there: false lesions by size, which 2026 does not tell apart: `lesions_false` has them all."""
+"""Column of a script -> our column. It lacks false lesions by size, which 2026 does not distinguish; `lesions_false` has them
+all."""
 
 RULES_OF = {
     **{f"2023-{one}": [f"brats2023-{one.lower()}"] for one in ("GLI", "MEN", "MET")},
@@ -56,15 +57,15 @@ RULES_OF = {
     "2026-mets": ["brats2026-met"],
     "2026-GoAT": ["brats2026-goat", "brats2026-men", "brats2026-ssa"],
 }
-"""Script -> rules that do what it does."""
+"""Script -> the rules that reproduce it."""
 
 NUMBERED = ("Sensitivity", "Specificity", "Legacy_HD95")
-"""What the scripts of 2024 measure of maps whose lesions are numbered 1, 2, .., as if these were masks: sums of numbers, and
-surfaces of numbers modulo 256. Ours are of the masks. MEN numbers nothing."""
+"""The scripts of 2024 measure these on maps whose lesions are numbered 1, 2, .., as if the maps were masks: sums of numbers, and
+surfaces of numbers modulo 256. We measure the masks. The script of MEN does not number lesions."""
 
 
 def compared(script: str, rules: str) -> list[str]:
-    """The columns of a script that ours are equal to."""
+    """The columns of a script that equal ours."""
     _, about = golden()
     unlike = NUMBERED if script.startswith("2024") and script != "2024-MEN" else ()
     if script == "2024-MET" and rules == "brats2025-met":  # plain scores of raw masks: those of 2025-MET
@@ -74,7 +75,7 @@ def compared(script: str, rules: str) -> list[str]:
 
 @cache
 def golden():
-    """(script -> (rows, regions, columns), what they are)."""
+    """(script -> (rows, regions, columns), their description)."""
     with np.load(Path(__file__).parent / "golden/scores.npz") as found:
         return {name: found[name] for name in found.files if name != "about"}, json.loads(str(found["about"]))
 
@@ -98,7 +99,7 @@ def measured(pair, theirs: str) -> float:
 
 
 def expected(pair, theirs: str, value: float) -> float:
-    """What ours must be where theirs is `value`."""
+    """The value that we must have if the script has `value`."""
     if theirs == "lesionwise_hd95_mean" and np.isinf(value):
         return 373  # their table has infinity there, and so has its mean; the global one has 373
     if theirs == "Specificity" and not pair.other_voxels:
@@ -107,7 +108,7 @@ def expected(pair, theirs: str, value: float) -> float:
 
 
 def check(script: str, rules: str, rows) -> int:
-    """How many numbers were compared; AssertionError with the first ones that differ."""
+    """The number of compared numbers. AssertionError, with the first ones, if any differ."""
     found, about = golden()
     names, count, wrong = compared(script, rules), 0, []
     columns = [about["columns"][script].index(name) for name in names]
@@ -146,7 +147,7 @@ def test_many_pairs_score_as_the_scripts_say(script):
 
 
 def test_lesions_of_2025_are_those_of_the_script_of_metastases():
-    """Of the same script, but for the plain scores."""
+    """The rules of the same script, except for the plain scores."""
     assert check("2024-MET", "brats2025-met", range(0, len(placed()), 40))
 
 
@@ -159,7 +160,7 @@ def test_rules_of_one_script_differ_in_their_name_alone():
 
 
 def test_every_script_gives_numbers_of_every_pair():
-    """A script that fails would be compared with nothing."""
+    """Otherwise a script that fails would be compared with nothing."""
     found, about = golden()
     assert set(about["columns"]) == set(RULES_OF)
     for script, values in found.items():

@@ -1,4 +1,4 @@
-"""Intervals against closed forms, tests against scipy and textbook numbers."""
+"""Intervals are compared with closed forms, and tests with scipy and numbers of a textbook."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_all_tests_of_a_page_are_one_family():
 
 
 def test_tables_of_one_page_are_corrected_together():
-    """As those of two budgets: what is shown alone is not where another table asks as much."""
+    """Two tables of one page are corrected together: a difference that one table alone shows is not shown beside another table."""
     one = comparisons.table(table(["a", "b"], 6, shift=0.1), {"a": ["a"], "b": ["b"]}, margin=0.01)
     assert one["verdict"].tolist() == [f"second is better {comparisons.ONE_SEED}"]
     both = comparisons.corrected(pd.concat([one, one], ignore_index=True))
@@ -206,7 +206,7 @@ def test_tables_of_one_page_are_corrected_together():
 
 
 def test_equality_is_corrected_too():
-    """One of two regions is as equal as 5 % ask for, which is not enough for one of two."""
+    """One of two regions is equal at 5 %, which is not enough with two tests."""
     random = np.random.default_rng(0)
     difference = random.normal(0, 0.05, 100)
     margin = 1.9 * difference.std() / 10 + abs(difference.mean())
@@ -221,7 +221,7 @@ def test_equality_is_corrected_too():
 
 
 def test_many_tests_of_identical_predictions_find_all_equal():
-    """168 tests need a p below 0.0003, and no share of 2,000 draws is that small but 0."""
+    """168 tests need a p below 0.0003. The only share of 2,000 draws below that is 0."""
     labels = [str(number) for number in range(8)]
     parts = [table(labels, 14, region) for region in ("WT", "TC", "NETC", "SNFH", "ET", "RC")]
     found = comparisons.table(pd.concat(parts), {label: [label] for label in labels}, margin=0.01)

@@ -1,4 +1,4 @@
-"""Millimetres and voxels: scores do not hang on how a head is turned, and `physical` rules measure in mm."""
+"""Millimetres and voxels: scores do not depend on the orientation of a head, and `physical` rules measure in mm."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def measured(prediction, truth, spacing, rules) -> dict[str, float]:
 
 
 def test_headers_differ_by_the_way_that_the_head_is_turned():
-    """What rounding is for: else the tests below would pass without it."""
+    """The spacings differ before rounding; otherwise the tests below would pass without it."""
     assert len(set(turned((1.0, 1.0, 1.0)))) > 6
 
 
@@ -77,7 +77,7 @@ def every_golden_pair():
 
 @pytest.mark.slow
 def test_every_golden_pair_scores_alike_under_a_dozen_affines():
-    """Equal spacings give equal scores; so the scores are made once for each spacing that is left after rounding."""
+    """Equal spacings give equal scores, so the scores are computed once for each spacing after rounding."""
     count = 0
     for rules, prediction, truth, spacing in every_golden_pair():
         known: dict[tuple[float, ...], dict[str, float]] = {}
@@ -143,7 +143,7 @@ def test_a_dilation_in_mm_reaches_as_far_along_each_axis():
 
 
 def element(reach, sizes) -> np.ndarray:
-    """All that `reach` takes of one voxel, by the words of `components.dilated`."""
+    """The dilation of one voxel by `reach`, by the definition in `components.dilated`."""
     most = [int(reach / size + 1e-9) for size in sizes]
     away = [np.abs(np.arange(-n, n + 1)) * size for n, size in zip(most, sizes, strict=True)]
     return np.add.outer(np.add.outer(away[0], away[1]), away[2]) <= 2 * reach + 1e-9
@@ -160,7 +160,7 @@ def test_a_dilation_in_mm_is_that_by_all_that_is_within_reach(sizes, reach):
 
 
 def test_fine_voxels_are_dilated_in_a_few_passes():
-    """1.4 million places lie within reach: a call or more for each took half a minute."""
+    """1.4 million voxels lie within reach. One call or more for each took half a minute."""
     mask = np.zeros((125, 125, 125), bool)
     mask[62, 62, 62] = True
     calls = []
@@ -235,7 +235,7 @@ def test_the_f1_of_metastases_is_of_any_match_and_those_by_size_ask_for_dice():
 
 
 def test_counted_nsd_is_the_mean_share_of_surface_voxels():
-    """Two flat blocks, one larger: of the smaller one all 9 voxels lie on the other, of whose 25 just 9 do."""
+    """Two flat blocks. All 9 voxels of the smaller lie on the larger, but only 9 of the larger's 25 on the smaller."""
     truth, prediction = block(((2, 7), (2, 7), (4, 5))), block(((3, 6), (3, 6), (4, 5)))
     found = measured(prediction, truth, (1, 1, 1), "brats2025-met")
     assert found["nsd_counted_half_mm"] == pytest.approx((1 + 9 / 25) / 2)

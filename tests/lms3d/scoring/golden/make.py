@@ -1,4 +1,4 @@
-"""Writes golden.json and scores.npz: what independent implementations say of the seeded pairs of `pairs.py`.
+"""Writes golden.json and scores.npz: the results of independent implementations for the seeded pairs of `pairs.py`.
 
     python tests/lms3d/scoring/golden/make.py --sources DIR
 
@@ -32,7 +32,7 @@ REPOSITORIES = {
 }
 MASKS = 800
 SPACING = (1.0, 1.0, 2.0)
-"""Of the degenerate pairs."""
+"""The results for the degenerate pairs."""
 
 
 def main() -> None:
@@ -105,7 +105,7 @@ def _monai_hd95(prediction: Any, truth: Any, spacing: tuple[float, ...]) -> floa
 
 
 def _of_scripts(sources: Path) -> None:
-    """scores.npz: of each script (rows of `pairs.placed`, regions, columns) float32, NaN where it gives nothing."""
+    """The content of scores.npz: script -> (rows of `pairs.placed`, regions, columns) float32, with NaN for a missing result."""
     import numpy as np
     import pairs
     import scripts

@@ -33,7 +33,7 @@ def masks(count: int, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray, t
 
 
 def degenerate() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Name -> (prediction, truth) where programs divide by zero."""
+    """Name -> (prediction, truth), for pairs with which programs divide by zero."""
     shape = (9, 11, 7)
     nothing, whole = np.zeros(shape, bool), np.ones(shape, bool)
     one, corner, other, block = (nothing.copy() for _ in range(4))
@@ -176,7 +176,7 @@ def rotation(*degrees: float) -> np.ndarray:
 
 
 LABEL_MAPS = 40
-"""Larger ones, that join the small ones of `oriented`."""
+"""Larger pairs, in addition to the small ones of `oriented`."""
 
 
 def placed() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:

@@ -42,7 +42,8 @@ COLUMNS = {
 
 
 def ask(script: str, files: tuple[str, str], folder: Path, sources: Path) -> dict[str, list[float]]:
-    """files: prediction and truth. sources: checkouts of BraTS-2023-Metrics and BraTS-2024-Metrics. {} where the script fails."""
+    """The numbers of a script; {} if it fails. files: prediction and truth. sources: checkouts of BraTS-2023-Metrics and
+    BraTS-2024-Metrics."""
     year, kind = script.split("-")
     with contextlib.redirect_stdout(io.StringIO()):
         if year == "2026":
@@ -88,7 +89,7 @@ def _module(root: Path, name: str) -> Any:
 
 @contextlib.contextmanager
 def _old_libraries() -> Iterator[None]:
-    """The scripts were written for numpy 1 and pandas 1; panoptica needs what is installed."""
+    """The scripts were written for numpy 1 and pandas 1, but panoptica needs the installed versions."""
     import numpy as np
     import pandas as pd
 
@@ -123,7 +124,7 @@ def _evaluator(config: str) -> Any:
 
 
 def _of_2026(files: tuple[str, str], config: str, folder: Path) -> dict[str, list[float]]:
-    """What the leaderboard's parser makes of a case."""
+    """A case's numbers as the leaderboard's parser reads them."""
     import brats_evaluation as brats
     import pandas as pd
 
