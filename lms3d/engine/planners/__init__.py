@@ -31,9 +31,11 @@ class Planner:
     """Turns a request into a plan. Stateless: equal requests get equal plans.
 
     slices: whether a step that has no plan as a whole may be sliced for it without being asked for.
+    rule: how it decides on a tensor, as a clause for reports; empty for a planner that weighs costs.
     """
 
     slices = False
+    rule = ""
 
     def plan(self, study: Study) -> Outcome:
         """The plan for `study.request`. Raises DoesNotFit, with the smallest limit if it is known, where there is none."""
