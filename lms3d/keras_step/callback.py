@@ -148,7 +148,7 @@ class LMS(keras.callbacks.Callback):
         results = [] if self._runner is None else self._runner.reports()
         if self._rewritten is not None:
             made = self._rewritten
-            results.append((report.of(made.prediction, change=made.change), made.plan))
+            results.append((report.describe(made.prediction, change=made.change), made.plan))
         found: dict[str, tuple[Report, Plan]] = {}
         for one in results:
             kind, peak = one[0].step, one[0].predicted_peak_bytes
@@ -313,7 +313,7 @@ class LMS(keras.callbacks.Callback):
 
     def _get_runner(self) -> StepRunner:
         if self._runner is None:
-            chosen = settings.of(
+            chosen = settings.resolve(
                 self.limit, self.tier_name, self.planner, self.parameters, slabs=self.wanted_slabs, compile=self.compile
             )
             device = memory.compute_device()

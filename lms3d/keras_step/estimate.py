@@ -24,7 +24,7 @@ from lms3d.engine.tensorflow.choosing import Chosen
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import require_graph_step, trace_step
-from lms3d.keras_step.patience import told_if_long
+from lms3d.keras_step.patience import say_if_long
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.settings import parameters_of, planner_of
 
@@ -59,7 +59,7 @@ class Planned:
     @cached_property
     def report(self) -> Report:
         """The prediction, with the limit that was asked for."""
-        return report.of(replace(self.prediction, limit_bytes=self.request.limit_bytes))
+        return report.describe(replace(self.prediction, limit_bytes=self.request.limit_bytes))
 
 
 def plan_step(
@@ -116,7 +116,7 @@ def plan_step(
     parameters = parameters_of(tflms_parameters, plan_step)
     _require_measurable(compile, machine)
     device = memory.compute_device() if machine is None else _ELSEWHERE
-    asked = settings.of(
+    asked = settings.resolve(
         memory_limit, tier, planner_of(planner, parameters), parameters, slabs=choice.parse(slabs), compile=compile,
         hypothetical=True, hard=hard_limit, device=device,
     )  # fmt: skip
@@ -128,7 +128,7 @@ def plan_step(
         engine.choose, function, step, on_device.supposed(function, input_spec, asked.pool), with_floor=with_floor,
         effort_seconds=effort_seconds,
     )  # fmt: skip
-    with told_if_long(step, asked.limit_bytes):
+    with say_if_long(step, asked.limit_bytes):
         chosen = _answered(ask, asked, at_floor=at_floor)
     request = chosen.request.under(limit_bytes=asked.limit_bytes)
     return Planned(request=request, plan=chosen.plan, prediction=chosen.prediction)

@@ -14,7 +14,7 @@ SILENT_SECONDS = 20.0
 
 
 @contextmanager
-def told_if_long(step: str, limit_bytes: int) -> Iterator[None]:
+def say_if_long(step: str, limit_bytes: int) -> Iterator[None]:
     """Says what is going on if the block takes longer than `SILENT_SECONDS`; of several ranks, one talks."""
     told = (
         f"lms: planning the {step} step for {format_size(limit_bytes)}; this happens once for each shape of its batches"

@@ -10,13 +10,23 @@ from typing import Any
 
 from lms3d.engine.cost import scale_in_words
 from lms3d.engine.plan import Plan
-from lms3d.engine.prediction import Prediction
+from lms3d.engine.prediction import Decision, Prediction
+from lms3d.engine.step_model import reasons
 from lms3d.files import write_text
 from lms3d.keras_step.step_log import StepStatistics
 from lms3d.units import format_seconds, format_size
 
 KEEP = "keep"
 """The action of a `Decision` on a tensor that stays where it is."""
+
+DECISION_COLUMNS = (
+    "tensor", "size", "decision", "copies", "to swap", "of that hidden", "to recompute", "links idle", "at the peak", "why",
+)  # fmt: skip
+DECISION_NOTE = (
+    "Times are those of one return, after the longest time that nobody uses the tensor. `links idle`: for how much of that time the "
+    "links are idle, and can hide transfers. A dash means that it is impossible. `at the peak`: the bytes that a kept tensor "
+    "holds at the predicted peak; for any other tensor, how much higher the peak would be if it stayed."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,14 +124,21 @@ class Report(Prediction):
             joined = sorted(self.joined, key=lambda one: (-one[2], one[0]))
             lines += [f"| `{name}` | {kind} | {format_size(size)} |" for name, kind, size in joined]
         if self.decisions:
-            lines += ["", "## Decisions", "", "| tensor | size | decision | copies |", "| --- | --- | --- | --- |"]
-            rows = sorted(self.decisions, key=lambda d: (-d.bytes, d.tensor))
-            shown = [d for d in rows if kept or d.action != KEEP]
-            lines += [f"| `{d.tensor}` | {format_size(d.bytes)} | {d.action} | {d.copies or ''} |" for d in shown]
-            if len(shown) < len(rows):
-                others = sum(d.bytes for d in rows if d.action == KEEP)
-                lines += [f"| ({len(rows) - len(shown)} others) | {format_size(others)} together | {KEEP} | |"]
+            lines += self._decision_table(kept)
         return "\n".join(lines) + "\n"
+
+    def _decision_table(self, kept: bool) -> list[str]:
+        """Each decision with the costs of its alternatives, the largest tensor first."""
+        rows = sorted(self.decisions, key=lambda d: (-d.bytes, d.tensor))
+        shown = [d for d in rows if kept or d.action != KEEP]
+        lines = ["", "## Decisions", "", *_row(DECISION_COLUMNS), *_row(["---"] * len(DECISION_COLUMNS))]
+        for decision in shown:
+            lines += _row(_cells(decision))
+        if len(shown) < len(rows):
+            others = sum(d.bytes for d in rows if d.action == KEEP)
+            named = [f"({len(rows) - len(shown)} others)", f"{format_size(others)} together", KEEP]
+            lines += _row(named + [""] * (len(DECISION_COLUMNS) - len(named)))
+        return [*lines, "", DECISION_NOTE]
 
     def _rounds(self) -> list[str]:
         """Each plan that was made for this step, and how it did."""
@@ -201,7 +218,23 @@ class Report(Prediction):
         return "" if not measured else f"{predicted / measured:.2f}"
 
 
-def of(
+def _cells(decision: Decision) -> list[str]:
+    """A row of the table of decisions."""
+    swap, hidden, recompute = (
+        _or_dash(seconds, reasons.duration)
+        for seconds in (decision.swap_seconds, decision.hidden_seconds, decision.recompute_seconds)
+    )
+    idle, peak = reasons.duration(decision.idle_link_seconds), format_size(decision.peak_bytes)
+    head = [f"`{decision.tensor}`", format_size(decision.bytes), decision.action, str(decision.copies or "")]
+    return [*head, swap, hidden, recompute, idle, peak, decision.reason]
+
+
+def _row(cells: Sequence[str]) -> list[str]:
+    """The line of a Markdown table."""
+    return [f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|"]
+
+
+def describe(
     prediction: Prediction,
     *,
     change: str = "",

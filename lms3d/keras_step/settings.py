@@ -21,7 +21,7 @@ from lms3d.units import format_size, parse_size
 AUTO, OFF = "auto", "off"
 
 
-def of(
+def resolve(
     memory_limit: str | float | None,
     tier: str,
     planner: str,

@@ -36,7 +36,7 @@ from lms3d.keras_step import on_device, report
 from lms3d.keras_step.adaptation import Feedback
 from lms3d.keras_step.adaptation_rules import Change
 from lms3d.keras_step.attachment import trace_step
-from lms3d.keras_step.patience import told_if_long
+from lms3d.keras_step.patience import say_if_long
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.step_log import StepStatistics
 from lms3d.keras_step.variable_backup import Snapshot
@@ -96,7 +96,7 @@ class StepRunner:
         return [*self._largest.values(), *kept]
 
     def _report(self, step: _Step, prepared: Prepared) -> tuple[Report, Plan]:
-        described = report.of(
+        described = report.describe(
             prepared.prediction,
             change=prepared.change,
             plan=prepared.number,
@@ -177,7 +177,7 @@ class StepRunner:
         self._tell_unknown_sizes(step)
         function = trace_step(model, step.kind, step.spec)
         try:
-            with told_if_long(step.kind, budget):
+            with say_if_long(step.kind, budget):
                 prepared = self.engine.prepare(
                     function,
                     step.kind,

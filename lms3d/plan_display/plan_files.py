@@ -16,7 +16,7 @@ from lms3d.scoring.figures import steps
 
 def write(folder: Path, request: StepRequest, plan: Plan, prediction: Prediction, title: str) -> None:
     """lms_plan.json, lms_report.md, memory_timeline.png and timeline.png."""
-    made, title = report.of(prediction), title.replace("^3", "$^3$")
+    made, title = report.describe(prediction), title.replace("^3", "$^3$")
     write_text(folder / "lms_plan.json", made.to_json())
     write_text(folder / "lms_report.md", made.to_markdown())
     steps.memory_timeline(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lms3d import console
-from lms3d.engine.prediction import Prediction
+from lms3d.engine.prediction import Decision, Prediction
+from lms3d.engine.step_model import reasons
 from lms3d.units import format_seconds, format_size
 
 LARGEST = 15  # tensors that are listed; lms_report.md has all
@@ -58,10 +59,26 @@ def _show_decisions(report: Prediction) -> None:
     console.table("What happens to the large tensors", ("decision", "the tensor", "tensors", "size"), rows, left=2)
     largest = sorted(report.decisions, key=lambda d: (-d.bytes, d.tensor))
     moved = [d for d in largest if d.action != "keep"][:LARGEST]
-    console.table(
-        f"The {len(moved)} largest that do not stay", ("tensor", "decision", "times per step", "size"),
-        [(d.tensor, d.action, str(d.copies), format_size(d.bytes)) for d in moved], left=2,
-    )  # fmt: skip
+    columns = (
+        "tensor",
+        "decision",
+        "times per step",
+        "size",
+        "to swap",
+        "of that hidden",
+        "to recompute",
+        "at the peak",
+    )
+    console.table(f"The {len(moved)} largest that do not stay", columns, map(_cells, moved), left=2)
+    console.say("`--why TENSOR` says what these costs are, and why a tensor leaves or stays.")
+
+
+def _cells(decision: Decision) -> tuple[str, ...]:
+    """A row of the table of tensors that leave, with what the alternatives would cost."""
+    costs = (decision.swap_seconds, decision.hidden_seconds, decision.recompute_seconds)
+    seconds = ("-" if cost is None else reasons.duration(cost) for cost in costs)
+    head = (decision.tensor, decision.action, str(decision.copies), format_size(decision.bytes))
+    return *head, *seconds, format_size(decision.peak_bytes)
 
 
 def _show_peak(report: Prediction) -> None:
