@@ -1,4 +1,4 @@
-"""A plan on the terminal: what happens to the largest tensors, what is live at the peak, and what the plan comes to."""
+"""A plan on the terminal: what happens to the largest tensors, what is in memory at the peak, and the figures of the plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lms3d.engine.prediction import Decision, Prediction
 from lms3d.engine.step_model import reasons
 from lms3d.units import format_seconds, format_size
 
-LARGEST = 15  # tensors that are listed; lms_report.md has all
+LARGEST = 15  # so many tensors are listed; lms_report.md lists all
 MEANINGS = {
     "keep": "stays in memory until its last use",
     "swap": "is written out, and read back just before it is used again",
@@ -17,7 +17,7 @@ MEANINGS = {
 
 
 def show(report: Prediction, *, lms: bool) -> None:
-    """lms: False describes the step without LMS alone."""
+    """Prints the plan. lms: if False, only the step without LMS."""
     if report.changed and lms:
         _show_decisions(report)
         _show_peak(report)
@@ -82,9 +82,9 @@ def _cells(decision: Decision) -> tuple[str, ...]:
 
 
 def _show_peak(report: Prediction) -> None:
-    """The largest tensors at the peak, the others in one row, and all that is no large tensor."""
+    """Prints the largest tensors at the peak; the other large ones share a row, and so does everything small."""
     if not report.peak_tensors:
-        return  # a plan by TFLMS does not name them
+        return  # no schedule of TFLMS's names them
     *tensors, rest = report.peak_tensors
     more = tensors[LARGEST:]
     rows = [*tensors[:LARGEST], *([(f"and {len(more)} more", sum(size for _, size in more))] if more else []), rest]
