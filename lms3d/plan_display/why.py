@@ -91,9 +91,10 @@ def _op(op: Op, step: PlannedStep) -> str:
 
 
 def _readers(tensor: str, graph: StepGraph, step: PlannedStep) -> str:
-    readers = [graph.by_name[name] for name in liveness.storages(graph)[tensor].readers]
-    in_order = sorted(readers, key=lambda op: step.run.spans.get(op.name, (0.0, 0.0)))
-    shown = [_op(op, step) for op in in_order[:LISTED]]
+    """The ops that read a tensor, also through views, in the order in which they run."""
+    root = liveness.roots(graph)[tensor]
+    readers = sorted(liveness.storages(graph)[root].readers, key=lambda name: step.run.spans.get(name, (0.0, 0.0)))
+    shown = [_op(graph.by_name[name], step) for name in readers[:LISTED]]
     return "; ".join([*shown, *([f"and {len(readers) - LISTED} more"] if len(readers) > LISTED else [])]) or "nobody"
 
 
@@ -104,12 +105,8 @@ def _spans(spans: Iterable[Span]) -> str:
 def _swapped(decision: Decision) -> str:
     if decision.swap_seconds is None:
         return "impossible"
-    hidden = (
-        ""
-        if decision.hidden_seconds is None
-        else f"; idle links hide {reasons.duration(decision.hidden_seconds)} of that"
-    )
-    return f"{reasons.duration(decision.swap_seconds)} of transfers{hidden}"
+    seconds, hidden = f"{reasons.duration(decision.swap_seconds)} of transfers", decision.hidden_seconds
+    return seconds if hidden is None else f"{seconds}; idle links hide {reasons.duration(hidden)} of that"
 
 
 def _recomputed(decision: Decision, maker: Op, planned: Planned) -> str:
@@ -123,9 +120,8 @@ def _sources(maker: Op, planned: Planned) -> str:
     roots = liveness.roots(planned.graph)
     verdicts = {d.tensor: reasons.VERDICTS[d.action] for d in planned.prediction.decisions}
     sources = dict.fromkeys(roots.get(tensor, tensor) for tensor in maker.inputs)
-    return (
-        ", ".join(f"{source} ({verdicts[source]})" if source in verdicts else source for source in sources) or "nothing"
-    )
+    named = (f"{source} ({verdicts[source]})" if source in verdicts else source for source in sources)
+    return ", ".join(named) or "nothing"
 
 
 def _kept(decision: Decision, prediction: Prediction) -> str:

@@ -49,7 +49,8 @@ class PlannedStep:
 
     def lives(self, tensor: str) -> list[Span]:
         """When the original of a tensor and each copy are in memory, in order. A copy that is read in the tier never is."""
-        names = (tensor, *(copy.output for copy in self.copies.get(tensor, ())))
+        original = self._roots.get(tensor, tensor)
+        names = (original, *(copy.output for copy in self.copies.get(tensor, ())))
         return sorted(self._life(self._storages[name]) for name in names if name in self._storages)
 
     def raised_bytes(self, tensor: str, size_bytes: int) -> int:
@@ -95,6 +96,10 @@ class PlannedStep:
     @cached_property
     def _timeline(self) -> tuple[np.ndarray, np.ndarray]:
         return np.array(self.run.timeline_seconds), np.array(self.run.timeline_bytes, np.int64)
+
+    @cached_property
+    def _roots(self) -> dict[str, str]:
+        return liveness.roots(self.graph)
 
     @cached_property
     def _storages(self) -> dict[str, liveness.Storage]:
