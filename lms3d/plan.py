@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LIMITS = 12  # of a sweep
 ELSEWHERE_REFUSED = (
-    "keras_model", "output", "sweep", "copied", "lms", "lms_compile", "cudnn_workspace", "swap_tier", "swap_dir",
+    "keras_model", "output", "sweep", "why", "copied", "lms", "lms_compile", "cudnn_workspace", "swap_tier", "swap_dir",
     "swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode", "serialization", "serialization_by_size",
 )  # fmt: skip
 """Options that do not go with --machine, which compares methods."""
@@ -37,6 +37,7 @@ Nothing is trained and no data is read. The limit need not exist on this machine
   python -m lms3d.plan --resolution 192 --memory-limit 8GiB
   python -m lms3d.plan --resolution 192 --sweep --output plans     # which limit costs how much time?
   python -m lms3d.plan --keras-model my.keras --batch-size 16      # will my own model fit?
+  python -m lms3d.plan --resolution 192 --memory-limit 8GiB --why conv3d_4   # why is this tensor recomputed?
   python -m lms3d.plan --machine ac922 --resolution 192            # what would I get there?
   python -m lms3d.plan --machine ac922 --largest                   # and up to which cube?"""
 
@@ -110,6 +111,7 @@ def _on_machine(given: dict[str, Any]) -> None:
 def _run(given: dict[str, Any]) -> None:
     output: Path | None = given.pop("output", None)
     limits: int | None = given.pop("sweep", None)
+    why: str | None = given.pop("why", None)
     saved: Path | None = given.pop("keras_model", None)
     mapped: bool = not given.pop("copied", False)
     size: int | None = given.get("resolution")
@@ -118,10 +120,7 @@ def _run(given: dict[str, Any]) -> None:
     options = tasks.chosen(given)
     title = f"{saved.name}, batch {options.batch_size}" if saved is not None else _title(options)
     title += "" if mapped else ", swapped tensors copied back"
-    if not mapped and not options.lms:
-        raise InputError("--copied says how LMS swaps and --no-lms is without; give one of the two")
-    if limits is not None and not options.lms:
-        raise InputError("--sweep compares plans and --no-lms makes none; give one of the two")
+    _refuse_without_use(options, mapped, limits, why)
     if output is not None:
         writable_folder(output, "--output")
     console.say(f"Tracing {title}, measuring operations where they are new, planning")
@@ -134,24 +133,52 @@ def _run(given: dict[str, Any]) -> None:
         return _planned(options, hard_limit, asked)
 
     planned = plan(options)
-    _show(planned, options, output, title)
+    _show(planned, options, why)
+    if output is not None:
+        _write(planned, options, output, title)
     if limits is not None:
         _sweep(planned, options, plan, limits, title, output)
     if options.lms:
         needs.require_fit(options, planned.report)
 
 
-def _show(planned: Planned, options: TrainConfig, output: Path | None, title: str) -> None:
-    """Below the floor, the lowest plan there is. Parameters of TFLMS that are given leave no choice, and no other plan."""
-    from lms3d.plan_display import plan_files, summary
+def _refuse_without_use(options: TrainConfig, mapped: bool, limits: int | None, why: str | None) -> None:
+    """InputError for an option that the others leave nothing to do."""
+    if not mapped and not options.lms:
+        raise InputError("--copied says how LMS swaps and --no-lms is without; give one of the two")
+    if limits is not None and not options.lms:
+        raise InputError("--sweep compares plans and --no-lms makes none; give one of the two")
+    if why is not None and not options.lms:
+        raise InputError("--why explains a plan and --no-lms makes none; give one of the two")
+    if why is not None and limits is not None:
+        raise InputError("--why explains one plan and --sweep makes many; give one of the two")
+
+
+def _show(planned: Planned, options: TrainConfig, why: str | None) -> None:
+    """Prints the plan, or the decision on the tensor `why`. If no plan fits, that is the lowest plan there is.
+
+    If all parameters of TFLMS are given, there is no other plan.
+    """
+    from lms3d.plan_display import summary
+    from lms3d.plan_display import why as explanation
 
     made_for, asked = planned.prediction.limit_bytes, planned.request.limit_bytes
     if options.lms and made_for != asked:
         console.say(f"The lowest plan there is, made for {format_size(made_for)}, not {format_size(asked)}:")
-    shown = planned.prediction if options.lms else planned.report
-    summary.show(shown, lms=options.lms)
-    if output is not None:
-        plan_files.write(output, planned.request, planned.plan, shown, title)
+    if why is None:
+        summary.show(_shown(planned, options), lms=options.lms)
+    else:
+        explanation.show(planned, why)
+
+
+def _write(planned: Planned, options: TrainConfig, folder: Path, title: str) -> None:
+    from lms3d.plan_display import plan_files
+
+    plan_files.write(folder, planned.request, planned.plan, _shown(planned, options), title)
+
+
+def _shown(planned: Planned, options: TrainConfig) -> Prediction:
+    return planned.prediction if options.lms else planned.report
 
 
 def _title(options: TrainConfig) -> str:
@@ -254,6 +281,11 @@ def _parser() -> cli.Parser:
     parser.add_argument(
         "--copied", action="store_true",
         help="on a processor: copy back what was swapped, as to a GPU, in place of reading it where it lies; as LMS(mapped=False)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--why", metavar="TENSOR",
+        help="explain the decision on one tensor instead: who makes and reads it, when it is in memory, and what it would cost to "
+        "swap it, to compute it again and to keep it; a name, or a part of one",
     )  # fmt: skip
     parser.add_argument("--largest", action="store_true", help="with --machine: the largest cube there, each way")
     parser.add_argument("--list-machines", action="store_true", help="name the machines, and stop")

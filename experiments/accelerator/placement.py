@@ -94,7 +94,7 @@ def _prepared(model: Any, device: str, batch: Any) -> tuple[Any, Any]:
 
     link = LINK_BYTES_PER_SECOND
     machine = Machine(swap_out_bytes_per_second=link, swap_in_bytes_per_second=link)
-    asked = settings.of("1TiB", "host", "off", Parameters(), slabs="off", hypothetical=True, device=device)
+    asked = settings.resolve("1TiB", "host", "off", Parameters(), slabs="off", hypothetical=True, device=device)
     asked = replace(asked, pool=GPU_POOL)  # as a GPU's, also in a rehearsal
     spec = batch_spec(batch)
 

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 
-from lms3d.engine import edit, liveness
+from lms3d.engine import liveness
 from lms3d.engine.cost import Machine, copying_seconds
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import PLANNERS, Outcome, Planner
-from lms3d.engine.prediction import Decision, Figures, Prediction
+from lms3d.engine.prediction import Figures, Prediction
 from lms3d.engine.request import StepRequest
-from lms3d.engine.step_model.problem import Problem
+from lms3d.engine.step_model import alternatives
+from lms3d.engine.step_model.planned_step import PlannedStep
 from lms3d.engine.step_model.simulate import simulate
 from lms3d.engine.step_model.study import Study
 
@@ -46,7 +46,8 @@ def _floor_bytes(planner: Planner, study: Study, outcome: Outcome) -> int:
 
 def _prediction(study: Study, outcome: Outcome, floor_bytes: int | None, started: float) -> Prediction:
     request, plan = study.request, outcome.plan
-    after, before = _after_and_before(study, outcome)
+    planned = None if plan.empty else PlannedStep.simulated(request.graph, plan, request.machine)
+    after, before = _after_and_before(study, outcome, planned)
     return Prediction(
         step=request.step,
         planner=outcome.reported_planner or plan.planner,
@@ -67,7 +68,7 @@ def _prediction(study: Study, outcome: Outcome, floor_bytes: int | None, started
         unedited_timeline_bytes=before.timeline_bytes,
         timeline_bytes=after.timeline_bytes,
         timeline_seconds=after.timeline_seconds,
-        decisions=_decisions(study.problem, plan),
+        decisions=alternatives.decisions(study.problem, request.machine, after, planned, rule=_rule(study, plan)),
         peak_at=after.peak_at,
         peak_tensors=after.peak_tensors,
         parameters=after.parameters or dict(plan.parameters or {}),
@@ -86,19 +87,27 @@ def _lower_bound_seconds(plan: Plan, machine: Machine, computing_seconds: float)
     )
 
 
-def _after_and_before(study: Study, outcome: Outcome) -> tuple[Figures, Figures]:
-    """The figures of the step under the plan and without it. If the planner has none, a simulation gives them."""
+def _rule(study: Study, plan: Plan) -> str:
+    """How the planner has decided, if not by costs. That of hybrid may take TFLMS's plan."""
+    if plan.empty and study.unedited_limit_bytes <= study.request.limit_bytes:
+        return "the step fits in the limit as it is"
+    name = plan.planner if plan.planner in PLANNERS else study.request.settings.planner
+    return PLANNERS[name].rule or ("nothing has to leave" if plan.empty else "")
+
+
+def _after_and_before(study: Study, outcome: Outcome, planned: PlannedStep | None) -> tuple[Figures, Figures]:
+    """The figures of the step under the plan and without it. A planner without figures of its own gets those of a simulation."""
     before = study.unedited_figures
-    if outcome.plan.empty:
+    if planned is None:
         return before, before
     if outcome.figures is not None:
         return outcome.figures, before
-    return _simulated(study, outcome.plan)
+    return _simulated(study, planned)
 
 
-def _simulated(study: Study, plan: Plan) -> tuple[Figures, Figures]:
+def _simulated(study: Study, planned: PlannedStep) -> tuple[Figures, Figures]:
     graph, machine, before = study.request.graph, study.request.machine, study.unedited_figures
-    run, unedited = simulate(edit.apply(graph, plan), machine), simulate(graph, machine)
+    plan, run, unedited = planned.plan, planned.run, simulate(graph, machine)
     longer = run.seconds - unedited.seconds
     nodes = len(plan.swap_outs) + len(plan.swap_ins)
     copying = copying_seconds(machine, plan.swapped_out_bytes, plan.swapped_in_bytes, nodes)
@@ -114,21 +123,3 @@ def _simulated(study: Study, plan: Plan) -> tuple[Figures, Figures]:
         step_seconds=before.step_seconds,
         timeline_bytes=tuple(int(b) for b in liveness.live_bytes(graph)),
     )
-
-
-def _decisions(problem: Problem, plan: Plan) -> tuple[Decision, ...]:
-    """Every large tensor and what happens to it. Swapped tensors that the problem leaves out are included."""
-    ins, made = Counter(s.tensor for s in plan.swap_ins), Counter(r.tensor for r in plan.recomputes)
-    sizes = {b.root: b.bytes for b in problem.buffers} | {s.tensor: s.bytes for s in plan.swap_outs}
-    return tuple(
-        Decision(
-            tensor=tensor, bytes=size, action=_action(ins[tensor], made[tensor]), copies=ins[tensor] + made[tensor]
-        )
-        for tensor, size in sizes.items()
-    )
-
-
-def _action(swapped_in: int, recomputed: int) -> str:
-    if swapped_in and recomputed:
-        return "both"
-    return "swap" if swapped_in else "recompute" if recomputed else "keep"

@@ -15,12 +15,26 @@ from lms3d.units import format_seconds, format_size
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What happens to one large tensor. action: keep, swap, recompute or both; copies: how often it returns per step."""
+    """What happens to one large tensor, and what its alternatives would have cost (`step_model.alternatives`).
+
+    action: keep, swap, recompute or both. copies: how often the tensor returns per step.
+    swap_seconds: to move it out and back once; None if that is impossible. hidden_seconds: how many of these idle links can hide.
+    recompute_seconds: to compute it again once; None if that is impossible.
+    idle_link_seconds: how long the links are idle during the longest time that nobody uses it.
+    peak_bytes: what it holds at the predicted peak, if it is kept. If it is not: how much higher the peak would be if it were.
+    reason: the decision in words, with these costs.
+    """
 
     tensor: str
     bytes: int
     action: str
     copies: int = 0
+    swap_seconds: float | None = None
+    hidden_seconds: float | None = None
+    recompute_seconds: float | None = None
+    idle_link_seconds: float = 0.0
+    peak_bytes: int = 0
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

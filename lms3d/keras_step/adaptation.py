@@ -1,24 +1,24 @@
-"""Closing the loop: what the first steps of a plan say about the next plan for the same step. No TensorFlow here.
+"""The first steps of a plan are measured, and may ask for another plan for the same step. No TensorFlow here.
 
-A plan is made from speeds that were measured on an idle machine, and with margins for what cannot be predicted. Of the steps
-of a plan the first `tuning.COLD` are left out and `tuning.WARM` are counted. Then ADAPT-1, 2, 6 and 3 are tried in this order,
-and the first that applies asks for another plan; at most `tuning.MOST_CHANGES` times in all. A rule that did not help is
-not tried again.
-- ADAPT-1, peak: above the limit -> plan for less. Only where nothing enforces the limit: in a pool the step runs out of
-  memory instead, and is planned for less at once. (A peak just below the limit says nothing in a pool, which hands out
+A plan is made from speeds that were measured on an idle machine, with margins for what cannot be predicted. The first
+`tuning.COLD` steps of a plan are left out, the next `tuning.WARM` are counted. Then ADAPT-1, 2, 6 and 3 are tried in this order,
+and the first that applies asks for another plan, at most `tuning.MOST_CHANGES` times in all. A rule that did not help is not
+tried again.
+- ADAPT-1, peak: if the peak is above the limit, plan for less. This happens only if nothing enforces the limit: in a pool the step
+  runs out of memory instead, and is planned for less at once. (In a pool a peak just below the limit says nothing: a pool hands out
   larger pieces than it was asked for while it has them.)
-- ADAPT-2, links: swapping was much slower than planned, and so was the step -> plan with the speed that was seen, which
-  triggers swap-ins earlier. A slow link that computing hides is no reason.
-- ADAPT-3, margin: the peak stayed well under the limit while the plan costs time -> plan for more, by as much as the peak
-  was predicted too high.
-- ADAPT-4: what ADAPT-2, ADAPT-3 and ADAPT-6 can gain in the steps that are left must be more than the last planning took, and the
-  planning time that the run grants (`swap.effort`) must not be used up.
-- ADAPT-5: a new plan stays if it is faster and within the limit or, after ADAPT-1, if its peak is lower. Otherwise the
-  earlier one comes back, as it does when the new one runs out of memory.
-- ADAPT-6, costs: the step without its waits differs from the sum of its ops by more than `tuning.SAME_COSTS` -> plan with all ops
-  as much slower or faster (`Machine.ops_scale`). What a step took more than its ops should can be waiting, as far as its transfers
-  took as long or waiting was predicted: if that explains the difference, the costs stay. What was found is kept for the next run,
-  even if ADAPT-4 allows no other plan; a step without a plan, which waits for nothing, tells the most (`whole_steps`).
+- ADAPT-2, links: if swapping was much slower than planned, and so was the step, plan with the speeds that were measured. Swap-ins
+  then start earlier. A slow link that computing hides is no reason.
+- ADAPT-3, margin: if the peak stayed well under the limit and the plan costs time, plan for more, by as much as the predicted peak
+  was too high.
+- ADAPT-4: ADAPT-2, ADAPT-3 and ADAPT-6 must be able to gain more in the steps that are left than the last planning took, and the
+  run must still grant planning time (`engine.effort`).
+- ADAPT-5: a new plan stays if it is faster and within the limit or, after ADAPT-1, if its peak is lower. Otherwise the earlier one
+  comes back. It also comes back if the new one runs out of memory.
+- ADAPT-6, costs: if the step without its waits differs from the sum of its ops by more than `tuning.SAME_COSTS`, plan with all ops
+  slower or faster by that factor (`Machine.ops_scale`). A step that takes longer than its ops may have waited, at most for as long
+  as its transfers took or as waiting was predicted: if that explains the difference, the costs stay. The factor is kept for the
+  next run, even if ADAPT-4 allows no other plan. A step without a plan waits for nothing, and so tells the most (`whole_steps`).
 No plan changes a result. Seconds are as noisy as the machine, so the fastest warm step counts.
 """
 
@@ -39,7 +39,7 @@ from lms3d.keras_step.report import Round
 
 @dataclass(frozen=True, kw_only=True)
 class Learnt:
-    """What the next run is to know of a step (ADAPT-6): its seconds without swapping, or else `Machine.ops_scale`."""
+    """What the next run is told about a step (ADAPT-6): its seconds without swapping, or else `Machine.ops_scale`."""
 
     unplanned_seconds: float | None = None
     ops_scale: float | None = None
@@ -48,8 +48,8 @@ class Learnt:
 class Feedback:
     """The rounds of one step under one limit: `begin` each plan, `add` its steps; when it is `due`, `judge` and `propose`.
 
-    changes: how often it may ask for another plan; 0 keeps the record alone. run_steps: of the whole run; None is unknown.
-    account: what the plans of the run have cost, by the price list of `swap.effort`, even if they came from the cache.
+    changes: how often it may ask for another plan; with 0 it only keeps the record. run_steps: the steps of the whole run; None is
+    unknown. account: what the plans of the run have cost, by the price list of `engine.effort`, even if they came from the cache.
     long_step_seconds: see `Trial`.
     """
 
@@ -63,11 +63,11 @@ class Feedback:
     ) -> None:
         self.limit_bytes, self.changes_left, self.run_steps = limit_bytes, changes, run_steps
         self.account, self.long_step_seconds = account or Account(), long_step_seconds
-        self.budget_bytes = limit_bytes  # what the present plan was made for, or the next one is to be made for
+        self.budget_bytes = limit_bytes  # of the present plan, or of the next one if there is none
         self.rounds: list[Round] = []
         self._reason = "first plan"
         self._now: Trial | None = None
-        self._before: Trial | None = None  # what `_now` has to beat
+        self._before: Trial | None = None  # the plan that `_now` has to beat
         self._spent: set[str] = set()
         self._judged = False
 
@@ -81,7 +81,7 @@ class Feedback:
     def begin(
         self, number: int, plan: Plan, prediction: Prediction, machine: Machine, change: Change | None = None
     ) -> None:
-        """A plan is about to run, for a change that was proposed or, without one, because no other is left."""
+        """Opens the round of a plan that is about to run: for a change that was proposed, or because there is no other plan."""
         budget = change.budget_bytes if change else self.budget_bytes
         self.rounds.append(
             Round(
@@ -99,23 +99,23 @@ class Feedback:
         self._judged, self.budget_bytes = False, budget
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """The figures of a step that ran: columns of `lms3d.keras_step.step_log`."""
+        """Adds the figures of a step that has run: columns of `lms3d.keras_step.step_log`."""
         if self._now is not None and not self._now.complete:
             self._now.rows.append(row)
             self._note(self._now, **self._now.measured())
 
     def _note(self, trial: Trial, **figures: Any) -> None:
-        """Into the round of a plan."""
+        """Notes figures in the round of a plan."""
         at = next(i for i, one in enumerate(self.rounds) if one.plan == trial.number)
         self.rounds[at] = replace(self.rounds[at], **figures)
 
     @property
     def due(self) -> bool:
-        """True once, when the present plan has run for long enough."""
+        """Whether the present plan has run for long enough and has not been judged."""
         return self._now is not None and self._now.complete and not self._judged
 
     def judge(self) -> bool:
-        """ADAPT-5: True where the present plan stays, False where the one before it has to come back."""
+        """ADAPT-5: True if the present plan stays, False if the one before it has to come back."""
         new, old, self._judged = self._now, self._before, True
         assert new is not None, "due"
         self._note(new, outcome="kept")
@@ -133,12 +133,12 @@ class Feedback:
 
     @property
     def ops_scale(self) -> float:
-        """ADAPT-6: of the plan in use, as far as its steps have told; 1 before there is one."""
+        """ADAPT-6: the factor that the steps of the plan in use have shown; 1 before there is a plan."""
         return 1.0 if self._now is None else self._now.ops_scale
 
     @property
     def learnt(self) -> Learnt | None:
-        """ADAPT-6: what the plan in use has told; None if it was planned with that already, or its steps are too short."""
+        """ADAPT-6: what the plan in use has shown; None if it was planned with that already, or if its steps are too short."""
         now = self._now
         if now is None or not now.complete or now.run_seconds < self.long_step_seconds:
             return None
@@ -147,7 +147,7 @@ class Feedback:
         return None if now.ops_scale == now.machine.ops_scale else Learnt(ops_scale=now.ops_scale)
 
     def ran_out_of_memory(self) -> bool:
-        """The present plan did. True where the one before it comes back, False where one for a smaller budget is due."""
+        """Notes that the present plan ran out of memory. True if the one before it comes back, False if a tighter one is due."""
         assert self._now is not None, "something ran"
         self._spent.add(MARGIN)
         if self._before is not None:
@@ -172,7 +172,10 @@ class Feedback:
     # -- the next plan -------------------------------------------------------------------------------------------------
 
     def propose(self, steps_left: int | None = None) -> Change | None:
-        """ADAPT-1 to ADAPT-4 for the plan in use. steps_left: None is unknown, and counts as many."""
+        """The change that ADAPT-1 to ADAPT-4 ask for after the plan in use; None if they ask for none.
+
+        steps_left: how many steps are to come; None is unknown, and counts as many.
+        """
         now = self._now
         if now is None or not self.changes_left or not now.prediction.rewritten:
             return None
@@ -189,7 +192,7 @@ class Feedback:
         return self.run.left(now.prediction.unedited_step_seconds) >= tuning.SMALLEST_SECONDS
 
     def reject(self, change: Change, plan: Plan, prediction: Prediction) -> str:
-        """Why a plan that was made for a change need not run; empty where it should."""
+        """Why a plan that was made for a change need not run; empty if it should run."""
         assert self._now is not None, "a change was proposed"
         if plan == self._now.plan:
             return "the same plan again"
@@ -199,7 +202,7 @@ class Feedback:
         return "not predicted to be faster" if slower else ""
 
     def refuse(self, change: Change, why: str, prediction: Prediction | None = None) -> None:
-        """A change came to nothing. prediction: of the plan that was made for it."""
+        """Notes that a change came to nothing. prediction: that of the plan that was made for it, if one was."""
         self._spent.add(change.rule)
         self.account.seconds += prediction.effort_seconds if prediction else 0.0
         self.rounds.append(Round(reason=change.reason, budget_bytes=change.budget_bytes, outcome=f"dropped: {why}"))

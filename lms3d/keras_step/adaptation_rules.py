@@ -1,4 +1,4 @@
-"""When a plan asks for another one: ADAPT-1, 2, 3 and 6 of `adaptation`, each from a plan's first steps. No TensorFlow here."""
+"""The rules by which a plan's first steps ask for another plan: ADAPT-1, 2, 3 and 6 of `adaptation`. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DIRECTIONS = (
 
 @dataclass(frozen=True)
 class Change:
-    """What to plan for next; the rule that asks for it, why, and the most that it can gain per step."""
+    """What to plan for next: the rule that asks for it, its reason, and the most seconds that it can gain per step."""
 
     rule: str
     budget_bytes: int
@@ -33,9 +33,9 @@ class Change:
 
 @dataclass
 class Trial:
-    """A plan that runs or has run, its number in lms_stats.csv, the change that it came from, and its first steps.
+    """A plan that runs or has run: its number in lms_stats.csv, the change that it was made for, and its first steps.
 
-    long_step_seconds: shorter steps say nothing about the costs of ops.
+    long_step_seconds: shorter steps say nothing about the costs of ops. rows: the figures of its steps, as in `step_log`.
     """
 
     number: int
@@ -61,16 +61,16 @@ class Trial:
 
     @property
     def run_seconds(self) -> float:
-        """As `seconds`, without what the runner does around the step, where that was measured."""
+        """The seconds of the fastest warm step without the runner's own work around it, if they were measured."""
         return min(float(row.get("run_seconds", row["seconds"])) for row in self.rows[tuning.COLD :] or self.rows)
 
     @property
     def planning_seconds(self) -> float:
-        """What the first step took longer than the others."""
+        """How much longer the first step took than the others."""
         return float(self.rows[0]["seconds"]) - self.seconds
 
     def per_step(self, column: str) -> float | None:
-        """The mean over the warm steps; None where the tier does not measure it."""
+        """The mean of a column over the warm steps; None if the tier does not measure it."""
         values = [float(row[column]) for row in self.rows[tuning.COLD :] if column in row]
         return sum(values) / len(values) if values else None
 
@@ -83,7 +83,7 @@ class Trial:
 
     @property
     def ops_scale(self) -> float:
-        """ADAPT-6: `Machine.ops_scale` as the steps tell it; that of the plan if they tell nothing else."""
+        """ADAPT-6: `Machine.ops_scale` as the steps show it; that of the plan if they show no other."""
         planned = self.prediction
         computing = planned.predicted_step_seconds - planned.predicted_stall_seconds
         if not self.complete or self.run_seconds < self.long_step_seconds:
@@ -94,7 +94,7 @@ class Trial:
 
     @property
     def _transfer_seconds(self) -> float:
-        """Of all transfers of a step, as measured, else as planned."""
+        """The seconds of all transfers of a step, as measured or, if they are not, as planned."""
         total = 0.0
         for _, bytes_column, seconds_column, speed in _DIRECTIONS:
             seconds, moved = self.per_step(seconds_column), self.per_step(bytes_column) or 0.0
@@ -111,7 +111,7 @@ class Trial:
 
 
 def peak(now: Trial, limit_bytes: int) -> Change | None:
-    """ADAPT-1."""
+    """The change that ADAPT-1 asks for, if any."""
     peak, predicted = now.peak_bytes, now.prediction.predicted_peak_bytes
     if peak <= limit_bytes:
         return None
@@ -121,7 +121,7 @@ def peak(now: Trial, limit_bytes: int) -> Change | None:
 
 
 def links(now: Trial, limit_bytes: int) -> Change | None:
-    """ADAPT-2."""
+    """The change that ADAPT-2 asks for, if any."""
     late = now.seconds - now.prediction.predicted_step_seconds
     if late <= tuning.MATTERS * now.seconds:
         return None
@@ -132,7 +132,7 @@ def links(now: Trial, limit_bytes: int) -> Change | None:
         if not moved or not seconds:
             continue
         planned = getattr(now.machine, speed)
-        seen[speed] = float(f"{moved / seconds:.1e}")  # two digits: the same plan comes from the cache the next time
+        seen[speed] = float(f"{moved / seconds:.1e}")  # two digits: the next time the same plan comes from the cache
         lost = seconds - moved / planned
         if seen[speed] < tuning.SLOW * planned and lost > tuning.MATTERS * now.seconds:
             slow.append(f"{name} run at {format_size(seen[speed])}/s and not {format_size(planned)}/s")
@@ -143,7 +143,7 @@ def links(now: Trial, limit_bytes: int) -> Change | None:
 
 
 def costs(now: Trial, limit_bytes: int) -> Change | None:
-    """ADAPT-6."""
+    """The change that ADAPT-6 asks for, if any."""
     scale = now.ops_scale
     unplanned = now.prediction.unmoved_step_seconds * scale / now.machine.ops_scale
     lost_seconds = now.seconds - unplanned
@@ -153,7 +153,7 @@ def costs(now: Trial, limit_bytes: int) -> Change | None:
 
 
 def margin(now: Trial, limit_bytes: int) -> Change | None:
-    """ADAPT-3."""
+    """The change that ADAPT-3 asks for, if any."""
     peak, planned = now.peak_bytes, now.prediction
     cost = 1 - planned.unmoved_step_seconds / planned.predicted_step_seconds if planned.predicted_step_seconds else 0.0
     if (

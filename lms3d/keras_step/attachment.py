@@ -1,10 +1,10 @@
-"""The step of a Keras model: LMS's function in its place, for one `fit`, `evaluate` or `predict`; and how it is traced.
+"""LMS's function in the place of a Keras model's step, for one `fit`, `evaluate` or `predict`; and how that step is traced.
 
-    model.train_function         LMS's: looks up or makes the rewritten step for the batch's shape, and runs it
-    model.make_train_function    on this instance alone: removes that function, then makes the model's own
+    model.train_function         LMS's: finds or makes the rewritten step for the batch's shape, and runs it
+    model.make_train_function    of this instance alone: removes that function, then makes the model's own
 
 Keras calls no callback after an error. But each `fit`, `evaluate`, `predict` and `..._on_batch` begins with
-`make_..._function`, which keeps a function that is there: so whatever ended the last one, the next runs Keras's own function,
+`make_..._function`, and LMS's removes LMS's function. So whatever ended the last call, the next one runs Keras's own function,
 unless it has an LMS callback that attaches its step again.
 
 The private names of Keras that LMS needs are used here and nowhere else.
@@ -29,8 +29,8 @@ _KERAS_TRAINER = next(one for one in keras.Model.__mro__ if "make_train_function
 class Attachment:
     """`run` in the place of the model's `kind` function ("train", "test", "predict"), from now until `remove`.
 
-    run: Keras calls it with an iterator over batches (to predict, a list of them). forced: the user has asked for a new function
-    (`make_..._function(force=True)`), because what was traced is no longer true.
+    run: Keras calls it with an iterator over batches, or, to predict, with a list of them. forced: the user has asked for a new
+    function (`make_..._function(force=True)`), because the traced one is out of date.
     """
 
     def __init__(self, model: keras.Model, kind: str, run: Callable[[Any], Any]) -> None:
@@ -40,7 +40,7 @@ class Attachment:
             )
         self.model, self.forced = model, False
         self._function, self._make = f"{kind}_function", f"make_{kind}_function"
-        self._make_own_function = self._remove_and_make  # one object, to be known again
+        self._make_own_function = self._remove_and_make  # one object, so that `active` recognises it
         setattr(model, self._function, run)
         setattr(model, self._make, self._make_own_function)
 
@@ -49,7 +49,7 @@ class Attachment:
         return vars(self.model).get(self._make) is self._make_own_function
 
     def remove(self) -> None:
-        """The model is as it was, and makes its own function again when it needs one."""
+        """Leaves the model as it was: it makes its own function again when it needs one."""
         if self.active:
             delattr(self.model, self._make)
             setattr(self.model, self._function, None)
@@ -61,13 +61,13 @@ class Attachment:
 
 
 def attached(model: keras.Model, kind: str) -> Attachment | None:
-    """What is in the place of the model's `kind` function, though an error may have ended the call that it was for."""
+    """The attachment in the place of the model's `kind` function, even if an error has ended the call that it was made for."""
     owner = getattr(vars(model).get(f"make_{kind}_function"), "__self__", None)
     return owner if isinstance(owner, Attachment) else None
 
 
 def require_graph_step(model: keras.Model, kind: str) -> None:
-    """InputError where the model's step cannot be replaced by a rewritten graph that does the same."""
+    """InputError if no rewritten graph can replace the model's step and do the same."""
     strategy = type(model.distribute_strategy).__name__
     if strategy != "_DefaultDistributionStrategy":
         raise InputError(f"LMS does not work inside {strategy}; run one process per device instead (Horovod)")
@@ -83,7 +83,7 @@ def require_graph_step(model: keras.Model, kind: str) -> None:
 
 
 def warn_of_xla(model: keras.Model) -> None:
-    """Says that XLA, which the model was compiled for, does not run its steps while LMS does."""
+    """Warns that XLA, for which the model was compiled, does not run its steps while LMS does."""
     if model.jit_compile:
         log.warning(
             "LMS: found a model that compiles its steps by XLA (jit_compile); LMS moves tensors between the ops of a graph, which "
@@ -92,9 +92,9 @@ def warn_of_xla(model: keras.Model) -> None:
 
 
 def trace_step(model: Any, step: str, spec: Any) -> tf.types.experimental.ConcreteFunction:
-    """Trace `model.train_step`, `test_step` or `predict_step` for batches of `spec` (nested TensorSpecs, static shapes).
+    """The traced `train_step`, `test_step` or `predict_step` of a model, for batches of `spec` (nested TensorSpecs, static shapes).
 
-    What is not built yet, the step itself builds as it is traced, as in Keras; TensorFlow then traces it once more. To predict, the
+    Tracing builds layers and slots that are not built yet, as in Keras; TensorFlow then traces the step once more. To predict, the
     model need not be compiled.
     """
     optimizer = getattr(model, "optimizer", None)
@@ -106,5 +106,5 @@ def trace_step(model: Any, step: str, spec: Any) -> tf.types.experimental.Concre
 
 
 def compilation(model: Any) -> object:
-    """Something that is another object after each `compile`; None before the first."""
+    """An object that each `compile` replaces; None before the first."""
     return getattr(model, "_loss_tracker", None)

@@ -1,12 +1,12 @@
 """`LMS`, the Keras callback: trace the step, plan, rewrite, run, measure.
 
     fit -> on_train_begin        replaces model.train_function by a runner
-        -> on_train_batch_begin  does so again where a callback has put the model's own function back
-           runner                takes a batch; for a batch shape that it has not seen: trace -> plan -> rewrite; runs it
+        -> on_train_batch_begin  does so again if a callback has put the model's own function back
+           runner                takes a batch; if its shape is new: trace -> plan -> rewrite; runs the rewritten step
         -> on_train_end          puts the model's own function back; after an error the next `fit` does so (`attachment`)
 
-Tracing `train_step` itself, for the exact shape of the batch, spares the first step the nested functions that stock Keras
-traces (`experiments.first_step` compares the two).
+`train_step` itself is traced, for the exact shape of the batch. So the first step does without the nested functions that stock
+Keras traces (`experiments.first_step` compares the two).
 """
 
 from __future__ import annotations
@@ -42,31 +42,32 @@ log = logging.getLogger("lms3d")
 class LMS(keras.callbacks.Callback):
     """Large model support for `fit`, `evaluate` and `predict` of any Keras model that runs as a graph on one device.
 
-    memory_limit: "6GiB" or bytes that the step may use; None: the limit that was set, else what the device has.
-    tier, swap_dir: where tensors go: "host", "disk" (files in swap_dir) or "auto" (GPU: host; CPU: disk).
-    mapped: on a CPU, read what was swapped to a disk where it lies in the system's page cache. It takes no memory of
-        TensorFlow's then, and the limit does not count it. False copies it back, as to a device with memory of its own.
+    memory_limit: "6GiB" or bytes that the step may use; None means the limit that was set, or else all that the device has.
+    tier, swap_dir: where tensors go: "host", "disk" (files in swap_dir) or "auto" (host for a GPU, disk for a CPU).
+    mapped: on a CPU, read tensors that were swapped to disk directly in the system's page cache. They then take no memory of
+        TensorFlow's, and the limit does not count them. False copies them back, as a device with memory of its own needs it.
     planner: a name in `lms3d.engine.planners.PLANNERS`. "hybrid" chooses between keeping, swapping and recomputing each tensor
-        under the limit; "tflms" uses TFLMS's parameters; "auto" is "tflms" as soon as one of those is given, else "hybrid".
+        under the limit; "tflms" uses TFLMS's parameters; "auto" is "tflms" if any of those is given, and "hybrid" otherwise.
     swapout_threshold, swapin_ahead, swapin_groupby, sync_mode, serialization, serialization_by_size, n_tensors and the
         include/exclude options: see `lms3d.engine.planners.tflms.parameters`; None is tuned against the limit.
-    slabs: cut the tensors of the largest levels into slabs along their first spatial axis: "auto", only where the whole step does
-        not fit, or has little room and copies back what it swaps, as few as the limit allows; "off"; or how many, {level: number},
-        where level 0 is the full resolution and level 1 the next (also 16, which is "16/8"). Results then equal those of the whole
-        step to rounding. The numbers stay as they are once a step has run.
-    compile: "auto": chains of elementwise ops and sums between convolutions and matrix products become programs that XLA compiles,
-        if each is measured to be faster or smaller and in nothing worse; the first step then takes longer, and results equal those
-        of the step as traced, to rounding. Not for a step in slabs, nor if only the step as traced fits. What is too large for the
-        free memory to be measured stays as traced until the process ends. "off", the default: no bit of a result changes.
-    adapt: after the first training steps compare what was measured with the plan, and try other plans (at most three) where
-        that promises to be faster or safer; the report names each of them. False keeps the first, and tells later
-        runs nothing. Results never depend on it. Parameters of TFLMS that are all given are never changed.
+    slabs: cut the tensors of the largest levels into slabs along their first spatial axis. "auto" does so only if the whole step
+        does not fit, or has little room and copies back what it swaps, and takes as few slabs as the limit allows; "off" never
+        does; {level: number} says how many: level 0 is the full resolution, level 1 the next (16 alone means "16/8"). The results
+        then equal those of the whole step to rounding. Once a step has run, its slabs stay as they are.
+    compile: "auto" makes programs that XLA compiles of chains of elementwise ops and sums between convolutions and matrix products,
+        each if it is measured to be faster or smaller and in nothing worse. The first step then takes longer, and the results
+        equal those of the step as traced, to rounding. A step in slabs is not compiled, nor is one that only fits as traced. A
+        chain that is too large for the free memory to be measured stays as traced until the process ends. "off", the default,
+        changes no bit of a result.
+    adapt: after the first training steps, compare the measurements with the plan, and try at most three other plans that promise to
+        be faster or safer; the report names each of them. False keeps the first plan, and tells later runs nothing. Results never
+        depend on it. If all parameters of TFLMS are given, they are never changed.
     enabled=False: trace, run and measure the step in the same way, but change nothing.
-    stats_file: CSV with one row per step. debug: log every insertion (debug_level 1: what was done; 2: each node).
+    stats_file: a CSV file with one row per step. debug: log every insertion (debug_level 1: a summary; 2: each node).
 
-    after_step: an attribute, called with the model and the batch after each training step.
+    after_step: an attribute: a function that is called with the model and the batch after each training step.
 
-    After the first step `plan` and `report` describe the training step (or the only kind of step that ran).
+    After the first step `plan` and `report` describe the training step, or else the only kind of step that has run.
     Raises DoesNotFit when no plan fits, StorageError when the swap disk fails.
     """
 
@@ -88,21 +89,21 @@ class LMS(keras.callbacks.Callback):
         **tflms_parameters: Any,
     ) -> None:
         super().__init__()
-        self.parameters = settings.parameters_of(tflms_parameters, LMS.__init__)
-        self.planner = settings.planner_of(planner, self.parameters) if enabled else "off"
+        self.parameters = settings.tflms_parameters(tflms_parameters, LMS.__init__)
+        self.planner = settings.planner_name(planner, self.parameters) if enabled else "off"
         self.tier_name, self.swap_dir, self.mapped = tier, swap_dir, mapped
         self.limit = None if memory_limit is None else parse_size(memory_limit)
-        choose_tier(tier, "CPU:0")  # refuse an unknown name now
+        choose_tier(tier, "CPU:0")  # refuses an unknown name now
         wanted = choice.parse(slabs)
         self.wanted_slabs = choice.OFF if wanted == choice.AUTO and not enabled else wanted
-        self.compile = settings.compile_of(compile) if enabled else settings.OFF
+        self.compile = settings.checked_compile(compile) if enabled else settings.OFF
         self.adapt = adapt
         self.statistics = StepStatistics(stats_file)
         self._runner: StepRunner | None = None
         self._rewritten: Prepared | None = None
         self._training = False
         self.after_step: Callable[[keras.Model, Any], None] | None = None
-        self._compiled: tuple[Any, Any] | None = None  # what the prepared steps were traced from
+        self._compiled: tuple[Any, Any] | None = None  # the model and the compilation that the steps were traced from
         self._attachments: dict[str, Attachment] = {}
         if debug:
             _log_to_console(debug_level)
@@ -111,12 +112,12 @@ class LMS(keras.callbacks.Callback):
 
     @property
     def reports(self) -> dict[str, Report]:
-        """The report of each kind of step that ran ("train", "test", "predict"); of several batch shapes, the largest."""
+        """The report of each kind of step that has run ("train", "test", "predict"): of several batch shapes, the largest."""
         return {kind: report for kind, (report, _) in self._results().items()}
 
     @property
     def report(self) -> Report | None:
-        """The report of the training step, else of the only kind that ran; None before the first step."""
+        """The report of the training step, or else of the only kind that has run; None before the first step."""
         return self._result()[0]
 
     @property
@@ -126,29 +127,32 @@ class LMS(keras.callbacks.Callback):
 
     @property
     def slabs(self) -> dict[int, int] | None:
-        """level -> number of slabs in the step behind `report`, {} where all is whole; None before the first step."""
+        """The number of slabs of each level in the step behind `report`; {} if it is whole, None before the first step."""
         return None if self.report is None else dict(self.report.slabs)
 
     @property
     def kept_slabs(self) -> dict[str, str]:
-        """Kind and batch shapes of each step that was planned -> its slabs, such as "16/8": for `keep_slabs` in a later run."""
+        """The slabs, such as "16/8", of each planned step by its kind and batch shapes: for `keep_slabs` in a later run."""
         return {} if self._runner is None else {name: choice.text(one) for name, one in self._runner.slabs.items()}
 
     def keep_slabs(self, kept: Mapping[str, str]) -> None:
-        """Plan these steps with these slabs, whatever the limit asks for: those of an earlier part of the same run, whose
-        `kept_slabs` they are. Call it from `on_train_begin` of a callback that comes later in the list."""
+        """Plans these steps with these slabs, whatever the limit asks for.
+
+        kept: the `kept_slabs` of an earlier part of the same run. Call it from `on_train_begin` of a callback that comes later in
+        the list.
+        """
         self._get_runner().slabs |= {name: choice.numbers(one) for name, one in kept.items()}
 
     def write(self, folder: str | Path) -> None:
-        """Write lms_plan.json (plans and reports) and lms_report.md of every kind of step to `folder`."""
+        """Writes lms_plan.json and lms_report.md, with the plan and the report of each kind of step, to `folder`."""
         report.write(Path(folder), self._results())
 
     def _results(self) -> dict[str, tuple[Report, Plan]]:
-        """By kind of step, or "function" for what `rewrite` was given last."""
+        """The report and the plan of each kind of step; "function" is the kind of what `rewrite` was given last."""
         results = [] if self._runner is None else self._runner.reports()
         if self._rewritten is not None:
             made = self._rewritten
-            results.append((report.of(made.prediction, change=made.change), made.plan))
+            results.append((report.describe(made.prediction, change=made.change), made.plan))
         found: dict[str, tuple[Report, Plan]] = {}
         for one in results:
             kind, peak = one[0].step, one[0].predicted_peak_bytes
@@ -162,7 +166,7 @@ class LMS(keras.callbacks.Callback):
 
     @property
     def storage_error(self) -> StorageError | None:
-        """What the swap disk failed with, or None."""
+        """The failure of the swap disk; None if it has not failed."""
         return None if self._runner is None else self._runner.engine.storage_error
 
     # -- any concrete function
@@ -171,14 +175,14 @@ class LMS(keras.callbacks.Callback):
         self, function: tf.types.experimental.ConcreteFunction, *, failed: int = 0
     ) -> tf.types.experimental.ConcreteFunction:
         """A function with the same results as `function` (a tf.function's concrete function) that fits in the limit.
-        Where it takes slabs to fit, its results equal those to rounding.
+        If it needs slabs to fit, the results are equal to rounding.
 
-        The graph of `function` is edited, but `function` itself still runs what was traced. A function that has been
-        rewritten already is returned as it is. `plan` and `report` describe the last rewrite. InputError after a
+        The graph of `function` is edited, but `function` itself still runs as traced. A function that has been
+        rewritten already is returned as it is. `plan` and `report` describe the last rewrite. Raises InputError if a
         GradientTape has taken gradients of `function`.
 
-        failed: how often the last rewrite of the same function has run out of memory; it has been traced anew since. The plan
-        is then for less memory, with the slabs of the one before.
+        failed: how often the last rewrite of the same function has run out of memory; `function` is a new trace of it. The plan is
+        then made for less memory, with the slabs of the plan before.
         """
         if surgery.was_differentiated(function):
             raise InputError(
@@ -205,7 +209,7 @@ class LMS(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.statistics.epoch = epoch + 1
         epochs = (self.params or {}).get("epochs")
-        self._tell_length(epochs - epoch if epochs else None)
+        self._set_steps_left(epochs - epoch if epochs else None)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._attach_again("train")
@@ -218,7 +222,7 @@ class LMS(keras.callbacks.Callback):
         self._attach("test")
         if not self._training:
             self._get_runner().begin_run()
-            self._tell_length(1)
+            self._set_steps_left(1)
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._attach_again("test")
@@ -230,7 +234,7 @@ class LMS(keras.callbacks.Callback):
         self._attach("predict")
         if not self._training:
             self._get_runner().begin_run()
-        self._tell_length(1)
+        self._set_steps_left(1)
 
     def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._attach_again("predict")
@@ -238,13 +242,13 @@ class LMS(keras.callbacks.Callback):
     def on_predict_end(self, logs: Any = None) -> None:
         self._detach("predict")
 
-    def _tell_length(self, rounds: int | None) -> None:
-        """rounds: passes over the data that are still to come. Planning is to be worth its time."""
+    def _set_steps_left(self, rounds: int | None) -> None:
+        """Tells the runner how many steps are to come, which planning has to be worth. rounds: passes over the data to come."""
         steps = (self.params or {}).get("steps")
         self._get_runner().steps_left = rounds * steps if rounds and steps else None
 
     def close(self) -> None:
-        """Forget the rewritten steps and remove the swap files."""
+        """Forgets the rewritten steps and removes the swap files."""
         self._rewritten, self._compiled = None, None
         if self._runner is not None:
             self._runner.close()
@@ -259,7 +263,7 @@ class LMS(keras.callbacks.Callback):
         self._attachments[kind] = Attachment(model, kind, self._step_function(kind))
 
     def _attach_again(self, kind: str) -> None:
-        """A callback may train or compile the model in between, which puts its own function back."""
+        """Attaches the step anew if a callback has trained or compiled the model, which puts its own function back."""
         attachment = self._attachments.get(kind)
         if attachment is None or not attachment.active:
             if attachment is not None and attachment.forced:
@@ -274,7 +278,7 @@ class LMS(keras.callbacks.Callback):
             attachment.remove()
 
     def _forget_other(self, model: keras.Model) -> None:
-        """Steps of another model, or of this one before it was compiled again, are of no use."""
+        """Forgets the steps of another model, and those of this one from before it was compiled again."""
         compiled = (model, compilation(model))
         if self._compiled is not None and any(a is not b for a, b in zip(self._compiled, compiled, strict=True)):
             self.close()
@@ -283,8 +287,8 @@ class LMS(keras.callbacks.Callback):
         self._compiled = compiled
 
     def _step_function(self, kind: str) -> Callable[[Any], Any]:
-        """What Keras calls: with an iterator over batches, to predict with a list of them."""
-        lms = weakref.proxy(self)  # else a model would keep LMS and its swap files after an error
+        """The function that Keras calls with an iterator over batches, or, to predict, with a list of them."""
+        lms = weakref.proxy(self)  # otherwise a model would keep LMS and its swap files after an error
 
         def run(batches: Iterator[Any] | Sequence[Any]) -> Any:
             try:
@@ -298,7 +302,7 @@ class LMS(keras.callbacks.Callback):
         return run
 
     def _execute(self, kind: str, batches: Iterator[Any]) -> Any:
-        """`steps_per_execution` steps; fewer where the data ends. StopIteration where there is no batch at all."""
+        """Runs `steps_per_execution` steps, or fewer if the data ends. StopIteration if there is no batch at all."""
         batches = itertools.islice(batches, self.model.steps_per_execution)
         outputs = [self._run(kind, batch) for batch in batches]
         if not outputs:
@@ -313,7 +317,7 @@ class LMS(keras.callbacks.Callback):
 
     def _get_runner(self) -> StepRunner:
         if self._runner is None:
-            chosen = settings.of(
+            chosen = settings.resolve(
                 self.limit, self.tier_name, self.planner, self.parameters, slabs=self.wanted_slabs, compile=self.compile
             )
             device = memory.compute_device()
@@ -324,7 +328,7 @@ class LMS(keras.callbacks.Callback):
 
 
 def joined(outputs: Sequence[Any]) -> Any:
-    """Nested outputs of several batches as one; axis 0 is the batch."""
+    """The nested outputs of several batches as those of one; axis 0 is the batch."""
     if len(outputs) == 1:
         return outputs[0]
     return tf.nest.map_structure(lambda *parts: _concatenated(parts), *outputs)

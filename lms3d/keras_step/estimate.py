@@ -24,9 +24,8 @@ from lms3d.engine.tensorflow.choosing import Chosen
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import require_graph_step, trace_step
-from lms3d.keras_step.patience import told_if_long
+from lms3d.keras_step.patience import say_if_long
 from lms3d.keras_step.report import Report
-from lms3d.keras_step.settings import parameters_of, planner_of
 
 STEPS = ("train", "test", "predict")
 P = ParamSpec("P")
@@ -35,9 +34,9 @@ _ELSEWHERE = "GPU:0"  # the compute device of a machine that is not here
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What was asked about a step, and the outcome. Nothing of TensorFlow is left in it.
+    """A question about a step, and its answer. It holds nothing of TensorFlow.
 
-    prediction: for the limit that the plan was made for, which is the floor where the limit asked for is below it.
+    prediction: for the limit that the plan was made for. That is the floor if the limit asked for is below it.
     """
 
     request: StepRequest
@@ -58,8 +57,8 @@ class Planned:
 
     @cached_property
     def report(self) -> Report:
-        """The prediction, with the limit that was asked for."""
-        return report.of(replace(self.prediction, limit_bytes=self.request.limit_bytes))
+        """The prediction, with the limit that was asked for in place of the plan's."""
+        return report.describe(replace(self.prediction, limit_bytes=self.request.limit_bytes))
 
 
 def plan_step(
@@ -83,41 +82,40 @@ def plan_step(
 ) -> Planned:
     """What LMS would do to a step of `model`, without running it: does it fit, and at what cost?
 
-    model: any Keras model that LMS can train. It must be compiled, but not to predict. Layers and optimiser slots that are not
-        built yet are built.
+    model: any Keras model that LMS can train. It must be compiled, unless `step` is "predict". Its layers and optimiser slots are
+        built if they are not yet.
     input_spec: what a step takes, with the batch as axis 0: (x, y) or (x, y, sample_weight), to predict (x,), of nested
         tf.TensorSpecs such as `tf.TensorSpec((8, 224, 224, 3))`, all sizes known. A batch of arrays or tensors does as well, or
-        a tf.data.Dataset of batches; one that leaves sizes open is asked for its first batch.
-    memory_limit: "6GiB" or bytes; None: the limit that was set, else what the device has. It need not exist on this machine.
+        a tf.data.Dataset of batches, whose first batch is looked at if it leaves sizes open.
+    memory_limit: "6GiB" or bytes; None means the limit that was set, or else all that the device has. It need not exist here.
     hard_limit: on a CPU, whether a `memory_limit` given here counts as a hard one, as `limit_memory` sets it. Its pool needs some
-        MiB more; False is what `LMS(memory_limit=...)` plans with where no hard limit is set.
+        MiB more. False plans as `LMS(memory_limit=...)` does if no hard limit is set.
     step: "train", "test" or "predict".
     planner, slabs, compile, tier, swap_dir, mapped and the parameters of TFLMS: see `LMS`.
     with_floor: also find the smallest limit that some plan fits in, which takes seconds for large models.
-    effort_seconds: what the search may cost, by the price list of `swap.effort`; None: as much as it can use. A run is granted
-        what its length is worth, and may make another plan.
-    machine: the GPU to plan for, as speeds, in place of what is here; `memory_limit` must say what it has. Nothing is measured,
-        so nothing is compiled.
-    at_floor: plan for the floor where `memory_limit` is below it; False raises DoesNotFit, in half the time.
+    effort_seconds: what the search may cost, by the price list of `engine.effort`; None means as much as it can use. A run is
+        granted what its length is worth, and may make another plan.
+    machine: the speeds of a GPU to plan for, in place of this machine; `memory_limit` must say how much memory it has. Nothing is
+        measured then, so nothing is compiled.
+    at_floor: plan for the floor if `memory_limit` is below it. False raises DoesNotFit instead, in half the time.
 
-    Of the report: `unedited_limit_bytes` and `floor_bytes`, the smallest limits without and with LMS; `predicted_peak_bytes` and
-    `predicted_step_seconds` under the plan, `unedited_peak_bytes` and `unedited_step_seconds` without. A limit below the floor
-    is no error here (but for `at_floor`): the plan is then the one with the smallest peak, and `floor_bytes` is above
-    `limit_bytes`.
+    The report has `unedited_limit_bytes` and `floor_bytes`, the smallest limits without and with LMS; `predicted_peak_bytes` and
+    `predicted_step_seconds` under the plan; `unedited_peak_bytes` and `unedited_step_seconds` without. A limit below the floor is
+    no error, unless `at_floor` is False: the plan is then the one with the smallest peak, and `floor_bytes` is above `limit_bytes`.
 
-    Under a CPU's hard limit batches are taken to come from the pipelines of `data`: they lie outside of the limited pool, and
-    count nowhere. Training looks where they are.
+    Under a CPU's hard limit, batches are taken to come from the pipelines of `data`: they lie outside the limited pool, and count
+    nowhere. Training looks where they lie.
 
-    Raises InputError for what LMS cannot plan (a model that is not compiled, runs eagerly or under a distribution strategy, sizes
-    that are not known, unknown names) and DoesNotFit where the given parameters of TFLMS leave no choice and do not fit.
+    Raises InputError if LMS cannot plan the step (a model that is not compiled, that runs eagerly or under a distribution strategy,
+    unknown sizes or names), and DoesNotFit if the given parameters of TFLMS leave no choice and do not fit.
     """
     _require_step(model, step)
     input_spec = batch_spec(input_spec)
-    parameters = parameters_of(tflms_parameters, plan_step)
+    parameters = settings.tflms_parameters(tflms_parameters, plan_step)
     _require_measurable(compile, machine)
     device = memory.compute_device() if machine is None else _ELSEWHERE
-    asked = settings.of(
-        memory_limit, tier, planner_of(planner, parameters), parameters, slabs=choice.parse(slabs), compile=compile,
+    asked = settings.resolve(
+        memory_limit, tier, settings.planner_name(planner, parameters), parameters, slabs=choice.parse(slabs), compile=compile,
         hypothetical=True, hard=hard_limit, device=device,
     )  # fmt: skip
     if machine is None:
@@ -128,14 +126,14 @@ def plan_step(
         engine.choose, function, step, on_device.supposed(function, input_spec, asked.pool), with_floor=with_floor,
         effort_seconds=effort_seconds,
     )  # fmt: skip
-    with told_if_long(step, asked.limit_bytes):
+    with say_if_long(step, asked.limit_bytes):
         chosen = _answered(ask, asked, at_floor=at_floor)
     request = chosen.request.under(limit_bytes=asked.limit_bytes)
     return Planned(request=request, plan=chosen.plan, prediction=chosen.prediction)
 
 
 def _require_measurable(compile: str, machine: Machine | None) -> None:
-    if machine is not None and settings.compile_of(compile) != settings.OFF:
+    if machine is not None and settings.checked_compile(compile) != settings.OFF:
         raise InputError(
             f"compile {compile!r}: programs are measured here, and machine= is not here; leave one of the two out"
         )
@@ -152,7 +150,7 @@ def _answered(ask: Callable[..., Chosen], asked: Settings, *, at_floor: bool) ->
 
 
 def _traced(model: keras.Model, step: str, spec: Any) -> tf.types.experimental.ConcreteFunction:
-    """The step for batches of `spec`. InputError where it needs targets, which `spec` does not have."""
+    """The traced step for batches of `spec`. InputError if it needs targets and `spec` has none."""
     try:
         return trace_step(model, step, spec)
     except (ValueError, TypeError) as error:
@@ -175,7 +173,7 @@ def _require_step(model: keras.Model, step: str) -> None:
 
 
 def _report_of(plan: Callable[P, Planned]) -> Callable[P, Report]:
-    """The same call, with the same arguments in completion and help, for its report."""
+    """A function that returns the report of `plan`, with the same arguments in completion and help."""
 
     @wraps(plan)
     def report_of_plan(*arguments: P.args, **options: P.kwargs) -> Report:
@@ -193,7 +191,10 @@ estimate = _report_of(plan_step)
 
 
 def batch_spec(given: Any) -> Any:
-    """The exact shapes and types of a batch: nested specs, arrays or tensors, or a dataset. InputError where a size is open."""
+    """The exact shapes and types of a batch, as nested specs. InputError if a size is open.
+
+    given: nested specs, arrays or tensors, or a dataset of batches.
+    """
     if any(isinstance(part, int) for part in tf.nest.flatten(given)):
         raise InputError(
             f"input_spec: found numbers ({str(given)[:80]}); expected what a batch holds: arrays, tensors, a dataset, or shapes as "
@@ -218,5 +219,5 @@ def _spec(part: Any) -> tf.TypeSpec:
 
 
 def _is_exact(spec: Any) -> bool:
-    """Ragged and sparse parts have no exact shape."""
+    """Whether all sizes are known. Ragged and sparse parts have no exact shape, and do not count."""
     return all(p.shape.is_fully_defined() for p in tf.nest.flatten(spec) if isinstance(p, tf.TensorSpec))

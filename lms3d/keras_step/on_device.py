@@ -1,4 +1,4 @@
-"""What lies on the device beside a step's variables: looked up for a step that is about to run, supposed for one that is not."""
+"""The bytes on the device beside a step's variables: looked up before a step runs, supposed if it will not run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("lms3d")
 
 
 def observed(function: tf.types.experimental.ConcreteFunction, batch: Any, pool: Pool) -> OnDevice:
-    """Now, with `batch` (nested tensors) at hand: its parts count where they lie in the device's memory."""
+    """The bytes on the device now. batch: nested tensors; those count that lie in the device's memory."""
     cpu_pool.open_crumb_holes()
     batches = _with_waiting(
         [_size(part) for part in tf.nest.flatten(batch) if _has_size(part) and cpu_pool.counts(part)]
@@ -29,9 +29,9 @@ def observed(function: tf.types.experimental.ConcreteFunction, batch: Any, pool:
 
 
 def supposed(function: tf.types.experimental.ConcreteFunction, spec: Any, pool: Pool) -> OnDevice:
-    """For batches of `spec` (nested TensorSpecs) and nothing else.
+    """The bytes on the device if there is nothing but batches of `spec` (nested TensorSpecs).
 
-    The pipelines of `data` hand over memory of numpy's, which lies outside of a CPU's limited pool and counts nowhere.
+    The pipelines of `data` hand over numpy's memory, which lies outside a CPU's limited pool and counts nowhere.
     """
     if pool.limited_cpu:
         return OnDevice(extra_bytes=cpu_pool.gap_bytes(surgery.captured_bytes(function)), batches=())
@@ -39,22 +39,25 @@ def supposed(function: tf.types.experimental.ConcreteFunction, spec: Any, pool: 
 
 
 def bytes_in_use(key: str) -> int:
-    """The device's own count; key: "current" or "peak". 0 where TensorFlow does not count, which is said once: what was there
-    before the step is then taken to be its variables and batches, and its peak is known as predicted alone."""
+    """The bytes that the device counts as in use. key: "current" or "peak".
+
+    0 if TensorFlow does not count, of which a warning tells once. The memory in use before the step is then taken to be its
+    variables and batches, and its only peak is the predicted one.
+    """
     counted = memory.bytes_in_use(key)
     if counted is None:
-        _tell_uncounted()
+        _warn_that_nothing_is_counted()
     return counted or 0
 
 
 def forget_peak() -> None:
-    """The next peak is that of what comes now."""
-    with suppress(ValueError):  # where TensorFlow does not count
+    """Lets the device's peak begin anew."""
+    with suppress(ValueError):  # if TensorFlow does not count
         tf.config.experimental.reset_memory_stats(memory.compute_device())
 
 
 @cache
-def _tell_uncounted() -> None:
+def _warn_that_nothing_is_counted() -> None:
     log.warning(
         "LMS: TensorFlow does not count the memory in use on this processor, so LMS goes by predicted peaks and measures none; for "
         "measured ones (and much faster convolutions) import lms3d before TensorFlow and leave TF_ENABLE_ONEDNN_OPTS alone, or "
@@ -63,7 +66,7 @@ def _tell_uncounted() -> None:
 
 
 def _with_waiting(parts: Sequence[int]) -> tuple[int, ...]:
-    """The tensors of a step's batch, and of the batches that wait in the pipeline meanwhile."""
+    """The sizes of the tensors of a step's batch, and of the batches that wait in the pipeline meanwhile."""
     return tuple(parts) * (1 + tuning.BATCHES_AHEAD)
 
 
@@ -76,10 +79,10 @@ def _size(part: Any) -> int:
 
 
 def _extra_bytes(function: tf.types.experimental.ConcreteFunction, batches: Sequence[int], pool: Pool) -> int:
-    """What is there besides the step's variables and batches.
+    """The bytes in use besides the step's variables and batches.
 
-    Where all batches lie outside of a CPU's limited pool, the end of the pool can be looked up. Else chance decides how many of
-    them wait just now, and a plan should not depend on that: a fixed number counts, and the rest in coarse steps.
+    If all batches lie outside a CPU's limited pool, the end of the pool can be looked up. Otherwise chance decides how many batches
+    wait at this moment, and a plan should not depend on that: a fixed number of them counts, and the rest in coarse steps.
     """
     known = surgery.captured_bytes(function)
     taken = None if batches else cpu_pool.taken_bytes(memory.current_limit())

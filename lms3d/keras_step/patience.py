@@ -1,4 +1,4 @@
-"""What a person reads who waits for a plan."""
+"""The line that a person reads who waits for a plan."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from lms3d import console
 from lms3d.units import format_size
 
 SILENT_SECONDS = 20.0
-"""Longer: somebody takes the program for dead. A margin, not measured."""
+"""After a longer silence somebody takes the program for dead. Chosen, not measured."""
 
 
 @contextmanager
-def told_if_long(step: str, limit_bytes: int) -> Iterator[None]:
-    """Says what is going on if the block takes longer than `SILENT_SECONDS`; of several ranks, one talks."""
-    told = (
+def say_if_long(step: str, limit_bytes: int) -> Iterator[None]:
+    """Prints a line if the block takes longer than `SILENT_SECONDS`. One rank prints it for all of them."""
+    line = (
         f"lms: planning the {step} step for {format_size(limit_bytes)}; this happens once for each shape of its batches"
     )
-    timer = threading.Timer(SILENT_SECONDS, console.say, [told])
+    timer = threading.Timer(SILENT_SECONDS, console.say, [line])
     timer.daemon = True
     timer.start()
     try:

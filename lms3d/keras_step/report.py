@@ -1,4 +1,4 @@
-"""What was predicted for a step and what was measured, as JSON and as Markdown. No TensorFlow here."""
+"""The report on a step: what was predicted and what was measured, as JSON and as Markdown. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from lms3d.engine.cost import scale_in_words
 from lms3d.engine.plan import Plan
-from lms3d.engine.prediction import Prediction
+from lms3d.engine.prediction import Decision, Prediction
+from lms3d.engine.step_model import reasons
 from lms3d.files import write_text
 from lms3d.keras_step.step_log import StepStatistics
 from lms3d.units import format_seconds, format_size
@@ -18,14 +19,23 @@ from lms3d.units import format_seconds, format_size
 KEEP = "keep"
 """The action of a `Decision` on a tensor that stays where it is."""
 
+DECISION_COLUMNS = (
+    "tensor", "size", "decision", "copies", "to swap", "of that hidden", "to recompute", "links idle", "at the peak", "why",
+)  # fmt: skip
+DECISION_NOTE = (
+    "Times are those of one return, after the longest time that nobody uses the tensor. `links idle`: for how much of that time "
+    "the links are idle, and can hide transfers. A dash: it is impossible. `at the peak`: the bytes that a kept tensor has "
+    "at the predicted peak; for any other tensor, how much higher the peak would be if it stayed."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """A plan for the step and how it did: predicted, and measured over its first warm steps (None: not, or not yet).
+    """A plan for the step and its figures: predicted, and measured over its first warm steps (None: not, or not yet).
 
-    plan: its number in lms_stats.csv, None where it never ran. budget_bytes: the limit that it was made for.
-    measured_stall_seconds: the time beyond the predicted computing, at most that of the transfers; waiting itself cannot be
-    observed. None where the tier does not measure transfers (host memory).
+    plan: its number in lms_stats.csv; None if it never ran. budget_bytes: the limit that it was made for.
+    measured_stall_seconds: how much longer the step took than its predicted computing, at most the time of its transfers: waiting
+    itself cannot be observed. None if the tier does not measure transfers (host memory).
     """
 
     plan: int | None = None
@@ -40,7 +50,7 @@ class Round:
     outcome: str = ""
 
     def cells(self) -> tuple[str, ...]:
-        """A row of the table of rounds."""
+        """The row of this round in the table of rounds."""
         peak, step, stall = (
             f"{_or_dash(predicted, form)} / {_or_dash(measured, form)}"
             for predicted, measured, form in (
@@ -58,13 +68,14 @@ def _or_dash(value: Any, form: Callable[[Any], str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Prediction):
-    """A prediction and what was measured under the plan, of one traced step.
+    """The prediction for one traced step, and what was measured under its plan.
 
     limit_bytes: the limit in force, whatever the plan was made for. change: what the rewrite inserted.
-    measured_peak_bytes: the largest of all steps; measured_step_seconds: the median after the first. None: nothing ran, or, of
-    the peak, so little that the process has not grown.
-    unplanned_seconds: measured, of a step without swapping; None: not yet. ops_scale: see `cost.Machine`, as the steps tell it.
-    plan: number of the plan in lms_stats.csv; rounds: every plan that was made for this step (see `adaptation`).
+    measured_peak_bytes: the largest peak of all steps; None if nothing has run, or if the step is so small that the process has not
+    grown. measured_step_seconds: the median after the first step; None if nothing has run.
+    unplanned_seconds: the measured seconds of a step without swapping; None if there are none yet. ops_scale: the factor that the
+    steps have shown, see `cost.Machine`. plan: the number of the plan in lms_stats.csv. rounds: every plan that was made for this
+    step (see `adaptation`).
     """
 
     change: str = ""
@@ -90,9 +101,9 @@ class Report(Prediction):
         return "\n".join([self.headline(), *(f"  {name:<{width}}  {value}" for name, value in figures)])
 
     def to_markdown(self, *, kept: bool = True) -> str:
-        """The report as a person reads it: figures first, then the tensors at the peak, then every decision.
+        """The report for people: the figures first, then the tensors at the peak, then every decision.
 
-        kept: also a row for each tensor that stays where it is; else one row for all of them.
+        kept: whether each tensor that stays has a row of its own; if not, they share one.
         """
         lines = [f"# LMS report: {self.step} step", "", self.headline(), "", "| figure | value |", "| --- | --- |"]
         lines += [f"| {name} | {value} |" for name, value in self._figures()]
@@ -114,17 +125,24 @@ class Report(Prediction):
             joined = sorted(self.joined, key=lambda one: (-one[2], one[0]))
             lines += [f"| `{name}` | {kind} | {format_size(size)} |" for name, kind, size in joined]
         if self.decisions:
-            lines += ["", "## Decisions", "", "| tensor | size | decision | copies |", "| --- | --- | --- | --- |"]
-            rows = sorted(self.decisions, key=lambda d: (-d.bytes, d.tensor))
-            shown = [d for d in rows if kept or d.action != KEEP]
-            lines += [f"| `{d.tensor}` | {format_size(d.bytes)} | {d.action} | {d.copies or ''} |" for d in shown]
-            if len(shown) < len(rows):
-                others = sum(d.bytes for d in rows if d.action == KEEP)
-                lines += [f"| ({len(rows) - len(shown)} others) | {format_size(others)} together | {KEEP} | |"]
+            lines += self._decision_table(kept)
         return "\n".join(lines) + "\n"
 
+    def _decision_table(self, kept: bool) -> list[str]:
+        """Each decision with the costs of its alternatives, the largest tensor first."""
+        rows = sorted(self.decisions, key=lambda d: (-d.bytes, d.tensor))
+        shown = [d for d in rows if kept or d.action != KEEP]
+        lines = ["", "## Decisions", "", *_row(DECISION_COLUMNS), *_row(["---"] * len(DECISION_COLUMNS))]
+        for decision in shown:
+            lines += _row(_cells(decision))
+        if len(shown) < len(rows):
+            others = sum(d.bytes for d in rows if d.action == KEEP)
+            named = [f"({len(rows) - len(shown)} others)", f"{format_size(others)} together", KEEP]
+            lines += _row(named + [""] * (len(DECISION_COLUMNS) - len(named)))
+        return [*lines, "", DECISION_NOTE]
+
     def _rounds(self) -> list[str]:
-        """Each plan that was made for this step, and how it did."""
+        """The table of the plans that were made for this step."""
         if not self.rounds:
             return []
         head = ("plan", "why", "peak", "step", "waiting for the tier", "what became of it")
@@ -201,7 +219,23 @@ class Report(Prediction):
         return "" if not measured else f"{predicted / measured:.2f}"
 
 
-def of(
+def _cells(decision: Decision) -> list[str]:
+    """A row of the table of decisions."""
+    swap, hidden, recompute = (
+        _or_dash(seconds, reasons.duration)
+        for seconds in (decision.swap_seconds, decision.hidden_seconds, decision.recompute_seconds)
+    )
+    idle, peak = reasons.duration(decision.idle_link_seconds), format_size(decision.peak_bytes)
+    head = [f"`{decision.tensor}`", format_size(decision.bytes), decision.action, str(decision.copies or "")]
+    return [*head, swap, hidden, recompute, idle, peak, decision.reason]
+
+
+def _row(cells: Sequence[str]) -> list[str]:
+    """The line of a Markdown table."""
+    return [f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|"]
+
+
+def describe(
     prediction: Prediction,
     *,
     change: str = "",
@@ -211,9 +245,10 @@ def of(
     unplanned_seconds: float | None = None,
     ops_scale: float = 1.0,
 ) -> Report:
-    """The report on a plan, by its number in the statistics of the steps that have run.
+    """The report on a prediction and on the steps that have run under its plan.
 
-    unplanned_seconds: of an earlier run. A step that is left as it was traced tells them itself.
+    plan: the plan's number in `statistics`. unplanned_seconds: measured in an earlier run; a step that is left as it was traced
+    measures them itself.
     """
     touched = prediction.changed or bool(prediction.compiled)
     median_seconds = statistics.median_seconds(plan) if statistics else None
@@ -231,7 +266,7 @@ def of(
 
 
 def write(folder: Path, found: Mapping[str, tuple[Report, Plan]]) -> None:
-    """lms_plan.json and lms_report.md, of the report and plan of each kind of step."""
+    """Writes lms_plan.json and lms_report.md, with the report and the plan of each kind of step, to `folder`."""
     content = {kind: {"report": report.to_dict(), "plan": plan.to_dict()} for kind, (report, plan) in found.items()}
     write_text(folder / "lms_plan.json", json.dumps(content, indent=1))
     write_text(folder / "lms_report.md", "\n".join(report.to_markdown() for report, _ in found.values()))

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def load(path: Path) -> keras.Model:
-    """The compiled model in a .keras file, in Keras's safe mode: no code from the file runs. InputError where there is none."""
+    """The compiled model in a .keras file, loaded in Keras's safe mode: no code from the file runs. InputError if there is none."""
     import keras
 
     if not path.is_file():
         raise InputError(f"--keras-model {path}: there is no such file")
     try:
-        with warnings.catch_warnings(action="ignore"):  # an optimiser that has not been used yet has no slots to load
+        with warnings.catch_warnings(action="ignore"):  # an optimiser that has never been used has no slots to load
             require_checksums(path)
             model = keras.models.load_model(path)
     except (
         Exception
-    ) as error:  # Keras raises what it finds: ValueError, TypeError, KeyError, OSError, of h5py and zipfile too
+    ) as error:  # Keras lets everything through: ValueError, TypeError, KeyError, OSError, also from h5py and zipfile
         raise InputError(
             f"--keras-model {path}: Keras cannot load it ({_first_line(error)}); it must be a .keras file of a model without "
             "classes and functions of your own; for others call lms3d.plan_step(model, batch) where they are defined"
@@ -44,9 +44,10 @@ def load(path: Path) -> keras.Model:
 
 
 def step_spec(model: keras.Model, path: Path, batch_size: int, size: int | None) -> Any:
-    """(x, y) of a training step as nested TensorSpecs; `size` stands for each size that the model's inputs leave open.
+    """The batch (x, y) of a training step as nested TensorSpecs. `size` stands for each size that the model's inputs leave open.
 
-    Targets have the shapes of the outputs, (B, ..., C), but (B, ...) where the loss takes class numbers.
+    Targets have the shapes of the outputs, (B, ..., C), or (B, ...) if the loss takes class numbers. InputError if `size` is
+    missing, or if no size is open.
     """
     import keras
     import tensorflow as tf
@@ -70,7 +71,7 @@ def step_spec(model: keras.Model, path: Path, batch_size: int, size: int | None)
 
 
 def plan(model: keras.Model, path: Path, spec: Any, arguments: dict[str, Any]) -> Planned:
-    """`estimate.plan_step` with these arguments. InputError where the model does not take such a batch."""
+    """The result of `estimate.plan_step` with these arguments. InputError if the model does not take such a batch."""
     from lms3d.keras_step.estimate import plan_step
 
     try:
@@ -101,7 +102,7 @@ def _target(output: Any, loss: Any) -> tf.TensorSpec:
     name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))
     if "sparse" in str(name):
         return tf.TensorSpec(output.shape[:-1], tf.int64)
-    return tf.TensorSpec(output.shape, tf.float32)  # also where activations have fewer bits
+    return tf.TensorSpec(output.shape, tf.float32)  # even if activations have fewer bits
 
 
 def _spec(tensor: Any) -> tf.TensorSpec:

@@ -1,4 +1,4 @@
-"""From a user's words to the engine's settings: limit, tier, planner and its parameters."""
+"""A user's words become the engine's settings: limit, tier, planner and its parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lms3d.units import format_size, parse_size
 AUTO, OFF = "auto", "off"
 
 
-def of(
+def resolve(
     memory_limit: str | float | None,
     tier: str,
     planner: str,
@@ -34,12 +34,13 @@ def of(
     hard: bool = True,
     device: str | None = None,
 ) -> Settings:
-    """memory_limit: None is the limit that was set, else what the device has. planner: a name in `PLANNERS`.
+    """The settings that these words ask for.
 
-    hypothetical: nothing will run, so the limit may be above the one that was set, and counts as one that is in force; unless
-    `hard` is False.
-    device: the compute device, such as "GPU:0"; None: that of this machine.
-    InputError for names that are unknown, and for a limit above the hard limit.
+    memory_limit: None means the limit that was set, or else all that the device has. planner: a name in `PLANNERS`.
+    hypothetical: nothing will run, so the limit may be above the hard limit that was set. It then counts as a hard limit itself,
+    unless `hard` is False.
+    device: the compute device, such as "GPU:0"; None means that of this machine.
+    Raises InputError for an unknown name, and for a limit above the hard limit.
     """
     device, in_force = device or memory.compute_device(), memory.current_limit()
     limit = memory.device_memory_bytes() if memory_limit is None else parse_size(memory_limit)
@@ -55,16 +56,16 @@ def of(
         parameters=parameters,
         pool=pool_of(device, limited),
         slabs=slabs,
-        compile=compile_of(compile),
-        # To ask what a step without LMS would need is no reason to refuse it.
+        compile=checked_compile(compile),
+        # A question about a step without LMS deserves an answer, even if the step could not run.
         most_elements=None if hypothetical and planner == "off" else most_elements_of(device),
     )
 
 
-def parameters_of(given: dict[str, Any], taker: Callable[..., Any]) -> Parameters:
-    """TFLMS's parameters; those that are None are left to be tuned. TypeError for an unknown name.
+def tflms_parameters(given: dict[str, Any], taker: Callable[..., Any]) -> Parameters:
+    """TFLMS's parameters; those that are None will be tuned. TypeError for an unknown name.
 
-    taker: what was called with them, whose own arguments may have been meant.
+    taker: the function that was called with them; an unknown name may be a misspelt argument of its own.
     """
     known = Parameters.__dataclass_fields__
     unknown = sorted(set(given) - set(known))
@@ -82,15 +83,15 @@ def parameters_of(given: dict[str, Any], taker: Callable[..., Any]) -> Parameter
     return Parameters(**chosen)
 
 
-def compile_of(name: str) -> str:
-    """ "auto" or "off"; InputError for anything else."""
+def checked_compile(name: str) -> str:
+    """The name itself, "auto" or "off". InputError for any other."""
     if name not in (AUTO, OFF):
         raise InputError(f"compile {name!r}: expected {AUTO} or {OFF}")
     return name
 
 
-def planner_of(name: str, parameters: Parameters) -> str:
-    """A name in `PLANNERS`. "auto": TFLMS as soon as one of its parameters is given, else hybrid."""
+def planner_name(name: str, parameters: Parameters) -> str:
+    """The name of a planner in `PLANNERS`. "auto" is TFLMS if any of its parameters is given, and hybrid otherwise."""
     if name == AUTO:
         return "hybrid" if parameters == Parameters() else "tflms"
     if name not in PLANNERS:
@@ -106,5 +107,5 @@ def pool_of(device: str, limited: bool) -> Pool:
 
 
 def most_elements_of(device: str) -> int | None:
-    """Of a tensor that the device's kernels can index; None is any number."""
+    """The most elements of a tensor that the device's kernels can index; None means any number."""
     return tuning.MOST_ELEMENTS if device.startswith("GPU") else None

@@ -1,4 +1,4 @@
-"""One row for each kind of step out of `lms_stats.csv`, which has one for each step. No TensorFlow here."""
+"""The averages of `lms_stats.csv`, which has a row for each step: one row for each kind of step. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from lms3d.files import replacing
 from lms3d.keras_step.step_log import COLUMNS
 
 LARGEST = ("peak_bytes", "host_peak_bytes")
-"""Columns whose largest value is kept; of the others, the mean."""
+"""The columns whose largest value is kept; all others are averaged."""
 _NAMES = ("step", "kind", "plan", "epoch")
 AVERAGED = ("kind", "steps", *(name for name in COLUMNS if name not in _NAMES))
 
 
 def write(stats_file: Path, path: Path, *, warm_up: int) -> Path | None:
-    """Averages of `stats_file` over all sessions of the run; None, and no file, where there is no such file, or a damaged one.
+    """Writes the averages of `stats_file` over all sessions of the run, and returns `path`.
 
-    warm_up: the first steps of each plan that are left out: they trace, plan, and fill caches.
+    If `stats_file` does not exist or is damaged, it writes nothing and returns None. warm_up: how many steps at the start of each
+    plan are left out: they trace, plan, and fill caches.
     """
     if not stats_file.exists():
         return None
@@ -39,7 +40,7 @@ def write(stats_file: Path, path: Path, *, warm_up: int) -> Path | None:
 
 
 def averages(rows: Iterable[Mapping[str, str]], warm_up: int) -> list[dict[str, object]]:
-    """A row for each kind. steps: that were counted; where there are none, all else is empty."""
+    """A row for each kind of step. Its `steps` says how many were averaged; if none were, all other cells are empty."""
     seen: Counter[tuple[str, str]] = Counter()
     kinds: dict[str, list[Mapping[str, str]]] = {}
     for row in rows:
@@ -54,17 +55,17 @@ def averages(rows: Iterable[Mapping[str, str]], warm_up: int) -> list[dict[str, 
 def _figures(rows: Iterable[Mapping[str, str]]) -> dict[str, object]:
     rows = list(rows)
     found = {name: [value for row in rows if (value := _number(row.get(name))) is not None] for name in AVERAGED[2:]}
-    return {name: _one(name, values) for name, values in found.items()}
+    return {name: _average(name, values) for name, values in found.items()}
 
 
-def _one(name: str, values: list[float]) -> object:
+def _average(name: str, values: list[float]) -> object:
     if not values:
         return ""
     return int(max(values)) if name in LARGEST else round(statistics.fmean(values), 6)
 
 
 def _number(text: str | None) -> float | None:
-    """None where a cell is empty, or was cut off."""
+    """The number in a cell; None if the cell is empty, or was cut off."""
     try:
         return float(text or "")
     except ValueError:

@@ -33,19 +33,19 @@ COLUMNS = (
     "host_bytes_in_use",
     "host_peak_bytes",
 )
-"""Empty where nobody tells: seconds of transfers of a tier that does not measure them, the epoch outside of `fit`, host bytes but
-on Linux."""
+"""A cell is empty if its figure is unknown: the seconds of transfers if the tier does not measure them, the epoch outside `fit`,
+host bytes except on Linux."""
 
 
 KEPT_SECONDS = 1000
-"""Step times of a plan that its median is taken of: its latest. A run may have millions of steps."""
+"""How many of a plan's latest step times its median is taken over. A run may have millions of steps."""
 
-_MOST_DIGITS = 18  # of a number that has been counted up to
+_MOST_DIGITS = 18  # nobody has counted further: a longer number is damaged
 
 
 @dataclass
 class PlanFigures:
-    """What is kept of the steps of one plan. seconds: the latest, without the first ones if there are more."""
+    """The figures of one plan's steps. seconds: those of the latest; of the first `warm_up` steps only until others follow."""
 
     steps: int = 0
     peak_bytes: int = 0
@@ -60,12 +60,12 @@ class PlanFigures:
 
 
 class StepStatistics:
-    """One row per step in a file, and the figures of each plan. The first `warm_up` steps of each plan (tracing, caches) are left
-    out of the median.
+    """A file with one row per step, and the figures of each plan. The median leaves out the first `warm_up` steps of each plan,
+    which trace and fill caches.
 
-    A resumed run appends to the file: numbers of steps and plans continue, and the file keeps its columns. A file that cannot
-    be written is reported once and not tried again; training goes on. steps: that this process has added. epoch: of the rows to
-    come, from 1; None outside of `fit`.
+    A resumed run appends to the file: the numbers of steps and plans continue, and the file keeps its columns. If the file cannot
+    be written, that is reported once, and training goes on without it. steps: how many this process has added. epoch: the epoch
+    of the next rows, from 1; None outside `fit`.
     """
 
     def __init__(self, file: str | Path | None = None, *, warm_up: int = 1) -> None:
@@ -77,20 +77,20 @@ class StepStatistics:
         self._columns: Sequence[str] = COLUMNS
         self._steps, self._plans = -1, 0  # last numbers given
         if self.file is not None and self.file.exists():
-            self._try(self._go_on, self.file)
+            self._try(self._continue, self.file)
 
     def next_plan(self) -> int:
-        """A number for a plan: 1, 2, ..."""
+        """The number of a new plan: 1, 2, ..."""
         self._plans += 1
         return self._plans
 
     @property
     def next_step(self) -> int:
-        """The number of the row that comes next."""
+        """The number of the next row."""
         return self._steps + 1
 
     def add(self, row: Mapping[str, float | int | str]) -> None:
-        """Number a row, count it and append it to the file."""
+        """Numbers a row, counts it and appends it to the file."""
         self._steps += 1
         self.steps += 1
         known = dict(row) if self.epoch is None else {**row, "epoch": self.epoch}
@@ -115,7 +115,7 @@ class StepStatistics:
                 writer.writeheader()
             writer.writerow({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()})
 
-    def _go_on(self, path: Path) -> None:
+    def _continue(self, path: Path) -> None:
         with path.open(newline="", errors="replace") as file:
             reader = csv.DictReader(file)
             self._columns = reader.fieldnames or COLUMNS
@@ -125,19 +125,19 @@ class StepStatistics:
         _end_line(path)
 
     def forget(self, plan: int) -> None:
-        """The figures of a plan that will not run again."""
+        """Drops the figures of a plan that will not run again."""
         self._figures.pop(plan, None)
 
     def steps_of(self, plan: int) -> int:
-        """How many steps ran under a plan."""
+        """How many steps have run under a plan."""
         return self._figures[plan].steps if plan in self._figures else 0
 
     def peak_bytes(self, plan: int) -> int | None:
-        """The largest peak of a plan's steps, the first ones included."""
+        """The largest peak of all steps of a plan; None if none has run."""
         return self._figures[plan].peak_bytes if plan in self._figures else None
 
     def median_seconds(self, plan: int) -> float | None:
-        """The median of the latest step times after the warm-up; with fewer steps, of all of them."""
+        """The median of the latest step times after the warm-up, or of all if there are no others; None if no step has run."""
         return statistics.median(self._figures[plan].seconds) if plan in self._figures else None
 
 
@@ -151,5 +151,5 @@ def _end_line(path: Path) -> None:
 
 
 def _whole(text: str | None) -> int:
-    """-1 where the text is no number of steps, as in a line that was cut off."""
+    """The number in a cell; -1 if it holds no number of steps, as in a line that was cut off."""
     return int(text) if text is not None and text.isdecimal() and len(text) <= _MOST_DIGITS else -1

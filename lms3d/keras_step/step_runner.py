@@ -1,13 +1,13 @@
 """Runs the steps of a Keras model: each new batch shape is traced, planned, rewritten and then watched.
 
-A plan is a prediction, and a memory pool is never quite as predicted. So the variables are saved before each step of a
-plan (a copy in host memory: 100 MB, 12 ms, for 8 million parameters with Adam). If the step runs out of memory all the
-same, they are restored, a tighter plan is made, and the same batch runs again: nothing is lost and no number changes.
-On a GPU, where a copy takes 40 ms, only the first steps of a plan are saved (`tuning.PROVED_STEPS`): memory changes hands
-in the order of the plan, so what has run runs again.
-They are restored, too, before a failure of the swap disk is raised. The first steps of a training plan may ask for another
-one (`adaptation`). Rewriting edits a graph in place, so each plan has a trace of its own, and the earlier function is kept
-until the new one has proved better.
+A plan is a prediction, and a memory pool is never quite as predicted. So the variables are saved before each step of a plan (a
+copy in host memory: 100 MB, 12 ms, for 8 million parameters with Adam). If the step runs out of memory all the same, they are
+restored, a tighter plan is made, and the same batch runs again: nothing is lost and no number changes. On a GPU, where a copy takes
+40 ms, only the first steps of a plan are saved (`tuning.PROVED_STEPS`): memory changes hands in the order of the plan, so a step
+that has run will run again. The variables are also restored before a failure of the swap disk is raised.
+
+The first steps of a training plan may ask for another plan (`adaptation`). Rewriting edits a graph in place, so each plan has a
+trace of its own, and the earlier function is kept until the new one has proved better.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from lms3d.keras_step import on_device, report
 from lms3d.keras_step.adaptation import Feedback
 from lms3d.keras_step.adaptation_rules import Change
 from lms3d.keras_step.attachment import trace_step
-from lms3d.keras_step.patience import told_if_long
+from lms3d.keras_step.patience import say_if_long
 from lms3d.keras_step.report import Report
 from lms3d.keras_step.step_log import StepStatistics
-from lms3d.keras_step.variable_backup import Snapshot
+from lms3d.keras_step.variable_backup import VariableBackup
 from lms3d.ranks import gradients
 from lms3d.units import format_size
 
@@ -50,8 +50,10 @@ _OPEN_SPECS = (tf.RaggedTensorSpec, tf.SparseTensorSpec)
 
 @dataclass
 class _Step:
-    """One kind of step for one batch shape. name: of both, in `StepRunner.slabs`. earlier: what returns if the plan in use does
-    not prove better."""
+    """One kind of step for one batch shape.
+
+    name: names both in `StepRunner.slabs`. earlier: the plan that returns if the one in use does not prove better.
+    """
 
     kind: str
     spec: Any
@@ -62,26 +64,26 @@ class _Step:
 
 
 class StepRunner:
-    """Prepared steps by kind and batch shapes, and the statistics of every run.
+    """The prepared steps by kind and batch shapes, and the statistics of every run.
 
-    adapt: whether measurements may ask for another plan, and tell the next run. steps_left: steps still to come in
-    this run; None is unknown. What planning may cost depends on it (`swap.effort`). slabs: those of each step by name, from its
-    first plan on or as an earlier part of the run had them. They decide the last bits, so no later plan has others.
+    adapt: whether measurements may ask for another plan, and are kept for the next run. steps_left: how many steps are to come in
+    this run; None is unknown. What planning may cost depends on it (`engine.effort`). slabs: the slabs of each step by name, from
+    its first plan on, or from an earlier part of the run. They decide the last bits, so no later plan has others.
     """
 
     def __init__(self, engine: Engine, statistics: StepStatistics, *, adapt: bool = True) -> None:
         self.engine, self.statistics, self.adapt = engine, statistics, adapt
         self.steps_left: int | None = None
-        self.steps: dict[tuple[str, str], _Step] = {}  # the one that ran last is last
-        self._snapshots: dict[str, Snapshot] = {}  # by kind: its steps have the same variables
-        self._largest: dict[str, tuple[Report, Plan]] = {}  # by kind, of the steps that were forgotten
+        self.steps: dict[tuple[str, str], _Step] = {}  # in the order in which they ran last
+        self._backups: dict[str, VariableBackup] = {}  # by kind, whose steps share their variables
+        self._largest: dict[str, tuple[Report, Plan]] = {}  # of each kind, among the steps that were forgotten
         self.slabs: dict[str, Slabs] = {}
         self._account = Account()  # what planning has cost the run, for all its steps
-        self._told_unknown_sizes = False
-        self._run_seconds = 0.0  # of the last step, without what stands around it
+        self._warned_of_unknown_sizes = False
+        self._run_seconds = 0.0  # of the function alone, in the last step
 
     def begin_run(self) -> None:
-        """A `fit`, or an `evaluate` or `predict` outside of one, grants its own time for planning."""
+        """Grants the planning time of a new `fit`, or of an `evaluate` or `predict` outside of one."""
         self._account.seconds = 0.0
 
     def close(self) -> None:
@@ -91,12 +93,12 @@ class StepRunner:
         self.engine.close()
 
     def reports(self) -> list[tuple[Report, Plan]]:
-        """Of all kinds of steps and batch shapes; of those that were forgotten, the largest of each kind."""
+        """The report and plan of each step that is prepared, and of the largest of each kind among those that were forgotten."""
         kept = [self._report(step, step.prepared) for step in self.steps.values() if step.prepared is not None]
         return [*self._largest.values(), *kept]
 
     def _report(self, step: _Step, prepared: Prepared) -> tuple[Report, Plan]:
-        described = report.of(
+        described = report.describe(
             prepared.prediction,
             change=prepared.change,
             plan=prepared.number,
@@ -108,7 +110,7 @@ class StepRunner:
         return described, prepared.plan
 
     def run(self, model: keras.Model, kind: str, batch: Any) -> Any:
-        """One step ("train", "test", "predict") on a batch: nested tensors or arrays."""
+        """The outputs of one step ("train", "test", "predict") on a batch of nested tensors or arrays."""
         batch = tf.nest.map_structure(_as_tensor, batch)
         spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
         step = self._step(model, kind, spec)
@@ -122,7 +124,7 @@ class StepRunner:
         return outputs
 
     def _step(self, model: keras.Model, kind: str, spec: Any) -> _Step:
-        """The step for these shapes, known or new. Beyond `MOST_STEPS` the least recently used goes."""
+        """The step for these shapes, known or new. If there are more than `MOST_STEPS`, the least recently used is forgotten."""
         key = (kind, repr(spec))
         known = self.steps.pop(key, None)
         self.steps[key] = step = known or _Step(kind, spec, self._new_feedback(model, kind), _name(kind, spec))
@@ -144,7 +146,7 @@ class StepRunner:
                 self.statistics.forget(one.plan)
 
     def _run(self, model: keras.Model, step: _Step, batch: Any) -> tuple[Any, Prepared]:
-        """The outputs, and what made them: out of memory, the step is planned again, `TRIES` times at most."""
+        """The outputs of a step, and the plan that made them. Out of memory, the step is planned again, `TRIES` times at most."""
         for attempt in range(tuning.TRIES):
             prepared = step.prepared or self._take(step, self._prepare(model, step, batch))
             saved = self._save(step, prepared)
@@ -162,7 +164,7 @@ class StepRunner:
                 if gradients.begun(model) != averagings:
                     raise self._too_late_to_repeat() from error
                 self._undo(step, saved)
-            except StorageError:  # an update of wrong numbers, or a part of one
+            except StorageError:  # the variables may hold wrong numbers, or half an update
                 if saved is not None and gradients.begun(model) == averagings:
                     saved.restore()
                 raise
@@ -171,13 +173,13 @@ class StepRunner:
     # -- plans ---------------------------------------------------------------------------------------------------------
 
     def _prepare(self, model: keras.Model, step: _Step, batch: Any, change: Change | None = None) -> Prepared:
-        """Trace and plan, for a change or else for the present budget."""
+        """Traces and plans the step, for a change or, without one, for the present budget."""
         limit = self.engine.settings.limit_bytes
         budget = change.budget_bytes if change else step.feedback.budget_bytes
-        self._tell_unknown_sizes(step)
+        self._warn_of_unknown_sizes(step)
         function = trace_step(model, step.kind, step.spec)
         try:
-            with told_if_long(step.kind, budget):
+            with say_if_long(step.kind, budget):
                 prepared = self.engine.prepare(
                     function,
                     step.kind,
@@ -190,28 +192,28 @@ class StepRunner:
         except DoesNotFit as error:
             if error.smallest_limit_bytes is None or budget == limit:
                 raise
-            # After a failed try the planner is known to be too hopeful by limit / budget: so is its floor.
+            # A failed try has shown the planner to be too hopeful by limit / budget: so is its floor.
             raise does_not_fit(limit, int(error.smallest_limit_bytes * limit / budget)) from None
         self.slabs.setdefault(step.name, prepared.slabs)
         return prepared
 
-    def _tell_unknown_sizes(self, step: _Step) -> None:
-        """Once: ragged and sparse tensors have another size in each batch, and a plan knows one."""
-        if not self._told_unknown_sizes and any(isinstance(s, _OPEN_SPECS) for s in tf.nest.flatten(step.spec)):
-            self._told_unknown_sizes = True
+    def _warn_of_unknown_sizes(self, step: _Step) -> None:
+        """Warns, once, of ragged and sparse tensors: they have another size in each batch, and a plan knows one size."""
+        if not self._warned_of_unknown_sizes and any(isinstance(s, _OPEN_SPECS) for s in tf.nest.flatten(step.spec)):
+            self._warned_of_unknown_sizes = True
             log.warning(
                 "lms: the batches of the %s step hold ragged or sparse tensors; what is computed from these has no size that a "
                 "plan could know: it is neither counted nor moved", step.kind,
             )  # fmt: skip
 
     def _take(self, step: _Step, prepared: Prepared, change: Change | None = None) -> Prepared:
-        """Let the next steps run under a plan, which gets a number."""
+        """Lets the next steps run under a plan, and gives it a number."""
         step.prepared = replace(prepared, number=self.statistics.next_plan())
         step.feedback.begin(step.prepared.number, prepared.plan, prepared.prediction, prepared.machine, change)
         return step.prepared
 
     def _adapt(self, model: keras.Model, step: _Step, batch: Any) -> None:
-        """The plan in use has been measured: keep it or go back, and try another one where a rule asks for it."""
+        """Keeps the plan in use, now that it is measured, or goes back; then tries another one if a rule asks for it."""
         feedback = step.feedback
         if feedback.changes_left and step.prepared and surgery.draws_by_itself(step.prepared.function.graph):
             log.info("lms: the %s step draws random numbers of its own, which another plan would begin anew", step.kind)
@@ -239,7 +241,7 @@ class StepRunner:
             return
 
     def _learn(self, step: _Step) -> None:
-        """ADAPT-6: the next run begins with what this plan told."""
+        """ADAPT-6: keeps for the next run what this plan's steps have shown."""
         learnt, prepared = step.feedback.learnt, step.prepared
         if learnt is None or prepared is None or not self.adapt:
             return
@@ -248,7 +250,7 @@ class StepRunner:
         self.engine.learn(prepared, unplanned_seconds=learnt.unplanned_seconds, ops_scale=learnt.ops_scale)
 
     def _go_back(self, step: _Step) -> None:
-        """To the plan before the one in use."""
+        """Goes back to the plan before the one in use."""
         assert step.prepared is not None, "a plan is in use"
         assert step.earlier is not None, "another one came before it"
         self.engine.discard(step.prepared)
@@ -256,8 +258,10 @@ class StepRunner:
         log.info("lms: going back to plan %d of the %s step", step.prepared.number, step.kind)
 
     def _new_feedback(self, model: keras.Model, kind: str) -> Feedback:
-        """Only training runs long enough for a second plan. Steps that wait for other ranks, or whose end nobody waits for on a
-        GPU, say nothing about the costs of ops."""
+        """The feedback of a new step, which may ask for other plans if the step trains: no other step runs for long enough.
+
+        A step that waits for other ranks, or whose end nobody waits for on a GPU, says nothing about the costs of ops.
+        """
         free = self.adapt and kind == "train" and self.engine.no_other_plan is None
         changes = tuning.MOST_CHANGES if free else 0
         silent = gradients.averages(model) or kind == "predict"
@@ -271,14 +275,14 @@ class StepRunner:
         return DoesNotFit(f"the {kind} step ran out of memory in {limit}; {why}, or raise the memory limit")
 
     def _too_late_to_repeat(self) -> DoesNotFit:
-        """The other ranks have this step's gradients, or wait for them: tried again, it would meet their next step."""
+        """The error of a rank whose gradients the others have, or wait for: tried again, the step would meet their next step."""
         return DoesNotFit(
             f"this rank's train step ran out of memory in {format_size(self.engine.settings.limit_bytes)} while the ranks "
             "exchanged gradients, and cannot be repeated alone; raise the memory limit and start again with --resume"
         )
 
     def _cannot_be_undone(self, kind: str, prepared: Prepared) -> DoesNotFit:
-        """Some variables may have been updated in the step that failed, and others not."""
+        """The error of a step that failed and was not saved: some variables may have been updated, and others not."""
         limit = self.engine.settings.limit_bytes
         return DoesNotFit(
             f"the {kind} step ran out of memory in {format_size(limit)} after {self.statistics.steps_of(prepared.number)} steps of "
@@ -288,25 +292,26 @@ class StepRunner:
         )
 
     def _proved(self, step: _Step, prepared: Prepared) -> bool:
-        """Whether a training step that has run will run again. A processor's batches arrive at any time, and its small ops shift.
+        """Whether a plan has run so often that its steps will not run out of memory.
 
-        Other steps change little, and go on being planned again.
+        That is known on a GPU alone: on a processor batches arrive at any time, and small ops shift. It is asked of training steps
+        alone: others change few variables, and are always saved.
         """
         in_order = step.kind == "train" and not self.engine.settings.pool.on_host
         return in_order and self.statistics.steps_of(prepared.number) >= tuning.PROVED_STEPS
 
-    def _save(self, step: _Step, prepared: Prepared) -> Snapshot | None:
-        """Copies of the variables; None if no disk can fail and either no other plan could follow or none will be needed."""
+    def _save(self, step: _Step, prepared: Prepared) -> VariableBackup | None:
+        """A backup of the variables; None if no disk can fail and no other plan could follow or will be needed."""
         settings, empty = self.engine.settings, prepared.plan.empty
         final = self.engine.no_other_plan is not None or (empty and not settings.pool.in_pieces)
         if (final or self._proved(step, prepared)) and (empty or not self.engine.tier_may_fail):
             return None
-        variables, saved = prepared.function.graph.variables, self._snapshots.get(step.kind)
+        variables, saved = prepared.function.graph.variables, self._backups.get(step.kind)
         if saved is None or not saved.is_of(variables):
-            saved = self._snapshots[step.kind] = Snapshot(variables)
+            saved = self._backups[step.kind] = VariableBackup(variables)
         return saved.take()
 
-    def _undo(self, step: _Step, saved: Snapshot) -> None:
+    def _undo(self, step: _Step, saved: VariableBackup) -> None:
         saved.restore()
         if step.feedback.ran_out_of_memory():
             log.warning("lms: the %s step ran out of memory under its new plan", step.kind)
@@ -326,7 +331,7 @@ class StepRunner:
     # -- one step ------------------------------------------------------------------------------------------------------
 
     def _execute(self, prepared: Prepared, batch: Any) -> Any:
-        """Run; a failing swap disk becomes one clear error."""
+        """The outputs of a batch. A failing swap disk becomes one clear error."""
         on_device.forget_peak()
         self.engine.begin_step()
         started = time.perf_counter()
@@ -334,7 +339,7 @@ class StepRunner:
             outputs = prepared.function(batch)
             for value in tf.nest.flatten(outputs)[:1]:
                 if isinstance(value, tf.Tensor) and value.shape.rank == 0:
-                    value.numpy()  # a GPU runs behind: wait, so that the step's seconds are its own
+                    value.numpy()  # a GPU runs behind the host: wait, so that the step's seconds are its own
             self._run_seconds = time.perf_counter() - started
             return outputs
         except tf.errors.OpError as error:
@@ -368,7 +373,10 @@ class StepRunner:
 
 
 def _name(kind: str, spec: Any) -> str:
-    """Such as "train (1, 96, 96, 96, 4) (1, 96, 96, 96, 3)": the same in every run and with every version of TensorFlow."""
+    """The name of a step in `kept_slabs`, such as "train (1, 96, 96, 96, 4) (1, 96, 96, 96, 3)".
+
+    It is the same in every run and with every version of TensorFlow.
+    """
     return " ".join([kind, *(str(tuple(s.shape)) for s in tf.nest.flatten(spec) if s.shape.rank is not None)])
 
 

@@ -1,4 +1,4 @@
-"""Copies of a step's variables in host memory, always into the same buffers."""
+"""A copy of a step's variables in host memory, in buffers that are used again and again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 
-class Snapshot:
+class VariableBackup:
     """The values of `variables` at the last `take`; `restore` puts them back.
 
     One function call reads all variables into buffers that are reused: 12 ms for 351 variables of 100 MB together,
@@ -26,7 +26,7 @@ class Snapshot:
         """Whether these are the variables, in this order: each trace of a step lists them again."""
         return [id(v) for v in variables] == [id(v) for v in self.variables]
 
-    def take(self) -> Snapshot:
+    def take(self) -> VariableBackup:
         values = [_array(value) for value in self._read()]
         self._places = list(map(_place, self.variables, values))
         if self._copies:
@@ -37,12 +37,14 @@ class Snapshot:
         return self
 
     def restore(self) -> None:
-        """Most steps run out of memory before they assign anything. What is unchanged is left alone: the pool is full, and
-        TensorFlow ends the process where it cannot make a tensor of an array.
+        """Gives every variable its values of the last `take`.
 
-        A variable that has changed and lies where it lay is written in place: TensorFlow did so, too, and does that only where
-        nothing else holds its memory. With `assign` new values would lie beside the old ones for a while, where a plan needs one
-        free piece. The others are assigned, one by one.
+        Most steps run out of memory before they assign anything. An unchanged variable is left alone: the pool is full, and
+        TensorFlow ends the process if it cannot make a tensor of an array.
+
+        A changed variable that has not moved is written in place: TensorFlow has done that, too, and does it only if nothing else
+        holds the memory. `assign` would hold the new values beside the old ones for a while, in memory of which a plan needs one
+        free piece. The other variables are assigned, one by one.
         """
         self._write_in_place()
         for index in [index for index, _ in self._changed()]:
@@ -56,24 +58,24 @@ class Snapshot:
                 ctypes.memmove(place, copy.ctypes.data, copy.nbytes)
 
     def _changed(self) -> list[tuple[int, np.ndarray]]:
-        """Index and present values of each variable that is not as it was."""
+        """The index and the present values of each variable that has changed."""
         now = [_array(value) for value in self._read()]
         return [(i, value) for i, value in enumerate(now) if not _same(value, self._copies[i])]
 
 
 def _readable(variable: tf.Variable) -> tf.Tensor:
-    """Its values, of a type that numpy knows."""
+    """The values of a variable, in a type that numpy knows."""
     value = variable.read_value()
     return tf.bitcast(value, tf.uint16) if value.dtype == tf.bfloat16 else value
 
 
 def _place(variable: tf.Variable, values: np.ndarray) -> int | None:
-    """The address of a variable whose `values` were not copied."""
+    """The address of a variable's memory; None if `values` are a copy of it."""
     return values.ctypes.data if "CPU" in variable.device and values.size and not values.flags.owndata else None
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Byte by byte: a NaN is itself."""
+    """Whether two arrays are equal byte by byte: a NaN equals itself."""
     if a.shape != b.shape or a.dtype.hasobject:
         return np.array_equal(a, b)
     return np.array_equal(_bytes(a), _bytes(b))
@@ -84,7 +86,7 @@ def _bytes(values: np.ndarray) -> np.ndarray:
 
 
 def _array(value: tf.Tensor) -> np.ndarray:
-    """The values of a tensor, without a copy where its type has a buffer interface."""
+    """The values of a tensor, without a copy if its type has a buffer interface."""
     try:
         return np.asarray(memoryview(value))
     except ValueError:  # float8 and the like

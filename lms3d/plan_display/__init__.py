@@ -1,1 +1,1 @@
-"""What `python -m lms3d.plan` shows."""
+"""The tables, figures and files of `python -m lms3d.plan`."""

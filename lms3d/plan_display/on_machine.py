@@ -1,11 +1,12 @@
-"""`python -m lms3d.plan --machine`: what a step would come to on a machine that need not be here, and the largest cube there.
+"""`python -m lms3d.plan --machine`: a step on a machine that need not be here, and the largest cube that fits there.
 
-- ON-1: three ways on one simulator: without LMS, in as much memory as that takes; our plan and TFLMS's, under the limit.
-- ON-2: on a machine from a file the step is traced as for a GPU (`models.layers.traced_for_gpu`) and nothing is measured; `here`
-  is planned for and measured as ever.
-- ON-3: the largest cube is found by trying multiples of 16, larger and larger until one does not fit, then between; with the
-  effort of a short run, and TFLMS with the parameters that move most, since only whether a plan fits counts. Where what lies
-  there all through the step is above the limit, nothing is planned.
+- ON-1: Three methods are compared in one simulator: without LMS, in as much memory as that takes; our plan and TFLMS's, under the
+  limit.
+- ON-2: For a machine from a file, the step is traced as for a GPU (`models.layers.traced_for_gpu`) and nothing is measured. For
+  `here`, it is planned and measured as always.
+- ON-3: The largest cube is found by trying multiples of 16, larger ones until one does not fit, then those between. Only whether a
+  plan fits counts: so our search has the effort of a short run, and TFLMS has the parameters that move most. If the bytes that
+  stay throughout the step are above the limit, nothing is planned.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _START, _GROWTH = 128, 1.25
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A machine, and the limit there. model None: the machine that this runs on."""
+    """A machine, and the limit there. model: None is the machine that this runs on."""
 
     model: MachineModel | None
     limit_bytes: int
@@ -49,18 +50,18 @@ class Place:
 
     @property
     def sharers(self) -> int:
-        """Models on a link where all GPUs are in use."""
+        """How many GPUs share a link if all are in use."""
         return 1 if self.model is None else int(self.model.devices_per_link.value)
 
 
 def place(model: MachineModel | None, options: TrainConfig) -> Place:
-    """The limit is the user's, else the machine's."""
+    """The machine with the user's limit, or else its own."""
     whole = memory.device_memory_bytes() if model is None else model.limit_bytes
     return Place(model=model, limit_bytes=options.memory_limit or whole)
 
 
 def show(options: TrainConfig, where: Place, title: str) -> None:
-    """Plans, prints a table. DoesNotFit where our plan does not fit either."""
+    """Plans the step and prints a table. DoesNotFit if not even our plan fits."""
     console.say(f"Planning {title} for {where.title}, limit {format_size(where.limit_bytes)}")
     ours = _planned(options, where, "auto")
     limit, batch = ours.request.limit_bytes, outlook.batch_bytes(ours.graph)
@@ -70,7 +71,7 @@ def show(options: TrainConfig, where: Place, title: str) -> None:
         ("", "peak", "step", "x no LMS", "busy", "out", "in", "GB/s out", "GB/s in"),
         [
             _without(ours, _alone(ours, gap)),
-            *(_row(*way) for way in _steps(ours, options, where, gap)),
+            *(_row(*method) for method in _steps(ours, options, where, gap)),
         ],
     )
     if ours.prediction.limit_bytes > limit:
@@ -80,7 +81,10 @@ def show(options: TrainConfig, where: Place, title: str) -> None:
 def _steps(
     ours: Planned, options: TrainConfig, where: Place, gap: float
 ) -> Iterator[tuple[str, Outlook | None, float]]:
-    """By ON-1, and each plan again where all GPUs of a machine use a shared link; with the seconds without LMS."""
+    """The name of each method of ON-1, its outlook (None if it does not fit), and the seconds of the step without LMS.
+
+    If the GPUs of the machine share links, each plan comes again with all GPUs in use.
+    """
     if ours.prediction.limit_bytes <= ours.request.limit_bytes:
         alone = _alone(ours, gap)
         yield OURS, _outlook(ours, gap), alone
@@ -100,7 +104,7 @@ def _steps(
 
 
 def _alone(planned: Planned, gap: float) -> float:
-    """Seconds of the whole step without LMS, by the costs that this plan was made from: `here` they may be measured or not."""
+    """The seconds of the whole step without LMS, by the costs that this plan was made from: `here` these may be measured or not."""
     if planned.prediction.slabs:
         return planned.prediction.unedited_step_seconds + gap
     return outlook.of(planned.graph, Plan(), planned.machine, gap_seconds=gap).step_seconds
@@ -114,7 +118,8 @@ def _planned(
     options: TrainConfig, where: Place, planner: str, *, slabs: str | None = None, effort_seconds: float | None = None,
     at_floor: bool = True,
 ) -> Planned:  # fmt: skip
-    """ON-2. slabs: in place of those of the options. effort_seconds: None searches to the end. at_floor: see `plan_step`."""
+    """The plan there (ON-2). slabs: in place of those of the options. effort_seconds: None searches to the end. at_floor: see
+    `plan_step`."""
     from lms3d.device import startup
 
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
@@ -146,11 +151,11 @@ def _row(name: str, step: Outlook | None, without_seconds: float) -> tuple[str, 
 
 
 def show_largest(options: TrainConfig, where: Place) -> None:
-    """ON-3, for each of the three ways."""
+    """Prints the largest cube of each method (ON-3)."""
     sides, axes = _Sides(options, where), TASKS[options.task].axes
     found = {WITHOUT: largest(sides.fits_without)}
-    for way, fits in ((TFLMS, sides.fits_tflms), (OURS, sides.fits_ours)):
-        found[way] = largest(fits, known=found[WITHOUT])
+    for method, fits in ((TFLMS, sides.fits_tflms), (OURS, sides.fits_ours)):
+        found[method] = largest(fits, known=found[WITHOUT])
     least = found[WITHOUT]
     shape, unit = ("cube", "voxels") if axes == 3 else ("square", "pixels")
     console.table(
@@ -164,7 +169,10 @@ def show_largest(options: TrainConfig, where: Place) -> None:
 
 
 def largest(fits: Callable[[int], bool], *, known: int = 0) -> int:
-    """The largest multiple of 16 that fits, where all smaller ones do, up to what `train` takes. known: fits; 0 for none."""
+    """The largest multiple of 16 that fits, if all smaller ones do, up to the largest that `train` takes.
+
+    known: a side that fits; 0 if none is known.
+    """
     good, bad = known, _larger(known) if known else _START
     while bad <= LONGEST_SIDE and fits(bad):
         good, bad = bad, _larger(bad)
@@ -183,7 +191,7 @@ def _rounded(side: float) -> int:
 
 
 class _Sides:
-    """Which cubes, or squares, fit on a machine; each answer is told."""
+    """Answers which cubes, or squares, fit on a machine, and prints each answer."""
 
     def __init__(self, options: TrainConfig, where: Place) -> None:
         self._options, self._where = options, where
@@ -210,10 +218,10 @@ class _Sides:
             self._known[side] = planned.prediction.unedited_limit_bytes, planned.graph.resident_bytes
         return self._known[side]
 
-    def _fits(self, options: TrainConfig, side: int, way: str, planner: str, *, slabs: str | None = None) -> bool:
+    def _fits(self, options: TrainConfig, side: int, method: str, planner: str, *, slabs: str | None = None) -> bool:
         _, resident = self._unplanned(side)
         if resident > self._where.limit_bytes:
-            self._say(side, way, f"does not fit: {format_size(resident)} lie there all through the step")
+            self._say(side, method, f"does not fit: {format_size(resident)} lie there all through the step")
             return False
         options = dataclasses.replace(options, resolution=side)
         try:
@@ -221,10 +229,10 @@ class _Sides:
                 options, self._where, planner, slabs=slabs, effort_seconds=tuning.LEAST_SECONDS, at_floor=False
             )
         except DoesNotFit:
-            self._say(side, way, "does not fit")
+            self._say(side, method, "does not fit")
             return False
-        self._say(side, way, f"peak {format_size(planned.prediction.predicted_peak_bytes)}")
+        self._say(side, method, f"peak {format_size(planned.prediction.predicted_peak_bytes)}")
         return True
 
-    def _say(self, side: int, way: str, text: str) -> None:
-        console.say(f"{side}^{self._axes}, {way}: {text}")
+    def _say(self, side: int, method: str, text: str) -> None:
+        console.say(f"{side}^{self._axes}, {method}: {text}")

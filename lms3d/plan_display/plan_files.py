@@ -1,4 +1,4 @@
-"""A plan as files: lms_plan.json, lms_report.md, and its memory over the operations and over the seconds."""
+"""The files of a plan: lms_plan.json, lms_report.md, and figures of its memory over the operations and over the seconds."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lms3d.scoring.figures import steps
 
 
 def write(folder: Path, request: StepRequest, plan: Plan, prediction: Prediction, title: str) -> None:
-    """lms_plan.json, lms_report.md, memory_timeline.png and timeline.png."""
-    made, title = report.of(prediction), title.replace("^3", "$^3$")
+    """Writes lms_plan.json, lms_report.md, memory_timeline.png and timeline.png to `folder`."""
+    made, title = report.describe(prediction), title.replace("^3", "$^3$")
     write_text(folder / "lms_plan.json", made.to_json())
     write_text(folder / "lms_report.md", made.to_markdown())
     steps.memory_timeline(

@@ -1,12 +1,13 @@
-"""A plan on the terminal: what happens to the largest tensors, what is live at the peak, and what the plan comes to."""
+"""A plan on the terminal: what happens to the largest tensors, what is in memory at the peak, and the figures of the plan."""
 
 from __future__ import annotations
 
 from lms3d import console
-from lms3d.engine.prediction import Prediction
+from lms3d.engine.prediction import Decision, Prediction
+from lms3d.engine.step_model import reasons
 from lms3d.units import format_seconds, format_size
 
-LARGEST = 15  # tensors that are listed; lms_report.md has all
+LARGEST = 15  # so many tensors are listed; lms_report.md lists all
 MEANINGS = {
     "keep": "stays in memory until its last use",
     "swap": "is written out, and read back just before it is used again",
@@ -16,7 +17,7 @@ MEANINGS = {
 
 
 def show(report: Prediction, *, lms: bool) -> None:
-    """lms: False describes the step without LMS alone."""
+    """Prints the plan. lms: if False, only the step without LMS."""
     if report.changed and lms:
         _show_decisions(report)
         _show_peak(report)
@@ -58,16 +59,32 @@ def _show_decisions(report: Prediction) -> None:
     console.table("What happens to the large tensors", ("decision", "the tensor", "tensors", "size"), rows, left=2)
     largest = sorted(report.decisions, key=lambda d: (-d.bytes, d.tensor))
     moved = [d for d in largest if d.action != "keep"][:LARGEST]
-    console.table(
-        f"The {len(moved)} largest that do not stay", ("tensor", "decision", "times per step", "size"),
-        [(d.tensor, d.action, str(d.copies), format_size(d.bytes)) for d in moved], left=2,
-    )  # fmt: skip
+    columns = (
+        "tensor",
+        "decision",
+        "times per step",
+        "size",
+        "to swap",
+        "of that hidden",
+        "to recompute",
+        "at the peak",
+    )
+    console.table(f"The {len(moved)} largest that do not stay", columns, map(_cells, moved), left=2)
+    console.say("`--why TENSOR` says what these costs are, and why a tensor leaves or stays.")
+
+
+def _cells(decision: Decision) -> tuple[str, ...]:
+    """A row of the table of tensors that leave, with what the alternatives would cost."""
+    costs = (decision.swap_seconds, decision.hidden_seconds, decision.recompute_seconds)
+    seconds = ("-" if cost is None else reasons.duration(cost) for cost in costs)
+    head = (decision.tensor, decision.action, str(decision.copies), format_size(decision.bytes))
+    return *head, *seconds, format_size(decision.peak_bytes)
 
 
 def _show_peak(report: Prediction) -> None:
-    """The largest tensors at the peak, the others in one row, and all that is no large tensor."""
+    """Prints the largest tensors at the peak; the other large ones share a row, and so does everything small."""
     if not report.peak_tensors:
-        return  # a plan by TFLMS does not name them
+        return  # no schedule of TFLMS's names them
     *tensors, rest = report.peak_tensors
     more = tensors[LARGEST:]
     rows = [*tensors[:LARGEST], *([(f"and {len(more)} more", sum(size for _, size in more))] if more else []), rest]

@@ -1,4 +1,4 @@
-"""What each memory limit costs in time: a sweep (`lms3d.engine.sweep`) as a table, as CSV and as a figure."""
+"""The step time under each memory limit: a sweep (`lms3d.engine.sweep`) as a table, as CSV and as a figure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTE = "predicted, nothing was run"
 
 
 def show(found: Sweep) -> None:
-    """Two tables: what each limit costs, and what the methods need that know no limit."""
+    """Prints two tables: the step time under each limit, and what the methods need that know no limit."""
     console.table(
         f"Step time under a memory limit ({NOTE}; {found.unedited_seconds:.2f} s without LMS)",
         ("memory limit", "of what fits without LMS", "slabs", LMS, found.tflms),
@@ -39,7 +39,7 @@ def show(found: Sweep) -> None:
 
 
 def write(found: Sweep, folder: Path, what: str) -> None:
-    """sweep.csv, a row per point, and sweep.png. what: the network, such as "unet3d at 96^3"."""
+    """Writes sweep.csv, with a row per point, and sweep.png. what: the network, such as "unet3d at 96^3"."""
     text = io.StringIO()
     rows = [{**asdict(p), "relative_step_time": _ratio(p, found)} for p in found.points]
     table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")

@@ -64,6 +64,59 @@ def test_decisions_and_figures(toy, capsys, tmp_path):
     assert "from the cache" in run(capsys, "--memory-limit", "36MiB")[1]
 
 
+def test_the_table_of_what_leaves_shows_the_costs_of_the_alternatives(toy, capsys):
+    _, out, _ = run(capsys, "--memory-limit", "36MiB")
+    assert re.search(r"tensor +decision .+ to swap +of that hidden +to recompute +at the peak\n", out)
+    assert re.search(r"r\d:0 +swap +1 +4.00 MiB +6.3 ms +6.3 ms +1.1 ms +4.00 MiB", out)
+    assert "`--why TENSOR` says what these costs are" in out
+
+
+def test_why(toy, capsys):
+    """`c1` is recomputed, as the planner finds it cheapest; only that is printed."""
+    code, out, err = run(capsys, "--memory-limit", "36MiB", "--why", "c1")
+    assert (code, err) == (0, "")
+    said = dict(re.findall(r"^  (\w[\w ]+?)  +(.+)$", out, re.MULTILINE))
+    assert "c1:0 is recomputed" in out
+    assert said["why"] == (
+        "recomputed: computing it again takes 1.1 ms; moving it out and back would take 6.3 ms, all of which idle links could hide"
+    )
+    assert said["size"] == "4.00 MiB, 4 axes"
+    assert said["made by"].startswith("c1 (Conv3D), from ")
+    assert re.fullmatch(r"r1 \(LeakyRelu\), from .+; gr1 \(LeakyReluGrad\), from .+", said["read by"])
+    assert said["in memory"].count("from") == 2
+    assert said["links idle"].endswith("of the longest time that nobody uses it")
+    assert said["if swapped"] == "6.3 ms of transfers; idle links hide 6.3 ms of that"
+    assert re.fullmatch(r"1.1 ms of Conv3D, which reads r0:0 \(\w+\)", said["if recomputed"])
+    assert said["if kept"] == "the predicted peak would be 35.0 MiB instead of 31.0 MiB, if all else went as planned"
+    assert "What happens to the large tensors" not in out
+
+
+def test_why_of_a_tensor_that_stays(toy, capsys):
+    _, out, _ = run(capsys, "--memory-limit", "1GiB", "--why", "loss:0")
+    assert "loss:0 is kept" in out
+    assert re.search("why +kept: the step fits in the limit as it is\n", out)
+    assert re.search("if kept +it holds 4.00 MiB of the predicted peak of 47.0 MiB\n", out)
+
+
+def test_why_of_a_part_of_several_names_lists_them(toy, capsys):
+    code, out, _ = run(capsys, "--memory-limit", "36MiB", "--why", "GC")
+    assert code == 0
+    assert "5 large tensors are called so; --why explains one" in out
+    assert re.search(r"gc4:0 +keep +4.00 MiB", out)
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("lost", "--why lost: no large tensor of the step has that in its name; the nearest are loss:0"),
+    ("q", "--why q: no large tensor of the step has that in its name; leave --why out to see the largest ones"),
+    ("gw0:0", "--why gw0:0: LMS decides nothing about gw0:0, because it has only 10.2 KiB; name a large tensor"),
+    ("x", "--why x: LMS decides nothing about x:0, because it lies outside the step (Placeholder); name a large tensor"),
+])  # fmt: skip
+def test_why_of_an_unknown_tensor_is_one_line(toy, capsys, name, message):
+    code, _, err = run(capsys, "--memory-limit", "36MiB", "--why", name)
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
+
+
 def test_sweep(toy, capsys, tmp_path):
     code, out, _ = run(capsys, "--memory-limit", "1GiB", "--sweep", "3", "--output", str(tmp_path))
     assert code == 0
@@ -111,6 +164,8 @@ def test_given_parameters_that_do_not_fit(toy, capsys, limit, message):
     ("--resolution 100", "argument --resolution: 100 is not a multiple of 16; the nearest that work are 96 and 112"),
     ("--resolution 0 --keras-model my.keras", "argument --resolution: 0 is too small; the least is 1"),
     ("--sweep 3 --no-lms", "--sweep compares plans and --no-lms makes none"),
+    ("--why conv --no-lms", "--why explains a plan and --no-lms makes none"),
+    ("--why conv --sweep", "--why explains one plan and --sweep makes many"),
     ("--copied --no-lms", "--copied says how LMS swaps and --no-lms is without"),
     ("--sweep --output {file}", "give a folder that you can write to"),
 ])  # fmt: skip

@@ -36,9 +36,11 @@ class Planner:
     """Turns a study into a plan. It has no state: equal requests get equal plans.
 
     slices: whether a step that has no plan as a whole may be sliced without being asked for.
+    rule: how it decides on a tensor, as a clause for reports; empty for a planner that weighs costs.
     """
 
     slices = False
+    rule = ""
 
     def plan(self, study: Study) -> Outcome:
         """The plan for `study.request`. If no plan fits: DoesNotFit, with the smallest limit if the planner knows it."""

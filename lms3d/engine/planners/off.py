@@ -12,6 +12,8 @@ from lms3d.engine.step_model.study import Study
 class Off(Planner):
     """Changes nothing."""
 
+    rule = "the planner off changes nothing"
+
     def plan(self, study: Study) -> Outcome:
         return Outcome(plan=Plan(), reported_planner="off")
 

@@ -46,7 +46,11 @@ class _Uniform(Planner):
 class SwapEverything(_Uniform):
     """Swaps every buffer that can be swapped."""
 
-    name, mode = "swap_everything", Mode.SWAP
+    name, mode, rule = (
+        "swap_everything",
+        Mode.SWAP,
+        "swap_everything swaps whatever can leave and is not read again soon",
+    )
 
     def moves(self, problem: Problem, buffer: Buffer) -> bool:
         return buffer.swappable
@@ -56,6 +60,7 @@ class RecomputeEverything(_Uniform):
     """Recomputes every buffer that can be recomputed."""
 
     name, mode = "recompute_everything", Mode.RECOMPUTE
+    rule = "recompute_everything recomputes whatever can leave and is not read again soon"
 
     def moves(self, problem: Problem, buffer: Buffer) -> bool:
         return buffer.recomputable
@@ -64,7 +69,10 @@ class RecomputeEverything(_Uniform):
 class RecomputeAllButConvolutions(RecomputeEverything):
     """Keeps the results of convolutions and recomputes the others: the checkpoint policy that JAX calls `dots_saveable`."""
 
-    name = "recompute_all_but_convolutions"
+    name, rule = (
+        "recompute_all_but_convolutions",
+        "whatever no convolution made is recomputed, if it is not read again soon",
+    )
 
     def moves(self, problem: Problem, buffer: Buffer) -> bool:
         convolution = "Conv" in problem.graph.by_name[producer_name(buffer.root)].type

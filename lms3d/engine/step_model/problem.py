@@ -194,7 +194,7 @@ class _Reduction:
             ),
             returned=store.returned,
             swappable=may_go and known_rank and not any(paired(op, reader) for reader in readers),
-            recomputable=may_go and not op.stateful and not _is_random(op),
+            recomputable=may_go and not op.stateful and not is_random(op),
             seconds=op_seconds(self.graph, op, self.machine),
             overwrites=self._overwrites(op, store),
             mapped=self.machine.mapped and store.root not in self.lasts,
@@ -236,7 +236,7 @@ def _slabs(graph: StepGraph) -> int:
     return max(Counter((op.group, op.type) for op in graph.ops if op.group).values(), default=1)
 
 
-def _is_random(op: Op) -> bool:
+def is_random(op: Op) -> bool:
     """Whether an op is random. Stateless random ops would repeat their numbers, but recomputing them is not worth the risk."""
     return "Random" in op.type or "Multinomial" in op.type
 

@@ -47,8 +47,8 @@ def test_what_comes_back_is_what_was_planned(settings, planned):
     assert (plan, report) == (again, replace(report_again, from_cache=False))
     assert (report.from_cache, report_again.from_cache) == (False, True)
     assert repr(again) == repr(plan)
-    assert "from the cache" in reports.of(report_again).to_markdown()
-    assert "from the cache" not in reports.of(report).to_markdown()
+    assert "from the cache" in reports.describe(report_again).to_markdown()
+    assert "from the cache" not in reports.describe(report).to_markdown()
 
 
 def changed_op(**changes):

@@ -270,11 +270,11 @@ def test_rule_6_what_a_step_tells_the_next_run():
 
 
 def test_the_report_says_what_is_known_of_the_step_without_swapping():
-    told = report.of(predicted(), unplanned_seconds=0.8, ops_scale=1.31).to_markdown()
+    told = report.describe(predicted(), unplanned_seconds=0.8, ops_scale=1.31).to_markdown()
     assert "| step time without LMS (predicted) | 1.0 s |\n| step time without LMS (measured) | 800 ms |" in told
     assert "| predicted / measured step time without LMS | 1.25 |" in told
     assert "| ops in the step | ops take 1.31 times as long as measured alone |" in told
-    unknown = report.of(predicted()).to_markdown()
+    unknown = report.describe(predicted()).to_markdown()
     assert "step time without LMS (measured)" not in unknown
     assert "as measured alone" not in unknown
 
@@ -405,7 +405,7 @@ def test_the_report_shows_every_round():
     change = loop.propose()
     loop.begin(2, plan(2), predicted(), change.machine, change)
     loop.add(row(seconds=1.9))
-    described = report.of(predicted(), plan=2, rounds=loop.rounds)
+    described = report.describe(predicted(), plan=2, rounds=loop.rounds)
     text = described.to_markdown()
     assert "| 1 | first plan | 940 MiB / 800 MiB | 2.0 s / 2.0 s | 500 ms / - | kept |" in text
     assert (

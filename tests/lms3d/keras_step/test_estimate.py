@@ -136,6 +136,22 @@ def test_a_saved_model_is_planned(saved, capsys, tmp_path):
     assert "Step time under a memory limit" in out
 
 
+def test_a_saved_model_says_why_a_tensor_leaves(saved, capsys):
+    limit = lms3d.estimate(
+        compiled(network()), (tf.TensorSpec((64, 16, 16, 8)), tf.TensorSpec((64, 16, 16, 2)))
+    ).floor_bytes
+    named = ("--keras-model", saved, "--batch-size", "64", "--copied", "--memory-limit", str(2 * limit))
+    listed = run(capsys, *named)[1].partition("largest that do not stay")[2]
+    tensor, verdict = re.search(r"^ +(\S+:\d+) +(swap|recompute|both) ", listed, re.MULTILINE).groups()
+    code, out, err = run(capsys, *named, "--why", tensor)
+    assert (code, err) == (0, "")
+    assert re.search(
+        rf"why +{ {'swap': 'swapped', 'recompute': 'recomputed', 'both': 'swapped and recomputed'}[verdict] }: ", out
+    )
+    assert re.search(r"read by +\S+ \(\w+\), from ", out)
+    assert re.search(r"if kept +the predicted peak would be [\d.]+ MiB instead of [\d.]+ MiB", out)
+
+
 def test_class_numbers_as_targets_and_sizes_that_the_file_leaves_open(capsys, tmp_path):
     path = tmp_path / "open.keras"
     compiled(network(None), "sparse_categorical_crossentropy").save(path)

@@ -65,7 +65,7 @@ def test_of_many_batch_shapes_the_latest_are_kept(monkeypatch, tmp_path):
     of_data = new - sum(len(calls_of(step)) for step in kept.values())
     assert 0 <= of_data < 4
     assert lms.report.predicted_peak_bytes == max(told.predicted_peak_bytes for told, _ in lms._runner.reports())
-    assert len(lms._runner._snapshots) == 1
+    assert len(lms._runner._backups) == 1
 
 
 def test_figures_of_a_plan_take_no_more_memory_with_every_step():

@@ -15,7 +15,7 @@ from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.estimate import estimate
 from lms3d.keras_step.step_runner import StepRunner
-from lms3d.keras_step.variable_backup import Snapshot
+from lms3d.keras_step.variable_backup import VariableBackup
 from tests.lms3d.engine.small_models import Losses, state
 
 TRAIN = "train (2, 32, 32, 8) (2, 32, 32, 2)"
@@ -119,7 +119,7 @@ def test_a_step_that_runs_out_of_memory_keeps_its_slabs_in_the_next_plan(monkeyp
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
     monkeypatch.setattr(StepRunner, "_execute", fails_once)
-    monkeypatch.setattr(StepRunner, "_save", lambda self, step, prepared: Snapshot([]))
+    monkeypatch.setattr(StepRunner, "_save", lambda self, step, prepared: VariableBackup([]))
     found = Fitted(LMS(slabs={0: 4}))
     assert set(ran) == {((0, 4),)}
     assert len(found.lms.report.rounds) == 2

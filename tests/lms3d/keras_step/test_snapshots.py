@@ -15,7 +15,7 @@ from lms3d.errors import DoesNotFit
 from lms3d.keras_step import settings
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.step_runner import StepRunner
-from lms3d.keras_step.variable_backup import Snapshot
+from lms3d.keras_step.variable_backup import VariableBackup
 from tests.lms3d.engine.small_models import Outcome, Trainer
 from tests.lms3d.keras_step.test_callback import SWAP_ALL, same, small_model
 
@@ -38,10 +38,10 @@ def as_on_a_gpu(monkeypatch):
 
 
 @pytest.fixture
-def copies(monkeypatch) -> list[Snapshot]:
+def copies(monkeypatch) -> list[VariableBackup]:
     """One entry per copy."""
-    taken, take = [], Snapshot.take
-    monkeypatch.setattr(Snapshot, "take", lambda self: (taken.append(self), take(self))[1])
+    taken, take = [], VariableBackup.take
+    monkeypatch.setattr(VariableBackup, "take", lambda self: (taken.append(self), take(self))[1])
     return taken
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms3d.keras_step.variable_backup import Snapshot
+from lms3d.keras_step.variable_backup import VariableBackup
 from tests.lms3d.pool import address
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "bool"])
 def test_what_was_taken_last_comes_back(dtype):
     variable, other = tf.Variable(tf.ones((3, 2), dtype)), tf.Variable(5)
-    snapshot = Snapshot([variable, other]).take()
+    snapshot = VariableBackup([variable, other]).take()
     variable.assign(tf.zeros((3, 2), dtype))
     other.assign(6)
     snapshot.take()
@@ -40,7 +40,7 @@ def test_large_variables_keep_their_place_and_take_no_second_one(dtype):
     variables = [tf.Variable(tf.identity(s)) for s in start]
     expected = [s.numpy() for s in start]
     del start
-    snapshot = Snapshot(variables).take()
+    snapshot = VariableBackup(variables).take()
     for variable in variables[1:]:
         variable.assign_add(tf.ones(LARGE, dtype))
     places = [address(v) for v in variables]
@@ -76,7 +76,7 @@ def test_what_shares_memory_with_a_variable_keeps_its_values(shared, step):
     if shared:
         a.assign(b)
     expected = [v.numpy() for v in (a, b, x)]
-    snapshot = Snapshot([a, b]).take()
+    snapshot = VariableBackup([a, b]).take()
     step(a, b, x)
     snapshot.restore()
     for found, values in zip((a, b, x), expected, strict=True):
@@ -85,7 +85,7 @@ def test_what_shares_memory_with_a_variable_keeps_its_values(shared, step):
 
 def test_a_variable_that_had_a_sparse_update():
     variable = tf.Variable(tf.ones(LARGE))
-    snapshot = Snapshot([variable]).take()
+    snapshot = VariableBackup([variable]).take()
     variable.scatter_update(tf.IndexedSlices(tf.zeros((1, LARGE[1])), tf.constant([3])))
     snapshot.restore()
     np.testing.assert_array_equal(variable.numpy(), np.ones(LARGE, np.float32))
@@ -96,10 +96,10 @@ import lms3d
 lms3d.limit_memory(96 << 20)
 import numpy as np, tensorflow as tf
 from lms3d.device import cpu_pool
-from lms3d.keras_step.variable_backup import Snapshot
+from lms3d.keras_step.variable_backup import VariableBackup
 variables = [tf.Variable(tf.fill((5, 1 << 18), float(i))) for i in range(12)]  # 60 MiB
 cpu_pool.open_crumb_holes()
-snapshot = Snapshot(variables).take()
+snapshot = VariableBackup(variables).take()
 for v in variables:
     v.assign_add(tf.ones((5, 1 << 18)))
 free = cpu_pool.taken_bytes(96 << 20)
@@ -117,7 +117,7 @@ def test_a_late_failure_in_a_pool_that_has_no_room_for_all_twice():
 
 def test_a_variable_that_has_another_shape_now():
     variable = tf.Variable(tf.ones(LARGE), shape=tf.TensorShape((None, None)))
-    snapshot = Snapshot([variable]).take()
+    snapshot = VariableBackup([variable]).take()
     variable.assign(tf.zeros((3, 2)))
     snapshot.restore()
     np.testing.assert_array_equal(variable.numpy(), np.ones(LARGE, np.float32))
@@ -126,7 +126,7 @@ def test_a_variable_that_has_another_shape_now():
 def test_copies_are_copies_and_reuse_their_memory():
     """An update in place after `take` does not reach them."""
     variable = tf.Variable([1.0, 2.0])
-    snapshot = Snapshot([variable]).take()
+    snapshot = VariableBackup([variable]).take()
     place = snapshot._copies[0]
     variable.assign_add([10.0, 10.0])
     np.testing.assert_array_equal(place, [1, 2])
@@ -137,7 +137,7 @@ def test_copies_are_copies_and_reuse_their_memory():
 
 def test_knows_its_variables():
     one, two = tf.Variable(1.0), tf.Variable(2.0)
-    snapshot = Snapshot([one, two])
+    snapshot = VariableBackup([one, two])
     assert snapshot.is_of([one, two])
     assert not snapshot.is_of([two, one])
     assert not snapshot.is_of([one])

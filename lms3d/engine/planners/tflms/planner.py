@@ -21,6 +21,8 @@ from lms3d.errors import DoesNotFit
 class TFLMS(Planner):
     """Swaps by the levels of the graph. The parameters of the request are `Parameters`; None: all are tuned."""
 
+    rule = "TFLMS decides by the levels of the graph, not by costs"
+
     def plan(self, study: Study) -> Outcome:
         request, parameters = study.request, study.request.settings.parameters or Parameters()
         if parameters.fixed:

@@ -286,7 +286,7 @@ def test_no_step_is_shorter_than_its_computing_or_its_bytes_each_way(slow):
     assert report.predicted_step_seconds >= bound > 0
     assert (bound > report.unedited_step_seconds) == (slow != "computing")
     times = report.predicted_step_seconds / bound
-    assert f"; this plan takes {times:.2f} times that |" in reports.of(report).to_markdown()
+    assert f"; this plan takes {times:.2f} times that |" in reports.describe(report).to_markdown()
 
 
 def test_cheap_ops_are_recomputed_where_the_link_is_slow_and_swapped_where_it_is_fast():

@@ -1,0 +1,132 @@
+"""`python -m lms3d.plan --why TENSOR`: what was decided about one tensor, and what the alternatives would have cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from lms3d import console
+from lms3d.engine import liveness
+from lms3d.engine.ir import RESIDENT_TYPES, Op, StepGraph, producer_name
+from lms3d.engine.prediction import Decision, Prediction
+from lms3d.engine.step_model import reasons
+from lms3d.engine.step_model.planned_step import PlannedStep, Span
+from lms3d.errors import InputError
+from lms3d.keras_step.estimate import Planned
+from lms3d.units import format_size
+
+LISTED = 8  # readers, and nearest names
+CLOSE = 0.4  # of `difflib`: names of ops are long, and share their ends
+
+
+def show(planned: Planned, name: str) -> None:
+    """Explains the tensor that is meant by `name`, or lists all that may be. InputError if none is."""
+    found = matching(name, planned.prediction, planned.graph)
+    if len(found) > 1:
+        rows = [(d.tensor, d.action, format_size(d.bytes)) for d in sorted(found, key=lambda d: (-d.bytes, d.tensor))]
+        console.table(
+            f"{len(found)} large tensors are called so; --why explains one",
+            ("tensor", "decision", "size"),
+            rows,
+            left=2,
+        )
+        return
+    decision = found[0]
+    step = PlannedStep.simulated(planned.graph, planned.plan, planned.machine)
+    console.summary(f"{decision.tensor} is {reasons.VERDICTS[decision.action]}", _rows(decision, planned, step))
+
+
+def matching(name: str, prediction: Prediction, graph: StepGraph) -> list[Decision]:
+    """The decisions on the tensors that `name` may mean: the one of that name, else all whose names contain it.
+
+    The name of an op means its first output, and that of a view the tensor behind it. InputError if `name` means no large tensor.
+    """
+    decisions = {decision.tensor: decision for decision in prediction.decisions}
+    exact = name if ":" in name else f"{name}:0"
+    root = liveness.roots(graph).get(exact, exact)
+    if root in decisions:
+        return [decisions[root]]
+    found = [decision for tensor, decision in decisions.items() if name.lower() in tensor.lower()]
+    return found or _refuse(name, root, list(decisions), graph)
+
+
+def _refuse(name: str, root: str, large: list[str], graph: StepGraph) -> list[Decision]:
+    if root in graph.tensors:
+        raise InputError(
+            f"--why {name}: LMS decides nothing about {root}, because {_obstacle(root, graph)}; name a large tensor"
+        )
+    nearest = get_close_matches(name, large, n=LISTED, cutoff=CLOSE)
+    advice = f"the nearest are {', '.join(nearest)}" if nearest else "leave --why out to see the largest ones"
+    raise InputError(f"--why {name}: no large tensor of the step has that in its name; {advice}")
+
+
+def _obstacle(root: str, graph: StepGraph) -> str:
+    """Why a tensor of the step is none of the large ones."""
+    kind, size = graph.by_name[producer_name(root)].type, graph.tensors[root].bytes
+    if kind in RESIDENT_TYPES:
+        return f"it lies outside the step ({kind})"
+    return "its size is not known" if size is None else f"it has only {format_size(size)}"
+
+
+def _rows(decision: Decision, planned: Planned, step: PlannedStep) -> dict[str, str]:
+    graph, maker = planned.graph, planned.graph.by_name[producer_name(decision.tensor)]
+    axes = graph.tensors[decision.tensor].rank
+    return {
+        "why": decision.reason,
+        "size": format_size(decision.bytes) + ("" if axes is None else f", {axes} axes"),
+        "made by": _op(maker, step) + (f", a part of {maker.group}" if maker.group else ""),
+        "read by": _readers(decision.tensor, graph, step),
+        "in memory": _spans(step.lives(decision.tensor)) + f" of the step's {reasons.duration(step.run.seconds)}",
+        "links idle": f"{reasons.duration(decision.idle_link_seconds)} of the longest time that nobody uses it",
+        "if swapped": _swapped(decision),
+        "if recomputed": _recomputed(decision, maker, planned),
+        "if kept": _kept(decision, planned.prediction),
+    }
+
+
+def _op(op: Op, step: PlannedStep) -> str:
+    start, end = step.run.spans.get(op.name, (None, None))
+    when = "" if start is None or end is None else f", {_spans([(start, end)])}"
+    return f"{op.name} ({op.type}){when}"
+
+
+def _readers(tensor: str, graph: StepGraph, step: PlannedStep) -> str:
+    """The ops that read a tensor, also through views, in the order in which they run."""
+    root = liveness.roots(graph)[tensor]
+    readers = sorted(liveness.storages(graph)[root].readers, key=lambda name: step.run.spans.get(name, (0.0, 0.0)))
+    shown = [_op(graph.by_name[name], step) for name in readers[:LISTED]]
+    return "; ".join([*shown, *([f"and {len(readers) - LISTED} more"] if len(readers) > LISTED else [])]) or "nobody"
+
+
+def _spans(spans: Iterable[Span]) -> str:
+    return ", ".join(f"from {reasons.duration(start)} to {reasons.duration(end)}" for start, end in spans)
+
+
+def _swapped(decision: Decision) -> str:
+    if decision.swap_seconds is None:
+        return "impossible"
+    seconds, hidden = f"{reasons.duration(decision.swap_seconds)} of transfers", decision.hidden_seconds
+    return seconds if hidden is None else f"{seconds}; idle links hide {reasons.duration(hidden)} of that"
+
+
+def _recomputed(decision: Decision, maker: Op, planned: Planned) -> str:
+    if decision.recompute_seconds is None:
+        return "impossible"
+    return f"{reasons.duration(decision.recompute_seconds)} of {maker.type}, which reads {_sources(maker, planned)}"
+
+
+def _sources(maker: Op, planned: Planned) -> str:
+    """What an op reads, and what happens to that."""
+    roots = liveness.roots(planned.graph)
+    verdicts = {d.tensor: reasons.VERDICTS[d.action] for d in planned.prediction.decisions}
+    sources = dict.fromkeys(roots.get(tensor, tensor) for tensor in maker.inputs)
+    named = (f"{source} ({verdicts[source]})" if source in verdicts else source for source in sources)
+    return ", ".join(named) or "nothing"
+
+
+def _kept(decision: Decision, prediction: Prediction) -> str:
+    peak = format_size(prediction.predicted_peak_bytes)
+    if decision.action == "keep":
+        return f"it holds {format_size(decision.peak_bytes)} of the predicted peak of {peak}"
+    higher = format_size(prediction.predicted_peak_bytes + decision.peak_bytes)
+    return f"the predicted peak would be {higher} instead of {peak}, if all else went as planned"
