@@ -82,9 +82,9 @@ SLOW = {
     "lms3d/engine/tiers/test_stream_mutations.py": 120,
     "lms3d/engine/tiers/test_stream_networks.py": 250,  # more than half of it DenseNet-121
     "lms3d/engine/tiers/test_tiers.py::test_a_killed_process": 8,
-    "lms3d/engine/tensorflow/test_joins.py::test_no_edge": 40,
-    "lms3d/engine/tensorflow/test_joins.py::test_the_passes": 12,
-    "lms3d/engine/tensorflow/test_joins.py::test_they_would": 5,
+    "lms3d/engine/passes/test_joins.py::test_no_edge": 40,
+    "lms3d/engine/passes/test_joins.py::test_the_passes": 12,
+    "lms3d/engine/passes/test_joins.py::test_they_would": 5,
     "lms3d/engine/tensorflow/test_random_functions.py": 12,
     "lms3d/engine/tensorflow/test_fuzzed_functions.py": 25,
     "lms3d/engine/planners/test_fuzzed_steps.py": 15,

@@ -27,7 +27,7 @@ class Settings:
 
     limit_bytes: device memory that a step may use. tier: a name in `tiers.TIERS`. pool: how the device hands out its memory, one
     of `allocator.POOLS`. planner: a name in `planners.PLANNERS`; parameters: its own, None where it has none.
-    compile: "auto" compiles chains of small ops of a Keras step where that pays (`tensorflow.compiling`), "off" none.
+    compile: "auto" compiles chains of small ops of a Keras step where that pays (`passes.compiling`), "off" none.
     slabs: `slabs.choice.AUTO`, OFF, or (level, number) pairs. most_elements: of a tensor that the device's kernels can index; None
     is any number.
     """

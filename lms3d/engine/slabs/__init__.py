@@ -6,5 +6,5 @@
     rules        one per kind of op: slabs in, slabs out
     step         the pass: walks a trace, applies the rules, joins what has none
 
-`engine.tensorflow.slicing` reads a trace and carries out the program.
+`engine.passes.slicing` reads a trace and carries out the program.
 """

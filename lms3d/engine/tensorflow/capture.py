@@ -23,7 +23,7 @@ from lms3d.engine.ir import (
 )
 from lms3d.engine.liveness import peak_bytes
 from lms3d.engine.plan import SCOPE
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import reading
 from lms3d.engine.tuning import ARGUMENT_ELEMENTS
 
 _OPAQUE = frozenset({tf.resource, tf.variant, tf.string})
@@ -47,12 +47,12 @@ def capture(
     returned = frozenset(t.name for t in graph.outputs)
     if batches is None:
         batches = [size(t) or 0 for t in graph.inputs[: len(graph.inputs) - len(function.captured_inputs)]]
-    return StepGraph(ops, returned, surgery.captured_bytes(function) + extra_bytes + sum(batches), tuple(batches))
+    return StepGraph(ops, returned, reading.captured_bytes(function) + extra_bytes + sum(batches), tuple(batches))
 
 
 def _ops(graph: tf.Graph, compute_device: str) -> tuple[Op, ...]:
     # Tracing adds control inputs to earlier ops, so the traced order need not be topological.
-    order, group = surgery.slices_of(graph)
+    order, group = reading.slices_of(graph)
     found = [_op(op, compute_device, group.get(op.name, "")) for op in graph.get_operations()]
     if order:
         found.sort(key=lambda op: order.get(op.name, ((0, 0.0, 0), False)))
@@ -129,7 +129,7 @@ def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
         or "Random" in op.type
         or "Multinomial" in op.type
         or op.type.startswith(("PyFunc", "EagerPyFunc"))
-        or surgery.in_loop(op)
+        or reading.in_loop(op)
         or is_stateful(op)
         or not op.outputs
         or any(t.dtype in _OPAQUE for t in tensors)
@@ -141,9 +141,9 @@ def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
         parts.append(workspace.in_force())
     for key, value in sorted(op.node_def.attr.items()):
         if value.HasField("func"):
-            if not surgery.is_program(op):
+            if not reading.is_program(op):
                 return ""
-            parts.append(surgery.program_digest(op))
+            parts.append(reading.program_digest(op))
             continue
         if not key.startswith("_"):
             parts.append((key, value.SerializeToString(deterministic=True)))
@@ -159,7 +159,7 @@ def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
 def is_stateful(op: tf.Operation) -> bool:
     """True for an op that must run exactly once. Horovod's are not marked so, but each waits for the same op of all ranks: run
     again, or alone, it would wait for ever."""
-    return surgery.is_stateful(op) or op.type.startswith("Horovod")
+    return reading.is_stateful(op) or op.type.startswith("Horovod")
 
 
 def is_argument(tensor: tf.Tensor) -> bool:
@@ -256,7 +256,7 @@ def traced_order(graph: tf.Graph) -> list[tf.Operation]:
             control_inputs=tuple(c.name for c in op.control_inputs),
             outputs=tuple(Tensor(t.name) for t in op.outputs),
             stateful=is_stateful(op),
-            in_loop=surgery.in_loop(op),
+            in_loop=reading.in_loop(op),
         )
         for op in graph.get_operations()
     ]
@@ -271,7 +271,7 @@ def held_bytes(graph: tf.Graph, compute_device: str = "CPU:0") -> int:
 
 def _within_bytes(op: tf.Operation, compute_device: str) -> int:
     """The most that a branch of an If holds besides what it reads and returns."""
-    held = max((held_bytes(branch, compute_device) for branch in surgery.branches(op).values()), default=0)
+    held = max((held_bytes(branch, compute_device) for branch in reading.branches(op).values()), default=0)
     return max(0, held - sum(size(t) or 0 for t in op.outputs))
 
 
@@ -279,7 +279,7 @@ def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
     here = on_device(op, compute_device)
     return Op(
         name=op.name,
-        type=PROGRAM_TYPE if surgery.is_program(op) else op.type,
+        type=PROGRAM_TYPE if reading.is_program(op) else op.type,
         inputs=tuple(t.name for t in op.inputs),
         control_inputs=tuple(sorted(c.name for c in op.control_inputs)),  # a set, in another order in each process
         outputs=tuple(
@@ -290,7 +290,7 @@ def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
         workspace_bytes=_within_bytes(op, compute_device) if here else 0,
         view=_is_view(op),
         hidden_bytes=_hidden_bytes(op, compute_device) if here else 0,
-        in_loop=surgery.in_loop(op),
+        in_loop=reading.in_loop(op),
         flops=flops(op),
         on_device=here,
         inserted=op.name.startswith(SCOPE),

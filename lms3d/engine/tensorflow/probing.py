@@ -28,7 +28,7 @@ import tensorflow as tf
 
 from lms3d.device import memory
 from lms3d.engine import tuning
-from lms3d.engine.tensorflow import queued, speeds, surgery
+from lms3d.engine.tensorflow import functions, queued, reading, speeds
 from lms3d.engine.tensorflow.capture import argument, is_argument, is_reserve
 
 
@@ -86,7 +86,7 @@ def _cuts(op: tf.Operation, parts: int) -> Iterator[tuple[int, dict[int, int]]]:
     if parts == 1:
         yield 0, {}
         return
-    if surgery.is_program(op):  # it is compiled for these shapes
+    if reading.is_program(op):  # it is compiled for these shapes
         return
     shapes = _large(op)
     along = [{shape[axis] for shape in shapes} for axis in range(min(map(len, shapes)))]
@@ -117,7 +117,7 @@ def _alone(op: tf.Operation, axis: int, sizes: Mapping[int, int], times: int) ->
             inputs.append(np.asarray(cut(tuple(value.tolist())), value.dtype) if value.ndim == 1 else value)
         else:
             inputs.append(tf.TensorSpec((0,) if is_reserve(tensor) else cut(tuple(tensor.shape)), tensor.dtype))
-    function = surgery.alone(op, inputs, times)
+    function = functions.alone(op, inputs, times)
     for made, whole in zip(function.graph.outputs, op.outputs, strict=True):
         if not is_reserve(whole) and not made.shape.is_compatible_with(cut(tuple(whole.shape))):
             raise ValueError(f"{op.type}: {made.shape} is not {whole.shape} cut along axis {axis}")
@@ -207,7 +207,7 @@ def call_seconds(device: str) -> float:
     def nothing(x: tf.Tensor) -> tf.Tensor:
         return tf.identity(x)
 
-    function = surgery.make_function(nothing.get_concrete_function(tf.TensorSpec((), tf.float32)))
+    function = functions.make_function(nothing.get_concrete_function(tf.TensorSpec((), tf.float32)))
     return _run(function, [tf.TensorSpec((), tf.float32)], device).seconds
 
 

@@ -25,7 +25,7 @@ import tensorflow as tf
 from lms3d.engine import tuning
 from lms3d.engine.fusion import Program
 from lms3d.engine.hlo import temporary_bytes
-from lms3d.engine.tensorflow import op_costs, probing, speeds, surgery
+from lms3d.engine.tensorflow import functions, op_costs, probing, reading, speeds
 from lms3d.engine.tensorflow.capture import signature, size
 from lms3d.engine.tensorflow.probing import Cost
 from lms3d.files import cache_directory
@@ -63,12 +63,12 @@ class Candidate:
         return self._function(self.program.computed, self.program.plain_inputs) if self.program.again else self.body
 
     @cached_property
-    def compiled(self) -> surgery.XlaProgram:
-        return surgery.XlaProgram(self.body)
+    def compiled(self) -> functions.XlaProgram:
+        return functions.XlaProgram(self.body)
 
     @property
     def key(self) -> str:
-        return f"{self.compiled.name} {surgery.digest(self.plain)}"
+        return f"{self.compiled.name} {reading.digest(self.plain)}"
 
     @property
     def bytes(self) -> int:
@@ -84,10 +84,10 @@ class Candidate:
         def run(*passed: tf.Tensor) -> list[tf.Tensor]:
             given = dict(zip(inputs, passed, strict=True))
             given |= {n: tf.constant(self.folded[n], t.dtype) for n, t in read.items() if n in self.folded}
-            tensors = surgery.replay(ops, given)
+            tensors = functions.replay(ops, given)
             return [tensors[name] for name in self.program.outputs]
 
-        return surgery.trace(run, *(self._spec(name) for name in inputs))
+        return functions.trace(run, *(self._spec(name) for name in inputs))
 
     def _spec(self, name: str) -> tf.TensorSpec:
         tensor = self.graph.get_tensor_by_name(name)
@@ -148,8 +148,8 @@ class Costs:
     def _both(self, candidate: Candidate) -> tuple[Cost, Cost, int]:
         """PROGRAM-4."""
         ways = [
-            (surgery.make_function(candidate.plain), _specs(candidate.plain)),
-            (surgery.make_function(_calling(candidate)), _specs(candidate.body)),
+            (functions.make_function(candidate.plain), _specs(candidate.plain)),
+            (functions.make_function(_calling(candidate)), _specs(candidate.body)),
         ]
         text = _text(candidate.body, self.device)
         rounds = [[probing.cost_of(*way, self.device) for way in ways] for _ in range(tuning.PROGRAM_ROUNDS)]
@@ -166,7 +166,7 @@ def _specs(function: Function) -> list[tf.TensorSpec]:
 
 
 def _calling(candidate: Candidate) -> Function:
-    return surgery.trace(lambda *passed: candidate.compiled.call(passed), *_specs(candidate.body))
+    return functions.trace(lambda *passed: candidate.compiled.call(passed), *_specs(candidate.body))
 
 
 def _text(body: Function, device: str) -> str:
@@ -177,7 +177,7 @@ def _text(body: Function, device: str) -> str:
 
 
 def _signature(candidate: Candidate, device: str) -> str:
-    calls = [op for op in _calling(candidate).graph.get_operations() if surgery.is_program(op)]
+    calls = [op for op in _calling(candidate).graph.get_operations() if reading.is_program(op)]
     return signature(calls[0], device)
 
 

@@ -23,7 +23,7 @@ from lms3d.device import containers, memory, workspace
 from lms3d.device.machine import nvidia_driver, processor
 from lms3d.engine import tuning
 from lms3d.engine.cost import Machine
-from lms3d.engine.tensorflow import cards, queued, surgery
+from lms3d.engine.tensorflow import cards, functions, queued, reading
 from lms3d.engine.tiers import TIERS
 from lms3d.engine.tiers.base import TierSpeed, best_seconds
 from lms3d.engine.tuning import CARD_BUDGET_SECONDS, PROBE_BYTES
@@ -35,7 +35,7 @@ SPEEDS = tuple(
 )
 _VERSION = 10
 _LAYOUT = "as traced"
-"""What the graph optimiser does with the layout of convolutions (`surgery.execution`): it leaves them as they are."""
+"""What the graph optimiser does with the layout of convolutions (`functions.execution`): it leaves them as they are."""
 PATIENCE_SECONDS = 5 * CARD_BUDGET_SECONDS
 """For those who measure before this process: ranks on one machine, one after the other."""
 
@@ -129,7 +129,7 @@ def card_settings(device: str) -> str:
         return ""
     parts = [
         f"TF32 {tf.config.experimental.tensor_float_32_execution_enabled()}",
-        f"deterministic {surgery.is_deterministic()}",
+        f"deterministic {reading.is_deterministic()}",
         f"layout {_LAYOUT}",
         f"driver {nvidia_driver()}",
     ]
@@ -190,4 +190,4 @@ def _additions(times: int) -> Any:
             total = total + one
         return total
 
-    return surgery.make_function(surgery.trace(add, tf.TensorSpec((), tf.float32)))
+    return functions.make_function(functions.trace(add, tf.TensorSpec((), tf.float32)))

@@ -10,7 +10,7 @@ import tensorflow as tf
 from lms3d.device import memory
 from lms3d.engine.native import lanes
 from lms3d.engine.native.lanes import Lane
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tiers.base import TierSpeed, best_seconds
 from lms3d.engine.tiers.stream import StreamTier
 from lms3d.engine.tuning import LINK_COPIES, LINK_PROBE_BYTES, SMALL_COPIES
@@ -61,7 +61,7 @@ class PinnedTier(StreamTier):
         copying, adding = (best_seconds(partial(_run, function, start)) for function in functions)
         return max(0.0, copying - adding) / (2 * SMALL_COPIES)
 
-    def _chain(self, device: str, length: int, elements: int, *, copied: bool = True) -> surgery.RewrittenFunction:
+    def _chain(self, device: str, length: int, elements: int, *, copied: bool = True) -> functions.RewrittenFunction:
         """A function of a tensor on the device: `length` times an addition and, if copied, a way out and back."""
 
         def run(tensor: tf.Tensor) -> tf.Tensor:
@@ -74,9 +74,9 @@ class PinnedTier(StreamTier):
                     tensor = self.swap_in(out.outputs[0], tensor, f"probe/swap_in/{number}", ())
             return tensor
 
-        return surgery.make_function(surgery.trace(run, tf.TensorSpec((elements,))))
+        return functions.make_function(functions.trace(run, tf.TensorSpec((elements,))))
 
 
-def _run(function: surgery.RewrittenFunction, tensor: tf.Tensor) -> None:
+def _run(function: functions.RewrittenFunction, tensor: tf.Tensor) -> None:
     """Once, to its end."""
     function(tensor).numpy()

@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 from lms3d.engine import tuning
+from lms3d.engine.passes import slicing
 from lms3d.engine.slabs import choice, elements
 from lms3d.engine.slabs.values import Node, Spec
-from lms3d.engine.tensorflow import slicing
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step import settings
 from lms3d.keras_step.attachment import trace_step

@@ -14,12 +14,12 @@ from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.order import branch_ends_first
+from lms3d.engine.passes import joins
 from lms3d.engine.planners.hybrid import ladder, local_search, search
 from lms3d.engine.planners.hybrid.problem import reduce
 from lms3d.engine.planners.hybrid.schedule import build
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.tensorflow import joins
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.keras_step.attachment import trace_step
 

@@ -4,8 +4,9 @@ import pytest
 import tensorflow as tf
 
 from lms3d.engine import tuning
+from lms3d.engine.passes import slicing
 from lms3d.engine.slabs import choice
-from lms3d.engine.tensorflow import slicing, surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tiers import disk
 from lms3d.keras_step.estimate import estimate
 from tests.lms3d.engine.traced import IMAGE, convolution_step
@@ -16,7 +17,7 @@ RESIDENT = 5 << 20
 
 @pytest.fixture(scope="module")
 def nodes():
-    return slicing.nodes_of(surgery.trace(convolution_step, IMAGE))
+    return slicing.nodes_of(functions.trace(convolution_step, IMAGE))
 
 
 def tried(nodes, room: float, *, mapped: bool) -> list[choice.Slabs]:
