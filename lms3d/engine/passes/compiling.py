@@ -213,7 +213,7 @@ def _forms(program: Program | None) -> list[Program]:
     """A program, and the same one without the ops that it computes again, if those cost too much time."""
     if program is None:
         return []
-    return [program, program.without_again()] if program.again else [program]
+    return [program, program.without_rematerialisation()] if program.rematerialised else [program]
 
 
 def pays(pair: Pair, peak_growth: int, saved_bytes: int) -> bool:

@@ -55,12 +55,16 @@ class Candidate:
     @cached_property
     def body(self) -> Function:
         """What is compiled."""
-        return self._function([*self.program.again, *self.program.computed], self.program.inputs)
+        return self._function([*self.program.rematerialised, *self.program.computed], self.program.inputs)
 
     @cached_property
     def plain(self) -> Function:
         """The ops as they were traced."""
-        return self._function(self.program.computed, self.program.plain_inputs) if self.program.again else self.body
+        return (
+            self._function(self.program.computed, self.program.plain_inputs)
+            if self.program.rematerialised
+            else self.body
+        )
 
     @cached_property
     def compiled(self) -> functions.XlaProgram:

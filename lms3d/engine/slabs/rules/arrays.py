@@ -51,7 +51,7 @@ def tile(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value]
             part, many[layout.axis] = build.whole(value), planes.planes
         else:
             part = build.part(value, planes, layout)
-        pieces.append(build.again([part, many], piece_shape, place=place))
+        pieces.append(build.repeat([part, many], piece_shape, place=place))
     return [sliced(node.outputs[0], layout, pieces)]
 
 
@@ -88,7 +88,7 @@ def pack(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value]
     axis = int(node.attributes["axis"]) % len(shape)
     out = Layout(layout.axis + (axis <= layout.axis), layout.bounds, layout.groups)
     pieces = [
-        build.again([tuple(build.part(v, planes, layout) for v in values)], out.shape(shape, planes), place=place)
+        build.repeat([tuple(build.part(v, planes, layout) for v in values)], out.shape(shape, planes), place=place)
         for planes, place in places(out)
     ]
     return [sliced(node.outputs[0], out, pieces)]
@@ -140,7 +140,7 @@ def pad(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] 
         amounts[layout.axis] = (inside.start - read.start, read.stop - inside.stop)
         part = build.part(value, inside, layout)
         rest = [build.whole(v) for v in values[2:]]
-        pieces.append(build.again([part, amounts, *rest], out.shape(shape, planes), place=place))
+        pieces.append(build.repeat([part, amounts, *rest], out.shape(shape, planes), place=place))
     return [sliced(node.outputs[0], out, pieces)]
 
 
@@ -154,7 +154,7 @@ def one_hot(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
     out = Layout(indices.layout.axis + (axis <= indices.layout.axis), indices.layout.bounds, indices.layout.groups)
     rest = [build.whole(v) for v in values[1:]]
     pieces = [
-        build.again([piece, *rest], out.shape(shape, planes), place=place)
+        build.repeat([piece, *rest], out.shape(shape, planes), place=place)
         for piece, (planes, place) in zip(indices.pieces, places(out), strict=True)
     ]
     return [sliced(node.outputs[0], out, pieces)]
@@ -173,7 +173,7 @@ def gather(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Valu
     out = Layout(data.layout.axis + moved, data.layout.bounds, data.layout.groups)
     rest = [build.whole(v) for v in values[1:]]
     pieces = [
-        build.again([piece, *rest], out.shape(shape, planes), place=place)
+        build.repeat([piece, *rest], out.shape(shape, planes), place=place)
         for piece, (planes, place) in zip(data.pieces, places(out), strict=True)
     ]
     return [sliced(node.outputs[0], out, pieces)]

@@ -33,7 +33,7 @@ def space_to_batch(build: Builder, node: Node, values: Sequence[Value]) -> Seque
             continue
         own = np.array([(inside.start - read.start, read.stop - inside.stop), *pads[1:]], np.int32)
         x = part(build, values[0], inside)
-        pieces.append(build.again([x, np.array(block, np.int32), own], piece_shape, place=place))
+        pieces.append(build.repeat([x, np.array(block, np.int32), own], piece_shape, place=place))
     return [sliced(node.outputs[0], layout, pieces)]
 
 
@@ -51,5 +51,5 @@ def batch_to_space(build: Builder, node: Node, values: Sequence[Value]) -> Seque
         made = Range(read.start * b - before, read.stop * b - before)
         own = np.array([(planes.start - made.start, made.stop - planes.stop), *crops[1:]], np.int32)
         x = part(build, values[0], read)
-        pieces.append(build.again([x, np.array(block, np.int32), own], layout.shape(shape, planes), place=place))
+        pieces.append(build.repeat([x, np.array(block, np.int32), own], layout.shape(shape, planes), place=place))
     return [sliced(node.outputs[0], layout, pieces)]

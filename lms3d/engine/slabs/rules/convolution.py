@@ -173,7 +173,7 @@ def _of_part(
     assert inner is not None, "the caller has looked"
     whole = node.outputs[0].shape or ()
     sizes = (whole[0], inner.extent, *whole[2:])
-    made = build.again([np.array(sizes, np.int32), kernel, part(build, gradient, inner.out)], sizes, place=place)
+    made = build.repeat([np.array(sizes, np.int32), kernel, part(build, gradient, inner.out)], sizes, place=place)
     start = planes.start - inner.origin
     return made if planes.planes == inner.extent else build.slice(made, AXIS, Range(start, start + planes.planes))
 
@@ -186,7 +186,7 @@ def _of_windows(
     whole = node.outputs[0].shape or ()
     sizes = (whole[0], domain.planes, *(w.extent + sum(w.pads) for w in along[1:]), whole[-1])
     inputs: list[Input] = [np.array(sizes, np.int32), kernel, part(build, gradient, outputs)]
-    made = build.again(inputs, sizes, place=place, padding="VALID", explicit_paddings=[])
+    made = build.repeat(inputs, sizes, place=place, padding="VALID", explicit_paddings=[])
     begin = [0, planes.start - domain.start, *(w.pads[0] for w in along[1:]), 0]
     return cropped(build, made, begin, (whole[0], planes.planes, *whole[2:]))
 
@@ -245,4 +245,4 @@ def _plane_gradient(
     if node.attributes["padding"] == "EXPLICIT":
         pads = [int(n) for n in node.attributes["explicit_paddings"]]
         changed["explicit_paddings"] = [*pads[:2], 0, 0, *pads[4:]]
-    return build.again([x, np.array(flat, np.int32), dy], flat, place=place, **changed)
+    return build.repeat([x, np.array(flat, np.int32), dy], flat, place=place, **changed)

@@ -41,7 +41,7 @@ def elementwise(build: Builder, node: Node, values: Sequence[Value]) -> Sequence
     for planes, place in places(layout):
         parts = [broadcast(build, v, layout, shape, planes) for v in values]
         inputs = [tuple(parts)] if node.type == "AddN" else parts
-        pieces.append(build.again(inputs, layout.shape(shape, planes), place=place))
+        pieces.append(build.repeat(inputs, layout.shape(shape, planes), place=place))
     return [sliced(node.outputs[0], layout, pieces)]
 
 
@@ -72,7 +72,7 @@ def bias_add(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Va
         return None
     bias = build.whole(values[1])
     pieces = [
-        build.again([build.part(values[0], planes, layout), bias], layout.shape(shape, planes), place=place)
+        build.repeat([build.part(values[0], planes, layout), bias], layout.shape(shape, planes), place=place)
         for planes, place in places(layout)
     ]
     return [sliced(node.outputs[0], layout, pieces)]

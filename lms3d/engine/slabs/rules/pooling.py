@@ -118,7 +118,7 @@ def _of_averages(
     outputs, domain = around(along[0], planes)
     dy = _per_element(build, part(build, values[-1], outputs), along, outputs)
     sizes = (shape[0], domain.planes, *(w.extent + sum(w.pads) for w in along[1:]), shape[-1])
-    dx = build.again([np.array(sizes, np.int32), dy], sizes, place=place, **_without_padding(node))
+    dx = build.repeat([np.array(sizes, np.int32), dy], sizes, place=place, **_without_padding(node))
     return cropped(build, dx, _begin(along, planes, domain), shape)
 
 
@@ -131,7 +131,7 @@ def _of_maxima(
     y = _slab(values[1], outputs) if domain == along[0].reads(outputs) else None
     if y is None:  # POOL-3
         y = _pooled(build, node, node.type.removesuffix("Grad"), x, dy.shape, place)
-    dx = build.again([x, y, dy], x.shape, place=place, **_without_padding(node))
+    dx = build.repeat([x, y, dy], x.shape, place=place, **_without_padding(node))
     return cropped(build, dx, _begin(along, planes, domain), shape)
 
 

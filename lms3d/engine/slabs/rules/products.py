@@ -36,7 +36,7 @@ def product(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
         ]
         inputs = [tuple(parts)] if node.type == "Einsum" else parts
         piece_shape = shape if out is None else out.shape(shape, planes)
-        made = build.again(inputs, piece_shape, place=place)
+        made = build.repeat(inputs, piece_shape, place=place)
         if out is None:
             total = build.grow(total, made)
         else:

@@ -63,7 +63,7 @@ def _elements(build: Builder, node: Node, values: Sequence[Value], wanted: Range
         skip = build.constant(np.array([wanted.start // size * blocks, 0], np.uint64), "uint64")
         counter = build.one("AddV2", [counter, skip], (2,), "uint64")
     inputs: list[Input] = [np.array([number], np.int32), build.whole(values[1]), counter, *map(build.whole, values[3:])]
-    drawn = build.again(inputs, (number,), place=place)
+    drawn = build.repeat(inputs, (number,), place=place)
     return build.slice(drawn, 0, Range(before, number)) if before else drawn
 
 

@@ -35,7 +35,7 @@ def reduction(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[V
     axis = layout.axis if keep else layout.axis - sum(a < layout.axis for a in reduced)
     out = Layout(axis, layout.bounds, layout.groups)
     pieces = [
-        build.again([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
+        build.repeat([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
         for piece, (planes, place) in zip(value.pieces, places(layout), strict=True)
     ]
     return [sliced(node.outputs[0], out, pieces)]
@@ -44,7 +44,7 @@ def reduction(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[V
 def _total(build: Builder, node: Node, value: Sliced, axes: Value) -> Ref:
     shape, total = node.outputs[0].shape or (), None
     for piece, (planes, place) in zip(value.pieces, places(value.layout), strict=True):
-        part = build.again([piece, build.whole(axes)], shape, place=place)
+        part = build.repeat([piece, build.whole(axes)], shape, place=place)
         if node.type == "Mean":
             share = build.constant(np.float64(planes.planes / value.layout.extent), part.dtype)
             part = build.one("Mul", [part, share], shape, part.dtype)
@@ -61,7 +61,7 @@ def bias_gradient(build: Builder, node: Node, values: Sequence[Value]) -> Sequen
         return None
     total = None
     for piece, (_, place) in zip(value.pieces, places(value.layout), strict=True):
-        total = build.grow(total, build.again([piece], node.outputs[0].shape or (), place=place))
+        total = build.grow(total, build.repeat([piece], node.outputs[0].shape or (), place=place))
     assert total is not None, "there are slabs"
     return [summed(build, node.outputs[0], total)]
 
@@ -77,7 +77,7 @@ def arg_max(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
         return None
     out = Layout(layout.axis - (over < layout.axis), layout.bounds, layout.groups)
     pieces = [
-        build.again([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
+        build.repeat([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
         for piece, (planes, place) in zip(value.pieces, places(layout), strict=True)
     ]
     return [sliced(node.outputs[0], out, pieces)]
@@ -89,7 +89,7 @@ def half_sum_of_squares(build: Builder, node: Node, values: Sequence[Value]) -> 
     if not is_sliced(values):
         return None
     for piece in values[0].pieces:  # type: ignore[union-attr]
-        total = build.grow(total, build.again([piece], ()))
+        total = build.grow(total, build.repeat([piece], ()))
     assert total is not None, "there are slabs"
     return [summed(build, node.outputs[0], total)]
 
@@ -101,7 +101,7 @@ def running(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
     if not isinstance(value, Sliced) or axis is None or shape is None or int(axis) % len(shape) == value.layout.axis:
         return None
     pieces = [
-        build.again([piece, build.whole(values[1])], value.layout.shape(shape, planes), place=place)
+        build.repeat([piece, build.whole(values[1])], value.layout.shape(shape, planes), place=place)
         for piece, (planes, place) in zip(value.pieces, places(value.layout), strict=True)
     ]
     return [sliced(node.outputs[0], value.layout, pieces)]
@@ -120,6 +120,6 @@ def counts(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Valu
     total, size = None, build.whole(values[2])
     for planes, place in places(layout):
         parts = [build.part(v, planes, layout) for v in pair]
-        total = build.grow(total, build.again([*parts, size], node.outputs[0].shape or (), place=place))
+        total = build.grow(total, build.repeat([*parts, size], node.outputs[0].shape or (), place=place))
     assert total is not None, "there are slabs"
     return [summed(build, node.outputs[0], total)]

@@ -54,7 +54,7 @@ def resize(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Valu
         made = Range(read.start * up // down, read.stop * up // down)
         shape = layout.shape(after, made)
         image = part(build, values[0], read)
-        whole = build.again([image, np.array(shape[1:3], np.int32)], shape, place=place)
+        whole = build.repeat([image, np.array(shape[1:3], np.int32)], shape, place=place)
         pieces.append(build.slice(whole, AXIS, _inside(planes, made)) if planes != made else whole)
     return [sliced(node.outputs[0], layout, pieces)]
 
@@ -74,7 +74,7 @@ def gradient(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Va
         dy = part(build, values[0], Range(made.start * up // down, made.stop * up // down))
         sizes = layout.shape(shape, made)
         other = part(build, values[1], made) if linear else np.array(sizes[1:3], np.int32)
-        whole = build.again([dy, other], sizes, place=place)
+        whole = build.repeat([dy, other], sizes, place=place)
         pieces.append(build.slice(whole, AXIS, _inside(planes, made)) if planes != made else whole)
     return [sliced(node.outputs[0], layout, pieces)]
 

@@ -63,7 +63,7 @@ def transpose(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[V
         return None
     out = Layout([int(a) for a in order].index(value.layout.axis), value.layout.bounds)
     pieces = [
-        build.again([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
+        build.repeat([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
         for piece, (planes, place) in zip(value.pieces, places(out), strict=True)
     ]
     return [sliced(node.outputs[0], out, pieces)]

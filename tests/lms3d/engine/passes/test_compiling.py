@@ -114,7 +114,7 @@ def alive(function: Any) -> list[str]:
 
 def test_undo_leaves_no_program_alive(monkeypatch):
     """Asking about a step makes an update wait for who reads its variable, which may be a program (`updates.hold_back`)."""
-    costs(monkeypatch, lambda candidate: FAST if candidate.program.again else SLOW)
+    costs(monkeypatch, lambda candidate: FAST if candidate.program.rematerialised else SLOW)
     beta = tf.Variable(tf.zeros((CHANNELS,)))
     function = traced(lambda x: convolutions_around(x, beta))
     updates.hold_back(function.graph)
