@@ -1,4 +1,4 @@
-"""The pass: a traced step -> the same step on slabs. No TensorFlow here.
+"""A traced step -> the same step on slabs. No TensorFlow here.
 
 SLAB-1  A tensor is sliced where its level is, and stays sliced through every op that has a rule (`rules.RULES`).
 SLAB-2  A tensor that is made of slabs, and belongs to a level that stays whole, is joined right after it is made, slab by slab.

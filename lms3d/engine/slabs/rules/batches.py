@@ -39,7 +39,7 @@ def space_to_batch(build: Builder, node: Node, values: Sequence[Value]) -> Seque
 
 @rule("BatchToSpaceND")
 def batch_to_space(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Input, blocks, crops. A slab reads the planes that its own come from, and drops the rest of the first and the last."""
+    """Input, blocks, crops. A slab reads the planes that its own come from, and drops the rest of the first and the last one."""
     (block, crops), shape = node.constants[1:3], node.outputs[0].shape
     layout = output_layout(build, node, layout_of(build, values[0])) if readable(values[0]) else None
     if layout is None or shape is None or block is None or crops is None or math.prod(shape) == 0:

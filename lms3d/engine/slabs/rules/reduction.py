@@ -1,4 +1,4 @@
-"""Reductions: over the sliced axis a sum (or a maximum) that grows slab by slab, over others slab by slab."""
+"""Reductions: over the sliced axis a sum (or a maximum) grows slab by slab; over other axes each slab is reduced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOGETHER = {
     "All": "LogicalAnd",
     "Any": "LogicalOr",
 }
-"""Reduction -> how the results of two slabs are put together; those of Mean are weighted by their planes first."""
+"""Reduction -> the op that combines the results of two slabs; those of Mean are weighted by their planes first."""
 
 
 @rule(*_TOGETHER)
@@ -68,7 +68,7 @@ def bias_gradient(build: Builder, node: Node, values: Sequence[Value]) -> Sequen
 
 @rule("ArgMax", "ArgMin")
 def arg_max(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Over an axis that is not the sliced one."""
+    """The op reduces an axis that is not the sliced one, slab by slab."""
     value, axis = values[0], node.constants[1]
     if not isinstance(value, Sliced) or axis is None or node.outputs[0].shape is None:
         return None
@@ -96,7 +96,7 @@ def half_sum_of_squares(build: Builder, node: Node, values: Sequence[Value]) -> 
 
 @rule("Cumsum", "Cumprod")
 def running(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Along an axis that is not the sliced one."""
+    """The op works along an axis that is not the sliced one, slab by slab."""
     value, axis, shape = values[0], node.constants[1], node.outputs[0].shape
     if not isinstance(value, Sliced) or axis is None or shape is None or int(axis) % len(shape) == value.layout.axis:
         return None
@@ -109,7 +109,7 @@ def running(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
 
 @rule("UnsortedSegmentSum", "ScatterNd")
 def counts(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Elements added up by number, as histograms and confusion matrices are: sums over slabs. Data and numbers, in either order."""
+    """Data and numbers, in either order -> the elements added up by number, as in histograms: a sum over slabs."""
     pair, layout = values[:2], next((v.layout for v in values[:2] if isinstance(v, Sliced)), None)
     if layout is None or any(shape_of(v)[: layout.axis + 1] != shape_of(pair[0])[: layout.axis + 1] for v in pair):
         return None
