@@ -143,7 +143,7 @@ def _unindexable(forms: Forms, form: Form) -> DoesNotFit | None:
     return DoesNotFit(
         f"tensor {largest.name} {largest.shape} has {largest.elements:,} elements, and kernels of this device index at most "
         f"{most:,}; train with LMS and slabs auto or more slabs, or lower the resolution or the batch size"
-        f"{choice.told(request.settings.slabs, form.slabs)}"
+        f"{choice.note(request.settings.slabs, form.slabs)}"
     )
 
 
@@ -174,7 +174,7 @@ def _smallest(error: DoesNotFit) -> int:
 
 def _refused(error: DoesNotFit, whole: StepRequest, tried: Slabs) -> DoesNotFit:
     """The error, with a note on the slabs that were tried. error: that of the rung with the smallest limit."""
-    smallest, note = error.smallest_limit_bytes, choice.told(whole.settings.slabs, tried)
+    smallest, note = error.smallest_limit_bytes, choice.note(whole.settings.slabs, tried)
     if smallest is None or not note:
         return error
     if not tried:

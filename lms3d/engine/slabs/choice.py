@@ -69,7 +69,7 @@ def text(slabs: Slabs) -> str:
     return "/".join(str(numbers.get(level, 1)) for level in range(max(1, *numbers) + 1))
 
 
-def told(wanted: Wanted, tried: Slabs) -> str:
+def note(wanted: Wanted, tried: Slabs) -> str:
     """A clause about slabs, for the error of a limit that is too small. tried: the finest slabs that did not fit."""
     if wanted == OFF:
         return "; slabs are off (--slabs off)"

@@ -29,13 +29,13 @@ _tracing = 0  # traces under way, one inside the other or in several threads
 class RewrittenFunction(concrete_function.ConcreteFunction):
     """A concrete function that always runs under `execution`: the graph optimiser leaves its nodes alone.
 
-    A tier that moves data itself breaks the chain of gradients: what comes back would silently be a constant to a tape
-    outside. Nor may two calls overlap, since both would write to the same files: TensorFlow inlines calls from another traced
-    function and mixes them, and threads may call at the same time.
+    A tier that moves data itself breaks the chain of gradients: to a tape outside, a tensor that comes back would silently be a
+    constant. Nor may two calls overlap, since both would write to the same files: TensorFlow inlines calls from another traced
+    function and mixes their ops, and threads may call at the same time.
     """
 
     one_at_a_time: threading.Lock
-    needed: Any  # its tier, see `needs`
+    needed: Any  # its tier, see `surgery.needs`
 
     def _call_flat(self, tensor_inputs: Sequence[tf.Tensor], captured_inputs: Sequence[tf.Tensor]) -> Any:
         if self.needed is not None and not tf.executing_eagerly():
@@ -53,7 +53,8 @@ class RewrittenFunction(concrete_function.ConcreteFunction):
 
     @contextlib.contextmanager
     def _swapping(self) -> Iterator[None]:
-        """A call through a tier that moves data itself. StorageError where it may have read other bytes than it wrote."""
+        """The block is a call through a tier that moves data itself. StorageError if the tier may have read other bytes than it
+        wrote."""
         with self.one_at_a_time:
             begun = self.needed.begin()
             try:
@@ -83,10 +84,11 @@ def _turns(graph: tf.Graph) -> threading.Lock:
 
 
 def _execution_options() -> config_pb2.ConfigProto:
-    """Turns off graph optimisers that would undo a rewrite: they remove identities, merge recomputed ops, move ops. And the folding
-    of constants, which multiplies these first, c·(x·(d·y)) as x·((c·d)·y), unless a plan's node lies between. And the layout
-    optimiser: on a GPU it puts full-size transpositions around every float32 3D convolution. On an H200 a step of isensee2017 at
-    192^3 takes 1.418 s with it and 0.232 s without.
+    """Options that turn off graph optimisers.
+
+    Some would undo a rewrite: they remove identities, merge recomputed ops, or move ops. The folding of constants multiplies these
+    first, c·(x·(d·y)) as x·((c·d)·y), unless a plan's node lies between. The layout optimiser puts full-size transpositions around
+    every float32 3D convolution on a GPU: on an H200 a step of isensee2017 at 192^3 takes 1.418 s with it and 0.232 s without.
     """
     rewriting = rewriter_config_pb2.RewriterConfig(
         dependency_optimization=_OFF,
@@ -123,8 +125,9 @@ def execution() -> Iterator[None]:
 def forget(graph: tf.Graph) -> None:
     """Lets go of a traced graph that will neither run nor be differentiated again.
 
-    TensorFlow registers the gradient of each call of a `tf.custom_gradient`, Keras's optimisers among them, under a name of its
-    own and for ever; with it the graph would stay in memory. What a graph calls in Python it keeps with the outermost graph.
+    TensorFlow registers the gradient of each call of a `tf.custom_gradient`, such as Keras's optimisers make, under a name of its
+    own and for ever; with it the graph would stay in memory. It keeps the Python functions that a graph calls with the outermost
+    graph.
     """
     outermost = graph
     while (around := getattr(outermost, "outer_graph", None)) is not None:
@@ -157,8 +160,8 @@ def trace(function: Trace, *specs: Any) -> tf.types.experimental.ConcreteFunctio
 def _sums_in_order() -> Iterator[None]:
     """Sums of three gradients or more are traced as additions of two, from the first to the last.
 
-    The kernel of AddN begins with an input that has no other reader left, and writes into it: the last bits of its sum
-    depend on the order in which other ops happened to run. Additions of two give its result where that input is the first.
+    The kernel of AddN begins with an input that has no other reader left, and writes into it: the last bits of its sum depend on
+    the order in which other ops happened to run. Additions of two give the result that AddN has if that input is the first.
     """
     global _tracing
     with _TRACING:
@@ -188,9 +191,9 @@ def _add_in_order(inputs: Sequence[tf.Tensor], name: str | None = None) -> tf.Te
 
 
 def replay(ops: Sequence[tf.Operation], given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Make copies of `ops` in the graph that is being traced; given: what stands for tensors that they read, by name.
+    """Copies `ops` into the graph that is being traced. given: name of a tensor that they read -> the tensor to read instead.
 
-    Returns these and the tensors of the copies, by the names of their originals.
+    Returns name of a tensor -> the tensor that stands for it: the given ones, and the outputs of the copies.
     """
     tensors, graph = dict(given), tf.compat.v1.get_default_graph()
     for op in ops:
@@ -206,7 +209,7 @@ def replay(ops: Sequence[tf.Operation], given: Mapping[str, tf.Tensor]) -> dict[
 def alone(op: tf.Operation, inputs: Sequence[tf.TensorSpec | np.ndarray], times: int = 1) -> RewrittenFunction:
     """A function that runs `times` copies of `op` in sequence and returns the last one's outputs.
 
-    inputs: for each input of `op` a TensorSpec (an argument), or its constant value. ValueError where the op refuses them.
+    inputs: for each input of `op` a TensorSpec (an argument), or its constant value. ValueError if the op refuses them.
     """
     specs = [i for i in inputs if isinstance(i, tf.TensorSpec)]
     attributes = {k: value for k, value in op.node_def.attr.items() if k == COMPILED or not k.startswith("_")}
@@ -230,7 +233,7 @@ def alone(op: tf.Operation, inputs: Sequence[tf.TensorSpec | np.ndarray], times:
 
 
 class XlaProgram:
-    """A function that XLA compiles as one, wherever `call` calls it.
+    """A function that XLA compiles as a whole.
 
     name: equal for equal functions, so that a process compiles each once, however often a step is traced.
     """
@@ -244,7 +247,7 @@ class XlaProgram:
                 _PROGRAMS[self.name] = atomic_function.from_func_graph(self.name, body.graph, {})
 
     def call(self, inputs: Sequence[tf.Tensor], name: str | None = None) -> list[tf.Tensor]:
-        """Its results, by an op in the graph that is being traced or edited."""
+        """The results of the program, by a new op in the graph that is being traced or edited."""
         graph = tf.compat.v1.get_default_graph()
         graph._add_function_recursive(_PROGRAMS[self.name])
         attributes = {

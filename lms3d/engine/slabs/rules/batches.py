@@ -1,4 +1,4 @@
-"""Space moved into the batch and back: how TensorFlow dilates convolutions. With a block of b planes, plane j of phase r is plane
+"""Space is moved into the batch and back: so TensorFlow dilates convolutions. With a block of b planes, plane j of phase r is plane
 j b + r of the padded tensor."""
 
 from __future__ import annotations
