@@ -239,7 +239,7 @@ def does_not_fit(
 ) -> DoesNotFit:
     """The error of a limit below the floor. peak_tensors: (name, bytes) at the peak of the lowest plan, the largest first.
 
-    note: on the slabs of that plan (`slabs.choice.told`).
+    note: on the slabs of that plan (`slabs.choice.note`).
     """
     without = f" and {format_size(unedited_bytes)} without" if unedited_bytes else ""
     largest = ", ".join(f"{name} ({format_size(size)})" for name, size in peak_tensors[: tuning.NAMED_TENSORS])

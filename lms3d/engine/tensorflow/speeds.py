@@ -63,7 +63,8 @@ def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = Tru
 
 
 def cores() -> int:
-    """The number of cores that an op can keep busy: that of TensorFlow's threads, or of the cores of this process if it is smaller."""
+    """The number of cores that an op can keep busy: that of TensorFlow's threads, or that of this process's cores if it is
+    smaller."""
     given = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
     threads = tf.config.threading.get_intra_op_parallelism_threads() or (int(given) if given.isdecimal() else 0)
     allowed = containers.allowed_cores()

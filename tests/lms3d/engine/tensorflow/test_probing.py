@@ -192,7 +192,7 @@ def test_on_a_gpu_every_op_takes_some_time(step, gpu):
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16, tf.int32, tf.complex64, tf.bool])
 def test_numbers_that_the_device_makes(dtype):
-    made = probing._made_there(tf.TensorSpec((70, 1000), dtype))
+    made = probing._made_on_device(tf.TensorSpec((70, 1000), dtype))
     assert (made.shape, made.dtype) == ((70, 1000), dtype)
     assert not dtype.is_floating or 0.9 < float(tf.math.reduce_std(tf.cast(made, tf.float32))) < 1.1
 
