@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from lms3d.engine import tuning
-from lms3d.engine.slabs.choice import AUTO, Wanted, told
+from lms3d.engine.slabs import choice
+from lms3d.engine.slabs.choice import AUTO, Wanted
 from lms3d.errors import DoesNotFit
 from lms3d.units import format_seconds, format_size
 
@@ -222,7 +223,7 @@ class Prediction:
             self.smallest_limit_bytes,
             self.unedited_limit_bytes,
             self.peak_tensors[:-1],
-            note=told(wanted, self.slabs),
+            note=choice.note(wanted, self.slabs),
         )
 
 
