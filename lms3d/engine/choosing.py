@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lms3d.engine import plan_cache, planning
 from lms3d.engine.cost import step_seconds
-from lms3d.engine.effort import Run
+from lms3d.engine.effort import RunLength
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import PLANNERS
 from lms3d.engine.planners.study import Study
@@ -49,8 +49,8 @@ class Chosen:
         return not self.form.slabs and not self.form.compiled
 
 
-def choose(
-    forms: Forms, *, run: Run | None = None, effort_seconds: float | None = None, with_floor: bool = False
+def choose_form(
+    forms: Forms, *, run: RunLength | None = None, effort_seconds: float | None = None, with_floor: bool = False
 ) -> Chosen:
     """The first form of the step that has a plan. Raises DoesNotFit, with the smallest limit that was found.
 

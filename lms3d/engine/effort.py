@@ -56,8 +56,8 @@ def exact_seconds(anchors: int) -> float:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run that plans are made for. steps: their number, None if unknown. spent_seconds: what its plans have cost so far."""
+class RunLength:
+    """The length of a run, which grants effort. steps: all of them, None if unknown. spent_seconds: what plans have cost so far."""
 
     steps: int | None = None
     spent_seconds: float = 0.0

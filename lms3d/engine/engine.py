@@ -13,7 +13,7 @@ from lms3d.device import cpu_pool, memory
 from lms3d.engine import choosing, planning, tuning
 from lms3d.engine.choosing import Chosen
 from lms3d.engine.cost import Machine
-from lms3d.engine.effort import Run
+from lms3d.engine.effort import RunLength
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.passes import manager
 from lms3d.engine.passes.base import Target, was_rewritten
@@ -140,7 +140,7 @@ class Engine:
         *,
         settings: Settings | None = None,
         machine: Machine | None = None,
-        run: Run | None = None,
+        run: RunLength | None = None,
         effort_seconds: float | None = None,
         with_floor: bool = False,
     ) -> Chosen:
@@ -165,7 +165,7 @@ class Engine:
         may_compile = settings.compile != "off" and step != "function" and not self._elsewhere
         forms = Forms(function, ask, self._compile_pass if may_compile else None)
         try:
-            chosen = choosing.choose(forms, run=run, effort_seconds=effort_seconds, with_floor=with_floor)
+            chosen = choosing.choose_form(forms, run=run, effort_seconds=effort_seconds, with_floor=with_floor)
         except DoesNotFit:
             forms.take(None)
             raise
@@ -210,7 +210,7 @@ class Engine:
         on_device: OnDevice | None = None,
         limit_bytes: int | None = None,
         machine: Machine | None = None,
-        run: Run | None = None,
+        run: RunLength | None = None,
         slabs: Slabs | None = None,
     ) -> Prepared:
         """Plans `function` (step: "train", "test", "predict", "function") and rewrites it. Raises DoesNotFit below the floor.
@@ -220,7 +220,7 @@ class Engine:
         a run keeps its slabs. A function that was rewritten before is left alone.
         """
         cpu_pool.open_crumb_holes()
-        on_device, run = on_device or OnDevice(), run or Run()
+        on_device, run = on_device or OnDevice(), run or RunLength()
         settings = replace(self.settings, limit_bytes=limit_bytes or self.settings.limit_bytes)
         settings = settings if slabs is None else replace(settings, slabs=slabs)
         if was_rewritten(function.graph):

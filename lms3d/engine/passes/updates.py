@@ -1,4 +1,4 @@
-"""Keep each variable where it is: its update waits for all ops that still read its old value.
+"""Each variable keeps its memory: its update waits for all ops that still read the old value.
 
 A read of a variable shares its memory. TensorFlow updates in place if nothing else holds that memory. If something does, TensorFlow
 copies the variable into a new piece, and leaves the old piece behind. Between steps the new piece stays in the middle of memory

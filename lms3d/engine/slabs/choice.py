@@ -84,7 +84,7 @@ def numbers(wanted: object) -> Slabs:
     return () if isinstance(parsed, str) else parsed
 
 
-class Levels:
+class WorkingSet:
     """The working set of a trace by level. extents: planes of each level, the finest first."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -159,7 +159,7 @@ class Levels:
 
 def finest(nodes: Sequence[Node]) -> Slabs:
     """The numbers that need the least memory; empty for a trace without levels."""
-    *_, last = Levels(nodes).rungs()
+    *_, last = WorkingSet(nodes).rungs()
     return last
 
 
@@ -170,7 +170,7 @@ def rungs(
 
     most_elements: the largest tensor that kernels can index (CHOICE-4); None if there is no such limit.
     """
-    levels, whole_room = Levels(nodes), tuning.WHOLE_ROOM_MAPPED if mapped else tuning.WHOLE_ROOM
+    levels, whole_room = WorkingSet(nodes), tuning.WHOLE_ROOM_MAPPED if mapped else tuning.WHOLE_ROOM
 
     def too_large(slabs: Slabs) -> bool:
         if most_elements is not None and levels.most_elements(dict(slabs)) > most_elements:

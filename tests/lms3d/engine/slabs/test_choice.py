@@ -22,7 +22,7 @@ def nodes():
 
 def tried(nodes, room: float, *, mapped: bool) -> list[choice.Slabs]:
     """For a limit of so many times the bytes that the hungriest op needs."""
-    limit = RESIDENT + int(room * choice.Levels(nodes).bound({}))
+    limit = RESIDENT + int(room * choice.WorkingSet(nodes).bound({}))
     return [*choice.rungs(nodes, limit, RESIDENT, mapped=mapped)]
 
 

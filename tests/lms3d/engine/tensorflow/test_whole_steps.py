@@ -106,7 +106,7 @@ def test_a_sliced_step_of_which_nothing_is_known_has_the_scale_of_the_whole(grap
         scales.extend(form.request.machine.ops_scale for form in asked)
         return SimpleNamespace(form=asked[-1])
 
-    monkeypatch.setattr(engine.choosing, "choose", choose)
+    monkeypatch.setattr(engine.choosing, "choose_form", choose)
     tight = engine.Engine(Settings(limit_bytes=1 << 20), compute_device=DEVICE)
     function = functions.trace(convolution_step, IMAGE)
     tight.choose(function, "train", OnDevice())
