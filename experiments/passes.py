@@ -38,14 +38,15 @@ def count(build: Callable[..., Sequence[tf.Tensor]]) -> Passes:
     """Of the function of three volumes that `build` traces."""
     import tensorflow as tf
 
-    from lms3d.engine.tensorflow import surgery
+    from lms3d.engine.passes import identities
+    from lms3d.engine.tensorflow import functions
     from lms3d.engine.tensorflow.capture import capture
 
     def function(x: tf.Tensor, addend: tf.Tensor, dy: tf.Tensor) -> Sequence[tf.Tensor]:
         return build(x, addend, dy)
 
-    traced = surgery.trace(function, *[tf.TensorSpec(SHAPE)] * 3)
-    surgery.pass_identities(traced.graph)
+    traced = functions.trace(function, *[tf.TensorSpec(SHAPE)] * 3)
+    identities.pass_identities(traced.graph)
     return _passes(capture(traced))
 
 

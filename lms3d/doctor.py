@@ -102,10 +102,10 @@ def _gpus(binding: machine.Binding) -> dict[str, Finding]:
     """Each GPU that TensorFlow sees, and the NUMA node of its bus."""
     import tensorflow as tf
 
-    from lms3d.engine.tensorflow import surgery
+    from lms3d.engine.tensorflow import reading
 
     findings, gpus = {}, tf.config.get_visible_devices("GPU")
-    buses = surgery.gpu_buses() if gpus else {}
+    buses = reading.gpu_buses() if gpus else {}
     for number, gpu in enumerate(gpus):
         about = tf.config.experimental.get_device_details(gpu)
         capability = ".".join(map(str, about.get("compute_capability", ())))

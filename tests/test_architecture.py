@@ -31,6 +31,8 @@ ROOMS = (
     "lms3d.engine.planning lms3d.engine.plan_cache lms3d.engine.sweep",
     "lms3d.engine.native",
     "lms3d.engine.tensorflow lms3d.engine.tiers",
+    "lms3d.engine.passes",
+    "lms3d.engine.choosing",
     "lms3d.engine.engine",
     "lms3d.keras_step",
     "lms3d.scoring",
@@ -52,11 +54,30 @@ DOORS = (
     "lms3d.plan",
 )
 """Which may enter `models` and `data`."""
-TOUCHING = ("lms3d.engine.native", "lms3d.engine.tensorflow", "lms3d.engine.tiers", "lms3d.engine.engine")
+TOUCHING = (
+    "lms3d.engine.native",
+    "lms3d.engine.tensorflow",
+    "lms3d.engine.tiers",
+    "lms3d.engine.passes",
+    "lms3d.engine.engine",
+)
 THINKING = ("lms3d.engine", "lms3d.keras_step.adaptation", "lms3d.keras_step.report")
 PLANNERS = "lms3d.engine.planners"
-PRIVATE_NAMES = {"lms3d.engine.tensorflow.surgery", "lms3d.keras_step.attachment", "lms3d.ranks.horovod"}
+PRIVATE_NAMES = {
+    "lms3d.engine.tensorflow.functions",
+    "lms3d.engine.tensorflow.reading",
+    "lms3d.engine.tensorflow.surgery",
+    "lms3d.keras_step.attachment",
+    "lms3d.ranks.horovod",
+}
 """The only homes of names that TensorFlow, Keras and Horovod keep to themselves."""
+SURGERY = "lms3d.engine.tensorflow.surgery"
+EDITING = ("lms3d.engine.passes",)
+"""Which may edit a traced graph."""
+ADDING = {"insertion", "keep", "needs"}
+"""What tiers use of `SURGERY`: a pass asks them for ops, and they edit none that are there."""
+EDITS = {"_update_input", "_add_control_inputs", "_remove_all_control_inputs", "_set_attr", "_set_func_attr"}
+"""TensorFlow's own names for an edit."""
 
 
 @dataclass(frozen=True)
@@ -264,6 +285,28 @@ def test_private_names_of_libraries_have_one_home_each(name):
         if isinstance(node, ast.Attribute) and foreign(node.attr):
             private.append(ast.unparse(node))
     assert private == []
+
+
+def surgery_of(tree: ast.Module) -> set[str]:
+    """The functions of `SURGERY` that a module names."""
+    used = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "surgery"}
+    return used | {d.removeprefix(f"{SURGERY}.") for d in imports_of(tree)[0] if d.startswith(f"{SURGERY}.")}
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name != SURGERY and not within(name, EDITING)])
+def test_nothing_but_a_pass_edits_a_graph(name):
+    """Whoever wants to, has to write a pass: its manager checks what it requires and ensures, and says what it changed."""
+    module = modules()[name]
+    if within(name, ("lms3d.engine.tiers",)):
+        assert surgery_of(module.tree) <= ADDING
+    else:
+        assert SURGERY not in set(own(module.imports | module.typing_imports, name))
+    assert not [n.attr for n in ast.walk(module.tree) if isinstance(n, ast.Attribute) and n.attr in EDITS]
+
+
+def test_an_edit_is_found_however_it_is_imported():
+    code = f"from lms3d.engine.tensorflow import surgery\nfrom {SURGERY} import copy_op\nsurgery.set_input(a, 0, b)"
+    assert surgery_of(ast.parse(code)) == {"set_input", "copy_op"}
 
 
 def test_the_homes_of_private_names_are_where_they_are_said_to_be():

@@ -13,17 +13,19 @@ import tensorflow as tf
 from experiments.fuzzing.functions import SEED, SHAPE, Recipe, Weights, function_of
 from experiments.fuzzing.plan_checks import check_plan
 from lms3d.engine.cost import Machine
-from lms3d.engine.engine import was_rewritten
 from lms3d.engine.ir import StepGraph
+from lms3d.engine.passes import assignments, identities, joins, manager, shapes, slicing, updates
+from lms3d.engine.passes.base import was_rewritten
+from lms3d.engine.passes.guard import Guard
+from lms3d.engine.passes.move import Move
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import tflms
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model.pool import POOLS
 from lms3d.engine.step_model.study import Study
-from lms3d.engine.tensorflow import assignments, guard, joins, slicing, surgery, updates
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tensorflow.rewrite import rewrite
 from lms3d.engine.tiers.base import Tier
 from lms3d.engine.tiers.disk import DiskTier
 from lms3d.engine.tiers.host import HostTier
@@ -83,16 +85,16 @@ class Bench:
             raise Refused(str(error)) from error
 
     def _unedited(self) -> Ran:
-        return self.run(surgery.make_function(self.traced(edited=False)))
+        return self.run(functions.make_function(self.traced(edited=False)))
 
     def traced(self, *, edited: bool = True) -> Function:
         """The function, traced anew. edited: as the engine does before it plans."""
         tf.random.set_seed(SEED)
-        function = surgery.trace(function_of(self.recipe, self.weights), self.spec)
+        function = functions.trace(function_of(self.recipe, self.weights), self.spec)
         joins.keep_apart(function.graph)
         if edited:
-            surgery.fix_shapes(function.graph)
-            surgery.pass_identities(function.graph)
+            shapes.fix_shapes(function.graph)
+            identities.pass_identities(function.graph)
             assignments.write_in_place(function.graph, larger_than=0)
             updates.hold_back(function.graph)
         return function
@@ -120,11 +122,11 @@ class Bench:
         graph = capture(function)
         plan = planned(graph, way)
         check_plan(graph, plan)
-        made, _ = rewrite(function, graph, plan, tier)
-        made = surgery.make_function(made) if plan.empty else made
+        made = moved(function, graph, plan, tier)
         assert was_rewritten(made.graph) == bool(plan.swap_outs or plan.recomputes)
         if way.guarded:
-            made, _ = guard.insert(made, planned=not plan.empty)
+            manager.run(made, [Guard(planned=not plan.empty)])
+            made = functions.make_function(made)
         self.expect(expected, made)
         if way.twice and not plan.empty:
             self._twice(expected, made, tier)
@@ -140,7 +142,7 @@ class Bench:
         twin = self.traced()
         for one in (function, twin):
             slicing.slice_function(one, dict(way.slabs))
-        sliced = self.run(surgery.make_function(twin))
+        sliced = self.run(functions.make_function(twin))
         for a, b in zip(self.plain.results, sliced.results, strict=True):
             largest = max(1.0, float(np.abs(a.astype(np.float64)).max(initial=0.0)))
             np.testing.assert_allclose(b, a, rtol=0, atol=EXACT * largest)
@@ -151,10 +153,16 @@ class Bench:
         graph = capture(made)
         plan = tflms.build(graph, tflms.Parameters(swapout_threshold=1, swapin_ahead=2, swapin_groupby=0, sync_mode=0))
         try:
-            again, _ = rewrite(made, graph, plan, tier)
+            again = moved(made, graph, plan, tier)
         except (RuntimeError, ValueError):
             return
-        self.expect(expected, surgery.make_function(again))  # drawing from the first number on
+        self.expect(expected, functions.make_function(again))  # drawing from the first number on
+
+
+def moved(function: Function, graph: StepGraph, plan: Plan, tier: Tier) -> Function:
+    """The function with the plan's nodes."""
+    manager.run(function, [Move(graph, plan, tier)])
+    return functions.make_function(function)
 
 
 def planned(graph: StepGraph, way: Way) -> Plan:

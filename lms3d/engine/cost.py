@@ -16,7 +16,7 @@ from lms3d.engine.ir import METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph
 
 
 class OpCost(NamedTuple):
-    """Measured: seconds of an op alone, and the share of this process's cores, or of the GPU, that it keeps busy."""
+    """The measured seconds of an op alone, and the share of this process's cores, or of the GPU, that it keeps busy."""
 
     seconds: float
     share: float
@@ -26,12 +26,12 @@ class OpCost(NamedTuple):
 class Machine:
     """Speeds of a compute device and of its swap tier. The defaults are those of two CPU cores and a page-cached disk.
 
-    swap_share: seconds that a step loses for each second of a transfer that hides behind compute. Where the processor both
-    computes and copies to the page cache, the step loses cores and memory bandwidth (`tuning.COPYING_SHARE`).
+    swap_share: seconds that a step loses for each second of a transfer that hides behind compute. If the processor both computes
+    and copies to the page cache, the step loses cores and memory bandwidth (`tuning.COPYING_SHARE`).
     op_table: measured costs by `Op.signature`; other ops are estimated.
     ops_scale: seconds that an op takes in a step, for each second that it takes alone by `op_table` or estimate (ADAPT-6).
     rates: (op type, FLOP/s) of the types that do not run at `flops_per_second`.
-    node_seconds: that a step loses for each swap-out and swap-in, whatever its size.
+    node_seconds: seconds that a step loses for each swap-out and swap-in, independent of the size.
     mapped: the step may read swapped tensors where they lie (`Tier.can_map`), without memory of the device.
     """
 
@@ -49,7 +49,7 @@ class Machine:
 
     @property
     def transfer_price(self) -> float:
-        """Seconds that a step takes longer for each second of transfer that hides behind compute."""
+        """Seconds that a step loses for each second of transfer that hides behind compute."""
         return max(tuning.TRANSFER_PRICE, self.swap_share)
 
     def rate(self, op_type: str) -> float:
@@ -68,16 +68,16 @@ def op_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:
 
 
 def copying_seconds(machine: Machine, out_bytes: int, in_bytes: int, nodes: int) -> float:
-    """Seconds that a step loses to its transfers although they are hidden: the processor copies, and starts each of `nodes`."""
+    """Seconds that a step loses to hidden transfers: the processor copies, and starts each of `nodes`."""
     moving = out_bytes / machine.swap_out_bytes_per_second + in_bytes / machine.swap_in_bytes_per_second
     return machine.swap_share * moving + machine.node_seconds * nodes
 
 
 def scale_of(measured_seconds: float, expected_seconds: float, before: float = 1.0) -> float:
-    """ADAPT-6: `Machine.ops_scale` for ops that took `measured_seconds` where the scale `before` made one expect others.
+    """The new `Machine.ops_scale`, for ops that took other seconds than expected with the scale `before` (ADAPT-6).
 
-    Up to `tuning.SAME_COSTS` apart, and if there is nothing to compare, it stays as it was. Three digits: the next run then meets
-    the same plan in the cache.
+    It stays as it was if the two differ by `tuning.SAME_COSTS` at most, or if there is nothing to compare. It has three digits, so
+    that the next run finds the same plan in the cache.
     """
     if measured_seconds <= 0 or expected_seconds <= 0:
         return before
@@ -88,18 +88,18 @@ def scale_of(measured_seconds: float, expected_seconds: float, before: float = 1
 
 
 def scale_in_words(ops_scale: float) -> str:
-    """What `Machine.ops_scale` means."""
+    """`Machine.ops_scale` as a clause of a sentence."""
     return f"ops take {ops_scale:.3g} times as long as measured alone"
 
 
 def moved_bytes(graph: StepGraph, op: Op) -> int:
-    """Bytes that an op reads and writes."""
+    """The bytes that an op reads and writes."""
     read = sum(graph.tensors[t].bytes or 0 for t in op.inputs if t in graph.tensors)
     return read + sum(t.bytes or 0 for t in op.outputs)
 
 
 def device_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:
-    """Seconds of all cores of the process, or of the GPU, that one op takes, if other ops use the cores that it leaves idle."""
+    """Seconds of the whole device that one op takes, if other ops use the cores that it leaves idle."""
     measured = machine.op_table.get(op.signature)
     return op_seconds(graph, op, machine) * (measured.share if measured else 1.0)
 
@@ -107,7 +107,7 @@ def device_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:
 def step_seconds(graph: StepGraph, machine: Machine, *, ordered: Collection[str] = ()) -> float:
     """Seconds of a step without swapping.
 
-    TensorFlow runs whatever is ready: without a fixed order independent ops share the cores and none stays idle. The ops
+    TensorFlow runs every op that is ready: without a fixed order independent ops share the cores, and no core stays idle. The ops
     named in `ordered` run one after the other.
     """
     return sum(

@@ -1,4 +1,4 @@
-"""What a plan does to a step, without TensorFlow: `StepGraph` in, `StepGraph` out. `rewrite` does the same to a FuncGraph.
+"""What a plan does to a step, without TensorFlow: `StepGraph` in, `StepGraph` out. `passes.move` does the same to a FuncGraph.
 
 Requires: every op and tensor that the plan names exists; a consumer reads the tensor that it is to get from a copy.
 Ensures: the result is acyclic (its ops are in a topological order), original ops keep their names, types and outputs, and
@@ -6,7 +6,7 @@ only the inputs that the plan redirects have changed.
 
 EDIT-1  One swap-out per tensor; its waiters get a control input from it.
 EDIT-2  One swap-in per copy: data from the swap-out, a control input from each trigger.
-EDIT-3  One recomputed copy: the op once more, with its own inputs, a control input from each trigger.
+EDIT-3  One recomputed copy: a second op with the inputs of the first, and a control input from each trigger.
 EDIT-4  Consumers of a copy read it instead of the original. A recomputed copy can be such a consumer.
 EDIT-5  The plan's own control edges are added as they are.
 """
@@ -36,7 +36,7 @@ def control_edges(plan: Plan) -> list[tuple[str, str]]:
 
 
 def redirections(plan: Plan) -> dict[tuple[str, str], str]:
-    """(consumer, tensor that it reads) -> tensor to read instead. `ValueError` where two copies claim one edge."""
+    """(consumer, tensor that it reads) -> tensor to read instead. `ValueError` if two copies claim one edge."""
     new_input: dict[tuple[str, str], str] = {}
     for copy in _copies(plan):  # EDIT-4
         for edge in (*((consumer, copy.tensor) for consumer in copy.consumers), *copy.through):

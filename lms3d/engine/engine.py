@@ -1,4 +1,4 @@
-"""Traced function in, function that fits out: capture -> plan -> rewrite, on the tier that the device needs."""
+"""Traced function in, function that fits out: normalise -> capture -> plan -> move, on the tier that the device needs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from lms3d.device import cpu_pool, memory
-from lms3d.engine import planning, tuning
+from lms3d.engine import choosing, planning, tuning
+from lms3d.engine.choosing import Chosen
 from lms3d.engine.cost import Machine
-from lms3d.engine.effort import Run
+from lms3d.engine.effort import RunLength
 from lms3d.engine.ir import StepGraph
-from lms3d.engine.plan import SCOPE, Plan
+from lms3d.engine.passes import manager
+from lms3d.engine.passes.base import Target, was_rewritten
+from lms3d.engine.passes.compiling import Compile
+from lms3d.engine.passes.forms import Forms
+from lms3d.engine.passes.guard import Guard
+from lms3d.engine.passes.move import Move
+from lms3d.engine.plan import Plan
 from lms3d.engine.planners import PLANNERS
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import OnDevice, Settings, StepRequest
 from lms3d.engine.slabs.choice import Slabs
-from lms3d.engine.tensorflow import assignments, choosing, guard, joins, op_costs, speeds, surgery, updates, whole_steps
+from lms3d.engine.tensorflow import functions, op_costs, speeds, whole_steps
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tensorflow.choosing import Chosen
-from lms3d.engine.tensorflow.compiling import Compilation, compile_step
-from lms3d.engine.tensorflow.rewrite import rewrite
 from lms3d.engine.tiers import TIERS
 from lms3d.engine.tiers.base import OURS, Tier
 from lms3d.errors import DoesNotFit, StorageError
@@ -38,9 +42,9 @@ Function: TypeAlias = tf.types.experimental.ConcreteFunction
 class Prepared:
     """A function that is ready to run, its plan, and the machine that the plan was made for.
 
-    change: what the rewrite inserted. number: of the plan in lms_stats.csv, 0 before it has one. slabs: (level, number) of the
-    levels that are sliced. step_name: of the step in the store of whole steps, "" if nothing can be learnt of it.
-    unplanned_seconds: what a step took without swapping, if an earlier run measured that.
+    change: the nodes that the rewrite inserted, in words. number: the plan's number in lms_stats.csv, 0 before it has one.
+    slabs: (level, number) of the levels that are sliced. step_name: the step's name in the store of whole steps, "" if nothing can
+    be learnt of it. unplanned_seconds: how long a step took without swapping, if an earlier run measured that.
     """
 
     function: Function
@@ -57,7 +61,7 @@ class Prepared:
 class Engine:
     """Prepares functions for one compute device under one limit. `close` removes the swap files. mapped: see `LMS`.
 
-    machine: plan for this one, which need not be here: nothing is measured.
+    machine: the machine to plan for. It need not be this one, so nothing is measured.
     """
 
     def __init__(
@@ -96,7 +100,7 @@ class Engine:
 
     @property
     def no_other_plan(self) -> str | None:
-        """See `Planner.no_other_plan`: None where there may be a second plan."""
+        """See `Planner.no_other_plan`: None if there may be a second plan."""
         return PLANNERS[self.settings.planner]().no_other_plan(self.settings.parameters)
 
     # -- planning ------------------------------------------------------------------------------------------------------
@@ -112,11 +116,11 @@ class Engine:
         ops_scale: float = 1.0,
         lazy: bool = False,
     ) -> StepRequest:
-        """What to ask the planner about the step behind `function`. Edits the graph in ways that change no result.
+        """The question for the planner about the step behind `function`, whose graph is normalised: that changes no result.
 
-        settings, machine: in place of the engine's own. A machine that is given has the scale of its ops (ADAPT-6). For the
-        engine's own it is looked up, and is `ops_scale` if nothing is known of this step.
-        lazy: ops are not measured where the step will be left alone.
+        settings, machine: in place of the engine's own. A machine that is given knows the scale of its ops (ADAPT-6). For the
+        engine's own machine the scale is looked up, and is `ops_scale` if nothing is known of this step.
+        lazy: ops are not measured if the step will be left alone.
         """
         settings, own = settings or self.settings, machine or self.machine
         graph = self._captured(function, on_device)
@@ -136,20 +140,20 @@ class Engine:
         *,
         settings: Settings | None = None,
         machine: Machine | None = None,
-        run: Run | None = None,
+        run: RunLength | None = None,
         effort_seconds: float | None = None,
         with_floor: bool = False,
     ) -> Chosen:
-        """Slabs and a plan for the step behind `function`, whose graph is sliced if slabs are chosen. Raises DoesNotFit.
+        """A form and a plan for the step behind `function`, whose graph then has that form. Raises DoesNotFit.
 
-        Numbers that the settings give are used as they are. Of its own accord it slices only what has no plan as a whole, or
-        little room for one, and then as coarsely as the limit allows (`slabs.choice`). run: grants the planner's effort; None:
-        `effort_seconds`.
+        Numbers of slabs that the settings give are used as they are. Without any, the step is sliced only if it has no plan as a
+        whole, or little room for one, and then as coarsely as the limit allows (`slabs.choice`). run: grants the planner's effort;
+        None: `effort_seconds`.
         """
         settings, scale = settings or self.settings, 1.0
 
         def ask() -> StepRequest:
-            """Of the whole step first. A sliced one has the scale of the whole until more is known of it."""
+            """The step as it is now. The whole step comes first; a sliced one has its scale until more is known of it."""
             nonlocal scale
             asked = self.request(
                 function, step, on_device, settings=settings, machine=machine, ops_scale=scale, lazy=True
@@ -157,30 +161,23 @@ class Engine:
             scale = asked.machine.ops_scale
             return asked
 
-        def compile_whole() -> Compilation:
-            """Of a function that the user has: nothing, since a tape may want to differentiate it, and sees no ops in a program."""
-            if settings.compile == "off" or step == "function" or self._elsewhere:
-                return Compilation()
-            most_bytes = self._free_bytes() // tuning.PROGRAM_FREE_SHARE
-            return compile_step(function, device=self.compute_device, most_bytes=most_bytes)
+        # A user's function gets no programs: a tape may want to differentiate it, and sees no ops in a program.
+        may_compile = settings.compile != "off" and step != "function" and not self._elsewhere
+        forms = Forms(function, ask, self._compile_pass if may_compile else None)
+        try:
+            chosen = choosing.choose_form(forms, run=run, effort_seconds=effort_seconds, with_floor=with_floor)
+        except DoesNotFit:
+            forms.take(None)
+            raise
+        forms.take(chosen.form)
+        return chosen
 
-        return choosing.choose(
-            function,
-            ask,
-            compile_whole=compile_whole,
-            run=run,
-            effort_seconds=effort_seconds,
-            with_floor=with_floor,
-        )
+    def _compile_pass(self) -> Compile:
+        return Compile(self.compute_device, self._free_bytes() // tuning.PROGRAM_FREE_SHARE)
 
     def _captured(self, function: Function, on_device: OnDevice) -> StepGraph:
         if not was_rewritten(function.graph):
-            surgery.fix_shapes(function.graph)
-            surgery.pass_identities(function.graph)
-            joins.keep_apart(function.graph)
-            if self._pooled:
-                assignments.write_in_place(function.graph)
-            updates.hold_back(function.graph, self.compute_device)
+            manager.normalise(function, Target(compute_device=self.compute_device, pooled=self._pooled))
         return capture(
             function, compute_device=self.compute_device, extra_bytes=on_device.extra_bytes, batches=on_device.batches
         )
@@ -191,7 +188,10 @@ class Engine:
         return self.settings.pool.in_pieces and self.compute_device.startswith("CPU")
 
     def _with_ops(self, graph: StepGraph, machine: Machine, function: Function) -> tuple[StepGraph, Machine]:
-        """With the costs of single ops, measured where they are not known yet; as they are for a machine that is not here."""
+        """The step and the machine with the costs of single ops, measured if they are not known yet.
+
+        Both stay as they are for a machine that is not here.
+        """
         if self._elsewhere:
             return graph, machine
         return op_costs.with_ops(graph, machine, function, device=self.compute_device, free_bytes=self._free_bytes())
@@ -210,17 +210,17 @@ class Engine:
         on_device: OnDevice | None = None,
         limit_bytes: int | None = None,
         machine: Machine | None = None,
-        run: Run | None = None,
+        run: RunLength | None = None,
         slabs: Slabs | None = None,
     ) -> Prepared:
-        """Plan `function` (step: "train", "test", "predict", "function") and rewrite it. Raises DoesNotFit below the floor.
+        """Plans `function` (step: "train", "test", "predict", "function") and rewrites it. Raises DoesNotFit below the floor.
 
-        limit_bytes, machine: plan for these, where experience says so, in place of the limit and the measured speeds; the
-        prediction still names the limit. slabs: those of an earlier plan, in place of the settings', since they belong to a run.
-        A function that was rewritten before is left alone.
+        limit_bytes, machine: the limit and the speeds to plan for, if experience corrects the settings' limit and the measured
+        speeds; the prediction still names the settings' limit. slabs: those of an earlier plan, in place of the settings', since
+        a run keeps its slabs. A function that was rewritten before is left alone.
         """
         cpu_pool.open_crumb_holes()
-        on_device, run = on_device or OnDevice(), run or Run()
+        on_device, run = on_device or OnDevice(), run or RunLength()
         settings = replace(self.settings, limit_bytes=limit_bytes or self.settings.limit_bytes)
         settings = settings if slabs is None else replace(settings, slabs=slabs)
         if was_rewritten(function.graph):
@@ -230,10 +230,8 @@ class Engine:
         prediction = replace(chosen.prediction, limit_bytes=self.settings.limit_bytes)
         log.info("lms: %s", prediction.headline())
         self._check_host_memory(plan)
-        function, change = self._rewritten(function, request, plan)
-        if self._guarded(prediction, min(request.limit_bytes, self.settings.limit_bytes)):
-            function, guards = guard.insert(function, planned=not plan.empty)
-            log.info("lms: %d guards against oneDNN kernels that do not check their memory", guards)
+        guarded = self._guarded(prediction, min(request.limit_bytes, self.settings.limit_bytes))
+        function, change = self._rewritten(function, request, plan, guarded=guarded)
         step_name = "" if self._elsewhere else whole_steps.name(request.graph, self.compute_device)
         return Prepared(
             function=function,
@@ -247,7 +245,7 @@ class Engine:
         )
 
     def _unplanned_seconds(self, step_name: str) -> float | None:
-        """Of the step without LMS, as measured, at the pace of today; None if it was not."""
+        """How long the step takes without LMS, at today's pace; None if no run has measured it."""
         known = whole_steps.load(step_name).unplanned_seconds
         return known and known * op_costs.pace_of(self.compute_device)
 
@@ -256,20 +254,25 @@ class Engine:
         off = replace(self.settings, planner="off")
         request = off.request(self._captured(function, on_device), self.machine, step=step, with_floor=False)
         plan, prediction = planning.make_plan(request)
-        if not isinstance(function, surgery.RewrittenFunction):  # what was rewritten is its graph
-            function = surgery.make_function(function)
+        if not isinstance(function, functions.RewrittenFunction):  # its graph was rewritten
+            function = functions.make_function(function)
         return Prepared(function=function, plan=plan, prediction=prediction, machine=request.machine)
 
-    def _rewritten(self, function: Function, request: StepRequest, plan: Plan) -> tuple[Function, str]:
-        """The function, and what changed. Even an empty plan makes a new one: whatever the plan, the same graph optimisers
-        run, since some of them change the last bits of a result."""
-        if plan.empty:
-            return surgery.make_function(function), ""
-        rewritten, change = rewrite(function, request.graph, plan, self.tier)
-        return rewritten, str(change)
+    def _rewritten(
+        self, function: Function, request: StepRequest, plan: Plan, *, guarded: bool
+    ) -> tuple[Function, str]:
+        """The function with the plan's nodes and, if `guarded`, with guards, and what the plan changed, in words.
+
+        Even an empty plan makes a new function: the same graph optimisers run under all plans, since some of them change the last
+        bits of a result.
+        """
+        move = None if plan.empty else Move(request.graph, plan, self.tier)
+        guard = Guard(planned=not plan.empty) if guarded else None
+        manager.run(function, [one for one in (move, guard) if one is not None])
+        return functions.make_function(function), "" if move is None else str(move.change)
 
     def _guarded(self, prediction: Prediction, limit_bytes: int) -> bool:
-        """Where running out of memory is possible and would end the process (see `guard`)."""
+        """Whether the step may run out of memory, which would end the process (see `passes.guard`)."""
         near = prediction.predicted_peak_bytes > limit_bytes * tuning.NEAR_LIMIT
         return self._pooled and near
 
@@ -289,8 +292,7 @@ class Engine:
     def learn(
         self, prepared: Prepared, *, unplanned_seconds: float | None = None, ops_scale: float | None = None
     ) -> None:
-        """Keep for the next run what the first steps of a plan told (ADAPT-6): their seconds without swapping, or else the scale of
-        their ops."""
+        """Stores for the next run how long the first steps took without swapping, or else the scale of their ops (ADAPT-6)."""
         if prepared.step_name and unplanned_seconds is not None:
             whole_steps.keep_unplanned(prepared.step_name, unplanned_seconds, self.compute_device)
         elif prepared.step_name and ops_scale is not None:
@@ -300,26 +302,26 @@ class Engine:
 
     @property
     def storage_error(self) -> StorageError | None:
-        """What the swap disk failed with in the last step, or None."""
+        """The swap disk's failure in the last step, or None."""
         return None if self._tier is None else self._tier.error
 
     def swap_failure(self, error: tf.errors.OpError) -> StorageError | None:
-        """What the tier failed with in the step that ended with `error`, in one line; None if it was something else."""
-        _, ours, told = (error.message or "").partition(OURS)
-        return self.storage_error or (StorageError(f"swapping failed: {told.splitlines()[0]}") if ours else None)
+        """The tier's failure in the step that ended with `error`, in one line; None if another cause ended the step."""
+        _, ours, reason = (error.message or "").partition(OURS)
+        return self.storage_error or (StorageError(f"swapping failed: {reason.splitlines()[0]}") if ours else None)
 
     def begin_step(self) -> None:
-        """Forgets what the tier failed with in an earlier step."""
+        """Forgets the tier's failure in an earlier step."""
         if self._tier is not None:
             self._tier.begin()
 
     def take_counters(self) -> dict[str, float]:
-        """Bytes and seconds of swapping since the last call, where the tier can measure them."""
+        """Bytes and seconds of swapping since the last call; empty if the tier does not measure them."""
         return {} if self._tier is None else self._tier.take_counters()
 
     def discard(self, prepared: Prepared) -> None:
-        """Give back the space that a function which will not run again has on the tier, and the memory of its graph."""
-        surgery.forget(prepared.function.graph)
+        """Gives back the tier's space and the memory of the graph of a function that will not run again."""
+        functions.forget(prepared.function.graph)
         if self._tier is not None:
             self._tier.discard(prepared.function.graph)
 
@@ -327,7 +329,3 @@ class Engine:
         if self._tier is not None:
             self._tier.close()
             self._tier = None
-
-
-def was_rewritten(graph: tf.Graph) -> bool:
-    return any(op.name.startswith(SCOPE) for op in graph.get_operations())

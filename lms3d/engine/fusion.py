@@ -1,17 +1,20 @@
 """Which ops of a step become one compiled program, and what such a program reads and returns. No TensorFlow here.
 
     convolution --> a --> b --> c --> convolution          convolution --> program --> convolution
-                     \\--> d ........> gradient of d                 \\.......> gradient's program, which makes d again
+                     \\--> d ........> gradient of d                 \\.......> gradient's program, which recomputes d
 
-FUSION-1  A group is connected, and no way leads out of it and back in: each op has a stage, the largest number of times that a way
-          to it enters ops that can be compiled. A group has one stage, and edges connect it. So all groups together make no cycle
-          either. Control edges count like others; within a program they are gone, since its ops have no effects.
-FUSION-2  A program returns what is read outside. Views at its edge stay in the step: they are no tensors of their own.
-FUSION-3  A program makes again what costs no memory pass of its own: between the tensors that its group reads and those which are
-          there anyway, a smallest cut says what it reads (`Cut`). What its group has read and nobody else reads is then not kept:
-          of a normalisation and its activation the gradient needs the convolution's result and some numbers a channel. Sums are
-          not made again.
-FUSION-4  Groups are decided on from the last one back: what a gradient does not read any more its forward program need not return.
+FUSION-1  A group is connected, and no path leads out of it and back in. Each op has a stage: the largest number of times that a
+          path to it enters ops that can be compiled. The ops of a group have one stage, and edges connect them. So all groups
+          together make no cycle either. Control edges count like others; within a program they are gone, since its ops have no
+          effects.
+FUSION-2  A program returns the tensors that are read outside of it. Views at its edge stay in the step: they have no memory of
+          their own.
+FUSION-3  A program rematerialises tensors if that takes no pass over memory of its own. A smallest cut, between the tensors that
+          its group reads and those that are in memory anyway, says what it reads (`Cut`). Tensors that only its group read are then
+          no longer kept: the gradient of a normalisation and its activation needs the convolution's result and some numbers per
+          channel. Sums are not rematerialised.
+FUSION-4  Groups are decided on from the last one to the first: a forward program need not return a tensor that a gradient no longer
+          reads.
 """
 
 from __future__ import annotations
@@ -40,14 +43,15 @@ from lms3d.engine.liveness import roots
 ELEMENTWISE, REDUCTION, VIEW = "elementwise", "reduction", "view"
 
 SCOPE = "compiled/"
-"""Of the names of programs in a step."""
+"""The scope of the programs' names in a step."""
 
 _ANY = 1 << 30  # KiB: an edge that no cut goes through
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fusible:
-    """What may be compiled. kinds: op -> ELEMENTWISE, REDUCTION or VIEW. folded: tensors that a program holds as constants."""
+    """The ops that may be compiled. kinds: op -> ELEMENTWISE, REDUCTION or VIEW. folded: tensors that a program holds as
+    constants."""
 
     kinds: Mapping[str, str]
     folded: frozenset[str] = frozenset()
@@ -55,15 +59,15 @@ class Fusible:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """One call in place of `ops`, in their order. computed: those that its outputs need.
+    """One call in place of `ops`, which are in traced order. computed: the ops among them that its outputs need.
 
-    again: earlier ops that it runs, too. plain_inputs: what the ops read without those. kept_views: ops of the group that
-    stay in the step. saved_bytes: of tensors that are not kept for it any more (FUSION-3).
+    rematerialised: earlier ops that it runs once more. plain_inputs: the tensors that it would read without those. kept_views: ops
+    of the group that stay in the step. saved_bytes: size of the tensors that are no longer kept for it (FUSION-3).
     """
 
     ops: tuple[str, ...]
     computed: tuple[str, ...]
-    again: tuple[str, ...]
+    rematerialised: tuple[str, ...]
     inputs: tuple[str, ...]
     plain_inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -71,9 +75,9 @@ class Program:
     kept_views: frozenset[str] = frozenset()
     saved_bytes: int = 0
 
-    def without_again(self) -> Program:
-        """The same, but it makes nothing again, and what its ops read is kept."""
-        return replace(self, again=(), inputs=self.plain_inputs, saved_bytes=0)
+    def without_rematerialisation(self) -> Program:
+        """The same program if it rematerialises nothing: the tensors that its ops read are kept."""
+        return replace(self, rematerialised=(), inputs=self.plain_inputs, saved_bytes=0)
 
     @property
     def name(self) -> str:
@@ -81,7 +85,7 @@ class Program:
 
 
 def groups(graph: StepGraph, fusible: Fusible) -> list[tuple[str, ...]]:
-    """FUSION-1: ops of each group in traced order; the groups of later stages first. One op alone is no group."""
+    """The ops of each group in traced order; groups of later stages come first (FUSION-1). One op alone is no group."""
     stage = _stages(graph, fusible)
     leader = {name: name for name in stage}
 
@@ -112,13 +116,13 @@ def _stages(graph: StepGraph, fusible: Fusible) -> dict[str, int]:
 
 
 def _before(op: Op, fusible: Fusible) -> Iterator[str]:
-    """The ops that `op` waits for, but for those whose results a program holds as constants."""
+    """The ops that `op` waits for, except for those whose results a program holds as constants."""
     yield from (producer_name(t) for t in op.inputs if op.name not in fusible.kinds or t not in fusible.folded)
     yield from op.control_inputs
 
 
 def program(graph: StepGraph, group: Sequence[str], fusible: Fusible) -> Program | None:
-    """What the ops of a group that are still in the step become; None if nothing outside reads them, or they read nothing."""
+    """The program for the ops of a group that are still in the step; None if nobody outside reads them, or they read nothing."""
     ops = [graph.by_name[name] for name in group if name in graph.by_name]
     inside = {op.name for op in ops}
     outputs, kept = _outputs(graph, ops, fusible.kinds)
@@ -126,12 +130,12 @@ def program(graph: StepGraph, group: Sequence[str], fusible: Fusible) -> Program
     if not _reads(computed, fusible.folded):
         return None
     cut = Cut(graph, computed, fusible)
-    again = cut.again()
+    rematerialised = cut.rematerialised()
     return Program(
         ops=tuple(op.name for op in ops),
         computed=tuple(op.name for op in computed),
-        again=tuple(op.name for op in again),
-        inputs=tuple(_reads([*again, *computed], fusible.folded)),
+        rematerialised=tuple(op.name for op in rematerialised),
+        inputs=tuple(_reads([*rematerialised, *computed], fusible.folded)),
         plain_inputs=tuple(_reads(computed, fusible.folded)),
         outputs=tuple(outputs),
         control_inputs=tuple(sorted({c for op in ops for c in op.control_inputs} - inside)),
@@ -141,7 +145,7 @@ def program(graph: StepGraph, group: Sequence[str], fusible: Fusible) -> Program
 
 
 def _outputs(graph: StepGraph, ops: Sequence[Op], kinds: Mapping[str, str]) -> tuple[list[str], set[str]]:
-    """FUSION-2: tensors that are read outside, and the views that stay there."""
+    """The tensors that are read outside of the group, and the views that stay in the step (FUSION-2)."""
     inside = {op.name: op for op in ops}
     outputs: dict[str, None] = {}
     kept: set[str] = set()
@@ -165,7 +169,7 @@ def _outputs(graph: StepGraph, ops: Sequence[Op], kinds: Mapping[str, str]) -> t
 
 
 def _needed(ops: Sequence[Op], outputs: Collection[str]) -> list[Op]:
-    """The ops that these outputs need, in their order: views that are kept may be read outside alone."""
+    """The ops that these outputs need, in their order. Other ops only make views that stay in the step."""
     needed = set(outputs)
     for op in reversed(ops):
         if any(t.name in needed for t in op.outputs):
@@ -174,13 +178,13 @@ def _needed(ops: Sequence[Op], outputs: Collection[str]) -> list[Op]:
 
 
 def _reads(ops: Sequence[Op], folded: Collection[str]) -> list[str]:
-    """Tensors that the ops read and do not make, each once."""
+    """The tensors that the ops read and do not make, each once."""
     made = {t.name for op in ops for t in op.outputs}
     return list(dict.fromkeys(t for op in ops for t in op.inputs if t not in made and t not in folded))
 
 
 class Cut:
-    """FUSION-3: what a group reads best. A tensor costs its bytes, or nothing if it is there anyway while the group runs."""
+    """The tensors that a group reads best (FUSION-3). A tensor costs its bytes, or nothing if it is in memory anyway by then."""
 
     def __init__(self, graph: StepGraph, ops: Sequence[Op], fusible: Fusible) -> None:
         self.graph, self.fusible = graph, fusible
@@ -188,7 +192,7 @@ class Cut:
         self.inside = {op.name for op in ops}
         self.start = min(graph.index[op.name] for op in ops)
         self.reads = _reads(ops, fusible.folded)
-        self.behind: dict[str, list[str]] = {}  # tensor -> what it can be made from; none: it cannot
+        self.behind: dict[str, list[str]] = {}  # tensor -> the tensors it can be made from; empty: it cannot
         left = list(self.reads)
         while left:
             name = left.pop()
@@ -199,8 +203,8 @@ class Cut:
         self.chosen = self._chosen()
         self.saved_bytes = 1024 * max(0, self._cost(self.reads) - self._cost(self.chosen))
 
-    def again(self) -> list[Op]:
-        """The ops between what is read and what the group needs, in traced order."""
+    def rematerialised(self) -> list[Op]:
+        """The ops between the tensors that are read and those that the group needs, in traced order."""
         found: dict[str, Op] = {}
         left = [name for name in self.reads if name not in self.chosen]
         while left:
@@ -217,7 +221,7 @@ class Cut:
         return [t for t in op.inputs if t not in self.fusible.folded]
 
     def _kibibytes(self, name: str) -> int:
-        """Of what would have to be kept, and one more: of two cuts that keep as much, the one through fewer tensors."""
+        """KiB that would have to be kept, and one more, so that of two cuts of equal size the one through fewer tensors wins."""
         return 0 if self._there_anyway(name) else 1 + ((self.graph.tensors[name].bytes or 0) >> 10)
 
     def _there_anyway(self, name: str) -> bool:
@@ -233,7 +237,7 @@ class Cut:
         return sum(max(0, self.costs[name] - 1) for name in names)
 
     def _chosen(self) -> set[str]:
-        """The smallest cut, of several the nearest to the group: nodes 2i and 2i + 1 are the two sides of tensor i."""
+        """The smallest cut; of several the nearest to the group. Nodes 2i and 2i + 1 are the two sides of tensor i."""
         if not any(self.behind.values()):
             return set(self.reads)
         number = {name: i for i, name in enumerate(self.behind)}
@@ -247,7 +251,7 @@ class Cut:
 
 
 def _sink_side(edges: Sequence[tuple[int, int, int]], source: int, sink: int) -> set[int]:
-    """The nodes that still have a way to the sink when the flow from the source is largest."""
+    """The nodes that still have a path to the sink when the flow from the source is largest."""
     tails, heads, capacities = zip(*edges, strict=True)
     size = sink + 1
     network = coo_array((np.array(capacities, np.int32), (tails, heads)), (size, size)).tocsr()
@@ -265,7 +269,7 @@ def _sink_side(edges: Sequence[tuple[int, int, int]], source: int, sink: int) ->
 
 @lru_cache(maxsize=2)
 def _by_root(graph: StepGraph) -> dict[str, tuple[set[str], list[int]]]:
-    """Root of a storage -> its tensors, and the places of the ops that read it and are no views."""
+    """Root of a storage -> its tensors, and the places of the ops that read it; views do not count."""
     found: dict[str, tuple[set[str], list[int]]] = {}
     root_of = roots(graph)
     for name, root in root_of.items():
@@ -277,7 +281,7 @@ def _by_root(graph: StepGraph) -> dict[str, tuple[set[str], list[int]]]:
 
 
 def contracted(graph: StepGraph, made: Program, wanted: Collection[str], *, workspace_bytes: int = 0) -> StepGraph:
-    """The step with a program in place of its ops, without what nobody reads any more. wanted: see `ir.without_dead`."""
+    """The step with a program in place of its ops, without ops that nobody reads any more. wanted: see `ir.without_dead`."""
     gone = set(made.ops) - made.kept_views
     outputs = [Tensor(f"{made.name}:{i}", *_size(graph.tensors[t])) for i, t in enumerate(made.outputs)]
     renamed = {old: new.name for old, new in zip(made.outputs, outputs, strict=True)}
@@ -306,18 +310,18 @@ def _size(tensor: Tensor) -> tuple[int | None, int | None]:
 
 
 def _after(op: Op, renamed: Mapping[str, str], gone: Collection[str], program_name: str) -> Op:
-    """An op that stays, which reads the program's outputs and waits for the program where it waited for one of its ops."""
+    """An op that stays: it reads the program's outputs, and waits for the program if it waited for one of its ops."""
     waits = tuple(dict.fromkeys(program_name if c in gone else c for c in op.control_inputs))
     return replace(op, inputs=tuple(renamed.get(t, t) for t in op.inputs), control_inputs=waits)
 
 
 def moved(graph: StepGraph, names: Collection[str]) -> int:
-    """Bytes that these ops read and write, one after the other."""
+    """The bytes that these ops read and write, one by one."""
     return sum(moved_bytes(graph, op) for op in _works(graph, names))
 
 
 def written(graph: StepGraph, names: Collection[str]) -> int:
-    """Bytes of the tensors that these ops make."""
+    """The bytes of the tensors that these ops make."""
     return sum(t.bytes or 0 for op in _works(graph, names) for t in op.outputs)
 
 

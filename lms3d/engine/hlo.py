@@ -1,14 +1,13 @@
-"""What a compiled program takes besides its inputs and results, read from XLA's text of it. No TensorFlow here.
+"""The memory that a compiled program takes besides its inputs and results, read from XLA's text. No TensorFlow here.
 
     ENTRY %main (p: f32[8]) -> f32[8] {
       %a = f32[8]{0} fusion(%p), kind=kLoop, ..        <- instructions in the order in which they run
       ROOT %b = f32[8]{0} fusion(%a), ..
     }
 
-HLO-1  Between its own line and its last reader an instruction has memory, unless it is a view or a constant; a result until the
-       end.
-HLO-2  Intermediate results lie where results will be written later. So a program takes what lives at a time beyond the size of
-       its results. An upper bound: XLA also lets an instruction write into an operand that dies there.
+HLO-1  An instruction has memory from its own line to its last reader, and a result to the end. Views and constants have none.
+HLO-2  Intermediate results may lie in the memory that results take later. So a program takes the largest sum of live bytes, less
+       the size of its results. This is an upper bound: XLA also lets an instruction write into an operand that dies there.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class _Instruction(NamedTuple):
 
 
 def temporary_bytes(text: str) -> int:
-    """The most bytes that intermediate results take at a time (HLO-2). text: an optimised module. ValueError if it is none."""
+    """The most bytes that intermediate results take at a time (HLO-2). text: an optimised module; ValueError if it is not one."""
     instructions = list(_entry(text))
     source = {one.name: one.reads[0] for one in instructions if one.kind in _VIEWS and one.reads}
 
@@ -72,7 +71,7 @@ def _entry(text: str) -> Iterator[_Instruction]:
 
 
 def _bytes(shape: str) -> int:
-    """Of "f32[2,8]{1,0}", or of a tuple of such."""
+    """The bytes of a buffer, such as "f32[2,8]{1,0}", or of a tuple of buffers."""
     total = 0
     for kind, sides in _ARRAY.findall(shape):
         bits = int(re.sub(r"\D", "", kind) or 8)  # "pred" has none

@@ -1,7 +1,7 @@
 """The vocabulary of the engine: a step of training or inference as plain, frozen values. No TensorFlow here.
 
 A `StepGraph` is a tuple of `Op`s in a topological order (the order in which they were traced). Tensors are named
-`op:index`, as TensorFlow does. Sizes are bytes on the compute device; `None` means that the size is not known.
+`op:index`, as in TensorFlow. Sizes are bytes on the compute device; `None` means that the size is not known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALIAS_TYPES = _types(
 """Ops whose outputs share the buffers of their inputs, whatever the shapes; see also `Op.view`."""
 
 METADATA_TYPES = _types("Shape ShapeN Size Rank BroadcastGradientArgs")
-"""Ops that read the shape of their input and never its values: they run as soon as they can."""
+"""Ops that read the shape of their input and never its values. They run as soon as they can."""
 
 RESIDENT_TYPES = _types("Placeholder PlaceholderWithDefault _Arg VarHandleOp ReadVariableOp VariableV2 Variable Const")
 """Ops whose outputs live outside the step: variables, constants, arguments."""
@@ -33,21 +33,21 @@ FORWARDING_TYPES = _types("""
     RsqrtGrad Select SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Softmax Softplus Softsign Sqrt SqrtGrad Square
     SquaredDifference Sub Tanh TanhGrad Xdivy Xlogy LmsActivate LmsActivateGrad
 """)
-"""Kernels that write into the buffer of an input without other readers (`forward_input_or_allocate_output`). Measured one by
-one on a CPU; FusedBatchNorm asks for it too, but holds a reference of its own and never gets it."""
+"""Kernels that write into the buffer of an input that has no other readers (`forward_input_or_allocate_output`). Each was measured
+on a CPU. FusedBatchNorm asks for the buffer too, but holds a reference of its own and never gets it."""
 
 PROGRAM_TYPE = "XlaProgram"
 """A call of a function that XLA compiles as a whole: to the engine one op, which never writes into its inputs."""
 
 PAIRED_TYPES = {"MaxPool": "MaxPoolGrad", "MaxPool3D": "MaxPool3DGrad", "LRN": "LRNGrad"}
-"""Forward op -> its gradient, where TensorFlow's oneDNN kernels join the two by a hidden workspace. That requires the gradient to
-read the forward op's own output; else another kernel runs, which divides the gradient of equal maxima differently. Such an
-edge must not lead through a swap."""
+"""Forward op -> its gradient, of the pairs that TensorFlow's oneDNN kernels join by a hidden workspace. The gradient has to read
+the forward op's own output. Otherwise another kernel runs, which divides the gradient of equal maxima differently. So such an edge
+must not lead through a swap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One output of an op. `bytes` and `rank` are None where the traced shape is not fully known."""
+    """One output of an op. `bytes` and `rank` are None if the traced shape is not fully known."""
 
     name: str
     bytes: int | None = None
@@ -58,11 +58,11 @@ class Tensor:
 class Op:
     """One node. `inputs` are tensor names, `control_inputs` op names.
 
-    stateful: random, reads or writes a variable, does I/O. in_loop: in a control-flow frame, must not be touched.
-    on_device: runs on the compute device. workspace_bytes: taken while the kernel runs.
-    hidden_bytes: kept for its gradient (see `PAIRED_TYPES`), in no tensor of the graph.
-    view: its output is a part of its first input. inserted: by a rewrite.
-    flops: of convolutions and matrix products, 0 for others.
+    stateful: it draws random numbers, reads or writes a variable, or does I/O. in_loop: it is in a control-flow frame, and must not
+    be touched. on_device: it runs on the compute device. workspace_bytes: memory that it takes while the kernel runs.
+    hidden_bytes: memory that it keeps for its gradient (see `PAIRED_TYPES`), in no tensor of the graph.
+    view: its output is a part of its first input. inserted: a rewrite made it.
+    flops: floating-point operations of a convolution or matrix product, 0 for other ops.
     signature: equal for ops that do the same work (type, attributes, shapes); "" for ops that cannot run alone.
     group: the op of the trace that this one is a slab of, or helps to slice; "" for ops that are whole.
     """
@@ -95,16 +95,16 @@ def producer_name(tensor_name: str) -> str:
 
 
 def paired(producer: Op, consumer: Op) -> bool:
-    """True where `consumer` must read the output of `producer` itself (see `PAIRED_TYPES`)."""
+    """True if `consumer` must read the output of `producer` itself (see `PAIRED_TYPES`)."""
     return PAIRED_TYPES.get(producer.type) == consumer.type
 
 
 @dataclass(frozen=True)
 class StepGraph:
-    """Ops in topological order, the tensors that the step returns, and the bytes that live outside of it.
+    """Ops in topological order, the names of the tensors that the step returns, and the bytes that live outside of it.
 
-    `resident_bytes`: weights, optimiser slots and batches that stay on the device for the whole step.
-    `batches`: bytes of each tensor of the batches among them, of the step's own and of those that wait for the next steps.
+    resident_bytes: weights, optimiser slots and batches that stay on the device for the whole step. batches: the bytes of each
+    tensor of the batches among them: the step's own batch, and those that wait for the next steps.
     Raises `ValueError` on a duplicate name, an unknown input or an order that is not topological.
     """
 
@@ -137,7 +137,7 @@ class StepGraph:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Position of each op in the traced order."""
+        """Op name -> its place in the traced order."""
         return {op.name: i for i, op in enumerate(self.ops)}
 
     @cached_property
@@ -146,7 +146,7 @@ class StepGraph:
 
     @cached_property
     def consumers(self) -> dict[str, tuple[str, ...]]:
-        """Tensor name -> names of the ops that read it, in traced order, each once."""
+        """Tensor name -> names of the ops that read it, each once, in traced order."""
         found: dict[str, dict[str, None]] = {}
         for op in self.ops:
             for tensor in op.inputs:
@@ -176,14 +176,14 @@ class StepGraph:
                 yield self.tensors[name], self.by_name[producer_name(name)], op
 
     def with_ops(self, ops: tuple[Op, ...]) -> StepGraph:
-        """The same step with other ops; checked again."""
+        """The same step with other ops, which are checked."""
         return replace(self, ops=ops, _checked=False)
 
 
 def without_dead(ops: Sequence[Op], wanted: Iterable[str]) -> list[Op]:
-    """The ops that TensorFlow will run: those with effects, those named in `wanted`, and all that these wait for.
+    """The ops that TensorFlow will run: ops with effects, those named in `wanted`, and all ops that these wait for.
 
-    Tracing leaves others behind; a control edge from one of them would make it run.
+    Tracing leaves other ops behind; a control edge from one of them would make it run.
     """
     by_name = {op.name: op for op in ops}
     waiting = [*wanted, *(op.name for op in ops if op.stateful or op.in_loop)]
@@ -201,9 +201,9 @@ def _inserted(op: Op) -> bool:
 
 
 def topological(unordered: Iterable[Op], *, urgent: Callable[[Op], bool] = _inserted) -> tuple[Op, ...]:
-    """The topological order closest to the given one; `ValueError` names ops of a cycle.
+    """The ops in the topological order closest to the given one; `ValueError` names ops of a cycle.
 
-    urgent: ops that come as early as their inputs and triggers allow; by default the inserted ones.
+    urgent: tells the ops that come as early as their inputs and triggers allow; by default the inserted ones.
     """
     ops = list(unordered)
     index = {op.name: i for i, op in enumerate(ops)}
@@ -211,7 +211,7 @@ def topological(unordered: Iterable[Op], *, urgent: Callable[[Op], bool] = _inse
     before: list[list[int]] = [[] for _ in ops]
     for i, op in enumerate(ops):
         sources = {producer_name(t) for t in op.inputs} | set(op.control_inputs)
-        if op.in_loop:  # frames are cyclic: their ops wait for what stands before them, not for what comes round
+        if op.in_loop:  # frames are cyclic: their ops wait for ops before them, not for those of the last round
             sources = {name for name in sources if index.get(name, i) < i}
         for name in sources:
             if name not in index:

@@ -4,9 +4,9 @@ A *storage* is a buffer: the tensor whose op allocated it, and all tensors that 
 
 LIVE-1  An op allocates its outputs, and its workspace for as long as it runs.
 LIVE-2  An output of an aliasing op shares its input's storage.
-LIVE-3  A forwarding kernel writes into the storage of an input that it reads whole and once and that dies there, if its first
-        output has that size.
-LIVE-4  Ops that read only a shape (Shape, Size, ...) run early and hold nothing: they are not readers.
+LIVE-3  A forwarding kernel writes into the storage of an input if it reads that whole and once, the input dies there, and the
+        kernel's first output has the same size.
+LIVE-4  Ops that read only a shape (Shape, Size, ...) run early and hold no storage: they are not readers.
 LIVE-5  A storage is freed after its last reader, unless it is resident (counted once, in `resident_bytes`) or returned.
 """
 
@@ -79,7 +79,10 @@ def storages(graph: StepGraph) -> dict[str, Storage]:
 
 
 def read_whole(graph: StepGraph, op: Op, root_of: Mapping[str, str]) -> list[str]:
-    """The storages (roots) that an op reads once and whole: not through a view of a part, nor as two inputs (two holders)."""
+    """The storages (roots) that an op reads once and whole.
+
+    A storage that it reads through a view of a part is left out, and so is one that it reads as two inputs, which has two holders.
+    """
     inputs = [t for t in op.inputs if t in root_of]
     read = [root_of[t] for t in inputs]
     sizes = [(graph.tensors[t].bytes, graph.tensors[root_of[t]].bytes) for t in inputs]
@@ -87,7 +90,7 @@ def read_whole(graph: StepGraph, op: Op, root_of: Mapping[str, str]) -> list[str
 
 
 def forwarded(op: Op, candidates: Sequence[tuple[str, int]]) -> str | None:
-    """The storage (root) that `op` may overwrite, among (root, bytes) of its dying inputs that it reads whole (LIVE-3)."""
+    """The storage (root) that `op` may overwrite (LIVE-3), among (root, bytes) of the dying inputs that it reads whole."""
     if op.type not in FORWARDING_TYPES or not op.outputs or not op.outputs[0].bytes:
         return None
     return next((root for root, size in candidates if size == op.outputs[0].bytes), None)
@@ -95,8 +98,11 @@ def forwarded(op: Op, candidates: Sequence[tuple[str, int]]) -> str | None:
 
 @lru_cache(maxsize=8)
 def lasting(graph: StepGraph) -> frozenset[str]:
-    """The storages (roots) that may be read after the step, or by an unknown op: a variable may share the buffer that it is
-    assigned, and what the step returns may be a part of one. Kernels decide that; in doubt, a storage lasts."""
+    """The storages (roots) that may be read after the step, or by an unknown op.
+
+    A variable may share the buffer that it is assigned, and a returned tensor may be a part of one. Kernels decide that; in doubt,
+    a storage lasts.
+    """
     root_of = roots(graph)
     lasts = set(graph.returned)
     for op in reversed(graph.ops):
@@ -118,7 +124,7 @@ SLICE_TYPES = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
 
 
 def _may_pass_on(graph: StepGraph, op: Op, name: str, output: Tensor) -> bool:
-    """Whether an output may share the buffer of an input: all of it, as a Transpose that moves no axis, or a slice."""
+    """Whether an output may share the buffer of an input: all of it, like a Transpose that moves no axis, or a slice."""
     if op.shares_input or op.type in SLICE_TYPES or output.bytes is None:
         return True
     makes_its_own = op.type in FORWARDING_TYPES and op.type != "AddN"  # AddN passes on a single input
@@ -127,7 +133,8 @@ def _may_pass_on(graph: StepGraph, op: Op, name: str, output: Tensor) -> bool:
 
 
 class Touched(NamedTuple):
-    """Storages (by root) that a running op reads, and those that it makes and no op reads; whether it allocates or frees any."""
+    """The storages (by root) that a running op reads, and those that it makes and no op reads; whether it allocates or frees
+    any."""
 
     read: list[str]
     unread: list[str]
@@ -135,21 +142,21 @@ class Touched(NamedTuple):
 
 
 class LiveStorages:
-    """The storages that are live while ops run one by one, in whatever order: `begin` and `finish` each of them.
+    """The storages that are live while ops run one by one, in any order: `begin` and `finish` each of them.
 
-    live_bytes: now; peak_bytes: the most so far, workspaces included.
+    live_bytes: live now; peak_bytes: the most so far, workspaces included.
     """
 
     def __init__(self, graph: StepGraph) -> None:
         self.graph, self.root_of, self.stores = graph, roots(graph), storages(graph)
         self.live_bytes = self.peak_bytes = graph.resident_bytes
         self._pending = {root: len(store.readers) for root, store in self.stores.items()}
-        # LIVE-5: what stays, and what an op took over, is not freed.
+        # LIVE-5: a storage that stays, or that an op took over, is not freed.
         self._stay = {root for root, store in self.stores.items() if store.resident or store.returned}
-        self._made: set[str] = set()  # a loop reads what comes round before it is made
+        self._made: set[str] = set()  # a loop reads a tensor of its last round before it makes the next
 
     def begin(self, op: Op) -> Touched:
-        """Allocate what `op` makes (LIVE-1); returns what `finish` needs."""
+        """Allocate the outputs of `op` (LIVE-1); returns the argument of `finish`."""
         inputs = () if op.type in METADATA_TYPES else op.inputs  # LIVE-4
         read = sorted({self.root_of[t] for t in inputs if self.root_of.get(t) in self.stores})
         dying = [root for root in read if self._pending[root] == 1 and root in self._made and root not in self._stay]

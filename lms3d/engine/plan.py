@@ -27,9 +27,9 @@ def _flat(tensor: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SwapOut:
-    """Copy `tensor` to the tier as soon as it exists. `waiters`: ops that may only start when the copy is complete.
+    """Copies `tensor` to the tier as soon as it exists. waiters: ops that may only start when the copy is complete.
 
-    until: ops after which the original's memory is given back, and not before, even if the copy was complete earlier.
+    until: ops after which the original's memory is given back; not before, even if the copy is complete earlier.
     """
 
     tensor: str
@@ -43,17 +43,17 @@ class SwapOut:
 
     @property
     def hold(self) -> str:
-        """The op that reads the original until then."""
+        """The name of the op that holds the original's memory."""
         return f"{SCOPE}hold/{_flat(self.tensor)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SwapIn:
-    """Bring `tensor` back, once `triggers` have run, and give it to `consumers` instead of the original.
+    """Brings `tensor` back when `triggers` have run, and gives it to `consumers` instead of the original.
 
-    `consumers` may be ops of the step or recomputed copies (by their inserted names). `through`: consumers that read the
-    tensor under another name, behind an identity, as (consumer, name). followers: ops, or other swap-ins, that may only
-    start once this one has taken its memory. mapped: it takes none, the tensor is read where the swap-out wrote it.
+    consumers: ops of the step, or recomputed copies by their inserted names. through: (consumer, name) of consumers that read the
+    tensor under another name, behind an identity. followers: ops, or other swap-ins, that may only start when this one has taken
+    its memory. mapped: it takes none, since the tensor is read where the swap-out wrote it.
     """
 
     tensor: str
@@ -75,9 +75,9 @@ class SwapIn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recompute:
-    """Run `op` again, once `triggers` have run; `consumers` read `tensor` from the copy instead of the original.
+    """Runs `op` once more when `triggers` have run; `consumers` read `tensor` from the copy instead of the original.
 
-    `through`: as in `SwapIn`.
+    through: see `SwapIn`.
     """
 
     op: str
@@ -100,8 +100,8 @@ class Recompute:
 class Plan:
     """All decisions for one step. Tensors that are not named stay where they are.
 
-    `control_edges`: (before, after) pairs of op names, original or inserted: the planned order of the large ops.
-    `planner` and `parameters` say how the plan was made.
+    control_edges: (before, after) names of ops, original or inserted: the planned order of the large ops. planner and parameters
+    say how the plan was made.
     """
 
     swap_outs: tuple[SwapOut, ...] = ()
@@ -113,7 +113,7 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        """True where the rewrite would change nothing."""
+        """True if the rewrite would change nothing."""
         return not (self.swap_outs or self.recomputes or self.control_edges)
 
     @property
@@ -123,7 +123,7 @@ class Plan:
 
     @property
     def swapped_in_bytes(self) -> int:
-        """Bytes per step that are copied back; a tensor counts once for each time that it returns."""
+        """Bytes per step that are copied back; a tensor that returns twice counts twice."""
         size = {s.tensor: s.bytes for s in self.swap_outs}
         return sum(size[s.tensor] for s in self.swap_ins if not s.mapped)
 

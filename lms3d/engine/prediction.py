@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from lms3d.engine import tuning
-from lms3d.engine.slabs.choice import AUTO, Wanted, told
+from lms3d.engine.slabs import choice
+from lms3d.engine.slabs.choice import AUTO, Wanted
 from lms3d.errors import DoesNotFit
 from lms3d.units import format_seconds, format_size
 
@@ -236,7 +237,7 @@ class Prediction:
             self.smallest_limit_bytes,
             self.unedited_limit_bytes,
             self.peak_tensors[:-1],
-            note=told(wanted, self.slabs),
+            note=choice.note(wanted, self.slabs),
         )
 
 
@@ -253,7 +254,7 @@ def does_not_fit(
 ) -> DoesNotFit:
     """The error for a limit below the floor. peak_tensors: (name, bytes) at the peak of the lowest plan, the largest first.
 
-    note: on the slabs of that plan (`slabs.choice.told`).
+    note: on the slabs of that plan (`slabs.choice.note`).
     """
     without = f" and {format_size(unedited_bytes)} without" if unedited_bytes else ""
     largest = ", ".join(f"{name} ({format_size(size)})" for name, size in peak_tensors[: tuning.NAMED_TENSORS])

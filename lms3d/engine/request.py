@@ -13,9 +13,9 @@ from lms3d.engine.step_model.pool import NO_POOL, Pool
 
 @dataclass(frozen=True, kw_only=True)
 class OnDevice:
-    """What lies on the device beside a step's variables while it runs, in bytes.
+    """The bytes on the device beside a step's variables while the step runs.
 
-    batches: of each tensor of the batches, the step's own and those that wait; None: the step's arguments once.
+    batches: the size of each tensor of the batches, the step's own and those that wait; None: the step's arguments once.
     """
 
     extra_bytes: int = 0
@@ -24,13 +24,13 @@ class OnDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What holds for all steps of a run.
+    """The settings of all steps of a run.
 
     limit_bytes: device memory that a step may use. tier: a name in `tiers.TIERS`. pool: how the device hands out its memory.
-    planner: a name in `planners.PLANNERS`; parameters: its own, None if it has none.
-    compile: "auto" compiles chains of small ops of a Keras step where that pays (`tensorflow.compiling`), "off" none.
-    slabs: `slabs.choice.AUTO`, OFF, or (level, number) pairs. most_elements: of a tensor that the device's kernels can index; None
-    is any number.
+    planner: a name in `planners.PLANNERS`; parameters: the planner's own, None if it has none.
+    compile: "auto" compiles chains of small ops of a Keras step if that pays (`passes.compiling`), "off" none.
+    slabs: `slabs.choice.AUTO`, OFF, or (level, number) pairs. most_elements: the largest tensor that the device's kernels can
+    index; None if there is no such limit.
     """
 
     limit_bytes: int
@@ -49,11 +49,11 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRequest:
-    """Plan this step. What else lies on the device is part of the graph: `resident_bytes`, `batches`.
+    """Plan this step. Other bytes on the device are part of the graph: `resident_bytes`, `batches`.
 
-    step: "train", "test", "predict" or "function". effort_seconds: what planning may cost (`effort`); None: all that the
-    planner can use. run_seconds: of all steps of the run, in classes; 0 is unknown, or too short to have much at stake.
-    with_floor: also find the smallest limit that any plan fits in, which takes seconds.
+    step: "train", "test", "predict" or "function". effort_seconds: what planning may cost (`effort`); None: as much as the planner
+    can use. run_seconds: the class of the time of all steps of the run (EFFORT-4); 0 if unknown, or too short to have much at
+    stake. with_floor: also find the floor, which takes seconds.
     """
 
     settings: Settings

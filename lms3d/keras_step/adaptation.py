@@ -30,7 +30,7 @@ from typing import Any
 
 from lms3d.engine import tuning
 from lms3d.engine.cost import Machine
-from lms3d.engine.effort import Account, Run
+from lms3d.engine.effort import Account, RunLength
 from lms3d.engine.plan import Plan
 from lms3d.engine.prediction import Prediction
 from lms3d.keras_step.adaptation_rules import COSTS, LINKS, MARGIN, PEAK, RULES, Change, Trial
@@ -72,9 +72,9 @@ class Feedback:
         self._judged = False
 
     @property
-    def run(self) -> Run:
+    def run(self) -> RunLength:
         """The run, and what its plans have cost so far."""
-        return Run(self.run_steps, self.account.seconds)
+        return RunLength(self.run_steps, self.account.seconds)
 
     # -- the life of a plan --------------------------------------------------------------------------------------------
 

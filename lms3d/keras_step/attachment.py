@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.errors import InputError
 
 log = logging.getLogger("lms3d")
@@ -102,7 +102,7 @@ def trace_step(model: Any, step: str, spec: Any) -> tf.types.experimental.Concre
     if step == "train" and optimizer is not None and built and not optimizer.built:
         optimizer.build(model.trainable_variables)  # saves the second trace
     function = model._autoconvert_optionals(getattr(model, f"{step}_step"))
-    return surgery.trace(lambda data: function(data), spec)
+    return functions.trace(lambda data: function(data), spec)
 
 
 def compilation(model: Any) -> object:

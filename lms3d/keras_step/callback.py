@@ -26,7 +26,7 @@ from lms3d.engine import tuning
 from lms3d.engine.engine import Engine, Prepared
 from lms3d.engine.plan import Plan
 from lms3d.engine.slabs import choice
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import reading
 from lms3d.engine.tiers import choose_tier
 from lms3d.errors import InputError, StorageError
 from lms3d.keras_step import on_device, report, settings
@@ -184,7 +184,7 @@ class LMS(keras.callbacks.Callback):
         failed: how often the last rewrite of the same function has run out of memory; `function` is a new trace of it. The plan is
         then made for less memory, with the slabs of the plan before.
         """
-        if surgery.was_differentiated(function):
+        if reading.was_differentiated(function):
             raise InputError(
                 "LMS.rewrite: a GradientTape has taken gradients of this function, and its graph now returns what they need; "
                 "rewrite it before that, or trace it again"

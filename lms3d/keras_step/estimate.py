@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d.device import memory, workspace
+from lms3d.engine.choosing import Chosen
 from lms3d.engine.cost import Machine
 from lms3d.engine.engine import Engine
 from lms3d.engine.ir import StepGraph
@@ -20,7 +21,6 @@ from lms3d.engine.plan import Plan
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import Settings, StepRequest
 from lms3d.engine.slabs import choice
-from lms3d.engine.tensorflow.choosing import Chosen
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import require_graph_step, trace_step

@@ -14,7 +14,7 @@ from lms3d.device import cpu_pool, memory
 from lms3d.engine import tuning
 from lms3d.engine.request import OnDevice
 from lms3d.engine.step_model.pool import Pool
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import reading
 
 log = logging.getLogger("lms3d")
 
@@ -34,7 +34,7 @@ def supposed(function: tf.types.experimental.ConcreteFunction, spec: Any, pool: 
     The pipelines of `data` hand over numpy's memory, which lies outside a CPU's limited pool and counts nowhere.
     """
     if pool.limited_cpu:
-        return OnDevice(extra_bytes=cpu_pool.gap_bytes(surgery.captured_bytes(function)), batches=())
+        return OnDevice(extra_bytes=cpu_pool.gap_bytes(reading.captured_bytes(function)), batches=())
     return OnDevice(batches=_with_waiting([_size(p) for p in tf.nest.flatten(spec) if _has_size(p)]))
 
 
@@ -84,7 +84,7 @@ def _extra_bytes(function: tf.types.experimental.ConcreteFunction, batches: Sequ
     If all batches lie outside a CPU's limited pool, the end of the pool can be looked up. Otherwise chance decides how many batches
     wait at this moment, and a plan should not depend on that: a fixed number of them counts, and the rest in coarse steps.
     """
-    known = surgery.captured_bytes(function)
+    known = reading.captured_bytes(function)
     taken = None if batches else cpu_pool.taken_bytes(memory.current_limit())
     if taken is not None:
         return _rounded_up(taken - known, tuning.FINE_BYTES)

@@ -30,7 +30,7 @@ from lms3d.engine.engine import Engine, Prepared
 from lms3d.engine.plan import Plan
 from lms3d.engine.prediction import does_not_fit
 from lms3d.engine.slabs.choice import Slabs
-from lms3d.engine.tensorflow import marks, surgery
+from lms3d.engine.tensorflow import marks, reading
 from lms3d.errors import DoesNotFit, StorageError
 from lms3d.keras_step import on_device, report
 from lms3d.keras_step.adaptation import Feedback
@@ -215,7 +215,7 @@ class StepRunner:
     def _adapt(self, model: keras.Model, step: _Step, batch: Any) -> None:
         """Keeps the plan in use, now that it is measured, or goes back; then tries another one if a rule asks for it."""
         feedback = step.feedback
-        if feedback.changes_left and step.prepared and surgery.draws_by_itself(step.prepared.function.graph):
+        if feedback.changes_left and step.prepared and reading.draws_by_itself(step.prepared.function.graph):
             log.info("lms: the %s step draws random numbers of its own, which another plan would begin anew", step.kind)
             feedback.changes_left = 0
         if feedback.judge():
@@ -318,7 +318,7 @@ class StepRunner:
             self._go_back(step)
             return
         assert step.prepared is not None, "it ran"
-        if self.statistics.steps_of(step.prepared.number) and surgery.draws_by_itself(step.prepared.function.graph):
+        if self.statistics.steps_of(step.prepared.number) and reading.draws_by_itself(step.prepared.function.graph):
             log.warning(
                 "lms: the %s step draws random numbers of its own (tf.random), which begin anew now: results are not those of a "
                 "larger limit; keras.random with a SeedGenerator goes on where it was", step.kind,

@@ -117,14 +117,14 @@ def predictor(model: Any, shape: Sequence[int], *, lms: Any = None) -> Predictor
     """
     import tensorflow as tf
 
-    from lms3d.engine.tensorflow import surgery
+    from lms3d.engine.tensorflow import functions
 
     spec = tf.TensorSpec((1, *shape, model.input_shape[-1]), tf.float32)
 
     def traced(failed: int = 0) -> Any:
         forward = tf.function(lambda image: model(image, training=False), autograph=False, jit_compile=False)
         function = forward.get_concrete_function(spec)
-        return surgery.make_function(function) if lms is None else lms.rewrite(function, failed=failed)
+        return functions.make_function(function) if lms is None else lms.rewrite(function, failed=failed)
 
     made, tries = [traced()], 1 if lms is None else tuning.TRIES
 

@@ -23,7 +23,7 @@ from lms3d.device import memory
 from lms3d.engine.native import lanes
 from lms3d.engine.native.lanes import Lane
 from lms3d.engine.native.library import library
-from lms3d.engine.tensorflow import speeds, surgery
+from lms3d.engine.tensorflow import functions, speeds
 from lms3d.engine.tiers import TIERS
 from lms3d.errors import InputError, StorageError
 from tests.lms3d.engine.traced import SPEC, batch, by_tflms, chain, fork, same_bits, u_net
@@ -221,12 +221,12 @@ def test_no_thread_of_tensorflow_waits(slow):
         moved.append(swapped.take_counters()["swapped_out_bytes"])
         return x
 
-    traced = surgery.trace(lambda x: tf.numpy_function(look, [x], tf.float32), SPEC)
+    traced = functions.trace(lambda x: tf.numpy_function(look, [x], tf.float32), SPEC)
     given = traced.graph.inputs[0]
     for number in range(100):
         out = swapped.swap_out(given, f"lms/swap_out/{number}")
         swapped.hold(given, out, f"lms/hold/{number}", ())
-    surgery.make_function(traced)(batch())
+    functions.make_function(traced)(batch())
     moved.append(swapped.take_counters()["swapped_out_bytes"])
     assert sum(moved) == 100 * batch().numpy().nbytes
     assert moved[0] < moved[1]

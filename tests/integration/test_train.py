@@ -248,7 +248,7 @@ def test_where_it_does_not_fit_without_lms_it_trains_with_it(train_real, brains,
                "--steps-per-epoch", 2, "--validation-steps", 1]  # fmt: skip
     for number in range(
         3
-    ):  # guards make a crash of TensorFlow's own kernels rare, not impossible (see lms3d.engine.tensorflow.guard)
+    ):  # guards make a crash of TensorFlow's own kernels rare, not impossible (see lms3d.engine.passes.guard)
         without = train_real(*options, "--no-lms", "--output", tmp_path / f"without{number}")
         if without.returncode >= 0:
             break

@@ -23,7 +23,7 @@ from data.brats.preprocess import cube, to_native
 from data.brats.targets import Labels, targets_of
 from lms3d import evaluate, package, predict
 from lms3d.device import startup
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.errors import DoesNotFit
 from lms3d.ranks.world import World
 from lms3d.scoring.columns import COLUMNS
@@ -287,8 +287,8 @@ def test_tta_is_the_mean_over_all_symmetries():
 
 def test_inference_without_lms_runs_under_the_options_of_lms(monkeypatch):
     """On a GPU the layout optimiser, for one, makes 3D convolutions several times as slow."""
-    calls, execution = [], surgery.execution
-    monkeypatch.setattr(surgery, "execution", lambda: (calls.append("called"), execution())[1])
+    calls, execution = [], functions.execution
+    monkeypatch.setattr(functions, "execution", lambda: (calls.append("called"), execution())[1])
     inference.predictor(network(), (16, 16, 16))(np.ones((16, 16, 16, 4), np.float32))
     assert calls == ["called"]
 

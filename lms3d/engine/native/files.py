@@ -16,9 +16,9 @@ from lms3d.errors import StorageError
 
 
 class FileLane(Lane):
-    """Files in `folder`, which is there. in_place: its file system rewrites a block where it lies.
+    """Files in an existing `folder`. in_place: its file system rewrites a block where it lies.
 
-    Without a step to wait for them, failures of the disk are `failure`s.
+    A failure of the disk that no step waits for is a `failure`.
     """
 
     def __init__(
@@ -37,20 +37,20 @@ class FileLane(Lane):
         )
 
     def file(self, slot: int, size: int) -> SwapFile:
-        """That of a slot of `size` bytes, to move bytes without a step."""
+        """The file of a slot of `size` bytes, to move bytes without a step."""
         return SwapFile(library(), self, slot, size)
 
     def begin(self) -> None:
-        """Forgets what failed before."""
+        """Forgets earlier failures."""
         self._calls.lms3d_file_begin(self.number)
 
     @property
     def failure(self) -> str:
-        """What failed first since then: "No space left on device while ..."; empty: nothing did."""
+        """The first failure since then: "No space left on device while ..."; empty if there was none."""
         return self._calls.lms3d_file_failed(self.number).decode()
 
     def check(self, waited: bool) -> None:
-        """After a function: StorageError where the disk has failed to keep what was written.
+        """Called after a function. StorageError if the disk has failed to keep the bytes that were written.
 
         waited: the process has waited for a page of a map meanwhile.
         """
@@ -58,7 +58,7 @@ class FileLane(Lane):
 
 
 class SwapFile:
-    """The bytes of one slot (`src/swap_file.h`). StorageError where the disk fails, is full, or has lost what was written."""
+    """The bytes of one slot (`src/swap_file.h`). StorageError if the disk fails, is full, or has lost bytes."""
 
     def __init__(self, native: Library, lane: FileLane, slot: int, size: int) -> None:
         self._calls, self._lane, self._slot, self.size = native.calls, lane, slot, size
@@ -66,7 +66,7 @@ class SwapFile:
 
     @property
     def place(self) -> np.ndarray:
-        """Where its bytes lie, as a flat array to be read only, and only while the lane has the slot."""
+        """The bytes where they lie, as a flat array. Only read it, and only while the lane has the slot."""
         address = self._number(self._calls.lms3d_file_place)
         return np.ctypeslib.as_array((ctypes.c_uint8 * self.size).from_address(address))
 
@@ -81,15 +81,15 @@ class SwapFile:
         self._raise(self._calls.lms3d_file_read(self._lane.number, self._slot, data.ctypes.data))
 
     def fetch(self) -> int:
-        """Before the bytes are read in place: brings dropped pages back; returns the bytes that were read."""
+        """Brings dropped pages back, before the bytes are read in place; returns how many bytes were read."""
         return self._number(self._calls.lms3d_file_fetch)
 
     def sync(self) -> None:
-        """StorageError if not all bytes that were written last are on the disk."""
+        """Raises StorageError if not all bytes that were written last are on the disk."""
         self._raise(self._calls.lms3d_file_sync(self._lane.number, self._slot))
 
     def remove(self) -> None:
-        """The file goes; the slot stays, and the next write makes a new one."""
+        """Removes the file. The slot stays, and the next write makes a new file."""
         self._raise(self._calls.lms3d_file_remove(self._lane.number, self._slot))
 
     def _number(self, call: Callable[..., bytes], *arguments: int) -> int:

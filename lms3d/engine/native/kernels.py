@@ -1,7 +1,7 @@
-"""The operations of networks (`models.fused`): on a processor those of the library, on a GPU those that were tried there.
+"""The operations of networks (`models.fused`): on a processor those of the library, on a GPU those that pass a trial.
 
 GPU-1  CUDA's run-time compiler comes with TensorFlow's CUDA libraries. It makes the kernels for the GPU at hand, once in a process.
-GPU-2  Before the first use they are run on small volumes, beside those of the processor. Where they fail or give other numbers,
+GPU-2  Before the first use they are run on small volumes, beside those of the processor. If they fail or give other numbers,
        networks use TensorFlow's own operations, and a log line says why.
 """
 
@@ -27,7 +27,7 @@ _ERRORS = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 4e-3}
 
 
 def operations(device: str) -> Any | None:
-    """The operations for a "CPU" or "GPU", under the entry point `models.operations`; None where there are none that work."""
+    """The operations for a "CPU" or "GPU", under the entry point `models.operations`; None if none work."""
     if why := missing():
         log.info("lms: networks use TensorFlow's own normalisation, which is slower: %s", why)
         return None
@@ -35,7 +35,7 @@ def operations(device: str) -> Any | None:
 
 
 def run_time_compiler() -> str | None:
-    """CUDA's run-time compiler (NVRTC): of TensorFlow's wheels, or the system's. None where there is none."""
+    """CUDA's run-time compiler (NVRTC): that of TensorFlow's wheels, or the system's. None if there is none."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(place) / "cuda_nvrtc" / "lib" for place in (spec and spec.submodule_search_locations) or ()]
     wheels = [str(path) for folder in folders for path in sorted(folder.glob("libnvrtc.so.[0-9]*"))]
@@ -50,7 +50,7 @@ def run_time_compiler() -> str | None:
 
 @functools.cache
 def why_not() -> str:
-    """Why networks do without the kernels on this machine's first GPU; empty where they work (GPU-2)."""
+    """The reason why networks do without the kernels on this machine's first GPU; empty if they work (GPU-2)."""
     compiler = run_time_compiler()
     if compiler is None:
         return "CUDA's run-time compiler (libnvrtc) is missing: pip install nvidia-cuda-nvrtc-cu12"
@@ -63,18 +63,18 @@ def why_not() -> str:
 
 
 def _wrong(made: Library) -> str:
-    """What differs between the GPU and the processor; empty if nothing does."""
+    """The reason why the GPU's operations are not used; empty if they work."""
     import tensorflow as tf
 
     try:
         with tf.init_scope():  # networks may be built in a function that is being traced
             return compare(made.operations, "GPU:0")
-    except Exception as failed:  # whatever it is, there is another way
+    except Exception as failed:  # in any case TensorFlow's own operations are left
         return (str(failed).splitlines() or [type(failed).__name__])[0]
 
 
 def compare(operations: Any, device: str) -> str:
-    """What a device computes otherwise than the processor; empty if nothing."""
+    """The operation that a device computes otherwise than the processor; empty if there is none."""
     for shape in _SHAPES:
         for dtype, error in _ERRORS.items():
             here, there = (_results(operations, shape, dtype, one) for one in ("CPU:0", device))
@@ -86,7 +86,7 @@ def compare(operations: Any, device: str) -> str:
 
 
 def _results(operations: Any, shape: tuple[int, ...], dtype: str, device: str) -> dict[str, np.ndarray]:
-    """Of all operations, on one device."""
+    """The results of all operations on one device."""
     import tensorflow as tf
 
     draw, channels = np.random.default_rng(0), shape[-1]

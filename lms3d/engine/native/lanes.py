@@ -1,6 +1,6 @@
 """A lane (`src/lanes.h`) as a Python value: where the bytes of swapped tensors go, and how they are counted.
 
-That of files is in `files`.
+The lane of files is in `files`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _slots = itertools.count()
 
 @dataclass(frozen=True)
 class Counted:
-    """Of the copies that ended: bytes and busy seconds each way, and processor seconds of copying (0 on a GPU)."""
+    """The figures of ended copies: bytes and busy seconds each way, and processor seconds of copying (0 on a GPU)."""
 
     out_bytes: float
     in_bytes: float
@@ -32,8 +32,10 @@ class Counted:
 
 
 class Lane:
-    """number: the operations' attribute. Closed with its last reference, at the latest. A fork leaves it alone: its threads are
-    those of the parent."""
+    """A lane. It is closed with its last reference, at the latest. A fork leaves it alone, since its threads are the parent's.
+
+    number: the attribute of the operations that use the lane.
+    """
 
     def __init__(self, native: Library, number: int) -> None:
         if not number:
@@ -48,7 +50,7 @@ class Lane:
         return slot
 
     def drop(self, slot: int) -> None:
-        """Gives back a slot whose graph will not run again, once its copies have ended."""
+        """Gives back a slot whose graph will not run again, after its copies have ended."""
         self._calls.lms3d_drop(self.number, slot)
 
     def settle(self) -> None:
@@ -56,7 +58,7 @@ class Lane:
         self._raise(self._calls.lms3d_settle(self.number))
 
     def take(self) -> Counted:
-        """What was copied since the last call."""
+        """The figures of the copies since the last call."""
         figures = (ctypes.c_double * _FIGURES)()
         self._calls.lms3d_take(self.number, figures)
         return Counted(*figures)
@@ -84,7 +86,8 @@ def memory(
     latency_seconds: float = 0.0,
     bus: Path | None = None,
 ) -> Lane:
-    """Another part of this process's memory; rates of 0: as fast as can be. bus: a folder, which makes processes share one link."""
+    """A lane to another part of this process's memory. Rates of 0 mean as fast as possible. bus: a folder; processes that name the
+    same one share a link."""
     native = library()
     words = b"" if bus is None else str(bus).encode()
     return Lane(
@@ -93,6 +96,6 @@ def memory(
 
 
 def cuda() -> Lane:
-    """Page-locked host memory beside the GPUs of this process. StorageError without CUDA's driver."""
+    """A lane to page-locked host memory beside the GPUs of this process. StorageError without CUDA's driver."""
     native = library()
     return Lane(native, native.calls.lms3d_cuda_lane(CUDA_DRIVER.encode()))

@@ -1,7 +1,7 @@
 """The operations of `src/ops.cc`, compiled on this machine and kept in the cache folder.
 
-NATIVE-1  Compiled once for each version of TensorFlow, compiler and source, with the headers of TensorFlow's wheel, at first use or
-          by `python -m lms3d.engine.native.library` (`make venv`).
+NATIVE-1  They are compiled once for each version of TensorFlow, compiler and source, with the headers of TensorFlow's wheel: at
+          first use, or by `python -m lms3d.engine.native.library` (`make venv`).
 NATIVE-2  Processes that start together compile once: the others wait for a lock. A library appears under its name only when it is
           whole.
 NATIVE-3  LMS3D_NATIVE_LIBRARY names a library that was compiled elsewhere, for a machine without compiler or headers. It is
@@ -43,7 +43,8 @@ _WHAT_TO_DO = f"install one (Debian: apt-get install g++), name one in CXX, or n
 
 @dataclass(frozen=True)
 class Library:
-    """operations: the module of TensorFlow's wrappers (`lms_swap_out`, ...). calls: the functions of `src/face.cc`."""
+    """The loaded library. operations: the module of TensorFlow's wrappers (`lms_swap_out`, ...). calls: the functions of
+    `src/face.cc`."""
 
     path: Path
     operations: Any
@@ -51,7 +52,7 @@ class Library:
 
 
 def library() -> Library:
-    """Compiled if need be, and loaded. InputError where that is not possible, with what to do."""
+    """The library, compiled if need be, and loaded. InputError, with advice, if that is not possible."""
     with _LOADING:
         found = _loaded()
     if isinstance(found, InputError):
@@ -60,7 +61,7 @@ def library() -> Library:
 
 
 def missing() -> str:
-    """Why there is no library, with what to do; empty if there is one."""
+    """The reason why there is no library, with advice; empty if there is one."""
     try:
         library()
     except InputError as error:
@@ -70,8 +71,8 @@ def missing() -> str:
 
 @functools.cache
 def _loaded() -> Library | InputError:
-    """The library, or why there is none. Once in a process: TensorFlow returns a library's operations only to its first caller, and
-    a compiler that fails takes its time."""
+    """The library, or the reason why there is none. Tried once in a process: TensorFlow returns a library's operations only to its
+    first caller, and a compiler that fails takes its time."""
     try:
         return _load(given() or compiled())
     except InputError as error:
@@ -92,7 +93,7 @@ def _load(path: Path) -> Library:
 
 
 def given() -> Path | None:
-    """NATIVE-3. InputError where the file is missing."""
+    """The path of a library that was compiled elsewhere (NATIVE-3), or None. InputError if the file is missing."""
     name = os.environ.get(GIVEN)
     if not name:
         return None
@@ -126,7 +127,7 @@ def compiled(*mutations: str) -> Path:
 
 
 def _make_private(folder: Path) -> None:
-    """What lies there is run: InputError where others may write."""
+    """Raises InputError if others may write to the folder, since its library is run."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o022:
@@ -137,7 +138,7 @@ def _make_private(folder: Path) -> None:
 
 
 def made_by() -> str:
-    """Where the library comes from, for people."""
+    """The origin of the library, for people."""
     if path := given():
         return f"given as {path}"
     import tensorflow as tf
@@ -148,7 +149,7 @@ def made_by() -> str:
 
 
 def find_compiler() -> str:
-    """The C++ compiler's path: CXX, or the first of some names. InputError without one."""
+    """The C++ compiler's path: CXX, or the first of some names that there is. InputError without one."""
     for name in (os.environ.get("CXX") or "", *_COMPILERS):
         if name and (found := shutil.which(name)):
             return found
@@ -176,7 +177,7 @@ def _compile(compiler: str, path: Path, mutations: tuple[str, ...]) -> None:
 
 
 def _key(compiler: str, mutations: tuple[str, ...]) -> str:
-    """NATIVE-1."""
+    """The name of the compiled library (NATIVE-1)."""
     import tensorflow as tf
 
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout

@@ -4,7 +4,7 @@
     values       tensors of the trace: whole, or as slabs
     program      the sliced step, op by op, and the order in which it is meant to run
     rules        one per kind of op: slabs in, slabs out
-    step         the pass: walks a trace, applies the rules, joins what has none
+    step         walks a trace, applies the rules, and joins the inputs of ops that have none
 
-`engine.tensorflow.slicing` reads a trace and carries out the program.
+`engine.passes.slicing` reads a trace and carries out the program.
 """

@@ -1,14 +1,15 @@
 """How many slabs each level gets. No TensorFlow here.
 
-CHOICE-1  The bytes that the hungriest op needs at once bound every plan from below, unless some are read where they lie. A tensor
-          of a level with n slabs counts with 1/n of its bytes and the planes of its neighbours.
-CHOICE-2  While the bound, with room for what a plan needs besides (`tuning.ROOM`), is above the limit, the level of the hungriest
-          op gets twice as many slabs, and so do levels that need nearly as much. Slabs are never thinner than
-          `tuning.THINNEST` planes.
-CHOICE-3  Limit, trace and whether swapped tensors are read where they lie (`cost.Machine.mapped`) alone decide, not measured
-          speeds: all ranks and all runs with swap folders of one kind choose alike. Where they are, a whole step is the faster one
-          wherever it fits; over a link slabs, which move fewer bytes, are faster from larger limits on.
-CHOICE-4  On a GPU a tensor of more elements than its kernels can index is cut whatever the limit (`elements`).
+CHOICE-1  The bytes that the hungriest op needs at once are a lower bound for every plan, unless it reads some of them where they
+          lie. A tensor of a level with n slabs counts with 1/n of its bytes, and the planes of its neighbours.
+CHOICE-2  While the bound, with room for other bytes of a plan (`tuning.ROOM`), is above the limit, the level of the hungriest op
+          gets twice as many slabs, and so do levels that need nearly as much. Slabs are never thinner than `tuning.THINNEST`
+          planes.
+CHOICE-3  The limit, the trace, and whether swapped tensors are read where they lie (`cost.Machine.mapped`) alone decide, not
+          measured speeds: all ranks, and all runs with swap folders of one kind, choose alike. If swapped tensors are read where
+          they lie, a whole step is the fastest wherever it fits. Over a link slabs, which move fewer bytes, are faster even under
+          larger limits.
+CHOICE-4  On a GPU a tensor of more elements than its kernels can index is cut under any limit (`elements`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lms3d.errors import InputError
 AUTO, OFF = "auto", "off"
 
 Slabs = tuple[tuple[int, int], ...]
-"""(level, number), the finest level first; levels that stay whole are left out. Hashable, for settings."""
+"""(level, number of slabs), the finest level first; levels that stay whole are left out. Hashable, for settings."""
 
 Wanted = str | Slabs
 """AUTO, OFF, or numbers."""
@@ -61,15 +62,15 @@ def _pairs(given: object) -> list[tuple[Any, Any]]:
 
 
 def text(slabs: Slabs) -> str:
-    """As `parse` reads it: "16/8", "4/1"; "off" where all is whole."""
+    """The slabs as `parse` reads them: "16/8", "4/1"; "off" for a whole step."""
     if not slabs:
         return OFF
     numbers = dict(slabs)
     return "/".join(str(numbers.get(level, 1)) for level in range(max(1, *numbers) + 1))
 
 
-def told(wanted: Wanted, tried: Slabs) -> str:
-    """What the error of a limit that is too small adds about slabs. tried: the finest that did not fit."""
+def note(wanted: Wanted, tried: Slabs) -> str:
+    """A clause about slabs, for the error of a limit that is too small. tried: the finest slabs that did not fit."""
     if wanted == OFF:
         return "; slabs are off (--slabs off)"
     if wanted != AUTO:
@@ -78,12 +79,12 @@ def told(wanted: Wanted, tried: Slabs) -> str:
 
 
 def numbers(wanted: object) -> Slabs:
-    """What `text` has written, as numbers."""
+    """The numbers that `text` has written."""
     parsed = parse(wanted)
     return () if isinstance(parsed, str) else parsed
 
 
-class Levels:
+class WorkingSet:
     """The working set of a trace by level. extents: planes of each level, the finest first."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -92,7 +93,7 @@ class Levels:
         self._level = {s: self.extents.index(s[AXIS]) for s in shapes}
         self._level_of: dict[str, int] = {}
         self._needs: dict[tuple[tuple[int, int], ...], int] = {}  # ((level, bytes), ..) of an op -> how many ops
-        self._elements: dict[int, int] = {}  # of the largest tensor of each level that a kernel counts in 32 bits
+        self._elements: dict[int, int] = {}  # level -> elements of the largest tensor that a kernel counts in 32 bits
         for node in nodes:
             self._add(node)
 
@@ -123,11 +124,11 @@ class Levels:
         return next((self._level[shape[:n]] for n in (4, 3) if shape is not None and shape[:n] in self._level), None)
 
     def bound(self, slabs: Mapping[int, int]) -> int:
-        """CHOICE-1, in bytes."""
+        """The lower bound of every plan, in bytes (CHOICE-1)."""
         return max(self._by_level(slabs).values(), default=0)
 
     def _by_level(self, slabs: Mapping[int, int]) -> dict[int, int]:
-        """The bytes of the hungriest op of each level: of that which most of its bytes belong to."""
+        """Level -> bytes of its hungriest op. An op belongs to the level that most of its bytes belong to."""
         most: dict[int, int] = {}
         for need in self._needs:
             parts = [(bytes_ * self._share(level, slabs), level) for level, bytes_ in need]
@@ -136,16 +137,16 @@ class Levels:
         return most
 
     def most_elements(self, slabs: Mapping[int, int]) -> int:
-        """CHOICE-4: of the largest tensor that a kernel counts in 32 bits."""
+        """The elements of the largest tensor that a kernel counts in 32 bits (CHOICE-4)."""
         return max((int(n * self._share(level, slabs)) for level, n in self._elements.items()), default=0)
 
     def _share(self, level: int, slabs: Mapping[int, int]) -> float:
-        """Of a tensor of this level: one slab, and the planes of its neighbours."""
+        """The share of a tensor of this level that one slab and the planes of its neighbours are."""
         number = slabs.get(level, 1)
         return 1.0 if number == 1 else min(1.0, 1 / number + 2 / self.extents[level])
 
     def rungs(self) -> Iterator[Slabs]:
-        """CHOICE-2: whole, then finer and finer, as the bound asks for it."""
+        """The slabs to try: whole, then finer and finer, as the bound demands (CHOICE-2)."""
         slabs: dict[int, int] = {}
         while True:
             yield tuple(sorted(slabs.items()))
@@ -158,18 +159,18 @@ class Levels:
 
 def finest(nodes: Sequence[Node]) -> Slabs:
     """The numbers that need the least memory; empty for a trace without levels."""
-    *_, last = Levels(nodes).rungs()
+    *_, last = WorkingSet(nodes).rungs()
     return last
 
 
 def rungs(
     nodes: Sequence[Node], limit_bytes: int, resident_bytes: int, *, mapped: bool, most_elements: int | None = None
 ) -> Iterator[Slabs]:
-    """Numbers of slabs to try for a limit, from the first that leaves room to the finest (CHOICE-2), and last the whole step.
+    """The slabs to try for a limit, from the first that leave room to the finest (CHOICE-2), and last the whole step.
 
-    most_elements: of a tensor that kernels can index (CHOICE-4); None is any number.
+    most_elements: the largest tensor that kernels can index (CHOICE-4); None if there is no such limit.
     """
-    levels, whole_room = Levels(nodes), tuning.WHOLE_ROOM_MAPPED if mapped else tuning.WHOLE_ROOM
+    levels, whole_room = WorkingSet(nodes), tuning.WHOLE_ROOM_MAPPED if mapped else tuning.WHOLE_ROOM
 
     def too_large(slabs: Slabs) -> bool:
         if most_elements is not None and levels.most_elements(dict(slabs)) > most_elements:
@@ -180,5 +181,5 @@ def rungs(
     ladder = list(levels.rungs())
     tried = [*itertools.dropwhile(too_large, ladder[:-1]), ladder[-1]]
     yield from tried
-    if () not in tried:  # what cannot be sliced well may still fit
+    if () not in tried:  # a step that cannot be sliced well may still fit as a whole
         yield ()

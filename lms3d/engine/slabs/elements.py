@@ -1,6 +1,6 @@
 """Tensors of more elements than a kernel can index. No TensorFlow here.
 
-cuDNN and most of TensorFlow's GPU kernels count elements in 32 bits: a tensor of 2^31 of them, 512^3 voxels with 16 channels, is
+cuDNN and most of TensorFlow's GPU kernels count elements in 32 bits: a tensor of 2^31 elements, 512^3 voxels with 16 channels, is
 refused (`BiasAddGrad`), or read at the wrong addresses (CUDA_ERROR_ILLEGAL_ADDRESS; TensorFlow's issue 124949 for broadcasts in
 2.20). oneDNN's kernels count in 64 bits.
 """

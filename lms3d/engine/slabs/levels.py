@@ -20,8 +20,8 @@ _TRANSPOSED = frozenset({"Conv2DBackpropInput", "Conv3DBackpropInputV2"})
 
 
 def found_in(nodes: Iterable[Node]) -> tuple[Shape, ...]:
-    """The levels of a trace, the finest first: batch and spatial axes, (B, D, H, W) or (B, H, W), that convolutions and
-    poolings read or make; of one depth D, and where these are equal of one size, there is one level per shape."""
+    """The levels of a trace, the finest first: the batch and spatial axes, (B, D, H, W) or (B, H, W), that convolutions and
+    poolings read or make. Each shape is there once; among shapes of one depth D the larger one comes first."""
     shapes: set[Shape] = set()
     for node in nodes:
         if node.type in _SPATIAL:
@@ -33,19 +33,20 @@ def found_in(nodes: Iterable[Node]) -> tuple[Shape, ...]:
 
 @dataclass(frozen=True)
 class Levels:
-    """How many slabs the tensors of each level have. numbers: (batch, spatial axes) -> slabs, 1 or missing: whole."""
+    """The number of slabs of each level. numbers: (batch, spatial axes) -> slabs; 1 or missing means whole."""
 
     numbers: Mapping[Shape, int]
 
     @staticmethod
     def of(nodes: Iterable[Node], slabs: Mapping[int, int]) -> Levels:
-        """slabs: level (0 is the finest) -> number. Shapes of one extent along the sliced axis are one level."""
+        """The levels of a trace. slabs: level (0 is the finest) -> number. Shapes of one extent along the sliced axis are one
+        level."""
         shapes = found_in(nodes)
         extents = sorted({s[AXIS] for s in shapes}, reverse=True)
         return Levels({s: slabs.get(extents.index(s[AXIS]), 1) for s in shapes})
 
     def layout(self, shape: Shape | None) -> Layout | None:
-        """How a tensor of this shape is cut; None where it stays whole."""
+        """How a tensor of this shape is cut; None if it stays whole."""
         for rank in (4, 3):
             number = self.numbers.get(shape[:rank], 1) if shape is not None else 1
             if shape is not None and len(shape) >= rank and number > 1:
@@ -60,7 +61,10 @@ class Levels:
         )
 
     def _multiple(self, extent: int, number: int) -> int:
-        """Slabs begin where those of the next coarser sliced levels do: then pooling needs no planes of neighbours."""
+        """The number of planes that every slab's start is a multiple of.
+
+        Slabs begin where those of the next coarser sliced levels do, so that pooling needs no planes of neighbours.
+        """
         coarser = [s[AXIS] for s, n in self.numbers.items() if n > 1 and s[AXIS] < extent and extent % s[AXIS] == 0]
         fitting = [extent // c for c in coarser if number * (extent // c) <= extent]
         return max(fitting, default=2 if extent % 2 == 0 and 2 * number <= extent else 1)

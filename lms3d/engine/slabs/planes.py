@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Range(NamedTuple):
-    """Planes start .. stop - 1."""
+    """The planes start .. stop - 1."""
 
     start: int
     stop: int
@@ -22,14 +22,14 @@ class Range(NamedTuple):
         return self.stop - self.start
 
     def within(self, extent: int) -> Range:
-        """The part of it that lies in a tensor of `extent` planes."""
+        """The planes of this range that lie in a tensor of `extent` planes."""
         return Range(min(max(self.start, 0), extent), max(min(self.stop, extent), 0))
 
 
 def even_bounds(extent: int, number: int, multiple: int = 1) -> tuple[int, ...]:
-    """Bounds of `number` slabs as equal as can be, each start a `multiple`: (0, .., extent).
+    """The bounds of `number` slabs as equal as can be, each start a multiple of `multiple`: (0, .., extent).
 
-    Fewer slabs where there are not so many multiples. Equal slabs leave holes of equal size in a memory pool.
+    There are fewer slabs if there are not so many multiples. Equal slabs leave holes of equal size in a memory pool.
     """
     units = -(-extent // multiple)
     number = max(1, min(number, units))
@@ -48,12 +48,12 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """Planes from the first to the last that one window reads."""
+        """The number of planes from the first to the last one that a window reads."""
         return (self.kernel - 1) * self.dilation + 1
 
     @property
     def pads(self) -> tuple[int, int]:
-        """Planes of padding before and after, as TensorFlow defines SAME: the odd one comes after."""
+        """Planes of padding (before, after). TensorFlow's SAME puts the odd one after."""
         if isinstance(self.padding, tuple):
             return self.padding
         if self.padding == "VALID":
@@ -63,27 +63,27 @@ class Window:
 
     @property
     def outputs(self) -> int:
-        """Planes of the output."""
+        """The number of planes of the output."""
         return (self.extent + sum(self.pads) - self.reach) // self.stride + 1
 
     def reads(self, out: Range) -> Range:
-        """The planes that outputs `out` read, padding included: it may begin below 0 and end above `extent`."""
+        """The planes that the outputs `out` read, padding included: they may begin below 0 and end above `extent`."""
         first = out.start * self.stride - self.pads[0]
         return Range(first, (out.stop - 1) * self.stride - self.pads[0] + self.reach)
 
     def read_by(self, planes: Range) -> Range:
-        """The outputs that read any of these input planes: those that a gradient of the planes is summed over."""
+        """The outputs that read any of these input planes. A gradient of the planes is summed over them."""
         first = -(-(planes.start + self.pads[0] - self.reach + 1) // self.stride)
         last = (planes.stop - 1 + self.pads[0]) // self.stride
         return Range(first, last + 1).within(self.outputs)
 
     @cache  # noqa: B019 -- a frozen value; slabs of all ops of a level ask the same
     def part(self, planes: Range, *, whole_windows: bool = False) -> Part | None:
-        """The smallest window op of the same kernel that gives the gradient of `planes`; None where there is none.
+        """The smallest window op of the same kernel that gives the gradient of `planes`; None if there is none.
 
-        Its padding is found by TensorFlow from its own extent, so only some extents line up with the whole op.
-        whole_windows: each window that reads one of `planes` must lie in the part, or be cut by the end of the whole tensor:
-        for averages, which count the planes of a window, and maxima, which compare them.
+        TensorFlow computes its padding from its own extent, so only some extents line up with the whole op.
+        whole_windows: each window that reads one of `planes` must lie in the part, or be cut by the end of the whole tensor.
+        Averages, which count the planes of a window, and maxima, which compare them, require this.
         """
         needed = self.read_by(planes)
         best: Part | None = None
@@ -119,8 +119,10 @@ class Window:
 
 @dataclass(frozen=True)
 class Part:
-    """A smaller window op inside a whole one: input planes `origin` .. `origin + extent - 1` (some may lie outside of the whole
-    tensor), outputs `out`."""
+    """A smaller window op inside a whole one, with the outputs `out`.
+
+    Its input planes are `origin` .. `origin + extent - 1`; some may lie outside of the whole tensor.
+    """
 
     origin: int
     extent: int

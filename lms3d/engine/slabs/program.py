@@ -1,10 +1,10 @@
 """The sliced step, op by op, and the order in which it is meant to run. No TensorFlow here.
 
-ORDER-1  A *phase* ends where something is summed over all slabs (a statistic, a loss) or joined: what reads that belongs to a
-         later phase. No op belongs to an earlier phase than the large ops that were traced before it.
-ORDER-2  Inside a phase the *place* of an op is that of the last slab that it reads, counted as a share of the volume; ops of one
-         place run in the order of the trace. So one slab goes through all ops of a phase before the next one follows.
-ORDER-3  What only fills, cuts, pads or puts together runs just before it is first read.
+ORDER-1  A *phase* ends with a tensor that is summed over all slabs (a statistic, a loss) or joined: its readers belong to a later
+         phase. No op belongs to an earlier phase than the large ops that were traced before it.
+ORDER-2  Within a phase the *place* of an op is that of the last slab that it reads, as a share of the volume; ops of one place run
+         in the order of the trace. So one slab goes through all ops of a phase before the next slab follows.
+ORDER-3  Ops that only fill, cut, pad or join run just before they are first read.
 ORDER-4  Sums over slabs grow slab by slab, so that no partial sum waits for the others.
 """
 
@@ -45,11 +45,11 @@ class Made:
 
 @dataclass
 class Program:
-    """What a sliced step consists of.
+    """The parts of a sliced step.
 
-    made: new ops. kept: ops of the trace that stay, by name, with their place in the order. redirected: (op of the trace, index of
-    its input) -> the tensor that it reads now. returned: tensors of the trace -> what stands for them. joined: (name, type, bytes)
-    of what had to be put together again. sliced: tensor of the trace -> number of slabs.
+    made: new ops. kept: name of an op of the trace that stays -> its place in the order. redirected: (op of the trace, index of its
+    input) -> the tensor that it reads now. returned: tensor of the trace -> the tensor that stands for it. joined: (name, type,
+    bytes) of the reader and the tensor that was joined for it. sliced: tensor of the trace -> number of slabs.
     """
 
     made: list[Made] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Program:
     sliced: dict[str, int] = field(default_factory=dict)
 
     def make_late(self) -> None:
-        """ORDER-3."""
+        """Moves ops that only fill, cut, pad or join to just before their first reader (ORDER-3)."""
         first: dict[int, Key] = {}
 
         def read(ref: Ref, key: Key) -> None:
@@ -84,18 +84,18 @@ _LATE = frozenset({
 
 
 class Builder:
-    """Makes the ops of one node after the other: rules call it."""
+    """Makes the ops of one node after the other. Rules call it."""
 
     def __init__(self, levels: Levels) -> None:
         self.levels, self.program = levels, Program()
-        self.phase = 0  # ORDER-1: of the large ops so far
+        self.phase = 0  # ORDER-1: the phase of the large ops so far
         self._parts: dict[tuple[int, int, int, int], Ref] = {}
-        self._values: list[Value] = []  # what `_parts` names by id must live on
+        self._values: list[Value] = []  # the values that `_parts` names by id must live on
         self.node: Node
         self._index = 0
 
     def begin(self, node: Node, index: int) -> None:
-        """The next node of the trace."""
+        """Go on to the next node of the trace."""
         self.node, self._index = node, index
 
     # -- ops -----------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Builder:
         place: float = 0.0,
         barrier: bool = False,
     ) -> tuple[Ref, ...]:
-        """A new op. place: the least that it may have."""
+        """The outputs of a new op. place: the earliest that it may have."""
         phase, place = self.when(refs_in(inputs), place)
         self.program.made.append(
             Made(
@@ -125,33 +125,33 @@ class Builder:
         )
 
     def one(self, kind: str, inputs: Sequence[Input], shape: Shape, dtype: str, **rest: Any) -> Ref:
-        """A new op with one output."""
+        """The output of a new op that has one."""
         return self.make(kind, inputs, [(tuple(int(n) for n in shape), dtype)], **rest)[0]
 
-    def again(self, inputs: Sequence[Input], shape: Shape, *, place: float = 0.0, **changed: Any) -> Ref:
-        """The present node for other inputs, with one output of this shape."""
+    def repeat(self, inputs: Sequence[Input], shape: Shape, *, place: float = 0.0, **changed: Any) -> Ref:
+        """A new op like the present node, with other inputs and one output of this shape. changed: attributes."""
         attributes = {**self.node.attributes, **changed}
         return self.one(self.node.type, inputs, shape, self.node.outputs[0].dtype, attributes=attributes, place=place)
 
     def when(self, refs: Sequence[Ref], place: float = 0.0) -> tuple[int, float]:
-        """Phase and place of an op that reads these (ORDER-1, ORDER-2)."""
+        """The phase and place of an op that reads these tensors (ORDER-1, ORDER-2)."""
         phase = max([self.phase, *(r.phase + r.barrier for r in refs)])
         return phase, max([place, *(r.place for r in refs if r.phase == phase and not r.barrier)])
 
     def rise(self, phase: int) -> None:
-        """ORDER-1: later nodes belong to this phase at least."""
+        """Let later nodes belong to this phase at least (ORDER-1)."""
         self.phase = max(self.phase, phase)
 
     # -- parts of values -----------------------------------------------------------------------------------------------
 
     def whole(self, value: Value) -> Ref:
-        """The value in one piece; joined where it is sliced."""
+        """The value in one piece; its slabs are joined."""
         if isinstance(value, Whole):
             return value.ref
         return self.part(value, Range(0, value.layout.extent), barrier=True)
 
     def part(self, value: Value, planes: Range, layout: Layout | None = None, *, barrier: bool = False) -> Ref:
-        """These planes of a value. layout: of a value that is whole."""
+        """These planes of a value. layout: how to cut a value that is whole."""
         layout = value.layout if isinstance(value, Sliced) else layout
         assert layout is not None, "a whole value does not know how it is cut"
         key = (id(value), layout.axis, planes.start, planes.stop)
@@ -188,7 +188,7 @@ class Builder:
         return self.reshape(cut, layout.shape(ref.shape, planes))
 
     def concat(self, refs: Sequence[Ref], layout: Layout) -> Ref:
-        """Slabs side by side, as one."""
+        """Slabs joined side by side."""
         axis, groups = layout.axis, layout.groups
         planes = [r.shape[axis] // groups for r in refs]
         shape = layout.shape(refs[0].shape, Range(0, sum(planes)))
@@ -202,8 +202,8 @@ class Builder:
         return self.reshape(self.one("ConcatV2", [tuple(opened), np.int32(axis + 1)], inner, refs[0].dtype), shape)
 
     def slice(self, ref: Ref, axis: int, planes: Range) -> Ref:
-        """A part along one axis. Where all axes before it have length 1, as for a batch of one, no byte is copied: TensorFlow
-        slices the first axis in place."""
+        """A part along one axis. If all axes before it have length 1, as in a batch of one, no byte is copied: TensorFlow slices
+        the first axis in place."""
         shape = (*ref.shape[:axis], planes.planes, *ref.shape[axis + 1 :])
         if axis and all(n == 1 for n in ref.shape[:axis]):
             flat = self.reshape(ref, ref.shape[axis:])
@@ -220,13 +220,13 @@ class Builder:
     # -- sums over slabs -----------------------------------------------------------------------------------------------
 
     def grow(self, total: Ref | None, part: Ref, kind: str = "AddV2") -> Ref:
-        """The sum so far and one part more (ORDER-4). Half precision is summed in float32, as kernels do inside."""
+        """The sum so far plus one part (ORDER-4). Half precision is summed in float32, as kernels do inside."""
         if part.dtype in _HALF:
             part = self.one("Cast", [part], part.shape, "float32", attributes={"DstT": "float32"})
         return part if total is None else self.one(kind, [total, part], part.shape, part.dtype)
 
     def done(self, total: Ref, dtype: str) -> Ref:
-        """A sum over all slabs, in its own type: whoever reads it waits for the last one."""
+        """A sum over all slabs, in its own type. Its readers wait for the last slab."""
         if total.dtype != dtype:
             total = self.one("Cast", [total], total.shape, dtype, attributes={"DstT": dtype})
         return replace(total, barrier=True)

@@ -1,9 +1,9 @@
-"""The pass: a traced step -> the same step on slabs. No TensorFlow here.
+"""A traced step -> the same step on slabs. No TensorFlow here.
 
 SLAB-1  A tensor is sliced where its level is, and stays sliced through every op that has a rule (`rules.RULES`).
-SLAB-2  What a sliced tensor becomes on a level that is whole is joined where it is made, slab by slab.
+SLAB-2  A tensor that is made of slabs, and belongs to a level that stays whole, is joined right after it is made, slab by slab.
 SLAB-3  An op without a rule, or one whose rule does not hold, reads joined tensors; the report names it.
-SLAB-4  What the step returns is joined.
+SLAB-4  The tensors that the step returns are joined.
 SLAB-5  Results equal those of the whole step to rounding: only the order of sums over slabs differs.
 """
 
@@ -23,7 +23,7 @@ _START: Key = (0, 0.0, 0)
 
 
 def slice_step(nodes: Sequence[Node], returned: Iterable[str], slabs: Mapping[int, int]) -> Program:
-    """The program of a sliced step; empty (`Program.made`) where nothing is sliced.
+    """The program of a sliced step; `Program.made` is empty if nothing is sliced.
 
     nodes: in topological order, dead ones left out. returned: names of tensors. slabs: level -> number of slabs.
     """
@@ -71,7 +71,7 @@ class _Pass:
                 self.build.program.sliced[spec.name] = len(value.pieces)
 
     def _keep(self, node: Node, values: Sequence[Value], index: int) -> None:
-        """SLAB-3."""
+        """Keeps an op, which reads joined tensors (SLAB-3)."""
         reads: list[Ref] = []
         for i, (spec, value) in enumerate(zip(node.inputs, values, strict=True)):
             ref = self.build.whole(value)
@@ -91,5 +91,5 @@ class _Pass:
 
 
 def size(spec: Spec) -> int:
-    """Bytes of a tensor."""
+    """The bytes of a tensor."""
     return spec.elements * _BYTES.get(spec.dtype, 4)

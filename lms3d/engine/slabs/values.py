@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Name, shape (None where the trace does not know it) and type of a tensor."""
+    """Name, shape (None if the trace does not know it) and type of a tensor."""
 
     name: str
     shape: Shape | None
@@ -32,8 +32,8 @@ class Spec:
 class Node:
     """An op of the trace.
 
-    attributes: those that are not types of its inputs. constants: values of integer inputs (axes, sizes, paddings), by input;
-    None for data. sliceable: stateless, not in a loop, without functions of its own.
+    attributes: all but the types of its inputs. constants: for each input the values of integers (axes, sizes, paddings), or None
+    for data. sliceable: the op is stateless, not in a loop, and calls no functions.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Node:
 class Layout:
     """How a tensor is cut: along `axis`, whose planes are `groups` times the planes 0 .. bounds[-1] one after the other.
 
-    groups is above 1 where an axis is a batch and a spatial axis merged; each slab then has its planes of all groups.
+    If the axis is a batch axis and a spatial axis merged, `groups` is above 1; each slab then has its planes of all groups.
     """
 
     axis: int
@@ -67,7 +67,7 @@ class Layout:
         return [Range(a, b) for a, b in itertools.pairwise(self.bounds)]
 
     def shape(self, whole: Shape, planes: Range) -> Shape:
-        """Of the slab with these planes."""
+        """The shape of the slab with these planes."""
         return (*whole[: self.axis], self.groups * planes.planes, *whole[self.axis + 1 :])
 
 
@@ -75,7 +75,7 @@ class Layout:
 class Ref:
     """A tensor of the sliced step: output `index` of an op that the program makes, or a tensor of the trace (`trace`).
 
-    phase, place: when it is there (`program`). barrier: made from all slabs of something.
+    phase, place: when it is made (`program`). barrier: it is made from all slabs of a tensor.
     """
 
     shape: Shape
@@ -90,7 +90,7 @@ class Ref:
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """A tensor of the trace that exists as one."""
+    """A tensor of the trace that exists in one piece."""
 
     ref: Ref
     spec: Spec

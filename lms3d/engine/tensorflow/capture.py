@@ -23,7 +23,7 @@ from lms3d.engine.ir import (
 )
 from lms3d.engine.liveness import peak_bytes
 from lms3d.engine.plan import SCOPE
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import reading
 from lms3d.engine.tuning import ARGUMENT_ELEMENTS
 
 _OPAQUE = frozenset({tf.resource, tf.variant, tf.string})
@@ -39,20 +39,20 @@ def capture(
     """The step behind a concrete function, without ops that never run, close to the traced order.
 
     compute_device: "CPU:0", "CPU:1", "GPU:0"; ops pinned to another device are not `on_device`.
-    extra_bytes: that stay on the device besides. batches: bytes of each tensor of this batch and of later ones on the device; by
-    default the arguments of `function`.
+    extra_bytes: other bytes that stay on the device. batches: bytes of each tensor of this batch, and of later batches on the
+    device; by default the arguments of `function`.
     """
     graph = function.graph
     ops = _ops(graph, compute_device)
     returned = frozenset(t.name for t in graph.outputs)
     if batches is None:
         batches = [size(t) or 0 for t in graph.inputs[: len(graph.inputs) - len(function.captured_inputs)]]
-    return StepGraph(ops, returned, surgery.captured_bytes(function) + extra_bytes + sum(batches), tuple(batches))
+    return StepGraph(ops, returned, reading.captured_bytes(function) + extra_bytes + sum(batches), tuple(batches))
 
 
 def _ops(graph: tf.Graph, compute_device: str) -> tuple[Op, ...]:
-    # Tracing adds control inputs to earlier ops, so the traced order need not be topological.
-    order, group = surgery.slices_of(graph)
+    # Tracing adds control inputs to earlier ops, so the traced order is not always topological.
+    order, group = reading.slices_of(graph)
     found = [_op(op, compute_device, group.get(op.name, "")) for op in graph.get_operations()]
     if order:
         found.sort(key=lambda op: order.get(op.name, ((0, 0.0, 0), False)))
@@ -65,7 +65,7 @@ def wanted(graph: tf.Graph) -> list[str]:
 
 
 def size(tensor: tf.Tensor) -> int | None:
-    """Bytes of a tensor, None when its shape is not fully known or its type has no size."""
+    """The bytes of a tensor; None if its shape is not fully known, or its type has no size."""
     if tensor.dtype in _OPAQUE or not tensor.shape.is_fully_defined():
         return None
     return tensor.shape.num_elements() * tensor.dtype.size
@@ -129,7 +129,7 @@ def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
         or "Random" in op.type
         or "Multinomial" in op.type
         or op.type.startswith(("PyFunc", "EagerPyFunc"))
-        or surgery.in_loop(op)
+        or reading.in_loop(op)
         or is_stateful(op)
         or not op.outputs
         or any(t.dtype in _OPAQUE for t in tensors)
@@ -141,9 +141,9 @@ def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
         parts.append(workspace.in_force())
     for key, value in sorted(op.node_def.attr.items()):
         if value.HasField("func"):
-            if not surgery.is_program(op):
+            if not reading.is_program(op):
                 return ""
-            parts.append(surgery.program_digest(op))
+            parts.append(reading.program_digest(op))
             continue
         if not key.startswith("_"):
             parts.append((key, value.SerializeToString(deterministic=True)))
@@ -157,9 +157,12 @@ def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
 
 
 def is_stateful(op: tf.Operation) -> bool:
-    """True for an op that must run exactly once. Horovod's are not marked so, but each waits for the same op of all ranks: run
-    again, or alone, it would wait for ever."""
-    return surgery.is_stateful(op) or op.type.startswith("Horovod")
+    """True for an op that must run exactly once.
+
+    Horovod's ops are not marked as stateful, but each waits for the same op of all ranks: one that ran twice, or alone, would wait
+    for ever.
+    """
+    return reading.is_stateful(op) or op.type.startswith("Horovod")
 
 
 def is_argument(tensor: tf.Tensor) -> bool:
@@ -170,7 +173,7 @@ def is_argument(tensor: tf.Tensor) -> bool:
 
 
 def argument(tensor: tf.Tensor) -> np.ndarray | None:
-    """The values of an argument where they are known."""
+    """The values of an argument; None if they are not known."""
     if tensor.op.type == "ShapeN":  # `get_static_value` does not know it
         shape = tensor.op.inputs[tensor.value_index].shape
         return np.array(shape.as_list(), tensor.dtype.as_numpy_dtype) if shape.is_fully_defined() else None
@@ -209,8 +212,11 @@ def argument(tensor: tf.Tensor) -> np.ndarray | None:
 
 
 def _is_view(op: tf.Operation) -> bool:
-    """Whether the output lies in the first input: of a slice that is contiguous there, which TensorFlow does not copy
-    (`slice_op.cc`, `ops_util.h`), and of InplaceUpdate, which writes into it."""
+    """Whether the output lies in the memory of the first input.
+
+    This holds for a slice that is contiguous there, which TensorFlow does not copy (`slice_op.cc`, `ops_util.h`), and for
+    InplaceUpdate, which writes into its input.
+    """
     if op.type == "InplaceUpdate":
         return True
     if op.type != "Slice" or not op.inputs[0].shape.is_fully_defined() or op.inputs[0].dtype in _OPAQUE:
@@ -227,12 +233,13 @@ def _is_view(op: tf.Operation) -> bool:
 
 
 def is_reserve(tensor: tf.Tensor) -> bool:
-    """True for the output of a fused normalisation for its own gradient: of unknown shape, and empty on a CPU."""
+    """True for the output that a fused normalisation keeps for its gradient. Its shape is unknown, and it is empty on a CPU."""
     return tensor.op.type.startswith("FusedBatchNormV") and tensor.value_index == 5
 
 
 def _hidden_bytes(op: tf.Operation, compute_device: str) -> int:
-    """Bytes that oneDNN keeps of a pooling for its gradient: the index of each maximum in its window, in one byte if it fits."""
+    """The bytes that oneDNN keeps of a pooling for its gradient: the index of each maximum in its window, in one byte if it
+    fits."""
     gradient = PAIRED_TYPES.get(op.type)
     if (
         not compute_device.startswith("CPU")
@@ -247,7 +254,7 @@ def _hidden_bytes(op: tf.Operation, compute_device: str) -> int:
 
 
 def traced_order(graph: tf.Graph) -> list[tf.Operation]:
-    """The ops that run, each after what it waits for, as close to the traced order as can be."""
+    """The ops that run, each after the ops that it waits for, as close to the traced order as possible."""
     bare = [
         Op(
             name=op.name,
@@ -256,7 +263,7 @@ def traced_order(graph: tf.Graph) -> list[tf.Operation]:
             control_inputs=tuple(c.name for c in op.control_inputs),
             outputs=tuple(Tensor(t.name) for t in op.outputs),
             stateful=is_stateful(op),
-            in_loop=surgery.in_loop(op),
+            in_loop=reading.in_loop(op),
         )
         for op in graph.get_operations()
     ]
@@ -265,13 +272,13 @@ def traced_order(graph: tf.Graph) -> list[tf.Operation]:
 
 
 def held_bytes(graph: tf.Graph, compute_device: str = "CPU:0") -> int:
-    """The most that a function holds at a time besides its arguments, one op after the other."""
+    """The most bytes that a function holds at a time besides its arguments, if its ops run one by one."""
     return peak_bytes(StepGraph(_ops(graph, compute_device), frozenset(t.name for t in graph.outputs)))
 
 
 def _within_bytes(op: tf.Operation, compute_device: str) -> int:
-    """The most that a branch of an If holds besides what it reads and returns."""
-    held = max((held_bytes(branch, compute_device) for branch in surgery.branches(op).values()), default=0)
+    """The most bytes that a branch of an If holds at a time besides its arguments and results."""
+    held = max((held_bytes(branch, compute_device) for branch in reading.branches(op).values()), default=0)
     return max(0, held - sum(size(t) or 0 for t in op.outputs))
 
 
@@ -279,7 +286,7 @@ def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
     here = on_device(op, compute_device)
     return Op(
         name=op.name,
-        type=PROGRAM_TYPE if surgery.is_program(op) else op.type,
+        type=PROGRAM_TYPE if reading.is_program(op) else op.type,
         inputs=tuple(t.name for t in op.inputs),
         control_inputs=tuple(sorted(c.name for c in op.control_inputs)),  # a set, in another order in each process
         outputs=tuple(
@@ -290,7 +297,7 @@ def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
         workspace_bytes=_within_bytes(op, compute_device) if here else 0,
         view=_is_view(op),
         hidden_bytes=_hidden_bytes(op, compute_device) if here else 0,
-        in_loop=surgery.in_loop(op),
+        in_loop=reading.in_loop(op),
         flops=flops(op),
         on_device=here,
         inserted=op.name.startswith(SCOPE),

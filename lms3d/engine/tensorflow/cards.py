@@ -1,10 +1,10 @@
 """The least that a GPU can do, by which a wrong measurement of its speeds is recognised. No TensorFlow here.
 
-CARD-1  If machine files (lms3d/machines/*.json) name the card's chip, the slowest of their figures is what is stated of it.
+CARD-1  If machine files (lms3d/machines/*.json) name the card's chip, the slowest of their figures are the stated speeds.
 CARD-2  Otherwise the compute capability tells cards with stacked memory from the others (`tuning.SLOWEST_CARDS`). A part of a
-        card (MIG) counts with the others, whatever its chip.
-CARD-3  A measurement below `tuning.LEAST_SHARE` of what is stated, or above what any card does, is refused and made again. If
-        it is refused twice, what is stated takes the place of what was measured.
+        card (MIG) counts as one of the others.
+CARD-3  A measurement below `tuning.LEAST_SHARE` of the stated speed, or above the speed of any card, is refused and made again. If
+        it is refused twice, the stated speed takes its place.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lms3d.engine.cost import Machine
 log = logging.getLogger("lms3d")
 
 _MACHINES = Path(__file__).parents[2] / "machines"
-"""Read as data: the package `lms3d.machines` stands above the engine."""
+"""The folder of the machine files. They are read as data, since the package `lms3d.machines` stands above the engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """Speeds that a card reaches, and who says so. The names are those of `cost.Machine`."""
+    """The speeds that a card reaches, and the source of the figures. The names are those of `cost.Machine`."""
 
     flops_per_second: float
     bytes_per_second: float
@@ -35,7 +35,7 @@ class Stated:
 
 
 def stated(name: str, capability: tuple[int, int]) -> Stated:
-    """Of a card by its name, such as "NVIDIA H100 80GB HBM3", and its compute capability (CARD-1, CARD-2)."""
+    """The stated speeds of a card: by its name, such as "NVIDIA H100 80GB HBM3", and its compute capability (CARD-1, CARD-2)."""
     part = "MIG" in name
     if not part and (known := _in_files(name)):
         return known
@@ -60,7 +60,7 @@ def _in_files(name: str) -> Stated | None:
 
 
 def checked(measure: Callable[[], Machine], name: str, capability: tuple[int, int]) -> Machine:
-    """What `measure` finds, where a card can have it (CARD-3)."""
+    """The speeds that `measure` finds, or the stated ones if a card cannot have those (CARD-3)."""
     least = stated(name, capability)
     for _ in range(2):
         found = measure()

@@ -4,15 +4,15 @@ A roofline is far off for single ops, such as a convolution of few channels or a
 make up most of a step are run alone, one of each kind (`ir.Op.signature`; `probing`).
 
 OPS-1  The kinds that matter most by the roofline come first, until the rest is `REST` of the step or the time is up.
-OPS-2  One that cannot be measured keeps its roofline.
-OPS-3  Under a tight limit an op is measured in small parts, which together take longer than the whole: who has more memory
+OPS-2  An op that cannot be measured keeps its roofline.
+OPS-3  Under a tight limit an op is measured in small parts, which together take longer than the whole. A process with more memory
        measures it again.
-OPS-4  Where an op leaves cores of this process idle, ops that no order holds back can use them (`cost.step_seconds`).
-OPS-5  The machine of today is not that of the day on which ops were measured. Where the step takes long enough to be worth it, the
-       most important kinds are measured again, once per process and by one process for all that start soon after it (ranks).
-       Where they take another time, all known ops count as so much longer or shorter (`_pace`), in rough steps: small differences
-       shall not make other plans.
-OPS-6  Alone an op has the machine to itself, and the sum of all is not yet the step: `whole_steps` compares the two.
+OPS-4  If an op leaves cores of this process idle, ops that no order holds back can use them (`cost.step_seconds`).
+OPS-5  The machine may be faster or slower today than on the day of the measurements. If the step takes long enough to be worth it,
+       the most important kinds are measured again: once per process, and by one process for all that start soon after it (ranks).
+       If they take another time, the times of all known ops are scaled (`_pace`), in rough steps: small differences shall not make
+       other plans.
+OPS-6  An op alone has the machine to itself, so the sum of all ops is not yet the step: `whole_steps` compares the two.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Known = dict[str, Cost | None]
 """Signature -> cost; None for an op that cannot be measured, which is not tried again."""
 
 _paces: dict[tuple[Path, str], float] = {}
-"""What `_pace` said in this process, by the file of the known costs and `conditions`."""
+"""(file of the known costs, `conditions`) -> the pace that this process found."""
 
 
 def with_ops(
@@ -60,9 +60,9 @@ def with_ops(
 ) -> tuple[StepGraph, Machine]:
     """`graph` with the workspace, and `machine` with the seconds, of the ops that matter in the step behind `function`.
 
-    free_bytes: unused memory of the device. budget_seconds: for measuring; None: the usual ones.
+    free_bytes: unused memory of the device. budget_seconds: the time for measuring; None: the usual time.
     """
-    scale, machine = machine.ops_scale, replace(machine, ops_scale=1.0)  # ops are alone here
+    scale, machine = machine.ops_scale, replace(machine, ops_scale=1.0)  # ops run alone here
     store = cache_directory() / "ops.json"
     key = conditions(device)
     known = _load(store).get(key, {})
@@ -79,7 +79,7 @@ def with_ops(
             if wanted := _unknown(graph, wanted, machine, known, most_bytes):
                 seconds = _budget_seconds(device) if budget_seconds is None else budget_seconds
                 found = _measure(graph, wanted, function.graph, machine, device, most_bytes, seconds)
-                # As they would have been on the day of the others.
+                # As on the day on which the others were measured.
                 found = {name: cost and replace(cost, seconds=cost.seconds / pace) for name, cost in found.items()}
                 for name, cost in found.items():
                     if cost is None and (before := known.get(name)):  # it can only be measured in more parts
@@ -114,7 +114,7 @@ def _worth_seconds(step: float, device: str) -> float:
 
 
 def _kinds(graph: StepGraph, machine: Machine, device: str) -> list[Op]:
-    """OPS-1: one op of each kind that matters, the most important first."""
+    """One op of each kind that matters, the most important first (OPS-1)."""
     seconds: dict[str, float] = defaultdict(float)
     first: dict[str, Op] = {}
     for op in graph.ops:
@@ -133,7 +133,7 @@ def _kinds(graph: StepGraph, machine: Machine, device: str) -> list[Op]:
 
 
 def _unknown(graph: StepGraph, ops: Sequence[Op], machine: Machine, known: Known, most_bytes: int) -> list[Op]:
-    """Those that were not measured yet, or only in more parts than they need here."""
+    """The ops that were not measured yet, or only in more parts than they need here."""
     wanted = []
     for op in ops:
         cost = known.get(op.signature)
@@ -146,7 +146,7 @@ def _unknown(graph: StepGraph, ops: Sequence[Op], machine: Machine, known: Known
 
 
 def _parts(graph: StepGraph, op: Op, machine: Machine, most_bytes: int) -> int:
-    """Into how many parts an op is cut to be measured. A compiled program cannot be cut; if memory is short, it is not measured."""
+    """The number of parts that an op is cut into to be measured. A compiled program is not cut, nor measured if memory is short."""
     if op.type == PROGRAM_TYPE:
         return 1
     return probing.parts_of(op_seconds(graph, op, machine), moved_bytes(graph, op), most_bytes)
@@ -157,20 +157,23 @@ def _table(known: Known, pace: float = 1.0) -> dict[str, OpCost]:
 
 
 def _takes_long(graph: StepGraph, machine: Machine, known: Known, device: str) -> bool:
-    """Whether a step is worth a look at the machine of today; not where next to nothing is known of it."""
+    """Whether a step takes long enough to measure today's pace (OPS-5). False if next to nothing is known of the step."""
     measured = replace(machine, op_table=_table(known))
     some = [op for op in _kinds(graph, measured, device) if op.signature in measured.op_table]
     return bool(some) and step_seconds(graph, measured) >= tuning.LONG_STEP_SECONDS[_kind(device)]
 
 
 def pace_of(device: str) -> float:
-    """The pace that this process plans with (OPS-5); before it has looked, the one that was found last."""
+    """The pace that this process plans with (OPS-5): the one that it found itself, or else the last one found."""
     store, key = cache_directory() / "ops.json", conditions(device)
     return _paces.get((store, key)) or _last_pace(key)[0]
 
 
 def _pace(graph: StepGraph, known: Known, traced: tf.Graph, machine: Machine, device: str, most_bytes: int) -> float:
-    """OPS-5: how many times as long as once an op takes today, a power of `tuning.PACE`; a known one while that is new."""
+    """Today's seconds of an op / its seconds on the day of the measurement, a power of `tuning.PACE` (OPS-5).
+
+    A pace that was found a short time ago is taken as it is.
+    """
     last, at = _last_pace(key := conditions(device))
     if abs(time.time() - at) < tuning.PACE_LASTS_SECONDS:
         return last
@@ -190,7 +193,7 @@ def _pace(graph: StepGraph, known: Known, traced: tf.Graph, machine: Machine, de
 
 
 def _paced(graph: StepGraph, known: Known, machine: Machine, device: str, most_bytes: int) -> list[Op]:
-    """The ops to measure again: known ones, and in as many parts as then."""
+    """The ops to measure again: those that are known, in as many parts as they were measured in."""
     chosen = []
     for op in _kinds(graph, replace(machine, op_table=_table(known)), device):
         cost = known.get(op.signature)
@@ -202,7 +205,7 @@ def _paced(graph: StepGraph, known: Known, machine: Machine, device: str, most_b
 
 
 def _last_pace(key: str) -> tuple[float, float]:
-    """A pace of this machine and when it was found; 1 and long ago where there is none, or none that a machine can have."""
+    """The last pace of this machine, and when it was found; 1 and long ago if there is none, or none that a machine can have."""
     try:
         pace, at = map(float, speeds.read_store(cache_directory() / "pace.json")[f"{platform.node()} {key}"])
     except (LookupError, TypeError, ValueError):
@@ -259,7 +262,7 @@ def conditions(device: str) -> str:
 
 
 def _load(store: Any) -> dict[str, Known]:
-    """Key -> signature -> cost; nothing where that cannot be read."""
+    """Key -> signature -> cost; empty if the file cannot be read."""
     try:
         return {
             key: {
@@ -273,14 +276,14 @@ def _load(store: Any) -> dict[str, Known]:
 
 
 def _checked(cost: Cost) -> Cost:
-    """ValueError for what no op has taken."""
+    """The cost in an entry. ValueError if no op can have it."""
     if not (0 <= cost.seconds < math.inf and 0 <= cost.share <= 1 and cost.workspace_bytes >= 0 and cost.parts >= 1):
         raise ValueError(f"found {cost}")
     return cost
 
 
 def keep(costs: Known, device: str) -> None:
-    """Costs that were measured elsewhere, today."""
+    """Stores costs that were measured elsewhere, today."""
     pace, store = pace_of(device), cache_directory() / "ops.json"
     found = {name: cost and replace(cost, seconds=cost.seconds / pace) for name, cost in costs.items()}
     with speeds.one_at_a_time(store):
@@ -288,14 +291,14 @@ def keep(costs: Known, device: str) -> None:
 
 
 def keep_unknown(costs: Known, device: str) -> None:
-    """The same, for what has no cost here yet."""
+    """Stores those costs whose op has none here yet."""
     known = _load(cache_directory() / "ops.json").get(conditions(device), {})
     if missing := {name: cost for name, cost in costs.items() if known.get(name) is None}:
         keep(missing, device)
 
 
 def _save(store: Any, key: str, found: Known) -> None:
-    """Adds to what is there."""
+    """Adds costs to the store."""
     known = _load(store)
     known[key] = {**known.get(key, {}), **found}
     content = {

@@ -1,16 +1,17 @@
 """Seconds and workspace of one op of a traced step, run alone on random numbers.
 
 PROBE-1  An op that would take too long or too much memory runs at 1/2, 1/4, .. of its size along the first axis that can be cut,
-         and counts 2, 4, .. times. A part of a convolution has the planes around it that its window reads (`_cuts`). A part
-         would lie in the processor's caches, where the whole does not: what it reads is driven out of them before each run.
-PROBE-2  Outputs are allocated and freed in each run, as in a step. The lower quartile of the runs counts: noise only adds, but the
-         fastest run finds its tensors in the caches, as no step does. Time in which threads waited for a processor that another
-         process had is subtracted, where it is much and the system reports it (Linux); threads of one process wait for each
-         other, as they do in a step.
-         A GPU runs behind the host: ops are enqueued many times before one wait (`queued`). Copies in one call and calls in the
-         queue reuse each other's outputs and workspace, in the order of the stream.
-PROBE-3  What fails alone, or was held up by other work, is not measured.
-PROBE-4  On a CPU the processor time of an op tells how much of this process's cores it keeps busy. A GPU runs one op after the
+         and its time counts 2, 4, .. times. A part of a convolution has the planes around it that its window reads (`_cuts`). A
+         part would lie in the processor's caches, and the whole would not: so its inputs are driven out of the caches before each
+         run.
+PROBE-2  Outputs are allocated and freed in each run, as in a step. The lower quartile of the runs counts: noise only adds time, but
+         the fastest run finds its tensors in the caches, as no step does. Time in which threads waited for a processor that another
+         process had is subtracted, if it is much and the system reports it (Linux). Threads of one process wait for each other, as
+         they do in a step.
+         A GPU runs behind the host: ops are enqueued many times before one wait (`queued`). Copies in one call, and calls in the
+         queue, reuse each other's outputs and workspace, in the order of the stream.
+PROBE-3  An op that fails alone, or was held up by other work, is not measured.
+PROBE-4  On a CPU the processor time of an op shows which share of this process's cores it keeps busy. A GPU runs one op after the
          other, so that each has all of it.
 """
 
@@ -28,14 +29,17 @@ import tensorflow as tf
 
 from lms3d.device import memory
 from lms3d.engine import tuning
-from lms3d.engine.tensorflow import queued, speeds, surgery
+from lms3d.engine.tensorflow import functions, queued, reading, speeds
 from lms3d.engine.tensorflow.capture import argument, is_argument, is_reserve
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one op alone. share: of the cores of this process, or of the GPU, that it keeps busy. workspace_bytes: besides inputs and
-    outputs. parts: into how many it was cut to be measured."""
+    """The cost of one op alone.
+
+    share: the share of this process's cores, or of the GPU, that it keeps busy. workspace_bytes: memory besides inputs and outputs.
+    parts: the number of parts that it was cut into to be measured.
+    """
 
     seconds: float
     share: float = 1.0
@@ -44,7 +48,7 @@ class Cost:
 
 
 def parts_of(seconds: float, moved_bytes: int, most_bytes: int) -> int:
-    """PROBE-1: into how many parts an op is cut, a power of two."""
+    """The number of parts that an op is cut into, a power of two (PROBE-1)."""
     parts = 1
     while seconds > tuning.RUN_SECONDS * parts or moved_bytes > most_bytes * parts:
         parts *= 2
@@ -54,9 +58,9 @@ def parts_of(seconds: float, moved_bytes: int, most_bytes: int) -> int:
 def probe(
     op: tf.Operation, parts: int = 1, times: int = 1, *, device: str = "CPU:0", call_seconds: float = 0.0
 ) -> Cost | None:
-    """The cost of `op` alone, run at 1/parts of its size, `times` times in a row; None where that cannot be run.
+    """The cost of `op` alone, run at 1/parts of its size, `times` times in a row; None if it cannot be run so.
 
-    call_seconds: what a call takes whatever the op; 0 on a GPU, where calls overlap with the work of those before.
+    call_seconds: the time of a call that does nothing; 0 on a GPU, where a call overlaps with the work of earlier ones.
     """
     for axis, sizes in _cuts(op, parts):
         try:
@@ -72,21 +76,22 @@ def probe(
 
 
 def _large(op: tf.Operation) -> set[tuple[int, ...]]:
-    """Shapes of the tensors that make `op` large: not weights, masks or arguments."""
+    """The shapes of the tensors that make `op` large. Weights, masks and arguments do not."""
     sizes = {tuple(t.shape): t.shape.num_elements() for t in (*op.inputs, *op.outputs) if not is_reserve(t)}
     return {shape for shape, size in sizes.items() if size * 64 >= max(sizes.values())}
 
 
 def _cuts(op: tf.Operation, parts: int) -> Iterator[tuple[int, dict[int, int]]]:
-    """(axis, size of a large tensor along it -> size of a part), where `op` can be cut: first where all sizes divide, then where
-    only the shortest does and the others are longer by little more than a window.
+    """(axis, size of a large tensor along it -> size of a part) of the axes along which `op` can be cut.
 
+    Axes along which all sizes can be divided come first. Then come those along which only the shortest can, if the others are
+    longer by little more than a window.
     A convolution of stride 1 that makes 32 of 34 planes makes 16 of 18; one of stride 2 that makes 32 of 65 makes 16 of 33.
     """
     if parts == 1:
         yield 0, {}
         return
-    if surgery.is_program(op):  # it is compiled for these shapes
+    if reading.is_program(op):  # it is compiled for these shapes
         return
     shapes = _large(op)
     along = [{shape[axis] for shape in shapes} for axis in range(min(map(len, shapes)))]
@@ -101,9 +106,9 @@ def _cuts(op: tf.Operation, parts: int) -> Iterator[tuple[int, dict[int, int]]]:
 
 
 def _alone(op: tf.Operation, axis: int, sizes: Mapping[int, int], times: int) -> tuple[Any, list[tf.TensorSpec]]:
-    """A function of a smaller `op`, and the specs of its arguments. ValueError where its result is no part of the whole.
+    """A function of a smaller `op`, and the specs of its arguments. ValueError if its result is no part of the whole.
 
-    sizes: of large tensors along `axis` -> of the part; empty for the whole op.
+    sizes: size of a large tensor along `axis` -> size of the part; empty for the whole op.
     """
     large = _large(op) if sizes else set()
 
@@ -117,7 +122,7 @@ def _alone(op: tf.Operation, axis: int, sizes: Mapping[int, int], times: int) ->
             inputs.append(np.asarray(cut(tuple(value.tolist())), value.dtype) if value.ndim == 1 else value)
         else:
             inputs.append(tf.TensorSpec((0,) if is_reserve(tensor) else cut(tuple(tensor.shape)), tensor.dtype))
-    function = surgery.alone(op, inputs, times)
+    function = functions.alone(op, inputs, times)
     for made, whole in zip(function.graph.outputs, op.outputs, strict=True):
         if not is_reserve(whole) and not made.shape.is_compatible_with(cut(tuple(whole.shape))):
             raise ValueError(f"{op.type}: {made.shape} is not {whole.shape} cut along axis {axis}")
@@ -130,16 +135,16 @@ def cost_of(function: Any, specs: Sequence[tf.TensorSpec], device: str) -> Cost:
 
 
 def _run(function: Any, specs: Sequence[tf.TensorSpec], device: str, *, cold: bool = False) -> Cost:
-    """The cost of a call (PROBE-2, PROBE-4). cold: nothing that it reads is in the processor's caches."""
+    """The cost of a call (PROBE-2, PROBE-4). cold: its inputs are not in the processor's caches."""
     if device.startswith("CPU"):
         return _run_on_processor(function, specs, device, cold=cold)
     with tf.device(device):
-        return _run_behind(function, [_made_there(spec) for spec in specs], device)
+        return _run_behind(function, [_made_on_device(spec) for spec in specs], device)
 
 
 def _run_behind(function: Any, passed: Sequence[tf.Tensor], device: str) -> Cost:
     """The cost of a call on a device that runs behind the host."""
-    function(*passed)  # cuDNN's trials take memory of their own
+    function(*passed)  # cuDNN's trials take extra memory
     workspace = _workspace_bytes(lambda: function(*passed), device)
     return Cost(queued.seconds_each(lambda: function(*passed), speeds.synchronise), 1.0, workspace)
 
@@ -150,7 +155,7 @@ def _run_on_processor(function: Any, specs: Sequence[tf.TensorSpec], device: str
         others = np.zeros(tuning.CACHES_BYTES // 8 if cold else 0)
 
         def seconds() -> float:
-            """Of one call."""
+            """The seconds and the processor time of one call."""
             if cold:
                 _read(others)
             start = time.perf_counter()
@@ -168,19 +173,19 @@ def _run_on_processor(function: Any, specs: Sequence[tf.TensorSpec], device: str
     if worked <= 0:
         return Cost(usual, 1.0, workspace)
     cores, mean = speeds.cores(), sum(runs) / len(runs)
-    busy = worked / sum(runs) / cores  # 1 where the threads had all cores: they waited for each other
+    busy = worked / sum(runs) / cores  # 1 if the threads had all cores: they waited for each other
     had = max(worked / (worked + waited), busy)
     undisturbed = usual if had >= tuning.UNDISTURBED else min(usual, mean * had)
     return Cost(undisturbed, min(1.0, worked / len(runs) / undisturbed / cores), workspace)
 
 
 def _read(others: np.ndarray) -> None:
-    """Drives out of the processor's caches what they hold."""
+    """Empties the processor's caches."""
     others.sum()
 
 
 def _workspace_bytes(call: Callable[[], Any], device: str) -> int:
-    """Bytes that a call takes and gives back. 0 where TensorFlow does not count; then there is no hard limit either."""
+    """The bytes that a call takes and gives back; 0 if TensorFlow does not count. Then there is no hard limit either."""
     if memory.bytes_in_use("peak", device) is None:
         return 0
     tf.config.experimental.reset_memory_stats(device)
@@ -191,7 +196,7 @@ def _workspace_bytes(call: Callable[[], Any], device: str) -> int:
 
 
 def _processor_seconds() -> tuple[float, float]:
-    """Seconds that the threads of this process have run, and seconds that they have waited for a processor."""
+    """The seconds that the threads of this process have run, and those that they have waited for a processor."""
     ran = waited = 0
     for task in Path("/proc/self/task").glob("*/schedstat"):
         with contextlib.suppress(OSError, ValueError):  # a thread that has just ended
@@ -201,18 +206,18 @@ def _processor_seconds() -> tuple[float, float]:
 
 
 def call_seconds(device: str) -> float:
-    """Of a function that does nothing."""
+    """The seconds of a call of a function that does nothing."""
 
     @tf.function(jit_compile=False)
     def nothing(x: tf.Tensor) -> tf.Tensor:
         return tf.identity(x)
 
-    function = surgery.make_function(nothing.get_concrete_function(tf.TensorSpec((), tf.float32)))
+    function = functions.make_function(nothing.get_concrete_function(tf.TensorSpec((), tf.float32)))
     return _run(function, [tf.TensorSpec((), tf.float32)], device).seconds
 
 
 def _numbers(spec: tf.TensorSpec) -> tf.Tensor:
-    """Random numbers; zeros where an integer might be an index."""
+    """Random numbers; zeros for integers, which might be indices."""
     count = spec.shape.num_elements()
     if spec.dtype.is_floating or spec.dtype.is_complex:
         some = np.random.default_rng(0).standard_normal(min(count, 1 << 16), np.float32)
@@ -220,8 +225,8 @@ def _numbers(spec: tf.TensorSpec) -> tf.Tensor:
     return tf.zeros(spec.shape, spec.dtype)
 
 
-def _made_there(spec: tf.TensorSpec) -> tf.Tensor:
-    """As `_numbers`, made by the device: from the host a tensor of 450 MB takes a second."""
+def _made_on_device(spec: tf.TensorSpec) -> tf.Tensor:
+    """The same as `_numbers`, made by the device: to send a tensor of 450 MB from the host takes a second."""
     if spec.dtype.is_floating:
         return tf.random.stateless_normal(spec.shape, seed=(0, 0), dtype=spec.dtype)
     return tf.zeros(spec.shape, spec.dtype) if not spec.dtype.is_complex else _numbers(spec)

@@ -1,12 +1,12 @@
-"""Groups of ops as programs that XLA compiles: how they are made, and what they take, compiled and one by one.
+"""Groups of ops as programs that XLA compiles: how they are made, and their costs, compiled and one by one.
 
 PROGRAM-1  A program holds copies of the ops. Their arguments and small constants are constants in it.
 PROGRAM-2  Equal programs have one name, so that a process compiles them once, however often a step is traced.
-PROGRAM-3  What XLA has no kernel for, or what fails alone for another reason, is not compiled.
-PROGRAM-4  Both ways are timed on random numbers, one after the other and again, and the faster run of each counts. What was found
-           is kept in the cache folder, whatever the memory limit: all plans of a step with programs have the same, and bits.
-PROGRAM-5  What takes too large a part of the memory that is free is not timed, and stays as it was traced. Another process may
-           time it; within a process nothing is decided twice.
+PROGRAM-3  A group is not compiled if XLA has no kernel for an op of it, or if its program fails alone for another reason.
+PROGRAM-4  The ops and the program are timed on random numbers in turn, several times, and the fastest run of each counts. The times
+           are kept in the cache folder for all memory limits: all plans of a step with programs have the same programs, and bits.
+PROGRAM-5  A group that takes too large a part of the free memory is not timed, and stays as it was traced. Another process may time
+           it; within a process no group is decided on twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lms3d.common.disk import cache_directory
 from lms3d.engine import tuning
 from lms3d.engine.fusion import Program
 from lms3d.engine.hlo import temporary_bytes
-from lms3d.engine.tensorflow import op_costs, probing, speeds, surgery
+from lms3d.engine.tensorflow import functions, op_costs, probing, reading, speeds
 from lms3d.engine.tensorflow.capture import signature, size
 from lms3d.engine.tensorflow.probing import Cost
 
@@ -39,7 +39,7 @@ Function: TypeAlias = tf.types.experimental.ConcreteFunction
 
 @dataclass(frozen=True)
 class Pair:
-    """Seconds of a group's ops one by one, and of their program, with its workspace."""
+    """The seconds of a group's ops one by one, and those of their program, with the program's workspace."""
 
     plain_seconds: float
     seconds: float
@@ -47,47 +47,51 @@ class Pair:
 
 
 class Candidate:
-    """A program that the step could have. folded: values of the tensors that it holds as constants."""
+    """A program that the step may have. folded: values of the tensors that it holds as constants."""
 
     def __init__(self, graph: tf.Graph, program: Program, folded: Mapping[str, np.ndarray]) -> None:
         self.graph, self.program, self.folded = graph, program, folded
 
     @cached_property
     def body(self) -> Function:
-        """What is compiled."""
-        return self._function([*self.program.again, *self.program.computed], self.program.inputs)
+        """The function that is compiled."""
+        return self._function([*self.program.rematerialised, *self.program.computed], self.program.inputs)
 
     @cached_property
     def plain(self) -> Function:
         """The ops as they were traced."""
-        return self._function(self.program.computed, self.program.plain_inputs) if self.program.again else self.body
+        return (
+            self._function(self.program.computed, self.program.plain_inputs)
+            if self.program.rematerialised
+            else self.body
+        )
 
     @cached_property
-    def compiled(self) -> surgery.XlaProgram:
-        return surgery.XlaProgram(self.body)
+    def compiled(self) -> functions.XlaProgram:
+        return functions.XlaProgram(self.body)
 
     @property
     def key(self) -> str:
-        return f"{self.compiled.name} {surgery.digest(self.plain)}"
+        return f"{self.compiled.name} {reading.digest(self.plain)}"
 
     @property
     def bytes(self) -> int:
-        """Of all that it reads and returns, in either form."""
+        """The bytes of all tensors that the program or its ops read and return."""
         names = {*self.program.inputs, *self.program.plain_inputs, *self.program.outputs}
         return sum(size(self.graph.get_tensor_by_name(name)) or 0 for name in names)
 
     def _function(self, names: Sequence[str], inputs: Sequence[str]) -> Function:
-        """PROGRAM-1."""
+        """A function of copies of these ops (PROGRAM-1)."""
         ops = [self.graph.get_operation_by_name(name) for name in names]
         read = {t.name: t for op in ops for t in op.inputs}
 
         def run(*passed: tf.Tensor) -> list[tf.Tensor]:
             given = dict(zip(inputs, passed, strict=True))
             given |= {n: tf.constant(self.folded[n], t.dtype) for n, t in read.items() if n in self.folded}
-            tensors = surgery.replay(ops, given)
+            tensors = functions.replay(ops, given)
             return [tensors[name] for name in self.program.outputs]
 
-        return surgery.trace(run, *(self._spec(name) for name in inputs))
+        return functions.trace(run, *(self._spec(name) for name in inputs))
 
     def _spec(self, name: str) -> tf.TensorSpec:
         tensor = self.graph.get_tensor_by_name(name)
@@ -95,14 +99,14 @@ class Candidate:
 
 
 class Costs:
-    """What pairs take on a device, measured or remembered. most_bytes: of a pair that may be measured (PROGRAM-5)."""
+    """The costs of pairs on a device, measured or remembered. most_bytes: the most that a pair may take to be timed (PROGRAM-5)."""
 
     def __init__(self, device: str, most_bytes: int) -> None:
         self.device, self.most_bytes, self.measured = device, most_bytes, 0
         self.known = _known.setdefault((_store(), _conditions(device)), _load(device))
 
     def pair(self, candidate: Candidate) -> Pair | None:
-        """None for what cannot be compiled, or not be measured now."""
+        """The costs of a candidate; None if it cannot be compiled, or cannot be timed now."""
         key = candidate.key
         if key not in self.known:
             with speeds.one_at_a_time(_store()):
@@ -113,7 +117,7 @@ class Costs:
         return self.known[key]
 
     def _decided(self, candidate: Candidate, key: str) -> Pair | None:
-        """PROGRAM-5."""
+        """The costs of a candidate that nobody has timed; None if it is too large (PROGRAM-5)."""
         if candidate.bytes > self.most_bytes:
             log.debug("lms: %s is too large to be timed as a program", candidate.program.name)
             return None
@@ -121,12 +125,12 @@ class Costs:
         return self._measured(candidate, key)
 
     def keep(self, call: tf.Operation, pair: Pair) -> None:
-        """What a program takes as an op of a step, if nothing is known of that under the conditions of today."""
+        """Stores a program's costs as those of an op of the step, unless they are known under today's conditions."""
         cost = Cost(pair.seconds, workspace_bytes=pair.workspace_bytes)
         op_costs.keep_unknown({signature(call, self.device): cost}, self.device)
 
     def _measured(self, candidate: Candidate, key: str) -> Pair | None:
-        """What is known from now on. A shortage of memory is not kept for later processes (PROGRAM-5)."""
+        """The costs of a candidate, timed and stored. A shortage of memory is not stored for later processes (PROGRAM-5)."""
         try:
             pair = self._timed(candidate)
         except (ValueError, TypeError, NotImplementedError, tf.errors.OpError) as error:  # PROGRAM-3
@@ -146,10 +150,10 @@ class Costs:
         return Pair(plain.seconds, compiled.seconds, workspace)
 
     def _both(self, candidate: Candidate) -> tuple[Cost, Cost, int]:
-        """PROGRAM-4."""
+        """The costs of the ops one by one and of the program, and the program's workspace (PROGRAM-4)."""
         ways = [
-            (surgery.make_function(candidate.plain), _specs(candidate.plain)),
-            (surgery.make_function(_calling(candidate)), _specs(candidate.body)),
+            (functions.make_function(candidate.plain), _specs(candidate.plain)),
+            (functions.make_function(_calling(candidate)), _specs(candidate.body)),
         ]
         text = _text(candidate.body, self.device)
         rounds = [[probing.cost_of(*way, self.device) for way in ways] for _ in range(tuning.PROGRAM_ROUNDS)]
@@ -158,7 +162,7 @@ class Costs:
 
 
 _known: dict[tuple[Path, str], dict[str, Pair | None]] = {}
-"""By store and conditions (PROGRAM-5), even if no file can be written."""
+"""(store, conditions) -> the pairs known to this process (PROGRAM-5), even if no file can be written."""
 
 
 def _specs(function: Function) -> list[tf.TensorSpec]:
@@ -166,7 +170,7 @@ def _specs(function: Function) -> list[tf.TensorSpec]:
 
 
 def _calling(candidate: Candidate) -> Function:
-    return surgery.trace(lambda *passed: candidate.compiled.call(passed), *_specs(candidate.body))
+    return functions.trace(lambda *passed: candidate.compiled.call(passed), *_specs(candidate.body))
 
 
 def _text(body: Function, device: str) -> str:
@@ -177,7 +181,7 @@ def _text(body: Function, device: str) -> str:
 
 
 def _signature(candidate: Candidate, device: str) -> str:
-    calls = [op for op in _calling(candidate).graph.get_operations() if surgery.is_program(op)]
+    calls = [op for op in _calling(candidate).graph.get_operations() if reading.is_program(op)]
     return signature(calls[0], device)
 
 
@@ -189,14 +193,15 @@ def _store() -> Path:
 
 
 def _conditions(device: str) -> str:
-    """What the seconds depend on. Not the pool: steps with and without a limit shall have the same programs (PROGRAM-4)."""
+    """The conditions of a measurement. The pool is none: steps with and without a limit shall have the same programs
+    (PROGRAM-4)."""
     cores = speeds.cores() if device.startswith("CPU") else ""
     parts = [_VERSION, tf.__version__, speeds.device_name(device), cores]
     return " ".join(map(str, parts)) + speeds.card_settings(device)
 
 
 def _load(device: str) -> dict[str, Pair | None]:
-    """Nothing where the file cannot be read."""
+    """The stored pairs; none if the file cannot be read."""
     entries = speeds.read_store(_store()).get(_conditions(device))
     try:
         return {key: None if entry is None else _pair(*entry) for key, entry in (entries or {}).items()}
@@ -212,7 +217,7 @@ def _pair(plain: Any, compiled: Any, workspace: Any) -> Pair:
 
 
 def _save(device: str, key: str, pair: Pair | None) -> None:
-    """Adds to what is there."""
+    """Adds a pair to the store."""
     known = _load(device) | {key: pair}
     entries = {k: p and [p.plain_seconds, p.seconds, p.workspace_bytes] for k, p in known.items()}
     speeds.write_store(_store(), speeds.read_store(_store()) | {_conditions(device): entries})

@@ -2,8 +2,8 @@
 
 QUEUE-1  Work is enqueued many times before one wait, so that the device is busy without a gap. If the host cannot enqueue as fast
          as the device works, launching is what the work costs.
-QUEUE-2  Two runs of different lengths are compared: (t(many) - t(few)) / (many - few). What each run has once, such as the first
-         launch and the wait, drops out and need not be measured.
+QUEUE-2  Two runs of different lengths are compared: (t(many) - t(few)) / (many - few). Costs that each run has once, such as the
+         first launch and the wait, drop out and need not be measured.
 QUEUE-3  The fastest run of each length counts, since noise only adds.
 """
 
@@ -19,7 +19,7 @@ from lms3d.engine import tuning
 def seconds_each(
     start: Callable[[], object], wait: Callable[[], object], *, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Seconds of one `start()` among many. start: enqueues the work once; wait: until the device has done all of it."""
+    """The seconds of one `start()` among many. start: enqueues the work once. wait: returns when the device has done all of it."""
     start()  # compiles, allocates, and lets cuDNN choose an algorithm
 
     def run(times: int) -> float:
@@ -42,9 +42,10 @@ def seconds_each(
 
 
 def difference(few: int, few_seconds: float, many: int, many_seconds: float) -> float:
-    """QUEUE-2: seconds of one piece of work, from two runs of `few` < `many` pieces.
+    """The seconds of one piece of work, from two runs of `few` < `many` pieces (QUEUE-2).
 
-    At most its share of the longer run. This share itself if noise made the shorter run take as long: nothing takes no time.
+    They are at most the piece's share of the longer run. If noise made the shorter run take as long, they are this share: no work
+    takes no time.
     """
     share = many_seconds / many
     found = (many_seconds - few_seconds) / (many - few)
@@ -52,7 +53,7 @@ def difference(few: int, few_seconds: float, many: int, many_seconds: float) -> 
 
 
 def _enough(run: Callable[[int], float]) -> tuple[int, float]:
-    """How often work is enqueued in a long run (QUEUE-1), and the seconds that it took to find out."""
+    """The number of pieces of work in a long run (QUEUE-1), and the seconds that it took to find out."""
     many, spent = 2, 0.0
     while True:
         seconds = run(many)

@@ -1,4 +1,4 @@
-"""The speeds of this machine, measured once for each number of cores and kept in the cache folder: what `cost.Machine` needs.
+"""The speeds of this machine for `cost.Machine`, measured once for each number of cores and kept in the cache folder.
 
 Convolution and memory speed on the compute device take about half a second; the swap tier as much again. On a GPU they are measured
 at sizes that fill it, with many ops before one wait (`queued`), and refused if no such card has them (`cards`).
@@ -25,7 +25,7 @@ from lms3d.device import containers, memory, workspace
 from lms3d.device.machine import nvidia_driver, processor
 from lms3d.engine import tuning
 from lms3d.engine.cost import Machine
-from lms3d.engine.tensorflow import cards, queued, surgery
+from lms3d.engine.tensorflow import cards, functions, queued, reading
 from lms3d.engine.tiers import TIERS
 from lms3d.engine.tiers.base import TierSpeed, best_seconds
 from lms3d.engine.tuning import CARD_BUDGET_SECONDS, PROBE_BYTES
@@ -36,15 +36,15 @@ SPEEDS = tuple(
 )
 _VERSION = 10
 _LAYOUT = "as traced"
-"""What the graph optimiser does with the layout of convolutions (`surgery.execution`): it leaves them as they are."""
+"""A part of the key: the graph optimiser leaves the layout of convolutions as it is (`functions.execution`)."""
 PATIENCE_SECONDS = 5 * CARD_BUDGET_SECONDS
-"""For those who measure before this process: ranks on one machine, one after the other."""
+"""How long to wait for other processes that measure first: the ranks of one machine take turns."""
 
 log = logging.getLogger("lms3d")
 
 
 def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = True) -> Machine:
-    """The speeds of `device` ("CPU:0", "GPU:0") and of a swap tier, by its name. mapped: where that is possible."""
+    """The speeds of `device` ("CPU:0", "GPU:0") and of a swap tier, by its name. mapped: read in place, if that is possible."""
     kind = TIERS[tier].beside(device)
     measured = f"{device_name(device)} {tier} {kind.place(swap_dir)}{card_settings(device)}"
     if not device.startswith("CPU"):
@@ -64,9 +64,8 @@ def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = Tru
 
 
 def cores() -> int:
-    """The cores that an op of this process can keep busy: TensorFlow's threads, or the cores that it may use where these are
-    fewer.
-    """
+    """The number of cores that an op can keep busy: that of TensorFlow's threads, or that of this process's cores if it is
+    smaller."""
     given = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
     threads = tf.config.threading.get_intra_op_parallelism_threads() or (int(given) if given.isdecimal() else 0)
     allowed = containers.allowed_cores()
@@ -74,7 +73,7 @@ def cores() -> int:
 
 
 def _stored(known: dict[str, Any], key: str) -> Machine | None:
-    """The speeds under a key; None where there are none, or no machine has such."""
+    """The speeds under a key; None if there are none, or if no machine can have them."""
     entry = known.get(key)
     if not isinstance(entry, dict) or entry.keys() != set(SPEEDS):
         return None
@@ -87,8 +86,8 @@ def _stored(known: dict[str, Any], key: str) -> Machine | None:
 
 @contextmanager
 def one_at_a_time(store: Path) -> Iterator[None]:
-    """Waits until no other process measures for the same store, but not for ever for one that hangs; no lock where none can be
-    had."""
+    """In the block no other process measures for the same store. It does not wait for ever for a process that hangs, and does
+    without a lock if none can be had."""
     with ExitStack() as stack:
         try:
             store.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +104,7 @@ def one_at_a_time(store: Path) -> Iterator[None]:
 
 
 def read_store(store: Path) -> dict[str, Any]:
-    """What was measured before; nothing where the file cannot be read."""
+    """The entries of a store; none if the file cannot be read."""
     try:
         known = json_values.parse(store.read_text())
     except (OSError, ValueError):
@@ -114,7 +113,7 @@ def read_store(store: Path) -> dict[str, Any]:
 
 
 def write_store(store: Path, known: dict[str, Any]) -> None:
-    """A store that cannot be written costs some seconds per run and nothing else."""
+    """Writes a store. One that cannot be written costs each run some seconds, and nothing else."""
     with suppress(StorageError, OSError):
         files.write_json(store, known)
 
@@ -125,12 +124,12 @@ def device_name(device: str) -> str:
 
 
 def card_settings(device: str) -> str:
-    """All that changes the speed of a GPU's kernels, except the GPU and cuDNN's workspace; "" for a processor."""
+    """The settings that change the speed of a GPU's kernels, without the GPU and cuDNN's workspace; "" for a processor."""
     if device.startswith("CPU"):
         return ""
     parts = [
         f"TF32 {tf.config.experimental.tensor_float_32_execution_enabled()}",
-        f"deterministic {surgery.is_deterministic()}",
+        f"deterministic {reading.is_deterministic()}",
         f"layout {_LAYOUT}",
         f"driver {nvidia_driver()}",
     ]
@@ -138,7 +137,7 @@ def card_settings(device: str) -> str:
 
 
 def synchronise() -> None:
-    """Waits until all devices have done what was enqueued."""
+    """Waits until all devices have done their enqueued work."""
     tf.test.experimental.sync_devices()
 
 
@@ -162,7 +161,7 @@ def _measure(device: str, tier: TierSpeed) -> Machine:
 
 
 def _of_card(device: str, most_bytes: int) -> Machine:
-    """The speeds of a device that runs behind the host, by tensors of at most so many bytes; the tier's part is missing."""
+    """The speeds of a device that runs behind the host, without the tier's part. most_bytes: of a tensor."""
     side = next((n for n in tuning.CARD_SIDES if _IMAGE_BYTES * n**3 <= most_bytes), tuning.CARD_SIDES[-1])
     count = max(1 << 14, min(tuning.CARD_BYTES, most_bytes) // 4)
     launches = _additions(tuning.SMALL_COPIES)
@@ -183,7 +182,7 @@ _IMAGE_BYTES = 4 * 32  # of a voxel of 32 channels
 
 
 def _additions(times: int) -> Any:
-    """A function of so many additions of one number, one after the other: in one call, as ops are launched in a step."""
+    """A function of so many additions of one number, one after the other in one call, as in a step."""
 
     def add(one: tf.Tensor) -> tf.Tensor:
         total = one
@@ -191,4 +190,4 @@ def _additions(times: int) -> Any:
             total = total + one
         return total
 
-    return surgery.make_function(surgery.trace(add, tf.TensorSpec((), tf.float32)))
+    return functions.make_function(functions.trace(add, tf.TensorSpec((), tf.float32)))

@@ -1,12 +1,12 @@
-"""Whole steps as they were measured: what the sum of the costs of single ops is held against. Kept in the cache folder.
+"""Measured times of whole steps, to correct the sum of the costs of single ops. Kept in the cache folder.
 
     op alone (`probing`) -> x pace of today (`op_costs`) -> x scale of this step (here) -> seconds that plans are made with
 
-WHOLE-1  A step is known by its device, its kinds of ops, and how many it has of each: the same network at the same size.
-WHOLE-2  A step without a plan waits for nothing, so that its seconds are those of its ops. They are kept as of a day whose pace
-         is 1. When its ops have been measured, too, they count as so much slower or faster (`cost.scale_of`).
-WHOLE-3  A step under a plan tells a scale beside the costs that it was planned with (ADAPT-6). The newest is used, until the step
-         without a plan takes another time.
+WHOLE-1  A step is known by its device, its kinds of ops, and the number of ops of each kind: the same network at the same size.
+WHOLE-2  A step without a plan waits for nothing, so that its seconds are those of its ops. They are stored as on a day whose pace
+         is 1. When its ops have been measured, too, the scale is the ratio of the two (`cost.scale_of`).
+WHOLE-3  A step under a plan has a scale, too, relative to the costs that it was planned with (ADAPT-6). The newest scale is used,
+         until the step without a plan takes another time.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from lms3d.engine.tensorflow import op_costs, speeds
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """Of one step; None: not measured. unplanned_seconds: without a plan, at pace 1. ops_scale: see `cost.Machine`."""
+    """The facts about one step; None: not measured. unplanned_seconds: its time without a plan, at pace 1. ops_scale: see
+    `cost.Machine`."""
 
     unplanned_seconds: float | None = None
     ops_scale: float | None = None
 
 
 def name(graph: StepGraph, device: str) -> str:
-    """WHOLE-1."""
+    """The name of a step in the store (WHOLE-1)."""
     kinds = Counter(op.signature for op in graph.ops if op.signature and not op.inserted)
     digest = hashlib.sha256(repr(sorted(kinds.items())).encode()).hexdigest()
     return f"{platform.node()} {op_costs.conditions(device)} {digest[:16]}"
@@ -56,19 +57,19 @@ def with_scale(graph: StepGraph, machine: Machine, device: str, otherwise: float
 
 
 def keep_unplanned(step: str, seconds: float, device: str) -> None:
-    """WHOLE-2. step: see `name`; seconds: as measured today."""
+    """Stores the time of a step without a plan (WHOLE-2). step: see `name`. seconds: as measured today."""
     before, today = load(step).unplanned_seconds, seconds / op_costs.pace_of(device)
     if before is None or scale_of(today, before) != 1.0:
         _keep(step, Known(unplanned_seconds=today))
 
 
 def keep_scale(step: str, ops_scale: float) -> None:
-    """WHOLE-3. step: see `name`."""
+    """Stores the scale of a step under a plan (WHOLE-3). step: see `name`."""
     _keep(step, replace(load(step), ops_scale=ops_scale))
 
 
 def load(step: str) -> Known:
-    """What is known of a step by its `name`; nothing where that cannot be read, or no step has it."""
+    """The facts about the step of this `name`; empty if they cannot be read, or if no step can have them."""
     entry = speeds.read_store(_store()).get(step)
     values = entry if isinstance(entry, list) and len(entry) == 2 else [None, None]
     return Known(unplanned_seconds=_positive(values[0]), ops_scale=_positive(values[1]))
@@ -79,7 +80,7 @@ def _positive(value: Any) -> float | None:
 
 
 def _keep(step: str, known: Known) -> None:
-    """The newest comes last, and only the newest are kept."""
+    """Stores the facts about a step. The newest come last, and only the newest are kept."""
     with speeds.one_at_a_time(_store()):
         others = {key: entry for key, entry in speeds.read_store(_store()).items() if key != step}
         entries = {**others, step: [known.unplanned_seconds, known.ops_scale]}

@@ -16,7 +16,7 @@ TIERS: Registry[type[Tier]] = Registry(
 
 
 def tier_choices() -> tuple[str, ...]:
-    """What a user can ask for: a tier, or "auto"."""
+    """The names that a user can ask for: the tiers, and "auto"."""
     return ("auto", *TIERS.names)
 
 

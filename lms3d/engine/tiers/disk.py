@@ -6,15 +6,16 @@
     mapped   t -> lms/swap_out/t -> lms/swap_in/t/k -> z    (LmsReadInPlace)
              t -> lms/hold/t
 
-If the device is the processor and nothing keeps the tensor after the step (`liveness.lasting`), it is not copied back but read
-where it lies, in the page cache: it takes no memory of TensorFlow's allocator, the limit does not count it, and the system may
-drop its pages and read them again. What a failing disk does then: MAPPED-1 to MAPPED-3 of `native/src/file_lane.h`.
+If the device is the processor, and nothing keeps the tensor after the step (`liveness.lasting`), it is not copied back but read
+where it lies, in the page cache. It takes no memory of TensorFlow's allocator, the limit does not count it, and the system may drop
+its pages and read them again. MAPPED-1 to MAPPED-3 of `native/src/file_lane.h` say what happens then if the disk fails.
 
-The files are private to the user. They are removed when the tier is closed, when neither its owner nor a function that swaps to
-it is left, when the process ends, even by a signal, and after a crash of the machine by the next run (`orphans`).
+The files are private to the user. They are removed when the tier is closed, when neither its owner nor a function that swaps to it
+is left, and when the process ends, even by a signal. After a crash of the machine the next run removes them (`orphans`).
 
-There is no second way for a machine without a C++ compiler or a compiled library (LMS3D_NATIVE_LIBRARY): it can plan and train, but
-swap nothing. What a disk may do to a step (FILE-1 to FILE-5) would have to be right twice, and a GPU needs the compiler anyway.
+A machine without a C++ compiler and without a compiled library (LMS3D_NATIVE_LIBRARY) can plan and train, but swap nothing. A
+second implementation would have to get the failures of disks (FILE-1 to FILE-5) right once more, and a GPU needs the compiler
+anyway.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _IN_PLACE = frozenset({"ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs"
 class DiskTier(StreamTier):
     """Files in a private folder below `directory` (default: the system's temporary folder).
 
-    Raises InputError when the folder cannot be made, StorageError (through the step) on a full disk or an I/O error.
+    Raises InputError if the folder cannot be made, StorageError (through the step) on a full disk or an I/O error.
     """
 
     name = "disk"
@@ -71,7 +72,7 @@ class DiskTier(StreamTier):
         self._end = weakref.finalize(self, _remove, os.getpid(), self.directory, held, self.lane)
 
     def on(self, tensor: tf.Tensor) -> str:
-        return self.device  # a file is the host's; TensorFlow copies what a GPU computes
+        return self.device  # a file belongs to the host; TensorFlow copies a GPU's results
 
     def swap_out(self, tensor: tf.Tensor, name: str) -> tf.Operation:
         try:
@@ -104,7 +105,7 @@ class DiskTier(StreamTier):
         return _pages_read()
 
     def check(self, begun: int) -> None:
-        """FILE-3: after a function that waited for a page. MAPPED-2 for the next one."""
+        """Checks the disk if the function waited for a page (FILE-3), and lets the next one look at its pages (MAPPED-2)."""
         super().check(begun)
         try:
             self.lane.check(waited=_pages_read() != begun)
@@ -116,7 +117,7 @@ class DiskTier(StreamTier):
 
     @classmethod
     def prepare(cls, directory: Path | None) -> None:
-        """Removes what crashed runs left; InputError where a folder that the user gave is not writable."""
+        """Removes the files of crashed runs. InputError if a folder that the user gave is not writable."""
         parent = swap_parent(directory)
         remove_orphans(parent)
         if directory is None:
@@ -128,14 +129,14 @@ class DiskTier(StreamTier):
 
     @classmethod
     def place(cls, directory: Path | None) -> str:
-        """The machine, since many may share a home, and the file system: a folder is as fast as the one of the run before."""
+        """The machine, since several may share a home, and the file system: all its folders are equally fast."""
         return f"{super().place(directory)}{platform.node()} {machine.mount_point(swap_parent(directory))}"
 
     @classmethod
     def measured(cls, device: str, directory: Path | None) -> TierSpeed:
-        """Write and read some files in turn, as swap files are: mostly the page cache's speed.
+        """The speed of writing and reading some files in turn, like swap files: mostly that of the page cache.
 
-        Several, of tensors of their own: one alone would stay in the processor's caches, which a step does not leave to it.
+        There are several files, each of its own tensor: a single one would stay in the processor's caches, as in no step.
         """
         parent, tensors = swap_parent(directory).resolve(), [np.ones(PROBE_BYTES, np.uint8) for _ in range(PROBE_FILES)]
         try:
@@ -145,7 +146,7 @@ class DiskTier(StreamTier):
         lane = _lane(folder)
         try:
             files = [lane.file(lane.reserve(PROBE_BYTES), PROBE_BYTES) for _ in tensors]
-            _each(files, "write", tensors)  # the first time finds a full disk, and the blocks
+            _each(files, "write", tensors)  # the first write allocates the blocks, and finds a full disk
             out_seconds, in_seconds = (best_seconds(partial(_each, files, way, tensors)) for way in ("write", "read"))
         except StorageError as error:
             raise _unmeasured(parent, str(error)) from None
@@ -188,7 +189,7 @@ def _lane(folder: Path) -> FileLane:
 
 @functools.cache
 def writes_in_place(folder: Path) -> bool:
-    """Whether the file system of a folder is known to rewrite blocks in place, without a new one."""
+    """Whether the file system of a folder is known to rewrite blocks in place, without allocating new ones."""
     place, best = folder.resolve(), ("", "")
     for part in psutil.disk_partitions(all=True):
         if place.is_relative_to(part.mountpoint) and len(part.mountpoint) >= len(best[0]):
@@ -197,7 +198,7 @@ def writes_in_place(folder: Path) -> bool:
 
 
 def _remove(owner: int, directory: Path, held: Sequence[int], lane: Lane) -> None:
-    """Removes what is left of a tier. Only its own process may: a fork has a copy of it."""
+    """Removes the folder of a tier. Only its own process may: a fork has a copy of the tier."""
     if os.getpid() != owner:
         return
     lane.close()
@@ -208,5 +209,5 @@ def _remove(owner: int, directory: Path, held: Sequence[int], lane: Lane) -> Non
 
 
 def _pages_read() -> int:
-    """How often this process has waited for a page of a map from a disk (major faults)."""
+    """The number of times that this process has waited for a page from a disk (major faults)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt

@@ -22,7 +22,7 @@ _HOST = "CPU:0"
 
 
 class HostTier(Tier):
-    """If two logical devices of a processor stand for a GPU and its host, TensorFlow copies by itself."""
+    """Host memory. If two logical devices of a processor stand for a GPU and its host, TensorFlow copies by itself."""
 
     name = "host"
 
@@ -44,7 +44,7 @@ class HostTier(Tier):
 
     @classmethod
     def speed(cls, device: str, directory: Path | None) -> TierSpeed:
-        """Of a view, since both are the same memory."""
+        """The speed of a view, since both are the same memory."""
         with tf.device(device):
             there = tf.ones((PROBE_BYTES // 4,))
         with tf.device(_HOST):
@@ -63,7 +63,8 @@ class HostTier(Tier):
 
     @classmethod
     def _node_seconds(cls, device: str) -> float:
-        """Of one copy of a few bytes among many: what launching it costs, since the link has nothing to carry."""
+        """The seconds of one copy of a few bytes among many: the cost of launching it, since the link has next to nothing to
+        carry."""
         tier = cls()
 
         @tf.function(autograph=False)
@@ -83,7 +84,7 @@ class HostTier(Tier):
                 return tensor
 
         start = tf.ones((1,))
-        copying = best_seconds(lambda: there_and_back(start).numpy())  # the first of some runs traces and places
+        copying = best_seconds(lambda: there_and_back(start).numpy())  # the first run traces and places
         adding = best_seconds(lambda: there(start).numpy())
         return max(0.0, copying - adding) / (2 * SMALL_COPIES)
 

@@ -1,9 +1,9 @@
 """Private swap folders that never outlive their owner, however it ends.
 
-A tiny shell process holds the reading end of a pipe, of which this process alone has the writing end. The kernel closes that
-when the process ends, and the shell removes the folder. Launchers end a job by signals to the children of a process and then
-to it: the shell is an orphan from the start and ignores every signal that can be ignored. Where all processes of a job are
-killed at once (a batch system's group, a machine that fails), the next run finds the folder: a lock in it dies with its owner.
+A tiny shell process holds the reading end of a pipe whose writing end this process alone has. The kernel closes that end when the
+process ends, and the shell removes the folder. Launchers end a job by signals to the children of a process and then to the process
+itself: the shell is an orphan from the start, and ignores every signal that can be ignored. If all processes of a job are killed at
+once (a batch system's group, a machine that fails), the next run finds the folder: a lock in it dies with its owner.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ _SCRIPT = 'exec 3<&0; (trap "" HUP INT TERM; read -r _ <&3; rm -f -- "$1"/[0-9]*
 
 
 def swap_parent(directory: str | Path | None) -> Path:
-    """Where swap folders are made: `directory`, else the system's temporary folder. Absolute: what removes a folder after its
-    owner's death works elsewhere, and a program may change its working directory."""
+    """The folder that swap folders are made in: `directory`, or else the system's temporary folder.
+
+    The path is absolute: the shell that removes a folder works in another one, and a program may change its working directory.
+    """
     return Path(directory or tempfile.gettempdir()).expanduser().absolute()
 
 
 def new_folder(parent: Path) -> tuple[Path, tuple[int, int]]:
-    """A new folder below `parent`, for this user alone, and the files that this process holds until it wants it to go.
-
-    OSError where it cannot be made.
-    """
+    """A new folder below `parent`, for this user alone, and the open files that keep it. OSError if it cannot be made."""
     parent.mkdir(parents=True, exist_ok=True)
     folder, held = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)), list[int]()  # mode 0700
     try:
@@ -43,7 +42,7 @@ def new_folder(parent: Path) -> tuple[Path, tuple[int, int]]:
     except OSError:
         for file in held:
             os.close(file)
-        with contextlib.suppress(OSError):  # by their names: where no more files can be opened no folder can be listed
+        with contextlib.suppress(OSError):  # by their names: a process that can open no more files cannot list a folder
             (folder / "lock").unlink(missing_ok=True)
             folder.rmdir()
         raise
@@ -51,9 +50,9 @@ def new_folder(parent: Path) -> tuple[Path, tuple[int, int]]:
 
 
 def _remove_after(folder: Path) -> int:
-    """A file to be closed by `os.close`: when it is, and be it by the end of the process, `folder` goes.
+    """A file whose closing removes `folder`, by `os.close` or by the end of the process.
 
-    Where no process can be started the folder stays until `remove_orphans` finds it.
+    If no process can be started, the folder stays until `remove_orphans` finds it.
     """
     reader, writer = os.pipe()  # not inherited by programs that this process starts
     try:
@@ -66,7 +65,7 @@ def _remove_after(folder: Path) -> int:
 
 
 def remove_orphans(parent: Path) -> list[Path]:
-    """Remove this user's swap folders whose owner is gone; returns them."""
+    """Removes this user's swap folders whose owner is gone; returns them."""
     removed = []
     for folder in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Page-locked host memory beside a GPU: what the tier `host` is there. Copies run on two streams of their own (`stream`)."""
+"""Page-locked host memory: the tier `host` beside a GPU. Copies run on two streams of their own (`stream`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from lms3d.device import memory
 from lms3d.engine.native import lanes
 from lms3d.engine.native.lanes import Lane
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tiers.base import TierSpeed, best_seconds
 from lms3d.engine.tiers.stream import StreamTier
 from lms3d.engine.tuning import LINK_COPIES, LINK_PROBE_BYTES, SMALL_COPIES
@@ -29,7 +29,7 @@ class PinnedTier(StreamTier):
 
     @classmethod
     def measured(cls, device: str, directory: Path | None) -> TierSpeed:
-        """The link's own seconds, each way, as the events on its streams tell; and what a small copy costs besides."""
+        """The link's own seconds each way, by the events on its streams, and the cost of a small copy besides."""
         tier = cls()
         try:
             out, back = tier._rates(device)
@@ -40,7 +40,7 @@ class PinnedTier(StreamTier):
             tier.close()
 
     def _rates(self, device: str) -> tuple[float, float]:
-        """Bytes per second out and in: the best of some copies, after one that locks the pages."""
+        """Bytes per second out and in: those of the best copy, after one that locks the pages."""
         free = memory.device_memory_bytes() - (memory.bytes_in_use("current", device) or 0)
         elements = max(1, min(LINK_PROBE_BYTES, free // 8) // 4)
         there_and_back, counted = self._chain(device, 1, elements), []
@@ -54,14 +54,14 @@ class PinnedTier(StreamTier):
         return max(c.out_bytes / c.out_seconds for c in warm), max(c.in_bytes / c.in_seconds for c in warm)
 
     def _node_seconds(self, device: str) -> float:
-        """Of a copy of one number among many that wait for each other: what launching it costs."""
+        """The seconds of a copy of one number among many that wait for each other: the cost of launching it."""
         with tf.device(device):
             start = tf.ones((1,))
         functions = [self._chain(device, SMALL_COPIES, 1, copied=copied) for copied in (True, False)]
         copying, adding = (best_seconds(partial(_run, function, start)) for function in functions)
         return max(0.0, copying - adding) / (2 * SMALL_COPIES)
 
-    def _chain(self, device: str, length: int, elements: int, *, copied: bool = True) -> surgery.RewrittenFunction:
+    def _chain(self, device: str, length: int, elements: int, *, copied: bool = True) -> functions.RewrittenFunction:
         """A function of a tensor on the device: `length` times an addition and, if copied, a way out and back."""
 
         def run(tensor: tf.Tensor) -> tf.Tensor:
@@ -74,9 +74,9 @@ class PinnedTier(StreamTier):
                     tensor = self.swap_in(out.outputs[0], tensor, f"probe/swap_in/{number}", ())
             return tensor
 
-        return surgery.make_function(surgery.trace(run, tf.TensorSpec((elements,))))
+        return functions.make_function(functions.trace(run, tf.TensorSpec((elements,))))
 
 
-def _run(function: surgery.RewrittenFunction, tensor: tf.Tensor) -> None:
-    """Once, to its end."""
+def _run(function: functions.RewrittenFunction, tensor: tf.Tensor) -> None:
+    """Runs a function once, to its end."""
     function(tensor).numpy()

@@ -4,15 +4,15 @@
     t -> lms/hold/t          (fetch, the gate)         (arrive)
 
 STREAM-1  Memory is taken and given back in the order in which the host enqueues the step. A swap-in takes its memory at the fetch.
-          An original gives its memory back at the hold, which stands where the plan counts on it (`SwapOut.until`).
-STREAM-2  An arrival stands just before the first reader: the device waits there for the copy, and nowhere earlier.
-STREAM-3  Nothing waits on the host. On a processor, where an operation is complete when it returns, hold and arrive last until the
-          copy has ended and occupy no thread, unless a lane of files makes the copy there. An arrival may come early on a
-          processor (`Tier.waits_on_device`).
+          An original gives its memory back at the hold, which stands where the plan expects it (`SwapOut.until`).
+STREAM-2  An arrival stands just before the first reader: the device waits there for the copy, and not earlier.
+STREAM-3  Nothing waits on the host. On a processor an operation is complete when it returns, so hold and arrive last until the copy
+          has ended. They occupy no thread, unless a lane of files makes the copy there. An arrival may come early on a processor
+          (`Tier.waits_on_device`).
 
-`rewrite` draws these edges, and checks them. The default planner's plans and the allocator's replay (`step_model.replay`)
-count this order. The simulator (`simulate`) knows no hold: it frees an original when its copy is complete (SIM-4), which is where
-TFLMS's plans have their holds (TFLMS-8).
+`passes.move` draws these edges, and checks them. The default planner's plans and the allocator's replay follow this order. The
+simulator (`simulate`) knows no hold: it frees an original when its copy is complete (SIM-4), where TFLMS's plans have their holds
+(TFLMS-8).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class StreamTier(Tier):
 
     @classmethod
     def speed(cls, device: str, directory: Path | None) -> TierSpeed:
-        """Without the library a step that swaps nothing can still be planned, and run; what swaps is refused when it is made."""
+        """The measured speed, or the defaults without a library: a step that swaps nothing can still be planned and run."""
         if why := missing():
             log.warning("lms: nothing can be swapped: %s", why)
             return TierSpeed()
@@ -65,7 +65,7 @@ class StreamTier(Tier):
 
     @classmethod
     def measured(cls, device: str, directory: Path | None) -> TierSpeed:
-        """As `speed`, with the library."""
+        """The measured speed; there is a library."""
         return TierSpeed()
 
     def on(self, tensor: tf.Tensor) -> str:
@@ -104,7 +104,7 @@ class StreamTier(Tier):
         return back
 
     def new_copy(self, handle: tf.Tensor) -> dict[str, int]:
-        """The attributes of the ops that bring the tensor behind `handle` back once more."""
+        """The attributes of the ops of one more swap-in of the tensor behind `handle`."""
         slot, numbers = self._slots[handle.graph][handle.op.name], self._copies.setdefault(handle.graph, {})
         numbers[slot] = numbers.get(slot, -1) + 1
         return {"lane": self.lane.number, "slot": slot, "copy": numbers[slot]}
@@ -123,8 +123,8 @@ class StreamTier(Tier):
         return 0
 
     def failed(self) -> None:
-        """Its copies end, and give back the device's memory: the next step may need it, and writes to the same places."""
-        with contextlib.suppress(StorageError):  # of a device that is lost; the error of the step says more
+        """Ends the copies, which give back the device's memory: the next step may need it, and writes to the same places."""
+        with contextlib.suppress(StorageError):  # the device is lost; the error of the step says more
             self.lane.settle()
 
     def take_counters(self) -> dict[str, float]:
@@ -140,6 +140,6 @@ class StreamTier(Tier):
 
 
 def as_counters(counted: Counted) -> dict[str, float]:
-    """By the names of `COUNTERS`."""
+    """The figures of a lane, by the names of `COUNTERS`."""
     figures = (counted.out_bytes, counted.in_bytes, counted.out_seconds, counted.in_seconds)
     return dict(zip(COUNTERS, figures, strict=True))

@@ -19,11 +19,11 @@ import lms3d
 import models
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
+from lms3d.engine.passes import joins
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.tensorflow import joins, surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tensorflow.rewrite import rewrite
 from lms3d.engine.tiers.disk import DiskTier
 from lms3d.errors import InputError
 from lms3d.keras_step.attachment import trace_step
@@ -31,7 +31,7 @@ from lms3d.keras_step.callback import LMS
 from tests.lms3d.engine import transformers
 from tests.lms3d.engine.small_models import Trainer, build, tight_limit
 from tests.lms3d.engine.test_models import same
-from tests.lms3d.engine.traced import same_bits
+from tests.lms3d.engine.traced import rewrite, same_bits
 
 MACHINE = Machine()
 
@@ -133,9 +133,9 @@ def test_a_tape_in_a_function_of_ones_own(tmp_path):
         return seen + [w.numpy().tobytes() for w in weights]
 
     data = np.random.default_rng(9).normal(size=(3, 1024, 64)).astype(np.float32)
-    function = surgery.trace(update, tf.TensorSpec((1024, 64)))
+    function = functions.trace(update, tf.TensorSpec((1024, 64)))
     graph = capture(function)
-    expected = losses(surgery.make_function(function))
+    expected = losses(functions.make_function(function))
     limit = between(graph)
     lms = LMS(slabs="off", memory_limit=limit, tier="disk", swap_dir=tmp_path)
     made = lms.rewrite(function)
@@ -156,8 +156,8 @@ def inference(x: tf.Tensor) -> tf.Tensor:
 def test_inference_of_a_function(tmp_path):
     spec = tf.TensorSpec((1024, 256))
     data = tf.random.stateless_normal(spec.shape, (1, 2))
-    function = surgery.trace(inference, spec)
-    expected = surgery.make_function(function)(data)
+    function = functions.trace(inference, spec)
+    expected = functions.make_function(function)(data)
     limit = between(capture(function, batches=()), 0.1)  # what the caller passes lies there already, with the rest
     lms = LMS(slabs="off", memory_limit=limit, tier="disk", swap_dir=tmp_path)
     made = lms.rewrite(function)
@@ -191,7 +191,7 @@ def predict_unet3d(folder: Path) -> Measured:
             found.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - idle)
         return min(found), result.tobytes()
 
-    before, expected = peak(surgery.make_function(trace_step(model, "predict", (spec,))))
+    before, expected = peak(functions.make_function(trace_step(model, "predict", (spec,))))
     function = trace_step(model, "predict", (spec,))
     graph = capture(function)
     in_place = replace(MACHINE, mapped=True)
@@ -214,7 +214,7 @@ def test_inference_takes_less_memory(tmp_path, in_fresh_process):
 
 
 def test_a_function_that_a_tape_has_differentiated_is_refused():
-    function = surgery.trace(inference, tf.TensorSpec((64, 64)))
+    function = functions.trace(inference, tf.TensorSpec((64, 64)))
     data = tf.Variable(tf.ones((64, 64)))
     with tf.GradientTape() as tape:
         result = function(data)

@@ -13,7 +13,7 @@ from lms3d.engine import tuning
 from lms3d.engine.cost import Machine, OpCost, op_seconds, step_seconds
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.tensorflow import op_costs, surgery
+from lms3d.engine.tensorflow import functions, op_costs
 from lms3d.engine.tensorflow.capture import capture, signature
 from lms3d.engine.tensorflow.probing import Cost
 from tests.lms3d.engine.toy_graphs import training
@@ -25,7 +25,7 @@ SLOW = Machine(flops_per_second=1e9, bytes_per_second=1e8)
 
 @pytest.fixture(scope="module")
 def step():
-    return surgery.trace(convolution_step, IMAGE)
+    return functions.trace(convolution_step, IMAGE)
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +109,7 @@ def test_costs_are_kept_for_each_number_of_cores(monkeypatch):
     "change",
     [
         lambda patch: patch.setattr(tf.config.experimental, "tensor_float_32_execution_enabled", lambda: False),
-        lambda patch: patch.setattr(op_costs.speeds.surgery, "is_deterministic", lambda: True),
+        lambda patch: patch.setattr(op_costs.speeds.reading, "is_deterministic", lambda: True),
         lambda patch: patch.setattr(op_costs.speeds, "nvidia_driver", lambda: "580.159.04"),
     ],
     ids=["TF32", "determinism", "driver"],
@@ -134,7 +134,7 @@ def test_equal_work_has_one_signature_and_other_work_another():
         a, b = tf.tanh(x), tf.tanh(x + 1)
         return a, b, tf.tanh(x[:, :2]), tf.reduce_sum(a, 0), tf.reduce_sum(b, 1)
 
-    graph = surgery.trace(twice, tf.TensorSpec((4, 4))).graph
+    graph = functions.trace(twice, tf.TensorSpec((4, 4))).graph
     first, second, smaller = (signature(op) for op in graph.get_operations() if op.type == "Tanh")
     over_rows, over_columns = (signature(op) for op in graph.get_operations() if op.type == "Sum")
     assert first == second
@@ -162,7 +162,7 @@ def test_what_cannot_run_alone_has_no_signature(step):
     without = {op.type for op in capture(step).ops if not op.signature}
     # Random, stateful, without work, and the gradient that runs another kernel without its forward op.
     assert {"RandomUniform", "StatelessRandomNormalV2", "Placeholder", "Const", "MaxPool3DGrad"} <= without
-    unknown = surgery.trace(tf.tanh, tf.TensorSpec((None, 4)))
+    unknown = functions.trace(tf.tanh, tf.TensorSpec((None, 4)))
     assert signature(of_type(unknown, "Tanh")) == ""
 
 
@@ -184,7 +184,7 @@ def test_each_kind_of_op_is_probed_once_and_kept(step, probed):
     _, first = op_costs.with_ops(capture(step), SLOW, step)
     count = len(probed)
     assert count
-    _, second = op_costs.with_ops(capture(step), SLOW, surgery.trace(convolution_step, IMAGE))
+    _, second = op_costs.with_ops(capture(step), SLOW, functions.trace(convolution_step, IMAGE))
     assert len(probed) == count
     assert dict(second.op_table) == dict(first.op_table)
 
@@ -211,7 +211,7 @@ def test_what_can_only_be_measured_in_parts_keeps_its_cost(step, probed, monkeyp
 
 def test_what_another_run_measured_stays(step, probed):
     op_costs.with_ops(capture(step), SLOW, step)
-    other = surgery.trace(convolution_step, tf.TensorSpec((1, 8, 8, 8, 4)))
+    other = functions.trace(convolution_step, tf.TensorSpec((1, 8, 8, 8, 4)))
     _, machine = op_costs.with_ops(capture(other), SLOW, other)
     assert {op.signature for op in capture(step).ops if op.type == "Conv3D"} <= set(machine.op_table)
 
@@ -313,7 +313,7 @@ def test_new_kinds_count_as_of_the_day_of_the_others(step, probed, another_proce
     _, first = op_costs.with_ops(capture(step), SLOW, step)
     another_process(0.5)
     spec = tf.TensorSpec((1, 28, 28, 28, 4))
-    both = surgery.trace(lambda x, y: (convolution_step(x), convolution_step(y)), IMAGE, spec)
+    both = functions.trace(lambda x, y: (convolution_step(x), convolution_step(y)), IMAGE, spec)
     _, today = op_costs.with_ops(capture(both), SLOW, both)
     new = today.op_table.keys() - first.op_table.keys()
     assert new

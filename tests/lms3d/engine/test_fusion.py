@@ -115,7 +115,7 @@ def test_a_gradient_keeps_what_the_convolution_made_and_no_more():
     made = fusion.program(graph, gradient, able)
     assert made is not None
     assert set(made.inputs) == {"gradient:0", "conv:0", "mean:0"}  # the mean is not made again
-    assert made.again == ("difference", "scaled")
+    assert made.rematerialised == ("difference", "scaled")
     assert made.saved_bytes == (2 << 20) - 1024  # the mean
     after = fusion.contracted(graph, made, [])
     first = fusion.program(after, forward, able)
@@ -130,17 +130,17 @@ def test_what_is_kept_anyway_costs_nothing():
     able = fusible(graph)
     made = fusion.program(graph, fusion.groups(graph, able)[0], able)
     assert made is not None
-    assert made.again == ()
+    assert made.rematerialised == ()
     assert made.inputs == made.plain_inputs
     assert made.saved_bytes == 0
 
 
-def test_without_again_it_reads_what_its_ops_read():
+def test_without_rematerialisation_it_reads_what_its_ops_read():
     graph = normalised()
     made = fusion.program(graph, fusion.groups(graph, fusible(graph))[0], fusible(graph))
     assert made is not None
-    plain = made.without_again()
-    assert (plain.again, plain.inputs, plain.saved_bytes) == ((), made.plain_inputs, 0)
+    plain = made.without_rematerialisation()
+    assert (plain.rematerialised, plain.inputs, plain.saved_bytes) == ((), made.plain_inputs, 0)
 
 
 recipes = st.lists(

@@ -14,11 +14,10 @@ import tensorflow as tf
 from lms3d.engine.cost import Machine
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tensorflow.rewrite import rewrite
 from lms3d.engine.tiers.disk import DiskTier
-from tests.lms3d.engine.traced import PARAMETERS, by_tflms
+from tests.lms3d.engine.traced import PARAMETERS, by_tflms, rewrite, with_guards
 
 SPEC = tf.TensorSpec((256, 1024), tf.float32)  # 1 MiB
 SIZE = 1 << 20
@@ -62,7 +61,7 @@ def peak(function, data: tf.Tensor) -> tuple[int, bytes]:
 
 def unedited():
     """Under the options of a rewritten function: TensorFlow's arithmetic optimiser may change the last bits of a result."""
-    return surgery.make_function(surgery.trace(there_and_back, SPEC))
+    return functions.make_function(functions.trace(there_and_back, SPEC))
 
 
 def data() -> tf.Tensor:
@@ -79,7 +78,7 @@ def by_levels(folder: Path) -> Measured:
 
 def under_a_limit(folder: Path, share: float, machine: Machine, kinds: tuple[bool, bool] | None = None) -> Measured:
     """`share` 0 is the floor, 1 is what is needed without LMS. kinds: whether the plan must recompute, and swap."""
-    function = surgery.trace(there_and_back, SPEC)
+    function = functions.trace(there_and_back, SPEC)
     graph = capture(function)
     _, report = make_plan(Settings(limit_bytes=1 << 40).request(graph, machine))
     limit = int(report.floor_bytes + share * (report.unedited_limit_bytes - report.floor_bytes))
@@ -154,7 +153,7 @@ def test_a_hard_limit(lms, outcome):
     """Without LMS a real error, and no crash in a oneDNN kernel; with LMS it trains."""
     for _ in range(
         3
-    ):  # the guards make a crash of TensorFlow's own kernels rare, not impossible (see lms3d.engine.tensorflow.guard)
+    ):  # the guards make a crash of TensorFlow's own kernels rare, not impossible (see lms3d.engine.passes.guard)
         done = subprocess.run(
             [sys.executable, "-c", HARD_LIMIT, lms],
             capture_output=True,
@@ -170,13 +169,13 @@ def test_a_hard_limit(lms, outcome):
 
 def test_no_guard_for_an_op_that_never_runs():
     """A guard runs whatever becomes of its op: it would take memory that no plan knows of."""
-    from lms3d.engine.tensorflow import guard
+    from lms3d.engine.passes import guard
 
     def step(x: tf.Tensor) -> tf.Tensor:
         tf.nn.softmax(tf.tile(x, (4, 1)), name="dead")
         return tf.nn.softmax(x, name="alive")
 
-    made, count = guard.insert(surgery.trace(step, SPEC), planned=True)
+    made, count = with_guards(functions.trace(step, SPEC), planned=True)
     names = [op.name for op in made.graph.get_operations() if op.name.startswith(guard.GUARD_SCOPE)]
     assert count == 1
     assert f"{guard.GUARD_SCOPE}alive" in names

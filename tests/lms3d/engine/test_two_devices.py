@@ -47,10 +47,10 @@ def rewritten() -> dict[str, Any]:
     import tensorflow as tf
 
     from lms3d.engine.planners import tflms
-    from lms3d.engine.tensorflow import surgery
+    from lms3d.engine.tensorflow import functions
     from lms3d.engine.tensorflow.capture import capture
-    from lms3d.engine.tensorflow.rewrite import rewrite
     from lms3d.engine.tiers.host import HostTier
+    from tests.lms3d.engine.traced import rewrite
 
     def step(x: tf.Tensor) -> tf.Tensor:
         with tf.device("CPU:1"):
@@ -65,8 +65,8 @@ def rewritten() -> dict[str, Any]:
 
     spec = tf.TensorSpec((64, 32))
     data = tf.random.stateless_normal((64, 32), (1, 2))
-    expected = surgery.trace(step, spec)(data).numpy()
-    function = surgery.trace(step, spec)
+    expected = functions.trace(step, spec)(data).numpy()
+    function = functions.trace(step, spec)
     graph = capture(function, compute_device="CPU:1")
     parameters = tflms.Parameters(swapout_threshold=4, swapin_ahead=1, swapin_groupby=0, sync_mode=0)
     made, _ = rewrite(function, graph, tflms.build(graph, parameters), HostTier())

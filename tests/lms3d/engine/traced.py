@@ -10,11 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d.engine.ir import StepGraph
+from lms3d.engine.passes import manager
+from lms3d.engine.passes.guard import Guard
+from lms3d.engine.passes.move import Change, Move
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import tflms
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tensorflow.rewrite import Change, rewrite
 
 SPEC = tf.TensorSpec((64, 32), tf.float32)
 SIZE = 32
@@ -44,10 +46,24 @@ def by_tflms(
     function: Callable, tier: Any, *specs: Any, parameters: tflms.Parameters = PARAMETERS, mapped: bool = False
 ) -> Rewritten:
     """`function` traced for `specs` and rewritten with a TFLMS plan."""
-    original = surgery.trace(function, *(specs or (SPEC,)))
+    original = functions.trace(function, *(specs or (SPEC,)))
     graph = capture(original)
     plan = tflms.build(graph, parameters, mapped=mapped)
     return Rewritten(original, *_swap(rewrite(original, graph, plan, tier), graph, plan))
+
+
+def rewrite(function: Any, graph: StepGraph, plan: Plan, tier: Any) -> tuple[Any, Change]:
+    """The function with the plan's nodes, and what changed."""
+    move = Move(graph, plan, tier)
+    manager.run(function, [move])
+    return functions.make_function(function), move.change
+
+
+def with_guards(function: Any, *, planned: bool) -> tuple[Any, int]:
+    """The function with guards, and how many there are."""
+    guard = Guard(planned=planned)
+    manager.run(function, [guard])
+    return functions.make_function(function), guard.count
 
 
 def _swap(made: tuple[Any, Change], graph: StepGraph, plan: Plan) -> tuple[Any, StepGraph, Plan, Change]:

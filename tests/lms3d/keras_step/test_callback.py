@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms3d.engine.engine import was_rewritten
+from lms3d.engine.passes.base import was_rewritten
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.estimate import estimate

@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 from lms3d.engine import tuning
+from lms3d.engine.passes import slicing
 from lms3d.engine.slabs import choice, elements
 from lms3d.engine.slabs.values import Node, Spec
-from lms3d.engine.tensorflow import slicing
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step import settings
 from lms3d.keras_step.attachment import trace_step
@@ -111,7 +111,7 @@ def test_a_gpu_has_the_limit_and_a_processor_has_none(monkeypatch):
 
 def test_rungs_begin_where_all_can_be_indexed():
     nodes = slicing.nodes_of(trace_step(network(), "train", SPEC))
-    levels = choice.Levels(nodes)
+    levels = choice.WorkingSet(nodes)
     assert levels.most_elements({}) == TOY + 1
     first, *_ = choice.rungs(nodes, 1 << 40, 0, mapped=False, most_elements=TOY // 8)
     assert levels.most_elements(dict(first)) <= TOY // 8

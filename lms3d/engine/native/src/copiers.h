@@ -1,6 +1,6 @@
 // Copies on several cores at once.
 //
-// The step computes on all cores meanwhile: if one of them copied alone, the others would wait for its part of an operation.
+// The step computes on all cores at the same time: if one core copied alone, the others would wait for its part of an operation.
 #ifndef LMS3D_COPIERS_H_
 #define LMS3D_COPIERS_H_
 

@@ -6,9 +6,9 @@
 //   compute stream   .. memory of z is free, [mine] .............. waits for [in] (Wait), reads z ..
 //   in stream                       waits for [mine] and [out], copies to z, [in]
 //
-// [..] are events, recorded anew in each step. Everything is decided when it is enqueued; no call waits for the GPU. The slot
+// [..] are events, recorded anew in each step. The order is fixed when the work is enqueued; no call waits for the GPU. The slot
 // keeps its page-locked memory from step to step: the host's pool must not hand it to anybody while a copy still reads it, and
-// nobody on the host knows when that ends.
+// nobody on the host knows when that copy ends.
 //
 // CUDA's headers are not needed: the calls of its driver are looked up by name.
 #include <dlfcn.h>
@@ -80,7 +80,7 @@ struct Driver {
   int (*error_text)(int, const char**);
 };
 
-// The first call that failed, if any; the others are not made then.
+// The first call that failed, if any. After a failure no other call is made.
 class Calls {
  public:
   Calls(const Driver& driver, std::string work) : driver_(driver), work_(std::move(work)) {}
@@ -249,7 +249,7 @@ class Cuda : public Lane {
     slots_.erase(found);
   }
 
-  // Of the copies that have ended; those under way count the next time.
+  // The figures of the copies that have ended; those under way count the next time.
   Counters Take() override {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto& [number, slot] : slots_) {
@@ -280,7 +280,7 @@ class Cuda : public Lane {
     return copy;
   }
 
-  // Once for each copy that has ended. Where the host runs ahead by a whole step, that of the step before is not counted.
+  // Counts each copy that has ended. If the host runs ahead by a whole step, the copy of the step before is not counted.
   void Count(const Slot& slot, int64_t which, Copy& copy) {
     float milliseconds = 0;
     if (copy.counted || driver_.query(copy.end) || driver_.elapsed(&milliseconds, copy.begin, copy.end)) return;

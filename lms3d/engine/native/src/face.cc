@@ -1,4 +1,4 @@
-// What Python calls (library.py), by ctypes. Text is UTF-8 and belongs to the calling thread until its next call.
+// The functions that Python calls (library.py), by ctypes. Text is UTF-8 and belongs to the calling thread until its next call.
 #include <exception>
 #include <memory>
 #include <string>
@@ -32,7 +32,7 @@ std::shared_ptr<lms3d::FileLane> Files(int64_t lane) {
   return std::dynamic_pointer_cast<lms3d::FileLane>(lms3d::GetLane(lane));
 }
 
-// What `use` throws; empty: nothing.
+// The message that `use` throws; empty if it throws none.
 template <class Use>
 const char* WithFile(int64_t lane, int64_t slot, Use use) {
   const auto files = Files(lane);
@@ -59,7 +59,7 @@ int64_t lms3d_cuda_lane(const char* driver) {
 }
 
 
-// Kernels on GPUs are made with these two libraries from now on (gpu_kernels.h). Empty, or why they cannot be.
+// Makes kernels on GPUs with these two libraries from now on (gpu_kernels.h). Returns an empty text, or why it cannot.
 const char* lms3d_use_gpu_kernels(const char* driver, const char* compiler) {
   return Told(lms3d::UseGpuKernels(driver, compiler));
 }
@@ -77,7 +77,7 @@ int64_t lms3d_file_lane(const char* folder, int in_place, int64_t part_bytes, in
 
 const char* lms3d_failure() { return text.c_str(); }
 
-// Each returns what failed; empty: nothing.
+// Each of these returns the failure; empty if there was none.
 const char* lms3d_reserve(int64_t lane, int64_t slot, int64_t bytes) {
   const auto found = lms3d::GetLane(lane);
   return Told(found ? found->Reserve(slot, bytes) : "the lane is closed");
@@ -102,7 +102,7 @@ void lms3d_take(int64_t lane, double* figures) {
   figures[4] = taken.processor_seconds;
 }
 
-// Of a file lane: see file_lane.h.
+// Calls of a file lane: see file_lane.h.
 void lms3d_file_begin(int64_t lane) {
   if (const auto files = Files(lane)) files->Begin();
 }
@@ -115,7 +115,7 @@ const char* lms3d_file_check(int64_t lane, int waited) {
   return Told(files ? files->Check(waited) : lms3d::Failure());
 }
 
-// Of the file of a slot: see swap_file.h. A number goes to `result`.
+// Calls of the file of a slot: see swap_file.h. A number goes to `result`.
 const char* lms3d_file_write(int64_t lane, int64_t slot, const void* from, int64_t* result) {
   return WithFile(lane, slot, [=](lms3d::SwapFile& file) { *result = file.Write(from); });
 }

@@ -123,7 +123,7 @@ class Compiled : public GpuKernels {
     throw std::runtime_error(std::string("CUDA's ") + call + " failed: " + (text ? text : std::to_string(code)));
   }
 
-  // Of the current context.
+  // The kernels of the current context.
   Function Find(Context context, const std::string& kernel) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto& [module, functions] = modules_[context];
@@ -139,7 +139,7 @@ class Compiled : public GpuKernels {
     Check(driver_.attribute(&major, kMajor, device), "cuDeviceGetAttribute");
     Check(driver_.attribute(&minor, kMinor, device), "cuDeviceGetAttribute");
     std::vector<char>& code = codes_[10 * major + minor];
-    // A GPU that is newer than the compiler takes what is compiled for an older one, and its driver does the rest.
+    // A GPU that is newer than the compiler takes code for an older one, and its driver does the rest.
     if (code.empty() && !Compile("--gpu-architecture=sm_" + std::to_string(10 * major + minor), false, &code) &&
         !Compile("--gpu-architecture=compute_80", true, &code))
       throw std::runtime_error("CUDA's run-time compiler failed: " + told_);

@@ -12,15 +12,16 @@ class GpuKernels {
  public:
   virtual ~GpuKernels() = default;
 
-  // Enqueues a kernel of normalise_kernels.inc. arguments: addresses of its parameters. Empty, or why it could not.
+  // Enqueues a kernel of normalise_kernels.inc. arguments: addresses of its parameters. Returns an empty text, or why it could not.
   virtual Failure Launch(Stream stream, const std::string& kernel, int64_t blocks, unsigned threads, unsigned shared_bytes,
                          void** arguments) = 0;
 };
 
-// From now on kernels are made with these two libraries: CUDA's driver and its run-time compiler. Empty, or why that cannot be.
+// Makes kernels with these two libraries from now on: CUDA's driver and its run-time compiler. Returns an empty text, or why it
+// cannot.
 Failure UseGpuKernels(const std::string& driver, const std::string& compiler);
 
-// nullptr before `UseGpuKernels`.
+// The kernels; nullptr before `UseGpuKernels`.
 std::shared_ptr<GpuKernels> TheGpuKernels();
 
 }  // namespace lms3d

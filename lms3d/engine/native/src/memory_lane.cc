@@ -1,12 +1,12 @@
 // A link to another part of this process's memory, emulated at a stated rate: see lanes.h.
 //
-// LINK-1  A booking begins when it was asked for, or where the one before ends, whichever is later. So in any busy stretch
-//         bytes and seconds keep the link's rate, and what a loaded machine is late by does not add up. A copy in that was asked
-//         for before the slot was written counts as asked for then.
-// LINK-2  A transfer has ended when its bookings have and its bytes are copied, whichever is later.
-// LINK-3  It is booked and copied in pieces: of two processes that share a bus each gets every other piece. The copying is
-//         spread over the transfer, too, as that of a device is.
-// LINK-4  A copy goes past the processor's caches, as a device's does.
+// LINK-1  A booking begins when it was asked for, or when the booking before ends, whichever is later. So in any busy stretch
+//         bytes and seconds keep the link's rate, and delays of a loaded machine do not add up. A copy in that was asked for before
+//         the slot was written counts as asked for when it was written.
+// LINK-2  A transfer has ended when its bookings have ended and its bytes are copied, whichever is later.
+// LINK-3  It is booked and copied in pieces: if two processes share a bus, each gets every other piece. The copying is spread over
+//         the transfer, too, like that of a device.
+// LINK-4  A copy goes past the processor's caches, like that of a device.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -46,7 +46,7 @@ double Seconds(clockid_t clock) {
 }
 double Now() { return Seconds(CLOCK_MONOTONIC); }
 
-// LINK-4. The tail, and what is not aligned, by memcpy.
+// Copies past the caches (LINK-4); the tail, and bytes that are not aligned, by memcpy.
 void CopyPast(void* to, const void* from, size_t bytes) {
   if (!bytes) return;  // then the addresses may be null, which memcpy forbids
 #if defined(__x86_64__)
@@ -70,10 +70,10 @@ void CopyPast(void* to, const void* from, size_t bytes) {
   std::memcpy(to, from, bytes);
 }
 
-// When one direction of a link is free (LINK-1). Moments are those of CLOCK_MONOTONIC, which all processes share.
+// The moment at which one direction of a link is free (LINK-1), by CLOCK_MONOTONIC, which all processes share.
 class Calendar {
  public:
-  // path: a file that holds the moment at which a shared link is free; empty: of this lane alone.
+  // path: a file that holds the moment for a shared link; empty for a link of this lane alone.
   explicit Calendar(const std::string& path) {
     if (path.empty()) return;
     file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -85,11 +85,11 @@ class Calendar {
   Calendar(const Calendar&) = delete;
   Calendar& operator=(const Calendar&) = delete;
 
-  // Books the next `seconds` from `asked` on; the moment at which they end.
+  // Books the next `seconds` from `asked` on; returns the moment at which they end.
   double Book(double asked, double seconds) {
     if (file_ < 0) return free_ = std::max(asked, free_) + seconds;
-    // A process that ends holds up nobody: the lock is held while a booking is written, not while bytes move. It is the open
-    // file's, not the process's, which may have several lanes on this bus.
+    // A process that ends delays nobody: the lock is held while a booking is written, not while bytes move. It belongs to the open
+    // file, not to the process, which may have several lanes on this bus.
     struct flock lock = {};
     lock.l_type = F_WRLCK;
     while (fcntl(file_, F_OFD_SETLKW, &lock) && errno == EINTR) continue;
@@ -255,7 +255,7 @@ class Emulated : public Lane {
     return owner;
   }
 
-  // LANE-2: the slot has been written. Nothing that is asked for later may overtake.
+  // LANE-2: the slot has been written. No later copy may overtake.
   bool Ready(const Transfer& transfer) const {
     return transfer.key.second == kOut || kFetchDoesNotWaitForOut || !under_way_.count({transfer.key.first, kOut});
   }
@@ -278,7 +278,7 @@ class Emulated : public Lane {
     }
   }
 
-  // Returns the processor's seconds.
+  // Returns the processor seconds of the copy.
   static double Move(Way& way, const Transfer& transfer) {
     const double began = Seconds(CLOCK_THREAD_CPUTIME_ID);
     size_t at = 0;

@@ -1,4 +1,4 @@
-// Waits that a test takes out, to see that their absence shows. Each is off unless the build defines its name.
+// Waits that a test removes, to see that their absence is noticed. Each is off unless the build defines its name.
 #ifndef LMS3D_MUTATIONS_H_
 #define LMS3D_MUTATIONS_H_
 

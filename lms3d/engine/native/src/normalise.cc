@@ -1,4 +1,4 @@
-// Instance normalisation, LeakyReLU, channel dropout and addition in as few passes over the volume as a processor can: with
+// Instance normalisation, LeakyReLU, channel dropout and addition in the fewest passes over the volume a processor can do, with
 // x^ = (x - mean) rsigma, both of one sample and channel, and m the multiplier of the channel (of dropout; 1 without),
 //
 //   LmsMoments(x) -> means, variances                      of each plane: one read, and one from the cache
@@ -105,7 +105,7 @@ LMS3D_ROWS(double)
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// The row itself, or as it is computed with.
+// The row itself, or the row in the type that is computed with.
 template <typename T>
 const Wide<T>* Read(const T* row, int64_t n, std::vector<Wide<T>>* scratch) {
   if constexpr (std::is_same_v<T, Wide<T>>) {
@@ -280,7 +280,7 @@ class Parameters {
   const Tensor &mean_, &rsigma_, &gamma_, &beta_, &multipliers_;
 };
 
-// Calls work(sample, plane) for each plane, with what belongs to the sample filled in.
+// Calls work(sample, plane) for each plane, with the numbers of the sample filled in.
 template <typename State, typename Fill, typename Work>
 void EachPlaneOf(OpKernelContext* context, const Volume& volume, int64_t cycles, Fill fill, Work work) {
   EachPlane(context, volume, cycles, [&](int64_t first, int64_t last) {

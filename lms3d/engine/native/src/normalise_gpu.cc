@@ -19,7 +19,7 @@ Stream StreamOf(OpKernelContext* context) {
   return context->op_device_context()->stream()->platform_specific_handle().stream;
 }
 
-// What all operations need; an error of the step where it is missing.
+// The kernels that all operations need; an error of the step if they are missing.
 class Gpu {
  public:
   explicit Gpu(OpKernelContext* context) : context_(context), kernels_(TheGpuKernels()), stream_(StreamOf(context)) {
@@ -112,7 +112,7 @@ class WithSlope : public OpKernel {
   }
 
  protected:
-  // Inputs from number `first` on: mean, rsigma, gamma, beta, multipliers. False, with an error, where they are of another volume.
+  // Inputs from number `first` on: mean, rsigma, gamma, beta, multipliers. False, with an error, if they belong to another volume.
   bool Read(OpKernelContext* context, int first, const Volume& volume, GpuParameters* of) const {
     const TensorShape by_sample({volume.samples, volume.channels}), by_channel({volume.channels});
     const auto input = [&](int i) -> const Tensor& { return context->input(first + i); };

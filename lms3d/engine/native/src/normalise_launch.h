@@ -8,7 +8,7 @@
 
 namespace lms3d {
 
-// As the kernels have it (normalise_kernels.inc).
+// The same as in the kernels (normalise_kernels.inc).
 struct GpuShape {
   int64_t planes;
   int depth, voxels, channels, strips, chunk, pivot;
@@ -19,8 +19,8 @@ struct GpuParameters {
   float slope;
 };
 
-// Of a volume (samples, depth, rows, width, channels) whose elements have `bytes` each and are called `type` in kernels' names.
-// wide: whether its tensors, all of them, begin where four elements may be read at a time.
+// Launches for a volume (samples, depth, rows, width, channels) whose elements have `bytes` each and are called `type` in kernels'
+// names. wide: whether all its tensors begin at an address at which four elements may be read at a time.
 class GpuVolume {
  public:
   GpuVolume(GpuKernels& kernels, Stream stream, std::string type, int64_t samples, int64_t depth, int64_t rows, int64_t width,
@@ -32,7 +32,7 @@ class GpuVolume {
   Failure Moments(const void* x, float* scratch, double* means, double* variances);
   Failure Activate(const void* x, const void* addend, void* y, GpuParameters of);
   Failure ActivateSums(const void* dy, const void* x, float* scratch, GpuParameters of, double* of_dz, double* of_both);
-  // sums: of `SampleSums`. voxels: of a sample, of which this may be a part.
+  // sums: those of `SampleSums`. voxels: the number in a sample; this volume may be a part of it.
   Failure ActivateGrad(const void* dy, const void* x, void* dx, const double* sums, double voxels, GpuParameters of);
 
  private:

@@ -1,14 +1,14 @@
-// The operations that a rewrite inserts where a lane (lanes.h) moves the bytes.
+// The operations that a rewrite inserts if a lane (lanes.h) moves the bytes.
 //
 //   LmsSwapOut(x) -> handle     starts the copy of x to the slot
-//   LmsHold(x)                  after it, what is enqueued may use x's memory
+//   LmsHold(x)                  work that is enqueued after it may use x's memory
 //   LmsFetch(handle) -> z       takes z's memory, and starts the copy from the slot
-//   LmsArrive(z) -> z           after it, what is enqueued may read z
+//   LmsArrive(z) -> z           work that is enqueued after it may read z
 //   LmsReadInPlace(handle) -> z z lies where the slot was written: no memory, and no copy (a processor, and files)
 //
 // On a GPU they enqueue and return: memory is taken and given back in the order in which the host enqueues the step. On a
-// processor LmsHold, LmsArrive and LmsReadInPlace end when the copy does; they hold no thread meanwhile, except that a
-// lane of files may make the copy in the caller's thread.
+// processor LmsHold, LmsArrive and LmsReadInPlace end when the copy ends. They hold no thread meanwhile, except that a lane of
+// files may make the copy in the caller's thread.
 #include <memory>
 #include <string>
 #include <utility>
@@ -51,7 +51,7 @@ Pin PinnedBy(OpKernelContext* context) {
   };
 }
 
-// Where an operation finds its lane, and the device's stream.
+// Finds the lane of an operation, and the device's stream.
 class Ends {
  public:
   explicit Ends(OpKernelConstruction* construction) {
@@ -119,7 +119,7 @@ class Fetch : public OpKernel {
   TensorShape shape_;
 };
 
-// LmsHold and LmsArrive, of which the second passes its input on.
+// LmsHold, and LmsArrive, which passes its input on.
 void Await(const Ends& ends, OpKernelContext* context, std::function<void()> done) {
   const auto lane = ends.lane();
   if (!lane) {
@@ -154,7 +154,7 @@ class WaitOnHost : public AsyncOpKernel {
   Ends ends_;
 };
 
-// Memory that is not TensorFlow's, and that no kernel writes into.
+// Memory that does not belong to TensorFlow, and that no kernel writes into.
 class Elsewhere : public tensorflow::TensorBuffer {
  public:
   Elsewhere(const Place& place, size_t bytes)

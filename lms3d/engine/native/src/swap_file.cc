@@ -25,7 +25,7 @@ constexpr char kEnded[] = "the swap file ended too early";
 
 [[noreturn]] void Fail() { throw std::runtime_error(std::strerror(errno)); }
 
-// Open for the block alone: a step may have more swapped tensors than a process may have open files.
+// A file that is open for a block alone: a step may have more swapped tensors than a process may have open files.
 class Opened {
  public:
   explicit Opened(const std::string& path, int flags = O_RDWR) : file(open(path.c_str(), flags | O_CLOEXEC, 0600)) {
@@ -73,7 +73,7 @@ class SwapFile::Addresses {
     return false;
   }
 
-  // Zeros. Readable ones: an operation of a step that has failed may still be at work there.
+  // Maps zeros, which can be read: an operation of a step that has failed may still be at work there.
   void MapNothing() { TheSystem().mmap(first, bytes_, kReadWrite, kNothing | MAP_FIXED, -1, 0); }
 
   void* first;
@@ -170,7 +170,7 @@ void SwapFile::RemoveLocked() {
 
 Place SwapFile::place() const { return {addresses_->first, addresses_}; }
 
-// FILE-1, before the first write.
+// Holds the file before the first write (FILE-1).
 void SwapFile::Hold(int file) {
   if (mapped_ || held_ >= 0 || !bytes_) return;
   mapped_ = addresses_->Map(file);

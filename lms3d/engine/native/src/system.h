@@ -21,7 +21,7 @@ struct System {
 
 System& TheSystem();
 
-// Puts `call` in the place of the one that is so named; null: the system's own again. False if there is no such name.
+// Replaces the call of this name by `call`; null restores the system's own. False if there is no such name.
 bool ReplaceCall(const std::string& name, void* call);
 
 }  // namespace lms3d

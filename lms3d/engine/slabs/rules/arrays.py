@@ -1,4 +1,4 @@
-"""Ops that fill, repeat, pad, split and put side by side."""
+"""Ops that fill, repeat, pad, split and join."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lms3d.engine.slabs.values import Layout, Node, Ref, Sliced, Value
 
 @rule("Fill", "BroadcastTo")
 def fill(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """One value, or a smaller tensor, repeated to the shape of a level: each slab by itself."""
+    """One value, or a smaller tensor, is repeated to the shape of a level, slab by slab."""
     shape = node.outputs[0].shape
     layout = build.levels.layout(shape)
     source = values[1] if node.type == "Fill" else values[0]
@@ -34,7 +34,7 @@ def fill(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value]
 
 @rule("Tile")
 def tile(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Repeated along other axes slab by slab; along the sliced axis only from one plane."""
+    """Along other axes each slab is repeated; along the sliced axis only a single plane can be."""
     value, old, shape = values[0], values[0].spec.shape, node.outputs[0].shape
     if shape is None or old is None or 0 in old:
         return None
@@ -51,13 +51,13 @@ def tile(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value]
             part, many[layout.axis] = build.whole(value), planes.planes
         else:
             part = build.part(value, planes, layout)
-        pieces.append(build.again([part, many], piece_shape, place=place))
+        pieces.append(build.repeat([part, many], piece_shape, place=place))
     return [sliced(node.outputs[0], layout, pieces)]
 
 
 @rule("ConcatV2")
 def concat(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Along channels: the slabs of all, side by side."""
+    """Tensors are joined along channels, slab by slab."""
     *parts, _ = values
     axis, shape = node.constants[-1], node.outputs[0].shape
     layout = layout_of(build, parts, shape)
@@ -75,7 +75,7 @@ def concat(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Valu
 
 @rule("Pack")
 def pack(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Stacked along a new axis behind the sliced one."""
+    """Tensors are stacked along a new axis behind the sliced one, slab by slab."""
     shape = node.outputs[0].shape
     layout = layout_of(build, values[:1], shape_of(values[0]))
     if (
@@ -88,7 +88,7 @@ def pack(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value]
     axis = int(node.attributes["axis"]) % len(shape)
     out = Layout(layout.axis + (axis <= layout.axis), layout.bounds, layout.groups)
     pieces = [
-        build.again([tuple(build.part(v, planes, layout) for v in values)], out.shape(shape, planes), place=place)
+        build.repeat([tuple(build.part(v, planes, layout) for v in values)], out.shape(shape, planes), place=place)
         for planes, place in places(out)
     ]
     return [sliced(node.outputs[0], out, pieces)]
@@ -96,7 +96,7 @@ def pack(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value]
 
 @rule("Split", "SplitV", "Unpack")
 def split(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Cut along another axis: each slab is cut."""
+    """A tensor is cut along another axis: each slab is cut."""
     data = 1 if node.type == "Split" else 0
     value = values[data]
     if not isinstance(value, Sliced) or any(s.shape is None for s in node.outputs):
@@ -119,7 +119,7 @@ def split(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value
 
 @rule("Pad", "PadV2")
 def pad(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Along the sliced axis the first and the last slabs get the padding."""
+    """Along the sliced axis the first and the last slab get the padding."""
     value, pads, shape = values[0], node.constants[1], node.outputs[0].shape
     if pads is None or shape is None or value.spec.shape is None:
         return None
@@ -140,13 +140,13 @@ def pad(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] 
         amounts[layout.axis] = (inside.start - read.start, read.stop - inside.stop)
         part = build.part(value, inside, layout)
         rest = [build.whole(v) for v in values[2:]]
-        pieces.append(build.again([part, amounts, *rest], out.shape(shape, planes), place=place))
+        pieces.append(build.repeat([part, amounts, *rest], out.shape(shape, planes), place=place))
     return [sliced(node.outputs[0], out, pieces)]
 
 
 @rule("OneHot")
 def one_hot(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """A new axis for the classes."""
+    """The classes get a new axis, slab by slab."""
     indices, shape = values[0], node.outputs[0].shape
     if not isinstance(indices, Sliced) or shape is None:
         return None
@@ -154,7 +154,7 @@ def one_hot(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
     out = Layout(indices.layout.axis + (axis <= indices.layout.axis), indices.layout.bounds, indices.layout.groups)
     rest = [build.whole(v) for v in values[1:]]
     pieces = [
-        build.again([piece, *rest], out.shape(shape, planes), place=place)
+        build.repeat([piece, *rest], out.shape(shape, planes), place=place)
         for piece, (planes, place) in zip(indices.pieces, places(out), strict=True)
     ]
     return [sliced(node.outputs[0], out, pieces)]
@@ -162,7 +162,7 @@ def one_hot(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
 
 @rule("GatherV2")
 def gather(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Some elements along another axis than the sliced one."""
+    """Elements are picked along another axis than the sliced one, slab by slab."""
     data, shape, axis = values[0], node.outputs[0].shape, node.constants[2]
     if not isinstance(data, Sliced) or is_sliced(values[1:]) or shape is None or axis is None:
         return None
@@ -173,7 +173,7 @@ def gather(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Valu
     out = Layout(data.layout.axis + moved, data.layout.bounds, data.layout.groups)
     rest = [build.whole(v) for v in values[1:]]
     pieces = [
-        build.again([piece, *rest], out.shape(shape, planes), place=place)
+        build.repeat([piece, *rest], out.shape(shape, planes), place=place)
         for piece, (planes, place) in zip(data.pieces, places(out), strict=True)
     ]
     return [sliced(node.outputs[0], out, pieces)]

@@ -1,4 +1,4 @@
-"""Space moved into the batch and back: how TensorFlow dilates convolutions. With a block of b planes, plane j of phase r is plane
+"""Space is moved into the batch and back: so TensorFlow dilates convolutions. With a block of b planes, plane j of phase r is plane
 j b + r of the padded tensor."""
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def space_to_batch(build: Builder, node: Node, values: Sequence[Value]) -> Seque
             continue
         own = np.array([(inside.start - read.start, read.stop - inside.stop), *pads[1:]], np.int32)
         x = part(build, values[0], inside)
-        pieces.append(build.again([x, np.array(block, np.int32), own], piece_shape, place=place))
+        pieces.append(build.repeat([x, np.array(block, np.int32), own], piece_shape, place=place))
     return [sliced(node.outputs[0], layout, pieces)]
 
 
 @rule("BatchToSpaceND")
 def batch_to_space(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Input, blocks, crops. A slab reads the planes that its own come from, and drops the rest of the first and the last."""
+    """Input, blocks, crops. A slab reads the planes that its own come from, and drops the rest of the first and the last one."""
     (block, crops), shape = node.constants[1:3], node.outputs[0].shape
     layout = output_layout(build, node, layout_of(build, values[0])) if readable(values[0]) else None
     if layout is None or shape is None or block is None or crops is None or math.prod(shape) == 0:
@@ -51,5 +51,5 @@ def batch_to_space(build: Builder, node: Node, values: Sequence[Value]) -> Seque
         made = Range(read.start * b - before, read.stop * b - before)
         own = np.array([(planes.start - made.start, made.stop - planes.stop), *crops[1:]], np.int32)
         x = part(build, values[0], read)
-        pieces.append(build.again([x, np.array(block, np.int32), own], layout.shape(shape, planes), place=place))
+        pieces.append(build.repeat([x, np.array(block, np.int32), own], layout.shape(shape, planes), place=place))
     return [sliced(node.outputs[0], layout, pieces)]

@@ -1,14 +1,15 @@
 """Convolutions and their gradients.
 
-CONV-1  Forward: the planes that a slab reads, padded with zeros, then a convolution without padding. So every slab has exactly the
+CONV-1  Forward: the planes that a slab reads are padded with zeros, and convolved without padding. So every slab has exactly the
         planes that it owns.
-CONV-2  Gradient of the input at stride 1: the convolution of the output's gradient with the reversed kernel, as CONV-1.
-CONV-3  At other strides, and so for transposed convolutions, and where channels come in groups: TensorFlow's op for a part that
-        lines up with the whole (`planes.Window.part`), cropped; with explicit paddings, for all windows that reach into the slab.
-CONV-4  Gradient of the kernel, one plane of it and one slab of the input at a time: plane i is correlated with the planes of the
-        input that lie i further on. No halo is put together, nothing is padded, and no product is computed twice.
-CONV-5  Where one slab of outputs reads several slabs, as at stride 2 from a level of as many, it is made in as many parts: what is
-        put together is the smaller output, and never more than a slab with its halo is read at once.
+CONV-2  The gradient of the input at stride 1 is the convolution of the output's gradient with the reversed kernel, by CONV-1.
+CONV-3  At other strides, in transposed convolutions, and if channels come in groups, TensorFlow's op computes the gradient of a
+        part that lines up with the whole (`planes.Window.part`), and the result is cropped. With explicit paddings the part has all
+        windows that reach into the slab.
+CONV-4  The gradient of the kernel is computed for one plane of it and one slab of the input at a time: plane i is correlated with
+        the planes of the input that lie i further on. No halo is joined, nothing is padded, and no product is computed twice.
+CONV-5  If one slab of outputs reads several slabs, as at stride 2 from a level of as many, it is made in as many parts. So the
+        parts that are joined are the smaller outputs, and never more than a slab with its halo is read at once.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from lms3d.engine.slabs.values import Layout, Node, Ref, Shape, Sliced, Value
 
 @rule("Conv2D", "Conv3D", "DepthwiseConv2dNative")
 def convolution(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """CONV-1."""
+    """Input, kernel -> output (CONV-1)."""
     if not readable(values[0]) or not channels_last(node) or values[1].spec.shape is None:
         return None
     layout = output_layout(build, node, layout_of(build, values[0]))
@@ -68,7 +69,7 @@ def convolution(build: Builder, node: Node, values: Sequence[Value]) -> Sequence
 
 
 def _parts(planes: Range, window: Window, source: Layout | None) -> list[Range]:
-    """CONV-5: parts of a slab of outputs that each read about one slab of the input."""
+    """Parts of a slab of outputs, each of which reads about one slab of the input (CONV-5)."""
     if source is None:
         return [planes]
     slab = max(r.planes for r in source.ranges)
@@ -100,7 +101,7 @@ def _convolved(
 
 @rule("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput")
 def input_gradient(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Sizes, kernel, gradient of the output -> gradient of the input; also the transposed convolution."""
+    """Sizes, kernel, gradient of the output -> gradient of the input. This is also the transposed convolution."""
     shape, kernel_shape = node.outputs[0].shape, values[1].spec.shape
     if not readable(values[2]) or not channels_last(node) or shape is None or kernel_shape is None:
         return None
@@ -121,7 +122,7 @@ def input_gradient(build: Builder, node: Node, values: Sequence[Value]) -> Seque
 def _by_convolution(
     build: Builder, node: Node, values: Sequence[Value], along: Sequence[Window], layout: Layout
 ) -> Sequence[Value]:
-    """CONV-2."""
+    """The slabs of the input's gradient at stride 1 (CONV-2)."""
     gradient = values[2]
     backward = [
         Window(
@@ -168,12 +169,12 @@ def _reversed(build: Builder, kernel: Ref) -> Ref:
 def _of_part(
     build: Builder, node: Node, gradient: Value, kernel: Ref, along: Sequence[Window], planes: Range, place: float
 ) -> Ref:
-    """CONV-3."""
+    """The slab of the input's gradient by TensorFlow's own op (CONV-3)."""
     inner = along[0].part(planes)
     assert inner is not None, "the caller has looked"
     whole = node.outputs[0].shape or ()
     sizes = (whole[0], inner.extent, *whole[2:])
-    made = build.again([np.array(sizes, np.int32), kernel, part(build, gradient, inner.out)], sizes, place=place)
+    made = build.repeat([np.array(sizes, np.int32), kernel, part(build, gradient, inner.out)], sizes, place=place)
     start = planes.start - inner.origin
     return made if planes.planes == inner.extent else build.slice(made, AXIS, Range(start, start + planes.planes))
 
@@ -181,19 +182,19 @@ def _of_part(
 def _of_windows(
     build: Builder, node: Node, gradient: Value, kernel: Ref, along: Sequence[Window], planes: Range, place: float
 ) -> Ref:
-    """CONV-3 with explicit paddings."""
+    """The slab of the input's gradient by TensorFlow's own op, with explicit paddings (CONV-3)."""
     outputs, domain = common.around(along[0], planes)
     whole = node.outputs[0].shape or ()
     sizes = (whole[0], domain.planes, *(w.extent + sum(w.pads) for w in along[1:]), whole[-1])
     inputs: list[Input] = [np.array(sizes, np.int32), kernel, part(build, gradient, outputs)]
-    made = build.again(inputs, sizes, place=place, padding="VALID", explicit_paddings=[])
+    made = build.repeat(inputs, sizes, place=place, padding="VALID", explicit_paddings=[])
     begin = [0, planes.start - domain.start, *(w.pads[0] for w in along[1:]), 0]
     return cropped(build, made, begin, (whole[0], planes.planes, *whole[2:]))
 
 
 @rule("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter")
 def kernel_gradient(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """CONV-4. Input, sizes, gradient of the output -> gradient of the kernel."""
+    """Input, sizes, gradient of the output -> gradient of the kernel (CONV-4)."""
     shape, sizes = values[0].spec.shape, node.outputs[0].shape
     read = [values[0], values[2]]
     if not readable(*read) or not is_sliced(read) or not channels_last(node) or shape is None or sizes is None:
@@ -218,7 +219,7 @@ def _pieces(value: Value) -> list[Range]:
 
 
 def _touching(window: Window, i: int, planes: Range, some: Range) -> Range:
-    """Those of the outputs `planes` whose input under plane i of the kernel lies in `some`: a range, it may be empty."""
+    """The outputs among `planes` whose input under plane i of the kernel lies in `some`: a range that may be empty."""
     offset = i * window.dilation - window.pads[0]
     first = max(planes.start, -((offset - some.start) // window.stride))
     return Range(first, max(first, min(planes.stop, (some.stop - 1 - offset) // window.stride + 1)))
@@ -234,7 +235,7 @@ def _plane_gradient(
     flat: Shape,
     place: float,
 ) -> Ref:
-    """What these outputs give to plane i of the kernel's gradient."""
+    """The share of these outputs in plane i of the kernel's gradient."""
     offset = i * window.dilation - window.pads[0]
     read = Range(outputs.start * window.stride + offset, (outputs.stop - 1) * window.stride + offset + 1)
     x, dy = part(build, values[0], read), part(build, values[2], outputs)
@@ -245,4 +246,4 @@ def _plane_gradient(
     if node.attributes["padding"] == "EXPLICIT":
         pads = [int(n) for n in node.attributes["explicit_paddings"]]
         changed["explicit_paddings"] = [*pads[:2], 0, 0, *pads[4:]]
-    return build.again([x, np.array(flat, np.int32), dy], flat, place=place, **changed)
+    return build.repeat([x, np.array(flat, np.int32), dy], flat, place=place, **changed)

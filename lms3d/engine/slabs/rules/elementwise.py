@@ -1,4 +1,4 @@
-"""Ops that make each element from the elements in its place: slab by slab, no neighbour is needed."""
+"""Ops that make each element from the elements in its place: slab by slab, without neighbours."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def elementwise(build: Builder, node: Node, values: Sequence[Value]) -> Sequence
     for planes, place in places(layout):
         parts = [broadcast(build, v, layout, shape, planes) for v in values]
         inputs = [tuple(parts)] if node.type == "AddN" else parts
-        pieces.append(build.again(inputs, layout.shape(shape, planes), place=place))
+        pieces.append(build.repeat(inputs, layout.shape(shape, planes), place=place))
     return [sliced(node.outputs[0], layout, pieces)]
 
 
 def layout_of(build: Builder, values: Sequence[Value], shape: tuple[int, ...] | None) -> Layout | None:
-    """How the result of a broadcast is cut: as its level says, else as the first operand that is sliced."""
+    """How the result of a broadcast is cut: as its level says, or else like the first operand that is sliced."""
     if shape is None:
         return None
     own = build.levels.layout(shape)
@@ -72,7 +72,7 @@ def bias_add(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Va
         return None
     bias = build.whole(values[1])
     pieces = [
-        build.again([build.part(values[0], planes, layout), bias], layout.shape(shape, planes), place=place)
+        build.repeat([build.part(values[0], planes, layout), bias], layout.shape(shape, planes), place=place)
         for planes, place in places(layout)
     ]
     return [sliced(node.outputs[0], layout, pieces)]
@@ -80,7 +80,7 @@ def bias_add(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Va
 
 @rule("Identity", "StopGradient", "PreventGradient", "EnsureShape", "Snapshot")
 def alias(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """The slabs themselves."""
+    """The result is the slabs themselves."""
     return [_renamed(values[0], node, 0)] if is_sliced(values) else None
 
 
@@ -98,13 +98,13 @@ def _renamed(value: Value, node: Node, index: int) -> Value:
 
 @rule("Softmax", "LogSoftmax")
 def over_channels(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Over the last axis."""
+    """The op works along the last axis, which is never the sliced one."""
     return _per_row(build, node, values)
 
 
 @rule("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
 def cross_entropy(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Rows of logits and labels -> a loss per row, and the gradient."""
+    """Rows of logits and labels -> a loss per row, and the gradient of the logits."""
     return _per_row(build, node, values)
 
 

@@ -1,6 +1,6 @@
-"""Instance normalisation with what follows it in a block, as `models.fused` builds it; `src/normalise.cc` says what ops compute.
+"""Instance normalisation with the ops that follow it in a block, as `models.fused` builds it. `src/normalise.cc` defines the ops.
 
-Its statistics and sums are those of planes, so that slabs have the very same ones: put side by side they are the whole's.
+Statistics and sums are those of single planes. So slabs have the very same ones; joined, they are those of the whole tensor.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ def moments(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
 
 @rule("LmsActivateSums")
 def sums(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """dy, x, and what belongs to all planes -> two sums for each plane."""
+    """dy, x, and inputs that belong to all planes -> two sums for each plane."""
     return _by_planes(build, node, values, volumes=2)
 
 
 @rule("LmsActivate")
 def activation(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """x, what belongs to all planes, [an addend] -> y."""
+    """x, inputs that belong to all planes, [an addend] -> y."""
     return _by_planes(build, node, values, volumes=1, listed=values[6:])
 
 
 @rule("LmsActivateGrad")
 def gradient(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """dy, x, what belongs to all planes, the sums of each -> dx."""
+    """dy, x, inputs that belong to all planes, the sums of each plane -> dx."""
     return _by_planes(build, node, values, volumes=2)
 
 
 @rule("LmsMerge", "LmsParameterGrad")
 def of_all_planes(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Statistics and sums of planes, which are small, put together -> those of the volume."""
+    """Statistics and sums of planes, which are small and joined -> those of the volume."""
     if not is_sliced(values):
         return None
     outputs = [(spec.shape, spec.dtype) for spec in node.outputs]
@@ -50,7 +50,7 @@ def of_all_planes(build: Builder, node: Node, values: Sequence[Value]) -> Sequen
 def _by_planes(
     build: Builder, node: Node, values: Sequence[Value], *, volumes: int, listed: Sequence[Value] | None = None
 ) -> Sequence[Value] | None:
-    """Slabs of the first `volumes` inputs, and of those that the op takes as a list after all others; the rest is read whole."""
+    """Cuts the first `volumes` inputs, and those that the op takes as a list after all others. Other inputs are read whole."""
     cut = [*values[:volumes], *(listed or ())]
     layout = next((v.layout for v in cut if isinstance(v, Sliced)), layout_of(build, values[0]))
     if layout is None or not readable(*cut) or any(s.shape is None for s in node.outputs):

@@ -2,15 +2,15 @@
 
 With n elements per channel, x^ = (x - mean) / sigma, sigma = sqrt(variance + epsilon):
 
-BATCH-1  Training: TensorFlow's training kernel takes mean and variance of each slab (its result is thrown away). They are merged as
-         Chan, Golub and LeVeque do (Updating formulae and a pairwise algorithm, 1979), for all slabs at once:
+BATCH-1  Training: TensorFlow's training kernel computes mean and variance of each slab (its result is thrown away). They are merged
+         by the formulae of Chan, Golub and LeVeque (Updating formulae and a pairwise algorithm, 1979), for all slabs at once:
              mean = sum n_i mean_i / n,   variance = sum n_i (variance_i + (mean_i - mean)^2) / n.
          The inference kernel then applies them slab by slab.
 BATCH-2  Its gradient: dx = gamma / sigma (dy - d_beta / n - x^ d_gamma / n), d_beta = sum dy, d_gamma = sum dy x^. The gradient
          kernel for frozen statistics gives gamma / sigma dy and both sums of each slab; the inference kernel with scale
          -gamma d_gamma / (sigma n) and offset -gamma d_beta / (sigma n) gives the rest.
-BATCH-3  What a gradient is given as saved statistics are mean and variance, as on a CPU. On a GPU a whole forward pass saves
-         1 / sigma instead: a gradient is sliced only where its forward pass was.
+BATCH-3  The saved statistics that a sliced gradient reads are mean and variance, as on a CPU. On a GPU a whole forward pass saves
+         1 / sigma instead. So a gradient is sliced only if its forward pass was.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _fused(
 
 
 def _statistics(build: Builder, node: Node, x: Value, layout: Layout) -> tuple[Ref, Ref]:
-    """Mean and variance of all slabs together, each of shape (C,)."""
+    """The mean and variance of all slabs together, each of shape (C,)."""
     channels = shape_of(x)[-1:]
     one, zero = (build.constant(np.full(channels, n), "float32") for n in (1.0, 0.0))
     none = build.constant(np.zeros(0), "float32")
@@ -75,7 +75,8 @@ def _statistics(build: Builder, node: Node, x: Value, layout: Layout) -> tuple[R
 
 
 def _merged(build: Builder, means: Sequence[Ref], variances: Sequence[Ref], counts: Sequence[int]) -> tuple[Ref, Ref]:
-    """BATCH-1. variances: with n_i - 1 in the denominator, as the kernel returns them on every device."""
+    """The statistics of all slabs together (BATCH-1). variances: with n_i - 1 in the denominator, as the kernel returns them on
+    every device."""
     n, shape = sum(counts), means[0].shape
     stacked = (len(means), *shape)
     rows = [build.one("Pack", [tuple(one)], stacked, "float32", attributes={"axis": 0}) for one in (means, variances)]
@@ -99,7 +100,7 @@ def _merged(build: Builder, means: Sequence[Ref], variances: Sequence[Ref], coun
 def _running(
     build: Builder, node: Node, x: Value, new: tuple[Ref, Ref], old: tuple[Ref, Ref]
 ) -> tuple[Ref, Ref]:  # fmt: skip
-    """What the op returns as mean and variance: the latter with n - 1 in the denominator, both moved towards the old ones."""
+    """The mean and variance that the op returns: the variance with n - 1 in the denominator, both moved towards the old ones."""
     n, factor = math.prod(shape_of(x)[:-1]), float(node.attributes["exponential_avg_factor"])
     unbiased = _scaled(build, new[1], n / max(n - 1, 1))
     if factor == 1:
@@ -142,7 +143,7 @@ def gradient(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Va
 def _corrected(
     build: Builder, node: Node, x: Value, layout: Layout, pieces: Sequence[Ref], fixed: tuple[Ref, Ref, Ref], sums: Sequence[Ref]
 ) -> list[Ref]:  # fmt: skip
-    """The terms of the statistics added to gamma / sigma dy."""
+    """gamma / sigma dy plus the terms of the statistics."""
     scale, mean, variance = fixed
     epsilon = build.constant(np.float64(node.attributes["epsilon"]), "float32")
     inverse = build.one(

@@ -1,11 +1,11 @@
-"""Poolings and their gradients: every window is whole in the part that a slab reads, so no window is cut by a slab's end.
+"""Poolings and their gradients: the part that a slab reads has whole windows, so no window is cut by a slab's end.
 
-POOL-1  A slab of outputs reads the planes of its windows. Where padding is needed, it is made: the least number for maxima, zeros
-        for averages, which are then divided by the elements that are there. Where stride and window are equal and the bounds of
-        both levels nest, each slab reads its own planes only and nothing is put together or padded.
+POOL-1  A slab of outputs reads the planes of its windows. Padding is made if it is needed: the least number for maxima, zeros for
+        averages, which are then divided by the number of elements without padding. If stride and window are equal, and the bounds
+        of both levels nest, each slab reads its own planes only, and nothing is joined or padded.
 POOL-2  A slab of a gradient reads all windows that reach into it, and is cropped.
-POOL-3  The gradient of a maximum reads the output of its own op (`ir.PAIRED_TYPES`): the slab of the forward pass where its windows
-        are the same, else the maxima are taken once more.
+POOL-3  The gradient of a maximum reads the output of its own op (`ir.PAIRED_TYPES`): the slab of the forward pass if that has the
+        same windows. Otherwise the maxima are taken once more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNPADDED: dict[str, Any] = {"padding": "VALID"}
 
 @rule("MaxPool", "MaxPool3D", "AvgPool", "AvgPool3D")
 def pooling(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """POOL-1."""
+    """Input -> maxima or averages (POOL-1)."""
     if not readable(values[0]) or not _sliceable(node):
         return None
     layout, shape = output_layout(build, node, layout_of(build, values[0])), node.outputs[0].shape
@@ -60,7 +60,7 @@ def _sliceable(node: Node) -> bool:
 
 
 class _Read:
-    """The part `domain` of an input, with the padding that belongs to it. ref: the tensor."""
+    """The part `domain` of an input, with its padding. ref: the tensor."""
 
     def __init__(
         self, build: Builder, node: Node, value: Value, along: Sequence[Window], planes: Range, domain: Range
@@ -77,7 +77,7 @@ def _pooled(build: Builder, node: Node, kind: str, ref: Ref, shape: Shape, place
 
 
 def _per_element(build: Builder, ref: Ref, along: Sequence[Window], planes: Range) -> Ref:
-    """Averages of padded windows -> averages of the elements that are there."""
+    """Averages of padded windows -> averages of the elements that are no padding."""
     factor: Ref | None = None
     for axis, one in enumerate(along, 1):
         outputs = planes if axis == AXIS else Range(0, one.outputs)
@@ -97,7 +97,7 @@ def _per_element(build: Builder, ref: Ref, along: Sequence[Window], planes: Rang
 
 @rule("MaxPoolGrad", "MaxPool3DGrad", "AvgPoolGrad", "AvgPool3DGrad")
 def gradient(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """POOL-2. Input and output, or the shape of the input; gradient of the output -> gradient of the input."""
+    """Input and output, or the shape of the input; gradient of the output -> gradient of the input (POOL-2)."""
     largest = node.type.startswith("Max")
     if not readable(values[-1], *(values[:2] if largest else ())) or not _sliceable(node):
         return None
@@ -118,7 +118,7 @@ def _of_averages(
     outputs, domain = around(along[0], planes)
     dy = _per_element(build, part(build, values[-1], outputs), along, outputs)
     sizes = (shape[0], domain.planes, *(w.extent + sum(w.pads) for w in along[1:]), shape[-1])
-    dx = build.again([np.array(sizes, np.int32), dy], sizes, place=place, **_without_padding(node))
+    dx = build.repeat([np.array(sizes, np.int32), dy], sizes, place=place, **_without_padding(node))
     return cropped(build, dx, _begin(along, planes, domain), shape)
 
 
@@ -131,7 +131,7 @@ def _of_maxima(
     y = _slab(values[1], outputs) if domain == along[0].reads(outputs) else None
     if y is None:  # POOL-3
         y = _pooled(build, node, node.type.removesuffix("Grad"), x, dy.shape, place)
-    dx = build.again([x, y, dy], x.shape, place=place, **_without_padding(node))
+    dx = build.repeat([x, y, dy], x.shape, place=place, **_without_padding(node))
     return cropped(build, dx, _begin(along, planes, domain), shape)
 
 
@@ -147,5 +147,5 @@ def _without_padding(node: Node) -> dict[str, Any]:
 
 
 def _begin(along: Sequence[Window], planes: Range, domain: Range) -> list[int]:
-    """Where the slab begins in the gradient of a padded part."""
+    """The plane at which the slab begins in the gradient of a padded part."""
     return [0, planes.start - domain.start, *(w.pads[0] for w in along[1:]), 0]

@@ -1,7 +1,7 @@
 """Products of matrices and tensors: dense layers over channels, and their gradients.
 
-PRODUCT-1  Every axis has a letter, as in an einsum. Where the sliced axis's letter is in the result, each slab gives one of the
-           result; where it is not, it is summed over, and so are the slabs.
+PRODUCT-1  Every axis has a letter, as in an einsum. If the sliced axis's letter is in the result, each slab gives a slab of the
+           result. If it is not, the op sums over the axis, and the results of the slabs are summed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lms3d.engine.slabs.values import Layout, Node, Ref, Shape, Sliced, Value
 
 @rule("MatMul", "BatchMatMulV2", "Einsum")
 def product(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """PRODUCT-1."""
+    """Two operands -> their product (PRODUCT-1)."""
     shape, letters = node.outputs[0].shape, _letters(node, [shape_of(v) for v in values])
     cut = next((i for i, v in enumerate(values) if isinstance(v, Sliced)), None)
     if shape is None or letters is None or cut is None:
@@ -36,7 +36,7 @@ def product(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
         ]
         inputs = [tuple(parts)] if node.type == "Einsum" else parts
         piece_shape = shape if out is None else out.shape(shape, planes)
-        made = build.again(inputs, piece_shape, place=place)
+        made = build.repeat(inputs, piece_shape, place=place)
         if out is None:
             total = build.grow(total, made)
         else:
@@ -50,7 +50,7 @@ def _there(total: Ref | None) -> Ref:
 
 
 def _letters(node: Node, shapes: Sequence[Shape]) -> list[str] | None:
-    """A letter for each axis: of the operands, then of the result. "." where an axis of length 1 is broadcast."""
+    """A letter for each axis of the operands, then of the result. "." stands for an axis of length 1 that is broadcast."""
     if node.type == "Einsum":
         equation = str(node.attributes["equation"]).replace(" ", "")
         operands, arrow, result = equation.partition("->")

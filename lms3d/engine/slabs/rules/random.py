@@ -1,9 +1,9 @@
-"""Random numbers that follow from a key and a counter: a slab draws exactly what the whole would.
+"""Random numbers that follow from a key and a counter: a slab draws exactly the numbers that it has in the whole tensor.
 
 RANDOM-1  Philox makes a block of 128 bits from each value of its counter. TensorFlow makes a few elements from each block, or from
           some blocks (`_group`), in the order of the flat tensor (`FillPhiloxRandomTask` in `random_op_cpu.h`; on a GPU each
-          thread skips to its block, too). So a slab begins with the block of its first element, at a counter that is so much
-          further on, and drops what lies before that element. Each sample of a batch is drawn by itself.
+          thread skips to its block, too). So a slab begins with the block of its first element, at a counter that is as many
+          blocks further on, and drops the elements before that one. Each sample of a batch is drawn by itself.
 RANDOM-2  The counter is two words of 64 bits, the low one first. That one counts from 0, for seeds and generators alike: 2^64
           blocks until a carry, which is left out.
 """
@@ -54,7 +54,7 @@ def random(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Valu
 
 
 def _elements(build: Builder, node: Node, values: Sequence[Value], wanted: Range, place: float) -> Ref:
-    """These elements of the flat tensor (RANDOM-1)."""
+    """The elements of the flat tensor in this range (RANDOM-1)."""
     size, blocks = _group(node)
     before = wanted.start % size
     number = wanted.planes + before
@@ -63,12 +63,14 @@ def _elements(build: Builder, node: Node, values: Sequence[Value], wanted: Range
         skip = build.constant(np.array([wanted.start // size * blocks, 0], np.uint64), "uint64")
         counter = build.one("AddV2", [counter, skip], (2,), "uint64")
     inputs: list[Input] = [np.array([number], np.int32), build.whole(values[1]), counter, *map(build.whole, values[3:])]
-    drawn = build.again(inputs, (number,), place=place)
+    drawn = build.repeat(inputs, (number,), place=place)
     return build.slice(drawn, 0, Range(before, number)) if before else drawn
 
 
 def _group(node: Node) -> tuple[int, int]:
-    """Elements that are made together, and from how many blocks: (4, 1), and (2, 1) for types of 64 bits; truncated normal numbers
-    have 256 words reserved for each element, because some are drawn again."""
+    """(elements that are made together, blocks that they are made from): (4, 1), and (2, 1) for types of 64 bits.
+
+    Truncated normal numbers have 256 words reserved for each element, because some numbers are drawn again.
+    """
     size = 2 if node.outputs[0].dtype in _LONG else 4
     return size, size * 256 // 4 if node.type == "StatelessTruncatedNormalV2" else 1

@@ -1,4 +1,4 @@
-"""Reductions: over the sliced axis a sum (or a maximum) that grows slab by slab, over others slab by slab."""
+"""Reductions: over the sliced axis a sum (or a maximum) grows slab by slab; over other axes each slab is reduced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOGETHER = {
     "All": "LogicalAnd",
     "Any": "LogicalOr",
 }
-"""Reduction -> how the results of two slabs are put together; those of Mean are weighted by their planes first."""
+"""Reduction -> the op that combines the results of two slabs; those of Mean are weighted by their planes first."""
 
 
 @rule(*_TOGETHER)
@@ -35,7 +35,7 @@ def reduction(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[V
     axis = layout.axis if keep else layout.axis - sum(a < layout.axis for a in reduced)
     out = Layout(axis, layout.bounds, layout.groups)
     pieces = [
-        build.again([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
+        build.repeat([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
         for piece, (planes, place) in zip(value.pieces, places(layout), strict=True)
     ]
     return [sliced(node.outputs[0], out, pieces)]
@@ -44,7 +44,7 @@ def reduction(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[V
 def _total(build: Builder, node: Node, value: Sliced, axes: Value) -> Ref:
     shape, total = node.outputs[0].shape or (), None
     for piece, (planes, place) in zip(value.pieces, places(value.layout), strict=True):
-        part = build.again([piece, build.whole(axes)], shape, place=place)
+        part = build.repeat([piece, build.whole(axes)], shape, place=place)
         if node.type == "Mean":
             share = build.constant(np.float64(planes.planes / value.layout.extent), part.dtype)
             part = build.one("Mul", [part, share], shape, part.dtype)
@@ -61,14 +61,14 @@ def bias_gradient(build: Builder, node: Node, values: Sequence[Value]) -> Sequen
         return None
     total = None
     for piece, (_, place) in zip(value.pieces, places(value.layout), strict=True):
-        total = build.grow(total, build.again([piece], node.outputs[0].shape or (), place=place))
+        total = build.grow(total, build.repeat([piece], node.outputs[0].shape or (), place=place))
     assert total is not None, "there are slabs"
     return [summed(build, node.outputs[0], total)]
 
 
 @rule("ArgMax", "ArgMin")
 def arg_max(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Over an axis that is not the sliced one."""
+    """The op reduces an axis that is not the sliced one, slab by slab."""
     value, axis = values[0], node.constants[1]
     if not isinstance(value, Sliced) or axis is None or node.outputs[0].shape is None:
         return None
@@ -77,7 +77,7 @@ def arg_max(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
         return None
     out = Layout(layout.axis - (over < layout.axis), layout.bounds, layout.groups)
     pieces = [
-        build.again([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
+        build.repeat([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
         for piece, (planes, place) in zip(value.pieces, places(layout), strict=True)
     ]
     return [sliced(node.outputs[0], out, pieces)]
@@ -89,19 +89,19 @@ def half_sum_of_squares(build: Builder, node: Node, values: Sequence[Value]) -> 
     if not is_sliced(values):
         return None
     for piece in values[0].pieces:  # type: ignore[union-attr]
-        total = build.grow(total, build.again([piece], ()))
+        total = build.grow(total, build.repeat([piece], ()))
     assert total is not None, "there are slabs"
     return [summed(build, node.outputs[0], total)]
 
 
 @rule("Cumsum", "Cumprod")
 def running(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Along an axis that is not the sliced one."""
+    """The op works along an axis that is not the sliced one, slab by slab."""
     value, axis, shape = values[0], node.constants[1], node.outputs[0].shape
     if not isinstance(value, Sliced) or axis is None or shape is None or int(axis) % len(shape) == value.layout.axis:
         return None
     pieces = [
-        build.again([piece, build.whole(values[1])], value.layout.shape(shape, planes), place=place)
+        build.repeat([piece, build.whole(values[1])], value.layout.shape(shape, planes), place=place)
         for piece, (planes, place) in zip(value.pieces, places(value.layout), strict=True)
     ]
     return [sliced(node.outputs[0], value.layout, pieces)]
@@ -109,7 +109,7 @@ def running(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
 
 @rule("UnsortedSegmentSum", "ScatterNd")
 def counts(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Elements added up by number, as histograms and confusion matrices are: sums over slabs. Data and numbers, in either order."""
+    """Data and numbers, in either order -> the elements added up by number, as in histograms: a sum over slabs."""
     pair, layout = values[:2], next((v.layout for v in values[:2] if isinstance(v, Sliced)), None)
     if layout is None or any(shape_of(v)[: layout.axis + 1] != shape_of(pair[0])[: layout.axis + 1] for v in pair):
         return None
@@ -120,6 +120,6 @@ def counts(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Valu
     total, size = None, build.whole(values[2])
     for planes, place in places(layout):
         parts = [build.part(v, planes, layout) for v in pair]
-        total = build.grow(total, build.again([*parts, size], node.outputs[0].shape or (), place=place))
+        total = build.grow(total, build.repeat([*parts, size], node.outputs[0].shape or (), place=place))
     assert total is not None, "there are slabs"
     return [summed(build, node.outputs[0], total)]

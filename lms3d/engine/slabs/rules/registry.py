@@ -10,8 +10,8 @@ from lms3d.engine.slabs.values import Layout, Node, Ref, Shape, Sliced, Spec, Va
 from lms3d.registry import Registry
 
 Rule = Callable[[Builder, Node, Sequence[Value]], Sequence[Value] | None]
-"""The values of a node's outputs; None where the rule does not hold, and what the node reads is joined. A rule makes nothing
-before it has decided."""
+"""The values of a node's outputs; None if the rule does not hold, and the node reads joined tensors. A rule makes no op before it
+has decided."""
 
 RULES: Registry[Rule] = Registry("rule")
 
@@ -34,7 +34,7 @@ def places(layout: Layout) -> Iterator[tuple[Range, float]]:
 
 
 def shape_of(value: Value) -> Shape:
-    """Of the whole tensor; () where it is not known."""
+    """The shape of the whole tensor; () if it is not known."""
     return value.spec.shape or ()
 
 

@@ -15,8 +15,8 @@ from lms3d.engine.slabs.values import Layout, Node, Shape, Sliced, Value, Whole
 
 @rule("Reshape", "ExpandDims", "Squeeze")
 def reshape(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Slabs stay slabs where the bounds fall between elements of one axis of the new shape; else they are moved there, if each of
-    its elements has whole planes."""
+    """Slabs stay slabs if their bounds fall between elements of one axis of the new shape. Otherwise the bounds are moved there, if
+    each element of that axis has whole planes."""
     value, shape = values[0], node.outputs[0].shape
     if not isinstance(value, Sliced) or shape is None or value.spec.shape is None:
         return None
@@ -34,10 +34,10 @@ def reshape(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
 
 
 def reshaped(layout: Layout, old: Shape, new: Shape, *, exactly: bool = True) -> Layout | None:
-    """The layout after a reshape; None where a slab would not be one. Elements keep their places: `outer` times the slab's planes
-    of `inner` elements.
+    """The layout after a reshape; None if a slab would not be one. Elements keep their places: `outer` times the slab's planes of
+    `inner` elements.
 
-    exactly: with the same bounds; else bounds are rounded down to the elements of the new axis, of one plane or more.
+    exactly: the bounds stay the same; otherwise they are rounded down to the elements of the new axis, of one plane or more.
     """
     outer, inner = math.prod(old[: layout.axis]) * layout.groups, math.prod(old[layout.axis + 1 :])
     found = None
@@ -63,7 +63,7 @@ def transpose(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[V
         return None
     out = Layout([int(a) for a in order].index(value.layout.axis), value.layout.bounds)
     pieces = [
-        build.again([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
+        build.repeat([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
         for piece, (planes, place) in zip(value.pieces, places(out), strict=True)
     ]
     return [sliced(node.outputs[0], out, pieces)]
@@ -71,7 +71,7 @@ def transpose(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[V
 
 @rule("Shape", "ShapeN", "Size", "Rank")
 def of_the_whole(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """The shape is known: nothing needs to be there."""
+    """The shape is known, so the op waits for no slab."""
     if not is_sliced(values):
         return None
     made: list[Value] = []

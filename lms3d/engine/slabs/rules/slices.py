@@ -35,7 +35,7 @@ class _Box:
 
 
 def _box(node: Node, shape: Shape) -> _Box | None:
-    """What a StridedSlice, or its gradient, takes from a tensor of `shape`; None for new axes, steps back and unknown numbers."""
+    """The part that a StridedSlice, or its gradient, takes; None for new axes, negative steps and unknown numbers."""
     begin, end, steps = node.constants[1:4]
     marks = {
         name: int(node.attributes[f"{name}_mask"]) for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
@@ -64,7 +64,7 @@ def _box(node: Node, shape: Shape) -> _Box | None:
 
 @rule("StridedSlice")
 def strided_slice(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Ranges, with steps along other axes than the sliced one; one index along such an axis."""
+    """Takes ranges, with steps along other axes than the sliced one, or one index along such an axis."""
     value = values[0]
     if not isinstance(value, Sliced) or value.spec.shape is None:
         return None
@@ -75,7 +75,7 @@ def strided_slice(build: Builder, node: Node, values: Sequence[Value]) -> Sequen
 
 
 def _around(dy: Value, box: _Box, shape: Shape) -> Layout | None:
-    """The slabs of a part, in the whole that it is put back into: the first and the last get what lies outside of it."""
+    """The bounds of a part's slabs in the whole tensor: the first and the last slab get the planes outside of the part."""
     if not isinstance(dy, Sliced) or dy.layout.groups > 1:
         return None
     axis = [a for a in range(len(shape)) if a not in box.dropped][dy.layout.axis]
@@ -150,6 +150,6 @@ def _cut(
 
 
 def _moved(layout: Layout, start: int, length: int) -> Layout:
-    """Bounds of the same slabs in a part of their planes."""
+    """The bounds of the same slabs in a part of their planes."""
     bounds = sorted({min(max(b - start, 0), length) for b in layout.bounds})
     return Layout(layout.axis, tuple(bounds), layout.groups)

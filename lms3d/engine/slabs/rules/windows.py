@@ -1,4 +1,4 @@
-"""What convolutions and poolings share: which planes a slab reads, and how inputs and outputs are cut."""
+"""Windows of convolutions and poolings: which planes a slab reads, and how inputs and outputs are cut."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lms3d.engine.slabs.values import Layout, Node, Ref, Shape, Sliced, Value
 
 
 def window(node: Node, axis: int, extent: int, kernel: int) -> Window:
-    """Of a node along one axis of its input."""
+    """The window op of a node along one axis of its input."""
     padding: Any = node.attributes["padding"]
     if padding == "EXPLICIT":
         pads = node.attributes["explicit_paddings"]
@@ -25,7 +25,7 @@ def window(node: Node, axis: int, extent: int, kernel: int) -> Window:
 
 
 def windows(node: Node, shape: Shape, kernel: Sequence[int]) -> list[Window]:
-    """Along all spatial axes. shape: of the input; kernel: spatial axes first."""
+    """The window ops of a node along all spatial axes. shape: of the input. kernel: its shape, spatial axes first."""
     return [window(node, a, shape[a], int(kernel[a - 1])) for a in range(1, len(shape) - 1)]
 
 
@@ -34,19 +34,19 @@ def channels_last(node: Node) -> bool:
 
 
 def readable(*values: Value) -> bool:
-    """Whether slabs of these can be put together: each is whole, or cut along the first spatial axis."""
+    """Whether slabs of these values can be joined: each is whole, or cut along the first spatial axis."""
     return all(not isinstance(v, Sliced) or (v.layout.axis == AXIS and v.layout.groups == 1) for v in values)
 
 
 def layout_of(build: Builder, value: Value) -> Layout | None:
-    """How an input is cut: as it is, or as its level."""
+    """How an input is cut: as it is already, or like its level."""
     return value.layout if isinstance(value, Sliced) else build.levels.layout(value.spec.shape)
 
 
 def output_layout(build: Builder, node: Node, source: Layout | None) -> Layout | None:
-    """How the output is cut: as its level, else in as many parts as the input, which are joined again.
+    """How the output is cut: like its level, or else in as many parts as the input, which are joined.
 
-    None where neither is sliced.
+    None if neither is sliced.
     """
     shape = node.outputs[0].shape
     own = build.levels.layout(shape)
@@ -58,17 +58,17 @@ def output_layout(build: Builder, node: Node, source: Layout | None) -> Layout |
 
 
 def whole_layout(value: Value) -> Layout:
-    """Of a value that is read as one."""
+    """The layout of a value that is read in one piece."""
     return Layout(AXIS, (0, shape_of(value)[AXIS]))
 
 
 def part(build: Builder, value: Value, planes: Range) -> Ref:
-    """These planes of a value, sliced or whole."""
+    """The planes of this range of a value, sliced or whole."""
     return build.part(value, planes, whole_layout(value))
 
 
 def padded(build: Builder, ref: Ref, pads: Sequence[tuple[int, int]], filling: float = 0.0) -> Ref:
-    """With planes of one number around the spatial axes."""
+    """The tensor with planes of one number around the spatial axes."""
     if not any(map(any, pads)):
         return ref
     amounts = np.array([(0, 0), *pads, (0, 0)], np.int32)
@@ -85,7 +85,7 @@ def zeros(build: Builder, shape: Shape, dtype: str, place: float) -> Ref:
 
 
 def cropped(build: Builder, ref: Ref, begin: Sequence[int], shape: Shape) -> Ref:
-    """A box of a tensor: along the first spatial axis alone a view where it can be one."""
+    """A box of a tensor; along the first spatial axis alone it is a view if it can be one."""
     if tuple(shape) == ref.shape:
         return ref
     if all(n == m for axis, (n, m) in enumerate(zip(shape, ref.shape, strict=True)) if axis != AXIS):
@@ -94,7 +94,7 @@ def cropped(build: Builder, ref: Ref, begin: Sequence[int], shape: Shape) -> Ref
 
 
 def around(one: Window, planes: Range) -> tuple[Range, Range]:
-    """The outputs whose windows reach into these planes, and the planes of these windows with those between and after them."""
+    """The outputs whose windows reach into these planes, and the planes that these windows span."""
     found = one.read_by(planes)
     first = min(found.start, (planes.start + one.pads[0]) // one.stride, one.outputs - 1)
     outputs = Range(first, max(found.stop, first + 1))

@@ -17,10 +17,10 @@ from lms3d.engine.step_model.decisions import Choice, Mode
 from lms3d.engine.step_model.problem import Problem, reduce
 from lms3d.engine.step_model.schedule import Schedule, build
 from lms3d.engine.step_model.simulate import simulate
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tensorflow.rewrite import rewrite
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step
-from tests.lms3d.engine.traced import batch, fork, same_bits, surgery
+from tests.lms3d.engine.traced import batch, fork, rewrite, same_bits
 
 LARGE = tf.TensorSpec((512, 64), tf.float32)  # more than a crumb
 
@@ -124,7 +124,7 @@ def test_the_planner_does_both_where_that_is_the_cheapest():
 
 def test_no_bit_changes(tier):
     """In a real step, too: `a` of `fork` comes back three times."""
-    function = surgery.trace(fork, LARGE)
+    function = functions.trace(fork, LARGE)
     graph = capture(function)
     problem = reduce(graph, SECONDS)
     a = next(b for b, buffer in enumerate(problem.buffers) if buffer.root.startswith("a:"))
@@ -133,7 +133,7 @@ def test_no_bit_changes(tier):
     schedule = build(problem, choices, SECONDS)
     plan = emit.emit(fit.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
     assert (len(plan.swap_ins), len(plan.recomputes)) == (2, 1)
-    expected = [surgery.trace(fork, LARGE)(batch(seed, LARGE)) for seed in range(3)]
+    expected = [functions.trace(fork, LARGE)(batch(seed, LARGE)) for seed in range(3)]
     made, _ = rewrite(function, graph, plan, tier)
     same_bits([made(batch(seed, LARGE)) for seed in range(3)], expected)
 
@@ -147,14 +147,14 @@ def test_an_identity_that_nobody_reads_any_more(tier):
             y = tf.sin(y)
         return y + tf.identity(a, name="passed_on")
 
-    function = surgery.trace(through_an_identity, LARGE)
+    function = functions.trace(through_an_identity, LARGE)
     graph = capture(function)
     problem = reduce(graph, SECONDS)
     choices = {index(problem, "a:0"): Choice(Mode.SWAP, split=1)}
     schedule = build(problem, choices, SECONDS)
     plan = emit.emit(fit.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
     assert [name for back in plan.swap_ins for _, name in back.through] == ["passed_on:0"]
-    expected = surgery.trace(through_an_identity, LARGE)(batch(0, LARGE))
+    expected = functions.trace(through_an_identity, LARGE)(batch(0, LARGE))
     made, _ = rewrite(function, graph, plan, tier)
     same_bits(made(batch(0, LARGE)), expected)
 
@@ -169,7 +169,7 @@ def test_a_reader_of_a_view(tier, choice):
             y = tf.sin(y)
         return y[:256] + tf.slice(a, [256, 0], [256, 64], name="half")
 
-    function = surgery.trace(through_a_view, LARGE)
+    function = functions.trace(through_a_view, LARGE)
     graph = capture(function)
     assert graph.by_name["half"].view
     problem = reduce(graph, SECONDS)
@@ -178,6 +178,6 @@ def test_a_reader_of_a_view(tier, choice):
     plan = emit.emit(fit.Solution(problem, choices, schedule, 1, schedule.peak_bytes, True))
     copy = "lms/swap_in/a/0:0" if choice.mode is Mode.SWAP else "lms/recompute/a:0"
     assert edit.apply(graph, plan).by_name["lms/recompute/half"].inputs[0] == copy
-    expected = surgery.trace(through_a_view, LARGE)(batch(0, LARGE))
+    expected = functions.trace(through_a_view, LARGE)(batch(0, LARGE))
     made, _ = rewrite(function, graph, plan, tier)
     same_bits(made(batch(0, LARGE)), expected)

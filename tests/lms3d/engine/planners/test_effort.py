@@ -13,7 +13,7 @@ import pytest
 from lms3d import LMS
 from lms3d.engine import effort, plan_cache, planning, tuning
 from lms3d.engine.cost import Machine
-from lms3d.engine.effort import Run
+from lms3d.engine.effort import RunLength
 from lms3d.engine.planners.hybrid import local_search, search
 from lms3d.engine.planners.hybrid.tuning import CHEAP_SHARES
 from lms3d.engine.planning import make_plan
@@ -42,15 +42,15 @@ def half(graph, pool: Pool = NO_POOL) -> Settings:
     (1000, 5.0, None),  # more than any step can use
 ])  # fmt: skip
 def test_a_run_grants_the_larger_of_3_seconds_and_2_percent_in_classes(steps, step_seconds, granted):
-    found = Run(steps).granted(step_seconds)
+    found = RunLength(steps).granted(step_seconds)
     assert found == granted
     assert found is None or found <= max(3.0, 0.02 * steps * step_seconds)
 
 
 def test_what_was_spent_is_not_granted_again():
-    assert Run(1000, 1.0).granted(0.3) == 3.0
-    assert Run(1000, 4.0).granted(0.3) == 1.5
-    assert Run(1000, 7.0).granted(0.3) == tuning.SMALLEST_SECONDS  # there has to be a plan
+    assert RunLength(1000, 1.0).granted(0.3) == 3.0
+    assert RunLength(1000, 4.0).granted(0.3) == 1.5
+    assert RunLength(1000, 7.0).granted(0.3) == tuning.SMALLEST_SECONDS  # there has to be a plan
 
 
 @pytest.mark.parametrize(("steps", "step_seconds", "seconds"), [
@@ -58,7 +58,7 @@ def test_what_was_spent_is_not_granted_again():
     (40, 1.0, 24.0), (47, 1.0, 24.0), (48, 1.0, 48.0),
 ])  # fmt: skip
 def test_runs_of_nearly_the_same_length_have_as_much_at_stake(steps, step_seconds, seconds):
-    assert Run(steps).seconds(step_seconds) == seconds
+    assert RunLength(steps).seconds(step_seconds) == seconds
 
 
 def test_a_tenth_of_what_a_run_loses_is_at_stake():
@@ -162,7 +162,7 @@ def test_plans_of_other_classes_are_other_plans(monkeypatch):
     asked = half(graph).request(graph, MACHINE, with_floor=False)
     monkeypatch.setattr(planning, "make_plan", lambda request: made.append(request) or whole(request))
     for steps in (1000, 1100, 5):
-        found = plan_cache.make_plan(replace(asked, effort_seconds=Run(steps).granted(0.3)))[1]
+        found = plan_cache.make_plan(replace(asked, effort_seconds=RunLength(steps).granted(0.3)))[1]
     assert len(made) == 2
     assert not found.from_cache
 
@@ -171,8 +171,8 @@ def test_plans_of_other_classes_are_other_plans(monkeypatch):
 
 
 def test_each_kind_of_run_tells_its_length(monkeypatch, tmp_path):
-    asked, granted = [], Run.granted
-    monkeypatch.setattr(Run, "granted", lambda run, seconds: asked.append(run.steps) or granted(run, seconds))
+    asked, granted = [], RunLength.granted
+    monkeypatch.setattr(RunLength, "granted", lambda run, seconds: asked.append(run.steps) or granted(run, seconds))
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
     model.compile("sgd", "mse", jit_compile=False)
     x = np.ones((12, 4), np.float32)
@@ -187,8 +187,10 @@ def test_each_kind_of_run_tells_its_length(monkeypatch, tmp_path):
 
 def test_what_a_run_grants_is_for_all_batch_shapes_together(monkeypatch):
     """Each fit grants it anew."""
-    asked, granted = [], Run.granted
-    monkeypatch.setattr(Run, "granted", lambda run, seconds: asked.append(run.spent_seconds) or granted(run, seconds))
+    asked, granted = [], RunLength.granted
+    monkeypatch.setattr(
+        RunLength, "granted", lambda run, seconds: asked.append(run.spent_seconds) or granted(run, seconds)
+    )
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
     model.compile("sgd", "mse", jit_compile=False)
     lms = LMS(memory_limit="1GiB")

@@ -13,6 +13,7 @@ import models
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
 from lms3d.engine.ir import StepGraph
+from lms3d.engine.passes import joins
 from lms3d.engine.planners.hybrid import ladder, local_search
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
@@ -20,7 +21,6 @@ from lms3d.engine.step_model.order import branch_ends_first
 from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL
 from lms3d.engine.step_model.problem import reduce
 from lms3d.engine.step_model.schedule import build
-from lms3d.engine.tensorflow import joins
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.keras_step.attachment import trace_step
 

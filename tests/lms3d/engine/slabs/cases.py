@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 from hypothesis import strategies as st
 
+from lms3d.engine.passes import slicing
 from lms3d.engine.slabs.program import Program
-from lms3d.engine.tensorflow import slicing, surgery
+from lms3d.engine.tensorflow import functions
 
 EXACT = 1e-10
 """In float64: only the order of sums differs."""
@@ -76,11 +77,11 @@ def both(
 ) -> tuple[list[np.ndarray], list[np.ndarray], Program, set[str]]:
     """Results of the whole and of the sliced function, the program, and the types of the ops of the trace that it replaced."""
     specs = [tf.TensorSpec(a.shape, a.dtype) for a in arrays]
-    whole, cut = surgery.trace(body, *specs), surgery.trace(body, *specs)
+    whole, cut = functions.trace(body, *specs), functions.trace(body, *specs)
     nodes = slicing.nodes_of(cut)
     program = slicing.slice_function(cut, slabs).program
     gone = {n.type for n in nodes if n.name not in program.kept}
-    results = [_numbers(surgery.make_function(f)(*map(tf.constant, arrays))) for f in (whole, cut)]
+    results = [_numbers(functions.make_function(f)(*map(tf.constant, arrays))) for f in (whole, cut)]
     return results[0], results[1], program, gone
 
 

@@ -12,8 +12,9 @@ import tensorflow as tf
 from hypothesis import strategies as st
 from keras import layers
 
+from lms3d.engine.passes import joins, shapes, slicing
 from lms3d.engine.slabs.program import Program
-from lms3d.engine.tensorflow import joins, slicing, surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.keras_step.attachment import trace_step
 
 EXACT = 1e-10
@@ -39,9 +40,9 @@ def run(model: keras.Model, batch: Any, slabs: Mapping[int, int], *, kind: str =
     before = [v.numpy() for v in state]
     function = trace_step(model, kind, tf.nest.map_structure(tf.type_spec_from_value, batch))
     joins.keep_apart(function.graph)
-    surgery.fix_shapes(function.graph)
+    shapes.fix_shapes(function.graph)
     program = slicing.slice_function(function, slabs).program
-    made = surgery.make_function(function)
+    made = functions.make_function(function)
     model.reset_metrics()
     results = [tf.nest.map_structure(lambda t: tf.cast(t, tf.float64).numpy(), made(batch)) for _ in range(steps)]
     after = {f"{i} {v.path}": np.asarray(v.numpy(), np.float64) for i, v in enumerate(state) if v.dtype != "string"}

@@ -4,8 +4,9 @@ import pytest
 import tensorflow as tf
 
 from lms3d.engine import tuning
+from lms3d.engine.passes import slicing
 from lms3d.engine.slabs import choice
-from lms3d.engine.tensorflow import slicing, surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tiers import disk
 from lms3d.keras_step.estimate import estimate
 from tests.lms3d.engine.traced import IMAGE, convolution_step
@@ -16,12 +17,12 @@ RESIDENT = 5 << 20
 
 @pytest.fixture(scope="module")
 def nodes():
-    return slicing.nodes_of(surgery.trace(convolution_step, IMAGE))
+    return slicing.nodes_of(functions.trace(convolution_step, IMAGE))
 
 
 def tried(nodes, room: float, *, mapped: bool) -> list[choice.Slabs]:
     """For a limit of so many times the bytes that the hungriest op needs."""
-    limit = RESIDENT + int(room * choice.Levels(nodes).bound({}))
+    limit = RESIDENT + int(room * choice.WorkingSet(nodes).bound({}))
     return [*choice.rungs(nodes, limit, RESIDENT, mapped=mapped)]
 
 

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 
 import models.isensee2017
 import models.unet3d
-from lms3d.engine.tensorflow import slicing, surgery
+from lms3d.engine.passes import slicing
+from lms3d.engine.tensorflow import functions, reading
 from lms3d.engine.tensorflow.capture import traced_order
 from tests.lms3d.engine.slabs.networks import Stack, batch_for, compiled, in_float64, run, same, stacks, u_net
 
@@ -130,9 +131,9 @@ def test_a_plain_function():
         return {"all": y, "mean": tf.reduce_mean(y), "same": x}
 
     spec, x = tf.TensorSpec((2, 9, 6, 2), tf.float64), np.random.default_rng(1).normal(size=(2, 9, 6, 2))
-    whole, cut = surgery.trace(body, spec), surgery.trace(body, spec)
+    whole, cut = functions.trace(body, spec), functions.trace(body, spec)
     assert slicing.slice_function(cut, {0: 3}).changed
-    results = [surgery.make_function(f)(tf.constant(x)) for f in (whole, cut)]
+    results = [functions.make_function(f)(tf.constant(x)) for f in (whole, cut)]
     tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(b, a, atol=1e-12), *results)
 
 
@@ -142,7 +143,7 @@ def test_nothing_is_touched_where_nothing_is_sliced(slabs):
     before = function.graph.as_graph_def().SerializeToString(deterministic=True)
     assert not slicing.slice_function(function, slabs).changed
     assert function.graph.as_graph_def().SerializeToString(deterministic=True) == before
-    assert surgery.slices_of(function.graph) == ({}, {})
+    assert reading.slices_of(function.graph) == ({}, {})
 
 
 @given(stacks())
@@ -150,7 +151,7 @@ def test_nothing_is_touched_where_nothing_is_sliced(slabs):
 def test_in_the_order_of_the_program_each_op_comes_after_what_it_reads(stack):
     graph = (function := _traced(stack.build())).graph
     assert slicing.slice_function(function, {0: 3, 1: 2}).changed
-    order, running = surgery.slices_of(graph)[0], {op.name for op in traced_order(graph)}
+    order, running = reading.slices_of(graph)[0], {op.name for op in traced_order(graph)}
     ops = sorted(
         (op for op in graph.get_operations() if op.name in running),
         key=lambda op: (order.get(op.name, (0, 0.0, 0)), not op.name.startswith(slicing.SCOPE)),

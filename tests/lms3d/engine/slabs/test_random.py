@@ -73,8 +73,9 @@ def test_another_algorithm_is_drawn_whole(algorithm):
         key, counter = R.StatelessRandomGetKeyCounter(seed=[3, 4])
         return [marked(x), R.StatelessRandomUniformV2(shape=shape, key=key, counter=counter, alg=number)]
 
-    from lms3d.engine.tensorflow import slicing, surgery
+    from lms3d.engine.passes import slicing
+    from lms3d.engine.tensorflow import functions
 
-    function = surgery.trace(body, tf.TensorSpec(shape))
+    function = functions.trace(body, tf.TensorSpec(shape))
     program = slicing.slice_function(function, {0: 2}).program
     assert "StatelessRandomUniformV2" not in {made.type for made in program.made}

@@ -7,9 +7,10 @@ import pytest
 import tensorflow as tf
 
 from lms3d.engine.liveness import roots
+from lms3d.engine.passes import shapes
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tensorflow.capture import capture
 from tests.lms3d.engine.toy_graphs import SECONDS
 from tests.lms3d.engine.traced import SPEC
@@ -25,7 +26,7 @@ def test_control_inputs_have_one_order():
         with tf.control_dependencies(first):
             return tf.identity(x, name="last")
 
-    assert capture(surgery.trace(late, SPEC)).by_name["last"].control_inputs == ("a", "b", "c", "d")
+    assert capture(functions.trace(late, SPEC)).by_name["last"].control_inputs == ("a", "b", "c", "d")
 
 
 def with_dead_ops(x: tf.Tensor) -> tf.Tensor:
@@ -37,7 +38,7 @@ def with_dead_ops(x: tf.Tensor) -> tf.Tensor:
 
 
 def test_ops_that_never_run_are_not_seen():
-    seen = capture(surgery.trace(with_dead_ops, SPEC)).by_name
+    seen = capture(functions.trace(with_dead_ops, SPEC)).by_name
     assert {"waited_for", "for_an_effect", "read", "returned"} <= set(seen)
     assert not {"dead", "deader"} & set(seen)
 
@@ -52,7 +53,7 @@ def test_a_plan_brings_no_dead_op_back_to_life():
             y = tf.exp(tf.sin(y))
         return y + first
 
-    graph = capture(surgery.trace(long, tf.TensorSpec((256, 1024))))
+    graph = capture(functions.trace(long, tf.TensorSpec((256, 1024))))
     plan, _ = make_plan(Settings(limit_bytes=5 << 20).request(graph, SECONDS, with_floor=False))
     assert plan.control_edges
     assert not {name for edge in plan.control_edges for name in edge if "dead" in name}
@@ -68,12 +69,12 @@ def pooled(x: tf.Tensor, side: int = 2) -> tf.Tensor:
 @pytest.mark.parametrize(("device", "side", "hidden"), [("CPU:0", 2, 64 * 3), ("CPU:0", 8, 4 * 3), ("GPU:0", 2, 0)])
 def test_a_pooling_keeps_the_places_of_its_maxima(device, side, hidden):
     """One byte each, four where a window has more than 255 places."""
-    ops = capture(surgery.trace(lambda x: pooled(x, side), VOLUME), compute_device=device).ops
+    ops = capture(functions.trace(lambda x: pooled(x, side), VOLUME), compute_device=device).ops
     assert [op.hidden_bytes for op in ops if op.type == "MaxPool3D"] == [hidden]
 
 
 def test_a_pooling_without_a_gradient_keeps_nothing():
-    graph = capture(surgery.trace(lambda x: tf.nn.max_pool3d(x, 2, 2, "SAME"), VOLUME))
+    graph = capture(functions.trace(lambda x: tf.nn.max_pool3d(x, 2, 2, "SAME"), VOLUME))
     assert not any(op.hidden_bytes for op in graph.ops)
 
 
@@ -83,16 +84,16 @@ def test_nobody_waits_for_a_tensor_to_read_its_shape():
         shapes = tf.shape_n([x, late], name="shapes")
         return tf.reshape(late, shapes[0]) + tf.cast(shapes[1][0], tf.float32)
 
-    function = surgery.trace(both, SPEC)
+    function = functions.trace(both, SPEC)
     expected = function(tf.ones(SPEC.shape))
     assert "shapes" in capture(function).by_name
-    surgery.fix_shapes(function.graph)
+    shapes.fix_shapes(function.graph)
     assert "shapes" not in capture(function).by_name
-    np.testing.assert_array_equal(surgery.make_function(function)(tf.ones(SPEC.shape)), expected)
+    np.testing.assert_array_equal(functions.make_function(function)(tf.ones(SPEC.shape)), expected)
 
 
 def test_batches_take_the_place_of_the_arguments():
-    function = surgery.trace(tf.sin, VOLUME)
+    function = functions.trace(tf.sin, VOLUME)
     own = 8**3 * 3 * 4
     assert capture(function).resident_bytes == own
     assert capture(function).batches == (own,)
@@ -112,12 +113,12 @@ def padded(kernel: tf.Tensor) -> tf.Tensor:
 
 def test_a_slice_in_one_piece_shares_the_memory_of_its_input():
     """TensorFlow copies only what it must: the slice along the second axis, and one that begins at an odd address."""
-    graph = capture(surgery.trace(padded, tf.TensorSpec((3, 4, 16))))
+    graph = capture(functions.trace(padded, tf.TensorSpec((3, 4, 16))))
     slices = {op.outputs[0].bytes: op for op in graph.ops if op.type == "Slice" and op.outputs[0].rank == 3}
     assert {size: op.view for size, op in slices.items()} == {4 * 4 * 16 * 4: False, 3 * 4 * 16 * 4: True}
     view = slices[3 * 4 * 16 * 4]
     assert roots(graph)[view.outputs[0].name] == view.inputs[0]
-    odd = capture(surgery.trace(padded, tf.TensorSpec((3, 3, 5))))
+    odd = capture(functions.trace(padded, tf.TensorSpec((3, 3, 5))))
     assert not [op for op in odd.ops if op.view]
 
 
@@ -136,7 +137,7 @@ VIEWS = [  # shape, begin, size, whether TensorFlow hands out a part of the inpu
 
 @pytest.mark.parametrize(("shape", "begin", "size", "shared"), VIEWS)
 def test_views(shape, begin, size, shared):
-    graph = capture(surgery.trace(lambda x: tf.slice(tf.tanh(x), begin, size), tf.TensorSpec(shape)))
+    graph = capture(functions.trace(lambda x: tf.slice(tf.tanh(x), begin, size), tf.TensorSpec(shape)))
     assert [op.view for op in graph.ops if op.type == "Slice"] == [shared]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import functions
 from tests.lms3d.engine.traced import SPEC, batch, by_tflms, same_bits
 
 
@@ -37,7 +37,7 @@ def call(a: tf.Tensor) -> tf.Tensor:
 @pytest.mark.parametrize("middle", [conditional, loop, call])
 def test_functional_control_flow(middle, tier):
     function = around(middle)
-    expected = [surgery.trace(function, SPEC)(batch(s)) for s in range(2)]
+    expected = [functions.trace(function, SPEC)(batch(s)) for s in range(2)]
     made = by_tflms(function, tier)
     assert made.plan.swap_outs[0].tensor == "a:0"
     assert made.plan.swap_ins[0].consumers == ("z",)
@@ -50,7 +50,7 @@ def test_unknown_shapes_are_left_alone(shape, tier):
     spec = tf.TensorSpec(shape, tf.float32)
     made = by_tflms(around(tf.cos), tier, spec)
     assert made.plan.empty
-    same_bits(made.function(batch()), surgery.trace(around(tf.cos), SPEC)(batch()))
+    same_bits(made.function(batch()), functions.trace(around(tf.cos), SPEC)(batch()))
 
 
 def test_one_unknown_shape_among_known_ones(tier):
@@ -65,4 +65,4 @@ def test_one_unknown_shape_among_known_ones(tier):
 
     made = by_tflms(function, tier)
     assert [s.tensor for s in made.plan.swap_outs] == ["a:0"]
-    same_bits(made.function(batch()), surgery.trace(function, SPEC)(batch()))
+    same_bits(made.function(batch()), functions.trace(function, SPEC)(batch()))

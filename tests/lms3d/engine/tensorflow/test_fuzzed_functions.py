@@ -10,7 +10,7 @@ from experiments.fuzzing import batches
 from experiments.fuzzing.function_checks import Bench, Ran, Way
 from experiments.fuzzing.functions import BINARY, UNARY, Node, Recipe
 from lms3d.engine.planners import tflms
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import functions
 
 BY_LEVELS = tflms.Parameters(swapout_threshold=1, swapin_ahead=1, swapin_groupby=0, sync_mode=0)
 
@@ -46,15 +46,15 @@ def test_state_is_compared():
     assert not one.differs(other)
     assert one.differs(Ran([-np.zeros(2)]))
     bench = Bench(Recipe((Node("tanh"), Node("assign"), Node("tanh"), Node("uniform"))))
-    function = surgery.make_function(bench.traced())
+    function = functions.make_function(bench.traced())
     assert not bench.run(function).differs(bench.plain)
     assert bench.run(function).differs(bench.plain)  # its random numbers went on
     bench.batches = [b + 1 for b in bench.batches]
     with pytest.raises(AssertionError, match="other bits"):
-        bench.expect(bench.run(surgery.make_function(bench.traced())), _constant(bench))
+        bench.expect(bench.run(functions.make_function(bench.traced())), _constant(bench))
 
 
 def _constant(bench: Bench):
-    made = surgery.trace(lambda x: [x, x[:, :2], tf.reduce_sum(x), x], bench.spec)
+    made = functions.trace(lambda x: [x, x[:, :2], tf.reduce_sum(x), x], bench.spec)
     bench._unedited = lambda: bench.plain
-    return surgery.make_function(made)
+    return functions.make_function(made)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from lms3d.engine import tuning
-from lms3d.engine.tensorflow import probing, speeds, surgery
+from lms3d.engine.tensorflow import functions, probing, speeds
 from lms3d.engine.tensorflow.capture import signature
 from lms3d.engine.tensorflow.probing import Cost
 from tests.lms3d.engine.traced import IMAGE, SIZE, convolution_step, of_type
@@ -14,7 +14,7 @@ from tests.lms3d.engine.traced import IMAGE, SIZE, convolution_step, of_type
 
 @pytest.fixture(scope="module")
 def step():
-    return surgery.trace(convolution_step, IMAGE)
+    return functions.trace(convolution_step, IMAGE)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_part_of_a_convolution_has_the_planes_that_its_window_reads(alone, pla
             y = tf.nn.conv3d(x, kernel, [1, stride, stride, stride, 1], "VALID")
         return tape.gradient(y, [x, kernel])
 
-    function = surgery.trace(forward_and_back, tf.TensorSpec((1, planes, 35, 35, 4)))
+    function = functions.trace(forward_and_back, tf.TensorSpec((1, planes, 35, 35, 4)))
     for kind in ("Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"):
         found = probing.probe(of_type(function, kind), parts)
         assert found == (part and Cost(parts, parts=parts))
@@ -88,7 +88,7 @@ def test_a_part_of_a_convolution_has_the_planes_that_its_window_reads(alone, pla
     ids=["concat", "concat-odd", "pad"],
 )
 def test_a_part_of_an_op_is_as_large_as_it_counts(alone, build, parts, result):
-    function = surgery.trace(build, IMAGE)
+    function = functions.trace(build, IMAGE)
     kind = "Pad" if result[1] == 31 else "ConcatV2"
     assert probing.probe(of_type(function, kind), parts) == Cost(parts, parts=parts)
     assert alone[-1][-1] == result
@@ -139,7 +139,7 @@ def test_a_fused_normalisation_and_its_gradient_can_be_probed(parts):
         y.set_shape(x.shape)
         return tf.gradients(tf.reduce_sum(y * y), x)
 
-    function = surgery.trace(normalise, IMAGE)
+    function = functions.trace(normalise, IMAGE)
     for op_type in ("FusedBatchNormV3", "FusedBatchNormGradV3"):
         op = of_type(function, op_type)
         assert signature(op)
@@ -192,7 +192,7 @@ def test_on_a_gpu_every_op_takes_some_time(step, gpu):
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16, tf.int32, tf.complex64, tf.bool])
 def test_numbers_that_the_device_makes(dtype):
-    made = probing._made_there(tf.TensorSpec((70, 1000), dtype))
+    made = probing._made_on_device(tf.TensorSpec((70, 1000), dtype))
     assert (made.shape, made.dtype) == ((70, 1000), dtype)
     assert not dtype.is_floating or 0.9 < float(tf.math.reduce_std(tf.cast(made, tf.float32))) < 1.1
 

@@ -14,13 +14,12 @@ from lms3d.engine.cost import Machine
 from lms3d.engine.planners import tflms
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tensorflow.rewrite import rewrite
 from lms3d.engine.tiers.disk import DiskTier
 from lms3d.engine.tiers.host import HostTier
 from lms3d.errors import DoesNotFit
-from tests.lms3d.engine.traced import batch, same_bits
+from tests.lms3d.engine.traced import batch, rewrite, same_bits
 
 SPEC = tf.TensorSpec((2, 16, 16, 256), tf.float32)  # 512 KiB: limits are whole MiB
 KERNEL = tf.constant(0.01, shape=(3, 3, 256, 256))
@@ -67,9 +66,9 @@ def function_of(network) -> Callable:
 
 
 def check(network, make_plan: Callable, disk: bool) -> None:
-    original = surgery.trace(function_of(network), SPEC)
+    original = functions.trace(function_of(network), SPEC)
     batches = [batch(1, SPEC), batch(2, SPEC)]
-    expected = [surgery.make_function(original)(one) for one in batches]
+    expected = [functions.make_function(original)(one) for one in batches]
     graph = capture(original)
     plan = make_plan(graph)
     edit.apply(graph, plan)  # acyclic, or an error
@@ -114,7 +113,7 @@ def test_hybrid(network, share, link, tier):
 
 def test_these_networks_give_the_planner_something_to_do():
     network = ([(name, 1) for name in ("convolution", "tanh", "relu") * 4] + [("add", 1, 12)], True)
-    graph = capture(surgery.trace(function_of(network), SPEC))
+    graph = capture(functions.trace(function_of(network), SPEC))
     _, report = make_plan(Settings(limit_bytes=1 << 40).request(graph, Machine()))
     plan, _ = make_plan(Settings(limit_bytes=report.floor_bytes).request(graph, Machine()))
     assert plan.swap_outs or plan.recomputes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from lms3d.engine.cost import Machine, OpCost, scale_of, step_seconds
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import OnDevice, Settings
-from lms3d.engine.tensorflow import op_costs, surgery, whole_steps
+from lms3d.engine.tensorflow import functions, op_costs, whole_steps
 from tests.lms3d.engine.toy_graphs import training
 from tests.lms3d.engine.traced import IMAGE, convolution_step
 
@@ -98,10 +99,18 @@ def test_a_sliced_step_of_which_nothing_is_known_has_the_scale_of_the_whole(grap
         return replace(machine, ops_scale=2 * otherwise)
 
     monkeypatch.setattr(whole_steps, "with_scale", with_scale)
-    monkeypatch.setattr(engine.choosing, "choose", lambda function, ask, **_: [ask().machine.ops_scale for _ in "abc"])
+    scales: list[float] = []
+
+    def choose(forms, **_):
+        asked = [forms.as_traced() for _ in "abc"]
+        scales.extend(form.request.machine.ops_scale for form in asked)
+        return SimpleNamespace(form=asked[-1])
+
+    monkeypatch.setattr(engine.choosing, "choose_form", choose)
     tight = engine.Engine(Settings(limit_bytes=1 << 20), compute_device=DEVICE)
-    function = surgery.trace(convolution_step, IMAGE)
-    assert tight.choose(function, "train", OnDevice()) == [2.0, 4.0, 8.0]
+    function = functions.trace(convolution_step, IMAGE)
+    tight.choose(function, "train", OnDevice())
+    assert scales == [2.0, 4.0, 8.0]
 
 
 def test_a_slow_day_is_the_business_of_the_pace(graph, machine, monkeypatch):

@@ -24,15 +24,14 @@ from lms3d.engine.step_model.decisions import Choice, Mode
 from lms3d.engine.step_model.problem import reduce
 from lms3d.engine.step_model.schedule import build
 from lms3d.engine.step_model.simulate import simulate
-from lms3d.engine.tensorflow import speeds, surgery
+from lms3d.engine.tensorflow import functions, speeds
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tensorflow.rewrite import rewrite
 from lms3d.engine.tiers import disk
 from lms3d.engine.tiers.disk import DiskTier
 from lms3d.errors import StorageError
 from tests.lms3d.engine.tiers.system_calls import LIBC, fails, replaced, resident
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, training
-from tests.lms3d.engine.traced import SPEC, batch, by_tflms, chain, fork, same_bits, u_net
+from tests.lms3d.engine.traced import SPEC, batch, by_tflms, chain, fork, rewrite, same_bits, u_net
 
 MAPPED = replace(SECONDS, mapped=True)
 
@@ -184,7 +183,7 @@ def test_tflms_plans_are_mapped_too():
 
 @pytest.mark.parametrize("function", [chain, fork, u_net])
 def test_no_bit_changes(function, tier):
-    expected = [surgery.trace(function, SPEC)(batch(seed)) for seed in range(3)]
+    expected = [functions.trace(function, SPEC)(batch(seed)) for seed in range(3)]
     made = by_tflms(function, tier, mapped=True)
     assert any(back.mapped for back in made.plan.swap_ins)
     assert not [o.name for o in made.function.graph.get_operations() if o.type == "LmsFetch"]
@@ -206,7 +205,7 @@ def test_every_type(dtype, tier):
     made = by_tflms(function, tier, mapped=True)
     assert any(tf.dtypes.as_dtype(made.op(b.name).outputs[0].dtype) == dtype for b in made.plan.swap_ins if b.mapped)
     for seed in range(2):
-        same_bits(made.function(batch(seed)), surgery.trace(function, SPEC)(batch(seed)))
+        same_bits(made.function(batch(seed)), functions.trace(function, SPEC)(batch(seed)))
 
 
 def test_a_reader_that_could_write_in_place_does_not(tier):
@@ -214,7 +213,7 @@ def test_a_reader_that_could_write_in_place_does_not(tier):
     made = by_tflms(fork, tier, mapped=True)
     assert len([b for b in made.plan.swap_ins if b.mapped]) > 1
     for seed in range(3):
-        same_bits(made.function(batch(seed)), surgery.trace(fork, SPEC)(batch(seed)))
+        same_bits(made.function(batch(seed)), functions.trace(fork, SPEC)(batch(seed)))
         (path,) = tier.directory.glob("*.bin")
         written = np.fromfile(path, np.float32)
         assert written.tobytes() == tf.tanh(batch(seed)).numpy().tobytes()
@@ -267,7 +266,7 @@ def pool_peaks(directory: str) -> list[int]:
     idle = tf.config.experimental.get_memory_info("CPU:0")["current"]
     peaks = []
     for mapped in (False, True):
-        original = surgery.trace(function, spec)
+        original = functions.trace(function, spec)
         out = SwapOut(tensor="a:0", bytes=64 << 20, waiters=("b",))
         back = SwapIn(tensor="a:0", copy=0, consumers=("z",), triggers=("b",), mapped=mapped)
         made, _ = rewrite(original, capture(original), Plan(swap_outs=(out,), swap_ins=(back,)), tier)
@@ -333,20 +332,20 @@ def test_threads_take_turns(tier):
     batches = [batch(seed) for seed in range(8)]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(made.function, batches * 4))
-    expected = surgery.trace(fork, SPEC)
+    expected = functions.trace(fork, SPEC)
     same_bits(found, [expected(one) for one in batches] * 4)
 
 
 def test_functions_of_one_graph_take_turns(tier):
     """Rewritten again, a function is another one with the same files."""
     made = by_tflms(fork, tier, mapped=True)
-    again = surgery.make_function(made.function)
+    again = functions.make_function(made.function)
     assert again is not made.function
     assert again.one_at_a_time is made.function.one_at_a_time
     batches = [batch(seed) for seed in range(8)]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda n: (made.function, again)[n % 2](batches[n % 8]), range(32)))
-    expected = surgery.trace(fork, SPEC)
+    expected = functions.trace(fork, SPEC)
     same_bits(found, [expected(batches[n % 8]) for n in range(32)])
 
 
@@ -390,7 +389,7 @@ def test_a_mapped_read_does_not_look(tier, looks, faults):
     assert len(looks) == len(ins)  # the file is new: there is nothing to look at before the write
     for seed in range(1, 4):
         del looks[:]
-        same_bits(made.function(batch(seed)), surgery.trace(fork, SPEC)(batch(seed)))
+        same_bits(made.function(batch(seed)), functions.trace(fork, SPEC)(batch(seed)))
         assert len(looks) == 1  # before the write
 
 
@@ -407,7 +406,7 @@ def test_it_looks_where_the_file_has_lost_pages(tier, looks, faults):
         made.function(batch())
     assert len(looks) == 2  # of the first step after its write, and of the second before it
     with replaced("mincore", resident(False)):
-        same_bits(made.function(batch(1)), surgery.trace(chain, SPEC)(batch(1)))
+        same_bits(made.function(batch(1)), functions.trace(chain, SPEC)(batch(1)))
     assert tier.take_counters()["swapped_in_bytes"] == SPEC.shape.num_elements() * 4
     for expected in (2, 1):  # pages were dropped in the step before, and not in this one
         with replaced("mincore", lambda *given: looks.append(0) or LIBC.mincore(*given)):
@@ -440,7 +439,7 @@ def test_after_a_failure_the_same_function_goes_on_with_new_files(tier, faults, 
         assert "Input/output error while moving" in str(tier.error)
         assert list(tier.directory.glob("*.bin")) == []
     for seed in range(3):
-        same_bits(made.function(batch(seed)), surgery.trace(chain, SPEC)(batch(seed)))
+        same_bits(made.function(batch(seed)), functions.trace(chain, SPEC)(batch(seed)))
         (path,) = tier.directory.glob("*.bin")
         assert path.read_bytes() == tf.tanh(batch(seed)).numpy().tobytes()
 
@@ -448,7 +447,7 @@ def test_after_a_failure_the_same_function_goes_on_with_new_files(tier, faults, 
 def test_a_result_that_lies_in_a_file_outlives_the_step_and_the_tier(tmp_path):
     """FILE-5: such a plan is not made (`liveness.lasting`); were it made, nobody would read memory that is gone."""
     tier = DiskTier(tmp_path)
-    original = surgery.trace(lambda x: tf.identity(tf.tanh(x, name="a"), name="z"), SPEC)
+    original = functions.trace(lambda x: tf.identity(tf.tanh(x, name="a"), name="z"), SPEC)
     out = SwapOut(tensor="a:0", bytes=SPEC.shape.num_elements() * 4)
     back = SwapIn(tensor="a:0", copy=0, consumers=("z",), triggers=(), mapped=True)
     made, _ = rewrite(original, capture(original), Plan(swap_outs=(out,), swap_ins=(back,)), tier)
@@ -463,7 +462,7 @@ def test_tensors_of_any_size_are_read_where_they_lie(tier):
     made = by_tflms(chain, tier, spec, mapped=True)
     assert any(back.mapped for back in made.plan.swap_ins)
     for seed in range(3):
-        same_bits(made.function(batch(seed, spec)), surgery.trace(chain, spec)(batch(seed, spec)))
+        same_bits(made.function(batch(seed, spec)), functions.trace(chain, spec)(batch(seed, spec)))
 
 
 def test_a_function_whose_tier_is_closed_fails(tmp_path):

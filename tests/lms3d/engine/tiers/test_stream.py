@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lms3d.device import memory
 from lms3d.engine.planners import tflms
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.errors import StorageError
 from tests.lms3d.engine import traced
 from tests.lms3d.engine.tensorflow import test_random_functions as random_functions
@@ -32,7 +32,7 @@ def tier():
 
 def without_lms(function: Callable, batches: Sequence[tf.Tensor], spec: tf.TensorSpec = traced.SPEC) -> list:
     """What it returns under the same graph optimisers."""
-    made = surgery.make_function(surgery.trace(function, spec))
+    made = functions.make_function(functions.trace(function, spec))
     return [made(one) for one in batches]
 
 

@@ -11,14 +11,16 @@ import tensorflow as tf
 from lms3d.engine import edit
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
+from lms3d.engine.passes import move, stream
 from lms3d.engine.plan import SCOPE, Plan
 from lms3d.engine.planners import tflms
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.tensorflow import rewrite, stream, surgery
+from lms3d.engine.tensorflow import functions, surgery
 from lms3d.engine.tensorflow.capture import capture
 from tests.lms3d.engine.tensorflow.test_random_functions import SPEC, function_of
 from tests.lms3d.engine.tiers.slow import slow_tier
+from tests.lms3d.engine.traced import rewrite
 
 NETWORK = ([(name, 1) for name in ("convolution", "tanh", "relu") * 4] + [("add", 1, 12), ("multiply", 1, 9)], True)
 
@@ -36,7 +38,7 @@ class Checked:
     def complaint(self) -> str:
         """Of both; empty: all is as the plan has it."""
         try:
-            rewrite._verify(self.function, self.expected, self.plan)
+            move._verify(self.function, self.expected, self.plan)
             stream.check(self.function.graph, self.plan, self.expected, late=True)
         except (RuntimeError, ValueError) as error:
             return str(error)
@@ -80,11 +82,11 @@ def by_tflms(graph: StepGraph) -> Plan:
 
 @pytest.fixture(scope="module", params=[by_hybrid, by_tflms])
 def checked(request):
-    original = surgery.trace(function_of(NETWORK), SPEC)
+    original = functions.trace(function_of(NETWORK), SPEC)
     graph = capture(original)
     plan, tier = request.param(graph), slow_tier()()
     assert len(plan.swap_outs) >= 2
-    rewrite.rewrite(original, graph, plan, tier)
+    rewrite(original, graph, plan, tier)
     yield Checked(original, plan, edit.apply(graph, plan), tier)
     tier.close()
 

@@ -27,14 +27,14 @@ def wrong_steps(library: str) -> int:
     import numpy as np
     import tensorflow as tf
 
-    from lms3d.engine.tensorflow import surgery
+    from lms3d.engine.tensorflow import functions
     from tests.lms3d.engine import traced
     from tests.lms3d.engine.tiers.slow import slow_tier
 
     spec, wrong = tf.TensorSpec((512, 32)), 0
     for function in (traced.u_net, traced.fork):
         tier, batches = slow_tier(100e6, 2e-3)(), [traced.batch(seed, spec) for seed in range(10)]
-        without = surgery.make_function(surgery.trace(function, spec))
+        without = functions.make_function(functions.trace(function, spec))
         expected = [without(one).numpy() for one in batches]
         made = traced.by_tflms(function, tier, spec)
         assert made.change.swap_outs

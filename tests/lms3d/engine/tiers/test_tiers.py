@@ -21,7 +21,7 @@ import pytest
 import tensorflow as tf
 
 from lms3d.engine.native import library
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tiers import choose_tier, disk
 from lms3d.engine.tiers.base import TierSpeed
 from lms3d.engine.tiers.disk import DiskTier
@@ -118,7 +118,7 @@ def test_what_comes_back_is_what_left(tmp_path):
     tier = DiskTier(tmp_path)
     made = by_tflms(chain, tier)
     for seed in range(3):  # the same files, over and over
-        same_bits(made.function(batch(seed)), surgery.trace(chain, SPEC)(batch(seed)))
+        same_bits(made.function(batch(seed)), functions.trace(chain, SPEC)(batch(seed)))
     assert tier.take_counters()["swapped_in_bytes"] == 3 * 64 * 32 * 4
     assert tier.take_counters()["swapped_in_bytes"] == 0
     tier.close()
@@ -132,7 +132,7 @@ def test_a_discarded_function_leaves_no_files_and_others_keep_theirs(tmp_path):
     assert len(list(tier.directory.glob("*.bin"))) == 2
     tier.discard(one.function.graph)
     assert len(list(tier.directory.glob("*.bin"))) == 1
-    same_bits(other.function(batch(1)), surgery.trace(chain, SPEC)(batch(1)))
+    same_bits(other.function(batch(1)), functions.trace(chain, SPEC)(batch(1)))
     tier.discard(one.function.graph)  # again: nothing happens
     tier.close()
 
@@ -346,7 +346,7 @@ def test_an_error_of_the_disk_does_not_explain_those_of_later_steps(tmp_path):
     with replaced("pwrite", fails(errno.ENOSPC)), pytest.raises(tf.errors.OpError, match="No space left"):
         made.function(batch())
     assert re.search("swap folder .*No space left on device while moving 8192 bytes; free space", str(tier.error))
-    same_bits(made.function(batch()), surgery.trace(chain, SPEC)(batch()))
+    same_bits(made.function(batch()), functions.trace(chain, SPEC)(batch()))
     assert tier.error is None
     tier.close()
 

@@ -1,19 +1,19 @@
-"""Keep each variable where it is: its update waits for all ops that still read its old value.
+"""Each variable keeps its memory: its update waits for all ops that still read the old value.
 
-A read of a variable shares its memory. TensorFlow's updates write in place where nothing else holds that memory; else they copy the
-variable into a new piece, and leave the old one behind. Between steps the new piece stays where a plan counts on one free
-piece, and each later step needs more than was planned. Reads and updates of a variable are ordered in a traced graph,
-but not the ops that use what was read: a gradient that flows on through a convolution may be late, since small ops run whenever
-they can.
+A read of a variable shares its memory. TensorFlow updates in place if nothing else holds that memory. If something does, TensorFlow
+copies the variable into a new piece, and leaves the old piece behind. Between steps the new piece stays in the middle of memory
+that a plan takes for one free piece, and each later step needs more than was planned. A traced graph orders the reads and updates
+of a variable, but not the ops that use a read value. A gradient that goes on through a convolution may run late, since small ops
+run as soon as they can.
 
     kernel --> read --> convolution's input gradient ..control..>  kernel -= change
 
 UPDATE-1  Ops that read through identities, reshapes and slices count, too.
-UPDATE-2  What comes after the update in every order is left alone: it reads the old value once more, and the variable moves.
-UPDATE-3  An If waits for those who read what a branch of it updates, as where Keras accumulates gradients. Within a branch updates
-          wait, too.
-UPDATE-4  No plan orders what is in a branch. There one variable is updated after the other, or the changes of all would exist at
-          once; not where that takes more memory, as where gradients are computed in the branch.
+UPDATE-2  An op that comes after the update in every order is left alone: it reads the old value once more, and the variable moves.
+UPDATE-3  An If waits for the readers of the variables that its branches update, such as those of Keras's accumulated gradients.
+          Updates in a branch wait for their readers, too.
+UPDATE-4  No plan orders the ops of a branch. There one variable is updated after the other, or the changes of all would exist at
+          once. If that takes more memory, as in a branch that computes gradients, the branch is left alone.
 """
 
 from __future__ import annotations
@@ -26,18 +26,29 @@ import tensorflow as tf
 from lms3d.device.pool_layout import CRUMB_BYTES
 from lms3d.engine.ir import ALIAS_TYPES, RESIDENT_TYPES, Op, topological, without_dead
 from lms3d.engine.liveness import SLICE_TYPES
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.passes.base import Normalising
+from lms3d.engine.passes.identities import pass_identities
+from lms3d.engine.tensorflow import reading, surgery
 from lms3d.engine.tensorflow.capture import held_bytes, size, wanted
 
 _MAY_PASS_ON = ALIAS_TYPES | SLICE_TYPES | {"CheckNumerics", "Transpose"}
 _IN_PLACE = ("AssignAddVariableOp", "AssignSubVariableOp", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
 
 
+class HoldBack(Normalising):
+    """Requires a step without a plan. Ensures that each update waits for the readers of the old value, except for UPDATE-2."""
+
+    name = "updates"
+
+    def edit(self, graph: tf.Graph) -> int:
+        return hold_back(graph, self.target.compute_device)
+
+
 def hold_back(graph: tf.Graph, compute_device: str = "CPU:0") -> int:
-    """Adds the control edges; returns how many changes. Results are unchanged."""
+    """Adds the control edges; returns how many edits it took. Results are unchanged."""
     found = graph.get_operations()
     count = sum(_within_branches(op, compute_device) for op in found)
-    updates = {op: updated for op in found if not surgery.in_loop(op) and (updated := _updated(op))}
+    updates = {op: updated for op in found if not reading.in_loop(op) and (updated := _updated(op))}
     if not updates:
         return count
     place = _places(graph, found, {op.name for op in updates})
@@ -49,17 +60,17 @@ def hold_back(graph: tf.Graph, compute_device: str = "CPU:0") -> int:
         here = place.get(update.name, 0)
         known = {*(t.op.name for t in update.inputs), *(op.name for op in update.control_inputs)}
         late = {op.name: op for handle in updated for op in holders[handle] if place.get(op.name, here) < here}
-        waits = [op for name, op in late.items() if name not in known and not surgery.in_loop(op)]
+        waits = [op for name, op in late.items() if name not in known and not reading.in_loop(op)]
         surgery.add_control_inputs(update, waits)
         count += len(waits)
     return count
 
 
 def _within_branches(op: tf.Operation, compute_device: str) -> int:
-    """The same in the branches of an If, and UPDATE-4."""
+    """Edits the branches of an If in the same way, and by UPDATE-4; returns how many edits it took."""
     count = 0
-    for attribute, branch in surgery.branches(op).items():
-        passed = surgery.pass_identities(branch)  # that of all gradients would wait for the last of them
+    for attribute, branch in reading.branches(op).items():
+        passed = pass_identities(branch)  # that of all gradients would wait for the last of them
         if found := passed + hold_back(branch, compute_device) + _take_turns(branch, compute_device):
             surgery.set_branch(op, attribute, branch)
         count += found
@@ -67,8 +78,10 @@ def _within_branches(op: tf.Operation, compute_device: str) -> int:
 
 
 def _take_turns(branch: tf.Graph, compute_device: str) -> int:
-    """UPDATE-4: what an update needs, and no earlier one, is made after that. A branch with ops of Horovod is left alone: they wait
-    for those of other ranks."""
+    """UPDATE-4: tensors that one update needs, and no earlier update, are made after the earlier one; returns how many ops wait.
+
+    A branch with ops of Horovod is left alone: they wait for those of other ranks.
+    """
     found = branch.get_operations()
     edges = _turns(found)
     if not edges or any(op.type.startswith("Horovod") for op in found):
@@ -87,7 +100,7 @@ def _turns(found: Sequence[tf.Operation]) -> dict[tf.Operation, tf.Operation]:
     """Op that takes memory -> the update that it is to wait for."""
     edges, done, before = {}, set[tf.Operation](), None
     for op in found:
-        if op in done or surgery.in_loop(op) or not (_updated(op) or op.type == "AssignVariableOp"):
+        if op in done or reading.in_loop(op) or not (_updated(op) or op.type == "AssignVariableOp"):
             continue
         needed = _ancestors(op, done)
         if not any(map(_is_large, needed)):
@@ -100,7 +113,7 @@ def _turns(found: Sequence[tf.Operation]) -> dict[tf.Operation, tf.Operation]:
 
 
 def _ancestors(op: tf.Operation, without: Set[tf.Operation]) -> set[tf.Operation]:
-    """`op` and what it waits for."""
+    """`op` and all ops that it waits for, but for those of `without` and the ops behind these."""
     found, left = set[tf.Operation](), [op]
     while left:
         one = left.pop()
@@ -111,8 +124,8 @@ def _ancestors(op: tf.Operation, without: Set[tf.Operation]) -> set[tf.Operation
 
 
 def _is_large(op: tf.Operation) -> bool:
-    """Whether it takes memory for a large tensor."""
-    takes = op.type not in RESIDENT_TYPES and op.type not in ALIAS_TYPES and not surgery.in_loop(op)
+    """Whether the op takes memory for a large tensor."""
+    takes = op.type not in RESIDENT_TYPES and op.type not in ALIAS_TYPES and not reading.in_loop(op)
     return takes and any((size(t) or 0) > CRUMB_BYTES for t in op.outputs)
 
 
@@ -121,23 +134,25 @@ def _updated(op: tf.Operation) -> set[str]:
     if op.type.startswith(_IN_PLACE):
         return {t.name for t in op.inputs if t.dtype == tf.resource}
     found: set[str] = set()
-    for branch in surgery.branches(op).values():
+    for branch in reading.branches(op).values():
         within = {handle for inner in branch.get_operations() for handle in _updated(inner)}
         found |= {t.name for t, inner in zip(op.inputs[1:], branch.inputs, strict=True) if inner.name in within}
     return found
 
 
 def _places(graph: tf.Graph, found: list[tf.Operation], updates: set[str]) -> dict[str, int]:
-    """The ops that run, in an order in which updates come as late as they can, among themselves as traced: edges along it make no
-    cycle."""
+    """Op -> its place in an order in which updates come as late as they can, and are among themselves as traced.
+
+    Edges along this order make no cycle. Ops that never run have no place.
+    """
     light = [
         Op(
             op.name,
             op.type,
             tuple(t.name for t in op.inputs),
             tuple(c.name for c in op.control_inputs),
-            stateful=surgery.is_stateful(op),
-            in_loop=surgery.in_loop(op),
+            stateful=reading.is_stateful(op),
+            in_loop=reading.in_loop(op),
         )
         for op in found
     ]
@@ -146,7 +161,7 @@ def _places(graph: tf.Graph, found: list[tf.Operation], updates: set[str]) -> di
 
 
 def _readers(tensor: tf.Tensor) -> Iterator[tf.Operation]:
-    """UPDATE-1."""
+    """The ops that read the memory of a tensor (UPDATE-1)."""
     for op in tensor.consumers():
         yield op
         if op.type in _MAY_PASS_ON:

@@ -14,9 +14,10 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from lms3d.engine.engine import Engine
+from lms3d.engine.passes import assignments, updates
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL
-from lms3d.engine.tensorflow import assignments, surgery, updates
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tensorflow.capture import held_bytes
 from tests.lms3d.pool import address
 
@@ -62,7 +63,7 @@ STEPS = [plainly, twice, from_itself, in_a_branch, in_a_branch_of_a_branch]
 
 
 def traced(step: Step, w: tf.Variable) -> Any:
-    return surgery.trace(lambda x: step(w, x), tf.TensorSpec(SHAPE, w.dtype))
+    return functions.trace(lambda x: step(w, x), tf.TensorSpec(SHAPE, w.dtype))
 
 
 def bits(value: tf.Tensor | tf.Variable) -> bytes:
@@ -81,7 +82,7 @@ def test_the_variable_has_the_same_bits_where_it_was(step, dtype):
             assert assignments.write_in_place(function.graph) == 0  # they are
             updates.hold_back(function.graph)
         before = address(w)
-        found[in_place] = [bits(surgery.make_function(function)(x)), bits(w)]
+        found[in_place] = [bits(functions.make_function(function)(x)), bits(w)]
         assert address(w) == before or not in_place
     assert found[True] == found[False]
 
@@ -94,7 +95,7 @@ def test_nobody_else_who_holds_the_memory_sees_it_change(step):
     kept = w.read_value()
     function = traced(step, w)
     assert assignments.write_in_place(function.graph) > 0
-    surgery.make_function(function)(tf.constant(ODD))
+    functions.make_function(function)(tf.constant(ODD))
     assert bits(w) != bits(OLD)
     assert bits(kept) == bits(other) == OLD.tobytes()
 
@@ -110,7 +111,7 @@ def test_a_late_reader_gets_the_old_value():
 
     function = traced(step, w)
     assert assignments.write_in_place(function.graph) == 1
-    np.testing.assert_array_equal(surgery.make_function(function)(tf.ones(SHAPE)), np.ones(SHAPE))
+    np.testing.assert_array_equal(functions.make_function(function)(tf.ones(SHAPE)), np.ones(SHAPE))
     np.testing.assert_array_equal(w, np.full(SHAPE, 2.0))
 
 
@@ -126,9 +127,9 @@ def test_what_cannot_be_updated_in_place_is_left_alone():
         shapeless.assign(x)
         empty.assign(x)
 
-    function = surgery.trace(step, tf.TensorSpec(SHAPE))
+    function = functions.trace(step, tf.TensorSpec(SHAPE))
     assert assignments.write_in_place(function.graph) == 0
-    surgery.make_function(function)(tf.ones(SHAPE))
+    functions.make_function(function)(tf.ones(SHAPE))
     for variable in (number, shapeless, empty):
         np.testing.assert_array_equal(variable.read_value(), np.ones(SHAPE))
 
@@ -159,7 +160,7 @@ def test_assignments_elsewhere_are_left_alone(step):
     w = tf.Variable(OLD)
     function = traced(step, w)
     assert assignments.write_in_place(function.graph) == 0
-    surgery.make_function(function)(tf.constant(ODD))
+    functions.make_function(function)(tf.constant(ODD))
     assert bits(w) == ODD[::-1].tobytes()
 
 
@@ -208,7 +209,7 @@ def test_no_variable_of_a_keras_optimizer_moves(optimizer):
         model.optimizer.build(model.trainable_variables)
         batch = (tf.constant(x), tf.constant(y))
 
-        function = surgery.trace(training(model), *(tf.TensorSpec(b.shape) for b in batch))
+        function = functions.trace(training(model), *(tf.TensorSpec(b.shape) for b in batch))
         engine = Engine(Settings(limit_bytes=1 << 40, planner="off", pool=pool), compute_device="CPU:0")
         prepared = engine.prepare(function, "train")
         large = [v.value for v in (*model.variables, *model.optimizer.variables) if np.prod(v.shape) > 1 << 14]
@@ -226,7 +227,7 @@ lms3d.limit_memory(96 << 20)
 import tensorflow as tf
 from lms3d.engine.engine import Engine
 from lms3d.engine.request import Settings
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import functions
 w = tf.Variable(tf.ones((5, 1 << 18)))
 x = tf.ones(w.shape)
 ZEROS = {
@@ -243,7 +244,7 @@ kept = []
 for name, zeros in ZEROS.items():
     def step(x, again):
         tf.cond(again, lambda: w.assign(zeros(x)), lambda: w.assign(w + x))
-    function = surgery.trace(step, tf.TensorSpec(w.shape), tf.TensorSpec((), tf.bool))
+    function = functions.trace(step, tf.TensorSpec(w.shape), tf.TensorSpec((), tf.bool))
     prepared = engine.prepare(function, "function")
     w.assign(tf.ones(w.shape))
     before = in_use()

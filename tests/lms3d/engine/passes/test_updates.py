@@ -11,12 +11,13 @@ import pytest
 import tensorflow as tf
 
 from lms3d.engine.engine import Engine
+from lms3d.engine.passes import assignments, updates
 from lms3d.engine.plan import Plan, Recompute
 from lms3d.engine.request import Settings
-from lms3d.engine.tensorflow import assignments, surgery, updates
+from lms3d.engine.tensorflow import functions
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tensorflow.rewrite import rewrite
 from lms3d.engine.tiers.host import HostTier
+from tests.lms3d.engine.traced import rewrite
 from tests.lms3d.pool import address
 
 SHAPE = (256, 256)
@@ -92,7 +93,7 @@ def traced(reader: Reader, w: tf.Variable) -> Any:
         w.assign_sub(tf.fill(SHAPE, 0.25))
         return result
 
-    return surgery.trace(step, tf.TensorSpec((1, SHAPE[0])))
+    return functions.trace(step, tf.TensorSpec((1, SHAPE[0])))
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -105,7 +106,7 @@ def test_an_update_waits_for_those_who_read_the_old_value(reader):
             assert updates.hold_back(function.graph) > 0
             assert updates.hold_back(function.graph) == 0  # they are there
         before = address(w)
-        results[held] = [surgery.make_function(function)(x).numpy(), w.numpy()]
+        results[held] = [functions.make_function(function)(x).numpy(), w.numpy()]
         moved[held] = address(w) != before
     assert moved == {False: True, True: False}
     for without, with_edges in zip(results[False], results[True], strict=True):
@@ -121,9 +122,9 @@ def test_who_needs_the_old_value_after_the_update_gets_it():
         w.assign_sub(tf.fill(SHAPE, 0.25))
         return old - w.read_value()
 
-    function = surgery.trace(step)
+    function = functions.trace(step)
     updates.hold_back(function.graph)
-    np.testing.assert_array_equal(surgery.make_function(function)(), np.full(SHAPE, 0.25, np.float32))
+    np.testing.assert_array_equal(functions.make_function(function)(), np.full(SHAPE, 0.25, np.float32))
 
 
 def test_ops_that_never_run_do_not_run_for_it():
@@ -133,7 +134,7 @@ def test_ops_that_never_run_do_not_run_for_it():
         product(x, w)  # nobody reads it; the graph keeps it
         w.assign_sub(tf.fill(SHAPE, 0.25))
 
-    function = surgery.trace(step, tf.TensorSpec((1, SHAPE[0])))
+    function = functions.trace(step, tf.TensorSpec((1, SHAPE[0])))
     updates.hold_back(function.graph)
     held = [c.type for op in function.graph.get_operations() for c in op.control_inputs]
     assert "MatMul" not in held
@@ -148,10 +149,10 @@ def test_an_op_that_is_computed_again_reads_the_old_value_in_time():
         w.assign_sub(tf.fill(SHAPE, 0.25))
         return tf.multiply(y, delayed, name="reader")
 
-    expected = surgery.make_function(surgery.trace(step, tf.TensorSpec(x.shape)))(x).numpy()
+    expected = functions.make_function(functions.trace(step, tf.TensorSpec(x.shape)))(x).numpy()
     w.assign(tf.random.stateless_normal(SHAPE, (1, 2)))
     before = address(w)
-    function = surgery.trace(step, tf.TensorSpec(x.shape))
+    function = functions.trace(step, tf.TensorSpec(x.shape))
     again = Recompute(op="again", tensor="again:0", copy=0, consumers=("reader",), triggers=("late",))
     made, _ = rewrite(function, capture(function), Plan(recomputes=(again,)), HostTier())
     np.testing.assert_array_equal(made(x), expected)
@@ -186,13 +187,13 @@ def test_within_a_branch_one_variable_is_updated_after_the_other(update):
     most, results = {}, {}
     for held in (False, True):
         rates = [tf.Variable(tf.fill(SHAPE, 1.0 + i)) for i in range(count)]
-        function = surgery.trace(updated_together(rates, update), tf.TensorSpec(SHAPE))
+        function = functions.trace(updated_together(rates, update), tf.TensorSpec(SHAPE))
         if held:
             assignments.write_in_place(function.graph)
             assert updates.hold_back(function.graph) > 0
             assert updates.hold_back(function.graph) == 0
         most[held] = max(op.workspace_bytes for op in capture(function).ops)
-        surgery.make_function(function)(tf.fill(SHAPE, 0.25))
+        functions.make_function(function)(tf.fill(SHAPE, 0.25))
         results[held] = [rate.numpy() for rate in rates]
     assert most[False] > (count - 1) * size
     assert most[True] <= 2 * size
@@ -214,16 +215,16 @@ def test_gradients_that_are_computed_in_a_branch_need_not_wait():
             w.assign_sub(gradient)
         return loss
 
-    function = surgery.trace(lambda x: tf.cond(x[0, 0] > 0, lambda: branch(x), lambda: 0.0), tf.TensorSpec(SHAPE))
+    function = functions.trace(lambda x: tf.cond(x[0, 0] > 0, lambda: branch(x), lambda: 0.0), tf.TensorSpec(SHAPE))
     before = max(op.workspace_bytes for op in capture(function).ops)
     updates.hold_back(function.graph)
     assert max(op.workspace_bytes for op in capture(function).ops) <= before
-    surgery.make_function(function)(tf.ones(SHAPE))
+    functions.make_function(function)(tf.ones(SHAPE))
 
 
 def test_what_a_branch_returns_counts_once():
     def step(x: tf.Tensor) -> tf.Tensor:
         return tf.cond(x[0, 0] > 0, lambda: tf.reverse(x, [0]), lambda: x + 1.0)
 
-    graph = capture(surgery.trace(step, tf.TensorSpec(SHAPE)))
+    graph = capture(functions.trace(step, tf.TensorSpec(SHAPE)))
     assert max(op.workspace_bytes for op in graph.ops) < 1 << 10

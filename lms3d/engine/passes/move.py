@@ -1,4 +1,6 @@
-"""A plan -> inserted nodes in a traced function.
+"""A plan -> inserted nodes: swapped tensors leave the device and come back, rematerialised ops run once more.
+
+    x --> reader                     x --> swap_out --> swap_in --> reader      (trigger ..control..> swap_in)
 
 REWRITE-1  Requires: the plan was made for this function (`edit.apply` accepts it).
 REWRITE-2  Ensures: the function's graph equals `edit.apply(capture(before), plan)`. That is checked node by node; a difference
@@ -9,14 +11,18 @@ REWRITE-3  Ensures: results are unchanged, since every redirected input gets an 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tensorflow as tf
 
 from lms3d.engine import edit
 from lms3d.engine.ir import StepGraph, without_dead
+from lms3d.engine.passes import stream
+from lms3d.engine.passes.base import Function, Pass
+from lms3d.engine.passes.joins import keep_copies_apart
+from lms3d.engine.passes.updates import hold_back
 from lms3d.engine.plan import Plan
-from lms3d.engine.tensorflow import joins, stream, surgery, updates
+from lms3d.engine.tensorflow import surgery
 from lms3d.engine.tensorflow.capture import capture, wanted
 from lms3d.engine.tiers.base import Tier, gate, gate_name
 
@@ -25,7 +31,7 @@ log = logging.getLogger("lms3d")
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a rewrite did. `changed` is False where the function was left alone."""
+    """What a rewrite did. `changed` is False if the function was left alone."""
 
     changed: bool
     ops_before: int
@@ -45,43 +51,61 @@ class Change:
         )
 
 
-def rewrite(
-    function: tf.types.experimental.ConcreteFunction, graph: StepGraph, plan: Plan, tier: Tier
-) -> tuple[tf.types.experimental.ConcreteFunction, Change]:
-    """The function with the plan's nodes, and what changed. The FuncGraph behind `function` is edited in place."""
-    ops_before = len(graph.ops)
-    if plan.empty:
-        return function, Change(changed=False, ops_before=ops_before, ops_after=ops_before)
-    expected = edit.apply(graph, plan)  # REWRITE-1, before anything is touched
-    made = _insert(function.graph, plan, tier)
-    redirected = _redirect(function.graph, plan, made)
-    edges = edit.control_edges(plan)
-    _add_control_edges(function.graph, plan, made)
-    joins.keep_copies_apart(made.values())
-    if tier.in_stream_order:
-        _order_memory(function.graph, plan, made, tier)
-    updates.hold_back(function.graph)  # recomputed ops read variables, too
-    if tier.waits_on_device:
-        stream.arrive_late(function.graph, plan, expected)
-    _verify(function, expected, plan)
-    if tier.in_stream_order:
-        stream.check(function.graph, plan, expected, late=tier.waits_on_device)
-    change = Change(
-        changed=True,
-        ops_before=ops_before,
-        ops_after=len(function.graph.get_operations()),
-        swap_outs=len(plan.swap_outs),
-        swap_ins=len(plan.swap_ins),
-        recomputes=len(plan.recomputes),
-        redirected=redirected,
-        control_edges=len(edges),
-    )
-    log.info("lms rewrite: %s", change)
-    return surgery.make_function(function), change
+class Move(Pass):
+    """Inserts the nodes of a plan (REWRITE-1 to REWRITE-3).
+
+    step: as captured; the plan was made for it. tier: makes the ops of the swaps. `change` says what the pass did.
+    """
+
+    name = "move"
+
+    def __init__(self, step: StepGraph, plan: Plan, tier: Tier) -> None:
+        self.step, self.plan, self.tier = step, plan, tier
+        self.change = Change(changed=False, ops_before=len(step.ops), ops_after=len(step.ops))
+        self._expected = step
+
+    def requires(self, function: Function) -> None:
+        """REWRITE-1: before anything is touched."""
+        self._expected = edit.apply(self.step, self.plan)
+
+    def run(self, function: Function) -> bool:
+        if self.plan.empty:
+            return False
+        graph, plan, tier = function.graph, self.plan, self.tier
+        made = _insert(graph, plan, tier)
+        redirected = _redirect(graph, plan, made)
+        _add_control_edges(graph, plan, made)
+        keep_copies_apart(made.values())
+        if tier.in_stream_order:
+            _order_memory(graph, plan, made, tier)
+        hold_back(graph)  # rematerialised ops read variables, too
+        if tier.waits_on_device:
+            stream.arrive_late(graph, plan, self._expected)
+        self.change = replace(
+            self.change,
+            changed=True,
+            ops_after=len(graph.get_operations()),
+            swap_outs=len(plan.swap_outs),
+            swap_ins=len(plan.swap_ins),
+            recomputes=len(plan.recomputes),
+            redirected=redirected,
+            control_edges=len(edit.control_edges(plan)),
+        )
+        log.info("lms rewrite: %s", self.change)
+        return True
+
+    def ensures(self, function: Function) -> None:
+        """REWRITE-2."""
+        _verify(function, self._expected, self.plan)
+        if self.tier.in_stream_order:
+            stream.check(function.graph, self.plan, self._expected, late=self.tier.waits_on_device)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.change}"
 
 
 def _insert(graph: tf.Graph, plan: Plan, tier: Tier) -> dict[str, tf.Operation]:
-    """Make the new nodes, without triggers since these may be new nodes as well; node name -> op."""
+    """Makes the new nodes; returns node name -> op. They get their triggers later, as these may be new nodes, too."""
     made: dict[str, tf.Operation] = {}
     handle: dict[str, tf.Tensor] = {}
     for out in plan.swap_outs:
@@ -93,9 +117,9 @@ def _insert(graph: tf.Graph, plan: Plan, tier: Tier) -> dict[str, tf.Operation]:
         tensor = tier.swap_in(handle[back.tensor], like, back.name, (), mapped=back.mapped)
         made[back.name] = tensor.op
         log.debug("lms: %s -> %s, after %s", back.name, ", ".join(back.consumers), ", ".join(back.triggers))
-    for again in plan.recomputes:
-        made[again.name] = surgery.copy_op(graph.get_operation_by_name(again.op), again.name, ())
-        log.debug("lms: %s -> %s, after %s", again.name, ", ".join(again.consumers), ", ".join(again.triggers))
+    for copy in plan.recomputes:
+        made[copy.name] = surgery.copy_op(graph.get_operation_by_name(copy.op), copy.name, ())
+        log.debug("lms: %s -> %s, after %s", copy.name, ", ".join(copy.consumers), ", ".join(copy.triggers))
     for name, op in made.items():
         if op.name != name:
             raise RuntimeError(f"the inserted op {name!r} was named {op.name!r}; please report this graph")
@@ -103,6 +127,7 @@ def _insert(graph: tf.Graph, plan: Plan, tier: Tier) -> dict[str, tf.Operation]:
 
 
 def _redirect(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation]) -> int:
+    """Lets readers read the tensors that came back; returns how many inputs changed."""
     count = 0
     for (consumer, old), new in edit.redirections(plan).items():
         op = made.get(consumer) or graph.get_operation_by_name(consumer)
@@ -125,7 +150,7 @@ def _add_control_edges(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation
 
 
 def _order_memory(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation], tier: Tier) -> None:
-    """Followers wait for a swap-in's memory; originals are held for as long as the plan says."""
+    """Lets followers wait until a swap-in has its memory, and holds originals for as long as the plan says."""
 
     def named(name: str) -> tf.Operation:
         return made.get(name) or graph.get_operation_by_name(name)
@@ -143,17 +168,15 @@ def _order_memory(graph: tf.Graph, plan: Plan, made: dict[str, tf.Operation], ti
             surgery.add_control_inputs(gate(graph, named(name)), [hold])
 
 
-def _verify(function: tf.types.experimental.ConcreteFunction, expected: StepGraph, plan: Plan) -> None:
-    """REWRITE-2: capture again and compare the inputs and control inputs of every op with the plan's promise.
+def _verify(function: Function, expected: StepGraph, plan: Plan) -> None:
+    """REWRITE-2: captures again, and compares the inputs and control inputs of every op with the plan's promise.
 
-    An identity does not run any more once all its readers got a copy of the tensor behind it.
+    An identity no longer runs if all its readers got a copy of the tensor behind it.
     """
     found = capture(function)
     swaps = {s.name for s in plan.swap_ins} | {s.name for s in plan.swap_outs}
     inserted = [op.name for op in expected.ops if op.inserted]
-    asked_for = [
-        name for name in wanted(function.graph) if name in expected.by_name
-    ]  # a tier may add inputs of its own
+    asked_for = [n for n in wanted(function.graph) if n in expected.by_name]  # a tier may add inputs of its own
     for op in without_dead(expected.ops, [*asked_for, *inserted]):
         real = found.by_name.get(op.name)
         if real is None:

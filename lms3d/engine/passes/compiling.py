@@ -1,26 +1,26 @@
-"""Chains of small ops in a traced step -> programs that XLA compiles: fewer passes over memory, fewer tensors kept for gradients.
+"""Chains of small ops -> programs that XLA compiles: fewer reads and writes of memory, fewer tensors kept for gradients.
 
     conv --> Mean --> Sub --> Mul --> AddV2 --> LeakyRelu --> conv      before
     conv --> compiled/LeakyRelu --> conv                                after
 
-COMPILE-1  Only ops that make each element from elements in its place, sums along axes, and views; with known shapes, without
-           effects, of floating-point numbers and booleans. No kind in which XLA loses a NaN: Max, Min and the gradients of ReLU
-           and ReLU6, which it masks. What they wait for is waited for, and who waited for them waits on.
-COMPILE-2  A program is taken if it takes neither more time than its ops one by one nor a higher peak of the step, and clearly less
-           of something: time, the peak, or what is kept for it.
-COMPILE-3  First with sums, then, of what was not taken, without: XLA's sums are slow on some processors.
-COMPILE-4  The graph is edited in place, and can be as traced again (`undo`): slabs need ops that have rules. Other edits may add
-           control edges meanwhile, such as from a program to a variable's update (`updates`); these are undone, too. Asked for
-           once more, the function gets the programs that it had (`redo`).
+COMPILE-1  A program consists of ops that make each element from elements in its place, sums along axes, and views. Their shapes
+           are known, they have no effects, and their tensors hold floating-point numbers or booleans. Ops in which XLA loses a NaN
+           are left out: Max, Min, and the gradients of ReLU and ReLU6, which XLA masks. A program waits for the ops that its ops
+           waited for, and whoever waited for one of them waits for the program.
+COMPILE-2  A program is taken if it takes no more time than its ops one by one, does not raise the peak of the step, and clearly
+           saves time, bytes of the peak, or bytes that are kept for it.
+COMPILE-3  Chains are first tried with sums. Those that were not taken are tried again without: XLA's sums are slow on some
+           processors.
+COMPILE-4  The edit can be taken back (`edits`), since slabs need ops that have rules. A function that is compiled again gets the
+           programs that it had.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -29,14 +29,14 @@ from lms3d.engine import fusion, tuning
 from lms3d.engine.fusion import ELEMENTWISE, REDUCTION, VIEW, Fusible, Program
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.liveness import peak_bytes
+from lms3d.engine.passes.base import Function, Pass, require_unplanned, require_whole
+from lms3d.engine.passes.edits import Edits
 from lms3d.engine.prediction import Compiled
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import reading, surgery
 from lms3d.engine.tensorflow.capture import argument, capture, is_argument, is_stateful, on_device, wanted
 from lms3d.engine.tensorflow.programs import Candidate, Costs, Pair
 
 log = logging.getLogger("lms3d")
-
-Function: TypeAlias = tf.types.experimental.ConcreteFunction
 
 
 def _kinds(kind: str, names: str) -> dict[str, str]:
@@ -62,65 +62,64 @@ _DTYPES = frozenset({tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.bool})
 _ROUNDS = (frozenset({ELEMENTWISE, REDUCTION, VIEW}), frozenset({ELEMENTWISE, VIEW}))  # COMPILE-3
 
 
+class Compile(Pass):
+    """Requires a step as traced, without a plan. Ensures equal results, to rounding, and that the step's effects stay.
+
+    device: the compute device. most_bytes: the most that a measurement may take (`programs.Costs`).
+    """
+
+    name = "compile"
+
+    def __init__(self, device: str = "CPU:0", most_bytes: int = 1 << 62) -> None:
+        self.device, self.most_bytes = device, most_bytes
+        self.made = Compilation()
+
+    def requires(self, function: Function) -> None:
+        require_unplanned(self, function)
+        require_whole(self, function)
+
+    def run(self, function: Function) -> bool:
+        self.made = compile_step(function, device=self.device, most_bytes=self.most_bytes)
+        return self.made.changed
+
+    def __str__(self) -> str:
+        return f"{self.name}: {len(self.made.compiled)} programs"
+
+
 @dataclass
 class Compilation:
-    """What was done to a graph, and the way back. saved_bytes: of the peak of the step, without a plan.
+    """The programs of a step, and the edits that brought them into its graph.
 
-    waits: the control edges of the step as traced; programs_wait: those with its programs, once it is as traced again.
+    saved_bytes: by how much they lower the peak of the step without a plan. edits: None if there are no programs yet.
     """
 
     compiled: list[Compiled] = field(default_factory=list)
     saved_bytes: int = 0
-    edits: list[tuple[Callable[[], None], Callable[[], None]]] = field(default_factory=list, repr=False)
-    graph: tf.Graph | None = field(default=None, repr=False)
-    waits: surgery.ControlInputs = field(default_factory=dict, repr=False)
-    programs_wait: surgery.ControlInputs | None = field(default=None, repr=False)
+    edits: Edits | None = field(default=None, repr=False)
 
     @property
     def changed(self) -> bool:
         return bool(self.compiled)
 
-    def edit(self, there: Callable[[], None], back: Callable[[], None]) -> None:
-        """Carry out an edit, and know the way back."""
-        there()
-        self.edits.append((there, back))
-
-    def undo(self) -> None:
-        """The function is as traced again; the programs stay in its graph, and never run."""
-        if self.graph is None or self.programs_wait is not None:
-            return
-        self.programs_wait = surgery.control_inputs(self.graph)
-        for _, back in reversed(self.edits):
-            back()
-        surgery.restore_control_inputs(self.waits)
-
-    def redo(self) -> None:
-        """The function has its programs again."""
-        if self.programs_wait is None:
-            return
-        for there, _ in self.edits:
-            there()
-        surgery.restore_control_inputs(self.programs_wait)
-        self.programs_wait = None
-
 
 def compile_step(function: Function, *, device: str = "CPU:0", most_bytes: int = 1 << 62) -> Compilation:
-    """Edits the graph of `function`. most_bytes: of what may be measured at a time (`programs.Costs`)."""
+    """Edits the graph of `function`; the graph keeps the outcome, for a second call (COMPILE-4)."""
     graph = function.graph
     earlier: Compilation | None = getattr(graph, "lms3d_compilation", None)
-    if earlier is not None:
-        earlier.redo()
+    if earlier is not None and earlier.edits is not None:
+        earlier.edits.redo()
         return earlier
-    costs, made = Costs(device, most_bytes), Compilation(graph=graph, waits=surgery.control_inputs(graph))
-    graph.lms3d_compilation = made
+    edits = Edits(graph)
+    made = graph.lms3d_compilation = Compilation(edits=edits)
+    costs = Costs(device, most_bytes)
     step = capture(function, compute_device=device)
     before = peak_bytes(step)
     workspaces: dict[str, int] = {}
     for kinds in _ROUNDS:
         fusible, folded = _fusible(graph, step, kinds, device)
         decided = list(_decided(graph, step, fusible, folded, costs))[::-1]  # now in the order in which they run
-        made.compiled += [_told(step, candidate.program, pair) for candidate, pair in decided]
-        called = _carry_out(graph, [candidate for candidate, _ in decided], made)
+        made.compiled += [_compiled(step, candidate.program, pair) for candidate, pair in decided]
+        called = _carry_out(graph, [candidate for candidate, _ in decided], edits)
         for call, (_, pair) in zip(called, decided, strict=True):
             workspaces[call.name] = pair.workspace_bytes
             costs.keep(call, pair)
@@ -131,12 +130,13 @@ def compile_step(function: Function, *, device: str = "CPU:0", most_bytes: int =
 
 
 def _with_workspaces(step: StepGraph, workspaces: Mapping[str, int]) -> StepGraph:
-    """workspaces: bytes, by the name of a program."""
+    """The step with the workspaces of its programs. workspaces: name of a program -> bytes."""
     ops = (replace(op, workspace_bytes=workspaces.get(op.name, op.workspace_bytes)) for op in step.ops)
     return step.with_ops(tuple(ops))
 
 
-def _told(step: StepGraph, program: Program, pair: Pair) -> Compiled:
+def _compiled(step: StepGraph, program: Program, pair: Pair) -> Compiled:
+    """The report's line about a program."""
     gone = set(program.ops) - program.kept_views
     returned = sum(step.tensors[t].bytes or 0 for t in program.outputs)
     return Compiled(
@@ -168,7 +168,7 @@ def _fusible(
 
 
 def _may_compile(op: tf.Operation, device: str) -> bool:
-    alone = is_stateful(op) or surgery.in_loop(op) or not on_device(op, device)
+    alone = is_stateful(op) or reading.in_loop(op) or not on_device(op, device)
     return not alone and all(map(_is_data, op.outputs))
 
 
@@ -177,7 +177,7 @@ def _is_data(tensor: tf.Tensor) -> bool:
 
 
 def _constant(tensor: tf.Tensor) -> np.ndarray | None:
-    """The value of an argument or small constant; None for what a program is given."""
+    """The value of an argument or small constant; None for a tensor that a program gets as an input."""
     if is_argument(tensor):
         return argument(tensor)
     small = tensor.op.type == "Const" and (tensor.shape.num_elements() or 0) <= tuning.FOLDED_ELEMENTS
@@ -190,7 +190,7 @@ def _constant(tensor: tf.Tensor) -> np.ndarray | None:
 def _decided(
     graph: tf.Graph, step: StepGraph, fusible: Fusible, folded: dict[str, np.ndarray], costs: Costs
 ) -> Iterator[tuple[Candidate, Pair]]:
-    """The programs to take, the last of the step first (FUSION-4)."""
+    """The programs to take, from the end of the step to its beginning (FUSION-4)."""
     names, peak = wanted(graph), peak_bytes(step)
     least = max(tuning.PROGRAM_BYTES, int(tuning.PROGRAM_SHARE * fusion.moved(step, step.by_name)))
     for group in fusion.groups(step, fusible):
@@ -210,14 +210,14 @@ def _decided(
 
 
 def _forms(program: Program | None) -> list[Program]:
-    """A program, and what it is if what it makes again costs too much time."""
+    """A program, and the same one without the ops that it computes again, if those cost too much time."""
     if program is None:
         return []
-    return [program, program.without_again()] if program.again else [program]
+    return [program, program.without_rematerialisation()] if program.rematerialised else [program]
 
 
 def pays(pair: Pair, peak_growth: int, saved_bytes: int) -> bool:
-    """COMPILE-2. saved_bytes: see `fusion.Program`."""
+    """Whether a program is taken (COMPILE-2). saved_bytes: see `fusion.Program`."""
     if pair.seconds > pair.plain_seconds or peak_growth > 0:
         return False
     return pair.seconds <= tuning.PROGRAM_GAIN * pair.plain_seconds or peak_growth < 0 or saved_bytes > 0
@@ -226,11 +226,11 @@ def pays(pair: Pair, peak_growth: int, saved_bytes: int) -> bool:
 # -- the edit ------------------------------------------------------------------------------------------------------------
 
 
-def _carry_out(graph: tf.Graph, candidates: Sequence[Candidate], made: Compilation) -> list[tf.Operation]:
-    """The programs' calls. candidates: in the order in which they run."""
+def _carry_out(graph: tf.Graph, candidates: Sequence[Candidate], edits: Edits) -> list[tf.Operation]:
+    """Makes the ops that call the programs, and returns them. candidates: in the order in which they run."""
     if not candidates:
         return []
-    before, _ = surgery.slices_of(graph)
+    before, _ = reading.slices_of(graph)
     order = dict(before) or {op.name: ((i, 0.0, 0), False) for i, op in enumerate(graph.get_operations())}
     called: list[tf.Operation] = []
     call_of: dict[str, tf.Operation] = {}  # op that is gone -> the call in its place
@@ -245,30 +245,30 @@ def _carry_out(graph: tf.Graph, candidates: Sequence[Candidate], made: Compilati
         call_of |= dict.fromkeys(set(program.ops) - program.kept_views, outputs[0].op)
         stands_for |= dict(zip(program.outputs, outputs, strict=True))
         order[outputs[0].op.name] = (order[first.name][0], True)
-        _redirect(graph, program, outputs, made)
-    _wait_for_programs(graph, call_of, made)
-    made.edit(partial(surgery.remember_slices, graph, order, {}), partial(surgery.remember_slices, graph, before, {}))
+        _redirect(graph, program, outputs, edits)
+    _wait_for_programs(graph, call_of, edits)
+    edits.make(partial(surgery.remember_slices, graph, order, {}), partial(surgery.remember_slices, graph, before, {}))
     return called
 
 
-def _redirect(graph: tf.Graph, program: Program, outputs: Sequence[tf.Tensor], made: Compilation) -> None:
-    """Who read the ops' results reads the program's, and the function returns these."""
+def _redirect(graph: tf.Graph, program: Program, outputs: Sequence[tf.Tensor], edits: Edits) -> None:
+    """Lets the readers of the ops' results read the program's, and the function return these."""
     gone = set(program.ops) - program.kept_views
     for name, new in zip(program.outputs, outputs, strict=True):
         old = graph.get_tensor_by_name(name)
         for reader in old.consumers():
             for i, read in enumerate(reader.inputs):
                 if read is old and reader.name not in gone:
-                    made.edit(partial(surgery.set_input, reader, i, new), partial(surgery.set_input, reader, i, old))
+                    edits.make(partial(surgery.set_input, reader, i, new), partial(surgery.set_input, reader, i, old))
         if any(t is old for t in graph.outputs):
             there = partial(surgery.replace_outputs, graph, {old.name: new})
-            made.edit(there, partial(surgery.replace_outputs, graph, {new.name: old}))
+            edits.make(there, partial(surgery.replace_outputs, graph, {new.name: old}))
 
 
-def _wait_for_programs(graph: tf.Graph, call_of: dict[str, tf.Operation], made: Compilation) -> None:
-    """Who waited for an op waits for the program that it is in; else both would run."""
+def _wait_for_programs(graph: tf.Graph, call_of: dict[str, tf.Operation], edits: Edits) -> None:
+    """Lets the ops that waited for an op of a program wait for the program; else both would run."""
     for op in graph.get_operations():
         waits = list(op.control_inputs)
         new = list(dict.fromkeys(call_of.get(one.name, one) for one in waits))
         if new != waits and op.name not in call_of:
-            made.edit(partial(surgery.set_control_inputs, op, new), partial(surgery.set_control_inputs, op, waits))
+            edits.make(partial(surgery.set_control_inputs, op, new), partial(surgery.set_control_inputs, op, waits))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from lms3d.engine.passes import guard
 from lms3d.engine.plan import Plan, SwapIn, SwapOut
-from lms3d.engine.tensorflow import guard
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tensorflow.rewrite import rewrite
 from lms3d.engine.tiers.disk import DiskTier
+from tests.lms3d.engine.traced import rewrite, with_guards
 
 SIDE = 64  # 4 MiB a tensor
 
@@ -17,7 +17,7 @@ SIDE = 64  # 4 MiB a tensor
 def guarded(step, *, planned: bool) -> set[str]:
     """The types of the ops that get a guard."""
     function = tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec((1, SIDE, SIDE, SIDE, 4)))
-    function, count = guard.insert(function, planned=planned)
+    function, count = with_guards(function, planned=planned)
     found = [
         op for op in function.graph.get_operations() if op.name.startswith(guard.GUARD_SCOPE) and op.type == "Empty"
     ]
@@ -66,7 +66,7 @@ def test_a_copied_swap_in_may_be_written_into_and_a_mapped_one_not(mapped, tmp_p
     tier = DiskTier(tmp_path)
     try:
         made, _ = rewrite(function, graph, plan, tier)
-        made, _ = guard.insert(made, planned=True)
+        made, _ = with_guards(made, planned=True)
         names = {op.name for op in made.graph.get_operations()}
         assert (f"{guard.GUARD_SCOPE}late" in names) == mapped
     finally:

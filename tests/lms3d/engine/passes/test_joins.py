@@ -11,10 +11,11 @@ import pytest
 import tensorflow as tf
 
 import lms3d
-from lms3d.engine.tensorflow import joins, surgery
-from tests.lms3d.engine.tensorflow.joined_pairs import SPECS, convolution, gradients, padded
+from lms3d.engine.passes import joins
+from lms3d.engine.tensorflow import functions, reading
+from tests.lms3d.engine.passes.joined_pairs import SPECS, convolution, gradients, padded
 
-PROGRAM = ["-m", "tests.lms3d.engine.tensorflow.joined_pairs"]
+PROGRAM = ["-m", "tests.lms3d.engine.passes.joined_pairs"]
 X86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="oneDNN's pass is for x86 alone")
 KNOWN_PASSES = frozenset(
     """
@@ -29,7 +30,7 @@ KNOWN_PASSES = frozenset(
 KNOWN_OPTIMISERS = frozenset(
     {"function_optimizer", "implementation_selector", "model_pruner", "shape_optimizer", "tfg_optimizer"}
 )
-"""Of grappler under `surgery.execution`. They prune, inline and choose functions, and replace sizes, which are whole numbers."""
+"""Of grappler under `functions.execution`. They prune, inline and choose functions, and replace sizes, which are whole numbers."""
 AVX512 = ("AVX512_CORE", "DEFAULT")
 
 
@@ -76,7 +77,7 @@ def test_the_passes_that_run_are_known(commands):
 
 
 def traced(function) -> tf.Graph:
-    graph = surgery.trace(function, *(tf.TensorSpec(shape, name=name) for name, shape in SPECS.items())).graph
+    graph = functions.trace(function, *(tf.TensorSpec(shape, name=name) for name, shape in SPECS.items())).graph
     joins.keep_apart(graph)
     return graph
 
@@ -97,7 +98,7 @@ def test_the_second_of_each_pair_waits_for_what_the_first_reads():
 def test_the_engine_keeps_them_apart():
     lms = lms3d.LMS(swapout_threshold=1, swapin_ahead=1, swapin_groupby=0, sync_mode=0, tier="host")
     specs = [tf.TensorSpec(shape, name=name) for name, shape in SPECS.items()]
-    made = lms.rewrite(surgery.trace(lambda *inputs: gradients(convolution, *inputs), *specs))
+    made = lms.rewrite(functions.trace(lambda *inputs: gradients(convolution, *inputs), *specs))
     assert {"BiasAdd": ["x"], "BiasAddGrad": ["x"]}.items() <= waits_of(made.graph).items()
     lms.close()
 
@@ -117,5 +118,5 @@ def test_in_the_branches_of_an_if_too():
 
     graph = traced(step)
     (choice,) = [op for op in graph.get_operations() if op.type in ("If", "StatelessIf")]
-    branches = surgery.branches(choice)
+    branches = reading.branches(choice)
     assert [waits_of(branch).keys() for branch in branches.values()] == [{"BiasAdd"}] * 2

@@ -18,14 +18,15 @@ import pytest
 import tensorflow as tf
 
 from lms3d import plan, tasks
-from lms3d.engine import plan_cache, tuning
+from lms3d.engine import choosing, plan_cache, tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import PROGRAM_TYPE, StepGraph
+from lms3d.engine.passes import compiling, updates
+from lms3d.engine.passes.compiling import compile_step, pays
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import StepRequest
-from lms3d.engine.tensorflow import choosing, compiling, op_costs, programs, surgery, updates
+from lms3d.engine.tensorflow import functions, op_costs, programs, reading
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tensorflow.compiling import compile_step, pays
 from lms3d.engine.tensorflow.programs import Candidate, Costs, Pair
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step.callback import LMS
@@ -60,11 +61,11 @@ def costs(monkeypatch: pytest.MonkeyPatch, of: Callable[[Candidate], Pair | None
 
 
 def calls(graph: tf.Graph) -> list[tf.Operation]:
-    return [op for op in graph.get_operations() if surgery.is_program(op)]
+    return [op for op in graph.get_operations() if reading.is_program(op)]
 
 
 def traced(function: Callable, *specs: Any) -> Any:
-    return surgery.trace(function, *(specs or (SPEC,)))
+    return functions.trace(function, *(specs or (SPEC,)))
 
 
 def numbers(seed: int = 0) -> tf.Tensor:
@@ -80,16 +81,16 @@ def chain(x: tf.Tensor) -> tf.Tensor:
 def test_a_chain_becomes_one_program(monkeypatch):
     costs(monkeypatch, lambda _: FAST)
     function = traced(chain)
-    expected = surgery.make_function(traced(chain))(numbers())
+    expected = functions.make_function(traced(chain))(numbers())
     made = compile_step(function)
     assert len(made.compiled) == 1
     kinds = [op.type for op in capture(function).ops if op.type not in ("Const", "Identity")]
     assert kinds == ["Placeholder", "Conv2D", PROGRAM_TYPE, "Conv2D"]
-    np.testing.assert_allclose(surgery.make_function(function)(numbers()), expected, rtol=1e-5, atol=1e-5)
-    made.undo()
+    np.testing.assert_allclose(functions.make_function(function)(numbers()), expected, rtol=1e-5, atol=1e-5)
+    made.edits.undo()
     assert PROGRAM_TYPE not in {op.type for op in capture(function).ops}
-    assert np.array_equal(surgery.make_function(function)(numbers()), expected)
-    made.redo()
+    assert np.array_equal(functions.make_function(function)(numbers()), expected)
+    made.edits.redo()
     assert PROGRAM_TYPE in {op.type for op in capture(function).ops}
 
 
@@ -114,7 +115,7 @@ def alive(function: Any) -> list[str]:
 
 def test_undo_leaves_no_program_alive(monkeypatch):
     """Asking about a step makes an update wait for who reads its variable, which may be a program (`updates.hold_back`)."""
-    costs(monkeypatch, lambda candidate: FAST if candidate.program.again else SLOW)
+    costs(monkeypatch, lambda candidate: FAST if candidate.program.rematerialised else SLOW)
     beta = tf.Variable(tf.zeros((CHANNELS,)))
     function = traced(lambda x: convolutions_around(x, beta))
     updates.hold_back(function.graph)
@@ -122,8 +123,8 @@ def test_undo_leaves_no_program_alive(monkeypatch):
     made = compile_step(function)
     assert updates.hold_back(function.graph) > 0
     compiled = capture(function)
-    made.undo()
-    made.undo()
+    made.edits.undo()
+    made.edits.undo()
     assert capture(function) == before
     assert compile_step(function) is made
     assert capture(function) == compiled
@@ -231,9 +232,9 @@ def test_effects_and_random_numbers_stay(monkeypatch):
     made = compile_step(function)
     assert made.changed
     assert [(op.name, op.type) for op in capture(function).ops if op.stateful] == stateful
-    run = surgery.make_function(function)
+    run = functions.make_function(function)
     for body in (_called(op) for op in calls(function.graph)):
-        assert not [op.type for op in body.get_operations() if surgery.is_stateful(op) and op.type != "Placeholder"]
+        assert not [op.type for op in body.get_operations() if reading.is_stateful(op) and op.type != "Placeholder"]
     count.assign(tf.zeros(SPEC.shape))
     run(numbers())
     run(numbers())

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from lms3d.engine.passes import joins
 from lms3d.engine.plan import Plan, Recompute, SwapIn, SwapOut
-from lms3d.engine.tensorflow import joins, surgery
+from lms3d.engine.tensorflow import functions, surgery
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tensorflow.rewrite import rewrite
 from lms3d.engine.tiers.host import HostTier
+from tests.lms3d.engine.traced import rewrite
 
 SPECS = {"x": (2, 11, 11, 8), "kernel": (3, 3, 8, 16), "bias": (16,)}
 RING = [[0, 0], [1, 1], [1, 1], [0, 0]]
@@ -81,7 +82,7 @@ OTHERS: dict[str, tuple[Step, tuple[str, ...]]] = {
 
 
 def traced(function: Step, dtype: str, *, apart: bool = True) -> Any:
-    made = surgery.trace(function, *(tf.TensorSpec(shape, dtype, name) for name, shape in SPECS.items()))
+    made = functions.trace(function, *(tf.TensorSpec(shape, dtype, name) for name, shape in SPECS.items()))
     if apart:
         joins.keep_apart(made.graph)
     return made
@@ -90,7 +91,9 @@ def traced(function: Step, dtype: str, *, apart: bool = True) -> Any:
 def bits(function: Any, dtype: str) -> list[bytes]:
     chance = np.random.default_rng(0)
     batch = [tf.cast(chance.normal(size=shape).astype(np.float32), dtype) for shape in SPECS.values()]
-    return [tf.cast(t, tf.float32).numpy().tobytes() for t in tf.nest.flatten(surgery.make_function(function)(*batch))]
+    return [
+        tf.cast(t, tf.float32).numpy().tobytes() for t in tf.nest.flatten(functions.make_function(function)(*batch))
+    ]
 
 
 def with_edges(function: Any, types: tuple[str, ...]) -> Any:

@@ -1,7 +1,10 @@
-"""Reads a traced function for the slicing pass, and carries out its program: the only part of `engine.slabs` that knows TensorFlow.
+"""Tensors of the largest levels -> slabs: reads a trace for `engine.slabs`, and makes the ops of the sliced step.
 
-The function's graph is edited in place: new ops are added, those that stay read what stands for their inputs, and what was replaced
-is left behind dead, since nobody reads it any more.
+    x --> conv --> y --> reader                         x --> Slice --> conv --> y' --+
+                                                        '---> Slice --> conv --> y''--+--> ConcatV2 --> reader
+
+New ops are added to the graph. Ops that stay read the tensors that stand for their inputs. Ops that were replaced stay behind dead,
+since nobody reads them any more. The edit can be taken back (`edits`).
 """
 
 from __future__ import annotations
@@ -14,52 +17,89 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from lms3d.engine.native import kernels
+from lms3d.engine.passes.base import Function, Pass, require_unplanned, require_without_programs
+from lms3d.engine.passes.edits import Edits
 from lms3d.engine.slabs.levels import AXIS, found_in
 from lms3d.engine.slabs.program import Input, Key, Made, Program
 from lms3d.engine.slabs.step import slice_step
 from lms3d.engine.slabs.values import Node, Ref, Shape, Spec
-from lms3d.engine.tensorflow import surgery
+from lms3d.engine.tensorflow import reading, surgery
 from lms3d.engine.tensorflow.capture import argument, is_argument, is_stateful, traced_order
 
 log = logging.getLogger("lms3d")
 
 SCOPE = "slabs/"
 
-Function: TypeAlias = tf.types.experimental.ConcreteFunction
-
 
 @dataclass(frozen=True)
 class Slicing:
-    """What was done to a graph, and the way back. levels: spatial axes of each level, the finest first, in the largest shape of it.
-    changed: False where nothing was there to slice."""
+    """What slicing did to a graph.
+
+    levels: the spatial axes of each level, the finest first, in the largest shape of the level. edits: None if there was nothing to
+    slice.
+    """
 
     program: Program
     levels: tuple[Shape, ...]
-    undo: Callable[[], None]
+    edits: Edits | None = None
 
     @property
     def changed(self) -> bool:
-        return bool(self.program.made)
+        return self.edits is not None
+
+
+class Slice(Pass):
+    """Requires a step without a plan and without programs. Ensures equal results, to rounding, of the same shapes.
+
+    slabs: level -> number of slabs.
+    """
+
+    name = "slice"
+
+    def __init__(self, slabs: Mapping[int, int]) -> None:
+        self.slabs = slabs
+        self.made: Slicing | None = None
+        self._returned: list[tf.TensorShape] = []
+
+    def requires(self, function: Function) -> None:
+        require_unplanned(self, function)
+        require_without_programs(self, function)
+        self._returned = [t.shape for t in function.graph.outputs]
+
+    def run(self, function: Function) -> bool:
+        self.made = slice_function(function, self.slabs)
+        return self.made.changed
+
+    def ensures(self, function: Function) -> None:
+        for tensor, shape in zip(function.graph.outputs, self._returned, strict=True):
+            if not tensor.shape.is_compatible_with(shape):
+                raise RuntimeError(
+                    f"pass {self.name}: {tensor.name!r} has the shape {tensor.shape}; expected {shape}; please report this graph"
+                )
+
+    def __str__(self) -> str:
+        sliced = 0 if self.made is None else len(self.made.program.sliced)
+        return f"{self.name}: {sliced} tensors"
 
 
 def slice_function(function: Function, slabs: Mapping[int, int]) -> Slicing:
-    """Slices the step behind `function`: `slabs` is level -> number. Its graph then also knows the order of its ops."""
+    """Slices the step behind `function`. slabs: level -> number. The graph then also knows the order of its ops."""
     graph = function.graph
     nodes = nodes_of(function)
     levels = tuple({shape[AXIS]: shape[AXIS:] for shape in reversed(found_in(nodes))}.values())[::-1]
     program = slice_step(nodes, [t.name for t in graph.outputs], slabs)
     if not program.made:
-        return Slicing(program, levels, lambda: None)
+        return Slicing(program, levels)
     carrier = _Carrier(graph, program)
     carrier.carry_out()
     log.info("lms: %d tensors sliced, with %d ops", len(program.sliced), len(program.made))
-    return Slicing(program, levels, carrier.undo)
+    return Slicing(program, levels, carrier.edits)
 
 
 def nodes_of(function: Function) -> list[Node]:
@@ -84,7 +124,7 @@ def _node(op: tf.Operation) -> Node:
     known = set(op.node_def.attr)
     names = [n for n in _parameters(op.type) if n in known]
     calls = any(a.HasField("func") for a in op.node_def.attr.values())
-    sliceable = not is_stateful(op) and not surgery.in_loop(op) and not calls and bool(_parameters(op.type))
+    sliceable = not is_stateful(op) and not reading.in_loop(op) and not calls and bool(_parameters(op.type))
     return Node(
         name=op.name,
         type=op.type,
@@ -118,15 +158,10 @@ class _Carrier:
         self.graph, self.program = graph, program
         self.made: list[list[tf.Tensor]] = []
         self.constants: dict[tuple[str, bytes, tuple[int, ...]], tf.Tensor] = {}
-        # What a node is made into comes before the node, where it stays and only reads what was joined for it.
+        # The new ops of a node come before the node itself, if it stays and only reads the tensors that they joined.
         self.order: dict[str, tuple[Key, bool]] = {name: (key, True) for name, key in program.kept.items()}
         self.group: dict[str, str] = {}
-        self._ways_back: list[Callable[[], None]] = []
-
-    def undo(self) -> None:
-        """The function is the whole step again; what was made stays in its graph, and never runs."""
-        for way in reversed(self._ways_back):
-            way()
+        self.edits = Edits(graph)
 
     def carry_out(self) -> None:
         with surgery.insertion(self.graph, None):
@@ -135,8 +170,8 @@ class _Carrier:
         self._redirect()
         self._return()
         self._keep_control_edges()
-        surgery.remember_slices(self.graph, self.order, self.group)
-        self._ways_back.append(partial(surgery.remember_slices, self.graph, {}, {}))
+        remember = partial(surgery.remember_slices, self.graph)
+        self.edits.make(partial(remember, self.order, self.group), partial(remember, {}, {}))
 
     def _make(self, one: Made) -> list[tf.Tensor]:
         device = tf.device(one.node.device) if one.node.device else contextlib.nullcontext()
@@ -182,18 +217,18 @@ class _Carrier:
     def _redirect(self) -> None:
         for (name, index), ref in self.program.redirected.items():
             op = self.graph.get_operation_by_name(name)
-            self._ways_back.append(partial(surgery.set_input, op, index, op.inputs[index]))
-            surgery.set_input(op, index, self._tensor(ref))
+            read = partial(surgery.set_input, op, index)
+            self.edits.make(partial(read, self._tensor(ref)), partial(read, op.inputs[index]))
 
     def _return(self) -> None:
         stands_for = {name: self._tensor(ref) for name, ref in self.program.returned.items()}
         if stands_for:
             back = {new.name: self.graph.get_tensor_by_name(old) for old, new in stands_for.items()}
-            self._ways_back.append(partial(surgery.replace_outputs, self.graph, back))
-            surgery.replace_outputs(self.graph, stands_for)
+            replace = partial(surgery.replace_outputs, self.graph)
+            self.edits.make(partial(replace, stands_for), partial(replace, back))
 
     def _keep_control_edges(self) -> None:
-        """Who waited for an op that was sliced waits for all that it became."""
+        """Lets ops that waited for a sliced op wait for all of its slabs."""
         pieces: dict[str, list[tf.Operation]] = {}
         for one, tensors in zip(self.program.made, self.made, strict=True):
             if tensors:
@@ -202,9 +237,10 @@ class _Carrier:
             op = self.graph.get_operation_by_name(name)
             gone = [c for c in op.control_inputs if c.name in pieces and c.name not in self.program.kept]
             if gone:
-                self._ways_back.append(partial(surgery.set_control_inputs, op, op.control_inputs))
+                wait = partial(surgery.set_control_inputs, op)
                 others = [c for c in op.control_inputs if c not in gone]
-                surgery.set_control_inputs(op, [*others, *(p for c in gone for p in pieces[c.name])])
+                new = [*others, *(p for c in gone for p in pieces[c.name])]
+                self.edits.make(partial(wait, new), partial(wait, op.control_inputs))
         for one, tensors in zip(self.program.made, self.made, strict=True):
             waits = [c for c in one.node.control_inputs if c in self.program.kept]
             if tensors and waits and one.type == one.node.type:

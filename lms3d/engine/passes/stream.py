@@ -20,8 +20,10 @@ from lms3d.engine.tiers.base import gate
 
 
 def until(plan: Plan, out: SwapOut) -> tuple[str, ...]:
-    """The ops after which an original is let go of: what the plan says, else when it is due back, at the latest. Not where an op
-    waits for its memory: that may come before."""
+    """The ops after which an original is let go of: those that the plan names, or else the triggers of its swap-in.
+
+    If an op waits for the memory of the original, only those that the plan names: the swap-in may come too late for that op.
+    """
     if out.until or out.waiters:
         return out.until
     return next((back.triggers for back in plan.swap_ins if back.tensor == out.tensor), ())
@@ -34,8 +36,10 @@ def arrive_late(graph: tf.Graph, plan: Plan, expected: StepGraph) -> None:
 
 
 def _before_arrivals(graph: tf.Graph, plan: Plan, expected: StepGraph) -> dict[tf.Operation, list[tf.Operation]]:
-    """Arrival -> what its first reader waits for, but for other arrivals and their views: two of one reader would wait for each
-    other."""
+    """Arrival -> the ops that its first reader waits for.
+
+    Other arrivals and their views are left out: two arrivals of one reader would wait for each other.
+    """
     arrivals = {graph.get_operation_by_name(back.name) for back in plan.swap_ins if not back.mapped}
     place = {op.name: number for number, op in enumerate(expected.ops)}
     views = {arrival: _views(arrival) for arrival in arrivals}
@@ -53,7 +57,7 @@ def _consumers(op: tf.Operation) -> list[tf.Operation]:
 
 
 def _views(op: tf.Operation) -> set[tf.Operation]:
-    """The ops that pass its memory on, one behind the other: who reads them reads it."""
+    """The ops that pass the memory of `op` on, one behind the other: their readers read its memory."""
     found: set[tf.Operation] = set()
     left = _consumers(op)
     while left:
@@ -65,19 +69,21 @@ def _views(op: tf.Operation) -> set[tf.Operation]:
 
 
 def _waits(reader: tf.Operation, place: Mapping[str, int], but: set[tf.Operation]) -> list[tf.Operation]:
-    """What it waits for and what comes before it in the order of the step."""
+    """The ops that `reader` waits for and that come before it in the order of the step, except for those of `but`."""
     waits = dict.fromkeys([*reader.control_inputs, *(t.op for t in reader.inputs)])
     return [op for op in waits if op not in but and place.get(op.name, len(place)) < place[reader.name]]
 
 
 def check(graph: tf.Graph, plan: Plan, expected: StepGraph, *, late: bool) -> None:
-    """RuntimeError where an edge makes one of the four operations wait where it must not, or lets one go where it must wait.
+    """Raises RuntimeError if one of the four operations waits for an op that it must not wait for, or lacks an edge.
 
     - A swap-out waits for its tensor alone, and a fetch for its handle, its triggers, the fetch before it and the holds that free
       memory for it.
-    - Every original is held, after its swap-out and what the plan names; who waits for its memory waits for the hold.
+    - Every original is held until its swap-out and the ops that the plan names have run. Ops that wait for its memory wait for the
+      hold.
     - An arrival waits for its fetch; the plan's followers of a fetch wait for it.
-    - If `late`, an original is held until it is due back at the latest, and an arrival waits for what its first reader waits for.
+    - If `late`, an original is let go of when it is due back, at the latest, and an arrival waits for the ops that its first reader
+      waits for.
     """
     arrivals = _before_arrivals(graph, plan, expected)
     for arrival, before in arrivals.items() if late else ():
@@ -98,7 +104,7 @@ def check(graph: tf.Graph, plan: Plan, expected: StepGraph, *, late: bool) -> No
 
 
 def _check_swap_in(graph: tf.Graph, back: SwapIn, handle: str, before: Collection[str]) -> None:
-    """before: the ops that it may wait for, beside its triggers: other fetches, and what frees memory for it."""
+    """Checks a fetch and its arrival. before: other ops that the fetch may wait for: fetches, and ops that free memory for it."""
     arrival = graph.get_operation_by_name(back.name)
     fetch = gate(graph, arrival)
     _require_input(arrival, fetch.outputs[0].name)
@@ -111,6 +117,7 @@ def _check_swap_in(graph: tf.Graph, back: SwapIn, handle: str, before: Collectio
 
 
 def _check_swap_out(graph: tf.Graph, out: SwapOut, until: Collection[str]) -> None:
+    """Checks a swap-out and its hold. until: the ops after which the original is let go of."""
     op, hold = graph.get_operation_by_name(out.name), graph.get_operation_by_name(out.hold)
     for reader in (op, hold):
         _require_input(reader, out.tensor)

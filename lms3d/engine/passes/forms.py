@@ -1,0 +1,113 @@
+"""The forms of a traced step: as traced, with programs, in slabs. One of them is in its graph at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from lms3d.engine.passes import manager
+from lms3d.engine.passes.base import Function
+from lms3d.engine.passes.compiling import Compile
+from lms3d.engine.passes.edits import Edits
+from lms3d.engine.passes.slicing import Slice, nodes_of
+from lms3d.engine.prediction import Compiled
+from lms3d.engine.request import StepRequest
+from lms3d.engine.slabs.choice import Slabs
+from lms3d.engine.slabs.values import Node, Shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A step in one form, and what the pass that made it did.
+
+    request: the question about the step in this form. slabs: as asked for. changed: False if the step is as it was traced all the
+    same: there was nothing to slice, or no program pays. levels: see `slicing.Slicing`; sliced_tensors, joined: see
+    `slabs.program.Program`. compiled, saved_bytes: see `compiling.Compilation`.
+    """
+
+    request: StepRequest
+    changed: bool = False
+    slabs: Slabs = ()
+    levels: tuple[Shape, ...] = ()
+    sliced_tensors: int = 0
+    joined: tuple[tuple[str, str, int], ...] = ()
+    compiled: tuple[Compiled, ...] = ()
+    saved_bytes: int = 0
+    edits: Edits | None = None
+
+
+class Forms:
+    """Answers questions about the forms of a step: edits the graph, captures it, and takes the edits back before the next answer.
+
+    This is why `engine.choosing` undoes nothing. Copies cannot answer: TensorFlow copies no `FuncGraph`, and to trace the model
+    anew for each form takes seconds. Plain values cannot either: the costs of a form's ops are measured by running them, and each
+    form is normalised like the step as traced.
+
+    ask: captures the step as it is in the graph now. compile_pass: a new one; None: the step may not have programs.
+    """
+
+    def __init__(
+        self, function: Function, ask: Callable[[], StepRequest], compile_pass: Callable[[], Compile] | None = None
+    ) -> None:
+        self._function, self._ask, self._compile = function, ask, compile_pass
+        self._shown: Edits | None = None
+
+    def as_traced(self) -> Form:
+        """The step as it was traced."""
+        self._show(None)
+        return Form(request=self._ask())
+
+    def with_programs(self, otherwise: Form) -> Form:
+        """The step with the programs that pay; `otherwise`, the step as traced, if there are none."""
+        self._show(None)
+        if self._compile is None:
+            return otherwise
+        one = self._compile()
+        manager.run(self._function, [one])
+        made = one.made
+        if not made.changed:
+            return otherwise
+        self._shown = made.edits
+        return Form(
+            request=self._ask(),
+            changed=True,
+            compiled=tuple(made.compiled),
+            saved_bytes=made.saved_bytes,
+            edits=made.edits,
+        )
+
+    def in_slabs(self, slabs: Slabs, otherwise: Form) -> Form:
+        """The step in these slabs; if there is nothing to slice, `otherwise`, the step as traced, with these slabs' name."""
+        self._show(None)
+        one = Slice(dict(slabs))
+        manager.run(self._function, [one])
+        if one.made is None or one.made.edits is None:
+            return replace(otherwise, slabs=slabs)
+        self._shown = one.made.edits
+        return Form(
+            request=self._ask(),
+            changed=True,
+            slabs=slabs,
+            levels=one.made.levels,
+            sliced_tensors=len(one.made.program.sliced),
+            joined=tuple(one.made.program.joined),
+            edits=one.made.edits,
+        )
+
+    def nodes(self, form: Form) -> list[Node]:
+        """The ops of the step in this form, as the rules of `slabs` see them."""
+        self.take(form)
+        return nodes_of(self._function)
+
+    def take(self, form: Form | None) -> None:
+        """Leaves the step in this form; None: as traced."""
+        self._show(None if form is None else form.edits)
+
+    def _show(self, edits: Edits | None) -> None:
+        if self._shown is edits:
+            return
+        if self._shown is not None:
+            self._shown.undo()
+        if edits is not None:
+            edits.redo()
+        self._shown = edits

@@ -1,0 +1,127 @@
+"""An out-of-memory error in place of a crash, on a CPU with a hard limit.
+
+TensorFlow's oneDNN kernels do not check whether their output could be allocated: if a pool with a limit is full, they end the
+process with a segmentation fault (TensorFlow 2.21: `MklConvOp::Compute`). So before each large one a guard allocates as many bytes,
+and frees them at once. If it cannot, it fails cleanly, with `ResourceExhaustedError`. (Another thread may take the memory in
+between: the crash becomes rare, not impossible.)
+
+    x --> lms/guard/conv (Empty, control input: the op behind x)  ..control..>  conv
+
+GUARD-1  In a step with a plan a guard asks for no byte more than its op: in a nearly full pool the only piece that fits is
+         often the one that a tensor of the same size has just left.
+GUARD-2  A step without a plan is not meant to fit. There a guard asks for an eighth more, for the kernel's workspace, and before
+         filter gradients for as much as their largest input besides, since these reorder their inputs.
+GUARD-3  Swap-ins that the op's inputs trigger take their memory first.
+GUARD-4  In a step with a plan there is no guard before an op that writes into its input: the op allocates nothing, and the plan
+         leaves no room for two pieces.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence, Set
+
+import tensorflow as tf
+
+from lms3d.device.pool_layout import ALIGNMENT
+from lms3d.engine.ir import ALIAS_TYPES, FORWARDING_TYPES
+from lms3d.engine.passes.base import Function, Pass
+from lms3d.engine.plan import SCOPE
+from lms3d.engine.tensorflow import reading, surgery
+from lms3d.engine.tensorflow.capture import capture, size
+from lms3d.engine.tiers import base
+from lms3d.engine.tuning import GUARDED_BYTES, UNPLANNED_EIGHTHS
+
+log = logging.getLogger("lms3d")
+
+GUARD_SCOPE = f"{SCOPE}guard/"
+# Ops that TensorFlow replaces by oneDNN kernels on x86.
+ONEDNN_TYPES = frozenset(
+    """
+    AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad BatchMatMul BatchMatMulV2 Conv2D Conv2DBackpropFilter
+    Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2 DepthwiseConv2dNative
+    DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput Einsum Elu FusedBatchNorm
+    FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3 FusedBatchNormV2 FusedBatchNormV3 LeakyRelu MatMul
+    MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad Relu Relu6 Softmax Swish Tanh Transpose
+    """.split()  # noqa: SIM905 - a list of this length is read, not executed
+)
+# No other op holds the results of these. The types left out may pass on an input: if they move no axis, or add a single tensor.
+_MAKE_THEIR_OWN = (ONEDNN_TYPES | FORWARDING_TYPES) - {"AddN", "Einsum", "Transpose"}
+
+
+class Guard(Pass):
+    """Requires nothing: it runs last, after a plan's nodes are in. Ensures that each large oneDNN op waits for its guard.
+
+    planned: the step is expected to fit (GUARD-1), else GUARD-2. `count` says how many guards there are.
+    """
+
+    name = "guard"
+
+    def __init__(self, *, planned: bool) -> None:
+        self.planned, self.count = planned, 0
+
+    def run(self, function: Function) -> bool:
+        graph = function.graph
+        alive = {op.name for op in capture(function).ops}  # a guard would run even if its op never does
+        started_by, gates = _gates_by_trigger(graph), {gate.name for gate in base.gates(graph)}
+        returned = {t.name for t in graph.outputs}
+        self.count = 0
+        for op in graph.get_operations():
+            needed = self._needed_bytes(op)
+            if op.name not in alive or op.type not in ONEDNN_TYPES or needed < GUARDED_BYTES or reading.in_loop(op):
+                continue
+            if self.planned and _overwrites(op, alive, returned, gates):  # GUARD-4
+                continue
+            before = list(dict.fromkeys([t.op for t in op.inputs] + list(op.control_inputs)))
+            before += [gate for trigger in before for gate in started_by[trigger.name]]  # GUARD-3
+            _insert(op, needed, before)
+            self.count += 1
+        log.info("lms: %d guards against oneDNN kernels that do not check their memory", self.count)
+        return self.count > 0
+
+    def _needed_bytes(self, op: tf.Operation) -> int:
+        needed = max((size(t) or 0 for t in op.outputs), default=0)  # each output is a piece of its own
+        if self.planned:
+            return needed
+        if "BackpropFilter" in op.type:
+            needed += max((size(t) or 0 for t in op.inputs), default=0)
+        return needed + needed * UNPLANNED_EIGHTHS // 8
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.count} guards"
+
+
+def _insert(op: tf.Operation, needed_bytes: int, before: Sequence[tf.Operation]) -> None:
+    """Lets `op` wait for a guard of so many bytes, which waits for the ops of `before`."""
+    with surgery.insertion(op.graph, op.device or None, before):
+        shape = [-(-needed_bytes // ALIGNMENT), ALIGNMENT]  # an axis ends at 2^31
+        probe = tf.raw_ops.Empty(shape=shape, dtype=tf.uint8, name=f"{GUARD_SCOPE}{op.name}").op
+    surgery.keep(probe)
+    surgery.add_control_inputs(op, [probe])
+
+
+def _overwrites(op: tf.Operation, alive: Set[str], returned: Set[str], gates: Set[str]) -> bool:
+    """Whether an op surely writes into its first input: memory of the step, as large as its output, that no other op sees.
+
+    alive: the ops that run; returned: the tensors that the step returns; gates: of copied swap-ins, whose memory is their own.
+    """
+    if op.type not in FORWARDING_TYPES or size(op.inputs[0]) != size(op.outputs[0]):
+        return False
+    read, reader = op.inputs[0], op
+    while read.op.name not in gates:
+        if read.name in returned or {r.name for r in read.consumers()} & alive != {reader.name}:
+            return False
+        if read.op.type not in ALIAS_TYPES:
+            return read.op.type in _MAKE_THEIR_OWN and size(read) == size(op.outputs[0])
+        read, reader = read.op.inputs[read.value_index if read.op.type == "IdentityN" else 0], read.op
+    return True
+
+
+def _gates_by_trigger(graph: tf.Graph) -> dict[str, list[tf.Operation]]:
+    """Op -> gates of the swap-ins that it triggers."""
+    found: dict[str, list[tf.Operation]] = defaultdict(list)
+    for gate in base.gates(graph):
+        for trigger in gate.control_inputs:
+            found[trigger.name].append(gate)
+    return found

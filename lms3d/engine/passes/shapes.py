@@ -1,0 +1,51 @@
+"""ShapeN -> constants, if the shapes are known.
+
+A ShapeN waits for the last of its tensors, and keeps the others alive until then.
+
+    a, b --> ShapeN --> reader                         constant --> reader
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from lms3d.engine.passes.base import Function, Normalising
+from lms3d.engine.tensorflow import reading, surgery
+
+
+class FixShapes(Normalising):
+    """Requires a step without a plan. Ensures that nobody reads a known shape from a ShapeN of several tensors."""
+
+    name = "shapes"
+
+    def edit(self, graph: tf.Graph) -> int:
+        return fix_shapes(graph)
+
+    def ensures(self, function: Function) -> None:
+        if left := next(_found(function.graph), None):
+            raise RuntimeError(f"pass {self.name}: {left[1].name!r} is still read; please report this graph")
+
+
+def fix_shapes(graph: tf.Graph) -> int:
+    """Lets the readers of known shapes read constants; returns how many inputs changed."""
+    count = 0
+    for source, shape in list(_found(graph)):
+        with surgery.insertion(graph, shape.op.device or None):
+            known = tf.constant(source.shape.as_list(), shape.dtype)
+        for reader in shape.consumers():
+            for i, read in enumerate(reader.inputs):
+                if read is shape:
+                    surgery.set_input(reader, i, known)
+                    count += 1
+    return count
+
+
+def _found(graph: tf.Graph) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+    """(tensor, its shape) of the shapes that are known, and read from a ShapeN of several tensors."""
+    for op in graph.get_operations():
+        if op.type == "ShapeN" and len(op.inputs) > 1 and not reading.in_loop(op):
+            for source, shape in zip(op.inputs, op.outputs, strict=True):
+                if shape.consumers() and source.shape.is_fully_defined():
+                    yield source, shape

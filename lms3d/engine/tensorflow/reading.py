@@ -1,0 +1,108 @@
+"""What TensorFlow knows of a graph, an op or a device, and tells by calls that are not public. Reads only."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.client import device_lib
+from tensorflow.python.framework import config
+
+COMPILED = "_XlaMustCompile"
+"""The attribute of a call that XLA compiles as a whole."""
+
+_FRAME_TYPES = frozenset({"Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond", "RefEnter", "RefExit"})
+
+# -- ops -----------------------------------------------------------------------------------------------------------------
+
+
+def in_loop(op: tf.Operation) -> bool:
+    """True for ops of a control-flow frame (TensorFlow 1 while loops and conds), which must not be touched."""
+    return op._get_control_flow_context() is not None or op.type in _FRAME_TYPES
+
+
+def is_stateful(op: tf.Operation) -> bool:
+    """True for ops that read or write variables, draw random numbers or do I/O."""
+    definition = op.op_def
+    return definition is None or definition.is_stateful
+
+
+def branches(op: tf.Operation) -> dict[str, tf.Graph]:
+    """Attribute -> graph of each function that an If chooses from; empty for other ops.
+
+    The inputs of a branch are those of the If except for the first. An edit has no effect before `surgery.set_branch`.
+    """
+    if op.type not in ("If", "StatelessIf"):
+        return {}
+    found = {name: op.graph._get_function(op.get_attr(name).name) for name in ("then_branch", "else_branch")}
+    return {attribute: function.graph for attribute, function in found.items() if function is not None}
+
+
+def is_program(op: tf.Operation) -> bool:
+    """True for a call of a function without effects that XLA compiles as a whole."""
+    return op.type == "PartitionedCall" and COMPILED in op.node_def.attr and bool(op.get_attr(COMPILED))
+
+
+def program_digest(op: tf.Operation) -> str:
+    """A hash of the function that an `is_program` op calls; its name does not count."""
+    definition = copy.deepcopy(op.graph._get_function(op.get_attr("f").name).cached_definition)
+    definition.signature.name = ""
+    return hashlib.sha256(definition.SerializeToString(deterministic=True)).hexdigest()[:16]
+
+
+# -- graphs and functions ------------------------------------------------------------------------------------------------
+
+
+def slices_of(graph: tf.Graph) -> tuple[dict[str, Any], dict[str, str]]:
+    """The order and the groups that `surgery.remember_slices` was given; empty for a graph that is whole."""
+    return getattr(graph, "lms3d_slices", ({}, {}))
+
+
+def draws_by_itself(graph: tf.Graph) -> bool:
+    """Whether an op keeps the state of its random numbers in its kernel (`tf.random.normal` and the like; Keras's seed generators
+    are variables). Traced again, such an op begins with its first number."""
+    whole = graph.as_graph_def()
+    bodies = [whole.node, *(function.node_def for function in whole.library.function)]
+    return any("seed2" in node.attr and not node.op.startswith("Stateless") for body in bodies for node in body)
+
+
+def was_differentiated(function: tf.types.experimental.ConcreteFunction) -> bool:
+    """True after a tape took gradients of `function` from outside: its graph then also returns what the backward pass needs."""
+    return len(function.graph.outputs) > len(function.function_type.flat_outputs)
+
+
+def captured_bytes(function: tf.types.experimental.ConcreteFunction) -> int:
+    """Bytes of the variables and tensors that a concrete function holds from outside: weights, slots, constants."""
+    seen: dict[int, int] = {}
+    for variable in function.graph.variables:
+        seen[id(variable)] = variable.shape.num_elements() * variable.dtype.size
+    for tensor in function.captured_inputs:
+        sized = tensor.dtype not in (tf.resource, tf.variant, tf.string) and tensor.shape.is_fully_defined()
+        if sized:
+            seen[id(tensor)] = tensor.shape.num_elements() * tensor.dtype.size
+    return sum(seen.values())
+
+
+def digest(function: tf.types.experimental.ConcreteFunction) -> str:
+    """A hash of a traced function: equal, in every process, for functions that do the same by the same ops."""
+    content = function.graph.as_graph_def().SerializeToString(deterministic=True)
+    content += repr([t.name for t in (*function.graph.inputs, *function.graph.outputs)]).encode()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+# -- this machine --------------------------------------------------------------------------------------------------------
+
+
+def is_deterministic() -> bool:
+    """Whether `tf.config.experimental.enable_op_determinism` was called."""
+    return bool(config.is_op_determinism_enabled())
+
+
+def gpu_buses() -> dict[int, str]:
+    """Number of a GPU -> its PCI bus id, which TensorFlow tells in prose only."""
+    described = (d.physical_device_desc for d in device_lib.list_local_devices() if d.device_type == "GPU")
+    found = (re.search(r"device: (\d+),.*pci bus id: ([0-9a-fA-F:.]+)", text) for text in described)
+    return {int(match.group(1)): match.group(2) for match in found if match}
