@@ -188,9 +188,7 @@ class _Maps:
         mm3 = round(np.count_nonzero(lesion) * self._voxel_mm3, components.ROUNDED)
         if not predicted:
             return Lesion(mm3=mm3, measures=self._missed, matched=False)
-            measures = Measures(
-                dice.of_masks(prediction, lesion, both_empty=np.nan), *self._distances(prediction, lesion)
-            )
+        measures = Measures(dice.of_masks(prediction, lesion, both_empty=np.nan), *self._distances(prediction, lesion))
         return Lesion(mm3=mm3, measures=measures, matched=True)
 
     def _masks(self, predicted: Sequence[int], true: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from lms3d.engine import edit, liveness
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph, producer_name
 from lms3d.engine.plan import Plan, Recompute, SwapIn
-from lms3d.engine.step_model.simulate import Run, simulate
+from lms3d.engine.step_model.simulate import SimulatedStep, simulate
 
 Span = tuple[float, float]
 """(start, end) in seconds of the step."""
@@ -25,7 +25,7 @@ class PlannedStep:
 
     graph: StepGraph
     plan: Plan
-    run: Run
+    run: SimulatedStep
 
     @classmethod
     def simulated(cls, graph: StepGraph, plan: Plan, machine: Machine) -> PlannedStep:
