@@ -54,14 +54,18 @@ def _default(option: str, *, by_model: bool = False) -> str:
 
     by_model: tasks are named by their networks.
     """
-    kinds = {name: TASKS[name].options for name in TASKS.names}
-    usual = getattr(kinds[DEFAULT_TASK], option)
+    kinds, usual = {name: TASKS[name].options for name in TASKS.names}, _usual(option)
     others = [
         f"for {' or '.join(kind.models) if by_model else name} {_shown(getattr(kind, option))}"
         for name, kind in kinds.items()
         if getattr(kind, option) != usual
     ]
     return f"(default: {'; '.join([_shown(usual), *others])})"
+
+
+def _usual(option: str) -> Any:
+    """The default of an option in the default task."""
+    return getattr(TASKS[DEFAULT_TASK].options, option)
 
 
 def _by_task(kind: str) -> str:
@@ -81,7 +85,7 @@ def add_model_options(
     with_task: the command has --task; otherwise the network tells the task.
     """
     add = parser.add_argument_group("network").add_argument
-    default = _default("model") if with_task else f"(default: {TASKS[DEFAULT_TASK].options.model})"
+    default = _default("model") if with_task else f"(default: {_usual('model')})"
     add("--model", choices=every("models"), help=f"network: {_by_task('models')} {default}")
     sides, samples = (_default(option, by_model=not with_task) for option in ("resolution", "batch_size"))
     side = f"side of the cube or square that all data is resized to, a multiple of 16 {sides}"

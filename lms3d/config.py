@@ -211,11 +211,13 @@ class TrainConfig:
 
     def without_start(self: T) -> T:
         """The same, from random weights."""
-        return replace(self, **dict.fromkeys(self.starts))
+        none: dict[str, Any] = dict.fromkeys(self.starts)
+        return replace(self, **none)
 
     def with_start_of(self: T, other: T) -> T:
         """The same, from the weights that another run starts from."""
-        return replace(self, **{name: getattr(other, name) for name in self.starts})
+        start: dict[str, Any] = {name: getattr(other, name) for name in self.starts}
+        return replace(self, **start)
 
     @classmethod
     def names(cls) -> frozenset[str]:

@@ -85,7 +85,7 @@ def test_a_run_begins_with_one_set_of_weights(capsys):
 
 
 def test_a_dry_run_chooses_no_folder(monkeypatch):
-    monkeypatch.setattr(run_folder, "choose", None)
+    monkeypatch.setattr(run_folder, "choose_run", None)
     asked = []
     monkeypatch.setattr(session, "dry_run", lambda options, task: asked.append((options.resolution, task.axes)))
     assert train.main(["--dry-run", "--resolution", "64"]) == 0

@@ -84,7 +84,8 @@ def options_from(model: Mapping[str, Any]) -> TrainConfig:
 
 def _with(kind: type[TrainConfig], values: Mapping[str, Any]) -> TrainConfig:
     """A task's options with these JSON values, and the defaults of this version for all others."""
-    return kind.from_json({**kind().to_json(), **values})
+    none_given: dict[str, Any] = {}
+    return kind.from_json({**kind(**none_given).to_json(), **values})
 
 
 def _possible(kind: type[TrainConfig], name: str, value: Any) -> bool:

@@ -302,7 +302,7 @@ def test_build_options_follow_from_the_weights(name, shape, options):
 def test_options_of_the_machine_stay_at_home():
     assert description.options_of(TASKS["chexnet"]) == ["model", "resolution", "precision"]
     here = {"lms", "memory_limit", "slabs", "swap_tier", "swap_dir", "data", "split", "weights", "start_from"}
-    assert not here & set(description.PREDICTING)
+    assert not here & set(description.options_of(TASKS["brats"]))
     options = chosen({"task": "chexnet", "model": "resnet50", "resolution": 64})
     told = {"task": "chexnet", "options": {"model": "resnet50", "resolution": 64, "precision": "float32"}}
     assert description.options_from(told) == options
