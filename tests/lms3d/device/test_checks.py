@@ -40,7 +40,7 @@ def test_a_gpu_on_the_other_socket():
     assert checks.gpu("V100", 1, bound(range(8, 16))).ok
     assert checks.gpu("V100", None, bound(range(8))).ok
     far = checks.gpu("V100", 1, bound(range(8)))
-    assert "cores 8-15" in far.found
+    assert "cores 8-15" in far.fact
     assert "numactl --cpunodebind=1" in far.advice
 
 
@@ -78,7 +78,7 @@ GLOO, BOTH = ({"gloo": True, "mpi": mpi, "nccl": False} for mpi in (False, True)
 )
 def test_the_doctor_says_whether_ranks_can_start_through_mpi(built, launchers, library, amiss):
     findings = checks.features(built, 0, launchers, library)
-    found = {name: finding.found for name, finding in findings.items() if not finding.ok}
+    found = {name: finding.fact for name, finding in findings.items() if not finding.ok}
     assert found.keys() == amiss.keys()
     assert all(words in found[name] for name, words in amiss.items())
 

@@ -188,7 +188,7 @@ def test_the_doctor_measures_only_on_a_gpu(capsys):
 
 
 def test_the_doctor_keeps_what_it_measures_and_says_so(gpu, monkeypatch, capsys):
-    monkeypatch.setattr(workspace_probe, "measure", lambda told: told(64, 0.4) or TABLE)
+    monkeypatch.setattr(workspace_probe, "measure", lambda report: report(64, 0.4) or TABLE)
     doctor._measure_workspaces()
     assert "within 64 MiB: 400 ms" in capsys.readouterr().out
     workspace.put_in_force(8 * GIB, CARD)

@@ -123,9 +123,9 @@ def test_the_smallest_of_all_ranks():
 
 
 def test_cores_that_lie_idle_are_told_of(capsys):
-    startup._tell_of_idle_cores([4, 4], 4)
+    startup._report_idle_cores([4, 4], 4)
     assert capsys.readouterr().out == ""
-    startup._tell_of_idle_cores([4, 8, 2], 2)
+    startup._report_idle_cores([4, 8, 2], 2)
     assert "Rank 1 has 8 cores and uses 2 threads per operation" in capsys.readouterr().out
 
 
