@@ -18,10 +18,15 @@ from lms3d.keras_step.step_log import COLUMNS
 ROOT = Path(__file__).parent.parent
 ROOMS = ("lms3d", "data", "experiments", "deploy")
 COMMANDS = sorted(
-    f"{path.parent.name}.{path.stem}"
-    for room in ROOMS
-    for path in (ROOT / room).glob("*.py")
-    if '__name__ == "__main__"' in path.read_text()
+    [
+        "tests.stress",
+        *(
+            f"{path.parent.name}.{path.stem}"
+            for room in ROOMS
+            for path in (ROOT / room).glob("*.py")
+            if '__name__ == "__main__"' in path.read_text()
+        ),
+    ]
 )
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT))
@@ -35,8 +40,11 @@ SECTIONS = dict(
 @cache
 def options(command: str) -> set[str]:
     """Of a command that takes any; ModuleNotFoundError where there is no such command."""
-    if not hasattr(module := import_module(command), "_parser"):
-        return set()
+    module = import_module(command)
+    if not hasattr(module, "_parser"):
+        if module.__file__ is not None:
+            return set()
+        module = import_module(f"{command}.__main__")  # a folder
     parser: argparse.ArgumentParser = module._parser()
     return {option for action in parser._actions for option in action.option_strings} - {"-h", "--help"}
 
@@ -50,7 +58,7 @@ def code(text: str) -> list[str]:
 def commands(text: str) -> list[list[str]]:
     """The words of all calls `python -m MODULE ...` of this project's modules, comments and `make` left out."""
     lines = "\n".join(code(text)).replace("\\\n", " ").splitlines()
-    found = [re.search(rf"\bpython3? -m ((?:{'|'.join(ROOMS)}|docs)\..*)", line) for line in lines]
+    found = [re.search(rf"\bpython3? -m ((?:{'|'.join(ROOMS)}|docs|tests)\..*)", line) for line in lines]
     return [shlex.split(match[1].split("&&")[0], comments=True) for match in found if match]
 
 
