@@ -16,20 +16,25 @@ import json
 import random
 import shutil
 import signal
-import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from lms3d.errors import InputError
 from lms3d.files import write_json
 from lms3d.training import checkpoint
-from tests.stress import outcome, rank_jobs, shim
-from tests.stress.harness import Options, Part, Result, alive, family
+from tests.lms3d.ranks.started import Started
+from tests.stress import outcome, shim
+from tests.stress.harness import Options, Part, Result, family
 
+RANKS = 2
+HUNG_SECONDS = 1800.0
+"""For a job that nothing befalls, which takes half a minute on an idle machine."""
 SOON_SECONDS, FILES_SECONDS = 60.0, 600.0
 """In which a job must end: after a signal, and after its start if a file operation fails."""
 SETTLED_SECONDS = 60.0
@@ -70,6 +75,10 @@ class Ended:
         return f"left behind: {', '.join(left)}" if left else ""
 
 
+class Failed(RuntimeError):
+    """A job ended with an error, or hung."""
+
+
 # -- signals
 
 
@@ -91,23 +100,20 @@ def _run_kill(options: Options, group: str, case: str) -> Result:
 def _killed(options: Options, group: str, folder: Path, seconds: float, chance: random.Random) -> Result | None:
     """Strikes a rank at a random moment, or as soon as it has started. None if it has ended before."""
     name, _, how = group.partition(", ")
-    rank, moment = chance.randrange(rank_jobs.RANKS), chance.uniform(1, seconds)
+    rank, moment, started = chance.randrange(RANKS), chance.uniform(1, seconds), time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
-    started, seen = time.monotonic(), set[psutil.Process]()
-    job = rank_jobs.start(folder, options.data, _HOW[how])
-    while time.monotonic() - started < moment or (job.poll() is None and rank not in rank_jobs.ranks(job.pid)):
-        seen |= set(family(job.pid))
-        time.sleep(0.1)
-    if (victim := rank_jobs.ranks(job.pid).get(rank)) is None:
-        job.wait()
-        return None
-    victim.send_signal(signal.Signals[name])
-    struck = time.monotonic()
-    ended = _ended(job, folder, SOON_SECONDS, seen)
+    with job(folder, options.data, _HOW[how]) as running:
+        while time.monotonic() - started < moment or (running.process.poll() is None and rank not in ranks(running)):
+            running.alive()
+            time.sleep(0.1)
+        if (victim := ranks(running).get(rank)) is None:
+            return None
+        victim.send_signal(signal.Signals[name])
+        struck = time.monotonic() - started
+        ended = _ended(running, folder, SOON_SECONDS)
     ended = replace(ended, names=[one for one in ended.names if one.startswith("swap/")])
     wrong = ended.wrong(must_fail=name == "SIGKILL", must_tell=False) or _wrong_repetition(options, folder, _HOW[how])
-    note = f"rank {rank} struck after {struck - started:.1f} s, code {ended.code}; resumed to the same weights"
-    return _closed(folder, wrong and f"rank {rank} struck after {struck - started:.1f} s: {wrong}", note)
+    return _closed(folder, f"rank {rank}, struck after {struck:.1f} s", wrong)
 
 
 # -- faults of files
@@ -123,17 +129,17 @@ def _run_fault(options: Options, group: str, case: str) -> Result:
     for path in (folder, scratch):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
-    environment = shim.environment(shim.built(scratch), folder, scratch, case)
-    environment |= {"FAULTS_LIBRARY": environment.pop("LD_PRELOAD"), "FAULTS_RANK": group.removeprefix("rank ")}
-    within, training = ("sh", "-c", _PRELOADED, "sh"), _HOW["swapping"]
-    job = rank_jobs.start(folder, options.data, training, within=within, environment=environment)
-    ended = _ended(job, folder, FILES_SECONDS)
+    told = shim.environment(shim.built(scratch), folder, scratch, case)
+    told |= {"FAULTS_LIBRARY": told.pop("LD_PRELOAD"), "FAULTS_RANK": group.removeprefix("rank ")}
+    within = ["env", *(f"{name}={value}" for name, value in told.items()), "sh", "-c", _PRELOADED, "sh"]
+    with job(folder, options.data, _HOW["swapping"], within) as running:
+        ended = _ended(running, folder, FILES_SECONDS)
     if not shim.struck(scratch):
         return Result(wrong=f"the fault has not struck; exit code {ended.code}")
     if case.endswith(":kill"):
         ended = replace(ended, names=())
-    wrong = ended.wrong(must_fail=True, must_tell=True) or _wrong_repetition(options, folder, training)
-    return _closed(folder, wrong, "well")
+    wrong = ended.wrong(must_fail=True, must_tell=True) or _wrong_repetition(options, folder, _HOW["swapping"])
+    return _closed(folder, "the fault has struck", wrong)
 
 
 # -- jobs that nothing befalls
@@ -151,7 +157,7 @@ def _run_repeat(options: Options, group: str, case: str) -> Result:
     known = set(bits.glob("*-differs-*.json"))
     wrong = _wrong_weights(options, folder, [*_HOW[group], "--record-bits", str(bits)])
     first = "; ".join(_first_difference(path) for path in sorted(set(bits.glob("*-differs-*.json")) - known))
-    return _closed(folder, "; ".join(filter(None, (wrong, first))), "same weights")
+    return _closed(folder, "the job has ended", "; ".join(filter(None, (wrong, first))))
 
 
 def _first_difference(path: Path) -> str:
@@ -165,6 +171,45 @@ def _first_difference(path: Path) -> str:
 # -- what all of them share
 
 
+def job(folder: Path, data: str | None, training: Sequence[str], within: Sequence[str] = ()) -> Started:
+    """A job of `RANKS` ranks that trains in folder/run, swaps in folder/swap, and writes all that it says to folder/run.log.
+
+    within: the words of a command, such as env, that becomes the rank.
+    """
+    (folder / "swap").mkdir(parents=True, exist_ok=True)
+    log = folder / ("run-resumed.log" if "--resume" in training else "run.log")
+    where = ["--output", folder / "run", "--swap-dir", folder / "swap", *(["--data", data] if data else [])]
+    return Started(log, ["-np", str(RANKS), "--gloo", *within], "-m", "lms3d.train", *training, *where)
+
+
+def finish(folder: Path, data: str | None, training: Sequence[str]) -> float:
+    """The duration of a job in seconds. Failed if it ends with an error, or not at all."""
+    with job(folder, data, training) as running:
+        try:
+            seconds = running.end(HUNG_SECONDS)
+        except AssertionError:
+            raise Failed(f"the job of {running.log} has not ended after {HUNG_SECONDS:.0f} s") from None
+        if code := running.process.returncode:
+            raise Failed(f"the job of {running.log} ended with code {code}")
+        return seconds
+
+
+def ranks(running: Started) -> dict[int, psutil.Process]:
+    """The Python processes of a job by their rank."""
+    found: dict[int, psutil.Process] = {}
+    for process in family(running.process.pid):
+        with suppress(psutil.Error):
+            if process.cmdline()[1:3] == ["-m", "lms3d.train"] and (rank := process.environ().get("HOROVOD_RANK")):
+                found[int(rank)] = process
+    return found
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two runs have the same weights, optimiser and random states."""
+    first, second = (checkpoint.load(checkpoint.path_in(run))[0] for run in (one, other))
+    return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
+
+
 def _reference(options: Options) -> float:
     """The duration in seconds of the job that nothing befalls, which is run once. InputError if it is of other data, or damaged."""
     folder, bits, data = options.output / "ranks" / "reference", options.output / "ranks" / "bits", options.data
@@ -173,7 +218,7 @@ def _reference(options: Options) -> float:
         for _ in range(2):  # the first makes caches and measures the machine
             for path in (folder, bits):
                 shutil.rmtree(path, ignore_errors=True)
-            seconds = rank_jobs.finish(folder, data, [*_HOW["swapping"], "--record-bits", str(bits)])
+            seconds = finish(folder, data, [*_HOW["swapping"], "--record-bits", str(bits)])
         write_json(note, {"seconds": seconds, "data": data})
     known = json.loads(note.read_text(encoding="utf-8"))
     if known["data"] != data:
@@ -183,21 +228,14 @@ def _reference(options: Options) -> float:
     return float(known["seconds"])
 
 
-def _ended(job: subprocess.Popen[bytes], folder: Path, seconds: float, seen: Iterable[psutil.Process] = ()) -> Ended:
-    """Waits so long for a job, and then for the processes that clean up after it. seen: the processes that it had before."""
-    known, until = set(seen), time.monotonic() + seconds
-    while job.poll() is None and time.monotonic() < until:
-        known |= set(family(job.pid))
-        time.sleep(0.1)
-    code = job.poll()
-    if code is None:
-        rank_jobs.end(job)
+def _ended(running: Started, folder: Path, seconds: float) -> Ended:
+    """Waits so long for a job, and then for the processes that clean up after it."""
+    with suppress(AssertionError):  # it hangs
+        running.end(seconds)
+    code = running.process.poll()
     _settle(folder)
-    until = time.monotonic() + SETTLED_SECONDS
-    while (left := [one for one in known if alive(one)]) and time.monotonic() < until:
-        time.sleep(0.1)
-    lines = [line for line in (folder / "run.log").read_text(errors="replace").splitlines() if "lms3d: " in line]
-    return Ended(code=code, lines=lines, left=left, names=outcome.temporary_names(folder))
+    left = running.left(SETTLED_SECONDS) if code is not None else ()
+    return Ended(code=code, lines=running.lines, left=left, names=outcome.temporary_names(folder))
 
 
 def _settle(folder: Path) -> None:
@@ -218,19 +256,19 @@ def _wrong_repetition(options: Options, folder: Path, training: Sequence[str]) -
 def _wrong_weights(options: Options, folder: Path, training: Sequence[str]) -> str:
     """Runs a job to its end, and compares it with the reference."""
     try:
-        rank_jobs.finish(folder, options.data, training)
-        same = rank_jobs.same(options.output / "ranks" / "reference" / "run", folder / "run")
-    except (rank_jobs.Failed, checkpoint.Damaged) as error:
+        finish(folder, options.data, training)
+        equal = same(options.output / "ranks" / "reference" / "run", folder / "run")
+    except (Failed, checkpoint.Damaged) as error:
         return str(error)
-    return "" if same else "other weights than the reference (if most jobs differ, the reference may be the odd one)"
+    return "" if equal else "other weights than the reference (if most jobs differ, the reference may be the odd one)"
 
 
-def _closed(folder: Path, wrong: str, note: str) -> Result:
-    """The result; the folder of a job that went wrong is kept."""
+def _closed(folder: Path, what: str, wrong: str) -> Result:
+    """The result. The folder of a job that went wrong is kept."""
     if wrong:
-        return Result(wrong=f"{wrong}; see {folder}")
+        return Result(wrong=f"{what}: {wrong}; see {folder}")
     shutil.rmtree(folder)
-    return Result(note=note)
+    return Result(note=f"{what}, same weights")
 
 
 KILLS = Part(groups=_STRUCK, cases=_kill_cases, run=_run_kill)

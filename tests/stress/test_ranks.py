@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import pytest
 
 from lms3d.errors import InputError
 from lms3d.files import write_json
-from tests.stress import rank_jobs, ranks
+from tests.lms3d.ranks import started
+from tests.stress import ranks
 from tests.stress.ranks import Ended
 
 GOOD = Ended(code=1, lines=["lms3d: error: rank 1 is gone"])
@@ -66,7 +66,7 @@ def jobs(monkeypatch):
         (folder / "run").mkdir(parents=True)
         (folder / "swap").mkdir()
         if becomes.get(folder.name) == "fails":
-            raise rank_jobs.Failed("it ended with code 1")
+            raise ranks.Failed("it ended with code 1")
         if becomes.get(folder.name) == "slips":
             found = {"epoch": 2, "step": 3, "differ": ["model/kernel", "model/bias"]}
             write_json(folder.parent / "bits" / "rank-1-of-2-differs-1.json", found)
@@ -77,8 +77,8 @@ def jobs(monkeypatch):
             raise ranks.checkpoint.Damaged("it cannot be read")
         return becomes.get(run.parent.name) != "other"
 
-    monkeypatch.setattr(rank_jobs, "finish", finish)
-    monkeypatch.setattr(rank_jobs, "same", same)
+    monkeypatch.setattr(ranks, "finish", finish)
+    monkeypatch.setattr(ranks, "same", same)
     monkeypatch.setattr(ranks.checkpoint, "load", lambda path: ({}, {}))
     return becomes, trained
 
@@ -98,7 +98,7 @@ def test_a_job_that_nothing_befalls_is_compared_with_the_reference(tmp_path, job
     jobs[0]["repeat-1"] = becomes
     jobs[0]["reference"] = "same"
     result = ranks.REPEATS.run(options(tmp_path), "without LMS", "1")
-    assert result.wrong.startswith(wrong)
+    assert wrong in result.wrong
     assert bool(result.wrong) == (tmp_path / "ranks" / "repeat-1").exists() == bool(wrong)
     name, _, training = jobs[1][-1]
     assert name == "repeat-1"
@@ -115,16 +115,38 @@ def test_the_reference_is_made_once_and_of_one_data_set(tmp_path, jobs):
         ranks._reference(other)
 
 
-def test_a_rank_that_had_ended_is_not_struck(tmp_path, monkeypatch):
-    """Nor is a job that has never had one."""
-    monkeypatch.setattr(rank_jobs, "start", lambda folder, *_: subprocess.Popen(["true"]))
+@pytest.fixture
+def launcher(monkeypatch, tmp_path):
+    """The command in the place of horovodrun: `launcher("exit 3")`."""
+
+    def launcher(script: str) -> None:
+        (tmp_path / "launcher").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "launcher").chmod(0o755)
+        monkeypatch.setattr(started, "LAUNCHER", tmp_path / "launcher")
+
+    return launcher
+
+
+def test_a_rank_that_had_ended_is_not_struck(tmp_path, launcher):
+    launcher("true")
     assert ranks._killed(options(tmp_path), "SIGKILL, swapping", tmp_path / "job", 1.1, random.Random(0)) is None
 
 
-def test_a_job_that_hangs_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(rank_jobs, "HUNG_SECONDS", 0.5)
-    job = subprocess.Popen(["sleep", "60"])
-    monkeypatch.setattr(rank_jobs, "start", lambda *_: job)
-    with pytest.raises(rank_jobs.Failed, match="has not ended"):
-        rank_jobs.finish(tmp_path, None, [])
-    assert job.wait(10) == -9
+def test_a_job_that_hangs_or_fails_is_told(tmp_path, launcher, monkeypatch):
+    monkeypatch.setattr(ranks, "HUNG_SECONDS", 0.5)
+    launcher("sleep 60")
+    with pytest.raises(ranks.Failed, match="has not ended"):
+        ranks.finish(tmp_path, None, [])
+    launcher("exit 3")
+    with pytest.raises(ranks.Failed, match="ended with code 3"):
+        ranks.finish(tmp_path, None, [])
+
+
+def test_what_a_job_leaves_is_seen(tmp_path, launcher, monkeypatch):
+    monkeypatch.setattr(ranks, "SETTLED_SECONDS", 0.2)
+    launcher(f"echo lms3d: error: gone; touch {tmp_path}/swap/a; setsid sleep 60 & sleep 1; exit 1")
+    with ranks.job(tmp_path, None, []) as running:
+        running.until(lambda: len(running.alive()) > 1)
+        ended = ranks._ended(running, tmp_path, 5)
+    assert (ended.code, ended.lines, ended.names) == (1, ["lms3d: error: gone"], ["swap/a"])
+    assert "left behind: process" in ended.wrong(must_fail=True, must_tell=True)
