@@ -71,18 +71,13 @@ class Undisturbed:
     outcome: outcome.Outcome
     seconds: float
 
-    @property
-    def rules(self) -> list[str]:
-        """The faults of single files, for `FAULTS_RULE`."""
-        return list(dict.fromkeys(rules(self.events)))
-
     def power_cuts(self) -> Iterator[tuple[str, disk.Tree]]:
-        """Name and what is left."""
+        """The name of each power cut, and the tree that it leaves."""
         return disk.after_power_cuts(self.tree, self.events)
 
 
 def rules(events: Iterable[shim.Event]) -> Iterator[str]:
-    """What is to befall these events, in their order."""
+    """The faults of these events, for `FAULTS_RULE`, in their order."""
     counts: dict[tuple[str, str], int] = defaultdict(int)
     files: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for event in events:
@@ -135,15 +130,15 @@ class Bench:
         )
 
     def trials(self, name: str, options: Options) -> dict[str, Callable[[], str]]:
-        """Fault -> what tries it and says what was wrong, "" if nothing.
+        """Fault -> a function that tries it and says what was wrong, "" if nothing.
 
-        Without the faults of files and the power cuts that stand in the way of a scenario beside this one, too.
+        Faults of files and power cuts that a scenario beside this one meets, too, are left out.
         """
         undisturbed = self.undisturbed(name)
         others = [self.undisturbed(other) for other in scenarios.SCENARIOS[name].beside]
         found = self._trials_of_processes(name, options)
-        known = {rule for other in others for rule in other.rules}
-        found |= {rule: partial(self.fault, name, rule) for rule in undisturbed.rules if rule not in known}
+        known = {rule for other in others for rule in rules(other.events)}
+        found |= {rule: partial(self.fault, name, rule) for rule in rules(undisturbed.events) if rule not in known}
         cuts = {_moment(at) for other in others for at, _ in other.power_cuts()}
         for at, tree in undisturbed.power_cuts():
             if _moment(at) not in cuts:
