@@ -94,14 +94,6 @@ def _kernel(variable: tf.Variable, x: tf.Tensor) -> tf.Tensor:
     return tf.cast(variable, x.dtype)
 
 
-def _conv3(x: tf.Tensor, w: Weights) -> tf.Tensor:
-    return tf.nn.conv3d(x, _kernel(w.conv3, x), (1,) * 5, "SAME")
-
-
-def _down(x: tf.Tensor, w: Weights) -> tf.Tensor:
-    return tf.nn.conv3d(x, _kernel(w.conv3, x), (1, 2, 2, 2, 1), "SAME") if min(x.shape[1:4]) > 2 else x
-
-
 def _up(x: tf.Tensor, w: Weights) -> tf.Tensor:
     shape = (x.shape[0], *(2 * n for n in x.shape[1:4]), 16)
     return tf.nn.conv3d_transpose(x, _kernel(w.conv3, x), shape, (1, 2, 2, 2, 1)) if x.shape[1] < 8 else x
@@ -145,14 +137,6 @@ def _norm(axes: list[int]) -> Kind:
 def _halves(x: tf.Tensor, w: Weights) -> tf.Tensor:
     first, second = tf.split(x, 2, 1) if x.shape[1] > 1 else (x, x[:, :0])
     return tf.concat([second, first], 1)
-
-
-def _cond(x: tf.Tensor, w: Weights) -> tf.Tensor:
-    return tf.cond(tf.reduce_sum(x) > 0, lambda: tf.cos(x), lambda: tf.nn.relu(x) * tf.cast(w.scale[0], x.dtype))
-
-
-def _while(x: tf.Tensor, w: Weights) -> tf.Tensor:
-    return tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, tf.tanh(y) + x), (0, x), maximum_iterations=4)[1]
 
 
 def _call(x: tf.Tensor, w: Weights) -> tf.Tensor:
@@ -232,13 +216,8 @@ def _python(x: tf.Tensor, w: Weights) -> tf.Tensor:
     return y
 
 
-def _best(x: tf.Tensor, w: Weights) -> tf.Tensor:
-    values, places = tf.math.top_k(tf.cast(x, tf.float32), 4)
+def _best(x: tf.Tensor, values: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
     return x * tf.cast(tf.reduce_sum(values, -1, keepdims=True), x.dtype) + tf.cast(places[..., :1], x.dtype)
-
-
-def _drawn(x: tf.Tensor, w: Weights) -> tf.Tensor:
-    return x + tf.cast(w.generator.normal(x.shape, dtype=tf.float32), x.dtype)
 
 
 UNARY: dict[str, Kind] = {
@@ -264,7 +243,7 @@ UNARY: dict[str, Kind] = {
     "square": lambda x, w: tf.square(tf.clip_by_value(x, -2, 2)),
     "stop": lambda x, w: x + tf.stop_gradient(tf.sin(x)),
     "scalar": lambda x, w: x * tf.reduce_max(x) - tf.reduce_mean(x),
-    "conv3": _single(_conv3),
+    "conv3": _single(lambda x, w: tf.nn.conv3d(x, _kernel(w.conv3, x), (1,) * 5, "SAME")),
     "conv2": _single(lambda x, w: tf.reshape(tf.nn.conv2d(_images(x), _kernel(w.conv2, x), 1, "SAME"), x.shape)),
     "depthwise": _single(
         lambda x, w: tf.reshape(tf.nn.depthwise_conv2d(_images(x), _kernel(w.depthwise, x), (1,) * 4, "SAME"), x.shape)
@@ -272,7 +251,9 @@ UNARY: dict[str, Kind] = {
     "bias": lambda x, w: tf.nn.bias_add(x, _kernel(w.scale, x)),
     "matmul": lambda x, w: tf.matmul(x, _kernel(w.square, x)),
     "einsum": lambda x, w: tf.einsum("bdhwc,ce->bdhwe", x, _kernel(w.square, x)),
-    "down": _single(_down),
+    "down": _single(
+        lambda x, w: x if min(x.shape[1:4]) <= 2 else tf.nn.conv3d(x, _kernel(w.conv3, x), (1, 2, 2, 2, 1), "SAME")
+    ),
     "up": _single(_up),
     "up-sample": _up_sample,
     "max2": _single(_pool(tf.nn.max_pool2d, 2)),
@@ -282,8 +263,12 @@ UNARY: dict[str, Kind] = {
     "batch norm": _batch_norm,
     "layer norm": _norm([4]),
     "instance norm": _norm([1, 2, 3]),
-    "cond": _cond,
-    "while": _while,
+    "cond": lambda x, w: tf.cond(
+        tf.reduce_sum(x) > 0, lambda: tf.cos(x), lambda: tf.nn.relu(x) * tf.cast(w.scale[0], x.dtype)
+    ),
+    "while": lambda x, w: tf.while_loop(
+        lambda i, y: i < 3, lambda i, y: (i + 1, tf.tanh(y) + x), (0, x), maximum_iterations=4
+    )[1],
     "call": _call,
     "custom": _custom,
     "assign": _assign,
@@ -295,8 +280,8 @@ UNARY: dict[str, Kind] = {
     "bfloat16": _through(tf.bfloat16),
     "float64": _through(tf.float64),
     "python": _python,
-    "best": _best,
-    "generator": _drawn,
+    "best": lambda x, w: _best(x, *tf.math.top_k(tf.cast(x, tf.float32), 4)),
+    "generator": lambda x, w: x + tf.cast(w.generator.normal(x.shape, dtype=tf.float32), x.dtype),
     "dropout": lambda x, w: tf.nn.dropout(x, 0.3, seed=SEED),
     "uniform": lambda x, w: x + tf.cast(tf.random.uniform(x.shape, seed=SEED), x.dtype),
     "stateless": lambda x, w: x + tf.cast(tf.random.stateless_normal(x.shape, (SEED, 1)), x.dtype),

@@ -140,4 +140,4 @@ def _run(options: Options, group: str, case: str) -> Result:
     return result
 
 
-GRAPHS = Part(groups=tuple(KINDS), cases=_cases, run=_run, fresh=True)
+GRAPHS = Part(groups=tuple(KINDS), cases=_cases, run=_run, fresh=True, environment={"PYTHONHASHSEED": "1"})

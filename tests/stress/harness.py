@@ -25,6 +25,8 @@ from typing import Any, Self
 
 import psutil
 
+from lms3d.errors import InputError
+
 Options = argparse.Namespace
 LEFT_OUT = "left out"
 """The count of a case that cannot be tried on this machine; a later call asks again."""
@@ -57,6 +59,8 @@ class Part:
     """Whether a case that went wrong is left alone, too: a rare failure that is tried again is gone."""
     seconds: float = 7200.0
     """The deadline of a case."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the child."""
 
 
 class WentWrong(RuntimeError):
@@ -76,13 +80,12 @@ class Child:
     """
 
     def __init__(self, **environment: str) -> None:
-        self._environment = {"PYTHONHASHSEED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"} | environment
+        self._environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | environment
         self._process: Any = None
         self._pipe: Any = None
 
     def call(self, function: Callable[..., Any], *arguments: Any, seconds: float = 7200.0) -> Any:
-        """What the function returns. Died if it takes longer, ends the process or raises; an error that a user would see as
-        one line is raised as it is."""
+        """Returns what the function returns. Died if it takes longer, ends the process or raises; an InputError stays one."""
         if self._process is None:
             self._begin()
         answered = False
@@ -164,9 +167,10 @@ def _serve(pipe: Connection) -> None:
 def _answer(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[bool, Any]:
     try:
         return True, function(*arguments)
-    except Exception as error:
-        one_line = isinstance(getattr(error, "exit_code", None), int)
-        return False, error if one_line else Died(traceback.format_exc(limit=-6))
+    except InputError as error:
+        return False, error
+    except Exception:
+        return False, Died(traceback.format_exc(limit=-6))
 
 
 class Store:
@@ -220,7 +224,7 @@ def try_part(name: str, part: Part, options: Options, store: Store) -> int:
     Died if the part cannot name its cases.
     """
     asked = 0
-    with Child() as child:
+    with Child(**part.environment) as child:
         for group in part.groups:
             if options.only and not any(fnmatch(group, pattern) for pattern in options.only):
                 continue
