@@ -1,4 +1,4 @@
-"""`python -m tests.stress`: hours of everything that may befall lms3d. What went well is not tried again.
+"""`python -m tests.stress`: kills, damage, failing disks, random graphs and long runs, for hours. It goes on where it was stopped.
 
 Each part is a module beside this one; `harness` runs, keeps and tells what they try.
 """
@@ -38,9 +38,11 @@ COUNTS = {
     "signals": (30, "files: signals to each command at random moments"),
 }
 """Option -> its default, and what it counts."""
-_DESCRIPTION = "Tries what may befall lms3d, for hours, and goes on where it was stopped.\n\nparts (default: all):\n" + "\n".join(
-    f"  {name:<12}{about}" for name, (_, about) in PARTS.items()
-)  # fmt: skip
+_DESCRIPTION = """\
+Kills, damage, failing disks, random graphs and long runs, for hours. A case that went well is not tried again.
+
+parts:
+""" + "\n".join(f"  {name:<12}{about}" for name, (_, about) in PARTS.items())
 _EPILOG = """\
 examples:
   python -m tests.stress kills --kills 6
@@ -84,7 +86,7 @@ def _stress(options: Options) -> None:
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m tests.stress", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
-    add("parts", nargs="*", metavar="NAME", type=_part, default=[], help=argparse.SUPPRESS)
+    add("parts", nargs="*", metavar="NAME", type=_part, default=[], help="parts (default: all)")
     group = "groups of cases alone, such as 'SIGKILL*', 'ledger' or 'train'; may be given several times"
     add("--only", action="append", metavar="PATTERN", default=[], help=group)
     add("--match", metavar="PATTERN", default="*", help="cases alone, such as 'rename:*:kill'")

@@ -27,7 +27,7 @@ MOST_SECONDS = 1800.0
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """`python -m module arguments`, and what befalls it."""
+    """`python -m module arguments`, with a signal that it gets and limits of its process."""
 
     module: str
     arguments: Sequence[str]

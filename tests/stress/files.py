@@ -43,7 +43,7 @@ ACTIONS = {
     "write": ("kill", "ENOSPC", "EIO", "EDQUOT"), "create": ("kill", "ENOSPC", "EDQUOT"), "close": ("EIO", "EDQUOT"),
     "mkdir": ("kill", "ENOSPC"), "link": ("kill", "EIO"), "truncate": ("kill", "EIO"), "rmdir": ("kill", "EIO"),
 }  # fmt: skip
-"""What may befall each kind of event. Before an event the process is killed, so the next one tells what follows it."""
+"""The faults of each kind of event. Before an event the process is killed, so the next one tells what follows it."""
 _EACH = ("rename", "fsync", "unlink")
 """Of these every one; of the others the first, the middle and the last one of each file."""
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -231,8 +231,8 @@ class Bench:
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(start, self.folder)
 
-    def _run(self, name: str, rule: str = "", *, again: bool = False, clock: str = "", **befalls: Any) -> int:
-        """The exit code. befalls: fields of `command.Command`."""
+    def _run(self, name: str, rule: str = "", *, again: bool = False, clock: str = "", **more: Any) -> int:
+        """The exit code. more: fields of `command.Command`."""
         scenario = scenarios.SCENARIOS[name]
         if scenario.modules not in self._children:
             self._children[scenario.modules] = command.child(self._library)
@@ -242,7 +242,7 @@ class Bench:
             arguments=scenario.words(self.folder, self._data, again=again),
             environment=environment | {"LMS3D_CACHE": str(self.folder / "cache")},
             output=self.scratch / "out",
-            **befalls,
+            **more,
         )
         call = self._children[scenario.modules].call
         code = int(call(command.run, self._library, scenario.modules, one, seconds=command.MOST_SECONDS))

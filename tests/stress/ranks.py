@@ -4,9 +4,9 @@ RANKS-1  After SIGKILL of a rank, or an error or a kill at one of its file opera
          and at most one line of lms3d; after a fault of a file with exactly one. After SIGTERM and SIGINT it ends soon, too.
 RANKS-2  No process and no swap file is left, nor, after an error, a temporary name. After a kill at a file operation this is
          asked of the repetition alone.
-RANKS-3  With --resume the job ends with the weights of the reference, a job that nothing befell, bit for bit. Swapping tensors
+RANKS-3  With --resume the job ends with the weights of the reference, an undisturbed job, bit for bit. Swapping tensors
          changes none.
-RANKS-4  A job that nothing befalls ends with the weights of the reference, too. It records the bits of each step of each rank
+RANKS-4  An undisturbed job ends with the weights of the reference, too. It records the bits of each step of each rank
          (`--record-bits`), so that the first step that differs is known, with its arrays.
 """
 
@@ -34,7 +34,7 @@ from tests.stress.harness import Options, Part, Result, family
 
 RANKS = 2
 HUNG_SECONDS = 1800.0
-"""For a job that nothing befalls, which takes half a minute on an idle machine."""
+"""For an undisturbed job, which takes half a minute on an idle machine."""
 SOON_SECONDS, FILES_SECONDS = 60.0, 600.0
 """In which a job must end: after a signal, and after its start if a file operation fails."""
 SETTLED_SECONDS = 60.0
@@ -142,7 +142,7 @@ def _run_fault(options: Options, group: str, case: str) -> Result:
     return _closed(folder, "the fault has struck", wrong)
 
 
-# -- jobs that nothing befalls
+# -- undisturbed jobs
 
 
 def _repeat_cases(options: Options, group: str) -> list[str]:
@@ -211,7 +211,7 @@ def same(one: Path, other: Path) -> bool:
 
 
 def _reference(options: Options) -> float:
-    """The duration in seconds of the job that nothing befalls, which is run once. InputError if it is of other data, or damaged."""
+    """The duration in seconds of the reference, which is run once. InputError if it is of other data, or damaged."""
     folder, bits, data = options.output / "ranks" / "reference", options.output / "ranks" / "bits", options.data
     note = folder / "reference.json"
     if not note.exists():

@@ -1,4 +1,4 @@
-"""The commands that the faults befall, and what each of them begins with."""
+"""The commands that get the faults, and the files that each begins with."""
 
 from __future__ import annotations
 

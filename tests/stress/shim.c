@@ -3,7 +3,7 @@
    FAULTS_FOLDER  the folder, without links in its path; without it nothing is watched
    FAULTS_LOG     a file that gets a record of each event (struct record, two names, the bytes written), in their order
    FAULTS_STATE   a file of zeros (struct state) that all processes share: the rule is counted over all of them
-   FAULTS_RULE    KIND:PATTERN:COUNT:ACTION, as in "rename:run/best.keras:2:ENOSPC": what befalls the COUNT-th event of a kind
+   FAULTS_RULE    KIND:PATTERN:COUNT:ACTION, as in "rename:run/best.keras:2:ENOSPC": the fault of the COUNT-th event of a kind
                   (* for any) at a name below the folder that fnmatch finds (of a rename: the new name; * alone: any)
 
    FAULTS_CLOCK   SECONDS:JUMP, as in "1.5:-86400": so long after the process began, the clock on the wall jumps by so many
@@ -149,8 +149,8 @@ static const char *name_at(int folder, const char *name, char *path) {
 
 static int matches(const char *name) { return !strcmp(rule.pattern, "*") || !fnmatch(rule.pattern, name, FNM_PATHNAME); }
 
-/* What befalls this event: 0, an error, or -1 for the end. */
-static int befalls(const char *kind, const char *name, int grows) {
+/* The fault of this event: 0 for none, an error, or -1 for the end of the process. */
+static int fault_of(const char *kind, const char *name, int grows) {
     atomic_fetch_add(&state->seen, 1);
     if (rule.count && (*rule.kind == '*' || !strcmp(rule.kind, kind)) && matches(name) &&
         atomic_fetch_add(&state->matched, 1) + 1 == rule.count) {
@@ -195,7 +195,7 @@ static void unlock(void) {
 #define EVENT(type, failed, kind, name, other, grows, call) ({                                     \
     type result = failed;                                                                          \
     lock();                                                                                        \
-    int error = befalls(kind, name, grows);                                                        \
+    int error = fault_of(kind, name, grows);                                                        \
     if (error < 0) { logged(kind, name, other, 0, 0, NULL, -1); end(); }                           \
     if (!error) { result = (call); error = result == failed ? errno : 0; }                         \
     logged(kind, name, other, 0, 0, NULL, error);                                                  \
@@ -219,7 +219,7 @@ static size_t total(const struct iovec *parts, int count) {
     if (!name) return whole;                                                                        \
     ssize_t moved = -1;                                                                             \
     lock();                                                                                         \
-    int error = befalls("write", name, 1);                                                          \
+    int error = fault_of("write", name, 1);                                                          \
     if (error <= 0) { size_t most = error ? (size) / 2 : (size); moved = most || !error ? (part) : 0; \
                       log_written(file, name, at, moved, error); }                                  \
     else logged("write", name, NULL, 0, 0, NULL, error);                                            \
@@ -276,7 +276,7 @@ int ftruncate64(int file, off64_t size) {
     const char *name = name_of(file, path);
     if (!name) return REAL(ftruncate64)(file, size);
     lock();
-    int error = befalls("truncate", name, 0), result = -1;
+    int error = fault_of("truncate", name, 0), result = -1;
     if (error < 0) end();
     if (!error && (result = REAL(ftruncate64)(file, size))) error = errno;
     logged("truncate", name, NULL, 0, size, NULL, error);
@@ -339,7 +339,7 @@ int __openat64_2(int folder, const char *path, int flags) { return opened(folder
     errno = was;                                                                                    \
     if (!name) return call;                                                                         \
     lock();                                                                                         \
-    int error = befalls("close", name, 0), result;                                                  \
+    int error = fault_of("close", name, 0), result;                                                  \
     if (error < 0) end();                                                                           \
     result = call;                                                                                  \
     logged("close", name, NULL, 0, 0, NULL, error);                                                 \

@@ -93,7 +93,7 @@ def jobs(monkeypatch):
         ("slips", "rank 1: step 3 of epoch 2 is the first with other bits, in model/kernel, model/bias; see"),
     ],
 )
-def test_a_job_that_nothing_befalls_is_compared_with_the_reference(tmp_path, jobs, becomes, wrong):
+def test_an_undisturbed_job_is_compared_with_the_reference(tmp_path, jobs, becomes, wrong):
     (tmp_path / "ranks" / "bits").mkdir(parents=True)
     jobs[0]["repeat-1"] = becomes
     jobs[0]["reference"] = "same"

@@ -63,7 +63,7 @@ def run(library, tmp_path):
         ("write:b/*:1:EIO", "done", {"sub": None, "a": b"x" * 1000}),
     ],
 )
-def test_what_befalls(run, tmp_path, rule, said, left):
+def test_a_fault(run, tmp_path, rule, said, left):
     done = run(rule)
     assert done.stdout.strip() == said if said else done.returncode == -9
     assert disk.tree_of(tmp_path / "watched") == left
