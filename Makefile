@@ -67,14 +67,5 @@ docs: venv
 report: horovod
 	@'$(RUN)' -m experiments.report $(REPORT_ARGS)
 
-# One that finds something wrong does not keep the others from their turn.
 torture: horovod
-	@failed=0; \
-	'$(RUN)' -m experiments.torture $(TORTURE_ARGS) || failed=1; \
-	'$(RUN)' -m experiments.torture_inputs --output runs/torture-inputs || failed=1; \
-	'$(RUN)' -m experiments.torture_inputs --networks --output runs/torture-inputs || failed=1; \
-	'$(RUN)' -m experiments.torture_soak || failed=1; \
-	'$(RUN)' -m experiments.torture_engine $(TORTURE_ENGINE_ARGS) || failed=1; \
-	'$(RUN)' -m tests.faults.ranks || failed=1; \
-	'$(RUN)' -m tests.faults --output runs/faults $(FAULTS_ARGS) || failed=1; \
-	exit $$failed
+	@'$(RUN)' -m tests.stress $(TORTURE_ARGS)

@@ -10,6 +10,7 @@ import argparse
 import re
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from lms3d.cli import Parser
 
@@ -37,7 +38,7 @@ def commands() -> list[str]:
         for path in sorted((ROOT / room).glob("*.py"))
         if '__name__ == "__main__"' in path.read_text()
     ]
-    return sorted(found, key=_rank)
+    return sorted([*found, "tests.stress"], key=_rank)
 
 
 def _rank(command: str) -> int:
@@ -59,9 +60,15 @@ def _make() -> str:
     return "\n".join(["## make", "", *(f"- `make {target}`: {what}" for target, what in told), ""])
 
 
+def module_of(command: str) -> ModuleType:
+    """The module that `python -m COMMAND` runs. Raises ModuleNotFoundError for a command that does not exist."""
+    module = import_module(command)
+    return module if module.__file__ else import_module(f"{command}.__main__")
+
+
 def _section(command: str, seen: dict[str, str]) -> str:
     """One command. seen: option with its help -> the command that has it already, to which later ones refer."""
-    module = import_module(command)
+    module = module_of(command)
     if not hasattr(module, "_parser"):
         first = " ".join((module.__doc__ or "").split("\n\n")[0].split()).split(": ", 1)[-1]
         return f"## {command}\n\n`python -m {command}`: {first} No options.\n"

@@ -33,7 +33,7 @@ if os.environ.get("CI"):
 
 SLOW = {
     "integration/": 15,  # whole commands
-    "faults/test_faults.py": 40,
+    "stress/test_files.py": 40,
     "lms3d/ranks/test_launchers.py": 80,
     "lms3d/ranks/test_store.py": 30,
     "lms3d/ranks/test_ranks_networks.py": 110,
@@ -85,9 +85,6 @@ SLOW = {
     "lms3d/engine/passes/test_joins.py::test_no_edge": 40,
     "lms3d/engine/passes/test_joins.py::test_the_passes": 12,
     "lms3d/engine/passes/test_joins.py::test_they_would": 5,
-    "lms3d/engine/tensorflow/test_random_functions.py": 12,
-    "lms3d/engine/tensorflow/test_fuzzed_functions.py": 25,
-    "lms3d/engine/planners/test_fuzzed_steps.py": 15,
     "lms3d/engine/planners/test_never_worse_than_tflms.py": 8,
     "models/test_layers.py::test_up_sampling": 7,
     "models/test_models.py::test_training": 5,
@@ -106,9 +103,11 @@ SLOW = {
     "experiments/test_links.py": 12,
     "experiments/test_emulated_links.py": 20,
     "experiments/test_gpu_case_study.py::test_rehearsal": 230,
-    "experiments/test_torture_soak.py": 40,
-    "experiments/test_torture_inputs.py": 25,
-    "experiments/test_torture_engine.py": 30,
+    "stress/test_soak.py": 40,
+    "stress/test_inputs.py": 25,
+    "stress/test_harness.py": 15,
+    "stress/test_functions.py": 25,
+    "stress/test_steps.py": 30,
     "lms3d/keras_step/test_long_runs.py": 25,
     "integration/test_train_arms.py": 60,
     "integration/test_guides.py": 90,

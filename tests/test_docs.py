@@ -8,7 +8,6 @@ import re
 import shlex
 from functools import cache
 from graphlib import CycleError
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,8 @@ PRESENT = [document for document in DOCUMENTS if not document.startswith("docs/h
 @cache
 def options(command: str) -> set[str]:
     """The options of a command. Raises ModuleNotFoundError for a command that does not exist."""
-    if not hasattr(module := import_module(command), "_parser"):
+    module = list_commands.module_of(command)
+    if not hasattr(module, "_parser"):
         return set()
     parser: argparse.ArgumentParser = module._parser()
     return {option for action in parser._actions for option in action.option_strings} - {"-h", "--help"}
@@ -44,7 +44,7 @@ def code(text: str) -> list[str]:
 def commands(text: str) -> list[list[str]]:
     """The words of each call `python -m MODULE ...` of this project's modules, without comments."""
     lines = "\n".join(code(text)).replace("\\\n", " ").splitlines()
-    found = [re.search(rf"\bpython3? -m ((?:{'|'.join(ROOMS)}|docs)\..*)", line) for line in lines]
+    found = [re.search(rf"\bpython3? -m ((?:{'|'.join(ROOMS)}|docs|tests)\..*)", line) for line in lines]
     return [shlex.split(match[1].split("&&")[0], comments=True) for match in found if match]
 
 

@@ -77,7 +77,7 @@ def test_a_loop_may_be_cyclic():
 
 
 def test_topological_puts_a_loop_behind_what_it_reads_from_outside():
-    """Found by `experiments.torture_engine`, limits of seed 11: a control edge delays what the loop reads, and so the loop."""
+    """Found by `tests.stress graphs`, limits of batch 11: a control edge delays what the loop reads, and so the loop."""
     late = Op("a", "Conv3D", inputs=("x:0",), control_inputs=("b",), outputs=op("a").outputs)
     ops = [placeholder(), late, op("body", "a", in_loop=True), op("after", "body"), op("b", "x")]
     assert [o.name for o in topological(ops)] == ["x", "b", "a", "body", "after"]

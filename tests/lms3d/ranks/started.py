@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.stress.harness import alive
+
 HERE = Path(__file__).parent
 LAUNCHER = Path(sys.executable).with_name("horovodrun")
 
@@ -51,7 +53,7 @@ class Started:
         """The processes of the job that still run, orphans included."""
         if self.process.poll() is None:
             self._seen |= set(psutil.Process(self.process.pid).children(recursive=True))
-        return [one for one in self._seen if _runs(one)]
+        return [one for one in self._seen if alive(one)]
 
     def left(self, seconds: float = 10) -> list[psutil.Process]:
         """The processes that still run after at most so many seconds: some end a moment after the launcher."""
@@ -78,10 +80,3 @@ class Started:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the job hangs:\n{self.output}") from None
         return time.monotonic() - started
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:  # it has just ended
-        return False

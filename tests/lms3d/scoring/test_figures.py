@@ -116,7 +116,7 @@ def test_a_figure_on_a_full_disk_is_one_line(tmp_path, monkeypatch, ending):
 
 
 def test_figures_are_drawn_in_memory(tmp_path):
-    """python -m tests.faults, "evaluate label maps", write:scores/.dice_native.*.partial.pdf:2:EIO ended in an AttributeError of
+    """`tests.stress files`, "evaluate label maps", write:scores/.dice_native.*.partial.pdf:2:EIO ended in an AttributeError of
     matplotlib, whose PDF writer closes an object that it could not make."""
     figure = SimpleNamespace(savefig=lambda target, **_: target.write(b"drawn"))  # a path has no such method
     style.write(figure, tmp_path / "figure.pdf")

@@ -10,10 +10,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from experiments.hostile import damages
 from lms3d.errors import InputError
 from lms3d.training import checkpoint
 from tests.power_cut import PowerCut
+from tests.stress import damages
 
 ARRAYS = {"model/0000/kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "model/0001/bias": np.zeros(2, np.int64)}
 

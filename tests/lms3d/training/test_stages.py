@@ -23,7 +23,7 @@ def draw(run_dir: Path) -> None:
 
 
 def test_a_stage_that_was_killed_before_its_figures_is_not_done(stage):
-    """python -m tests.faults, "train in stages", fsync:run/stages/16:8:kill: they were never drawn."""
+    """python -m tests.stress files, "train in stages", fsync:run/stages/16:8:kill: they were never drawn."""
     assert not stages._done(stage)
     draw(stage.run_dir)
     assert stages._done(stage)

@@ -13,8 +13,8 @@ promise never to be worse; tests/lms3d/engine/planners/test_never_worse_than_tfl
 
 DEAR, DEAR_SHARES = 0.25, (0.98, 0.95, 0.92, 0.89, 0.86)
 """In a pool a plan that loses this share of the step's seconds is compared with the plans for these shares of the limit, or for the
-floor if that is more, while effort is left: planning time for step time; `python -m experiments.torture_engine --kind limits`.
-With 0.9 alone, one step that tests/lms3d/engine/planners/test_fuzzed_steps.py has by name takes 0.96 s although a tighter limit
+floor if that is more, while effort is left: planning time for step time; `python -m tests.stress graphs --only limits`.
+With 0.9 alone, one step that tests/stress/test_steps.py has by name takes 0.96 s although a tighter limit
 takes 0.66 s; without the floor another takes 0.48 s although the floor takes 0.33 s. The search for a real network uses up all
 effort before that: given 15 s more, isensee2017 at 48^3 in 143 and 150 MiB had no cheaper plan."""
 
@@ -41,7 +41,7 @@ DESCENT_SHARE = 0.6
 
 FEWER_BYTES = (0.95, 0.85)
 """Shares of the peak that are tried if a plan has few enough bytes, but its pieces do not fit the pool. More: planning time for
-step time; `python -m experiments.torture_engine --kind limits`."""
+step time; `python -m tests.stress graphs --only limits`."""
 
 # -- moves (only the order in which moves are tried) -------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ from lms3d.engine.step_model.pool import GPU_POOL
 from lms3d.engine.step_model.problem import reduce
 from lms3d.engine.step_model.simulate import simulate
 from lms3d.errors import DoesNotFit
-from tests.lms3d.engine.planners.test_random_step_graphs import steps
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, training
+from tests.stress.steps import any_steps
 
 FAST = Machine(flops_per_second=1e10)
 SLOW = replace(FAST, swap_out_bytes_per_second=1e7, swap_in_bytes_per_second=1e7)
@@ -69,7 +69,7 @@ def serial(graph: StepGraph) -> StepGraph:
     )
 
 
-@given(steps().map(serial), st.sampled_from([FAST, SLOW, MAPPED]))
+@given(any_steps().map(serial), st.sampled_from([FAST, SLOW, MAPPED]))
 @settings(max_examples=80, deadline=None)
 def test_any_step(graph, machine):
     for share in SHARES:

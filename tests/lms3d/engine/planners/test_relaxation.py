@@ -16,8 +16,8 @@ from lms3d.engine.step_model import fit
 from lms3d.engine.step_model.decisions import KEEP, Choice, Mode
 from lms3d.engine.step_model.problem import Problem, reduce
 from lms3d.engine.step_model.schedule import build
-from tests.lms3d.engine.planners.test_random_step_graphs import steps
 from tests.lms3d.engine.toy_graphs import op, placeholder, step, training
+from tests.stress.steps import any_steps
 
 FAST = Machine(flops_per_second=1e10)
 SLOW = Machine(flops_per_second=1e10, swap_out_bytes_per_second=2e8, swap_in_bytes_per_second=3e8)
@@ -61,7 +61,7 @@ def test_bound_best_and_plan_of_a_tiny_step(machine, share):
     assert solution.schedule.cost_seconds <= 1.7 * best  # a local search: measured up to 1.16, once 1.65
 
 
-@given(steps(), st.floats(0.3, 0.95), st.sampled_from([FAST, SLOW, MAPPED]))
+@given(any_steps(), st.floats(0.3, 0.95), st.sampled_from([FAST, SLOW, MAPPED]))
 @settings(max_examples=25, deadline=None)
 def test_no_plan_is_below_the_bound(graph, share, machine):
     problem = reduce(graph, machine)

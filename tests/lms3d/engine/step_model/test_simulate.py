@@ -61,7 +61,7 @@ def test_each_link_is_serial():
 
 
 def test_what_is_read_in_place_does_not_wait_for_what_is_copied():
-    """Found by experiments.torture_engine (simulator, seed 23): both become ready at once, and the copy stands first."""
+    """Found by tests.stress graphs (simulator, batch 23): both become ready at once, and the copy stands first."""
     graph = step(
         op("a", flops=1),
         op("copied", "a", type="SwapIn", mib=1),

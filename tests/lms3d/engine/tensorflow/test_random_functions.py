@@ -1,25 +1,17 @@
-"""Whatever the function, the parameters and the budget: not a bit of a result changes."""
+"""Random functions for the tests of the tiers; `tests.stress.functions` has more kinds, with state, under every planner."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 
 import tensorflow as tf
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lms3d.engine import edit
 from lms3d.engine.cost import Machine
-from lms3d.engine.planners import tflms
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.tensorflow import functions
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tiers.disk import DiskTier
-from lms3d.engine.tiers.host import HostTier
-from lms3d.errors import DoesNotFit
-from tests.lms3d.engine.traced import batch, rewrite, same_bits
 
 SPEC = tf.TensorSpec((2, 16, 16, 256), tf.float32)  # 512 KiB: limits are whole MiB
 KERNEL = tf.constant(0.01, shape=(3, 3, 256, 256))
@@ -63,52 +55,6 @@ def function_of(network) -> Callable:
         return [made[-1], made[len(made) // 2][0, :4], loss, *(tf.gradients(loss, x) if with_gradient else [])]
 
     return function
-
-
-def check(network, make_plan: Callable, disk: bool) -> None:
-    original = functions.trace(function_of(network), SPEC)
-    batches = [batch(1, SPEC), batch(2, SPEC)]
-    expected = [functions.make_function(original)(one) for one in batches]
-    graph = capture(original)
-    plan = make_plan(graph)
-    edit.apply(graph, plan)  # acyclic, or an error
-    if plan.empty:
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        tier = DiskTier(folder) if disk else HostTier()
-        made, _ = rewrite(original, graph, plan, tier)
-        found = [made(one) for one in (*batches, *batches)]
-        same_bits(found, expected * 2)  # all at the end: no step may change what an earlier one returned
-        del made, found
-        tier.close()
-
-
-tiers = st.sampled_from(["host", "disk", "mapped"])
-
-
-@given(networks, st.integers(1, 12), st.integers(1, 8), st.integers(0, 6), st.integers(0, 3), tiers)
-@settings(max_examples=30, deadline=None)
-def test_tflms(network, threshold, ahead, groupby, mode, tier):
-    parameters = tflms.Parameters(
-        swapout_threshold=threshold, swapin_ahead=ahead, swapin_groupby=groupby, sync_mode=mode, serialization=("3:6",)
-    )
-    check(network, lambda graph: tflms.build(graph, parameters, mapped=tier == "mapped"), tier != "host")
-
-
-@given(networks, st.floats(0, 1), st.sampled_from([1e6, 1e9]), tiers)
-@settings(max_examples=30, deadline=None)
-def test_hybrid(network, share, link, tier):
-    machine = Machine(swap_out_bytes_per_second=link, swap_in_bytes_per_second=link, mapped=tier == "mapped")
-
-    def by_hybrid(graph):
-        _, report = make_plan(Settings(limit_bytes=1 << 40).request(graph, machine))
-        limit = int(report.floor_bytes + share * (report.unedited_limit_bytes - report.floor_bytes))
-        try:
-            return make_plan(Settings(limit_bytes=limit).request(graph, machine))[0]
-        except DoesNotFit as error:
-            return make_plan(Settings(limit_bytes=error.smallest_limit_bytes).request(graph, machine))[0]
-
-    check(network, by_hybrid, tier != "host")
 
 
 def test_these_networks_give_the_planner_something_to_do():

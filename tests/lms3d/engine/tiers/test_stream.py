@@ -179,7 +179,7 @@ def test_what_is_discarded_is_given_back(tier):
 
 
 def test_nothing_grows():
-    """The long run is `experiments.torture_soak`; this one takes seconds."""
+    """The long run is `python -m tests.stress soak`; this one takes seconds."""
     import gc
 
     import psutil
