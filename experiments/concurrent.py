@@ -12,38 +12,33 @@ import argparse
 import json
 import math
 import os
-import shlex
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from experiments.feeding.parts import Parts, SomeFailed, remember
+from experiments.harness import command, methods, page, store
+from experiments.harness.bench import Bench
+from experiments.harness.child import ChildFailed
+from experiments.harness.command import SomeFailed
+from experiments.harness.part import MIB, Part
+from experiments.harness.ranks import RunFailed
+from experiments.harness.store import Record, Records
 from experiments.links import epochs, machines
 from experiments.links.epochs import ALONE, BUS, KINDS, OWN
 from experiments.links.link import Link
 from experiments.links.side_by_side import Group
-from experiments.overhead import parts
-from experiments.overhead.bench import Bench
-from experiments.overhead.parts import MIB, Part
-from experiments.overhead.process import ChildFailed
-from experiments.scalability.launch import RunFailed
-from lms3d import cli, errors
-from lms3d.files import writable_folder, write_json, write_text
-from lms3d.units import format_size, parse_size
+from lms3d import cli
+from lms3d.files import writable_folder, write_json
 
 WARM_UP = 2
 PATIENCE_SECONDS = 1800.0
 SHARE, ROOM = 0.35, 1.25
-"""Of what a step needs without LMS, and of the smallest limit there is: where none is given the limit is the larger of the two.
-What is copied back over a link needs more than the smallest limit, which is predicted for tensors read in place."""
-
-BUSY = 0.15
-"""Share of the cores in use by others above which the report calls a run disturbed."""
+"""Shares of what a step needs without LMS, and of the smallest limit: by default the limit is the larger of the two. Copying back
+over a link needs more than the smallest limit, which is predicted for tensors that are read in place."""
 
 _DESCRIPTION = """\
 Measure epochs of 1 to 4 trainings side by side: without LMS, with LMS over an emulated link each, and with LMS over one bus that
@@ -61,16 +56,14 @@ exit codes: 0 done, 1 a run failed, 2 wrong option or input, 130 interrupted (ru
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, report. Returns the exit code."""
-    words = sys.argv[1:] if arguments is None else arguments
-    command = shlex.join(["python", "-m", "experiments.concurrent", *words])
-    return errors.run(lambda: _measure(_parser().parse_args(words), command))
+    """Runs what is missing and reports. Returns the exit code."""
+    return command.main("concurrent", _parser, _measure, arguments)
 
 
-def _measure(options: argparse.Namespace, command: str) -> None:
+def _measure(options: argparse.Namespace, typed: str) -> None:
     output = writable_folder(Path(options.output).expanduser(), "--output")
     names = ("model", "resolution", "steps", "emulate_link", "memory_limit")
-    remember({name: getattr(options, name) for name in names}, output)
+    store.remember({name: getattr(options, name) for name in names}, output)
     study = _Study(options, output)
     numbers = sorted({1, *options.processes})
     try:
@@ -78,10 +71,10 @@ def _measure(options: argparse.Namespace, command: str) -> None:
             for kind in KINDS:
                 study.measure(kind, number)
     finally:
-        print(_write(study, numbers, command))
+        print(_write(study, numbers, typed))
     print(f"written: {output}")
-    if study.parts.failed:
-        raise SomeFailed(f"{len(study.parts.failed)} of the runs failed: {study.parts.failed[0]}")
+    if failed := study.records.failed:
+        raise SomeFailed(f"{len(failed)} of the runs failed: {failed[0]}")
 
 
 class _Study:
@@ -89,26 +82,26 @@ class _Study:
 
     def __init__(self, options: argparse.Namespace, output: Path) -> None:
         self.options, self.output = options, output
-        self.parts = Parts(output, minutes=options.minutes, again=options.again)
+        self.records = Records(output, minutes=options.minutes, again=options.again)
         if options.again:  # the step that set the link's rate is measured anew, too
             (output / "link.json").unlink(missing_ok=True)
 
     def measure(self, kind: str, number: int) -> None:
-        """One run; nothing where the run that sets the link's rate is missing."""
+        """Measures one run; nothing if the run that sets the link's rate is missing."""
         if kind == ALONE or self.link is not None:
-            self.parts.measure(f"{kind}-{number}", lambda left: self._run(kind, number, left))
+            self.records.measure(f"{kind}-{number}", lambda left: self._run(kind, number, left))
 
-    def found(self) -> list[dict[str, Any]]:
+    def found(self) -> list[Record]:
         """All runs, by kind and number."""
-        return [part for kind in KINDS for part in self.parts.found(kind)]
+        return [part for kind in KINDS for part in self.records.found(kind)]
 
     @property
     def link(self) -> Link | None:
-        """Kept with the output: another run would find another. None before there is a step to set its rate."""
+        """The link, kept with the output: another run would find another. None before there is a step to set its rate."""
         path = self.output / "link.json"
         if path.exists():
             return Link.parse(json.loads(path.read_text())["word"])
-        alone = [part for part in self.parts.found(ALONE) if part["ranks"] == 1]
+        alone = [part for part in self.records.found(ALONE) if part["ranks"] == 1]
         if not alone:
             return None
         step = alone[0]["epoch_seconds"][0] / self.options.steps
@@ -116,7 +109,7 @@ class _Study:
         write_json(path, {"step_seconds": step, "word": str(link)})
         return Link.parse(str(link))
 
-    def _run(self, kind: str, number: int, left: float | None) -> dict[str, Any]:
+    def _run(self, kind: str, number: int, left: float | None) -> Record:
         deadline = math.inf if left is None else time.monotonic() + left
         # Costs of ops on one core are of no use to others.
         environment = {"LMS3D_CACHE": str(self.output / "cache")}
@@ -137,7 +130,7 @@ class _Study:
 
     def _part(self, kind: str, bus: Path) -> Part:
         part = Part(
-            method=parts.NONE, model=self.options.model, resolution=self.options.resolution, warm_up=WARM_UP,
+            method=methods.NONE, model=self.options.model, resolution=self.options.resolution, warm_up=WARM_UP,
             steps=self.options.steps, timed=False,
         )  # fmt: skip
         if kind == ALONE:
@@ -145,13 +138,17 @@ class _Study:
         link = self.link
         assert link is not None, "it was asked for before"
         shared = replace(link, bus=bus) if kind == BUS else link
-        return replace(part, method=parts.LMS, limit_mib=self._limit_mib(), link=str(shared))
+        return replace(part, method=methods.LMS, limit_mib=self._limit_mib(), link=str(shared))
 
     def _limit_mib(self) -> int:
         if self.options.memory_limit is not None:
             return int(self.options.memory_limit) // MIB
         asked = Part(
-            method=parts.PREDICTION, model=self.options.model, resolution=self.options.resolution, steps=0, timed=False
+            method=methods.PREDICTION,
+            model=self.options.model,
+            resolution=self.options.resolution,
+            steps=0,
+            timed=False,
         )
         result = Bench(self.output / "prediction").measure(asked)
         if result is None or result.outcome != "predicted":
@@ -160,69 +157,44 @@ class _Study:
 
 
 def default_limit_mib(needs: Mapping[str, Any]) -> int:
-    """Of the figures of a predicted step."""
+    """The limit that follows from the figures of a predicted step."""
     return round(max(SHARE * needs["unedited_limit_bytes"], ROOM * needs["floor_bytes"]) / MIB)
 
 
-def _write(study: _Study, numbers: Sequence[int], command: str) -> str:
-    """CSV and report.md of what there is; returns the report."""
+def _write(study: _Study, numbers: Sequence[int], typed: str) -> str:
+    """Writes CSV and report.md of what there is, and returns the report."""
     found = study.found()
     epochs.write_records(found, study.output / "concurrent.csv")
-    sections = [
-        "# Trainings side by side",
-        epochs.table(found) if found else "Nothing was measured.",
-        epochs.CASE_STUDY,
-    ]
-    sections += [epochs.what_is_shared(numbers, len(os.sched_getaffinity(0)))]
-    busy = [f"{part['name']}: {part['busy']:.0%} of the cores before it began" for part in found if part["busy"] > BUSY]
-    for title, lines in (
-        ("The machine had other work, do not trust these times", busy),
-        ("Skipped", study.parts.skipped),
-        ("Failed", study.parts.failed),
-    ):
-        sections += ["\n".join([f"{title}:", *(f"- {line}" for line in lines)])] if lines else []
-    text = "\n\n".join([*sections, _conditions(study, found, command)]) + "\n"
-    write_text(study.output / "report.md", text)
-    return text
+    shared = epochs.what_is_shared(numbers, len(os.sched_getaffinity(0)))
+    gaps = page.gaps(study.records, found, "The machine had other work, do not trust these times")
+    table = epochs.table(found) if found else "Nothing was measured."
+    sections = ["# Trainings side by side", table, epochs.CASE_STUDY, shared, *gaps, _conditions(study, found, typed)]
+    return page.write(study.output / "report.md", sections)
 
 
-def _conditions(study: _Study, found: Sequence[dict[str, Any]], command: str) -> str:
-    import psutil
-
-    from lms3d.engine.tensorflow import speeds
-
+def _conditions(study: _Study, found: Sequence[Record], typed: str) -> str:
     options = study.options
     limit = next((f" of {part['limit_mib']:,} MiB" for part in found if part["kind"] == OWN), "")
     return (
         f"{options.model} at {options.resolution}³, batch 1; an epoch is {options.steps} steps, after {WARM_UP} that do not count; "
-        f"LMS under a hard limit{limit}; link ({machines.title(options.emulate_link)}): {study.link or 'not known'}. Machine: "
-        f"{os.cpu_count()} cores ({speeds.device_name('CPU:0')}), {format_size(psutil.virtual_memory().total)} of memory; "
-        f"{datetime.now(UTC):%Y-%m-%d}. Made by `{command}`."
+        f"LMS under a hard limit{limit}; link ({machines.title(options.emulate_link)}): {study.link or 'not known'}. "
+        f"{page.machine()} Made by `{typed}`."
     )
 
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.concurrent", description=_DESCRIPTION, epilog=_EPILOG)
-    resolution, link = cli.checked(cli.resolution, "resolution"), cli.checked(machines.checked, "link")
-    add = parser.add_argument
-    add(
-        "--processes", type=cli.whole(1), nargs="+", metavar="N", default=[1, 2, 3, 4],
-        help="how many at once; one alone is always measured (default: 1 2 3 4)",
-    )  # fmt: skip
-    add("--model", choices=cli.VOLUME_MODELS, default="isensee2017", help="network (default: isensee2017)")
-    add("--resolution", type=resolution, metavar="N", default=64, help="side of the cubes (default: 64)")
-    add(
-        "--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None,
-        help="hard limit of each process with LMS (default: 35 %% of what a step needs without, or a quarter above the smallest)",
-    )  # fmt: skip
-    add(
-        "--emulate-link", type=link, metavar="LINK", default="pcie3",
-        help=f"{', '.join(machines.REAL)}, or a rate of this machine such as 400MB/s (default: pcie3)",
-    )  # fmt: skip
+    add, link = parser.add_argument, cli.checked(machines.checked, "link")
+    processes = "how many at once; one alone is always measured (default: 1 2 3 4)"
+    add("--processes", type=cli.whole(1), nargs="+", metavar="N", default=[1, 2, 3, 4], help=processes)
+    command.add_model(parser)
+    command.add_resolution(parser, 64)
+    limit = "hard limit of each process with LMS (default: 35 %% of what a step needs without, or a quarter above the smallest)"
+    command.add_size(parser, "--memory-limit", None, limit)
+    links = f"{', '.join(machines.REAL)}, or a rate of this machine such as 400MB/s (default: pcie3)"
+    add("--emulate-link", type=link, metavar="LINK", default="pcie3", help=links)
     add("--steps", type=cli.whole(1), metavar="N", default=10, help="of an epoch (default: 10)")
-    add("--minutes", type=cli.number(0), metavar="X", default=None, help="time limit (default: none)")
-    add("--again", action="store_true", default=False, help="run anew what is there (default: off)")
-    add("--output", metavar="DIR", default="concurrent", help="where everything goes (default: concurrent)")
+    command.add_resumable(parser, "concurrent")
     return parser
 
 

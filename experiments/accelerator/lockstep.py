@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from experiments.overhead.bench import Trainer
-from experiments.overhead.parts import Part
+from experiments.harness.bench import Trainer
+from experiments.harness.part import Part
 
 FIRST_SHARE, WARM_SHARE = 0.5, 0.8
 """Of the group's time, after which the others no longer wait for the first, and after which who is not warm is ended. Not

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from experiments.overhead import parts
-from experiments.overhead.parts import MIB, Part
+from experiments.harness import methods
+from experiments.harness.part import MIB, Part
 
 GIB = 1 << 30
 STEP_OF_SIDES = 16
@@ -76,7 +76,7 @@ class Scale:
     def compared(self, method: str, side: int, limit_mib: int | None, **more: object) -> Part:
         """A training beside others of the same cube: without LMS with the usual workspace, else with one of two."""
         roomy = limit_mib is None or limit_mib * MIB >= 4 * GIB
-        known = () if method in (parts.NONE, parts.KERAS) else self.workspaces_mib
+        known = () if method in (methods.NONE, methods.KERAS) else self.workspaces_mib
         workspace = known[0 if roomy else 1] if known else None
         return self.part(method, side, limit_mib, **{"workspace_mib": workspace, **more})
 
@@ -93,12 +93,12 @@ class Scale:
         """About the bytes of the device that a training takes while it waits: its limit, or what its step needs."""
         if part.limit_mib is not None:
             return part.limit_mib * MIB
-        share = SWAPPED_SHARE if part.method == parts.SWAP_ALL else 1.0
+        share = SWAPPED_SHARE if part.method == methods.SWAP_ALL else 1.0
         return GROWTH * share * self.need_bytes * part.resolution**3
 
     def guess(self, method: str, limit_bytes: float) -> int:
         """A cube near the largest that trains in so many bytes."""
-        need = self.need_bytes * (1.0 if method == parts.NONE else self.lms_share)
+        need = self.need_bytes * (1.0 if method == methods.NONE else self.lms_share)
         fitting = [side for side in self.sides if need * side**3 <= limit_bytes]
         return max(fitting, default=self.sides[0])
 
@@ -119,7 +119,7 @@ def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
         sides=tuple(range(128, 513, STEP_OF_SIDES)),
         need_bytes=NEED_BYTES,
         lms_share=0.1,  # half as much trains on a CPU (docs/slabs.md); cuDNN wants workspace, and time is short
-        lms=parts.LMS,
+        lms=methods.LMS,
         warm_up=2,
         steps=6,
         profiled=2,
@@ -145,7 +145,7 @@ def of_rehearsal() -> Scale:
         sides=(48, 64),
         need_bytes=860.0,
         lms_share=0.5,
-        lms=parts.COPIED,
+        lms=methods.COPIED,
         warm_up=1,
         steps=2,
         profiled=1,

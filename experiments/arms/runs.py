@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import shlex
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.arms import plan
 from experiments.arms.plan import Arm
-from experiments.scalability.launch import Launcher
-from experiments.training_runs import run as run_command
+from experiments.harness import commands
+from experiments.harness.child import of_module
+from experiments.harness.ranks import Launcher
+from experiments.harness.runs import epoch_seconds
 from lms3d.files import write_json
 from lms3d.tasks.brats.label_maps import INDEX
 
@@ -99,27 +99,18 @@ def noted(run_dir: Path) -> tuple[int, bool]:
     return int(content["epochs"]), bool(content["within"])
 
 
-def epoch_seconds(run_dir: Path) -> list[float]:
-    """Of every finished epoch; right for an interrupted run, too."""
-    try:
-        with open(run_dir / "history.csv", newline="", encoding="utf-8") as file:
-            return [float(row["seconds"]) for row in csv.DictReader(file)]
-    except FileNotFoundError:
-        return []
-
-
 def _train(arm: Arm, epochs: int, fold: int, seed: int, data: Path, options: argparse.Namespace, output: Path) -> None:
     """To `epochs` epochs, from the last checkpoint if there is one; nothing where they are done."""
     run_dir = directory_of(arm, fold, seed, output)
     if len(epoch_seconds(run_dir)) >= epochs or _done(run_dir, "updates"):
         return
-    command = [sys.executable, "-m", "lms3d.train", "--data", str(data), "--split", str(plan.split_of(output, fold))]
+    command = [*of_module("lms3d.train"), "--data", str(data), "--split", str(plan.split_of(output, fold))]
     command += [*arm.options, "--targets", options.targets, "--model", options.model, "--seed", str(seed)]
     command += ["--epochs", str(epochs), "--patience", str(options.epochs), "--output", str(run_dir), "--resume"]
     command += ["--labels", options.labels] if options.labels else []
     command += ["--start-from", options.start_from] if options.start_from else []
     command += ["--memory-limit", str(options.memory_limit)] if options.memory_limit else []
-    run_command(launched([*command, *shlex.split(options.train_options)], options))
+    commands.run(launched([*command, *shlex.split(options.train_options)], options))
 
 
 def launched(command: Sequence[str], options: argparse.Namespace) -> list[str]:
@@ -130,9 +121,9 @@ def launched(command: Sequence[str], options: argparse.Namespace) -> list[str]:
 def _test(run_dir: Path, budget: str, data: Path, output: Path, options: argparse.Namespace) -> None:
     if _done(run_dir, budget):
         return
-    command = [sys.executable, "-m", "lms3d.predict", str(run_dir), "--data", str(data)]
+    command = [*of_module("lms3d.predict"), str(run_dir), "--data", str(data)]
     command += ["--labels", options.labels] if options.labels else []
-    run_command([*command, "--cases", str(plan.tested(output)), "--output", str(predictions_of(run_dir, budget))])
+    commands.run([*command, "--cases", str(plan.tested(output)), "--output", str(predictions_of(run_dir, budget))])
 
 
 def _done(run_dir: Path, budget: str) -> bool:

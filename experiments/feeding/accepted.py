@@ -10,13 +10,13 @@ No host or user name is in it: it is made to be sent around. No TensorFlow at im
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.feeding.parts import Part
 from experiments.feeding.spread import Spread, spread
+from experiments.harness.store import Record
 from lms3d.errors import InputError
 
 FORMAT = 1
@@ -53,7 +53,7 @@ class Result:
     path: Path = Path()
 
 
-def points(parts: Sequence[Part]) -> list[Point]:
+def points(parts: Sequence[Record]) -> list[Point]:
     """Parts, one for each data and number of ranks -> points, by data and ranks."""
     made: list[Point] = []
     for part in sorted(parts, key=lambda part: (part["data"] == "real", part["ranks"])):
@@ -70,7 +70,7 @@ def points(parts: Sequence[Part]) -> list[Point]:
     return made
 
 
-def content(parts: Sequence[Part], label: str, settings: dict[str, Any], command: str) -> dict[str, Any]:
+def content(parts: Sequence[Record], label: str, settings: dict[str, Any], command: str) -> dict[str, Any]:
     """What the benchmark's file holds."""
     machines = [machine for part in parts for machine in part["machines"]]
     laps = {(part["data"], part["ranks"]): part["laps"] for part in parts}
@@ -130,6 +130,12 @@ def read(path: Path) -> Result:
             f"{path}: {type(error).__name__} {error}; expected a result.json of experiments.resnet50_benchmark or "
             f"experiments.scaling, format {FORMAT}; run it again with this version"
         ) from None
+
+
+def machines_in_words(machines: Iterable[Mapping[str, Any]]) -> str:
+    """Each kind of machine once: its processor, cores and GPU."""
+    kinds = {f"{m['processor'] or m['architecture']}, {m['cores']} cores, {m['gpu'] or 'no GPU'}" for m in machines}
+    return "; ".join(sorted(kinds))
 
 
 def versions() -> dict[str, str]:

@@ -10,79 +10,61 @@ placement on cores and in memory stays the same for all rounds of a run.
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from experiments.feeding.parts import Part
-from experiments.scalability.launch import ROOT, RunFailed, last_words
+from experiments.harness.child import Process, of_module
+from experiments.harness.ranks import RunFailed, last_words
+from experiments.harness.store import Record
 
 PATIENCE_SECONDS = 300.0
 """A rank that says nothing for so long (and four windows) hangs."""
 
-PROGRAM = (sys.executable, "-m", "experiments.feeding.alone_rank")
+PROGRAM = of_module("experiments.feeding.alone_rank")
 
 
-class Rank:
+class Rank(Process):
     """A process that takes batches when it is asked to; stopped in between."""
 
     def __init__(self, asked: dict[str, Any], log: Path, bind: Callable[[], None] | None) -> None:
-        self.log = log
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("w") as errors:
-            self.process = subprocess.Popen(
-                [*PROGRAM, json.dumps(asked)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-                cwd=ROOT, preexec_fn=bind,
-            )  # fmt: skip
+        super().__init__(PROGRAM, asked, log, bind=bind)
 
-    def answer(self, end: float) -> dict[str, Any]:
-        """Its next line. RunFailed where it has ended or says nothing until `end` (monotonic)."""
-        assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
-        if not ready:
+    def told(self, end: float) -> dict[str, Any]:
+        """The rank's next answer. RunFailed if it has ended, or says nothing until `end` (monotonic)."""
+        found = self.answer(end - time.monotonic())
+        if found is not None:
+            return found
+        if self.is_late:
             raise RunFailed(f"a rank said nothing in its time (its words: {self.log})", late=True)
-        line = self.process.stdout.readline()
-        if not line:
-            raise RunFailed(f"a rank ended: {last_words(self.log)} (all of it: {self.log})")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        raise RunFailed(f"a rank ended: {last_words(self.log)} (all of it: {self.log})")
 
     def ask(self, seconds: float) -> None:
-        assert self.process.stdin is not None
         self.process.send_signal(signal.SIGCONT)
-        try:
-            print(seconds, file=self.process.stdin, flush=True)
-        except BrokenPipeError:
-            raise RunFailed(f"a rank ended: {last_words(self.log)} (all of it: {self.log})") from None
+        self.say(str(seconds))
 
     def rest(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
 
     def close(self) -> None:
-        self.process.kill()  # reaches a stopped process too; it has nothing to put in order
+        """Ends the rank, which has nothing to put in order."""
+        self.kill()
         for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None and not pipe.closed:
-                try:
+            with suppress(BrokenPipeError):
+                if pipe is not None:
                     pipe.close()
-                except BrokenPipeError:
-                    continue
-        self.process.wait()
 
 
 def measure(
     shards: Path, orders: Sequence[str], log: Path, *, ranks: int, cores: int | None, batch_size: int,
     rounds: int, window_seconds: float, seconds_left: float | None, runs: int = 1, device_speed: float | None = None,
-) -> Part:  # fmt: skip
+) -> Record:  # fmt: skip
     """The part of `ranks` ranks on so many `cores` together: for each round of each run, and each order, the sums over ranks.
 
     device_speed: images/s of each rank's device, or None: as fast as batches come.
@@ -117,7 +99,7 @@ def started(
                 stack.callback(one.close)
                 teams[order].append(one)
             for one in teams[order]:
-                one.answer(min(deadline, time.monotonic() + PATIENCE_SECONDS))
+                one.told(min(deadline, time.monotonic() + PATIENCE_SECONDS))
                 one.rest()
         yield teams
 
@@ -130,7 +112,7 @@ def window(team: Sequence[Rank], seconds: float, deadline: float) -> dict[str, f
     psutil.cpu_percent()  # from here on
     answers = []
     for one in team:
-        answers.append(one.answer(end))
+        answers.append(one.told(end))
         one.rest()
     busy = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
     found = summed(answers)

@@ -9,20 +9,21 @@ Each line on stdin is a number of seconds; each answer is a line of JSON. It end
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
+from experiments.harness.talk import Talk, asked
+
 LEAD = 0.25
 """Share of a window that is let go by first: whatever lay in the buffers was not made in the window."""
 
 
-def main(arguments: list[str]) -> None:
+def main(asked: dict[str, Any]) -> None:
     from lms3d.console import quiet_native_log
 
-    asked = json.loads(arguments[0])
+    talk = Talk()
     with quiet_native_log():
         import tensorflow as tf
 
@@ -37,9 +38,9 @@ def main(arguments: list[str]) -> None:
     # A pass: caches are full, files have been read, and tf.data has tuned itself.
     for _ in range(max(1, len(part) // asked["size"] // asked["batch_size"])):
         next(batches)
-    _say(ready=True)
+    talk.say(ready=True)
     for line in sys.stdin:
-        _say(**take(batches, float(line), asked["batch_size"], asked["device_speed"]))
+        talk.say(**take(batches, float(line), asked["batch_size"], asked["device_speed"]))
 
 
 def take(
@@ -71,9 +72,5 @@ def _until(batches: Iterator[Any], end: float, step_seconds: float) -> tuple[int
     return count, waited
 
 
-def _say(**values: Any) -> None:
-    print(json.dumps(values), flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(asked())

@@ -19,6 +19,11 @@ class Spread:
     high: float | None
     """95 % interval of the mean, by Student's t: few values, whose spread is known by themselves alone."""
 
+    @property
+    def interval(self) -> str:
+        """The interval in words; "" for a single value."""
+        return "" if self.low is None or self.high is None else f"{self.low:.4g} to {self.high:.4g}"
+
 
 def spread(values: Sequence[float]) -> Spread:
     count, mean = len(values), statistics.fmean(values)

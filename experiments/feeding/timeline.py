@@ -6,28 +6,21 @@ Profiles of a few steps with each order, read by the code of `experiments.profil
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import training_runs
 from experiments.feeding.results import DEVICE, KINDS, TRAINING
+from experiments.harness import commands
+from experiments.harness.child import of_module
+from experiments.harness.table import cell, markdown, write_csv
 from experiments.profiling import lanes, measure, xplane
 from experiments.profiling.lanes import COMPUTE, DATA, WAIT, Trace
 from experiments.profiling.measure import Profile
-from experiments.scalability.tables import markdown, write_csv
 
 COLUMNS = (
-    "kind",
-    "order",
-    "images_per_second",
-    "busy_share",
-    "waiting_share",
-    "data_share",
-    "data_overlap_share",
-    "step_seconds",
-)
+    "kind", "order", "images_per_second", "busy_share", "waiting_share", "data_share", "data_overlap_share", "step_seconds",
+)  # fmt: skip
 NOTES = """\
 Device computes: at least one operation of the step runs; where no network trains, the device sleeps for as long as a step would
 last. Waits: in tf.data's iterator, between two steps. Pipeline works: at least one operation of tf.data's functions runs (reading,
@@ -43,7 +36,7 @@ def profiles(kind: str, asked: Mapping[str, Any], orders: Sequence[str], folder:
     missing = {order: str(place) for order, place in places.items() if not list(place.rglob("*.xplane.pb"))}
     if missing:
         words = json.dumps({**asked, "folders": missing})
-        training_runs.run([sys.executable, "-m", "experiments.feeding.timeline_rank", words])
+        commands.run([*of_module("experiments.feeding.timeline_rank"), words])
     return {order: lanes.read(xplane.newest(place)) for order, place in places.items()}
 
 
@@ -54,7 +47,7 @@ def table(found: Mapping[tuple[str, str], Trace], batch_size: int) -> str:
     for (kind, order), trace in found.items():
         row = record(kind, order, measure.profile(trace), batch_size)
         shares = (row[name] for name in ("busy_share", "waiting_share", "data_share", "data_overlap_share"))
-        told = ["" if share is None else f"{100 * share:.1f} %" for share in shares]
+        told = [cell(share, lambda share: f"{100 * share:.1f} %") for share in shares]
         rows.append([KINDS[kind], order, f"{row['images_per_second']:.3g}", *told])
     return markdown(head, rows)
 

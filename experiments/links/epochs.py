@@ -7,35 +7,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.scalability.tables import markdown, write_csv
+from experiments.harness.published import X86_APART, X86_HIGH, X86_PAIRS
+from experiments.harness.table import cell, markdown, write_csv
 
 ALONE, OWN, BUS = "alone", "own", "bus"
 KINDS = {ALONE: "no LMS", OWN: "LMS, a link each", BUS: "LMS, one bus for all"}
 """Kind of run -> what tables call it. ALONE: nothing but the machine is shared."""
 COLUMNS = ("kind", "processes", "process", "epoch_seconds", "out_bytes_per_second", "back_bytes_per_second")
-CASE_STUDY = """\
-The case study, LMS at 192³ on x86 with PCIe Gen3, mean seconds per epoch of 228 steps: 1 GPU 1,467; 4 GPUs, a bus each, 1,506;
-8 GPUs, pairs on a bus, 2,076: sharing a bus costs 38 %."""
+CASE_STUDY = (
+    "The case study, LMS at 192³ on x86 with PCIe Gen3, mean seconds per epoch of 228 steps: 1 GPU "
+    f"{X86_HIGH.epoch_seconds:,.0f}; 4 GPUs, a bus each, {X86_APART.epoch_seconds:,.0f}; 8 GPUs, pairs on a bus, "
+    f"{X86_PAIRS.epoch_seconds:,.0f}: sharing a bus costs {X86_PAIRS.epoch_seconds / X86_APART.epoch_seconds - 1:.0%}."
+)
 
-Part = Mapping[str, Any]
+Epochs = Mapping[str, Any]
 
 
-def table(found: Sequence[Part]) -> str:
+def table(found: Sequence[Epochs]) -> str:
     """One row for each run."""
     most = max((part["ranks"] for part in found), default=1)
-    head = (
-        "run",
-        *(f"process {n}" for n in range(1, most + 1)),
-        "mean",
-        "x one alone",
-        "x a link each",
-        "achieved out, in",
-    )
+    processes = (f"process {n}" for n in range(1, most + 1))
+    head = ("run", *processes, "mean", "x one alone", "x a link each", "achieved out, in")
     rows = [_cells(part, found, most) for kind in KINDS for part in found if part["kind"] == kind]
     return markdown(head, rows)
 
 
-def _cells(part: Part, found: Sequence[Part], most: int) -> list[str]:
+def _cells(part: Epochs, found: Sequence[Epochs], most: int) -> list[str]:
     seconds = part["epoch_seconds"]
     mean = statistics.mean(seconds)
     alone, apart = (_mean(found, *key) for key in ((part["kind"], 1), (OWN, part["ranks"])))
@@ -44,25 +41,25 @@ def _cells(part: Part, found: Sequence[Part], most: int) -> list[str]:
         *(f"{one:.1f}" for one in seconds),
         *[""] * (most - len(seconds)),
         f"{mean:.1f}",
-        "" if alone is None else f"{mean / alone:.2f}",
-        "" if apart is None or part["kind"] != BUS else f"{mean / apart:.2f}",
+        cell(alone, lambda one: f"{mean / one:.2f}"),
+        cell(apart if part["kind"] == BUS else None, lambda one: f"{mean / one:.2f}"),
         ", ".join(f"{rate / 1e9:.2f} GB/s" for way in ("out", "in") if (rate := rate_of(part["traffic"], way))),
     ]
 
 
-def _mean(found: Sequence[Part], kind: str, number: int) -> float | None:
+def _mean(found: Sequence[Epochs], kind: str, number: int) -> float | None:
     known = [part["epoch_seconds"] for part in found if (part["kind"], part["ranks"]) == (kind, number)]
     return statistics.mean(known[0]) if known else None
 
 
 def rate_of(traffic: Sequence[Mapping[str, float]], way: str) -> float | None:
-    """Mean bytes per second of the processes while a transfer of theirs was under way; way: "out" or "in"."""
+    """The mean bytes per second of the processes while one of their transfers was under way; way: "out" or "in"."""
     pairs = [(one.get(f"swapped_{way}_bytes", 0.0), one.get(f"swap_{way}_seconds", 0.0)) for one in traffic]
     rates = [moved / seconds for moved, seconds in pairs if seconds]
     return statistics.mean(rates) if rates else None
 
 
-def write_records(found: Sequence[Part], path: Path) -> None:
+def write_records(found: Sequence[Epochs], path: Path) -> None:
     """A row for each process."""
     records = [
         {

@@ -27,13 +27,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from experiments.harness import published
 from experiments.links.link import Link
 from lms3d.errors import InputError
 from lms3d.machines import files
 
-SUBJECTS, SIDE = 228, 144
+SIDE = published.LOW
 COPY_SECONDS = 10e-6
-X86_SECONDS, AC922_SECONDS = 216 / SUBJECTS, 197 / SUBJECTS
+X86_SECONDS, AC922_SECONDS = (
+    run.epoch_seconds / published.SUBJECTS for run in (published.X86_LOW, published.AC922_LOW)
+)
 GH200_SECONDS = AC922_SECONDS * 900 / 3350
 H200_SECONDS = 0.232 * (SIDE / 192) ** 3
 

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from experiments.overhead.bench import Trainer
-from experiments.overhead.parts import Part
-from experiments.overhead.process import Child, ChildFailed
+from experiments.harness.bench import Trainer, means
+from experiments.harness.child import Child, ChildFailed
+from experiments.harness.part import Part
 
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """Seconds of a process's epoch, and the means of what its link counted in a step."""
+    """The seconds of a process's epoch, and the means of what its link counted in a step."""
 
     seconds: float
     traffic: dict[str, float]
@@ -30,8 +28,8 @@ class Epoch:
 class Group:
     """Processes of one part: each takes its warm-up, waits for the others, and takes the steps of an epoch.
 
-    Who is done goes on until all are, so that no epoch ends on an emptier machine. ChildFailed where one fails; "out of time" at
-    `deadline`, of `time.monotonic`.
+    A process that is done goes on until all are, so that no epoch ends on an emptier machine. ChildFailed if one fails; "out of
+    time" at `deadline`, of `time.monotonic`.
     """
 
     def __init__(
@@ -45,7 +43,7 @@ class Group:
         self._working, self._guard = number, threading.Lock()
 
     def run(self) -> list[Epoch]:
-        """By process."""
+        """The epoch of each process."""
         with ThreadPoolExecutor(self.number) as pool:
             runs = [pool.submit(self._process, number) for number in range(self.number)]
         errors = [error for run in runs if (error := run.exception()) is not None]
@@ -90,11 +88,6 @@ class Group:
 
 
 def bind(number: int) -> None:
-    """This thread, and the process that it will start, to one core: in turn, where there are fewer cores than processes."""
+    """Binds this thread, and the process that it will start, to one core; processes share cores if there are too few."""
     cores = sorted(os.sched_getaffinity(os.getpid()))
     os.sched_setaffinity(0, {cores[number % len(cores)]})
-
-
-def means(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Of each counter that every step has."""
-    return {name: statistics.mean(step[name] for step in steps) for name in steps[0]} if steps else {}

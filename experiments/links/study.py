@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.harness import methods
+from experiments.harness.bench import Bench
+from experiments.harness.part import Part
 from experiments.links import machines
 from experiments.links.copying import copy_seconds_per_byte
 from experiments.links.link import Link
-from experiments.overhead import parts
-from experiments.overhead.bench import Bench
-from experiments.overhead.parts import Part
 from experiments.overhead.schedule import Place, Wanted
 from lms3d.files import write_json
 
@@ -21,8 +21,8 @@ SHARES = (0.60, 0.50, 0.35, 0.25)
 FLOOR = 0.0
 """In the place of a share: the smallest limit that trained with swapped tensors copied back."""
 BY_IMPORTANCE = (0.50, FLOOR, 0.35, 0.25, 0.60)
-METHODS = (parts.LMS, parts.TFLMS, parts.SWAP_ALL, parts.RECOMPUTE_CHEAP)
-UNLIMITED = (parts.SWAP_ALL, parts.RECOMPUTE_CHEAP)
+METHODS = (methods.LMS, methods.TFLMS, methods.SWAP_ALL, methods.RECOMPUTE_CHEAP)
+UNLIMITED = (methods.SWAP_ALL, methods.RECOMPUTE_CHEAP)
 """They have one plan whatever the limit, and seldom fit: measured without one, too, with the memory that they take."""
 WARM_UP = 2
 """Steps of a part that are not timed."""
@@ -62,7 +62,7 @@ class Study:
         """Link by link, so that a short time gives a whole comparison of one."""
         for rate in rates:
             for method in methods:
-                moves = method != parts.RECOMPUTE_CHEAP  # which is the same over every link
+                moves = method != methods.RECOMPUTE_CHEAP  # which is the same over every link
                 yield Part(
                     method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib, warm_up=WARM_UP,
                     steps=self.wanted.steps, link=rate["word"] if moves else "", planned=moves and not rate["reached"],
@@ -92,7 +92,7 @@ class Study:
 
     def _step(self) -> dict[str, Any]:
         """Seconds and floating-point operations of a step without LMS; nothing where there was no time."""
-        without, predicted = self.bench.measure(self.place.part(parts.NONE)), self.place.prediction
+        without, predicted = self.bench.measure(self.place.part(methods.NONE)), self.place.prediction
         if without is None or without.step_seconds is None or predicted is None:
             self.bench.skip(
                 f"{self.wanted.model} {self.resolution}³: the step without LMS, which sets the links' rates"

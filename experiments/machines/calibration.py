@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from experiments.machines import published
-from experiments.machines.published import SUBJECTS
+from experiments.harness import published
+from experiments.harness.published import SUBJECTS
 from lms3d.engine.cost import step_seconds
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.planners.tflms import Parameters

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from experiments.machines import published
+from experiments.harness import published
+from experiments.harness.published import HIGH, LOW
 from experiments.machines.calibration import batch_bytes
-from experiments.machines.published import HIGH, LOW
 from experiments.machines.steps import Step
 from lms3d.engine import plan_cache
 from lms3d.engine.plan import Plan

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from experiments.overhead import parts
-from experiments.overhead.bench import Bench
-from experiments.overhead.parts import MIB, Part, Result
+from experiments.harness import methods
+from experiments.harness.bench import Bench
+from experiments.harness.part import MIB, Part, Result
 
 SHARES = (0.50, 0.35)
 """Of the smallest limit without LMS: where the promises on step time are made."""
@@ -67,13 +67,13 @@ class Place:
         """A timed one. LMS may try another plan after its first four steps, hence more of them before the measured ones."""
         return Part(
             method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib,
-            warm_up=5 if method in (parts.LMS, parts.COPIED, parts.TFLMS) else 1, steps=steps or self.wanted.steps,
+            warm_up=5 if method in (methods.LMS, methods.COPIED, methods.TFLMS) else 1, steps=steps or self.wanted.steps,
         )  # fmt: skip
 
     @cached_property
     def prediction(self) -> dict[str, Any] | None:
         """Figures of the report on the step without LMS."""
-        result = self.bench.measure(self._untimed(parts.PREDICTION, None, 1))
+        result = self.bench.measure(self._untimed(methods.PREDICTION, None, 1))
         return result.report if result is not None and result.outcome == "predicted" else None
 
     @cached_property
@@ -82,7 +82,7 @@ class Place:
         if self.prediction is None:
             return None
         peak, limit = (_mib(self.prediction[name]) for name in ("unedited_peak_bytes", "unedited_limit_bytes"))
-        return smallest(lambda limit: self._trains(parts.NONE, limit, steps=2), limit, min(peak, int(limit / 1.1)))
+        return smallest(lambda limit: self._trains(methods.NONE, limit, steps=2), limit, min(peak, int(limit / 1.1)))
 
     @cached_property
     def with_mib(self) -> int | None:
@@ -90,7 +90,7 @@ class Place:
         if self.prediction is None:
             return None
         floor = _mib(self.prediction["floor_bytes"])
-        return smallest(lambda limit: self._trains(parts.LMS, limit, steps=4), floor, int(floor / 1.3))
+        return smallest(lambda limit: self._trains(methods.LMS, limit, steps=4), floor, int(floor / 1.3))
 
     @cached_property
     def copied_mib(self) -> int | None:
@@ -98,7 +98,7 @@ class Place:
         if self.with_mib is None:
             return None
         return smallest(
-            lambda limit: self._trains(parts.COPIED, limit, steps=4), int(1.4 * self.with_mib), self.with_mib
+            lambda limit: self._trains(methods.COPIED, limit, steps=4), int(1.4 * self.with_mib), self.with_mib
         )
 
     def limits(self) -> None:
@@ -113,49 +113,49 @@ class Place:
     def times(self) -> None:
         """Step times at the limits that were asked for, and at the shares of the promise: for these the smallest limit without LMS
         is searched."""
-        self.bench.measure(self.part(parts.NONE))
+        self.bench.measure(self.part(methods.NONE))
         for limit in self.wanted.limits_mib:
-            self._trains(parts.NONE, limit, steps=2)
-            self.bench.measure(self.part(parts.LMS, limit))
-        self._at_shares(parts.LMS, SHARES)
+            self._trains(methods.NONE, limit, steps=2)
+            self.bench.measure(self.part(methods.LMS, limit))
+        self._at_shares(methods.LMS, SHARES)
 
     def tries(self) -> None:
         """Whether the limits that were asked for are enough. Not timed."""
         for limit in self.wanted.limits_mib:
-            for method in (parts.LMS, *([parts.COPIED] if self.wanted.copied else [])):
+            for method in (methods.LMS, *([methods.COPIED] if self.wanted.copied else [])):
                 self._trains(method, limit, steps=3)
 
     def others(self) -> None:
         """What else saves memory in TensorFlow, at the same limits or with the memory that it takes."""
         if self.wanted.copied:
-            self._at_shares(parts.COPIED, SHARES)
-        self._at_shares(parts.TFLMS, SHARES)
+            self._at_shares(methods.COPIED, SHARES)
+        self._at_shares(methods.TFLMS, SHARES)
         for limit in self.wanted.limits_mib:
-            self.bench.measure(self.part(parts.TFLMS, limit))
+            self.bench.measure(self.part(methods.TFLMS, limit))
         for method in (
-            parts.SWAP_ALL,
-            parts.RECOMPUTE_CHEAP,
-            parts.RECOMPUTE_GRAD,
-            parts.KERAS_REMAT,
-            parts.KERAS,
-            parts.XLA,
+            methods.SWAP_ALL,
+            methods.RECOMPUTE_CHEAP,
+            methods.RECOMPUTE_GRAD,
+            methods.KERAS_REMAT,
+            methods.KERAS,
+            methods.XLA,
         ):
             self.bench.measure(self.part(method, steps=3))
-        self.bench.measure(self.part(parts.RECOMPUTE_ALL, steps=1))
+        self.bench.measure(self.part(methods.RECOMPUTE_ALL, steps=1))
 
     def torch(self) -> None:
         """The same network in PyTorch."""
         if importlib.util.find_spec("torch") is None:
             self.bench.skip("PyTorch: not installed; it is in the extra `compare`")
         else:
-            for method in parts.TORCH_METHODS:
-                self.bench.measure(self.part(method, steps=3 if method != parts.TORCH_SAVE_ON_CPU else 1))
+            for method in methods.TORCH_METHODS:
+                self.bench.measure(self.part(method, steps=3 if method != methods.TORCH_SAVE_ON_CPU else 1))
 
     def curve(self) -> None:
         """More limits, for the figure: the smallest first."""
         if self.with_mib is not None:
-            self.bench.measure(self.part(parts.LMS, self.with_mib))
-        self._at_shares(parts.LMS, MORE_SHARES)
+            self.bench.measure(self.part(methods.LMS, self.with_mib))
+        self._at_shares(methods.LMS, MORE_SHARES)
 
     def _at_shares(self, method: str, shares: Sequence[float]) -> None:
         for share in shares:
@@ -182,11 +182,11 @@ def untimed(method: str, model: str, resolution: int, limit_mib: int | None, ste
 def sweep(bench: Bench, resolution: int) -> None:
     """Three models at twelve limits each between the floor, included, and what they need without LMS, excluded."""
     sides = {model: int(factor * resolution) for model, factor in SWEEP_MODELS.items()}
-    predictions = bench.measure_all([untimed(parts.PREDICTION, m, side, None, 1) for m, side in sides.items()])
+    predictions = bench.measure_all([untimed(methods.PREDICTION, m, side, None, 1) for m, side in sides.items()])
     limits = {p.part.model: between(p) for p in predictions if p.outcome == "predicted"}
     # In turn, so that a short time leaves every model with some.
     rounds = [(model, several[i]) for i in range(SWEEP_LIMITS) for model, several in limits.items()]
-    bench.measure_all([untimed(parts.LMS, model, sides[model], limit, SWEEP_STEPS) for model, limit in rounds])
+    bench.measure_all([untimed(methods.LMS, model, sides[model], limit, SWEEP_STEPS) for model, limit in rounds])
 
 
 def between(prediction: Result) -> list[int]:

@@ -14,12 +14,12 @@ from pathlib import Path
 import pandas as pd
 from markdown_it import MarkdownIt
 
+from experiments.harness.table import markdown
 from experiments.reporting.chapters import Chapter
 from experiments.reporting.published import Table
 from experiments.reporting.runs import LOG, Run
 from lms3d.files import write_text
 from lms3d.scoring import page
-from lms3d.scoring.tables import markdown
 from lms3d.units import format_seconds
 
 TITLE = "lms3d: what was published, and what was measured here"

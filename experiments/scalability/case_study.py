@@ -29,16 +29,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from experiments.harness import published
+from experiments.harness.published import EFFICIENCY, EPOCH_SECONDS, SUBJECTS
 from experiments.scalability import shares
 from experiments.scalability.communication import Link
 from experiments.scalability.model import Job, Machine, predict
 
 PARAMETERS = 8_269_561
-SUBJECTS = 228
-EPOCH_SECONDS = {1: 590.0, 4: 150.0, 8: 76.0, 16: 40.0}
-EFFICIENCY = {4: 0.9833, 8: 0.9704, 16: 0.9219}
-SIDE_BY_SIDE = {4: (594, 602, 598, 605), 6: (674, 674, 681, 675, 672, 682)}
-"""Seconds per epoch of independent models, one on each GPU, with LMS at 192^3."""
+SIDE_BY_SIDE = {len(run.epochs): run.epochs for run in (published.AC922_APART, published.AC922_SIX)}
+"""The number of GPUs -> seconds per epoch of independent models, one on each GPU, with LMS at 192^3."""
 
 JOB = Job(
     name="isensee2017 at 192³, 228 subjects", samples=SUBJECTS, step_seconds=EPOCH_SECONDS[1] / SUBJECTS,

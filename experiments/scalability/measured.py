@@ -1,9 +1,7 @@
-"""The times of one run, from its history.csv and lms_stats.csv. No TensorFlow here."""
+"""The times of one training run, from its files. No TensorFlow here."""
 
 from __future__ import annotations
 
-import csv
-import json
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -12,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.harness import runs
 from lms3d.errors import InputError
 
 WARM_UP_EPOCHS = 1
@@ -20,25 +19,25 @@ WARM_UP_EPOCHS = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Times of one run on `ranks` ranks, its first epoch left out."""
+    """The times of a run on `ranks` ranks, without its first epoch."""
 
     scaling: str
     ranks: int
     batch: int
-    """Per rank."""
+    """Samples of a step on each rank."""
 
     steps: int
-    """Of each rank, per epoch."""
+    """Steps of each rank in an epoch."""
 
     epoch_seconds: tuple[float, ...]
     """Training, validation and saving."""
 
     step_seconds: tuple[float, ...] = ()
-    """Training steps of rank 0; empty where the run has no lms_stats.csv."""
+    """The training steps of rank 0; empty if the run has no lms_stats.csv."""
 
     model: str = ""
     parameters: int | None = None
-    """Of the network, in float32: what the ranks average; None where the run has no best.keras."""
+    """The weights of the network, in float32, which the ranks average; None if the run has no best.keras."""
 
     wall_seconds: float = 0.0
     """With start and warm-up."""
@@ -97,17 +96,16 @@ class Measurement:
 
 
 def read(run_dir: Path, *, scaling: str, ranks: int) -> Measurement:
-    """The measurement in a finished run. InputError where a file is missing or too short."""
-    epochs = [float(row["seconds"]) for row in _rows(run_dir / "history.csv")]
+    """The measurement in a finished run. InputError if a file is missing or too short."""
+    epochs = runs.epoch_seconds(run_dir)
     if len(epochs) <= WARM_UP_EPOCHS:
         raise InputError(
             f"{run_dir / 'history.csv'}: found {len(epochs)} epochs, expected at least {WARM_UP_EPOCHS + 1}, since the first "
             "is warm-up; give more --epochs, and no limit that stops earlier"
         )
-    written = _written(run_dir)
+    written = runs.written(run_dir)
     options = written.get("options", {})
-    stats = run_dir / "lms_stats.csv"
-    steps = [float(row["seconds"]) for row in _rows(stats) if row["kind"] == "train"] if stats.exists() else []
+    steps = [float(row["seconds"]) for row in runs.training_steps(run_dir)]
     per_epoch = options.get("steps_per_epoch") or len(steps) // len(epochs)
     if not per_epoch:
         raise InputError(
@@ -116,7 +114,7 @@ def read(run_dir: Path, *, scaling: str, ranks: int) -> Measurement:
     return Measurement(
         scaling=scaling, ranks=ranks, batch=int(options.get("batch_size") or 1), steps=int(per_epoch),
         epoch_seconds=tuple(epochs[WARM_UP_EPOCHS:]), step_seconds=tuple(steps[WARM_UP_EPOCHS * int(per_epoch) :]),
-        model=str(options.get("model") or ""), parameters=weight_count(run_dir / "best.keras"),
+        model=str(options.get("model") or ""), parameters=runs.weight_count(run_dir),
         size=_size(options), precision=str(options.get("precision") or ""),
         machine=written.get("machine", {}), versions=written.get("versions", {}),
     )  # fmt: skip
@@ -143,38 +141,9 @@ def step_efficiency(one: Measurement, base: Measurement) -> float | None:
     return base.step / one.step * one.batch / base.batch
 
 
-def _written(run_dir: Path) -> dict[str, Any]:
-    path = run_dir / "config.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return found
-
-
 def _size(options: Mapping[str, Any]) -> str:
     """What the network is given: patches, else boxes, else cubes or squares."""
     for name in ("patch", "box", "resolution"):
         if given := options.get(name):
             return "x".join(map(str, given)) if isinstance(given, list) else str(given)
     return ""
-
-
-def weight_count(path: Path) -> int | None:
-    """Size of the weights in best.keras: the trained ones, and a few that are not."""
-    import io
-    import zipfile
-
-    import h5py
-
-    if not path.exists():
-        return None
-    sizes: list[int] = []
-    with zipfile.ZipFile(path) as parts, h5py.File(io.BytesIO(parts.read("model.weights.h5"))) as weights:
-        weights.visititems(lambda _, item: sizes.append(item.size) if isinstance(item, h5py.Dataset) else None)
-    return sum(sizes)
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; expected a finished run there") from None

@@ -7,9 +7,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.harness.ranks import Launcher
+from experiments.harness.table import markdown
 from experiments.scalability.communication import Link, fit_link, ring_seconds
-from experiments.scalability.launch import Launcher
-from experiments.scalability.tables import markdown
 from lms3d.errors import InputError
 from lms3d.units import format_size
 

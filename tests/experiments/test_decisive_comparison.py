@@ -14,8 +14,8 @@ import pytest
 from data import split
 from data.brats import layouts
 from experiments import decisive_comparison as decisive
-from experiments import training_runs
 from experiments.arms import plan, report, runs
+from experiments.harness.commands import CommandFailed
 from lms3d.training import checkpoint
 from tests.data.small_data import LATE, random_case, write_case
 from tests.lms3d.ranks.started import LAUNCHER
@@ -40,7 +40,7 @@ def called(monkeypatch):
         def run(self, command):
             self.append(command)
             if len(self) == self.fail:
-                raise training_runs.CommandFailed(command, 3)
+                raise CommandFailed(command, 3)
             where = Path(command[command.index("--output") + 1])
             where.mkdir(parents=True, exist_ok=True)
             if "lms3d.train" in command:
@@ -58,8 +58,7 @@ def called(monkeypatch):
                 )
 
     made = Called()
-    monkeypatch.setattr(runs, "run_command", made.run)
-    monkeypatch.setattr(report, "run_command", made.run)
+    monkeypatch.setattr(runs.commands, "run", made.run)
     return made
 
 
@@ -291,8 +290,7 @@ def test_with_real_commands(brains, tmp_path, commands, monkeypatch):
         done = commands.run(command[1:], env=environment)
         assert done.returncode == 0, done.stderr
 
-    for module in (runs, report):
-        monkeypatch.setattr(module, "run_command", run)
+    monkeypatch.setattr(runs.commands, "run", run)
     small = ["--epochs", "2", "--model", "unet3d"]
     assert decisive.main(arguments(brains, tmp_path, "--arms", "A", "D", *small)) == 0
     out = tmp_path / "out"

@@ -17,8 +17,8 @@ from data.chest_xray import shards
 from data.phantoms import chests
 from experiments import input_pipeline
 from experiments.feeding import alone, alone_rank, images, results
-from experiments.feeding.parts import Parts
-from experiments.scalability.launch import Launcher, RunFailed
+from experiments.harness.ranks import Launcher, RunFailed
+from experiments.harness.store import Records
 from lms3d.device.machine import processor
 
 # A rank of the pipeline alone. Per window of 1 s: old 100 images, new 250, best 400; each uses half a core.
@@ -136,16 +136,16 @@ def test_a_broken_rank_fails_its_part_and_leaves_the_others(fakes, tmp_path, cap
 
 
 def test_no_part_begins_after_the_time(tmp_path):
-    parts = Parts(tmp_path, minutes=1e-9)
+    parts = Records(tmp_path, minutes=1e-9)
     assert parts.measure("alone-1", lambda _: pytest.fail("begun")) is None
     assert parts.skipped == ["alone-1 (0 ms left)"]
 
 
 def test_a_part_whose_like_took_longer_than_what_is_left_is_skipped(tmp_path):
-    Parts(tmp_path).measure("alone-1", lambda _: {"ranks": 1, "rounds": []})
+    Records(tmp_path).measure("alone-1", lambda _: {"ranks": 1, "rounds": []})
     path = tmp_path / "parts/alone-1.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "wall_seconds": 600}))
-    parts = Parts(tmp_path, minutes=5)
+    parts = Records(tmp_path, minutes=5)
     assert parts.measure("alone-2", lambda _: pytest.fail("begun")) is None
     assert "needs about 10 min" in parts.skipped[0]
 
@@ -322,8 +322,8 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
     import keras
 
     import models
-    from experiments import training_runs
     from experiments.feeding import orders, timeline, timeline_rank
+    from experiments.harness import commands
     from experiments.profiling import lanes, xplane
 
     calls = []
@@ -334,7 +334,7 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
 
     layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(14, activation="sigmoid")]
     monkeypatch.setattr(models, "build", lambda _, input_shape: keras.Sequential([keras.Input(input_shape), *layers]))
-    monkeypatch.setattr(training_runs, "run", run)
+    monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(orders, "SHUFFLED", 4)  # or one filling would be enough for all steps
     monkeypatch.setattr(shards, "SHARD_IMAGES", 40)
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))

@@ -14,7 +14,7 @@ from data.phantoms import chests
 from experiments import resnet50_benchmark
 from experiments.feeding import accepted, images
 from experiments.feeding.spread import difference, spread
-from experiments.scalability.launch import Launcher
+from experiments.harness.ranks import Launcher
 
 # One rank: 90, 100, 110 images/s; two: twice that, less 10 %. Real data: a tenth less, since the device waits.
 LAP = {"images_per_second": 100.0, "waiting": 0.0, "cores": 1.0}

@@ -1,6 +1,8 @@
-"""One batch, the same for every method. No TensorFlow here."""
+"""A batch, the same for every method. No TensorFlow here."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -20,3 +22,9 @@ def images(side: int) -> tuple[np.ndarray, np.ndarray]:
     """Images (8, H, W, 3), float32 noise; classes (8, 1), int64, of ten."""
     rng = np.random.default_rng(0)
     return rng.normal(size=(IMAGES, side, side, 3)).astype("f4"), rng.integers(0, 10, size=(IMAGES, 1))
+
+
+def noise(shapes: Iterable[tuple[int, ...]]) -> tuple[np.ndarray, ...]:
+    """An array of float32 noise for each shape."""
+    rng = np.random.default_rng(0)
+    return tuple(rng.normal(size=shape).astype("f4") for shape in shapes)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments import ROOT
 from lms3d.errors import InputError
 
-ROOT = Path(__file__).parents[2]
 HORVODRUN = "horovodrun -np {ranks}"
 GRACE_SECONDS = 30.0
 BUSY_SECONDS = 0.3

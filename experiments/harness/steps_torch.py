@@ -1,4 +1,4 @@
-"""Child: trains the same network in PyTorch, one step each time that the parent asks for one."""
+"""A child that trains the same network in PyTorch, one step each time that the parent asks for one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from torch._functorch import config as functorch_config
 from torch.utils.checkpoint import checkpoint
 
-from experiments.overhead import data, parts
-from experiments.overhead.child import Resident, Talk, part_from_command_line
-from experiments.overhead.network_torch import Isensee2017, dice_loss
-from experiments.overhead.parts import MIB, InTorch, Part
+from experiments.harness import batches, methods
+from experiments.harness.network_torch import Isensee2017, dice_loss
+from experiments.harness.part import MIB, InTorch, Part
+from experiments.harness.talk import Resident, Talk, asked
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def main() -> None:
-    part = part_from_command_line()
+    part = Part.of(asked())
     talk = Talk()
     with talk.explained():
         torch.manual_seed(0)
@@ -32,10 +32,10 @@ def main() -> None:
 
 
 def _train(part: Part, talk: Talk, resident: Resident) -> None:
-    way = parts.TORCH_METHODS[part.method]
+    way = methods.TORCH_METHODS[part.method]
     model = Isensee2017().to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-4, eps=1e-7)
-    image, truth = (torch.from_numpy(array).movedim(-1, 1).contiguous() for array in data.volumes(part.resolution))
+    image, truth = (torch.from_numpy(array).movedim(-1, 1).contiguous() for array in batches.volumes(part.resolution))
     order = torch.channels_last_3d if way.channels_last else torch.contiguous_format
     model, image = model.to(memory_format=order), image.to(memory_format=order)
     network = model
