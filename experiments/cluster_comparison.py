@@ -37,7 +37,7 @@ exit codes: 0 done, 2 wrong option or file"""
 
 _NOTES = """\
 Images/s: of all ranks together, mean ± std of a lap. Difference: how much faster the first is than the second, ± half of the
-95 % interval of that; "not told apart" where the interval holds 0."""
+95 % interval of that; "not told apart" if the interval holds 0."""
 
 KINDS = {
     "synthetic": "synthetic data",
@@ -70,7 +70,7 @@ class Pair:
 
     @property
     def is_told_apart(self) -> bool | None:
-        """None where one of them has a single lap."""
+        """Whether the interval leaves out 0; None if one of them has a single lap."""
         half = self.half_interval
         return None if half is None else abs(self.difference) > half
 
@@ -99,7 +99,7 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
 
 
 def pairs(a: Result, b: Result) -> list[Pair]:
-    """What both have. InputError where they did different work, or have nothing in common."""
+    """The numbers of ranks and kinds of data that both have. InputError if they did different work, or have nothing in common."""
     for name in COMPARED:
         if a.settings[name] != b.settings[name]:
             raise errors.InputError(
@@ -119,7 +119,7 @@ def pairs(a: Result, b: Result) -> list[Pair]:
 
 
 def table_of(found: Sequence[Pair], labels: Sequence[str]) -> str:
-    """In article 4's form, a line for each number of ranks."""
+    """A table in article 4's form, with a row for each number of ranks."""
     head = ("", "ranks", *(f"{label}, images/s" for label in labels), f"{labels[0]} is faster by", "")
     lines = []
     for pair in found:
@@ -141,7 +141,7 @@ def summary(found: Sequence[Pair], labels: Sequence[str]) -> str:
 
 
 def unlike(a: Result, b: Result, labels: Sequence[str]) -> str:
-    """What the two differ in besides: a table of the properties of their machines and of the versions of libraries."""
+    """A table of the properties of the machines and the versions of libraries in which the two differ."""
     rows = []
     names = list(dict.fromkeys(name for result in (a, b) for machine in result.machines for name in machine))
     for name in names:

@@ -63,7 +63,7 @@ class Run:
     seed: int
     directory: Path
     train: tuple[str, ...]
-    """Its training command; it goes on from a checkpoint where there is one."""
+    """The training command; it goes on from a checkpoint if there is one."""
 
     @property
     def group(self) -> str:
@@ -112,7 +112,7 @@ def plan(options: argparse.Namespace, data: Path, output: Path) -> list[Run]:
 def _run_of(
     options: argparse.Namespace, data: Path, resolution: int, seed: int, directory: Path, split: Path | None
 ) -> Run:
-    """split: None draws one by the run's own seed."""
+    """A run, with its command. split: None draws a split by the run's own seed."""
     lms = options.lms and resolution == options.high
     command = [*of_module("lms3d.train"), "--data", str(data), "--resolution", str(resolution)]
     command += ["--seed", str(seed), "--model", options.model, *AS_IN_THE_CASE_STUDY]
@@ -141,7 +141,7 @@ def _choose_split(data: Path, options: argparse.Namespace, output: Path) -> None
 
 
 def average(some: Sequence[Run], output: Path) -> tuple[pd.DataFrame, Ways]:
-    """Scores of every run, written as scores_per_model.csv; returns their mean over the models of each resolution, also by each
+    """Writes the scores of every run as scores_per_model.csv. Returns their means over the models of each resolution, also by each
     way in which empty regions count."""
     from lms3d.console import progress
     from lms3d.scoring import scores, tables
@@ -156,7 +156,7 @@ def average(some: Sequence[Run], output: Path) -> tuple[pd.DataFrame, Ways]:
 
 
 def differences(found: pd.DataFrame, low: str, high: str) -> list[tuple[str, str, float, float, int, int]]:
-    """Per space and region: mean of the headline column for low and for high, cases in which high is better, cases."""
+    """For each space and region: the means of the headline column for low and high, in how many cases high is better, all cases."""
     from lms3d.scoring.columns import COLUMNS, HEADLINE
 
     sign, rows = (1 if COLUMNS[HEADLINE].larger_is_better else -1), []

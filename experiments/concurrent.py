@@ -1,6 +1,6 @@
 """`python -m experiments.concurrent`: what do trainings side by side lose when they share a bus? The case study's epoch tables.
 
-1. Real processes, each bound to a core, begin an epoch together; who is done goes on until all are.
+1. Real processes, each bound to a core, begin an epoch together; a process that is done goes on until all are.
 2. Without LMS they share the machine alone; with LMS they swap over an emulated link each, and then all over one bus, whose rate
    they share piece by piece.
 3. The link's rate follows from the step of one process without LMS, on its one core (`experiments.links.machines`).
@@ -12,25 +12,29 @@ import argparse
 import json
 import math
 import os
+import statistics
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from experiments.harness import command, methods, page, store
-from experiments.harness.bench import Bench
-from experiments.harness.child import ChildFailed
+from experiments.harness.bench import Bench, Trainer, means
+from experiments.harness.child import Child, ChildFailed
 from experiments.harness.command import SomeFailed
 from experiments.harness.part import MIB, Part
+from experiments.harness.published import X86_APART, X86_HIGH, X86_PAIRS
 from experiments.harness.ranks import RunFailed
 from experiments.harness.store import Record, Records
-from experiments.links import epochs, machines
-from experiments.links.epochs import ALONE, BUS, KINDS, OWN
+from experiments.harness.table import cell, markdown, write_csv
+from experiments.links import machines
 from experiments.links.link import Link
-from experiments.links.side_by_side import Group
 from lms3d import cli
 from lms3d.files import writable_folder, write_json
 
@@ -164,11 +168,11 @@ def default_limit_mib(needs: Mapping[str, Any]) -> int:
 def _write(study: _Study, numbers: Sequence[int], typed: str) -> str:
     """Writes CSV and report.md of what there is, and returns the report."""
     found = study.found()
-    epochs.write_records(found, study.output / "concurrent.csv")
-    shared = epochs.what_is_shared(numbers, len(os.sched_getaffinity(0)))
+    write_records(found, study.output / "concurrent.csv")
+    shared = what_is_shared(numbers, len(os.sched_getaffinity(0)))
     gaps = page.gaps(study.records, found, "The machine had other work, do not trust these times")
-    table = epochs.table(found) if found else "Nothing was measured."
-    sections = ["# Trainings side by side", table, epochs.CASE_STUDY, shared, *gaps, _conditions(study, found, typed)]
+    rows = table_of(found) if found else "Nothing was measured."
+    sections = ["# Trainings side by side", rows, CASE_STUDY, shared, *gaps, _conditions(study, found, typed)]
     return page.write(study.output / "report.md", sections)
 
 
@@ -196,6 +200,156 @@ def _parser() -> cli.Parser:
     add("--steps", type=cli.whole(1), metavar="N", default=10, help="of an epoch (default: 10)")
     command.add_resumable(parser, "concurrent")
     return parser
+
+
+ALONE, OWN, BUS = "alone", "own", "bus"
+KINDS = {ALONE: "no LMS", OWN: "LMS, a link each", BUS: "LMS, one bus for all"}
+"""Kind of run -> what tables call it. ALONE: nothing but the machine is shared."""
+COLUMNS = ("kind", "processes", "process", "epoch_seconds", "out_bytes_per_second", "back_bytes_per_second")
+CASE_STUDY = (
+    "The case study, LMS at 192³ on x86 with PCIe Gen3, mean seconds per epoch of 228 steps: 1 GPU "
+    f"{X86_HIGH.epoch_seconds:,.0f}; 4 GPUs, a bus each, {X86_APART.epoch_seconds:,.0f}; 8 GPUs, pairs on a bus, "
+    f"{X86_PAIRS.epoch_seconds:,.0f}: sharing a bus costs {X86_PAIRS.epoch_seconds / X86_APART.epoch_seconds - 1:.0%}."
+)
+
+Epochs = Mapping[str, Any]
+
+
+def table_of(found: Sequence[Epochs]) -> str:
+    """A row for each run."""
+    most = max((part["ranks"] for part in found), default=1)
+    processes = (f"process {n}" for n in range(1, most + 1))
+    head = ("run", *processes, "mean", "x one alone", "x a link each", "achieved out, in")
+    rows = [_cells(part, found, most) for kind in KINDS for part in found if part["kind"] == kind]
+    return markdown(head, rows)
+
+
+def _cells(part: Epochs, found: Sequence[Epochs], most: int) -> list[str]:
+    seconds = part["epoch_seconds"]
+    mean = statistics.mean(seconds)
+    alone, apart = (_mean_of(found, *key) for key in ((part["kind"], 1), (OWN, part["ranks"])))
+    return [
+        f"{part['ranks']} x {KINDS[part['kind']]}",
+        *(f"{one:.1f}" for one in seconds),
+        *[""] * (most - len(seconds)),
+        f"{mean:.1f}",
+        cell(alone, lambda one: f"{mean / one:.2f}"),
+        cell(apart if part["kind"] == BUS else None, lambda one: f"{mean / one:.2f}"),
+        ", ".join(f"{rate / 1e9:.2f} GB/s" for way in ("out", "in") if (rate := rate_of(part["traffic"], way))),
+    ]
+
+
+def _mean_of(found: Sequence[Epochs], kind: str, number: int) -> float | None:
+    known = [part["epoch_seconds"] for part in found if (part["kind"], part["ranks"]) == (kind, number)]
+    return statistics.mean(known[0]) if known else None
+
+
+def rate_of(traffic: Sequence[Mapping[str, float]], way: str) -> float | None:
+    """The mean bytes per second of the processes while one of their transfers was under way; way: "out" or "in"."""
+    pairs = [(one.get(f"swapped_{way}_bytes", 0.0), one.get(f"swap_{way}_seconds", 0.0)) for one in traffic]
+    rates = [moved / seconds for moved, seconds in pairs if seconds]
+    return statistics.mean(rates) if rates else None
+
+
+def write_records(found: Sequence[Epochs], path: Path) -> None:
+    """A row for each process."""
+    records = [
+        {
+            "kind": KINDS[part["kind"]], "processes": part["ranks"], "process": number, "epoch_seconds": seconds,
+            "out_bytes_per_second": rate_of([traffic], "out"), "back_bytes_per_second": rate_of([traffic], "in"),
+        }
+        for part in found
+        for number, (seconds, traffic) in enumerate(zip(part["epoch_seconds"], part["traffic"], strict=True), 1)
+    ]  # fmt: skip
+    write_csv(path, COLUMNS, records)
+
+
+def what_is_shared(numbers: Sequence[int], cores: int) -> str:
+    """Besides the bus: the machine is one, and has few cores."""
+    crowded = [number for number in numbers if number > cores]
+    told = f"Each process is bound to one of {cores} cores; all share the memory and its bandwidth."
+    if crowded:
+        told += (
+            f" With {' and '.join(map(str, crowded))} processes some share a core: the rows without LMS show what that takes, and "
+            "`x a link each` what the bus takes besides."
+        )
+    return told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """The seconds of a process's epoch, and the means of what its link counted in a step."""
+
+    seconds: float
+    traffic: dict[str, float]
+
+
+class Group:
+    """Processes of one part: each takes its warm-up, waits for the others, and takes the steps of an epoch.
+
+    A process that is done goes on until all are, so that no epoch ends on an emptier machine. ChildFailed if one fails; "out of
+    time" at `deadline`, of `time.monotonic`.
+    """
+
+    def __init__(
+        self, part: Part, number: int, folder: Path, *, patience_seconds: float, environment: Mapping[str, str],
+        deadline: float = math.inf, start: Callable[..., Trainer] | None = None,
+    ) -> None:  # fmt: skip
+        self.part, self.number, self.folder = part, number, folder
+        self._patience, self._environment, self._start = patience_seconds, environment, start or Child
+        self._deadline = deadline
+        self._together = threading.Barrier(number)
+        self._working, self._guard = number, threading.Lock()
+
+    def run(self) -> list[Epoch]:
+        """The epoch of each process."""
+        with ThreadPoolExecutor(self.number) as pool:
+            runs = [pool.submit(self._process, number) for number in range(self.number)]
+        errors = [error for run in runs if (error := run.exception()) is not None]
+        for error in errors:
+            if not isinstance(error, threading.BrokenBarrierError):  # that one only heard of another's failure
+                raise error
+        if errors:
+            outcome = "failed" if time.monotonic() < self._deadline else "out of time"
+            raise ChildFailed(outcome, f"the {self.number} processes were not ready together")
+        return [run.result() for run in runs]
+
+    def _process(self, number: int) -> Epoch:
+        bind(number)
+        child: Trainer | None = None
+        try:
+            log = self.folder / f"{self.part.method.replace(' ', '_')}-{self.number}-{number}.txt"
+            child = self._start(self.part, log, self._patience, self._environment, self._deadline)
+            for _ in range(self.part.warm_up):
+                child.step()
+            self._together.wait(max(0.0, min(self._patience, self._deadline - time.monotonic())))
+            return self._epoch(child)
+        except BaseException:
+            self._together.abort()
+            raise
+        finally:
+            with self._guard:
+                self._working = 0 if self._together.broken else self._working
+            if child is not None:
+                with suppress(ChildFailed, OSError):
+                    child.finish()
+                child.kill()
+
+    def _epoch(self, child: Trainer) -> Epoch:
+        began = time.monotonic()
+        steps = [child.step() for _ in range(self.part.steps)]
+        seconds = time.monotonic() - began
+        with self._guard:
+            self._working -= 1
+        while self._working > 0:
+            child.step()
+        return Epoch(seconds=seconds, traffic=means([step.get("traffic", {}) for step in steps]))
+
+
+def bind(number: int) -> None:
+    """Binds this thread, and the process that it will start, to one core; processes share cores if there are too few."""
+    cores = sorted(os.sched_getaffinity(os.getpid()))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
 if __name__ == "__main__":

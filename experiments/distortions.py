@@ -93,7 +93,7 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.distortions", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
     add("--data", type=cli.path, metavar="DIR", default=None, help="a BraTS folder (default: the embedded brains)")
-    add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
+    add("--labels", metavar="SCHEMA", default=None, help="what labels mean, if file names do not tell")
     command.add_resolution(parser, 96)
     add("--seed", type=cli.whole(0), metavar="N", default=0, help="decides everything that is random (default: 0)")
     picture = Path("distortions.png")

@@ -24,8 +24,8 @@ from lms3d import cli
 from lms3d.files import writable_folder
 
 _DESCRIPTION = """\
-Measure what LMS, TFLMS's automatic tuning, swapping everything and recomputation cost where the link to the swap tier is as slow
-for this machine as that of another machine is for it: step time against none of them, predicted beside measured.
+Measure what LMS, TFLMS's automatic tuning, swapping everything and recomputation cost if the link to the swap tier is as slow for
+this machine as another machine's link is for that one: step times relative to a step without them, predicted beside measured.
 
 Each part is saved as it finishes; started again with the same --output only what is missing is run."""
 

@@ -89,7 +89,7 @@ def predicted(model: str, resolutions: Sequence[int], *, mapped: bool = True) ->
 
 
 def write(found: Sequence[Floors], folder: Path) -> None:
-    """floors.csv and floors.png."""
+    """Writes floors.csv and floors.png."""
     write_csv(folder / "floors.csv", [one.name for one in fields(Floors)], map(asdict, found))
     _draw(found, folder / "floors.png")
 

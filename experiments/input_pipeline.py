@@ -149,7 +149,7 @@ def _report(study: Study, options: argparse.Namespace, typed: str) -> list[str]:
 
 
 def _titles(options: argparse.Namespace) -> dict[str, str]:
-    """Of the figure ("") and of its panels."""
+    """The titles of the figure ("") and of its panels."""
     data = "Embedded radiographs" if options.data is None else "ChestX-ray14"
     alone_at, training_at = f"{options.resolution}$^2$", f"{options.training_resolution}$^2$"
     return {

@@ -45,7 +45,7 @@ _NOTES = """\
 Published: the LMS case study. Its own network is modelled, op by op on the layers of its time, under TFLMS's rules.
 Calibrated: AC922's 197 s sets the rates of the V100, x86's 216 s the gap between batches, x86's 1,467 s TFLMS's parameters.
 All hidden to none: the epoch if every transfer of that plan ran beside compute, and if nothing ran beside anything else.
-Throughputs are those of the links alone (the machines' files say from where); two models on a bus share it (OUTLOOK-2).
+Throughputs are those of the links alone (the machines' files name the sources); two models on a bus share it (OUTLOOK-2).
 Not modelled: validation, cuDNN's workspace, what the copies of other GPUs take from the host's memory, a pool that makes an op
 wait until a copy has freed its memory."""
 
@@ -74,7 +74,7 @@ def _machines() -> dict[str, MachineModel]:
 
 
 def _traced(network: str, side: int, largest: int) -> Step:
-    """At the side that stands for `side` where `largest` stands for 192."""
+    """The step at the side that stands for `side` if `largest` stands for 192."""
     return steps.traced(network, max(16, round(side * largest / HIGH / 16) * 16))
 
 

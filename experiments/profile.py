@@ -95,7 +95,7 @@ def train_words(options: argparse.Namespace, run_dir: Path) -> list[str]:
 
 
 def _name(run_dir: Path) -> str:
-    """Of a run in tables."""
+    """The name of a run in tables."""
     options, content = config.load(run_dir)
     size = f"{options.resolution}³" if options.box is None else "x".join(map(str, options.box))
     swaps = {"copied": ", copied back"}.get(options.swap_tier, "")

@@ -3,7 +3,7 @@
 1. ResNet-50 trains on synthetic images, which lie on the device: what the devices and the links between them can do.
 2. It trains on real ones, from shards, by lms3d's own pipeline: what the rest of the machine takes away from that.
 3. Each with 1, 2, ... N ranks; laps of some steps after a warm-up, and their spread.
-4. result.json tells what was measured, where and with what; `--expect` makes it an answer: yes, or exit code 2.
+4. result.json says what was measured, on which machine and with which versions; with `--expect` the answer is yes, or exit code 2.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _benchmark(options: argparse.Namespace, typed: str) -> None:
 
 
 def judge(found: Sequence[Point], kinds: Sequence[str], expected: float, ranks: int) -> str:
-    """A sentence when the slowest kind of data reaches `expected` images/s; else, or where one is missing, TooSlow."""
+    """A sentence if the slowest kind of data reaches `expected` images/s; TooSlow if it does not, or if a kind is missing."""
     missing = sorted(set(kinds) - {point.data for point in found})
     if missing:
         what = " and ".join(missing)
@@ -115,7 +115,7 @@ def _report(study: Study, options: argparse.Namespace, settings: dict[str, Any],
 
 
 def table(points: Sequence[Point]) -> str:
-    """In the article's form: data, ranks, images/s."""
+    """A table in the article's form: data, ranks, images/s."""
     head = ("data", "ranks", "images/s", "std", "95 % interval", "efficiency", "waits", "cores in use")
     rows = [
         [

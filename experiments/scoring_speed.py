@@ -22,7 +22,7 @@ SHAPE = (240, 240, 155)
 BRAIN = Box(lower=(50, 35, 5), upper=(190, 206, 145))
 """140x171x140, the mean of Table 1 of the LMS case study."""
 CASES = 1251
-"""Of the training set of BraTS 2021 and 2023."""
+"""The cases of the training set of BraTS 2021 and 2023."""
 
 _DESCRIPTION = """\
 Time the scoring of artificial label maps of 240x240x155 voxels: nested regions of realistic size with rough borders, satellites,

@@ -46,7 +46,6 @@ PACKAGES = ("lms3d", "models", "data", "experiments")
 NOT_IMPORTED = (
     "lms3d.ranks.horovod",
     "lms3d.ranks.notices",
-    "experiments.harness.network_torch",
     "experiments.harness.steps_torch",
 )
 """They load libraries that few commands need."""

@@ -49,7 +49,7 @@ class Card:
 def found(*, rehearsed: bool) -> Card:
     """The card here, or the processor of a rehearsal. InputError if there is no GPU, or none for TensorFlow."""
     if not rehearsed and not machine.has_nvidia_driver():
-        raise InputError("found no NVIDIA driver on this machine; run this where there is a GPU, or give --rehearse")
+        raise InputError("found no NVIDIA driver on this machine; run this on a machine with a GPU, or give --rehearse")
     answer = _asked(without_gpu=rehearsed)
     card = Card(**{**answer, "capability": tuple(answer["capability"]), "driver": "" if rehearsed else driver()})
     if not rehearsed and card.capability == (0, 0):

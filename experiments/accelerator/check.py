@@ -65,15 +65,21 @@ def bits(made: Sequence[Result]) -> Line:
     return Line(question=question, found=digests or "nothing", verdict=_verdict(same))
 
 
+def compared(made: Sequence[Result]) -> tuple[Result, Result, Result] | None:
+    """A step without LMS, the same in another process, and a step with LMS; None if one of them has not trained."""
+    known = {(r.part.method == methods.NONE, r.part.repeat): r for r in made if r.trained and r.digest}
+    first, again, with_lms = (known.get(which) for which in ((True, 1), (True, 2), (False, 1)))
+    return None if first is None or again is None or with_lms is None else (first, again, with_lms)
+
+
 def same_bits(made: Sequence[Result]) -> bool | None:
     """Whether LMS gives the same bits. None if nothing can be said: a training failed, the step without LMS does not repeat its
     bits, or LMS has sliced it."""
-    known = {(r.part.method == methods.NONE, r.part.repeat): r.digest for r in made if r.trained and r.digest}
-    first, again, with_lms = (known.get(which) for which in ((True, 1), (True, 2), (False, 1)))
-    if first is None or again is None or with_lms is None:
+    if (three := compared(made)) is None:
         return None
-    comparable = first == again and not any(r.report.get("slabs") for r in made)
-    return True if with_lms == first else False if comparable else None
+    first, again, with_lms = three
+    comparable = first.digest == again.digest and not any(r.report.get("slabs") for r in made)
+    return True if with_lms.digest == first.digest else False if comparable else None
 
 
 def _ended(lms: Result | None, none: Result | None) -> list[Line]:
@@ -88,7 +94,7 @@ def _ended(lms: Result | None, none: Result | None) -> list[Line]:
 
 
 def _transfers(moving: Result | None, none: Result | None) -> list[Line]:
-    """moving: a training whose plan swaps; a profile has copies of batches and losses, too."""
+    """The lines about transfers. moving: a training whose plan swaps; a profile has copies of batches and losses, too."""
     if moving is None:
         return [Line(question=OVERLAP, found="no transfer was seen", verdict=UNKNOWN)]
     share, how = hidden_share(moving, none)
@@ -127,7 +133,7 @@ def _rate(lms: Result, way: str) -> Line:
 
 
 def _transfer_seconds(lms: Result, way: str) -> float:
-    """By the tier's counters; by the plan, at the rate of the probe, if the tier does not count."""
+    """The seconds of a step's transfers: by the tier's counters, or by the plan and the probe's rate if the tier does not count."""
     if rate := lms.bytes_per_second(way):
         return lms.moved_bytes(way) / rate
     rate = lms.machine.get(f"swap_{way}_bytes_per_second")
@@ -182,7 +188,7 @@ def _ratio(lms: Result, without: float | None) -> Line:
 
 
 def _probe(lms: Result) -> Line:
-    """What the planner believes of the machine. A processor has no least."""
+    """The line about the speeds that the planner believes in. There is no least speed for a processor."""
     found = [form(lms.machine[name]) for name, form in _FORMS.items() if name in lms.machine]
     slow = [name for name, least in LEAST.items() if lms.machine.get(name, least) < least]
     verdict = UNKNOWN if not found else NO_AIM if lms.device == "CPU" else _verdict(not slow)

@@ -17,7 +17,7 @@ COMPARED = ("limits", "large", "precision")
 
 
 def draw(found: tables.Found, scale: Scale, path: Path) -> Path | None:
-    """None where there is nothing to draw."""
+    """The path of the picture; None if there is nothing to draw."""
     if not any(result.trained for result in found.values()):
         return None
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")

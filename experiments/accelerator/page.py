@@ -16,7 +16,7 @@ from lms3d.units import format_seconds
 
 REHEARSED = """\
 **A rehearsal on a processor, at toy size: it shows that every section runs. Its figures say nothing about a GPU.** Two logical
-devices of the processor stand for host and GPU where placement is checked; elsewhere swapped tensors go to files and are copied
+devices of the processor stand for host and GPU in the check of placement; elsewhere swapped tensors go to files and are copied
 back."""
 
 

@@ -13,9 +13,9 @@ STEP_OF_SIDES = 16
 GROWTH = 1.3
 """Memory that TensorFlow's allocator has reserved / its peak, if it grows without a limit. Of one H200, roughly."""
 SWAPPED_SHARE = 0.5
-"""Of the step's need, if everything is swapped. On an H200: 4.33 of 11.98 GiB."""
+"""The share of its need that a step takes if everything is swapped. On an H200: 4.33 of 11.98 GiB."""
 NEED_BYTES = 12.0 * GIB / 192**3
-"""Of a step without LMS, for each voxel. Measured on an H200: 11.98 GiB at 192^3."""
+"""What a step without LMS needs for each voxel. Measured on an H200: 11.98 GiB at 192^3."""
 LIMITS_MIB = (6144, 5120, 4096, 2500, 1250)
 """50, 42, 33, 20 and 10 % of what 192^3 needs. The case study's 192^3 had 42 % of its own need."""
 
@@ -104,7 +104,7 @@ class Scale:
 
 
 def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
-    """What the case study asked of a V100 with 16 GB, and what a whole card can do. memory_bytes: of the card."""
+    """What the case study asked of a V100 with 16 GB, and what a whole card can do. memory_bytes: that of the card."""
     small_mib = min(16 * 10**9, memory_bytes) // MIB  # of a card that has no more it is the whole
     return Scale(
         check=Place(side=96, limit_mib=768),

@@ -40,7 +40,7 @@ def identity_parts(scale: Scale, *, deterministic: bool = True) -> list[Part]:
 
 
 def identity_results(found: Mapping[str, Result], scale: Scale) -> list[Result]:
-    """With deterministic kernels; with the usual ones if those failed."""
+    """The results with deterministic kernels; those with the usual ones if the deterministic ones failed."""
     both = [identity_parts(scale, deterministic=deterministic) for deterministic in (True, False)]
     made, usual = ([found[part.name] for part in some if part.name in found] for some in both)
     return usual or made
@@ -84,7 +84,7 @@ def limits(trainings: Trainings, scale: Scale) -> list[Result]:
 
 
 def large_parts(scale: Scale) -> list[Part]:
-    """LMS where the step would not fit the smaller card."""
+    """LMS on a step that would not fit the smaller card."""
     place = scale.large
     return [
         scale.part(methods.NONE, place.side, scale.whole_mib), scale.part(scale.lms, place.side, place.limit_mib)
@@ -92,7 +92,7 @@ def large_parts(scale: Scale) -> list[Part]:
 
 
 def precision_parts(scale: Scale) -> list[Part]:
-    """With and without LMS in 16 bits."""
+    """A step with LMS and a step without, in 16 bits."""
     place, more = scale.half, {"precision": scale.half_precision}
     with_lms = scale.part(scale.lms, place.side, place.limit_mib, **more)
     return [scale.part(methods.NONE, place.side, scale.whole_mib, **more), with_lms]
@@ -158,4 +158,4 @@ SECTIONS = (
     Section(name="cubes", title="The largest cube", weight=4, run=largest_cubes),
     Section(name="predictions", title="Predicted and measured"),
 )
-"""In the order in which they are run: what matters most comes first, so that a short time gives a useful page."""
+"""The sections in the order in which they run: the most important first, so that a short time gives a useful page."""

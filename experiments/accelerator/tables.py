@@ -101,10 +101,9 @@ def identity(made: Sequence[Result]) -> str:
 
 def verdict(made: Sequence[Result]) -> str:
     """What three digests say; nothing about LMS if the step without it does not repeat itself."""
-    known = {(r.part.method == methods.NONE, r.part.repeat): r for r in made if r.trained and r.digest}
-    first, again, with_lms = (known.get(which) for which in ((True, 1), (True, 2), (False, 1)))
-    if first is None or again is None or with_lms is None:
+    if (three := check.compared(made)) is None:
         return "Not all three were trained: nothing can be said."
+    first, again, with_lms = three
     same, repeats = with_lms.digest == first.digest, first.digest == again.digest
     lms, none = (_apart(first, other) for other in (with_lms, again))
     apart = f"Losses with LMS and without differ by {lms:.1e}, those of two runs without by {none:.1e}."
@@ -134,7 +133,7 @@ def steps(made: Sequence[Result], scale: Scale) -> str:
 
 
 def ratio(r: Result, without: Result | None) -> float | None:
-    """Median step / median step without LMS."""
+    """The median step / the median step without LMS."""
     if without is None or not without.step_seconds or not r.step_seconds:
         return None
     return r.step_seconds / without.step_seconds
@@ -161,7 +160,7 @@ def _moved(r: Result, way: str) -> str:
 
 
 def cubes(made: Sequence[Result], scale: Scale) -> str:
-    """For each search what trained, and what did not."""
+    """The largest cube that trained in each search, and the smallest that did not."""
     head = ("limit", "method", "largest that trained", "smallest that did not", "")
     rows = []
     for method, limit in sections.searches(scale):
@@ -217,17 +216,9 @@ def write_table(found: Found, scale: Scale, path: Path) -> None:
 
 
 def record(section: str, r: Result) -> dict[str, Any]:
-    """One row."""
-    known = {name: values[name] for values in (r.report, r.profile) for name in COLUMNS if name in values}
-    return {
-        **{name: known.get(name) for name in COLUMNS}, "section": section, "model": r.part.model,
-        "filters": "x".join(map(str, r.part.filters)), "resolution": r.part.resolution, "method": r.part.method,
-        "precision": r.part.precision, "deterministic": r.part.deterministic, "repeat": r.part.repeat,
-        "limit_mib": r.part.limit_mib, "outcome": r.outcome, "steps": len(r.seconds), "step_seconds": r.step_seconds,
-        "peak_bytes": r.peak_bytes, "slabs": r.slabs, "workspace_mib": r.workspace_mib,
-        "recoveries": r.recoveries, "loss": r.loss, "digest": r.digest,
-        "wall_seconds": r.wall_seconds, "device": r.device, "detail": r.detail,
-    }  # fmt: skip
+    """A row of the CSV file."""
+    known = r.record() | {"section": section, "steps": len(r.seconds)}
+    return {name: known.get(name) for name in COLUMNS}
 
 
 def _cube(part: Part) -> str:

@@ -25,9 +25,10 @@ UNANSWERED = ("failed", "out of time")
 MEASURING = (methods.LMS, methods.COPIED)
 """Methods whose plan needs the costs of single ops, measured on this machine."""
 CARD_SHARE = 0.9
-"""Of the card's memory, for all trainings of a group: each process takes some 0.5 GiB beside TensorFlow's pool. Not measured."""
+"""The share of the card's memory for all trainings of a group: each process takes some 0.5 GiB beside TensorFlow's pool. Not
+measured."""
 
-PATIENCE_SECONDS = 3600.0  # for an answer of a child, where there is no deadline
+PATIENCE_SECONDS = 3600.0  # for an answer of a child, if there is no deadline
 
 
 class OutOfTime(RuntimeError):

@@ -21,7 +21,7 @@ _BUDGETS = {
 
 
 def write(arms: Sequence[Arm], options: argparse.Namespace, data: Path, typed: str, output: Path) -> None:
-    """updates/, time/ and report.md in `output`."""
+    """Writes updates/, time/ and report.md in `output`."""
     rounds = list(plan.rounds(options))
     head = ["arm", "", "epochs within equal time", "seconds an epoch", "peak memory GiB"]
     sections = [
@@ -45,7 +45,7 @@ def _score(
     options: argparse.Namespace,
     output: Path,
 ) -> None:
-    """By the command, so that everything that it writes is there: report.html, figures, tables."""
+    """Scores by the command, which also writes report.html, figures and tables."""
     command = [*of_module("lms3d.evaluate"), "--truth", str(data), "--margin", str(options.margin)]
     for arm in sorted(arms, key=lambda arm: plan.NAMES.index(arm.name)):
         folders = (runs.predictions_of(runs.directory_of(arm, *one, output), budget) for one in rounds)
@@ -68,7 +68,7 @@ def _tables(folder: Path, compared: Sequence[Mapping[str, Any]]) -> Iterator[str
 
 
 def _compared(output: Path) -> dict[str, list[dict[str, Any]]]:
-    """Budget -> its pairs in native space, where there are any. The tests of both budgets stand on one page: one family."""
+    """Budget -> its pairs in native space, if it has any. The tests of both budgets stand on one page and are one family."""
     import pandas as pd
 
     from lms3d.scoring import comparisons
@@ -84,7 +84,7 @@ def _compared(output: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _costs(arms: Sequence[Arm], rounds: Sequence[tuple[int, int]], output: Path) -> Iterator[list[str]]:
-    """Name, title, and medians over the rounds."""
+    """The row of each arm: name, title, and medians over the rounds."""
     for arm in sorted(arms, key=lambda arm: plan.NAMES.index(arm.name)):
         folders = {one: runs.directory_of(arm, *one, output) for one in rounds}
         each = statistics.median(runs.usual(epoch_seconds(folder)) for folder in folders.values())

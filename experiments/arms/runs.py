@@ -23,7 +23,7 @@ LEAST_EPOCHS = 2
 """The first of a process is no measure."""
 NOTE = "equal_time.json"
 SLOWER = 0.05
-"""Share by which a machine may have been slower than when the number of epochs was chosen."""
+"""The share by which a machine may have been slower than when the number of epochs was chosen."""
 
 OWNED = (
     "--data", "--split", "--patch", "--epochs", "--patience", "--output", "--resume", "--seed", "--stages", "--start-from",
@@ -40,7 +40,7 @@ def directory_of(arm: Arm, fold: int, seed: int, output: Path) -> Path:
 
 
 def predictions_of(run_dir: Path, budget: str) -> Path:
-    """Where the predictions of the test set by the best weights within a budget lie."""
+    """The folder with the predictions of the test set by the best weights within a budget."""
     return run_dir / f"test-{budget}"
 
 
@@ -70,18 +70,19 @@ def train_round(
 
 
 def usual(seconds: Sequence[float]) -> float:
-    """Seconds of an epoch: the median without the first, in which a process traces and plans."""
+    """The usual seconds of an epoch: the median without the first epoch, in which a process traces and plans."""
     return statistics.median(seconds[1:] or seconds)
 
 
 def spent(seconds: Sequence[float]) -> float:
-    """Seconds of all epochs. Those in which a process traces and plans, the first and that after `LEAST_EPOCHS`, count as usual."""
+    """The seconds of all epochs. The first and the one after `LEAST_EPOCHS`, in which a process traces and plans, count as the
+    usual ones."""
     each = usual(seconds)
     return sum(each if number in (0, LEAST_EPOCHS) else taken for number, taken in enumerate(seconds))
 
 
 def _chosen(run_dir: Path, seconds: float, most: int) -> int:
-    """Epochs within the time, by the first of them: chosen once, so that a run that is stopped and goes on keeps to it."""
+    """The epochs that fit into the time, judged by the first ones. Chosen once, so that a run that was stopped keeps to them."""
     if (run_dir / NOTE).exists():
         return noted(run_dir)[0]
     epochs = min(most, max(LEAST_EPOCHS, int(seconds / usual(epoch_seconds(run_dir)))))
@@ -94,13 +95,13 @@ def _note(run_dir: Path, epochs: int, *, within: bool) -> None:
 
 
 def noted(run_dir: Path) -> tuple[int, bool]:
-    """Epochs that the run is tested after for equal time, and whether they were within it."""
+    """The epochs after which the run is tested for equal time, and whether they were within it."""
     content = json.loads((run_dir / NOTE).read_text(encoding="utf-8"))
     return int(content["epochs"]), bool(content["within"])
 
 
 def _train(arm: Arm, epochs: int, fold: int, seed: int, data: Path, options: argparse.Namespace, output: Path) -> None:
-    """To `epochs` epochs, from the last checkpoint if there is one; nothing where they are done."""
+    """Trains to `epochs` epochs, from the last checkpoint if there is one. Does nothing if they are done."""
     run_dir = directory_of(arm, fold, seed, output)
     if len(epoch_seconds(run_dir)) >= epochs or _done(run_dir, "updates"):
         return
@@ -114,7 +115,7 @@ def _train(arm: Arm, epochs: int, fold: int, seed: int, data: Path, options: arg
 
 
 def launched(command: Sequence[str], options: argparse.Namespace) -> list[str]:
-    """A training's command, under the launcher where several ranks train. InputError where that is not there."""
+    """A training's command, under the launcher if several ranks train. InputError if the launcher is missing."""
     return [*command] if options.ranks == 1 else Launcher(template=options.launcher).command(options.ranks, command)
 
 

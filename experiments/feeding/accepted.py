@@ -22,7 +22,7 @@ from lms3d.errors import InputError
 FORMAT = 1
 PACKAGES = ("tensorflow", "keras", "horovod", "numpy")
 COMPARED = ("model", "resolution", "batch_size", "precision")
-"""Settings without which two results are not of the same work."""
+"""Settings that must be the same if two results are to be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,9 @@ class Point:
     speed: Spread
     """Images per second of all ranks together, over laps."""
     efficiency: float | None
-    """Against the fewest ranks on the same data, per rank; None for those."""
+    """Images per second and rank, relative to the fewest ranks on the same data; None for those."""
     waiting: float | None
-    """Share of time without a batch, mean over ranks and laps; None where it was not measured."""
+    """The share of time without a batch, the mean over ranks and laps; None if it was not measured."""
     cores: float | None
     busy: float
 
@@ -71,7 +71,7 @@ def points(parts: Sequence[Record]) -> list[Point]:
 
 
 def content(parts: Sequence[Record], label: str, settings: dict[str, Any], command: str) -> dict[str, Any]:
-    """What the benchmark's file holds."""
+    """The content of the benchmark's file."""
     machines = [machine for part in parts for machine in part["machines"]]
     laps = {(part["data"], part["ranks"]): part["laps"] for part in parts}
     results = [(point, laps[point.data, point.ranks]) for point in points(parts)]
@@ -86,7 +86,7 @@ def file_content(
     used: dict[str, str],
     command: str,
 ) -> dict[str, Any]:
-    """What a file holds. results: points with their laps. used: versions."""
+    """The content of a file. results: points with their laps. used: versions."""
     from datetime import UTC, datetime
 
     different = [machine for place, machine in enumerate(machines) if machine not in machines[:place]]
@@ -104,7 +104,7 @@ def file_content(
 
 
 def read(path: Path) -> Result:
-    """InputError where the file is not a result of the benchmark."""
+    """The result in a file. InputError if it is not a result of the benchmark."""
     try:
         found = json.loads(path.read_text())
         if found["format"] != FORMAT:

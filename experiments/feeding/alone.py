@@ -6,12 +6,20 @@
 
 Other load on the machine hits all orders alike, and a ratio is taken within a round. Each run starts new ranks: their
 placement on cores and in memory stays the same for all rounds of a run.
+
+A rank is this module as a program. It takes batches as fast as they come, or as a device of some speed would:
+
+    python -m experiments.feeding.alone '{"shards": ..., "order": "new", "rank": 0, "size": 2, "batch_size": 32,
+        "device_speed": null}'
+
+Each line on stdin is a number of seconds; each answer is a line of JSON. The rank ends with its stdin.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,11 +31,12 @@ import psutil
 from experiments.harness.child import Process, of_module
 from experiments.harness.ranks import RunFailed, last_words
 from experiments.harness.store import Record
+from experiments.harness.talk import Talk, asked
 
 PATIENCE_SECONDS = 300.0
 """A rank that says nothing for so long (and four windows) hangs."""
 
-PROGRAM = of_module("experiments.feeding.alone_rank")
+PROGRAM = of_module("experiments.feeding.alone")
 
 
 class Rank(Process):
@@ -84,7 +93,7 @@ def started(
     shards: Path, orders: Sequence[str], log: Path, ranks: int, bind: Callable[[], None] | None, batch_size: int,
     device_speed: float | None, deadline: float,
 ) -> Iterator[dict[str, list[Rank]]]:  # fmt: skip
-    """Order -> its ranks, warm and stopped. One order after the other: warming up is not measured."""
+    """Order -> its ranks, warm and stopped. The orders warm up one after the other, which is not measured."""
     with ExitStack() as stack:
         teams: dict[str, list[Rank]] = {}
         for order in orders:
@@ -105,7 +114,7 @@ def started(
 
 
 def window(team: Sequence[Rank], seconds: float, deadline: float) -> dict[str, float]:
-    """All ranks of one order at the same time; `others`: cores that everything else on the machine took meanwhile."""
+    """Measures all ranks of one order at the same time. others: the cores that everything else on the machine took meanwhile."""
     end = min(deadline, time.monotonic() + PATIENCE_SECONDS + 4 * seconds)
     for one in team:
         one.ask(seconds)
@@ -120,7 +129,7 @@ def window(team: Sequence[Rank], seconds: float, deadline: float) -> dict[str, f
 
 
 def summed(answers: Sequence[dict[str, float]]) -> dict[str, float]:
-    """images_per_second of all ranks together, images_per_cpu_second, the cores that they kept busy, the share of waiting."""
+    """The answers of all ranks as one: images_per_second, images_per_cpu_second, cores kept busy, shares of waiting."""
     waiting = [one["waited_seconds"] / one["seconds"] for one in answers]
     cpu_seconds = sum(one["cpu_seconds"] for one in answers)
     return {
@@ -133,8 +142,68 @@ def summed(answers: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def binding(cores: int | None) -> Callable[[], None] | None:
-    """What a process does before it starts: keep to so many cores; None: to what the system gives."""
+    """What binds a process to so many cores before it starts; None: to those that the system gives."""
     if cores is None or not hasattr(os, "sched_setaffinity"):
         return None
     kept = sorted(os.sched_getaffinity(0))[:cores]
     return lambda: os.sched_setaffinity(0, kept)
+
+
+LEAD = 0.25
+"""The share of a window that passes before it counts: what lay in the buffers was not made in the window."""
+
+
+def main(asked: dict[str, Any]) -> None:
+    from lms3d.console import quiet_native_log
+
+    talk = Talk()
+    with quiet_native_log():
+        import tensorflow as tf
+
+        tf.config.set_visible_devices([], "GPU")  # alone means without a device
+        tf.config.list_logical_devices()
+    from experiments.feeding import orders
+    from experiments.feeding.images import training_part
+
+    part = training_part(asked["shards"])
+    order = orders.ORDERS[asked["order"]]
+    batches = iter(order(part, batch_size=asked["batch_size"], seed=0, rank=asked["rank"], size=asked["size"]))
+    # A pass: caches are full, files have been read, and tf.data has tuned itself.
+    for _ in range(max(1, len(part) // asked["size"] // asked["batch_size"])):
+        next(batches)
+    talk.say(ready=True)
+    for line in sys.stdin:
+        talk.say(**take(batches, float(line), asked["batch_size"], asked["device_speed"]))
+
+
+def take(
+    batches: Iterator[Any], seconds: float, batch_size: int, device_speed: float | None = None
+) -> dict[str, float]:  # fmt: skip
+    """Takes the batches of a window, which begins and ends with the end of a batch, so that no part of one is counted.
+
+    device_speed: images/s of the device that takes them. It sleeps as long as a step would last: like a GPU it computes
+    without these cores, so that the pipeline works meanwhile, as far as it is made to.
+    """
+    step_seconds = batch_size / device_speed if device_speed else 0.0
+    _until(batches, time.perf_counter() + LEAD * seconds, step_seconds)
+    started, cpu = time.perf_counter(), time.process_time()
+    count, waited = _until(batches, started + seconds, step_seconds)
+    passed, cpu_passed = time.perf_counter() - started, time.process_time() - cpu
+    return {"images": count * batch_size, "seconds": passed, "cpu_seconds": cpu_passed, "waited_seconds": waited}
+
+
+def _until(batches: Iterator[Any], end: float, step_seconds: float) -> tuple[int, float]:
+    """The number of batches taken, at least one, and the seconds waited for them."""
+    count, waited = 0, 0.0
+    while not count or time.perf_counter() < end:
+        asked = time.perf_counter()
+        next(batches)
+        waited += time.perf_counter() - asked
+        count += 1
+        if step_seconds:
+            time.sleep(step_seconds)
+    return count, waited
+
+
+if __name__ == "__main__":
+    main(asked())

@@ -45,7 +45,7 @@ def _main(asked: dict[str, Any]) -> None:
 
 
 def together(laps: list[Any], batch_size: int) -> dict[str, float]:
-    """One lap of all ranks: they average their gradients in every step, so the slowest is the time of all."""
+    """A lap of all ranks. They average their gradients in every step, so the slowest sets the time of all."""
     seconds = max(lap.seconds for lap in laps)
     return {
         "images_per_second": sum(lap.steps for lap in laps) * batch_size / seconds,

@@ -12,7 +12,7 @@ from lms3d.scoring.figures.style import BLUE, GREEN, GREY, ORANGE, plain, plt, s
 
 COLOURS = {"old": ORANGE, "new": BLUE, "best": GREEN}
 WIDTH = 0.8
-"""Of the bars at one number of ranks together."""
+"""The width of all bars at one number of ranks together."""
 
 
 def draw(parts: Sequence[Record], path: Path, titles: Mapping[str, str]) -> Path | None:

@@ -17,10 +17,10 @@ KINDS = {
 }
 PROMISED_RANKS = 2
 PAIRS = (("new", "old", 2.0), ("best", "new", 1.2))
-"""(order, the one it is compared with, what the ratio should be)."""
+"""(order, the order that it is compared with, the promised ratio)."""
 MOST_WAITING = 0.02
 DISTURBED_CORES = 0.2
-"""With more of them taken by others, images/s say who got the cores, and only CPU time says what an order costs."""
+"""If others take more cores than this, images/s say who got the cores, and only CPU time says what an order costs."""
 COLUMNS = (
     "kind", "ranks", "order", "images_per_second", "least", "most", "images_per_cpu_second", "cores", "waiting",
     "waiting_most", "waiting_by_tf_data", "rounds",
@@ -39,7 +39,7 @@ def middle(part: Record, order: str, name: str) -> float | None:
 
 
 def ratios(part: Record, order: str, other: str, name: str = "images_per_second") -> list[float]:
-    """order / other in each round: what else the machine did then met both."""
+    """order / other in each round: other work on the machine met both alike."""
     return [a / b for a, b in zip(values(part, order, name), values(part, other, name), strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""tf.data's own account of the wait for data: what its iterator op took, by TensorFlow's profiler.
+"""tf.data's own account of the wait for data: the time of its iterator op, by TensorFlow's profiler.
 
 The clock around next(iterator) sees Python's part of the call too; this one does not. It costs time itself, so it is kept
 out of the steps that are measured.
@@ -37,7 +37,7 @@ def waiting_share(work: Callable[[], Any]) -> float | None:
 
 
 def get_next_seconds(folder: Path) -> float | None:
-    """The seconds in IteratorGetNext on threads that also ran Python's ops: not where tf.data itself takes from a stage. None
+    """The seconds in IteratorGetNext on threads that also ran Python's ops, which leaves out tf.data's own stages. None
     without a trace in the folder, or without such a thread."""
     if not list(folder.rglob("*.xplane.pb")):
         return None

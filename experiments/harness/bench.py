@@ -47,8 +47,8 @@ USUAL_STEP_FACTOR = 1.4
 VOXEL_SECONDS = 3.5e-6
 LEAST_PATIENCE_SECONDS = 900.0  # a plan that runs out of memory is made again, up to five times
 CROWDED_SHARE = 1 / 3
-"""Of the machine's memory. A neighbour that holds more leaves none to the system for the swap files of a step as large as its own:
-it then runs before and after the part, not beside it."""
+"""A share of the machine's memory. A neighbour that holds more leaves none to the system for the swap files of a step as large as
+its own: it then runs before and after the part, not beside it."""
 
 
 class Trainer(Protocol):

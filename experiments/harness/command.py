@@ -26,7 +26,7 @@ def main(
     work: Callable[[argparse.Namespace, str], None],
     arguments: Sequence[str] | None,
 ) -> int:
-    """The exit code of `work(options, command)`, where `command` is what to type to do the same again."""
+    """The exit code of `work(options, typed)`. typed: the command that does the same again."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = shlex.join(["python", "-m", f"experiments.{name}", *words])
     return errors.run(lambda: work(parser().parse_args(words), command))

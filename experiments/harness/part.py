@@ -50,7 +50,7 @@ class Part:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Part:
-        """From JSON, which has no tuples."""
+        """The part in values from JSON, which has no tuples."""
         return cls(**{**values, "filters": tuple(values.get("filters", ()))})
 
     @property
@@ -64,7 +64,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Short and unique; also the name of its file."""
+        """A short and unique name, also that of the part's file."""
         limit = "" if self.limit_mib is None else f"-{self.limit_mib}MiB"
         tried = "" if self.timed else f"-{self.warm_up + self.steps}steps"
         against = "" if self.baseline_limit_mib is None else f"-against-{self.baseline_limit_mib}MiB"
@@ -75,14 +75,14 @@ class Part:
 
     @property
     def title(self) -> str:
-        """For the terminal."""
+        """The part in words, for the terminal."""
         limit = "" if self.limit_mib is None else f" in {self.limit_mib:,} MiB"
         link = f" over {self.link}" if self.link else ""
         plain = f"{self.model} at {self.resolution}, {self.method}{limit}{link}{' (plan only)' if self.planned else ''}"
         return ", ".join([plain, *self._unusual()])
 
     def _unusual(self) -> list[str]:
-        """In words, what most parts do not have."""
+        """The words about what most parts do not have."""
         return [
             *(["x".join(map(str, self.filters))] if self.filters else []),
             *([self.precision] if self.precision != "float32" else []),
@@ -188,6 +188,19 @@ class Result:
 
         slabs = self.report.get("slabs")
         return choice.text(tuple(tuple(pair) for pair in slabs)) if slabs else ""
+
+    def record(self) -> dict[str, Any]:
+        """All figures by the names that they have in CSV files, those of the report and of the profile among them."""
+        part = self.part
+        return self.report | self.profile | {
+            "model": part.model, "filters": "x".join(map(str, part.filters)), "resolution": part.resolution, "method": part.method,
+            "precision": part.precision, "deterministic": part.deterministic, "repeat": part.repeat, "limit_mib": part.limit_mib,
+            "outcome": self.outcome, "step_seconds": self.step_seconds, "ratio": self.ratio, "peak_bytes": self.peak_bytes,
+            "resident_bytes": self.resident_bytes, "peak_error": self.peak_error, "seconds_error": self.seconds_error,
+            "ratio_error": self.ratio_error, "predicted_ratio": self.predicted_ratio(), "slabs": self.slabs,
+            "workspace_mib": self.workspace_mib, "recoveries": self.recoveries, "loss": self.loss, "digest": self.digest,
+            "wall_seconds": self.wall_seconds, "device": self.device, "detail": self.detail,
+        }  # fmt: skip
 
     def moved_bytes(self, way: str) -> float:
         """The bytes that the swap tier counted in a step; way: "out" or "in"."""

@@ -19,7 +19,7 @@ from lms3d.errors import InputError
 HORVODRUN = "horovodrun -np {ranks}"
 GRACE_SECONDS = 30.0
 BUSY_SECONDS = 0.3
-"""For how long to watch what else runs on the machine, before a run."""
+"""How long to watch what else runs on the machine, before a run."""
 
 
 class RunFailed(RuntimeError):
@@ -41,7 +41,7 @@ class Launcher:
     """Cores of each rank, whatever their number, so that one rank alone is not given all; None: not bound."""
 
     def command(self, ranks: int, program: Sequence[str]) -> list[str]:
-        """The whole command. InputError where the launcher is not there."""
+        """The whole command. InputError if the launcher is missing."""
         try:
             words = shlex.split(self.template.format(ranks=ranks))
         except (KeyError, IndexError, ValueError) as error:
@@ -59,7 +59,7 @@ class Launcher:
         return [found, *words[1:], *program]
 
     def run(self, ranks: int, program: Sequence[str], log: Path, *, patience_seconds: float | None = None) -> None:
-        """Run `program` on N ranks to its end. RunFailed with the last lines of `log`, into which it writes."""
+        """Runs `program` on N ranks to its end. RunFailed with the last words in `log`, into which it writes."""
         command = self.command(ranks, program)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as file:
@@ -79,7 +79,7 @@ class Launcher:
             raise RunFailed(f"exit code {exit_code}: {last_words(log)} (all of it: {log})")
 
     def _binding(self, ranks: int) -> Callable[[], None] | None:
-        """What the launcher does before it starts: keep to the first cores; its ranks inherit that."""
+        """What binds the launcher to the first cores before it starts; its ranks inherit that."""
         if self.cores_per_rank is None or not hasattr(os, "sched_setaffinity"):
             return None
         cores = sorted(os.sched_getaffinity(0))[: ranks * self.cores_per_rank]
@@ -87,7 +87,7 @@ class Launcher:
 
 
 def end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
-    """Signal the process group, and kill it after a while."""
+    """Signals the process group, and kills it after a while."""
     for kind in (how, signal.SIGKILL):
         try:
             os.killpg(process.pid, kind)

@@ -29,7 +29,7 @@ def training_steps(run_dir: Path) -> list[dict[str, str]]:
 
 
 def written(run_dir: Path) -> dict[str, Any]:
-    """config.json; empty if there is no such file."""
+    """The content of config.json; empty if there is no such file."""
     path = run_dir / "config.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found

@@ -28,8 +28,7 @@ from experiments.harness.child import WORKSPACE
 from experiments.harness.part import MIB, Part
 from experiments.harness.talk import Resident, Talk, asked
 from experiments.links import calibration
-from experiments.links.counters import STEP_SECONDS
-from experiments.links.link import Link
+from experiments.links.link import STEP_SECONDS, Link
 from experiments.profiling import lanes, measure, xplane
 from lms3d import LMS
 from lms3d.device import memory, startup
@@ -114,17 +113,17 @@ class _Profiler:
         self.end = self.first + part.profiled
 
     def before(self, step: int) -> None:
-        """step: how many have run."""
+        """step: how many steps have run."""
         if self.first == step < self.end:
             tf.profiler.experimental.start(self.folder)
 
     def after(self, step: int) -> None:
-        """step: how many have run."""
+        """step: how many steps have run."""
         if self.first < step == self.end:
             tf.profiler.experimental.stop()
 
     def found(self) -> dict[str, Any]:
-        """Figures of the profiled steps, per step where they are bytes; {"error": ..} where they cannot be told."""
+        """The figures of the profiled steps, bytes per step; {"error": ..} if the profile cannot be read."""
         if self.first == self.end:
             return {}
         try:
@@ -239,7 +238,7 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
 
 
 def _counters(stats_file: Path, part: Part) -> dict[str, float]:
-    """What the swap tier moved in a step, and in how many seconds if it tells; nothing without LMS."""
+    """The bytes that the swap tier moved in a step, and the seconds if it counts them; nothing without LMS."""
     if not stats_file.exists():
         return {}
     with stats_file.open(newline="") as file:
@@ -249,7 +248,7 @@ def _counters(stats_file: Path, part: Part) -> dict[str, float]:
 
 
 def _speeds(lms: LMS) -> dict[str, float]:
-    """The speeds that the plan was made with, as they were kept; nothing if nothing was planned."""
+    """The speeds that the plan was made with; nothing if nothing was planned."""
     if lms.report is None or lms.planner == "off":
         return {}
     machine = speeds.machine(memory.compute_device(), lms.report.tier, None, mapped=lms.mapped)
@@ -257,7 +256,7 @@ def _speeds(lms: LMS) -> dict[str, float]:
 
 
 def _over_other_links(model: keras.Model, part: Part, lms: LMS, tier: type[LinkTier]) -> dict[str, Any]:
-    """What the step would take over slower and faster links."""
+    """The seconds that the step would take over slower and faster links."""
     plan, report, slabs = lms.plan, lms.report, lms.slabs
     if plan is None or report is None:
         return {}
@@ -284,7 +283,7 @@ def _tier(part: Part) -> type[LinkTier] | None:
 
 
 def _callback(method: str, tier: type[LinkTier] | None = None, stats_file: Path | None = None) -> LMS | None:
-    """It keeps its first plan: what is measured is what the report describes."""
+    """LMS for the method. It keeps its first plan, so that the report describes the steps that were measured."""
     arguments = _arguments(method)
     if arguments is None:
         return None

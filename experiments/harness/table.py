@@ -29,10 +29,11 @@ def cell(value: Any, form: Form = str) -> str:
 def write_csv(
     path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]], figure: Callable[[float], object] | None = None
 ) -> None:  # fmt: skip
-    """A line for each row, None as nothing. figure: how a float is written; by default with six decimals."""
+    """A line for each row, with its figures of these names, None as nothing. figure: how a float is written; by default with six
+    decimals."""
     written = figure or (lambda value: round(value, 6))
     with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()
         for row in rows:
             writer.writerow({k: written(v) if isinstance(v, float) else "" if v is None else v for k, v in row.items()})

@@ -13,7 +13,7 @@ from lms3d.scoring.figures.style import plain, plt, save
 
 
 def draw(found: Sequence[Found], path: Path) -> Path | None:
-    """A line of panels for each resolution. Filled: measured; hollow and dashed: predicted. None where there is nothing."""
+    """A line of panels for each resolution. Filled: measured; hollow and dashed: predicted. None if there is nothing to draw."""
     lines = [one for one in found if any(one.rows(name) for name in one.links)]
     if not lines:
         return None

@@ -1,10 +1,10 @@
 """Links of real machines, and links of this machine that bear the same ratio to what it computes. No TensorFlow here.
 
-A step of the same network takes the same FLOPs everywhere, so that bytes per FLOP are equal where bytes per step are:
+A step of the same network takes the same FLOPs everywhere, so that bytes per FLOP are equal if bytes per step are:
 
     rate here = link there * seconds of a step there / seconds of a step here
 
-Where the figures come from:
+The sources of the figures:
 
 | figure                     | value              | source                                                                     |
 |----------------------------|--------------------|----------------------------------------------------------------------------|
@@ -51,7 +51,7 @@ class RealLink:
     step_seconds: float
 
     def here(self, step_seconds: float, side: int) -> Link:
-        """The link of this machine, where a step at side^3 voxels takes `step_seconds`. FLOPs go with voxels."""
+        """The link for this machine, on which a step at side^3 voxels takes `step_seconds`. FLOPs are in proportion to voxels."""
         slower = step_seconds * (SIDE / side) ** 3 / self.step_seconds
         return Link(
             out_bytes_per_second=self.out_bytes_per_second / slower,
@@ -93,10 +93,10 @@ def checked(name: str) -> str:
 
 
 def link(name: str, step_seconds: float, side: int) -> Link:
-    """What `checked` accepted, on this machine."""
+    """The link for this machine of a name that `checked` has accepted."""
     return REAL[name].here(step_seconds, side) if name in REAL else Link.parse(name)
 
 
 def title(name: str) -> str:
-    """For tables."""
+    """The name of a link in tables."""
     return REAL[name].title if name in REAL else name

@@ -14,8 +14,7 @@ from experiments.harness.promise import Promise, all_within, at_most
 from experiments.harness.table import cell, markdown, write_csv
 from experiments.links import calibration, machines
 from experiments.links.calibration import Calibration, Curve
-from experiments.links.counters import COPY_SECONDS, STEP_SECONDS
-from experiments.links.link import Link
+from experiments.links.link import COPY_SECONDS, STEP_SECONDS, Link
 from experiments.links.study import METHODS
 from lms3d.units import format_seconds, format_size
 
@@ -41,7 +40,7 @@ class Row:
     word: str
     result: Result
     share: float | None
-    """What it takes (`taken_mib`) of the smallest limit without LMS."""
+    """What the method takes (`taken_mib`) as a share of the smallest limit without LMS."""
 
     @property
     def outcome(self) -> str:
@@ -62,7 +61,7 @@ class Row:
 
 
 class Found:
-    """What was measured of one model at one resolution, and what its links are here (`study.read_rates`)."""
+    """The results of one model at one resolution, and its links on this machine (`study.read_rates`)."""
 
     def __init__(self, results: Iterable[Result], model: str, resolution: int, rates: Mapping[str, Any]) -> None:
         self.model, self.resolution, self.rates = model, resolution, rates
@@ -122,7 +121,7 @@ def taken_mib(result: Result) -> float:
 
 
 def text(found: Found) -> str:
-    """Markdown of one resolution: the links, the floors, a table for each link."""
+    """The Markdown of one resolution: the links, the floors, a table for each link."""
     sections = [f"## {found.model} at {found.resolution}³", _floors(found)]
     for name in found.links:
         link = Link.parse(found.rates[name]["word"])
@@ -182,28 +181,23 @@ def _cells(found: Found, row: Row) -> list[str]:
 
 def _record(found: Found, row: Row) -> dict[str, object]:
     result = row.result
-    known = {name: result.report.get(name) for name in COLUMNS if name in result.report}
-    return known | {
-        "model": found.model, "resolution": found.resolution, "link": row.link, "rate": row.word, "method": result.part.method,
-        "limit_mib": result.part.limit_mib, "limit_share": row.share, "outcome": row.outcome, "ratio": result.ratio,
-        "predicted_ratio": result.predicted_ratio(), "bound_ratio": result.predicted_ratio("lower_bound_seconds"),
-        "step_seconds": result.step_seconds,
-        "seconds_error": result.seconds_error,
-        "peak_bytes": max(result.peaks_bytes, default=None), "peak_error": result.peak_error,
+    return result.record() | {
+        "link": row.link, "rate": row.word, "limit_share": row.share, "outcome": row.outcome,
+        "bound_ratio": result.predicted_ratio("lower_bound_seconds"), "peak_bytes": max(result.peaks_bytes, default=None),
         "out_bytes_per_second": result.bytes_per_second("out"), "back_bytes_per_second": result.bytes_per_second("in"),
-        "copy_processor_seconds": result.traffic.get(COPY_SECONDS), "copy_share": row.copy_share, "recoveries": result.recoveries,
-        "calibrated_error": found.calibrated_error(row), "detail": result.detail,
+        "copy_processor_seconds": result.traffic.get(COPY_SECONDS), "copy_share": row.copy_share,
+        "calibrated_error": found.calibrated_error(row),
     }  # fmt: skip
 
 
 def write_records(found: Sequence[Found], path: Path) -> None:
-    """links.csv."""
+    """Writes links.csv."""
     rows = [_record(one, row) for one in found for name in one.links for row in one.rows(name)]
     write_csv(path, COLUMNS, rows)
 
 
 def aims(found: Found) -> list[Promise]:
-    """What the planner is to reach over these links, and what was measured."""
+    """What the planner should reach over these links, and what was measured."""
     here = f"{found.resolution}³, {{}}:"
     made = []
     for name in found.links:

@@ -59,7 +59,7 @@ def cases(machines: Mapping[str, MachineModel]) -> Iterator[Case]:
 
 
 def compare(case: Case, step: Step, machine: MachineModel) -> dict[str, Any]:
-    """The step with and without LMS, as plain values; `fits` is False where there is no plan."""
+    """The step with and without LMS, as plain values; `fits` is False if there is no plan."""
     speeds, gap = machine.speeds(), machine.gap_seconds(batch_bytes(case.side))
     limit = int(step.needed_bytes * SHARE) if case.limit_bytes is None else case.limit_bytes
     settings = Settings(

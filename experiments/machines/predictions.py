@@ -20,7 +20,7 @@ SECONDS, PERCENT, RATE, RATIO = "s", "%", "GB/s", "x"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One figure. calibrated: the model was fitted to it. least, most: where all transfers hide behind compute, and none."""
+    """A figure. calibrated: the model was fitted to it. least, most: if all transfers hide behind compute, and if none does."""
 
     quantity: str
     title: str
@@ -107,6 +107,6 @@ def _profile(profile: Profile, step: Outlook) -> Iterator[Row]:
 
 
 def within(found: Sequence[Row], share: float) -> tuple[int, int]:
-    """Of the figures that were predicted: how many err by at most `share`, and how many there are."""
+    """How many of the predicted figures err by at most `share`, and how many there are."""
     predicted = [row for row in found if not row.calibrated]
     return sum(abs(row.error) <= share for row in predicted), len(predicted)

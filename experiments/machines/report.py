@@ -47,7 +47,7 @@ def sections(
 
 
 def records(found: Sequence[Row]) -> list[dict[str, object]]:
-    """For CSV."""
+    """The rows of the CSV file."""
     return [{**asdict(row), "error": row.error} for row in found]
 
 

@@ -33,16 +33,16 @@ COLUMNS = (
 )  # fmt: skip
 NOTES = f"""\
 Ratio: median over the steps of (seconds with LMS under the limit / seconds of a step without LMS under {LARGE} times the limit,
-on a GPU without one, taken just before in another process; where that process would hold more than a third of the machine's memory:
-before and after). Factor: voxels / voxels of the smallest resolution. Per voxel: step time per voxel / that of the smallest
+on a GPU without one, taken just before in another process; before and after, if that process would hold more than a third of the
+machine's memory). Factor: voxels / voxels of the smallest resolution. Per voxel: step time per voxel / that of the smallest
 resolution without LMS, as the case study's epoch tables allow; its own factor is to 144³. Limit of need: the limit / the smallest
-limit without LMS, predicted; where it is above 100 %, LMS has nothing to do. Slabs: level by level; results are then equal to
+limit without LMS, predicted; if it is above 100 %, LMS has nothing to do. Slabs: level by level; results are then equal to
 rounding, else to the bit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One method at one resolution. per_voxel: None where the smallest resolution has not been measured."""
+    """One method at one resolution. per_voxel: None if the smallest resolution has not been measured."""
 
     result: Result
     factor: float
@@ -50,18 +50,18 @@ class Point:
 
     @property
     def limit_share(self) -> float | None:
-        """Of what the step needs without LMS, as predicted."""
+        """The limit as a share of what the step needs without LMS, as predicted."""
         needs, limit = self.result.report.get("unedited_limit_bytes"), self.result.part.limit_bytes
         return limit / needs if needs and limit else None
 
     @property
     def without_seconds(self) -> float | None:
-        """Median step without LMS, just before."""
+        """The median step without LMS, just before."""
         return statistics.median(self.result.baseline_seconds) if self.result.baseline_seconds else None
 
 
 def measure(bench: Bench, wanted: Wanted, limit_mib: int) -> None:
-    """All resolutions with LMS first, then the other methods: a short time leaves a whole curve."""
+    """Measures all resolutions with LMS first, then with the other methods: a short time leaves a whole curve."""
     for method in compared(wanted):
         for resolution in sorted(wanted.resolutions):
             bench.measure(_part(bench, wanted, method, resolution, limit_mib))
@@ -73,7 +73,7 @@ def compared(wanted: Wanted) -> list[str]:
 
 
 def points(bench: Bench, wanted: Wanted, limit_mib: int) -> list[Point]:
-    """What has been measured, by method and resolution."""
+    """The points that have been measured, by method and resolution."""
     found = {result.part: result for result in bench.found()}
     smallest, without = min(wanted.resolutions), None
     made = []
@@ -130,14 +130,12 @@ def write_points(found: Sequence[Point], path: Path) -> None:
 
 
 def _record(point: Point) -> dict[str, object]:
-    r, part = point.result, point.result.part
-    return {
-        "resolution": part.resolution, "resolution_factor": point.factor, "method": part.method, "limit_mib": part.limit_mib,
-        "limit_share": point.limit_share, "outcome": r.outcome, "step_seconds": r.step_seconds,
-        "without_seconds": point.without_seconds, "ratio": r.ratio, "per_voxel": point.per_voxel, "peak_bytes": r.peak_bytes,
-        "swapped_out_bytes": r.report.get("swapped_out_bytes"), "recomputed_ops": r.report.get("recomputed_ops"),
-        "slabs": r.slabs, "detail": r.detail,
-    }  # fmt: skip
+    return point.result.record() | {
+        "resolution_factor": point.factor,
+        "limit_share": point.limit_share,
+        "without_seconds": point.without_seconds,
+        "per_voxel": point.per_voxel,
+    }
 
 
 def draw(found: Sequence[Point], path: Path) -> Path | None:

@@ -129,11 +129,5 @@ def write_csv(results: Sequence[Result], path: Path) -> None:
 
 
 def _record(here: Comparison, r: Result) -> dict[str, object]:
-    return {name: r.report.get(name) for name in COLUMNS if name in r.report} | {
-        "model": r.part.model, "resolution": r.part.resolution, "method": r.part.method, "limit_mib": r.part.limit_mib,
-        "limit_share": here.share(r.part.limit_bytes), "outcome": r.outcome, "steps": r.part.warm_up + r.part.steps,
-        "step_seconds": r.step_seconds, "ratio": r.ratio, "peak_bytes": r.peak_bytes, "peak_share": here.share(r.peak_bytes),
-        "resident_bytes": r.resident_bytes, "peak_error": r.peak_error, "seconds_error": r.seconds_error,
-        "ratio_error": r.ratio_error, "recoveries": r.recoveries, "loss": r.loss, "digest": r.digest,
-        "wall_seconds": r.wall_seconds, "detail": r.detail,
-    }  # fmt: skip
+    shares = {"limit_share": here.share(r.part.limit_bytes), "peak_share": here.share(r.peak_bytes)}
+    return r.record() | shares | {"steps": r.part.warm_up + r.part.steps}

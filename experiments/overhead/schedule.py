@@ -14,7 +14,7 @@ from experiments.harness.bench import Bench
 from experiments.harness.part import MIB, Part, Result
 
 SHARES = (0.50, 0.35)
-"""Of the smallest limit without LMS: where the promises on step time are made."""
+"""The shares of the smallest limit without LMS for which step times are promised."""
 MORE_SHARES = (0.75, 0.42, 0.30, 0.60)
 TOLERANCE = 0.025
 MOST_RUNS = 10
@@ -28,7 +28,7 @@ GROUPS = ("times", "limits", "tries", "others", "torch", "sweep", "curve")
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What to measure. `limits_mib`: hard limits besides those that follow from the smallest ones.
+    """What to measure. limits_mib: hard limits besides those that follow from the smallest ones.
 
     copied: also LMS that copies swapped tensors back, as it always does to a GPU.
     """
@@ -43,7 +43,7 @@ class Wanted:
 
 
 def everything(bench: Bench, wanted: Wanted) -> None:
-    """All parts, by importance."""
+    """Measures all parts, the most important first."""
     first, *others = [Place(bench, wanted, resolution) for resolution in wanted.resolutions]
     rounds: list[tuple[str, Callable[[], None]]] = [
         *((group, getattr(first, group)) for group in ("times", "limits", "tries", "others", "torch")),
@@ -64,7 +64,7 @@ class Place:
         self.bench, self.wanted, self.resolution = bench, wanted, resolution
 
     def part(self, method: str, limit_mib: int | None = None, *, steps: int | None = None) -> Part:
-        """A timed one. LMS may try another plan after its first four steps, hence more of them before the measured ones."""
+        """A timed part. LMS may try another plan after its first four steps, hence more steps before the measured ones."""
         return Part(
             method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib,
             warm_up=5 if method in (methods.LMS, methods.COPIED, methods.TFLMS) else 1, steps=steps or self.wanted.steps,
@@ -72,7 +72,7 @@ class Place:
 
     @cached_property
     def prediction(self) -> dict[str, Any] | None:
-        """Figures of the report on the step without LMS."""
+        """The figures of the report on the step without LMS; None if there was no time."""
         result = self.bench.measure(self._untimed(methods.PREDICTION, None, 1))
         return result.report if result is not None and result.outcome == "predicted" else None
 
@@ -102,7 +102,7 @@ class Place:
         )
 
     def limits(self) -> None:
-        """The smallest limits. Nothing of this is timed, so that the machine may have other work."""
+        """Searches the smallest limits. Nothing is timed, so that the machine may have other work."""
         found = [(self.without_mib, "without LMS"), (self.with_mib, "with LMS")]
         if self.wanted.copied:
             found.append((self.copied_mib, "with LMS that copies back"))
@@ -111,8 +111,8 @@ class Place:
                 self.bench.skip(f"{self.wanted.model} {self.resolution}³: no limit was found to train {what}")
 
     def times(self) -> None:
-        """Step times at the limits that were asked for, and at the shares of the promise: for these the smallest limit without LMS
-        is searched."""
+        """Measures step times at the limits that were asked for, and at the shares of the promise, for which the smallest limit
+        without LMS is searched."""
         self.bench.measure(self.part(methods.NONE))
         for limit in self.wanted.limits_mib:
             self._trains(methods.NONE, limit, steps=2)
@@ -120,13 +120,13 @@ class Place:
         self._at_shares(methods.LMS, SHARES)
 
     def tries(self) -> None:
-        """Whether the limits that were asked for are enough. Not timed."""
+        """Tries whether the limits that were asked for are enough. Nothing is timed."""
         for limit in self.wanted.limits_mib:
             for method in (methods.LMS, *([methods.COPIED] if self.wanted.copied else [])):
                 self._trains(method, limit, steps=3)
 
     def others(self) -> None:
-        """What else saves memory in TensorFlow, at the same limits or with the memory that it takes."""
+        """Measures what else saves memory in TensorFlow, at the same limits or with the memory that it takes."""
         if self.wanted.copied:
             self._at_shares(methods.COPIED, SHARES)
         self._at_shares(methods.TFLMS, SHARES)
@@ -144,7 +144,7 @@ class Place:
         self.bench.measure(self.part(methods.RECOMPUTE_ALL, steps=1))
 
     def torch(self) -> None:
-        """The same network in PyTorch."""
+        """Measures the same network in PyTorch."""
         if importlib.util.find_spec("torch") is None:
             self.bench.skip("PyTorch: not installed; it is in the extra `compare`")
         else:
@@ -152,7 +152,7 @@ class Place:
                 self.bench.measure(self.part(method, steps=3 if method != methods.TORCH_SAVE_ON_CPU else 1))
 
     def curve(self) -> None:
-        """More limits, for the figure: the smallest first."""
+        """Measures more limits for the figure, the smallest first."""
         if self.with_mib is not None:
             self.bench.measure(self.part(methods.LMS, self.with_mib))
         self._at_shares(methods.LMS, MORE_SHARES)
@@ -180,7 +180,7 @@ def untimed(method: str, model: str, resolution: int, limit_mib: int | None, ste
 
 
 def sweep(bench: Bench, resolution: int) -> None:
-    """Three models at twelve limits each between the floor, included, and what they need without LMS, excluded."""
+    """Measures three models at twelve limits each, from the floor up to what they need without LMS, which is left out."""
     sides = {model: int(factor * resolution) for model, factor in SWEEP_MODELS.items()}
     predictions = bench.measure_all([untimed(methods.PREDICTION, m, side, None, 1) for m, side in sides.items()])
     limits = {p.part.model: between(p) for p in predictions if p.outcome == "predicted"}
@@ -196,9 +196,9 @@ def between(prediction: Result) -> list[int]:
 
 
 def smallest(trains: Callable[[int], bool | None], guess: int, bad: int) -> int | None:
-    """The smallest limit that trains, to within TOLERANCE, by bisection of ratios; None where none was found to.
+    """The smallest limit that trains, to within TOLERANCE, by bisection of ratios; None if none was found.
 
-    trains: limit -> True, False, or None where there is no time to try. bad: believed too small, but tried before it is
+    trains: limit -> True, False, or None if there is no time to try. bad: believed too small, but tried before it is
     taken for granted.
     """
     good, limit, tried_bad = None, guess, False

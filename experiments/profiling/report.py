@@ -24,13 +24,13 @@ Over the range from the start of the first profiled step to the end of the last 
 GB/s: bytes over the seconds in which at least one transfer goes that way (10^9 bytes). Nothing counts twice: transfers at the same
 time, or operations on two threads, are one time. Gap: from the end of a step to the start of the next one, with callbacks and the
 next batch. On a GPU operations and transfers are those of its streams. On a CPU operations are those of the step,
-on however many threads; a transfer is the tier's own copy between a tensor and the page cache of a swap file, and where swapped
+on however many threads; a transfer is the tier's own copy between a tensor and the page cache of a swap file, and if swapped
 tensors are read in place, nothing comes back. The profiler takes time itself: compare shares, not seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A profiled run. told: (swapped_out_bytes, swapped_in_bytes) of these steps in lms_stats.csv; None where it does not tell."""
+    """A profiled run. told: (swapped_out_bytes, swapped_in_bytes) of these steps in lms_stats.csv; None if the file does not tell."""
 
     name: str
     profile: Profile
@@ -46,7 +46,7 @@ class Run:
 
 
 def told_bytes(stats_file: Path, profile: Profile) -> tuple[float, float] | None:
-    """Bytes each way of the profiled steps, as the tier counted them."""
+    """The bytes each way of the profiled steps, as the tier counted them; None if the file does not tell."""
     try:
         rows = {row["step"]: row for row in read_csv(stats_file)}
         steps = range(profile.first_step, profile.first_step + len(profile.step_seconds))
@@ -95,7 +95,7 @@ def figures(run: Run) -> list[tuple[str, str]]:
 
 
 def write(runs: Sequence[Run], folder: Path) -> None:
-    """profile.csv and profile.json."""
+    """Writes profile.csv and profile.json."""
     from lms3d.files import write_text
 
     write_csv(folder / "profile.csv", COLUMNS, [_record(run) for run in runs])

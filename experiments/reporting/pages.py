@@ -28,7 +28,7 @@ _MOST_ROWS, _MOST_LINES = 60, 60
 
 
 def write(output: Path, chapters: Sequence[Chapter], found: Mapping[str, Run | str]) -> None:
-    """found: by chapter, how its command ended, or why it has not been run."""
+    """Writes both. found: by chapter, how its command ended, or why it has not been run."""
     texts = {chapter.name: "\n".join(_chapter(chapter, found[chapter.name], output)) for chapter in chapters}
     left = [f"- {chapter.title}: {why}" for chapter in chapters if isinstance(why := found[chapter.name], str)]
     head = [f"# {TITLE}", "", *(["Not run:", "", *left, ""] if left else [])]

@@ -31,8 +31,8 @@ class Run:
 def run(chapter: Chapter, data: Path, folder: Path) -> Run:
     """Runs the chapter's command, or goes on with it, and keeps what it printed in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = [word.format(data=data, output=folder) for word in chapter.command]
-    told = " ".join(word.format(data="DATA", output=folder.name) for word in chapter.command)
+    words = [word.format(data=data, output=folder) for word in chapter.words]
+    told = " ".join(word.format(data="DATA", output=folder.name) for word in chapter.words)
     started = time.monotonic()
     with (folder / LOG).open("w", encoding="utf-8") as log:
         code = commands.exit_code([*of_module(words[0]), *words[1:]], log)

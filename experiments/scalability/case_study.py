@@ -1,6 +1,6 @@
 """Table 7 of the LMS case study (IBM, 2018) and the model of its cluster: AC922, 4 V100 a node, 192^3, LMS, batch 1.
 
-Where each parameter comes from:
+The sources of the parameters:
 
 | parameter                 | value           | source                                                                |
 |---------------------------|-----------------|-----------------------------------------------------------------------|
@@ -56,16 +56,16 @@ _CANDIDATES = np.arange(0, 0.05, 0.0001)
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One row of Table 7 against the model, with the case study's own fixed shares."""
+    """A row of Table 7 beside the model, with the case study's own fixed shares."""
 
     ranks: int
     measured: float
     independent: float
-    """Nothing fitted."""
+    """By the model with nothing fitted."""
 
     fitted: float
     left_out: float
-    """Fitted to the two other rows."""
+    """By the model fitted to the two other rows."""
 
     ours_independent: float
     ours_fitted: float
@@ -76,7 +76,7 @@ class Check:
 
 
 def efficiency(machine: Machine, ranks: int, distribution: str = shares.FIXED) -> float:
-    """Of Table 7's job."""
+    """The efficiency of Table 7's job."""
     return predict(JOB, machine, ranks, distribution=distribution).efficiency
 
 

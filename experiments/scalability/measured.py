@@ -14,7 +14,7 @@ from experiments.harness import runs
 from lms3d.errors import InputError
 
 WARM_UP_EPOCHS = 1
-"""Left out: tracing, planning, cold caches."""
+"""Epochs that are left out: they trace, plan, and fill caches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,20 +40,20 @@ class Measurement:
     """The weights of the network, in float32, which the ranks average; None if the run has no best.keras."""
 
     wall_seconds: float = 0.0
-    """With start and warm-up."""
+    """The seconds of the whole run, with start and warm-up."""
 
     busy: float = 0.0
-    """Share of the machine's cores that other programs used just before."""
+    """The share of the machine's cores that other programs used just before."""
 
     size: str = ""
-    """Of an image along each axis."""
+    """The sides of an image."""
 
     precision: str = ""
     machine: Mapping[str, Any] = field(default_factory=dict)
-    """That rank 0 ran on."""
+    """The machine that rank 0 ran on."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of the libraries that it used."""
+    """The versions of the libraries that it used."""
 
     @property
     def name(self) -> str:
@@ -61,27 +61,27 @@ class Measurement:
 
     @property
     def samples(self) -> int:
-        """Per epoch, over all ranks."""
+        """The samples of an epoch, over all ranks."""
         return self.ranks * self.batch * self.steps
 
     @property
     def epoch(self) -> float:
-        """Median epoch in seconds."""
+        """The median epoch in seconds."""
         return statistics.median(self.epoch_seconds)
 
     @property
     def step(self) -> float | None:
-        """Median training step in seconds."""
+        """The median training step in seconds."""
         return statistics.median(self.step_seconds) if self.step_seconds else None
 
     @property
     def images_per_second(self) -> float:
-        """Over whole epochs."""
+        """The rate over whole epochs."""
         return self.samples / self.epoch
 
     @property
     def cv(self) -> float:
-        """Coefficient of variation of the step times, from the middle 68 %: single long steps are no scatter."""
+        """The coefficient of variation of the step times, from the middle 68 %: single long steps are no scatter."""
         if len(self.step_seconds) < 2:
             return 0.0
         low, middle, high = np.percentile(self.step_seconds, (16, 50, 84))
@@ -89,7 +89,7 @@ class Measurement:
 
     @classmethod
     def of(cls, part: Mapping[str, Any]) -> Measurement:
-        """From the part of a comparison that holds it."""
+        """The measurement in a stored record."""
         known: dict[str, Any] = {one.name: part[one.name] for one in fields(cls) if one.name in part}
         lists = {name: tuple(known[name]) for name in ("epoch_seconds", "step_seconds")}
         return cls(**{**known, **lists})
@@ -135,14 +135,14 @@ def efficiency(one: Measurement, base: Measurement) -> float:
 
 
 def step_efficiency(one: Measurement, base: Measurement) -> float | None:
-    """Of the training steps alone, without validation, saving, and the time between steps."""
+    """The efficiency of the training steps alone, without validation, saving, and the time between steps."""
     if one.step is None or base.step is None:
         return None
     return base.step / one.step * one.batch / base.batch
 
 
 def _size(options: Mapping[str, Any]) -> str:
-    """What the network is given: patches, else boxes, else cubes or squares."""
+    """The size of what the network is given: of patches, else boxes, else cubes or squares."""
     for name in ("patch", "box", "resolution"):
         if given := options.get(name):
             return "x".join(map(str, given)) if isinstance(given, list) else str(given)

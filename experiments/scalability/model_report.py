@@ -20,7 +20,7 @@ COLUMNS = (
 
 
 def report() -> str:
-    """All tables, for a person."""
+    """All tables as one text."""
     fitted = case_study.fitted()
     parts = [
         "# The model: Table 7, and up to 1024 ranks",
@@ -128,7 +128,7 @@ def accounting_table(
 
 
 def sensitivity_table(machine: Machine) -> str:
-    """One order, at 16 ranks and at 1024."""
+    """How the efficiency of one order at 16 and at 1024 ranks depends on each parameter."""
     slower = {name: replace(link, bytes_per_second=link.bytes_per_second / 2) for name, link in _links(machine)}
     later = {name: replace(link, latency_seconds=10 * link.latency_seconds) for name, link in _links(machine)}
     changes = {
@@ -154,7 +154,7 @@ def _links(machine: Machine) -> list[tuple[str, case_study.Link]]:
 
 
 def write_predictions(found: Sequence[Prediction], path: Path) -> None:
-    """One row for each prediction."""
+    """Writes a row for each prediction."""
     write_csv(path, COLUMNS, map(_record, found))
 
 

@@ -18,12 +18,12 @@ COLUMNS = (
 
 
 def this_machine(link: Link, base: Measurement) -> Machine:
-    """One node with the probed link and the scatter of one rank's steps; its contention is not known."""
+    """A node with the probed link and the scatter of one rank's steps; its contention is not known."""
     return Machine(name="this machine", ranks_per_node=1 << 20, local=link, network=link, cv=base.cv)
 
 
 def predicted(one: Measurement, base: Measurement, link: Link | None) -> float | None:
-    """Step efficiency by the model, from the run of one rank and the probe; None where one is missing."""
+    """The step efficiency by the model, from the run of one rank and the probe; None if one is missing."""
     if link is None or base.ranks != 1 or base.step is None or one.parameters is None:
         return None
     job = Job(
@@ -38,7 +38,7 @@ def predicted(one: Measurement, base: Measurement, link: Link | None) -> float |
 
 
 def rows(found: Sequence[Measurement], link: Link | None) -> list[dict[str, object]]:
-    """One record for each measurement."""
+    """A record for each measurement."""
     made: list[dict[str, object]] = []
     for one in found:
         base = measured.baseline(found, one.scaling)
@@ -55,7 +55,7 @@ def rows(found: Sequence[Measurement], link: Link | None) -> list[dict[str, obje
 
 
 def write_csv(found: Sequence[Measurement], link: Link | None, path: Path) -> None:
-    """One row for each measurement."""
+    """Writes a row for each measurement."""
     table.write_csv(path, COLUMNS, rows(found, link))
 
 

@@ -15,9 +15,9 @@ from experiments import concurrent, emulated_links
 from experiments.harness import bench, methods
 from experiments.harness import child as process
 from experiments.harness.part import MIB, Part, Result
-from experiments.links import epochs, side_by_side, study
+from experiments.links import study
 from experiments.links.calibration import SLOWNESS
-from experiments.links.counters import COPY_SECONDS, STEP_SECONDS
+from experiments.links.link import COPY_SECONDS, STEP_SECONDS
 from experiments.links.study import METHODS
 
 WITHOUT, COPIED, MAPPED = 1000, 250, 200  # MiB: the smallest limits of the imitated machine
@@ -80,7 +80,7 @@ class Imitation:
 def child(monkeypatch):
     """The kind of child that is started; `child.made`: for which parts, in order. One thread copies 10 GB/s."""
     kind = type("Child", (Imitation,), {"made": [], "lock": threading.Lock()})
-    for module in (bench, side_by_side):
+    for module in (bench, concurrent):
         monkeypatch.setattr(module, "Child", kind)
     monkeypatch.setattr(study, "copy_seconds_per_byte", lambda: 1e-10)
     monkeypatch.setattr(emulated_links, "copy_seconds_per_byte", lambda: 1e-10)
@@ -257,7 +257,7 @@ def test_each_process_has_its_epoch(tmp_path, child):
     assert side_by_side_run(tmp_path, "--processes", "2", "3") == 0
     found = rows(tmp_path, "concurrent.csv")
     assert [(row["kind"], row["processes"], row["process"]) for row in found] == [
-        (kind, str(n), str(k)) for kind in epochs.KINDS.values() for n in (1, 2, 3) for k in range(1, n + 1)
+        (kind, str(n), str(k)) for kind in concurrent.KINDS.values() for n in (1, 2, 3) for k in range(1, n + 1)
     ]
     buses = {part.link.partition("@")[2] for part in child.made if "@" in part.link}
     assert len(buses) == 3  # one for each number of processes
@@ -299,7 +299,7 @@ def test_one_that_is_not_ready_in_time_ends_its_group(tmp_path, child):
         return child(part, log, 60)
 
     part = Part(method=methods.NONE, model="unet3d", resolution=32, warm_up=1, steps=1)
-    group = side_by_side.Group(part, 2, tmp_path, patience_seconds=0.1, environment={}, start=slow)
+    group = concurrent.Group(part, 2, tmp_path, patience_seconds=0.1, environment={}, start=slow)
     with pytest.raises(process.ChildFailed, match="failed: the 2 processes were not ready together"):
         group.run()
 
@@ -332,14 +332,14 @@ def test_epoch_tables_compare_with_one_alone_and_with_links_apart():
     found = [
         {"kind": kind, "ranks": n, "epoch_seconds": [seconds] * n, "traffic": [moved] * n}
         for kind, n, seconds in (
-            (epochs.OWN, 1, 10.0),
-            (epochs.OWN, 2, 12.0),
-            (epochs.BUS, 2, 18.0),
-            (epochs.BUS, 1, 10.0),
+            (concurrent.OWN, 1, 10.0),
+            (concurrent.OWN, 2, 12.0),
+            (concurrent.BUS, 2, 18.0),
+            (concurrent.BUS, 1, 10.0),
         )
     ]
-    lines = epochs.table(found).splitlines()
+    lines = concurrent.table_of(found).splitlines()
     assert "| 2 x LMS, one bus for all | 18.0 | 18.0 | 18.0 | 1.80 | 1.50 | 0.50 GB/s |" in lines
     assert "| 1 x LMS, a link each | 10.0 |  | 10.0 | 1.00 |  | 0.50 GB/s |" in lines
-    assert "some share a core" in epochs.what_is_shared([1, 2, 3], 2)
-    assert "some share a core" not in epochs.what_is_shared([1, 2], 2)
+    assert "some share a core" in concurrent.what_is_shared([1, 2, 3], 2)
+    assert "some share a core" not in concurrent.what_is_shared([1, 2], 2)

@@ -16,7 +16,7 @@ import pytest
 from data.chest_xray import shards
 from data.phantoms import chests
 from experiments import input_pipeline
-from experiments.feeding import alone, alone_rank, images, results
+from experiments.feeding import alone, images, results
 from experiments.harness.ranks import Launcher, RunFailed
 from experiments.harness.store import Records
 from lms3d.device.machine import processor
@@ -239,7 +239,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(alone_rank, "time", made)
+    monkeypatch.setattr(alone, "time", made)
     return made
 
 
@@ -250,7 +250,7 @@ def test_a_window_counts_whole_batches_and_nothing_of_what_lay_ready(clock):
             clock.sleep(0.02)
             yield 0
 
-    found = alone_rank.take(batches(), 0.39, 8)
+    found = alone.take(batches(), 0.39, 8)
     assert found["images"] == 8 * 20  # of which the last began within the window
     assert found["images"] / found["seconds"] == pytest.approx(8 / 0.02)
 
@@ -261,9 +261,9 @@ def test_a_device_waits_for_a_pipeline_that_is_slower_and_not_for_one_that_is_no
             clock.sleep(seconds)
             yield 0
 
-    starved = alone_rank.take(batches(0.03), 0.3, 8, device_speed=8 / 0.01)
+    starved = alone.take(batches(0.03), 0.3, 8, device_speed=8 / 0.01)
     assert starved["waited_seconds"] / starved["seconds"] == pytest.approx(0.75)
-    fed = alone_rank.take(batches(0), 0.3, 8, device_speed=8 / 0.01)
+    fed = alone.take(batches(0), 0.3, 8, device_speed=8 / 0.01)
     assert fed["waited_seconds"] == 0
     assert fed["images"] / fed["seconds"] == pytest.approx(800)
 
@@ -322,7 +322,7 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
     import keras
 
     import models
-    from experiments.feeding import orders, timeline, timeline_rank
+    from experiments.feeding import orders, timeline
     from experiments.harness import commands
     from experiments.profiling import lanes, xplane
 
@@ -330,7 +330,7 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
 
     def run(words):
         calls.append(words[:3])
-        assert timeline_rank.main([words[-1]]) == 0
+        assert timeline.main([words[-1]]) == 0
 
     layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(14, activation="sigmoid")]
     monkeypatch.setattr(models, "build", lambda _, input_shape: keras.Sequential([keras.Input(input_shape), *layers]))
@@ -352,7 +352,7 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
         assert 0 < float(row["busy_share"]) <= 1 - float(row["waiting_share"])
     assert float(found["device", "old"]["data_share"]) > 0
     trace = lanes.read(xplane.newest(out / "timelines" / "device-old"))
-    assert [step.number for step in trace.steps] == [timeline_rank.LEAD_STEPS + n for n in range(20)]
+    assert [step.number for step in trace.steps] == [timeline.LEAD_STEPS + n for n in range(20)]
     assert {span.name for span in trace.lanes[lanes.COMPUTE]} == {"device:Sleep"}
     # Some of the pipeline's ops, not a certain one: on a fast machine an op of so small an image is too short to be traced.
     of_data = (":ParseExampleV2", ":Tile", ":ReverseV2", ":RealDiv")
@@ -367,5 +367,5 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
     assert (out / "timelines" / "device-new.trace.json").exists()
     assert input_pipeline.main(words) == 0
     assert (
-        calls == [[sys.executable, "-m", "experiments.feeding.timeline_rank"]] * 2
+        calls == [[sys.executable, "-m", "experiments.feeding.timeline"]] * 2
     )  # one of each kind; the second call reads

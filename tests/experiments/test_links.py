@@ -17,8 +17,7 @@ import lms3d
 from experiments.harness import steps_tensorflow
 from experiments.links import machines, tier
 from experiments.links.copying import copy_seconds_per_byte
-from experiments.links.counters import COPY_SECONDS, STEP_SECONDS
-from experiments.links.link import Link
+from experiments.links.link import COPY_SECONDS, STEP_SECONDS, Link
 from lms3d.device import memory
 from lms3d.engine.native import lanes
 from lms3d.engine.native.lanes import Lane
