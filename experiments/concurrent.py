@@ -209,7 +209,7 @@ COLUMNS = ("kind", "processes", "process", "epoch_seconds", "out_bytes_per_secon
 CASE_STUDY = (
     "The case study, LMS at 192³ on x86 with PCIe Gen3, mean seconds per epoch of 228 steps: 1 GPU "
     f"{X86_HIGH.epoch_seconds:,.0f}; 4 GPUs, a bus each, {X86_APART.epoch_seconds:,.0f}; 8 GPUs, pairs on a bus, "
-    f"{X86_PAIRS.epoch_seconds:,.0f}: sharing a bus costs {X86_PAIRS.epoch_seconds / X86_APART.epoch_seconds - 1:.0%}."
+    f"{X86_PAIRS.epoch_seconds:,.0f}: sharing a bus costs {100 * (X86_PAIRS.epoch_seconds / X86_APART.epoch_seconds - 1):.0f} %."
 )
 
 Epochs = Mapping[str, Any]

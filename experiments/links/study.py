@@ -58,10 +58,10 @@ class Study:
             for part in self._parts(limit, known, METHODS):
                 self.bench.measure(part)
 
-    def _parts(self, limit_mib: int | None, rates: Sequence[dict[str, Any]], methods: Sequence[str]) -> Iterator[Part]:
+    def _parts(self, limit_mib: int | None, rates: Sequence[dict[str, Any]], compared: Sequence[str]) -> Iterator[Part]:
         """Link by link, so that a short time gives a whole comparison of one."""
         for rate in rates:
-            for method in methods:
+            for method in compared:
                 moves = method != methods.RECOMPUTE_CHEAP  # which is the same over every link
                 yield Part(
                     method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib, warm_up=WARM_UP,

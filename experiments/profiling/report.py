@@ -30,7 +30,7 @@ tensors are read in place, nothing comes back. The profiler takes time itself: c
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A profiled run. told: (swapped_out_bytes, swapped_in_bytes) of these steps in lms_stats.csv; None if the file does not tell."""
+    """A profiled run. told: (swapped_out_bytes, swapped_in_bytes) of these steps in lms_stats.csv; None if it does not tell."""
 
     name: str
     profile: Profile

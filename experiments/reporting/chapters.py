@@ -15,7 +15,7 @@ from experiments.reporting.published import Table
 class Chapter:
     """One tab of the page.
 
-    command: the words after `python -m`; {data} and {output} stand for folders. Empty: the chapter cannot be run here, and `missing`
+    command: what follows `python -m`; {data} and {output} stand for folders. Empty: the chapter cannot be run here, and `missing`
     says what it needs. minutes: about, on two idle cores. elsewhere: the folder that its command writes on a machine that can run
     it; shown if it exists.
     """

@@ -50,8 +50,8 @@ def hierarchical_seconds(ranks: int, ranks_per_node: int, size_bytes: float, loc
 def fit_link(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float], source: str = "") -> Link:
     """The link that explains measured all-reduces best: rule 1, by least squares of the relative errors.
 
-    If other work hides what the bytes cost (large all-reduces took no longer than small ones), the bandwidth is the highest that was
-    seen, and at least that. ValueError with fewer than two sizes or members.
+    If other work hides what the bytes cost (large all-reduces took no longer than small ones), the bandwidth is the highest that
+    was seen, and at least that. ValueError with fewer than two sizes or members.
     """
     if members < 2 or len(set(sizes_bytes)) < 2:
         raise ValueError(f"{members} members, {len(set(sizes_bytes))} sizes: expected at least two of both")

@@ -555,7 +555,7 @@ def test_without_a_gpu_it_refuses_in_one_line(tmp_path, capsys, monkeypatch):
     assert "--rehearse" in said[0]
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(card.machine, "has_nvidia_driver", lambda: True)
-    monkeypatch.setattr(card, "_asked", lambda words: {"name": "CPU", "capability": [0, 0]})
+    monkeypatch.setattr(card, "_asked", lambda without_gpu: {"name": "CPU", "capability": [0, 0]})
     assert gpu_case_study.main(["--minutes", "0.001", "--output", str(tmp_path / "out")]) == 2
     assert "TensorFlow found no GPU" in capsys.readouterr().err
 
@@ -572,7 +572,7 @@ def test_a_child_without_an_answer_is_quoted(tmp_path, monkeypatch):
         "#!/bin/sh\necho noise >&2\necho \"ModuleNotFoundError: No module named 'filelock'\" >&2\nexit 1\n"
     )
     script.chmod(0o755)
-    monkeypatch.setattr(card.sys, "executable", str(script))
+    monkeypatch.setattr(process.sys, "executable", str(script))
     with pytest.raises(card.InputError, match=r"exit code 1.*its last lines: noise / .*No module named 'filelock'"):
         card.found(rehearsed=True)
 

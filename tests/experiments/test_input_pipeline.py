@@ -94,7 +94,7 @@ def test_speeds_waits_ratios_and_a_figure_from_one_command(fakes, tmp_path, caps
     assert "| best / new, alone | 2 | >= 1.2 | 1.60 (1.60 to 1.60) | 1.60, 1.60 | 1.60 | yes" in report
     assert "| device waits, best order | 2 | < 2% | 1.00% |  |  | yes |" in report
     assert "| device waits, best order | 1 | < 2% | 1.00% |  |  |  |" in report  # the promise is about 2 ranks
-    assert f"Machine: {processor()}, {os.cpu_count()} cores" in report
+    assert f"Machine: {os.cpu_count()} cores ({processor()}" in report
     assert (tmp_path / "out/input_pipeline.png").stat().st_size > 10_000
 
 
