@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 IMAGES = 8  # batch of the 2D models
@@ -24,7 +22,7 @@ def images(side: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(IMAGES, side, side, 3)).astype("f4"), rng.integers(0, 10, size=(IMAGES, 1))
 
 
-def noise(shapes: Iterable[tuple[int, ...]]) -> tuple[np.ndarray, ...]:
-    """An array of float32 noise for each shape."""
+def noise(inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and outputs of these shapes, float32 noise."""
     rng = np.random.default_rng(0)
-    return tuple(rng.normal(size=shape).astype("f4") for shape in shapes)
+    return rng.normal(size=inputs).astype("f4"), rng.normal(size=outputs).astype("f4")

@@ -1,7 +1,9 @@
-"""Starts a program on N ranks of this machine, and ends it when its time is over. No TensorFlow here."""
+"""Starts a program on N ranks of this machine, and ends it when its time is over; and what each of its ranks does. No TensorFlow
+here."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -12,9 +14,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from experiments import ROOT
 from lms3d.errors import InputError
+
+if TYPE_CHECKING:
+    from lms3d.ranks.world import World
 
 HORVODRUN = "horovodrun -np {ranks}"
 GRACE_SECONDS = 30.0
@@ -84,6 +90,26 @@ class Launcher:
             return None
         cores = sorted(os.sched_getaffinity(0))[: ranks * self.cores_per_rank]
         return lambda: os.sched_setaffinity(0, cores)
+
+
+def rank_main(arguments: Sequence[str], find: Callable[[dict[str, Any], World], dict[str, Any]]) -> int:
+    """The main function of a rank: its exit code. find(asked, world): what all ranks found, which rank 0 writes to
+    asked["output"]. arguments: what is asked, in JSON."""
+    from lms3d import errors
+    from lms3d.device.startup import start_tensorflow
+    from lms3d.files import write_json
+    from lms3d.ranks import job
+
+    asked = json.loads(arguments[0])
+
+    def work() -> None:
+        with job.joined() as world:
+            start_tensorflow(seed=0, precision=asked["precision"], world=world)
+            found = find(asked, world)
+            if world.is_chief:
+                write_json(Path(asked["output"]), {"ranks": world.size, **found})
+
+    return errors.run(work)
 
 
 def end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:

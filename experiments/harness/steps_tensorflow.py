@@ -332,7 +332,7 @@ def _specification(arrays: Iterable[np.ndarray]) -> tuple[tf.TensorSpec, ...]:
 
 def _batch(part: Part, model: keras.Model) -> tuple[np.ndarray, np.ndarray]:
     if part.model in NETWORKS:
-        return batches.noise((part.batch, *shape[1:]) for shape in (model.input_shape, model.output_shape))
+        return batches.noise((part.batch, *model.input_shape[1:]), (part.batch, *model.output_shape[1:]))
     return batches.images(part.resolution) if part.model == "resnet50" else batches.volumes(part.resolution)
 
 

@@ -13,7 +13,8 @@ from torch._functorch import config as functorch_config
 from torch.utils.checkpoint import checkpoint
 
 from experiments.harness import batches, methods
-from experiments.harness.part import MIB, InTorch, Part
+from experiments.harness.methods import InTorch
+from experiments.harness.part import MIB, Part
 from experiments.harness.talk import Resident, Talk, asked
 
 FILTERS = (16, 32, 64, 128, 256)

@@ -7,6 +7,7 @@ import pytest
 from experiments import compiled_steps
 from experiments.architectures import NETWORKS
 from experiments.compiled_steps import AUTO, OFF
+from experiments.harness import methods
 
 
 def test_every_network_can_be_asked_for():
@@ -50,3 +51,13 @@ def test_the_ratio_is_the_median_of_pairs():
     )
     assert measured.time_ratio == 0.5
     assert measured.cells()[3:7] == ("0.50", "4.00 MiB / 3.00 MiB", "0.75", "2 for 30 ops")
+
+
+def test_two_real_processes_take_their_steps_in_turn(monkeypatch):
+    """The second without LMS: compiling takes minutes."""
+    monkeypatch.setattr(compiled_steps, "AUTO", methods.NONE)
+    found = compiled_steps.measure("convnext", 32, 2, 2 << 30, 1)
+    assert {method: len(seconds) for method, seconds in found.seconds.items()} == {OFF: 1, methods.NONE: 1}
+    assert found.losses[OFF] == pytest.approx(found.losses[methods.NONE])
+    assert found.parameters > 1e6
+    assert found.peaks[OFF] > 4 * found.parameters

@@ -176,7 +176,7 @@ def test_all_arms_start_from_a_run_that_has_not_seen_the_test_set(brains, tmp_pa
     assert all(f"--start-from {begun}" in words for words in trained)
 
 
-def test_no_arm_starts_from_a_run_that_has_seen_another_visit_of_a_tested_patient(tmp_path, commands, capsys):
+def test_no_arm_starts_from_a_run_that_has_seen_another_visit_of_a_tested_patient(tmp_path, called, capsys):
     for patient in range(6):
         write_case(tmp_path / "set" / f"BraTS-GLI-{patient:05d}-001", random_case(patient, labels=(1, 2, 3)), LATE)
     assert decisive.main(arguments(tmp_path / "set", tmp_path, "--arms", "A")) == 0

@@ -41,14 +41,14 @@ def test_a_promise_is_met_missed_or_not_measured():
 def test_other_settings_are_refused_and_the_same_are_not(tmp_path):
     store.remember({"batch_size": 2, "sides": (1, 2)}, tmp_path)
     store.remember({"batch_size": 2, "sides": (1, 2)}, tmp_path)
-    with pytest.raises(store.InputError, match="--batch-size: found 3, but .* was begun with 2"):
+    with pytest.raises(store.InputError, match=r"--batch-size: found 3, but .* was begun with 2"):
         store.remember({"batch_size": 3, "sides": (1, 2)}, tmp_path)
 
 
 def test_a_record_that_no_measurement_wrote_is_refused(tmp_path):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts/a-1.json").write_text('{"ranks": 1}')
-    with pytest.raises(store.InputError, match="KeyError.*delete it and run again"):
+    with pytest.raises(store.InputError, match=r"KeyError.*delete it and run again"):
         Records(tmp_path).found("a")
 
 
