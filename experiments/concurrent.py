@@ -44,6 +44,18 @@ SHARE, ROOM = 0.35, 1.25
 """Shares of what a step needs without LMS, and of the smallest limit: by default the limit is the larger of the two. Copying back
 over a link needs more than the smallest limit, which is predicted for tensors that are read in place."""
 
+ALONE, OWN, BUS = "alone", "own", "bus"
+KINDS = {ALONE: "no LMS", OWN: "LMS, a link each", BUS: "LMS, one bus for all"}
+"""Kind of run -> what tables call it. ALONE: nothing but the machine is shared."""
+COLUMNS = ("kind", "processes", "process", "epoch_seconds", "out_bytes_per_second", "back_bytes_per_second")
+CASE_STUDY = (
+    "The case study, LMS at 192³ on x86 with PCIe Gen3, mean seconds per epoch of 228 steps: 1 GPU "
+    f"{X86_HIGH.epoch_seconds:,.0f}; 4 GPUs, a bus each, {X86_APART.epoch_seconds:,.0f}; 8 GPUs, pairs on a bus, "
+    f"{X86_PAIRS.epoch_seconds:,.0f}: sharing a bus costs {100 * (X86_PAIRS.epoch_seconds / X86_APART.epoch_seconds - 1):.0f} %."
+)
+
+Epochs = Mapping[str, Any]
+
 _DESCRIPTION = """\
 Measure epochs of 1 to 4 trainings side by side: without LMS, with LMS over an emulated link each, and with LMS over one bus that
 they share. Seconds per epoch of each process, as the case study's tables have them.
@@ -200,19 +212,6 @@ def _parser() -> cli.Parser:
     add("--steps", type=cli.whole(1), metavar="N", default=10, help="of an epoch (default: 10)")
     command.add_resumable(parser, "concurrent")
     return parser
-
-
-ALONE, OWN, BUS = "alone", "own", "bus"
-KINDS = {ALONE: "no LMS", OWN: "LMS, a link each", BUS: "LMS, one bus for all"}
-"""Kind of run -> what tables call it. ALONE: nothing but the machine is shared."""
-COLUMNS = ("kind", "processes", "process", "epoch_seconds", "out_bytes_per_second", "back_bytes_per_second")
-CASE_STUDY = (
-    "The case study, LMS at 192³ on x86 with PCIe Gen3, mean seconds per epoch of 228 steps: 1 GPU "
-    f"{X86_HIGH.epoch_seconds:,.0f}; 4 GPUs, a bus each, {X86_APART.epoch_seconds:,.0f}; 8 GPUs, pairs on a bus, "
-    f"{X86_PAIRS.epoch_seconds:,.0f}: sharing a bus costs {100 * (X86_PAIRS.epoch_seconds / X86_APART.epoch_seconds - 1):.0f} %."
-)
-
-Epochs = Mapping[str, Any]
 
 
 def table_of(found: Sequence[Epochs]) -> str:

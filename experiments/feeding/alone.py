@@ -39,6 +39,10 @@ PATIENCE_SECONDS = 300.0
 PROGRAM = of_module("experiments.feeding.alone")
 
 
+LEAD = 0.25
+"""The share of a window that passes before it counts: what lay in the buffers was not made in the window."""
+
+
 class Rank(Process):
     """A process that takes batches when it is asked to; stopped in between."""
 
@@ -147,10 +151,6 @@ def binding(cores: int | None) -> Callable[[], None] | None:
         return None
     kept = sorted(os.sched_getaffinity(0))[:cores]
     return lambda: os.sched_setaffinity(0, kept)
-
-
-LEAD = 0.25
-"""The share of a window that passes before it counts: what lay in the buffers was not made in the window."""
 
 
 def main(asked: dict[str, Any]) -> None:

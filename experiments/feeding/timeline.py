@@ -1,6 +1,10 @@
 """Timelines of the input pipelines: when the device computes, when it waits, and when the pipeline works. No TensorFlow here.
 
-Profiles of a few steps with each order, read by the code of `experiments.profile`.
+Profiles of a few steps with each order, read by the code of `experiments.profile`. This module as a program makes them, as rank 0
+of so many ranks, whose samples it takes: real training steps, or those of a device that sleeps. A device that sleeps leaves all
+cores to the pipeline, as a GPU does; its sleep stands in the profile as an op, `device:Sleep`.
+
+    python -m experiments.feeding.timeline '{"shards": ..., "folders": {"old": DIR, ..}, "ranks": 2, "device_speed": 600, ...}'
 """
 
 from __future__ import annotations
@@ -33,6 +37,10 @@ shuffling and batching are not such); hidden: of that time, while the device com
 0. The profiler takes time itself."""
 TIMED = (DEVICE, TRAINING)
 """The kinds that have steps."""
+
+
+LEAD_STEPS = 12
+"""Before the profile: buffers fill, tf.data tunes itself."""
 
 
 def profiles(kind: str, asked: Mapping[str, Any], orders: Sequence[str], folder: Path) -> dict[str, Trace]:
@@ -77,10 +85,6 @@ def write(found: Mapping[tuple[str, str], Trace], batch_size: int, folder: Path)
     figure.draw(titles, folder / "timelines.png", lanes=("steps", COMPUTE, WAIT, DATA), enlarged=False)
     for (kind, order), trace in found.items():
         perfetto.write(trace, folder / "timelines" / f"{kind}-{order}.trace.json")
-
-
-LEAD_STEPS = 12
-"""Before the profile: buffers fill, tf.data tunes itself."""
 
 
 def main(arguments: list[str]) -> int:

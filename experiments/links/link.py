@@ -12,6 +12,11 @@ from lms3d.units import parse_size
 _WORD = re.compile(r"(?P<out>[^/+@:]+)(:(?P<back>[^/+@]+))?/s(\+(?P<latency>\d+(\.\d+)?)us)?(@(?P<bus>.+))?")
 EXAMPLES = "400MB/s, 2.4GB/s+50us or 12GB/s:14GB/s (out:back)"
 
+COPY_SECONDS = "copy_processor_seconds"
+"""The counter of the processor seconds of copies both ways, which a device would make by itself."""
+STEP_SECONDS = "step_processor_seconds"
+"""The counter of the processor seconds of the whole process in a step."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
@@ -54,9 +59,3 @@ class Link:
 
 def _rate(bytes_per_second: float) -> str:
     return f"{float(f'{bytes_per_second / 1e6:.4g}'):g}MB" if bytes_per_second < 1e12 else f"{bytes_per_second:.0f}B"
-
-
-COPY_SECONDS = "copy_processor_seconds"
-"""The counter of the processor seconds of copies both ways, which a device would make by itself."""
-STEP_SECONDS = "step_processor_seconds"
-"""The counter of the processor seconds of the whole process in a step."""

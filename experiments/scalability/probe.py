@@ -1,4 +1,11 @@
-"""Bandwidth and latency between the ranks of this machine, from real all-reduces. No TensorFlow here."""
+"""Bandwidth and latency between the ranks of this machine, from real all-reduces. No TensorFlow at import.
+
+A rank is this module as a program, which times all-reduces; rank 0 writes them:
+
+    horovodrun -np 2 python -m experiments.scalability.probe OUTPUT.json
+
+The reductions go through Horovod, as in training: its negotiation between ranks is part of the latency.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +25,11 @@ from lms3d.units import format_size
 
 PATIENCE_SECONDS = 300.0
 ADVICE = "run it anew with --probe"
+
+
+SIZES_BYTES = tuple(4**k for k in range(5, 13))  # 1 KiB .. 16 MiB
+LARGEST_BYTES = 4 * 8_269_561  # the gradients of isensee2017
+REPEATS, WARM_UP = 9, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +80,6 @@ def load(path: Path) -> Probe:
 
 def _seconds(seconds: float) -> str:
     return f"{1e3 * seconds:.2f} ms"
-
-
-SIZES_BYTES = tuple(4**k for k in range(5, 13))  # 1 KiB .. 16 MiB
-LARGEST_BYTES = 4 * 8_269_561  # the gradients of isensee2017
-REPEATS, WARM_UP = 9, 2
 
 
 def main(arguments: list[str]) -> None:
