@@ -7,24 +7,20 @@ command on the same images, the same split and the same order of samples, as man
 from __future__ import annotations
 
 import argparse
-import csv
-import os
 import shlex
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments import training_runs
-from experiments.feeding.parts import remember
-from experiments.scalability import measured
-from experiments.scalability.tables import markdown, write_csv
+from experiments.harness import command, commands, page, runs, store
+from experiments.harness.child import of_module
+from experiments.harness.table import cell, markdown, read_csv, write_csv
 from lms3d import cli, errors
 from lms3d.device import machine
-from lms3d.files import writable_folder, write_text
+from lms3d.files import writable_folder
 from lms3d.tasks.chexnet.options import ChexnetConfig
 from lms3d.units import format_size
 
@@ -41,10 +37,10 @@ writes into --output: report.md, models.csv, models.png, NAME/ (the run of each 
 exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 _NOTES = """\
-Images/s: batch / median step, from its first operation to its last, without waiting for data. Epoch: median, with reading,
-validation and saving. Both without the first epoch. Peak: most that TensorFlow's allocator had handed out; on a CPU without a
-limit it counts no tensors below 256 KiB. AUROC: mean over the findings, on test patients whom no epoch has seen, with the 95 %
-interval of a bootstrap over patients. The models train one after the other: what else the machine does meets them at different
+Images/s: batch / median step, from its first operation to its last, without waiting for data. Epoch: the median, with reading,
+validation and saving. Both leave out the first epoch. Peak: the most that TensorFlow's allocator had handed out; on a CPU without
+a limit it counts no tensors below 256 KiB. AUROC: the mean over the findings, on test patients whom no epoch has seen, with the
+95 % interval of a bootstrap over patients. The models train one after the other: other work on the machine meets them at different
 times."""
 
 COLUMNS = (
@@ -54,7 +50,8 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A model that has finished. auroc, low, high: of the mean over the findings; None where all test images show the same."""
+    """A model that has finished. auroc, low, high: the mean over the findings and its interval; None if all test images show the
+    same."""
 
     model: str
     parameters: int | None
@@ -68,30 +65,26 @@ class Trained:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train what is missing, report. Returns the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    command = shlex.join(["python", "-m", "experiments.chexnet_models", *words])
-    return errors.run(lambda: _compare(_parser().parse_args(words), command))
+    """Trains what is missing and reports. Returns the exit code."""
+    return command.main("chexnet_models", _parser, _compare, arguments)
 
 
-def _compare(options: argparse.Namespace, command: str) -> None:
+def _compare(options: argparse.Namespace, typed: str) -> None:
     output = writable_folder(Path(options.output).expanduser(), "--output")
     shared = {name: value for name, value in sorted(vars(options).items()) if name not in ("models", "output")}
-    remember({**shared, "data": None if options.data is None else str(options.data)}, output)
+    store.remember({**shared, "data": None if options.data is None else str(options.data)}, output)
     for model in options.models:
         if not (output / model / "auroc.csv").exists():
-            training_runs.run([sys.executable, "-m", "lms3d.train", *train_words(options, model, output / model)])
+            commands.run([*of_module("lms3d.train"), *train_words(options, model, output / model)])
     found = [read(output / model, options.batch_size) for model in options.models]
-    write_csv(output / "models.csv", COLUMNS, [_record(one) for one in found])
+    write_csv(output / "models.csv", COLUMNS, map(_record, found))
     draw(found, output / "models.png")
     data = "embedded artificial radiographs: AUROC says nothing about patients" if options.data is None else "of --data"
     conditions = (
-        f"Images: {data}; {options.resolution}^2, batches of {options.batch_size}, float32, seed {options.seed}. {_machine()} "
-        f"Made by `{command}`."
+        f"Images: {data}; {options.resolution}^2, batches of {options.batch_size}, float32, seed {options.seed}. "
+        f"{page.machine()} Made by `{typed}`."
     )
-    text = "\n\n".join(["# Networks for chest X-rays", table(found), _NOTES, conditions]) + "\n"
-    write_text(output / "report.md", text)
-    print(text)
+    print(page.write(output / "report.md", ["# Networks for chest X-rays", table(found), _NOTES, conditions]))
     print(f"written: {output}")
 
 
@@ -104,17 +97,15 @@ def train_words(options: argparse.Namespace, model: str, run_dir: Path) -> list[
 
 
 def read(run_dir: Path, batch_size: int) -> Trained:
-    """The figures of a finished run. InputError where its files are not those of one."""
+    """The figures of a finished run. InputError if its files are not those of one."""
     try:
-        mean = _rows(run_dir / "auroc.csv")[-1]
-        steps = [row for row in _rows(run_dir / "lms_stats.csv") if row["kind"] == "train"]
+        mean = read_csv(run_dir / "auroc.csv")[-1]
+        steps, epochs = runs.training_steps(run_dir), runs.epoch_seconds(run_dir)
         late = [row for row in steps if row["epoch"] != "1"] or steps[1:]
-        history = _rows(run_dir / "history.csv")
         return Trained(
-            model=run_dir.name, parameters=measured.weight_count(run_dir / "best.keras"), epochs=len(history),
+            model=run_dir.name, parameters=runs.weight_count(run_dir), epochs=len(epochs),
             images_per_second=batch_size / statistics.median(float(row["seconds"]) for row in late),
-            epoch_seconds=statistics.median(float(row["seconds"]) for row in history[1:] or history),
-            peak_bytes=max(int(row["peak_bytes"]) for row in steps),
+            epoch_seconds=statistics.median(epochs[1:] or epochs), peak_bytes=max(int(row["peak_bytes"]) for row in steps),
             **{name: _number(mean[name]) for name in ("auroc", "low", "high")},
         )  # fmt: skip
     except (OSError, KeyError, IndexError, ValueError) as error:
@@ -129,9 +120,8 @@ def table(found: Sequence[Trained]) -> str:
     first = found[0].images_per_second
     rows = [
         [
-            one.model, "" if one.parameters is None else f"{one.parameters:,}", f"{one.images_per_second:.3g}",
-            f"{one.images_per_second / first:.2f} x", f"{one.epoch_seconds:.1f} s", format_size(one.peak_bytes),
-            "" if one.auroc is None else f"{one.auroc:.3f}",
+            one.model, cell(one.parameters, ","), f"{one.images_per_second:.3g}", f"{one.images_per_second / first:.2f} x",
+            f"{one.epoch_seconds:.1f} s", format_size(one.peak_bytes), cell(one.auroc, ".3f"),
             "" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}",
         ]
         for one in found
@@ -158,31 +148,13 @@ def draw(found: Sequence[Trained], path: Path) -> Path:
     return save(figure, path)
 
 
-def _record(one: Trained) -> Mapping[str, object]:
-    values = {**vars(one), "auroc_low": one.low, "auroc_high": one.high}
+def _record(one: Trained) -> dict[str, object]:
+    values = {**asdict(one), "auroc_low": one.low, "auroc_high": one.high}
     return {name: values[name] for name in COLUMNS}
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def _number(text: str) -> float | None:
     return float(text) if text and text != "nan" else None
-
-
-def _machine() -> str:
-    import psutil
-
-    from lms3d.device.machine import processor
-    from lms3d.training import run_folder
-
-    versions = run_folder.versions()
-    return (
-        f"Machine: {os.cpu_count()} cores ({processor()}), {format_size(psutil.virtual_memory().total)} of memory; tensorflow "
-        f"{versions['tensorflow']}, keras {versions['keras']}; {datetime.now(UTC):%Y-%m-%d}."
-    )
 
 
 def _parser() -> cli.Parser:
@@ -203,14 +175,8 @@ def _parser() -> cli.Parser:
     add("--batch-size", type=count, metavar="N", default=16, help="images a batch (default: 16)")
     add("--epochs", type=count, metavar="N", default=10 if gpu else 3, help="of each (default: 10; without a GPU 3)")
     add("--seed", type=cli.whole(0), metavar="N", default=0, help="of everything that is random (default: 0)")
-    add(
-        "--train-options",
-        type=cli.checked(cli.quoted, "text"),
-        metavar="TEXT",
-        default="",
-        help="further options of lms3d.train, in quotes (default: none)",
-    )
-    add("--output", metavar="DIR", default="chexnet-models", help="where everything goes (default: chexnet-models)")
+    command.add_train_options(parser)
+    command.add_output(parser, "chexnet-models")
     return parser
 
 

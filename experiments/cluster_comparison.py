@@ -10,8 +10,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +18,10 @@ from pathlib import Path
 from experiments.feeding import accepted
 from experiments.feeding.accepted import COMPARED, Point, Result
 from experiments.feeding.spread import difference
-from experiments.scalability.tables import markdown
+from experiments.harness import command, page, table
+from experiments.harness.table import markdown
 from lms3d import cli, errors
+from lms3d.files import writable_folder
 
 _DESCRIPTION = """\
 Compare two results of experiments.resnet50_benchmark, or two of experiments.scaling, such as bare metal and Kubernetes:
@@ -37,7 +37,7 @@ exit codes: 0 done, 2 wrong option or file"""
 
 _NOTES = """\
 Images/s: of all ranks together, mean ± std of a lap. Difference: how much faster the first is than the second, ± half of the
-95 % interval of that; "not told apart" where the interval holds 0."""
+95 % interval of that; "not told apart" if the interval holds 0."""
 
 KINDS = {
     "synthetic": "synthetic data",
@@ -70,21 +70,17 @@ class Pair:
 
     @property
     def is_told_apart(self) -> bool | None:
-        """None where one of them has a single lap."""
+        """Whether the interval leaves out 0; None if one of them has a single lap."""
         half = self.half_interval
         return None if half is None else abs(self.difference) > half
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read, compare, report. Returns the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    command = shlex.join(["python", "-m", "experiments.cluster_comparison", *words])
-    return errors.run(lambda: _compare(_parser().parse_args(words), command))
+    """Reads, compares and reports. Returns the exit code."""
+    return command.main("cluster_comparison", _parser, _compare, arguments)
 
 
-def _compare(options: argparse.Namespace, command: str) -> None:
-    from lms3d.files import writable_folder, write_text
-
+def _compare(options: argparse.Namespace, typed: str) -> None:
     a, b = accepted.read(options.a), accepted.read(options.b)
     labels = options.labels or [a.label, b.label]
     if labels[0] == labels[1]:
@@ -93,22 +89,17 @@ def _compare(options: argparse.Namespace, command: str) -> None:
     output = writable_folder(Path(options.output).expanduser(), "--output")
     write_csv(found, output / "comparison.csv")
     draw(found, labels, output / "comparison.png", _work(a))
-    texts = [
-        f"# {labels[0]} and {labels[1]}",
-        table(found, labels),
-        summary(found, labels),
-        unlike(a, b, labels),
-        _NOTES,
+    sections = [f"# {labels[0]} and {labels[1]}", table_of(found, labels), summary(found, labels), unlike(a, b, labels)]
+    machines = [
+        f"{label}: {accepted.machines_in_words(one.machines)}." for label, one in zip(labels, (a, b), strict=True)
     ]
-    text = "\n\n".join(texts)
-    text += f"\n\n{_conditions(a, b, labels)} Made by `{command}`.\n"
-    write_text(output / "comparison.md", text)
-    print(text)
+    conditions = f"{_work(a)}. {' '.join(machines)} Made by `{typed}`."
+    print(page.write(output / "comparison.md", [*sections, _NOTES, conditions]))
     print(f"written: {output}")
 
 
 def pairs(a: Result, b: Result) -> list[Pair]:
-    """What both have. InputError where they did different work, or have nothing in common."""
+    """The numbers of ranks and kinds of data that both have. InputError if they did different work, or have nothing in common."""
     for name in COMPARED:
         if a.settings[name] != b.settings[name]:
             raise errors.InputError(
@@ -127,21 +118,14 @@ def pairs(a: Result, b: Result) -> list[Pair]:
     return found
 
 
-def table(found: Sequence[Pair], labels: Sequence[str]) -> str:
-    """In article 4's form, a line for each number of ranks."""
+def table_of(found: Sequence[Pair], labels: Sequence[str]) -> str:
+    """A table in article 4's form, with a row for each number of ranks."""
     head = ("", "ranks", *(f"{label}, images/s" for label in labels), f"{labels[0]} is faster by", "")
     lines = []
     for pair in found:
         sure = "not told apart" if pair.is_told_apart is False else ""
-        lines.append(
-            [
-                KINDS.get(pair.a.data, pair.a.data),
-                str(pair.a.ranks),
-                *map(_speed, (pair.a, pair.b)),
-                _percent(pair),
-                sure,
-            ]
-        )
+        kind = KINDS.get(pair.a.data, pair.a.data)
+        lines.append([kind, str(pair.a.ranks), *map(_speed, (pair.a, pair.b)), _percent(pair), sure])
     return markdown(head, lines)
 
 
@@ -157,7 +141,7 @@ def summary(found: Sequence[Pair], labels: Sequence[str]) -> str:
 
 
 def unlike(a: Result, b: Result, labels: Sequence[str]) -> str:
-    """What the two differ in besides: a table of the properties of their machines and of the versions of libraries."""
+    """A table of the properties of the machines and the versions of libraries in which the two differ."""
     rows = []
     names = list(dict.fromkeys(name for result in (a, b) for machine in result.machines for name in machine))
     for name in names:
@@ -172,22 +156,21 @@ def unlike(a: Result, b: Result, labels: Sequence[str]) -> str:
 
 
 def write_csv(found: Sequence[Pair], path: Path) -> None:
-    from lms3d.files import replacing
-
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for pair in found:
-            a, b = pair.a, pair.b
-            numbers = [
-                a.speed.mean, a.speed.std, b.speed.mean, b.speed.std, pair.difference, pair.half_interval, a.efficiency,
-                b.efficiency,
-            ]  # fmt: skip
-            writer.writerow([a.data, a.ranks, *("" if number is None else f"{number:.6g}" for number in numbers)])
+    """A row for each pair."""
+    rows = [
+        (
+            a.data, a.ranks, a.speed.mean, a.speed.std, b.speed.mean, b.speed.std, pair.difference, pair.half_interval,
+            a.efficiency, b.efficiency,
+        )
+        for pair in found
+        for a, b in [(pair.a, pair.b)]
+    ]  # fmt: skip
+    table.write_csv(path, COLUMNS, [dict(zip(COLUMNS, row, strict=True)) for row in rows], "{:.6g}".format)
 
 
 def draw(found: Sequence[Pair], labels: Sequence[str], path: Path, title: str) -> Path:
     """A panel for each kind of data: two bars at each number of ranks, std as whiskers, the difference above them."""
+    from experiments.harness.figure import legend_below
     from lms3d.scoring.figures.style import BLUE, GREY, ORANGE, plain, plt, save
 
     kinds = list(dict.fromkeys(pair.a.data for pair in found))
@@ -211,8 +194,7 @@ def draw(found: Sequence[Pair], labels: Sequence[str], path: Path, title: str) -
         axis.set(title=KINDS.get(kind, kind).capitalize(), xlabel="ranks", ylabel="images/s, all ranks together")
         axis.margins(y=0.14)
         plain(axis)
-    handles, names = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
+    legend_below(figure, axes[0])
     figure.suptitle(title)
     return save(figure, path)
 
@@ -236,24 +218,13 @@ def _work(result: Result) -> str:
     return f"{what['model']} at resolution {what['resolution']}, batches of {what['batch_size']} a rank, {what['precision']}"
 
 
-def _conditions(a: Result, b: Result, labels: Sequence[str]) -> str:
-    parts = []
-    for label, result in zip(labels, (a, b), strict=True):
-        kinds = {
-            f"{m['processor'] or m['architecture']}, {m['cores']} cores, {m['gpu'] or 'no GPU'}"
-            for m in result.machines
-        }
-        parts.append(f"{label}: {'; '.join(sorted(kinds))}.")
-    return f"{_work(a)}. {' '.join(parts)}"
-
-
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.cluster_comparison", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
     add("a", type=cli.path, metavar="A.json", help="result.json of the first environment")
     add("b", type=cli.path, metavar="B.json", help="result.json of the second environment")
     add("--labels", nargs=2, metavar=("A", "B"), default=None, help="their names (default: those in the files)")
-    add("--output", metavar="DIR", default="cluster-comparison", help="where everything goes (default: %(default)s)")
+    command.add_output(parser, "cluster-comparison")
     return parser
 
 

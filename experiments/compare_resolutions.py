@@ -14,10 +14,7 @@ ceiling of its resolution: what the truth itself scores there and back.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import os
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,13 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data import pseudonyms
-from experiments.feeding.parts import remember
-from experiments.training_runs import data_folder, training_seconds
-from experiments.training_runs import run as run_command
+from experiments.harness import command, commands, page, runs, store
+from experiments.harness.child import of_module
+from experiments.harness.table import markdown
 from lms3d import cli, errors
 from lms3d.files import writable_folder, write_json, write_text
-from lms3d.tasks.brats.options import MODELS
-from lms3d.units import parse_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,6 +50,8 @@ models), scores_per_model.csv, summary.csv, report.md, dice_native.png/.pdf, dic
 exit codes: 0 done, 2 wrong option or input, 3 a model does not fit into memory, 130 interrupted (run again to go on)"""
 
 
+FREE = ("output", "anonymous", "models")
+"""Options that may differ between calls with the same --output."""
 AS_IN_THE_CASE_STUDY = ("--normalisation", "global", "--no-anti-alias")
 
 
@@ -66,7 +63,7 @@ class Run:
     seed: int
     directory: Path
     train: tuple[str, ...]
-    """Its training command; it goes on from a checkpoint where there is one."""
+    """The training command; it goes on from a checkpoint if there is one."""
 
     @property
     def group(self) -> str:
@@ -79,50 +76,45 @@ class Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train what is missing, predict, score, report. Returns the exit code."""
-    words = sys.argv[1:] if arguments is None else arguments
-    command = shlex.join(["python", "-m", "experiments.compare_resolutions", *words])
-    return errors.run(lambda: _compare(_parser().parse_args(words), command))
+    """Trains what is missing, predicts, scores and reports. Returns the exit code."""
+    return command.main("compare_resolutions", _parser, _compare, arguments)
 
 
-def _compare(options: argparse.Namespace, command: str) -> None:
+def _compare(options: argparse.Namespace, typed: str) -> None:
     pseudonyms.start(options.anonymous)
     if options.low >= options.high:
         raise errors.InputError(f"--low {options.low} --high {options.high}: expected the low one to be smaller")
     output = Path(options.output or f"compare-{options.low}-{options.high}").expanduser()
-    settings = {
-        name: value for name, value in sorted(vars(options).items()) if name not in ("output", "anonymous", "models")
-    }
-    remember(settings, writable_folder(output, "--output"))
-    data = data_folder(options.data)
+    settings = {name: value for name, value in sorted(vars(options).items()) if name not in FREE}
+    store.remember(settings, writable_folder(output, "--output"))
+    data = commands.data_folder(options.data)
     _choose_split(data, options, output)
-    runs = plan(options, data, output)
-    for number, run in enumerate(runs, start=1):
-        print(f"[{number}/{len(runs)}] {run.directory.name}", flush=True)
+    planned = plan(options, data, output)
+    for number, run in enumerate(planned, start=1):
+        print(f"[{number}/{len(planned)}] {run.directory.name}", flush=True)
         _train(run)
         _predict(run)
-    found, ways = average(runs, output)
-    conditions = _conditions(runs, command)
-    print(_report(found, ways, options, conditions, output))
+    found, ways = average(planned, output)
+    print(_report(found, ways, options, _conditions(planned, typed), output))
     print(f"written: {output}")
 
 
 def plan(options: argparse.Namespace, data: Path, output: Path) -> list[Run]:
     """The runs, all of one seed before the next, so that an early stop leaves a comparison of fewer models."""
-    runs = []
+    planned = []
     for seed in range(1, options.models + 1):
         for resolution in (options.low, options.high):
             directory = output / "runs" / f"{resolution}-seed{seed}"
-            runs.append(_run_of(options, data, resolution, seed, directory, output / "split.json"))
-    return runs
+            planned.append(_run_of(options, data, resolution, seed, directory, output / "split.json"))
+    return planned
 
 
 def _run_of(
     options: argparse.Namespace, data: Path, resolution: int, seed: int, directory: Path, split: Path | None
 ) -> Run:
-    """split: None draws one by the run's own seed."""
+    """A run, with its command. split: None draws a split by the run's own seed."""
     lms = options.lms and resolution == options.high
-    command = [sys.executable, "-m", "lms3d.train", "--data", str(data), "--resolution", str(resolution)]
+    command = [*of_module("lms3d.train"), "--data", str(data), "--resolution", str(resolution)]
     command += ["--seed", str(seed), "--model", options.model, *AS_IN_THE_CASE_STUDY]
     command += ["--epochs", str(options.epochs), "--lms" if lms else "--no-lms", "--output", str(directory), "--resume"]
     command += ["--split", str(split)] if split else []
@@ -139,37 +131,32 @@ def _choose_split(data: Path, options: argparse.Namespace, output: Path) -> None
         _write_split(data, options, output / "split.json")
         return
     seeds = range(options.split_seed, options.split_seed + options.split_models)
-    runs = [_run_of(options, data, options.low, seed, output / "splits" / f"seed{seed}", None) for seed in seeds]
-    for number, run in enumerate(runs, start=1):
-        print(f"[split {number}/{len(runs)}] {run.directory.name}", flush=True)
+    tried = [_run_of(options, data, options.low, seed, output / "splits" / f"seed{seed}", None) for seed in seeds]
+    for number, run in enumerate(tried, start=1):
+        print(f"[split {number}/{len(tried)}] {run.directory.name}", flush=True)
         _train(run)
-    best = min(runs, key=lambda run: _best_loss(run.directory / "history.csv"))
-    print(f"split of {best.directory.name}: the lowest validation loss of {len(runs)}", flush=True)
+    best = min(tried, key=lambda run: min(float(row["val_loss"]) for row in runs.epochs(run.directory)))
+    print(f"split of {best.directory.name}: the lowest validation loss of {len(tried)}", flush=True)
     write_text(output / "split.json", (best.directory / "split.json").read_text(encoding="utf-8"))
 
 
-def _best_loss(history: Path) -> float:
-    with open(history, newline="", encoding="utf-8") as file:
-        return min(float(row["val_loss"]) for row in csv.DictReader(file))
-
-
-def average(runs: Sequence[Run], output: Path) -> tuple[pd.DataFrame, Ways]:
-    """Scores of every run, written as scores_per_model.csv; returns their mean over the models of each resolution, also by each
+def average(some: Sequence[Run], output: Path) -> tuple[pd.DataFrame, Ways]:
+    """Writes the scores of every run as scores_per_model.csv. Returns their means over the models of each resolution, also by each
     way in which empty regions count."""
     from lms3d.console import progress
     from lms3d.scoring import scores, tables
     from lms3d.tasks.brats import evaluate, label_maps
 
-    folders = label_maps.load_all([run.directory for run in runs])
+    folders = label_maps.load_all([run.directory for run in some])
     with progress() as report:
         found = evaluate.score_all(folders, progress=report)
     tables.write_csv(found, output / "scores_per_model.csv")
-    group_of = {one.label: run.group for one, run in zip(folders, runs, strict=True)}
+    group_of = {one.label: run.group for one, run in zip(folders, some, strict=True)}
     return scores.average_over_models(found, group_of), scores.each_way(found, group_of)
 
 
 def differences(found: pd.DataFrame, low: str, high: str) -> list[tuple[str, str, float, float, int, int]]:
-    """Per space and region: mean of the headline column for low and for high, cases in which high is better, cases."""
+    """For each space and region: the means of the headline column for low and high, in how many cases high is better, all cases."""
     from lms3d.scoring.columns import COLUMNS, HEADLINE
 
     sign, rows = (1 if COLUMNS[HEADLINE].larger_is_better else -1), []
@@ -182,54 +169,44 @@ def differences(found: pd.DataFrame, low: str, high: str) -> list[tuple[str, str
 
 def _report(found: pd.DataFrame, ways: Ways, options: argparse.Namespace, conditions: list[str], output: Path) -> str:
     """Write tables and box plots; returns the text of report.md."""
-    from lms3d.files import write_text
-    from lms3d.scoring import scores, tables
+    from lms3d.scoring import scores
     from lms3d.tasks.brats.evaluate import write_report
 
     low, high = f"{options.low}³", f"{options.high}³"
     models = f"{options.models} model{'s' if options.models > 1 else ''}"
     write_report(found, output, title=f"Dice per case, {low} and {high}, mean over {models}", ways=ways)
     (output / "summary.md").unlink()  # report.md has the same table
-    compared = tables.markdown(
-        ["space", "region", low, high, "difference", f"{high} better"],
-        [
-            [space, region, f"{a:.3f}", f"{b:.3f}", f"{b - a:+.3f}", f"{better} of {cases} cases"]
-            for space, region, a, b, better, cases in differences(found, low, high)
-        ],
-    )
-    summary = scores.to_markdown(scores.summarise(found, ways))
-    text = "\n".join([f"# {low} and {high}, {models} each", "", compared, summary, *conditions]) + "\n"
-    write_text(output / "report.md", text)
-    return text
-
-
-def _conditions(runs: Sequence[Run], command: str) -> list[str]:
-    """How the numbers were made: command, machine, and the seconds of each run."""
-    import platform
-
-    from lms3d.scoring.tables import markdown
-
-    seconds = [[run.directory.name, f"{json.loads(run.finished.read_text())['seconds']:.0f}"] for run in runs]
-    return [
-        f"Dice per case: mean over the models of a resolution. Machine: {os.cpu_count()} cores, {platform.machine()}.",
-        "Cube space: the truth at the high resolution; low predictions are resized to it, nearest neighbour.",
-        "",
-        markdown(["run", "training seconds"], seconds),
-        f"Made by `{command}`.",
+    head = ["space", "region", low, high, "difference", f"{high} better"]
+    rows = [
+        [space, region, f"{a:.3f}", f"{b:.3f}", f"{b - a:+.3f}", f"{better} of {cases} cases"]
+        for space, region, a, b, better, cases in differences(found, low, high)
     ]
+    summary = scores.to_markdown(scores.summarise(found, ways)).rstrip("\n")
+    sections = [f"# {low} and {high}, {models} each", markdown(head, rows), summary, *conditions]
+    return page.write(output / "report.md", sections)
+
+
+def _conditions(some: Sequence[Run], typed: str) -> list[str]:
+    """How the numbers were made: the machine, the seconds of each run, and the command."""
+    seconds = [[run.directory.name, f"{json.loads(run.finished.read_text())['seconds']:.0f}"] for run in some]
+    notes = (
+        f"Dice per case: mean over the models of a resolution. {page.machine()}\n"
+        "Cube space: the truth at the high resolution; low predictions are resized to it, nearest neighbour."
+    )
+    return [notes, markdown(["run", "training seconds"], seconds), f"Made by `{typed}`."]
 
 
 def _train(run: Run) -> None:
     """Train `run` to its end, from its last checkpoint if it has one. Does nothing for a finished run."""
     if run.finished.exists():
         return
-    run_command(run.train)
-    write_json(run.finished, {"seconds": training_seconds(run.directory / "history.csv")})
+    commands.run(run.train)
+    write_json(run.finished, {"seconds": sum(runs.epoch_seconds(run.directory))})
 
 
 def _predict(run: Run) -> None:
     if not (run.directory / "predictions" / "predictions.json").exists():
-        run_command([sys.executable, "-m", "lms3d.predict", str(run.directory)])
+        commands.run([*of_module("lms3d.predict"), str(run.directory)])
 
 
 def _write_split(data: Path, options: argparse.Namespace, path: Path) -> None:
@@ -243,33 +220,24 @@ def _write_split(data: Path, options: argparse.Namespace, path: Path) -> None:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.compare_resolutions", description=_DESCRIPTION, epilog=_EPILOG)
-    resolution, count = cli.checked(cli.resolution, "resolution"), cli.whole(1)
-    add = parser.add_argument
-    add("--low", type=resolution, metavar="N", default=144, help="the lower resolution (default: 144)")
-    add("--high", type=resolution, metavar="N", default=192, help="the higher resolution (default: 192)")
+    add, count = parser.add_argument, cli.whole(1)
+    command.add_resolution(parser, 144, option="--low", what="the lower resolution")
+    command.add_resolution(parser, 192, option="--high", what="the higher resolution")
     add("--models", type=count, metavar="N", default=4, help="models per resolution (default: 4)")
     add("--epochs", type=count, metavar="N", default=40, help="epochs of each model (default: 40)")
-    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
-    add("--data", metavar="DIR", default=None, help="BraTS or MSD folder (default: the embedded phantom data)")
-    add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
-    add(
-        "--split-seed",
-        type=cli.whole(0),
-        metavar="N",
-        default=0,
-        help="draws the split, or the first of several (default: 0)",
-    )
+    command.add_model(parser)
+    command.add_volumes(parser)
+    drawn = "draws the split, or the first of several (default: 0)"
+    add("--split-seed", type=cli.whole(0), metavar="N", default=0, help=drawn)
     splits = (
         "choose the split of the best of N low models, each with its own; the case study took 6 (default: 1, drawn)"
     )
     add("--split-models", type=count, metavar="N", default=1, help=splits)
-    add("--output", metavar="DIR", default=None, help="where everything goes (default: compare-LOW-HIGH)")
     lms = "train the high resolution with LMS, as the case study did (default: on); the low one never uses it"
     add("--lms", action=argparse.BooleanOptionalAction, default=True, help=lms)
-    limit = "hard memory limit for both resolutions, such as 16GiB"
-    add("--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None, help=limit)
-    cli.add_anonymous_option(parser)
-    parser.set_defaults(anonymous=False)
+    command.add_size(parser, "--memory-limit", None, "hard memory limit for both resolutions, such as 16GiB")
+    command.add_output(parser, None, "compare-LOW-HIGH")
+    command.add_anonymous(parser)
     return parser
 
 

@@ -1,6 +1,6 @@
 """`python -m experiments.concurrent`: what do trainings side by side lose when they share a bus? The case study's epoch tables.
 
-1. Real processes, each bound to a core, begin an epoch together; who is done goes on until all are.
+1. Real processes, each bound to a core, begin an epoch together; a process that is done goes on until all are.
 2. Without LMS they share the machine alone; with LMS they swap over an emulated link each, and then all over one bus, whose rate
    they share piece by piece.
 3. The link's rate follows from the step of one process without LMS, on its one core (`experiments.links.machines`).
@@ -12,39 +12,49 @@ import argparse
 import json
 import math
 import os
-import shlex
+import statistics
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.feeding.parts import Parts, SomeFailed, remember
-from experiments.links import epochs, machines
-from experiments.links.epochs import ALONE, BUS, KINDS, OWN
+from experiments.harness import command, methods, page, store
+from experiments.harness.bench import Bench, Trainer, means
+from experiments.harness.child import Child, ChildFailed
+from experiments.harness.command import SomeFailed
+from experiments.harness.part import MIB, Part
+from experiments.harness.published import X86_APART, X86_HIGH, X86_PAIRS
+from experiments.harness.ranks import RunFailed
+from experiments.harness.store import Record, Records
+from experiments.harness.table import cell, markdown, write_csv
+from experiments.links import machines
 from experiments.links.link import Link
-from experiments.links.side_by_side import Group
-from experiments.overhead import parts
-from experiments.overhead.bench import Bench
-from experiments.overhead.parts import MIB, Part
-from experiments.overhead.process import ChildFailed
-from experiments.scalability.launch import RunFailed
-from lms3d import cli, errors
-from lms3d.files import writable_folder, write_json, write_text
-from lms3d.tasks.brats.options import MODELS
-from lms3d.units import format_size, parse_size
+from lms3d import cli
+from lms3d.files import writable_folder, write_json
 
 WARM_UP = 2
 PATIENCE_SECONDS = 1800.0
 SHARE, ROOM = 0.35, 1.25
-"""Of what a step needs without LMS, and of the smallest limit there is: where none is given the limit is the larger of the two.
-What is copied back over a link needs more than the smallest limit, which is predicted for tensors read in place."""
+"""Shares of what a step needs without LMS, and of the smallest limit: by default the limit is the larger of the two. Copying back
+over a link needs more than the smallest limit, which is predicted for tensors that are read in place."""
 
-BUSY = 0.15
-"""Share of the cores in use by others above which the report calls a run disturbed."""
+ALONE, OWN, BUS = "alone", "own", "bus"
+KINDS = {ALONE: "no LMS", OWN: "LMS, a link each", BUS: "LMS, one bus for all"}
+"""Kind of run -> what tables call it. ALONE: nothing but the machine is shared."""
+COLUMNS = ("kind", "processes", "process", "epoch_seconds", "out_bytes_per_second", "back_bytes_per_second")
+CASE_STUDY = (
+    "The case study, LMS at 192³ on x86 with PCIe Gen3, mean seconds per epoch of 228 steps: 1 GPU "
+    f"{X86_HIGH.epoch_seconds:,.0f}; 4 GPUs, a bus each, {X86_APART.epoch_seconds:,.0f}; 8 GPUs, pairs on a bus, "
+    f"{X86_PAIRS.epoch_seconds:,.0f}: sharing a bus costs {100 * (X86_PAIRS.epoch_seconds / X86_APART.epoch_seconds - 1):.0f} %."
+)
+
+Epochs = Mapping[str, Any]
 
 _DESCRIPTION = """\
 Measure epochs of 1 to 4 trainings side by side: without LMS, with LMS over an emulated link each, and with LMS over one bus that
@@ -62,16 +72,14 @@ exit codes: 0 done, 1 a run failed, 2 wrong option or input, 130 interrupted (ru
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, report. Returns the exit code."""
-    words = sys.argv[1:] if arguments is None else arguments
-    command = shlex.join(["python", "-m", "experiments.concurrent", *words])
-    return errors.run(lambda: _measure(_parser().parse_args(words), command))
+    """Runs what is missing and reports. Returns the exit code."""
+    return command.main("concurrent", _parser, _measure, arguments)
 
 
-def _measure(options: argparse.Namespace, command: str) -> None:
+def _measure(options: argparse.Namespace, typed: str) -> None:
     output = writable_folder(Path(options.output).expanduser(), "--output")
     names = ("model", "resolution", "steps", "emulate_link", "memory_limit")
-    remember({name: getattr(options, name) for name in names}, output)
+    store.remember({name: getattr(options, name) for name in names}, output)
     study = _Study(options, output)
     numbers = sorted({1, *options.processes})
     try:
@@ -79,10 +87,10 @@ def _measure(options: argparse.Namespace, command: str) -> None:
             for kind in KINDS:
                 study.measure(kind, number)
     finally:
-        print(_write(study, numbers, command))
+        print(_write(study, numbers, typed))
     print(f"written: {output}")
-    if study.parts.failed:
-        raise SomeFailed(f"{len(study.parts.failed)} of the runs failed: {study.parts.failed[0]}")
+    if failed := study.records.failed:
+        raise SomeFailed(f"{len(failed)} of the runs failed: {failed[0]}")
 
 
 class _Study:
@@ -90,26 +98,26 @@ class _Study:
 
     def __init__(self, options: argparse.Namespace, output: Path) -> None:
         self.options, self.output = options, output
-        self.parts = Parts(output, minutes=options.minutes, again=options.again)
+        self.records = Records(output, minutes=options.minutes, again=options.again)
         if options.again:  # the step that set the link's rate is measured anew, too
             (output / "link.json").unlink(missing_ok=True)
 
     def measure(self, kind: str, number: int) -> None:
-        """One run; nothing where the run that sets the link's rate is missing."""
+        """Measures one run; nothing if the run that sets the link's rate is missing."""
         if kind == ALONE or self.link is not None:
-            self.parts.measure(f"{kind}-{number}", lambda left: self._run(kind, number, left))
+            self.records.measure(f"{kind}-{number}", lambda left: self._run(kind, number, left))
 
-    def found(self) -> list[dict[str, Any]]:
+    def found(self) -> list[Record]:
         """All runs, by kind and number."""
-        return [part for kind in KINDS for part in self.parts.found(kind)]
+        return [part for kind in KINDS for part in self.records.found(kind)]
 
     @property
     def link(self) -> Link | None:
-        """Kept with the output: another run would find another. None before there is a step to set its rate."""
+        """The link, kept with the output: another run would find another. None before there is a step to set its rate."""
         path = self.output / "link.json"
         if path.exists():
             return Link.parse(json.loads(path.read_text())["word"])
-        alone = [part for part in self.parts.found(ALONE) if part["ranks"] == 1]
+        alone = [part for part in self.records.found(ALONE) if part["ranks"] == 1]
         if not alone:
             return None
         step = alone[0]["epoch_seconds"][0] / self.options.steps
@@ -117,7 +125,7 @@ class _Study:
         write_json(path, {"step_seconds": step, "word": str(link)})
         return Link.parse(str(link))
 
-    def _run(self, kind: str, number: int, left: float | None) -> dict[str, Any]:
+    def _run(self, kind: str, number: int, left: float | None) -> Record:
         deadline = math.inf if left is None else time.monotonic() + left
         # Costs of ops on one core are of no use to others.
         environment = {"LMS3D_CACHE": str(self.output / "cache")}
@@ -138,7 +146,7 @@ class _Study:
 
     def _part(self, kind: str, bus: Path) -> Part:
         part = Part(
-            method=parts.NONE, model=self.options.model, resolution=self.options.resolution, warm_up=WARM_UP,
+            method=methods.NONE, model=self.options.model, resolution=self.options.resolution, warm_up=WARM_UP,
             steps=self.options.steps, timed=False,
         )  # fmt: skip
         if kind == ALONE:
@@ -146,13 +154,17 @@ class _Study:
         link = self.link
         assert link is not None, "it was asked for before"
         shared = replace(link, bus=bus) if kind == BUS else link
-        return replace(part, method=parts.LMS, limit_mib=self._limit_mib(), link=str(shared))
+        return replace(part, method=methods.LMS, limit_mib=self._limit_mib(), link=str(shared))
 
     def _limit_mib(self) -> int:
         if self.options.memory_limit is not None:
             return int(self.options.memory_limit) // MIB
         asked = Part(
-            method=parts.PREDICTION, model=self.options.model, resolution=self.options.resolution, steps=0, timed=False
+            method=methods.PREDICTION,
+            model=self.options.model,
+            resolution=self.options.resolution,
+            steps=0,
+            timed=False,
         )
         result = Bench(self.output / "prediction").measure(asked)
         if result is None or result.outcome != "predicted":
@@ -161,70 +173,182 @@ class _Study:
 
 
 def default_limit_mib(needs: Mapping[str, Any]) -> int:
-    """Of the figures of a predicted step."""
+    """The limit that follows from the figures of a predicted step."""
     return round(max(SHARE * needs["unedited_limit_bytes"], ROOM * needs["floor_bytes"]) / MIB)
 
 
-def _write(study: _Study, numbers: Sequence[int], command: str) -> str:
-    """CSV and report.md of what there is; returns the report."""
+def _write(study: _Study, numbers: Sequence[int], typed: str) -> str:
+    """Writes CSV and report.md of what there is, and returns the report."""
     found = study.found()
-    epochs.write_records(found, study.output / "concurrent.csv")
-    sections = [
-        "# Trainings side by side",
-        epochs.table(found) if found else "Nothing was measured.",
-        epochs.CASE_STUDY,
-    ]
-    sections += [epochs.what_is_shared(numbers, len(os.sched_getaffinity(0)))]
-    busy = [f"{part['name']}: {part['busy']:.0%} of the cores before it began" for part in found if part["busy"] > BUSY]
-    for title, lines in (
-        ("The machine had other work, do not trust these times", busy),
-        ("Skipped", study.parts.skipped),
-        ("Failed", study.parts.failed),
-    ):
-        sections += ["\n".join([f"{title}:", *(f"- {line}" for line in lines)])] if lines else []
-    text = "\n\n".join([*sections, _conditions(study, found, command)]) + "\n"
-    write_text(study.output / "report.md", text)
-    return text
+    write_records(found, study.output / "concurrent.csv")
+    shared = what_is_shared(numbers, len(os.sched_getaffinity(0)))
+    gaps = page.gaps(study.records, found, "The machine had other work, do not trust these times")
+    rows = table_of(found) if found else "Nothing was measured."
+    sections = ["# Trainings side by side", rows, CASE_STUDY, shared, *gaps, _conditions(study, found, typed)]
+    return page.write(study.output / "report.md", sections)
 
 
-def _conditions(study: _Study, found: Sequence[dict[str, Any]], command: str) -> str:
-    import psutil
-
-    from lms3d.engine.tensorflow import speeds
-
+def _conditions(study: _Study, found: Sequence[Record], typed: str) -> str:
     options = study.options
     limit = next((f" of {part['limit_mib']:,} MiB" for part in found if part["kind"] == OWN), "")
     return (
         f"{options.model} at {options.resolution}³, batch 1; an epoch is {options.steps} steps, after {WARM_UP} that do not count; "
-        f"LMS under a hard limit{limit}; link ({machines.title(options.emulate_link)}): {study.link or 'not known'}. Machine: "
-        f"{os.cpu_count()} cores ({speeds.device_name('CPU:0')}), {format_size(psutil.virtual_memory().total)} of memory; "
-        f"{datetime.now(UTC):%Y-%m-%d}. Made by `{command}`."
+        f"LMS under a hard limit{limit}; link ({machines.title(options.emulate_link)}): {study.link or 'not known'}. "
+        f"{page.machine()} Made by `{typed}`."
     )
 
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.concurrent", description=_DESCRIPTION, epilog=_EPILOG)
-    resolution, link = cli.checked(cli.resolution, "resolution"), cli.checked(machines.checked, "link")
-    add = parser.add_argument
-    add(
-        "--processes", type=cli.whole(1), nargs="+", metavar="N", default=[1, 2, 3, 4],
-        help="how many at once; one alone is always measured (default: 1 2 3 4)",
-    )  # fmt: skip
-    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
-    add("--resolution", type=resolution, metavar="N", default=64, help="side of the cubes (default: 64)")
-    add(
-        "--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None,
-        help="hard limit of each process with LMS (default: 35 %% of what a step needs without, or a quarter above the smallest)",
-    )  # fmt: skip
-    add(
-        "--emulate-link", type=link, metavar="LINK", default="pcie3",
-        help=f"{', '.join(machines.REAL)}, or a rate of this machine such as 400MB/s (default: pcie3)",
-    )  # fmt: skip
+    add, link = parser.add_argument, cli.checked(machines.checked, "link")
+    processes = "how many at once; one alone is always measured (default: 1 2 3 4)"
+    add("--processes", type=cli.whole(1), nargs="+", metavar="N", default=[1, 2, 3, 4], help=processes)
+    command.add_model(parser)
+    command.add_resolution(parser, 64)
+    limit = "hard limit of each process with LMS (default: 35 %% of what a step needs without, or a quarter above the smallest)"
+    command.add_size(parser, "--memory-limit", None, limit)
+    links = f"{', '.join(machines.REAL)}, or a rate of this machine such as 400MB/s (default: pcie3)"
+    add("--emulate-link", type=link, metavar="LINK", default="pcie3", help=links)
     add("--steps", type=cli.whole(1), metavar="N", default=10, help="of an epoch (default: 10)")
-    add("--minutes", type=cli.number(0), metavar="X", default=None, help="time limit (default: none)")
-    add("--again", action="store_true", default=False, help="run anew what is there (default: off)")
-    add("--output", metavar="DIR", default="concurrent", help="where everything goes (default: concurrent)")
+    command.add_resumable(parser, "concurrent")
     return parser
+
+
+def table_of(found: Sequence[Epochs]) -> str:
+    """A row for each run."""
+    most = max((part["ranks"] for part in found), default=1)
+    processes = (f"process {n}" for n in range(1, most + 1))
+    head = ("run", *processes, "mean", "x one alone", "x a link each", "achieved out, in")
+    rows = [_cells(part, found, most) for kind in KINDS for part in found if part["kind"] == kind]
+    return markdown(head, rows)
+
+
+def _cells(part: Epochs, found: Sequence[Epochs], most: int) -> list[str]:
+    seconds = part["epoch_seconds"]
+    mean = statistics.mean(seconds)
+    alone, apart = (_mean_of(found, *key) for key in ((part["kind"], 1), (OWN, part["ranks"])))
+    return [
+        f"{part['ranks']} x {KINDS[part['kind']]}",
+        *(f"{one:.1f}" for one in seconds),
+        *[""] * (most - len(seconds)),
+        f"{mean:.1f}",
+        cell(alone, lambda one: f"{mean / one:.2f}"),
+        cell(apart if part["kind"] == BUS else None, lambda one: f"{mean / one:.2f}"),
+        ", ".join(f"{rate / 1e9:.2f} GB/s" for way in ("out", "in") if (rate := rate_of(part["traffic"], way))),
+    ]
+
+
+def _mean_of(found: Sequence[Epochs], kind: str, number: int) -> float | None:
+    known = [part["epoch_seconds"] for part in found if (part["kind"], part["ranks"]) == (kind, number)]
+    return statistics.mean(known[0]) if known else None
+
+
+def rate_of(traffic: Sequence[Mapping[str, float]], way: str) -> float | None:
+    """The mean bytes per second of the processes while one of their transfers was under way; way: "out" or "in"."""
+    pairs = [(one.get(f"swapped_{way}_bytes", 0.0), one.get(f"swap_{way}_seconds", 0.0)) for one in traffic]
+    rates = [moved / seconds for moved, seconds in pairs if seconds]
+    return statistics.mean(rates) if rates else None
+
+
+def write_records(found: Sequence[Epochs], path: Path) -> None:
+    """A row for each process."""
+    records = [
+        {
+            "kind": KINDS[part["kind"]], "processes": part["ranks"], "process": number, "epoch_seconds": seconds,
+            "out_bytes_per_second": rate_of([traffic], "out"), "back_bytes_per_second": rate_of([traffic], "in"),
+        }
+        for part in found
+        for number, (seconds, traffic) in enumerate(zip(part["epoch_seconds"], part["traffic"], strict=True), 1)
+    ]  # fmt: skip
+    write_csv(path, COLUMNS, records)
+
+
+def what_is_shared(numbers: Sequence[int], cores: int) -> str:
+    """Besides the bus: the machine is one, and has few cores."""
+    crowded = [number for number in numbers if number > cores]
+    told = f"Each process is bound to one of {cores} cores; all share the memory and its bandwidth."
+    if crowded:
+        told += (
+            f" With {' and '.join(map(str, crowded))} processes some share a core: the rows without LMS show what that takes, and "
+            "`x a link each` what the bus takes besides."
+        )
+    return told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """The seconds of a process's epoch, and the means of what its link counted in a step."""
+
+    seconds: float
+    traffic: dict[str, float]
+
+
+class Group:
+    """Processes of one part: each takes its warm-up, waits for the others, and takes the steps of an epoch.
+
+    A process that is done goes on until all are, so that no epoch ends on an emptier machine. ChildFailed if one fails; "out of
+    time" at `deadline`, of `time.monotonic`.
+    """
+
+    def __init__(
+        self, part: Part, number: int, folder: Path, *, patience_seconds: float, environment: Mapping[str, str],
+        deadline: float = math.inf, start: Callable[..., Trainer] | None = None,
+    ) -> None:  # fmt: skip
+        self.part, self.number, self.folder = part, number, folder
+        self._patience, self._environment, self._start = patience_seconds, environment, start or Child
+        self._deadline = deadline
+        self._together = threading.Barrier(number)
+        self._working, self._guard = number, threading.Lock()
+
+    def run(self) -> list[Epoch]:
+        """The epoch of each process."""
+        with ThreadPoolExecutor(self.number) as pool:
+            runs = [pool.submit(self._process, number) for number in range(self.number)]
+        errors = [error for run in runs if (error := run.exception()) is not None]
+        for error in errors:
+            if not isinstance(error, threading.BrokenBarrierError):  # that one only heard of another's failure
+                raise error
+        if errors:
+            outcome = "failed" if time.monotonic() < self._deadline else "out of time"
+            raise ChildFailed(outcome, f"the {self.number} processes were not ready together")
+        return [run.result() for run in runs]
+
+    def _process(self, number: int) -> Epoch:
+        bind(number)
+        child: Trainer | None = None
+        try:
+            log = self.folder / f"{self.part.method.replace(' ', '_')}-{self.number}-{number}.txt"
+            child = self._start(self.part, log, self._patience, self._environment, self._deadline)
+            for _ in range(self.part.warm_up):
+                child.step()
+            self._together.wait(max(0.0, min(self._patience, self._deadline - time.monotonic())))
+            return self._epoch(child)
+        except BaseException:
+            self._together.abort()
+            raise
+        finally:
+            with self._guard:
+                self._working = 0 if self._together.broken else self._working
+            if child is not None:
+                with suppress(ChildFailed, OSError):
+                    child.finish()
+                child.kill()
+
+    def _epoch(self, child: Trainer) -> Epoch:
+        began = time.monotonic()
+        steps = [child.step() for _ in range(self.part.steps)]
+        seconds = time.monotonic() - began
+        with self._guard:
+            self._working -= 1
+        while self._working > 0:
+            child.step()
+        return Epoch(seconds=seconds, traffic=means([step.get("traffic", {}) for step in steps]))
+
+
+def bind(number: int) -> None:
+    """Binds this thread, and the process that it will start, to one core; processes share cores if there are too few."""
+    cores = sorted(os.sched_getaffinity(os.getpid()))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
 if __name__ == "__main__":

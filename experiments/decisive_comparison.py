@@ -24,13 +24,13 @@ from pathlib import Path
 
 from data import pseudonyms
 from experiments.arms import plan, report, runs
-from experiments.feeding.parts import remember
-from experiments.scalability.launch import HORVODRUN
-from experiments.training_runs import data_folder
+from experiments.harness import command, commands, store
+from experiments.harness.ranks import HORVODRUN
 from lms3d import cli, errors
 from lms3d.files import writable_folder
-from lms3d.tasks.brats.options import MODELS
-from lms3d.units import parse_size
+
+FREE = ("output", "anonymous", "folds", "seeds")
+"""Options that may differ between calls with the same --output."""
 
 _DESCRIPTION = """\
 Compare whole volumes at full resolution with what fits into the same memory without LMS: a low cube, a high cube, a box of
@@ -51,107 +51,59 @@ exit codes: 0 done, 2 wrong option or input, 3 a model does not fit into memory,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Divides, trains what is missing, predicts, scores, reports. Returns the exit code."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    command = shlex.join(["python", "-m", "experiments.decisive_comparison", *words])
-    return errors.run(lambda: _compare(_parser().parse_args(words), command))
+    """Divides, trains what is missing, predicts, scores and reports. Returns the exit code."""
+    return command.main("decisive_comparison", _parser, _compare, arguments)
 
 
-def _compare(options: argparse.Namespace, command: str) -> None:
+def _compare(options: argparse.Namespace, typed: str) -> None:
     pseudonyms.start(options.anonymous)
-    output = Path(options.output).expanduser()
-    fixed = {
-        name: value
-        for name, value in sorted(vars(options).items())
-        if name not in ("output", "anonymous", "folds", "seeds")
-    }
-    remember(fixed, writable_folder(output, "--output"))
+    output = writable_folder(Path(options.output).expanduser(), "--output")
+    store.remember({name: value for name, value in sorted(vars(options).items()) if name not in FREE}, output)
     if owned := [word for word in shlex.split(options.train_options) if word.split("=")[0] in runs.OWNED]:
         raise errors.InputError(f"--train-options: found {owned[0]}, which the comparison sets itself; leave it out")
     runs.launched([], options)  # InputError now, not after the data set
-    data = data_folder(options.data)
+    data = commands.data_folder(options.data)
     plan.divide(data, options, output)
     plan.require_unseen(options.start_from, data, options, output)
     arms = plan.arms(options)
     for fold, seed in plan.rounds(options):
         runs.train_round(arms, fold, seed, data, options, output)
-    report.write(arms, options, data, command, output)
+    report.write(arms, options, data, typed, output)
     print(f"written: {output}")
 
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.decisive_comparison", description=_DESCRIPTION, epilog=_EPILOG)
-    side, count = cli.checked(cli.resolution, "resolution"), cli.whole(1)
-    add = parser.add_argument
-    add(
-        "--arms",
-        nargs="+",
-        choices=plan.NAMES,
-        metavar="ARM",
-        default=list(plan.NAMES),
-        help=f"of {', '.join(plan.NAMES)} (default: all)",
-    )
-    add("--low", type=side, metavar="N", default=144, help="A: side of the low cube (default: 144)")
-    add("--high", type=side, metavar="N", default=192, help="B: side of the high cube (default: 192)")
+    add, count = parser.add_argument, cli.whole(1)
+    names = list(plan.NAMES)
+    add("--arms", nargs="+", choices=names, metavar="ARM", default=names, help=f"of {', '.join(names)} (default: all)")
+    command.add_resolution(parser, 144, option="--low", what="A: side of the low cube")
+    command.add_resolution(parser, 192, option="--high", what="B: side of the high cube")
     box = "C: box of 1 mm voxels (default: 160x192x160)"
     add("--box", type=cli.checked(cli.box, "box"), metavar="XxYxZ", default=(160, 192, 160), help=box)
-    add("--patch", type=side, metavar="N", default=128, help="D: side of the patches (default: 128)")
+    command.add_resolution(parser, 128, option="--patch", what="D: side of the patches")
     add("--epochs", type=count, metavar="N", default=100, help="of every model (default: 100)")
     add("--folds", type=count, metavar="N", default=1, help="folds to train, of --of-folds (default: 1)")
-    add(
-        "--of-folds",
-        type=cli.whole(2),
-        metavar="K",
-        default=5,
-        help="parts of all but the test set, of which one chooses the epoch (default: 5)",
-    )
+    parts = "parts of all but the test set, of which one chooses the epoch (default: 5)"
+    add("--of-folds", type=cli.whole(2), metavar="K", default=5, help=parts)
     add("--seeds", type=count, metavar="N", default=1, help="models for each arm and fold (default: 1)")
-    add(
-        "--test-share",
-        type=cli.number(0, 1),
-        metavar="X",
-        default=0.3,
-        help="share of the patients that is tested on (default: 0.3)",
-    )
-    add(
-        "--margin",
-        type=cli.number(0),
-        metavar="X",
-        default=0.01,
-        help="difference in Dice that counts as equal (default: 0.01)",
-    )
-    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
+    share = "share of the patients that is tested on (default: 0.3)"
+    add("--test-share", type=cli.number(0, 1), metavar="X", default=0.3, help=share)
+    margin = "difference in Dice that counts as equal (default: 0.01)"
+    add("--margin", type=cli.number(0), metavar="X", default=0.01, help=margin)
+    command.add_model(parser)
     add("--targets", choices=("labels", "regions"), default="regions", help="what is learnt (default: regions)")
-    more = 'options of lms3d.train for all arms, such as "--distort all --loss dice_cross_entropy" (default: none)'
-    start = (
-        "begin every model with the weights of an earlier run, which has seen no case of the test set (default: none)"
-    )
+    start = "begin every model with the weights of an earlier run that has seen no case of the test set (default: none)"
     add("--start-from", metavar="RUN_DIR", default=None, help=start)
-    add("--train-options", type=cli.checked(cli.quoted, "text"), metavar="TEXT", default="", help=more)
-    add(
-        "--memory-limit",
-        type=cli.checked(parse_size, "size"),
-        metavar="SIZE",
-        default=None,
-        help="one hard limit for all arms",
-    )
+    more = 'options of lms3d.train for all arms, such as "--distort all --loss dice_cross_entropy" (default: none)'
+    command.add_train_options(parser, more)
+    command.add_size(parser, "--memory-limit", None, "one hard limit for all arms")
     add("--ranks", type=count, metavar="N", default=1, help="processes that train each model (default: 1)")
-    add(
-        "--launcher",
-        metavar="COMMAND",
-        default=HORVODRUN,
-        help="starts them, where there are several; {ranks} stands for their number (default: %(default)r)",
-    )
-    add("--data", metavar="DIR", default=None, help="BraTS or MSD folder (default: the embedded artificial brains)")
-    add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
-    add(
-        "--output",
-        metavar="DIR",
-        default="decisive-comparison",
-        help="where everything goes (default: decisive-comparison)",
-    )
-    cli.add_anonymous_option(parser)
-    parser.set_defaults(anonymous=False)
+    launcher = "starts them, if there are several; {ranks} stands for their number (default: %(default)r)"
+    add("--launcher", metavar="COMMAND", default=HORVODRUN, help=launcher)
+    command.add_volumes(parser)
+    command.add_output(parser, "decisive-comparison")
+    command.add_anonymous(parser)
     return parser
 
 

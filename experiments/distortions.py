@@ -15,7 +15,8 @@ from data.brats.distortions import DISTORTIONS, Sample
 from data.brats.preprocess import cube
 from data.brats.schema import CHANNELS
 from data.phantoms import brains
-from lms3d import cli, errors
+from experiments.harness import command
+from lms3d import cli
 from lms3d.console import progress
 from lms3d.files import replacing
 
@@ -36,10 +37,10 @@ RANGE = (-2.5, 3.5)  # standard deviations, black to white
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Reads a case, distorts, draws. Returns the exit code."""
-    return errors.run(lambda: _run(_parser().parse_args(arguments)))
+    return command.main("distortions", _parser, _run, arguments)
 
 
-def _run(options: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace, typed: str) -> None:
     pseudonyms.start(options.anonymous)
     sample = _sample(options)
     columns = {"as it is": sample}
@@ -92,19 +93,12 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.distortions", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
     add("--data", type=cli.path, metavar="DIR", default=None, help="a BraTS folder (default: the embedded brains)")
-    add("--labels", metavar="SCHEMA", default=None, help="what labels mean, where file names do not tell")
-    side = "side of the cube, a multiple of 16 (default: 96)"
-    add("--resolution", type=cli.checked(cli.resolution, "resolution"), metavar="N", default=96, help=side)
+    add("--labels", metavar="SCHEMA", default=None, help="what labels mean, if file names do not tell")
+    command.add_resolution(parser, 96)
     add("--seed", type=cli.whole(0), metavar="N", default=0, help="decides everything that is random (default: 0)")
-    add(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        default=Path("distortions.png"),
-        help="the picture (default: distortions.png)",
-    )
-    cli.add_anonymous_option(parser)
-    parser.set_defaults(anonymous=False)
+    picture = Path("distortions.png")
+    add("--output", type=Path, metavar="FILE", default=picture, help="the picture (default: distortions.png)")
+    command.add_anonymous(parser)
     return parser
 
 

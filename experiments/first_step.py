@@ -7,23 +7,19 @@ second step of a process traces nothing; the ways take turns, so that other load
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 import shutil
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
 
-from experiments.overhead import parts
-from experiments.overhead.parts import MIB, Part
-from experiments.overhead.process import Child, ChildFailed
+from experiments.harness import command, methods, page, table
+from experiments.harness.bench import Trainer
+from experiments.harness.child import Child, ChildFailed
+from experiments.harness.part import MIB, Part
 from lms3d import cli, console, errors
-from lms3d.tasks.brats.options import MODELS
-from lms3d.units import format_seconds, format_size, parse_size
+from lms3d.units import format_seconds
 
 PATIENCE_SECONDS = 1800.0
 UNCOUNTED = 1  # processes of each way that come before
@@ -38,27 +34,18 @@ example:
 exit codes: 0 done, 2 wrong option or input, 3 does not fit into the limit, 130 interrupted"""
 
 
-class Trainer(Protocol):
-    """What this needs of a child process (see `overhead.process.Child`)."""
-
-    def step(self) -> dict[str, Any]: ...
-    def kill(self) -> None: ...
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print. Returns the exit code."""
-    words = sys.argv[1:] if arguments is None else arguments
-    command = shlex.join(["python", "-m", "experiments.first_step", *words])
-    return errors.run(lambda: _measure(_parser().parse_args(words), command))
+    """Measures and prints. Returns the exit code."""
+    return command.main("first_step", _parser, _measure, arguments)
 
 
-def _measure(options: argparse.Namespace, command: str) -> None:
-    ways = [_part(options, parts.KERAS), _part(options, parts.LMS)]
+def _measure(options: argparse.Namespace, typed: str) -> None:
+    ways = [_part(options, methods.KERAS), _part(options, methods.LMS)]
     if options.memory_limit is not None:
-        ways.append(_part(options, parts.LMS, options.memory_limit // MIB))
+        ways.append(_part(options, methods.LMS, options.memory_limit // MIB))
     with tempfile.TemporaryDirectory(prefix="lms3d-first-step-") as folder:
         seconds = first_steps(ways, options.repeats, Path(folder))
-    print(report(seconds, options, command))
+    print(report(seconds, options, typed))
 
 
 def _part(options: argparse.Namespace, method: str, limit_mib: int | None = None) -> Part:
@@ -71,7 +58,7 @@ def _part(options: argparse.Namespace, method: str, limit_mib: int | None = None
 def first_steps(
     ways: Sequence[Part], repeats: int, folder: Path, start: Callable[..., Trainer] = Child
 ) -> dict[Part, list[float]]:
-    """Seconds of the first step of each way, in `repeats` processes each.
+    """The seconds of the first step of each way, in `repeats` processes each.
 
     `UNCOUNTED` more of each come before: they bring files into the page cache, and measure the machine, which is done once.
     The processes have a cache of their own in `folder`, and none finds the plan of another.
@@ -90,7 +77,7 @@ def first_steps(
 
 
 def _first_step(way: Part, log: Path, cache: Path, start: Callable[..., Trainer]) -> float:
-    """Seconds, in a process of its own. DoesNotFit where memory does not suffice."""
+    """The seconds of the first step of a new process. DoesNotFit if memory does not suffice."""
     try:
         child = start(way, log, PATIENCE_SECONDS, {"LMS3D_CACHE": str(cache)})
         try:
@@ -103,41 +90,27 @@ def _first_step(way: Part, log: Path, cache: Path, start: Callable[..., Trainer]
         raise errors.DoesNotFit(f"{way.title}: {failure}; raise --memory-limit or lower --resolution") from failure
 
 
-def report(seconds: Mapping[Part, Sequence[float]], options: argparse.Namespace, command: str) -> str:
+def report(seconds: Mapping[Part, Sequence[float]], options: argparse.Namespace, typed: str) -> str:
     """A table of medians and their ratios to Keras's `fit`."""
-    import psutil
-
-    from lms3d.engine.tensorflow import speeds
-
-    usual = statistics.median(next(of for way, of in seconds.items() if way.method == parts.KERAS))
-    lines = [f"| first step of {options.model} at {options.resolution}^3, batch 1 | median | least to most | ratio |",
-             "| --- | --- | --- | --- |"]  # fmt: skip
+    usual = statistics.median(next(of for way, of in seconds.items() if way.method == methods.KERAS))
+    rows = []
     for way, of in seconds.items():
         limit = "" if way.limit_mib is None else f" in {way.limit_mib:,} MiB"
-        middle = statistics.median(of)
-        spread = f"{format_seconds(min(of))} to {format_seconds(max(of))}"
-        lines.append(f"| {way.method}{limit} | {format_seconds(middle)} | {spread} | {middle / usual:.2f} x |")
-    machine = f"{os.cpu_count()} cores ({speeds.device_name('CPU:0')}), {format_size(psutil.virtual_memory().total)}"
-    return "\n".join([
-        *lines, "",
-        f"{options.repeats} fresh processes each, in turns. Machine: {machine}; {datetime.now(UTC):%Y-%m-%d}.",
-        f"Made by `{command}`.",
-    ])  # fmt: skip
+        middle, spread = statistics.median(of), f"{format_seconds(min(of))} to {format_seconds(max(of))}"
+        rows.append([f"{way.method}{limit}", format_seconds(middle), spread, f"{middle / usual:.2f} x"])
+    head = (f"first step of {options.model} at {options.resolution}^3, batch 1", "median", "least to most", "ratio")
+    conditions = f"{options.repeats} fresh processes each, in turns. {page.machine()}"
+    return f"{table.markdown(head, rows)}\n\n{conditions}\nMade by `{typed}`."
 
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.first_step", description=_DESCRIPTION, epilog=_EPILOG)
-    add = parser.add_argument
-    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
-    add(
-        "--resolution", type=cli.checked(cli.resolution, "resolution"), metavar="N", default=96,
-        help="side of the cube (default: 96)",
-    )  # fmt: skip
-    add(
-        "--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=None,
-        help="hard limit for the row with a plan (default: without that row)",
-    )  # fmt: skip
-    add("--repeats", type=cli.whole(1), metavar="N", default=5, help="processes of each kind that count (default: 5)")
+    command.add_model(parser)
+    command.add_resolution(parser, 96)
+    limit = "hard limit for the row with a plan (default: without that row)"
+    command.add_size(parser, "--memory-limit", None, limit)
+    repeats = "processes of each kind that count (default: 5)"
+    parser.add_argument("--repeats", type=cli.whole(1), metavar="N", default=5, help=repeats)
     return parser
 
 

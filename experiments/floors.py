@@ -7,17 +7,15 @@ slabs. Nothing is trained: `experiments.lms_overhead` finds such limits by train
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from experiments.overhead.parts import MIB
-from lms3d import cli, console, errors
-from lms3d.files import write_text
-from lms3d.tasks.brats.options import MODELS
+from experiments.harness import command
+from experiments.harness.part import MIB
+from experiments.harness.table import write_csv
+from lms3d import cli, console
 
 _DESCRIPTION = """\
 Predict the smallest memory limits of a training step by resolution: without LMS, with whole tensors, in slabs. Writes floors.csv
@@ -40,12 +38,11 @@ class Floors:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Predict, write and print. Returns the exit code."""
-    words = sys.argv[1:] if arguments is None else arguments
-    return errors.run(lambda: _run(_parser().parse_args(words)))
+    """Predicts, writes and prints. Returns the exit code."""
+    return command.main("floors", _parser, _run, arguments)
 
 
-def _run(options: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace, typed: str) -> None:
     found = []
     for floors in predicted(options.model, options.resolutions, mapped=not options.copied):
         found.append(floors)
@@ -61,7 +58,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def predicted(model: str, resolutions: Sequence[int], *, mapped: bool = True) -> Iterator[Floors]:
-    """By resolution, one after the other; each takes about a minute. mapped: see `LMS`."""
+    """The floors of each resolution; each takes about a minute. mapped: see `LMS`."""
     from lms3d.device import startup
 
     startup.start_tensorflow(limit_bytes=None, seed=0)
@@ -77,11 +74,9 @@ def predicted(model: str, resolutions: Sequence[int], *, mapped: bool = True) ->
         network = models.build(model, input_shape=(*shape, 4))
         network.compile(keras.optimizers.Adam(5e-4), loss=losses.dice_loss, jit_compile=False)
         spec = tuple(tf.TensorSpec((1, *shape, channels), tf.float32) for channels in (4, 3))
-        limit = (
-            1 << 42
-        )  # far above what it needs: the plan is empty, and the limits are those of a pool with a hard limit
+        # Far above what the step needs: the plan is empty, and both floors are those of a pool with a hard limit.
         whole, slabs = (
-            lms3d.estimate(network, spec, memory_limit=limit, slabs=slabs, mapped=mapped) for slabs in ("off", "auto")
+            lms3d.estimate(network, spec, memory_limit=1 << 42, slabs=slabs, mapped=mapped) for slabs in ("off", "auto")
         )
         assert whole.floor_bytes is not None, "it was asked for"
         assert slabs.floor_bytes is not None, "it was asked for"
@@ -94,12 +89,8 @@ def predicted(model: str, resolutions: Sequence[int], *, mapped: bool = True) ->
 
 
 def write(found: Sequence[Floors], folder: Path) -> None:
-    """floors.csv and floors.png."""
-    text = io.StringIO()
-    rows = csv.DictWriter(text, [f.name for f in fields(Floors)], lineterminator="\n")
-    rows.writeheader()
-    rows.writerows(asdict(one) for one in found)
-    write_text(folder / "floors.csv", text.getvalue())
+    """Writes floors.csv and floors.png."""
+    write_csv(folder / "floors.csv", [one.name for one in fields(Floors)], map(asdict, found))
     _draw(found, folder / "floors.png")
 
 
@@ -127,14 +118,12 @@ def _draw(found: Sequence[Floors], path: Path) -> None:
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.floors", description=_DESCRIPTION, epilog=_EPILOG)
-    add = parser.add_argument
-    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
-    add(
-        "--resolutions", type=cli.resolution, nargs="+", metavar="N", default=[96, 128, 160, 192],
-        help="sides of the cubes (default: 96 128 160 192)",
-    )  # fmt: skip
+    add, sides = parser.add_argument, [96, 128, 160, 192]
+    command.add_model(parser)
+    told = "sides of the cubes (default: 96 128 160 192)"
+    add("--resolutions", type=cli.resolution, nargs="+", metavar="N", default=sides, help=told)
     add("--copied", action="store_true", default=False, help="copy back what was swapped, as to a GPU (default: off)")
-    add("--output", metavar="DIR", default="floors", help="where the table and the figure go (default: floors)")
+    command.add_output(parser, "floors")
     return parser
 
 

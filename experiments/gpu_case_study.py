@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -25,6 +24,8 @@ from experiments.accelerator.card import Card
 from experiments.accelerator.sections import SECTIONS
 from experiments.accelerator.study import FAILED, Study
 from experiments.accelerator.trainings import Trainings
+from experiments.harness import command
+from experiments.harness.command import SomeFailed
 from experiments.reporting.runs import NOTE, Run
 from lms3d import cli, errors
 from lms3d.files import writable_folder, write_json
@@ -50,20 +51,12 @@ exit codes: 0 done or out of time (run again to go on), 1 a section failed (the 
 130 interrupted (run again to go on)"""
 
 
-class SectionFailed(RuntimeError):
-    """Sections failed; the page is written all the same."""
-
-    exit_code = 1
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, write the page. Returns the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    command = shlex.join(["python", "-m", "experiments.gpu_case_study", *words])
-    return errors.run(lambda: _measure(_parser().parse_args(words), command))
+    """Runs what is missing and writes the page. Returns the exit code."""
+    return command.main("gpu_case_study", _parser, _measure, arguments)
 
 
-def _measure(options: argparse.Namespace, command: str) -> None:
+def _measure(options: argparse.Namespace, typed: str) -> None:
     started = time.monotonic()
     card = cards.found(rehearsed=options.rehearse)
     output = writable_folder(
@@ -80,31 +73,30 @@ def _measure(options: argparse.Namespace, command: str) -> None:
     )
     study = Study(output, chosen, trainings, rehearsed=options.rehearse)
     try:
-        study.run(options.minutes - (time.monotonic() - started) / 60, only=options.only)
-    except KeyboardInterrupt:
-        raise errors.Interrupted("interrupted; run the same command again to go on") from None
+        with command.stoppable():
+            study.run(options.minutes - (time.monotonic() - started) / 60, only=options.only)
     finally:
-        text = page.write(study, card, command)
+        text = page.write(study, card, typed)
         failed = [name for name, state in study.states.items() if state.outcome == FAILED]
         ended = sys.exception()
         code = errors.Interrupted.exit_code if isinstance(ended, errors.Interrupted) else int(bool(ended or failed))
-        _note(output, command, card, exit_code=code, seconds=time.monotonic() - started)
+        _note(output, typed, card, exit_code=code, seconds=time.monotonic() - started)
     print(text)
     print(f"written: {output}")
     if failed:
-        raise SectionFailed(f"these sections failed: {', '.join(failed)}; {output / 'report.md'} says why")
+        raise SomeFailed(f"these sections failed: {', '.join(failed)}; {output / 'report.md'} says why")
 
 
-def _note(output: Path, command: str, card: Card, *, exit_code: int, seconds: float) -> None:
-    """So that `experiments.report` can show the page."""
+def _note(output: Path, typed: str, card: Card, *, exit_code: int, seconds: float) -> None:
+    """Writes down how the command ended, so that `experiments.report` can show the page."""
     run = Run(
-        command=command, exit_code=exit_code, seconds=seconds, date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}", machine=str(card)
+        command=typed, exit_code=exit_code, seconds=seconds, date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}", machine=str(card)
     )  # fmt: skip
     write_json(output / NOTE, asdict(run))
 
 
 def _remember(card: Card, rehearsed: bool, output: Path) -> None:
-    """Keep with the output what it was measured on; InputError where that was something else."""
+    """Keeps with the output what it was measured on. InputError if that was something else."""
     path, settings = output / "settings.json", {"card": card.name, "rehearsed": rehearsed}
     before = json.loads(path.read_text()) if path.exists() else settings
     if before != settings:
@@ -118,21 +110,13 @@ def _remember(card: Card, rehearsed: bool, output: Path) -> None:
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.gpu_case_study", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
-    add(
-        "--minutes", type=cli.number(0), metavar="X", default=10.0,
-        help="time limit: shared out among the sections; what is left is for the next call (default: 10)",
-    )  # fmt: skip
-    add(
-        "--only", nargs="+", choices=[section.name for section in SECTIONS], metavar="SECTION", default=None,
-        help=f"run these sections alone: {', '.join(section.name for section in SECTIONS)} (default: all)",
-    )  # fmt: skip
+    minutes = "time limit: shared out among the sections; what is left is for the next call (default: 10)"
+    add("--minutes", type=cli.number(0), metavar="X", default=10.0, help=minutes)
+    names = [section.name for section in SECTIONS]
+    only = f"run these sections alone: {', '.join(names)} (default: all)"
+    add("--only", nargs="+", choices=names, metavar="SECTION", default=None, help=only)
     add("--rehearse", action="store_true", default=False, help="the same at toy size on a processor (default: off)")
-    add(
-        "--output",
-        metavar="DIR",
-        default=None,
-        help=f"where everything goes (default: {OUTPUT}; rehearsal: {REHEARSAL_OUTPUT})",
-    )
+    command.add_output(parser, None, f"{OUTPUT}; rehearsal: {REHEARSAL_OUTPUT}")
     return parser
 
 

@@ -13,8 +13,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -22,14 +20,14 @@ from functools import partial
 from pathlib import Path
 
 from experiments.feeding import alone, results, timeline
-from experiments.feeding.parts import Part
 from experiments.feeding.results import ALONE, DEVICE, TRAINING
 from experiments.feeding.study import Study, add_options
+from experiments.harness import command, page
+from experiments.harness.ranks import BUSY_SECONDS
+from experiments.harness.store import Record
 from experiments.profiling.lanes import Trace
-from experiments.scalability.launch import BUSY_SECONDS
-from lms3d import cli, errors
+from lms3d import cli
 from lms3d.device import machine
-from lms3d.files import write_text
 from lms3d.tasks.chexnet.options import ChexnetConfig
 
 ORDERS = ("old", "new", "best")
@@ -52,39 +50,37 @@ writes into --output: input_pipeline.csv, input_pipeline.png, report.md; logs/, 
 exit codes: 0 done, 1 a measurement failed, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 _NOTES = """\
-Images/s: of all ranks together, median of all rounds. Old order: every rank does the work of all, in one thread, so ranks add
+Images/s: of all ranks together, the median of all rounds. Old order: every rank does the work of all, in one thread, so ranks add
 nothing. With one core for each of N ranks new / old is therefore about N, hardly more; with more cores it grows with them.
-Device waits: time in next(iterator) / time of the steps, mean over the ranks; each step has ended before the next batch is
-asked for, so nothing hides this wait. Where no network trains, the device sleeps for the time of a step. By tf.data: the same
+Device waits: time in next(iterator) / time of the steps, the mean over the ranks; each step has ended before the next batch is
+asked for, so nothing hides this wait. If no network trains, the device sleeps for the time of a step. By tf.data: the same
 wait from its own iterator op, in steps of their own under the profiler.
-Cores in use: CPU time / time, of all ranks; while training on a CPU the network's are among them.
-Ratios: of windows of the same round (least to most); runs: the median of each run, of ranks that were started anew; found: the
-median of those. By CPU time: of images per CPU second, which other programs on the machine change less. Shards are in the page
-cache: what a disk or a network adds is not measured. Best order: the function that `lms3d.train` calls."""
+Cores in use: CPU time / time, of all ranks; while training on a CPU the network's cores are among them.
+Ratios are those of windows of the same round (least to most); runs: the median of each run, of ranks that were started anew;
+found: the median of those. By CPU time: the ratio of images per CPU second, which other programs on the machine change less.
+Shards are in the page cache: what a disk or a network adds is not measured. Best order: the function that `lms3d.train` calls."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what is missing, report. Returns the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    command = shlex.join(["python", "-m", "experiments.input_pipeline", *words])
-    return errors.run(lambda: _study(_parser().parse_args(words), command))
+    """Measures what is missing and reports. Returns the exit code."""
+    return command.main("input_pipeline", _parser, _study, arguments)
 
 
-def _study(options: argparse.Namespace, command: str) -> None:
+def _study(options: argparse.Namespace, typed: str) -> None:
     # Others may be added to what one --output holds: more ranks, other kinds.
     free = ("ranks", "kinds", "minutes", "again", "output", "cores_per_rank", "timelines")
     settings = {name: value for name, value in sorted(vars(options).items()) if name not in free}
     study = Study.begin(options, {**settings, "data": None if options.data is None else str(options.data)})
     if options.timelines:
-        _timelines(study, options, command)
+        _timelines(study, options, typed)
         return
     if TRAINING in options.kinds:
         study.launcher.command(1, [])  # it is there
     kinds = [kind for kind in results.KINDS if kind in options.kinds]
-    study.measure(kinds, partial(_maker, study, options), lambda: _report(study, options, command))
+    study.measure(kinds, partial(_maker, study, options), lambda: _report(study, options, typed))
 
 
-def _timelines(study: Study, options: argparse.Namespace, command: str) -> None:
+def _timelines(study: Study, options: argparse.Namespace, typed: str) -> None:
     """Profiles of some steps with each order; timelines.md, .csv and .png."""
     from experiments.feeding.images import shards_of
 
@@ -102,14 +98,14 @@ def _timelines(study: Study, options: argparse.Namespace, command: str) -> None:
         traces = timeline.profiles(kind, asked, options.orders, study.output / "timelines")
         found |= {(kind, order): trace for order, trace in traces.items()}
     timeline.write(found, options.batch_size, study.output)
-    parts = ["# Timelines of the input pipeline", timeline.table(found, options.batch_size), timeline.NOTES]
-    text = "\n\n".join([*parts, _conditions(options, study.cores_per_rank, command)]) + "\n"
-    write_text(study.output / "timelines.md", text)
-    print(text)
+    table = timeline.table(found, options.batch_size)
+    conditions = _conditions(options, study.cores_per_rank, typed)
+    sections = ["# Timelines of the input pipeline", table, timeline.NOTES, conditions]
+    print(page.write(study.output / "timelines.md", sections))
     print(f"written: {study.output}")
 
 
-def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[..., Part]:
+def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[..., Record]:
     """(ranks, seconds left) -> a part of this kind, on shards that are there."""
     from experiments.feeding.images import shards_of
 
@@ -120,7 +116,7 @@ def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[...
 
 def _alone(
     study: Study, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
-) -> Part:  # fmt: skip
+) -> Record:  # fmt: skip
     cores = study.cores_per_rank and study.cores_per_rank * ranks
     return alone.measure(
         shards, options.orders, study.output / "logs" / f"{kind}-{ranks}.txt", ranks=ranks, cores=cores,
@@ -131,7 +127,7 @@ def _alone(
 
 def _training(
     study: Study, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
-) -> Part:  # fmt: skip
+) -> Record:  # fmt: skip
     asked = {
         "shards": str(shards), "orders": options.orders, "rounds": options.training_rounds, "steps": options.steps,
         "batch_size": options.batch_size, "model": options.model, "resolution": options.training_resolution,
@@ -140,21 +136,20 @@ def _training(
     return study.launch("training_rank", kind, asked, ranks, left)
 
 
-def _report(study: Study, options: argparse.Namespace, command: str) -> str:
-    """CSV and figure of what there is; returns the text of report.md."""
+def _report(study: Study, options: argparse.Namespace, typed: str) -> list[str]:
+    """Writes CSV and figure of what there is, and returns the sections of report.md."""
     from experiments.feeding import figure
 
-    found = [part for kind in results.KINDS for part in study.parts.found(kind)]
+    found = study.found(tuple(results.KINDS))
     results.write_csv(found, study.output / "input_pipeline.csv")
     figure.draw(found, study.output / "input_pipeline.png", _titles(options))
     busy = f"The machine was not idle in the {BUSY_SECONDS} s before; trust the ratios more than the times"
-    texts = ["# The input pipeline", results.tables(found) or "Nothing was measured.", _NOTES]
-    texts += [*study.notes(found, busy), _conditions(options, study.cores_per_rank, command)]
-    return "\n\n".join(texts) + "\n"
+    sections = ["# The input pipeline", results.tables(found) or "Nothing was measured.", _NOTES]
+    return [*sections, *page.gaps(study.records, found, busy), _conditions(options, study.cores_per_rank, typed)]
 
 
 def _titles(options: argparse.Namespace) -> dict[str, str]:
-    """Of the figure ("") and of its panels."""
+    """The titles of the figure ("") and of its panels."""
     data = "Embedded radiographs" if options.data is None else "ChestX-ray14"
     alone_at, training_at = f"{options.resolution}$^2$", f"{options.training_resolution}$^2$"
     return {
@@ -165,7 +160,7 @@ def _titles(options: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def _conditions(options: argparse.Namespace, cores: int | None, command: str) -> str:
+def _conditions(options: argparse.Namespace, cores: int | None, typed: str) -> str:
     done = (
         f"Without a network: {options.runs} runs of {options.rounds} rounds, windows of {options.window:g} s, a device of "
         f"{options.device_speed:g} images/s a rank; training: {options.training_rounds} rounds of {options.steps} steps."
@@ -177,17 +172,8 @@ def _conditions(options: argparse.Namespace, cores: int | None, command: str) ->
     data = "embedded radiographs" if options.data is None else "of --data"
     return (
         f"Images: {data}, {options.resolution}^2, while training {options.model} ({options.precision}) "
-        f"{options.training_resolution}^2, batches of {options.batch_size} a rank. {done} {_machine(bound)} Made by `{command}`."
+        f"{options.training_resolution}^2, batches of {options.batch_size} a rank. {done} {page.machine(bound)} Made by `{typed}`."
     )
-
-
-def _machine(bound: str) -> str:
-    import platform
-    from importlib.metadata import version
-
-    from lms3d.device.machine import processor
-
-    return f"Machine: {processor()}, {os.cpu_count()} cores ({bound}), {platform.machine()}, TensorFlow {version('tensorflow')}."
 
 
 def _parser() -> cli.Parser:

@@ -6,26 +6,30 @@ Three published numbers calibrate the models, all others are predicted. Nothing 
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from experiments.machines import calibration, ours, predictions, published, report, steps
+from experiments.harness import command, page, published
+from experiments.harness.published import HIGH, LOW, NEXT
+from experiments.harness.store import Record, UpToDate
+from experiments.harness.table import write_csv
+from experiments.machines import calibration, ours, predictions, report, steps
 from experiments.machines.calibration import Tried
 from experiments.machines.ours import Case
 from experiments.machines.predictions import Row
-from experiments.machines.published import HIGH, LOW, NEXT
-from experiments.machines.saved import Part, Saved
 from experiments.machines.steps import ARTICLE, Step
-from experiments.scalability.tables import write_csv
-from lms3d import cli, errors
+from lms3d import cli
+from lms3d.files import writable_folder
 from lms3d.machines import files
 from lms3d.machines.model import MachineModel
+
+SOURCES = (
+    "lms3d/engine/**/*.py", "lms3d/machines/*.*", "models/*.py", "experiments/machines/*.py", "experiments/harness/published.py",
+)  # fmt: skip
+"""What decides a part: each is worked out anew once one of these files has changed."""
 
 _DESCRIPTION = """\
 Calibrate models of the LMS case study's machines on three of its numbers, predict the others, and say what our plans would do on
@@ -41,24 +45,19 @@ _NOTES = """\
 Published: the LMS case study. Its own network is modelled, op by op on the layers of its time, under TFLMS's rules.
 Calibrated: AC922's 197 s sets the rates of the V100, x86's 216 s the gap between batches, x86's 1,467 s TFLMS's parameters.
 All hidden to none: the epoch if every transfer of that plan ran beside compute, and if nothing ran beside anything else.
-Throughputs are those of the links alone (the machines' files say from where); two models on a bus share it (OUTLOOK-2).
+Throughputs are those of the links alone (the machines' files name the sources); two models on a bus share it (OUTLOOK-2).
 Not modelled: validation, cuDNN's workspace, what the copies of other GPUs take from the host's memory, a pool that makes an op
 wait until a copy has freed its memory."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Work out what is missing, report. Returns the exit code."""
-    words = sys.argv[1:] if arguments is None else arguments
-    command = shlex.join(["python", "-m", "experiments.machine_models", *words])
-    return errors.run(lambda: _run(_parser().parse_args(words), command))
+    """Works out what is missing and reports. Returns the exit code."""
+    return command.main("machine_models", _parser, _run, arguments)
 
 
-def _run(options: argparse.Namespace, command: str) -> None:
-    from lms3d.files import writable_folder
-
-    output = Path(options.output).expanduser()
-    writable_folder(output, "--output")
-    saved, machines, found = Saved(output / "parts", again=options.again), _machines(), []
+def _run(options: argparse.Namespace, typed: str) -> None:
+    output, machines = writable_folder(Path(options.output).expanduser(), "--output"), _machines()
+    saved, found = UpToDate(output, *SOURCES, again=options.again), []
     calibrated = saved.get(f"published-{options.side}", lambda: _published(machines, options.side))
     fitted = _fitted(machines, calibrated)
     try:
@@ -66,7 +65,7 @@ def _run(options: argparse.Namespace, command: str) -> None:
             make = partial(_ours, case, fitted[case.machine], options.side)
             found.append(saved.get(f"{case.name}-{options.side}", make))
     finally:
-        text = write(output, calibrated, found, command)
+        text = write(output, calibrated, found, typed)
     print(f"{text}\nwritten: {output}")
 
 
@@ -75,11 +74,11 @@ def _machines() -> dict[str, MachineModel]:
 
 
 def _traced(network: str, side: int, largest: int) -> Step:
-    """At the side that stands for `side` where `largest` stands for 192."""
+    """The step at the side that stands for `side` if `largest` stands for 192."""
     return steps.traced(network, max(16, round(side * largest / HIGH / 16) * 16))
 
 
-def _published(machines: Mapping[str, MachineModel], side: int) -> Part:
+def _published(machines: Mapping[str, MachineModel], side: int) -> Record:
     """The calibration, and every figure beside its prediction."""
     low, above, high = (_traced(ARTICLE, at, side) for at in (LOW, NEXT, HIGH))
     fitted = calibration.machines(low.graph, machines)
@@ -102,19 +101,18 @@ def _published(machines: Mapping[str, MachineModel], side: int) -> Part:
     }  # fmt: skip
 
 
-def _fitted(machines: Mapping[str, MachineModel], part: Part) -> dict[str, MachineModel]:
+def _fitted(machines: Mapping[str, MachineModel], part: Record) -> dict[str, MachineModel]:
     """The machines of the case study with what was calibrated; the others share the factor of the V100."""
     return calibration.applied(machines, part["factor"], part["batch_bytes_per_second"])
 
 
-def _ours(case: Case, machine: MachineModel, side: int) -> Part:
+def _ours(case: Case, machine: MachineModel, side: int) -> Record:
     return ours.compare(case, _traced(case.network, case.side, side), machine)
 
 
-def write(output: Path, part: Part, cases: Sequence[Part], command: str) -> str:
-    """Tables and figure of what there is; returns the report."""
+def write(output: Path, part: Record, cases: Sequence[Record], typed: str) -> str:
+    """Writes tables and figure of what there is, and returns the report."""
     from experiments.machines import figure
-    from lms3d.files import write_text
 
     rows, tried = [Row(**row) for row in part["rows"]], [Tried(**one) for one in part["tried"]]
     write_csv(output / "published.csv", report.COLUMNS, report.records(rows))
@@ -122,16 +120,10 @@ def write(output: Path, part: Part, cases: Sequence[Part], command: str) -> str:
         columns = list(dict.fromkeys(name for one in cases for name in one))
         write_csv(output / "ours.csv", columns, cases)
     figure.draw(rows, cases, output / "machines.png")
-    when = f"Worked out by `{command}` on {_here()}, {datetime.now(UTC):%Y-%m-%d}; nothing was trained."
-    text = report.whole(part, rows, tried, cases, _machines(), f"{_NOTES}\n\n{when}")
-    write_text(output / "report.md", text)
-    return text
-
-
-def _here() -> str:
-    from lms3d.engine.tensorflow import speeds
-
-    return f"{os.cpu_count()} cores ({speeds.device_name('CPU:0')})"
+    when = f"Worked out by `{typed}`; nothing was trained. {page.machine()}"
+    return page.write(
+        output / "report.md", report.sections(part, rows, tried, cases, _machines(), f"{_NOTES}\n\n{when}")
+    )
 
 
 def _parser() -> cli.Parser:
@@ -139,12 +131,10 @@ def _parser() -> cli.Parser:
     add = parser.add_argument
     only = "parts: the published figures, or also our plans (default: both)"
     add("--only", choices=("published", "ours"), nargs="+", default=("published", "ours"), help=only)
-    side = (
-        f"trace smaller cubes in place of {HIGH}^3, to try the program; its figures mean nothing then (default: {HIGH})"
-    )
-    add("--side", type=cli.checked(cli.resolution, "resolution"), default=HIGH, metavar="N", help=side)
-    add("--again", action="store_true", default=False, help="work out anew what is there (default: off)")
-    add("--output", metavar="DIR", default="machine-models", help="where everything goes (default: machine-models)")
+    side = f"trace smaller cubes in place of {HIGH}^3, to try the program; its figures mean nothing then"
+    command.add_resolution(parser, HIGH, option="--side", what=side)
+    command.add_again(parser)
+    command.add_output(parser, "machine-models")
     return parser
 
 

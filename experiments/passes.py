@@ -11,7 +11,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lms3d import cli, console, errors
+from experiments.harness import command
+from experiments.harness.table import markdown
+from lms3d import cli, console
 from lms3d.engine.ir import METADATA_TYPES, RESIDENT_TYPES, StepGraph
 
 if TYPE_CHECKING:
@@ -30,12 +32,14 @@ gradient. An addend is read once more."""
 
 
 class Passes(NamedTuple):
+    """Reads and writes of tensors of the volume's size."""
+
     reads: int
     writes: int
 
 
 def count(build: Callable[..., Sequence[tf.Tensor]]) -> Passes:
-    """Of the function of three volumes that `build` traces."""
+    """The passes of the function of three volumes that `build` traces."""
     import tensorflow as tf
 
     from lms3d.engine.passes import identities
@@ -58,7 +62,7 @@ def _passes(graph: StepGraph) -> Passes:
 
 
 def block(*, added: bool) -> tuple[Passes, Passes]:
-    """Forward and backward."""
+    """The passes forward and backward. added: with an addition."""
     import tensorflow as tf
 
     from models.isensee2017 import LEAKY_SLOPE
@@ -81,14 +85,10 @@ def block(*, added: bool) -> tuple[Passes, Passes]:
     return one, Passes(whole.reads - one.reads, whole.writes - one.writes)
 
 
-def table() -> list[str]:
-    """As Markdown."""
+def table() -> str:
+    """The passes of a block, as Markdown."""
     from models import fused
 
-    lines = [
-        "| | | forward: reads | writes | backward: reads | writes |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
     ways: dict[str, Any] = {"compiled operations": contextlib.nullcontext(), "TensorFlow's own": fused.plain()}
     rows: dict[str, list[tuple[Passes, Passes]]] = {
         "the least": [
@@ -98,24 +98,21 @@ def table() -> list[str]:
     for name, around in ways.items():
         with around:
             rows[name] = [block(added=added) for added in (False, True)]
-    for added, told in enumerate(("normalisation, LeakyReLU, dropout", "and an addition")):
-        for name, found in rows.items():
-            numbers = [n for passes in found[added] for n in passes]
-            lines.append(f"| {told} | {name} | {' | '.join(map(str, numbers))} |")
-    return lines
+    head = ("", "", "forward: reads", "writes", "backward: reads", "writes")
+    return markdown(head, [
+        (told, name, *(str(number) for passes in found[added] for number in passes))
+        for added, told in enumerate(("normalisation, LeakyReLU, dropout", "and an addition"))
+        for name, found in rows.items()
+    ])  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Count and print. Returns the exit code."""
-    words = sys.argv[1:] if arguments is None else arguments
-    parser = cli.Parser(prog="python -m experiments.passes", description=_DESCRIPTION, epilog=_EPILOG)
+    """Counts and prints. Returns the exit code."""
+    return command.main("passes", _parser, lambda options, typed: console.say(table()), arguments)
 
-    def run() -> None:
-        parser.parse_args(words)
-        for line in table():
-            console.say(line)
 
-    return errors.run(run)
+def _parser() -> cli.Parser:
+    return cli.Parser(prog="python -m experiments.passes", description=_DESCRIPTION, epilog=_EPILOG)
 
 
 if __name__ == "__main__":

@@ -9,23 +9,21 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from experiments import training_runs
+from experiments.harness import command, commands, page
+from experiments.harness.child import of_module
 from experiments.profiling import lanes, measure, report, xplane
 from experiments.profiling.report import Run
-from lms3d import cli, errors, tasks
+from lms3d import cli, tasks
 from lms3d.device import machine
-from lms3d.files import writable_folder, write_text
-from lms3d.tasks.brats.options import MODELS
-from lms3d.units import format_size, parse_size
+from lms3d.files import writable_folder
+from lms3d.units import format_size
 
 _DESCRIPTION = """\
 Profile one range of batches of a real training, or read the profile of runs that are there: device busy share, throughput each way,
@@ -43,13 +41,11 @@ exit codes: 0 done, 2 wrong option or input, 3 does not fit into the limit, 130 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train where there is no profile yet, read, report. Returns the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    command = shlex.join(["python", "-m", "experiments.profile", *words])
-    return errors.run(lambda: _profile(_parser().parse_args(words), command))
+    """Trains if there is no profile yet, reads and reports. Returns the exit code."""
+    return command.main("profile", _parser, _profile, arguments)
 
 
-def _profile(options: argparse.Namespace, command: str) -> None:
+def _profile(options: argparse.Namespace, typed: str) -> None:
     for run_dir in options.runs:  # before anything is written
         xplane.newest(run_dir)
     output = writable_folder(Path(options.output).expanduser(), "--output")
@@ -59,13 +55,12 @@ def _profile(options: argparse.Namespace, command: str) -> None:
         Run(name=name, profile=(found := measure.profile(trace)), told=report.told_bytes(run_dir / "lms_stats.csv", found))
         for run_dir, (name, trace) in zip(run_dirs, traces, strict=True)
     ]  # fmt: skip
-    text = write(runs, traces, output, [_conditions(runs), f"Made by `{command}`."])
-    print(text)
+    print(write(runs, traces, output, [_conditions(runs), f"Made by `{typed}`."]))
     print(f"written: {output}")
 
 
 def write(runs: Sequence[Run], traces: Sequence[tuple[str, Any]], output: Path, conditions: Sequence[str]) -> str:
-    """Report, CSV, JSON, timeline, and a trace for each run; returns the report."""
+    """Writes report, CSV, JSON, timeline, and a trace for each run, and returns the report."""
     from experiments.profiling import figure, perfetto
 
     report.write(runs, output)
@@ -74,23 +69,16 @@ def write(runs: Sequence[Run], traces: Sequence[tuple[str, Any]], output: Path, 
     for name, (_, trace) in zip(names, traces, strict=True):
         perfetto.write(trace, output / name)
     listed = ", ".join(f"`{file}` ({name})" for file, (name, _) in zip(names, traces, strict=True))
-    parts = [
-        "# Profile of training steps",
-        report.tables(runs),
-        report.NOTES,
-        *conditions,
-        f"For ui.perfetto.dev: {listed}.",
-    ]
-    text = "\n\n".join(parts) + "\n"
-    write_text(output / "report.md", text)
-    return text
+    traces_of = f"For ui.perfetto.dev: {listed}."
+    sections = ["# Profile of training steps", report.tables(runs), report.NOTES, *conditions, traces_of]
+    return page.write(output / "report.md", sections)
 
 
 def _trained(options: argparse.Namespace, run_dir: Path) -> Path:
     """The run in `run_dir`, trained unless it has a profile: a range of batches that was missed cannot be profiled any more."""
     if options.again or not list(run_dir.rglob("*.xplane.pb")):
         shutil.rmtree(run_dir, ignore_errors=True)
-        training_runs.run([sys.executable, "-m", "experiments.profiling.training", *train_words(options, run_dir)])
+        commands.run([*of_module("experiments.profiling.training"), *train_words(options, run_dir)])
     return run_dir
 
 
@@ -107,68 +95,40 @@ def train_words(options: argparse.Namespace, run_dir: Path) -> list[str]:
 
 
 def _name(run_dir: Path) -> str:
-    """Of a run in tables."""
+    """The name of a run in tables."""
     options, content = tasks.load(run_dir)
-    size = options.size_text().replace("^3", "³")
+    size = f"{options.resolution}³" if options.box is None else "x".join(map(str, options.box))
     swaps = {"copied": ", copied back"}.get(options.swap_tier, "")
     limit = f" in {format_size(content['memory_limit_bytes'])}" if options.memory_limit else ""
     return f"{options.model} {size}{limit}{swaps if options.lms else ', no LMS'}"
 
 
 def _conditions(runs: Sequence[Run]) -> str:
-    import psutil
-
     from lms3d.engine.tensorflow import speeds
-    from lms3d.training import run_folder
 
-    found = run_folder.versions()
-    versions = ", ".join(f"{name} {found[name]}" for name in ("tensorflow", "keras"))
     gpu = any(run.profile.device != "CPU" for run in runs) and machine.has_nvidia_driver()
-    processors = ", ".join(speeds.device_name(device) for device in ("CPU:0", *(["GPU:0"] if gpu else [])))
-    return (
-        f"Machine of this report: {os.cpu_count()} cores ({processors}), "
-        f"{format_size(psutil.virtual_memory().total)} of memory; {versions}; {datetime.now(UTC):%Y-%m-%d}."
-    )
+    return page.machine(devices=[speeds.device_name("GPU:0")] if gpu else [])
 
 
 def _parser() -> cli.Parser:
     gpu = machine.has_nvidia_driver()
     parser = cli.Parser(prog="python -m experiments.profile", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
-    add(
-        "runs",
-        type=cli.path,
-        nargs="*",
-        default=[],
-        metavar="RUN_DIR",
-        help="runs of train --profile (default: train one)",
-    )
-    add("--model", choices=MODELS, default="isensee2017", help="network (default: isensee2017)")
-    side = 192 if gpu else 64
-    add(
-        "--resolution", type=cli.checked(cli.resolution, "resolution"), metavar="N", default=side,
-        help="side of the cube (default: 64; with a GPU 192)",
-    )  # fmt: skip
-    add(
-        "--memory-limit", type=cli.checked(parse_size, "size"), metavar="SIZE", default=16 << 30 if gpu else None,
-        help="hard limit (default: that of lms3d.train; with a GPU 16GiB)",
-    )  # fmt: skip
-    batches = "which batches, counted from 1 (default: 2:4-8, with a GPU 2:20-50, the case study's)"
-    default = (2, 20, 50) if gpu else (2, 4, 8)
-    add(
-        "--batches",
-        type=cli.checked(cli.profile_range, "range"),
-        metavar="EPOCH:FIRST-LAST",
-        default=default,
-        help=batches,
-    )
+    given = "runs of train --profile (default: train one)"
+    add("runs", type=cli.path, nargs="*", default=[], metavar="RUN_DIR", help=given)
+    command.add_model(parser)
+    command.add_resolution(parser, 192 if gpu else 64, "64; with a GPU 192")
+    limit = "hard limit (default: that of lms3d.train; with a GPU 16GiB)"
+    command.add_size(parser, "--memory-limit", 16 << 30 if gpu else None, limit)
+    told = "which batches, counted from 1 (default: 2:4-8, with a GPU 2:20-50, the case study's)"
+    batches, default = cli.checked(cli.profile_range, "range"), (2, 20, 50) if gpu else (2, 4, 8)
+    add("--batches", type=batches, metavar="EPOCH:FIRST-LAST", default=default, help=told)
     mapped = "on a CPU, read swapped tensors in place, as lms3d.train does, and do not copy them back (default: off)"
     add("--mapped", action="store_true", default=False, help=mapped)
     add("--data", type=cli.path, metavar="DIR", default=None, help="a BraTS folder (default: the embedded data)")
-    more = "further options of lms3d.train, in quotes (default: none)"
-    add("--train-options", type=cli.checked(cli.quoted, "text"), metavar="TEXT", default="", help=more)
-    add("--again", action="store_true", default=False, help="train again though there is a profile (default: off)")
-    add("--output", metavar="DIR", default="profile", help="where everything goes (default: profile)")
+    command.add_train_options(parser)
+    command.add_again(parser)
+    command.add_output(parser, "profile")
     return parser
 
 

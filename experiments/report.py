@@ -12,10 +12,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.harness import command
+from experiments.harness.command import SomeFailed
+from experiments.harness.commands import data_folder
 from experiments.reporting.chapters import CHAPTERS, Chapter
 from experiments.reporting.runs import NOTE, Run, brought, known, run
-from experiments.training_runs import data_folder
-from lms3d import cli, console, errors
+from lms3d import cli, console
 from lms3d.files import writable_folder
 from lms3d.units import format_seconds
 
@@ -35,18 +37,12 @@ writes into --output: report.md, report.html, and a folder for each chapter with
 exit codes: 0 done, 1 a chapter's command failed (the report says which), 2 wrong option or input, 130 interrupted"""
 
 
-class ChapterFailed(RuntimeError):
-    """Commands ended with an error; the report is written all the same."""
-
-    exit_code = 1
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is missing, writes the pages. Returns the exit code."""
-    return errors.run(lambda: _report(_parser().parse_args(arguments)))
+    """Runs what is missing and writes the pages. Returns the exit code."""
+    return command.main("report", _parser, _report, arguments)
 
 
-def _report(options: argparse.Namespace) -> None:
+def _report(options: argparse.Namespace, typed: str) -> None:
     from experiments.reporting import pages
 
     output = writable_folder(Path(options.output).expanduser(), "--output").absolute()
@@ -63,7 +59,7 @@ def _report(options: argparse.Namespace) -> None:
         console.say(f"written: {output / 'report.html'}, report.md beside it")
     own = [chapter.name for chapter in chapters if chapter.command]
     if failed := [name for name in own if isinstance(one := found[name], Run) and one.exit_code]:
-        raise ChapterFailed(f"the commands of {', '.join(failed)} failed; their logs are in {output}")
+        raise SomeFailed(f"the commands of {', '.join(failed)} failed; their logs are in {output}")
 
 
 def _run(chapter: Chapter, options: argparse.Namespace, output: Path, deadline: float | None) -> Run | str:
@@ -87,13 +83,8 @@ def _parser() -> cli.Parser:
     add = parser.add_argument
     names = [chapter.name for chapter in CHAPTERS]
     add("--only", nargs="+", choices=names, metavar="NAME", default=None, help=f"of {', '.join(names)} (default: all)")
-    add(
-        "--minutes", type=cli.number(0), metavar="X", default=None,
-        help="time limit: chapters that do not fit into what is left of it are not begun (default: none)",
-    )  # fmt: skip
     add("--data", metavar="DIR", default=None, help="BraTS or MSD folder (default: the embedded artificial brains)")
-    add("--again", action="store_true", default=False, help="run chapters anew whose results are there (default: off)")
-    add("--output", metavar="DIR", default="runs/report", help="where everything goes (default: runs/report)")
+    command.add_resumable(parser, "runs/report")
     return parser
 
 

@@ -3,13 +3,12 @@
 1. ResNet-50 trains on synthetic images, which lie on the device: what the devices and the links between them can do.
 2. It trains on real ones, from shards, by lms3d's own pipeline: what the rest of the machine takes away from that.
 3. Each with 1, 2, ... N ranks; laps of some steps after a warm-up, and their spread.
-4. result.json tells what was measured, where and with what; `--expect` makes it an answer: yes, or exit code 2.
+4. result.json says what was measured, on which machine and with which versions; with `--expect` the answer is yes, or exit code 2.
 """
 
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,10 +16,11 @@ from typing import Any
 
 from experiments.feeding import accepted
 from experiments.feeding.accepted import Point
-from experiments.feeding.parts import Part
 from experiments.feeding.study import Study, add_options
-from experiments.scalability.tables import markdown
-from lms3d import cli, errors
+from experiments.harness import command, page
+from experiments.harness.store import Record
+from experiments.harness.table import cell, markdown
+from lms3d import cli
 from lms3d.device import machine
 from lms3d.files import write_json
 
@@ -54,13 +54,11 @@ class TooSlow(RuntimeError):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what is missing, report, judge. Returns the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    command = shlex.join(["python", "-m", "experiments.resnet50_benchmark", *words])
-    return errors.run(lambda: _benchmark(_parser().parse_args(words), command))
+    """Measures what is missing, reports and judges. Returns the exit code."""
+    return command.main("resnet50_benchmark", _parser, _benchmark, arguments)
 
 
-def _benchmark(options: argparse.Namespace, command: str) -> None:
+def _benchmark(options: argparse.Namespace, typed: str) -> None:
     names = ("resolution", "batch_size", "precision", "warmup", "laps", "steps", "launcher")
     data = "embedded radiographs" if options.data is None else options.data.name
     settings = {"model": "resnet50", **{name: getattr(options, name) for name in names}, "images": data}
@@ -68,15 +66,15 @@ def _benchmark(options: argparse.Namespace, command: str) -> None:
     study.launcher.command(1, [])  # it is there
     settings["cores_per_rank"] = study.cores_per_rank
     kinds = [kind for kind in KINDS if kind in options.kinds]
-    study.measure(kinds, partial(_maker, study, options), lambda: _report(study, options, settings, command))
+    study.measure(kinds, partial(_maker, study, options), lambda: _report(study, options, settings, typed))
     if options.expect is not None:
         most = max(study.ranks)
-        wanted = [p for p in accepted.points(_found(study)) if p.ranks == most and p.data in options.kinds]
+        wanted = [p for p in accepted.points(study.found(KINDS)) if p.ranks == most and p.data in options.kinds]
         print(judge(wanted, options.kinds, options.expect, most))
 
 
 def judge(found: Sequence[Point], kinds: Sequence[str], expected: float, ranks: int) -> str:
-    """A sentence when the slowest kind of data reaches `expected` images/s; else, or where one is missing, TooSlow."""
+    """A sentence if the slowest kind of data reaches `expected` images/s; TooSlow if it does not, or if a kind is missing."""
     missing = sorted(set(kinds) - {point.data for point in found})
     if missing:
         what = " and ".join(missing)
@@ -90,15 +88,11 @@ def judge(found: Sequence[Point], kinds: Sequence[str], expected: float, ranks: 
         if slowest.waiting is not None and slowest.waiting > 0.02
         else "the device does not wait for data: look at its clocks, the links (experiments.scaling --probe) and lms3d.doctor"
     )
-    raise TooSlow(f"--expect {expected:g}: found {where}{_interval(slowest)}; {hint}")
+    interval = f" (95 % interval {slowest.speed.interval})" if slowest.speed.interval else ""
+    raise TooSlow(f"--expect {expected:g}: found {where}{interval}; {hint}")
 
 
-def _interval(point: Point) -> str:
-    low, high = point.speed.low, point.speed.high
-    return "" if low is None or high is None else f" (95 % interval {low:.4g} to {high:.4g})"
-
-
-def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[..., Part]:
+def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[..., Record]:
     """(ranks, seconds left) -> a part of this kind of data."""
     from experiments.feeding.images import shards_of
 
@@ -110,46 +104,35 @@ def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[...
     return lambda ranks, left: {**study.launch("benchmark_rank", kind, asked, ranks, left), "data": kind}
 
 
-def _found(study: Study) -> list[Part]:
-    return [part for kind in KINDS for part in study.parts.found(kind)]
-
-
-def _report(study: Study, options: argparse.Namespace, settings: dict[str, Any], command: str) -> str:
-    """result.json of what there is; returns the text of report.md."""
-    found = _found(study)
-    content = accepted.content(found, options.label, settings, command)
+def _report(study: Study, options: argparse.Namespace, settings: dict[str, Any], typed: str) -> list[str]:
+    """Writes result.json of what there is, and returns the sections of report.md."""
+    found = study.found(KINDS)
+    content = accepted.content(found, options.label, settings, typed)
     write_json(study.output / "result.json", content)
     points = accepted.points(found)
-    texts = [f"# ResNet-50: {options.label}", table(points) if points else "Nothing was measured.", _NOTES]
-    return "\n\n".join([*texts, *study.notes(found, "The machine was not idle"), _conditions(content)]) + "\n"
+    sections = [f"# ResNet-50: {options.label}", table(points) if points else "Nothing was measured.", _NOTES]
+    return [*sections, *page.gaps(study.records, found), _conditions(content)]
 
 
 def table(points: Sequence[Point]) -> str:
-    """In the article's form: data, ranks, images/s."""
+    """A table in the article's form: data, ranks, images/s."""
     head = ("data", "ranks", "images/s", "std", "95 % interval", "efficiency", "waits", "cores in use")
-    lines = []
-    for point in points:
-        speed = point.speed
-        spread = "" if speed.std is None else f"{speed.std:.2g}"
-        interval = "" if speed.low is None or speed.high is None else f"{speed.low:.4g} to {speed.high:.4g}"
-        efficiency = "" if point.efficiency is None else f"{point.efficiency:.1%}"
-        lines.append([
-            point.data, str(point.ranks), f"{speed.mean:.4g}", spread, interval, efficiency, f"{point.waiting:.2%}",
-            f"{point.cores:.2f}",
-        ])  # fmt: skip
-    return markdown(head, lines)
+    rows = [
+        [
+            point.data, str(point.ranks), f"{point.speed.mean:.4g}", cell(point.speed.std, ".2g"), point.speed.interval,
+            cell(point.efficiency, ".1%"), f"{point.waiting:.2%}", f"{point.cores:.2f}",
+        ]
+        for point in points
+    ]  # fmt: skip
+    return markdown(head, rows)
 
 
 def _conditions(content: dict[str, Any]) -> str:
-    settings = content["settings"]
-    kinds = {
-        f"{m['processor'] or m['architecture']}, {m['cores']} cores, {m['gpu'] or 'no GPU'}"
-        for m in content["machines"]
-    }  # fmt: skip
+    settings, machines = content["settings"], accepted.machines_in_words(content["machines"])
     return (
         f"{settings['resolution']}^2 images, batches of {settings['batch_size']} a rank, {settings['precision']}; "
         f"{settings['warmup']} steps of warm-up, {settings['laps']} laps of {settings['steps']} steps; cores of a rank: "
-        f"{settings['cores_per_rank'] or 'not bound'}. Real: {settings['images']}. Machine: {'; '.join(sorted(kinds))}. "
+        f"{settings['cores_per_rank'] or 'not bound'}. Real: {settings['images']}. Machine: {machines}. "
         f"{', '.join(f'{name} {version}' for name, version in content['versions'].items())}. Made by `{content['command']}`."
     )
 

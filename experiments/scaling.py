@@ -9,18 +9,18 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.feeding.parts import SomeFailed, remember
-from experiments.scalability import launch, model_report, probe, result, runs, table
+from experiments.harness import command, page, store
+from experiments.harness.command import SomeFailed
+from experiments.harness.ranks import Launcher, default_cores_per_rank
+from experiments.scalability import model_report, probe, result, runs, table
 from experiments.scalability.case_study import fitted
 from experiments.scalability.model import STRONG, WEAK
 from lms3d import cli, errors
-from lms3d.files import writable_folder, write_json, write_text
+from lms3d.files import writable_folder, write_json
 
 _DESCRIPTION = """\
 Measure how training scales over ranks on this machine (strong: the same data, split; weak: the same steps for each rank), and
@@ -46,19 +46,12 @@ By the model: from the steps of one rank and the probed link (--probe); ranks of
 which it does not know."""
 
 
-BUSY = 0.15
-"""Share of the cores in use by others above which the report calls a run disturbed."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, report. Returns the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    command = shlex.join(["python", "-m", "experiments.scaling", *words])
-    own, training = _parted(words)
-    return errors.run(lambda: _scaling(_parser().parse_args(own), training, command))
+    """Runs what is missing and reports. Returns the exit code."""
+    return command.main("scaling", _parser, _scaling, arguments)
 
 
-def _scaling(options: argparse.Namespace, training: list[str], command: str) -> None:
+def _scaling(options: argparse.Namespace, typed: str) -> None:
     output = writable_folder(Path(options.output).expanduser(), "--output")
     if options.model_only:
         _model(output)
@@ -66,90 +59,80 @@ def _scaling(options: argparse.Namespace, training: list[str], command: str) -> 
         return
     if options.epochs < 2:
         raise errors.InputError("--epochs 1: expected at least 2, since the first epoch is warm-up")
-    runner = _runner(options, training, output)
-    wanted = runs.wanted(sorted(set(options.ranks)), options.scaling, _training(options, training), options.weak_steps)
+    runner = _runner(options, output)
+    wanted = runs.wanted(sorted(set(options.ranks)), options.scaling, _training(options), options.weak_steps)
     try:
-        if options.probe:
-            probe.run(runner.launcher, max(2, *options.ranks), output)
-        for run in wanted:
-            runner.train(run)
-            _write_measured(output, runner, options.label, command)
-    except KeyboardInterrupt:
-        raise errors.Interrupted("interrupted; run the same command again to go on") from None
+        with command.stoppable():
+            if options.probe:
+                probe.run(runner.launcher, max(2, *options.ranks), output)
+            for run in wanted:
+                runner.train(run)
+                _write_measured(runner, options.label, typed)
     finally:
-        print(_write_measured(output, runner, options.label, command))
+        print(_write_measured(runner, options.label, typed))
         _model(output)
         print(f"written: {output}")
     if runner.failed:
         raise SomeFailed(f"{len(runner.failed)} of the runs failed: {runner.failed[0]}")
 
 
-def _runner(options: argparse.Namespace, training: list[str], output: Path) -> runs.Runner:
-    cores = options.cores_per_rank or launch.default_cores_per_rank(max(options.ranks))
-    launcher = launch.Launcher(template=options.launcher, cores_per_rank=cores)
+def _runner(options: argparse.Namespace, output: Path) -> runs.Runner:
+    cores = options.cores_per_rank or default_cores_per_rank(max(options.ranks))
+    launcher = Launcher(template=options.launcher, cores_per_rank=cores)
     launcher.command(1, [])  # InputError now, not after a run
     settings = {name: getattr(options, name) for name in ("weak_steps", "launcher")}
-    remember({"training": _training(options, training), **settings, "cores_per_rank": cores}, output)
+    store.remember({"training": _training(options), **settings, "cores_per_rank": cores}, output)
     return runs.Runner(output, launcher, minutes=options.minutes, again=options.again)
 
 
-def _training(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
-    """Options of lms3d.train that all runs share."""
+def _training(options: argparse.Namespace) -> list[str]:
+    """The options of lms3d.train that all runs share."""
     given = {"--task": options.task, "--data": options.data, "--resolution": options.resolution}
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
-    return [*words, "--epochs", str(options.epochs), *more]
+    return [*words, "--epochs", str(options.epochs), *options.training]
 
 
 def _model(output: Path) -> None:
     """Print the model's tables, then write its CSV and figure."""
     print(model_report.report(), flush=True)
-    model_report.write_csv(model_report.predictions(fitted()), output / "model.csv")
+    model_report.write_predictions(model_report.predictions(fitted()), output / "model.csv")
     from experiments.scalability import figure  # after the tables: Matplotlib takes longer than they do
 
     figure.draw_model(output / "model.png")
 
 
-def _write_measured(output: Path, runner: runs.Runner, label: str, command: str) -> str:
-    """CSV, figure, result.json and report.md of what there is; returns the report of the real runs."""
+def _write_measured(runner: runs.Runner, label: str, typed: str) -> str:
+    """Writes CSV, figure, result.json and report.md of what there is, and returns the report of the real runs."""
     from experiments.scalability import figure
 
-    found = runner.measurements()
+    found, output = runner.measurements(), runner.folder
     known = probe.load(output / "probe.json") if (output / "probe.json").exists() else None
-    link = known.link if known else None
+    link, cores = known.link if known else None, runner.launcher.cores_per_rank
     table.write_csv(found, link, output / "scaling.csv")
     figure.draw_measured(found, link, output / "scaling.png")
     if found:
-        write_json(output / "result.json", result.content(found, label, command))
-    parts = ["# Scaling on this machine", table.markdown_tables(found, link) or "Nothing was measured.", _NOTES]
-    parts += [known.markdown()] if known else []
-    busy = [f"{m.name}: {m.busy:.0%} of the cores in use by others before it began" for m in found if m.busy > BUSY]
-    for title, lines in (
-        ("The machine was not idle, do not trust these times", busy), ("Skipped", runner.skipped), ("Failed", runner.failed),
-    ):  # fmt: skip
-        parts += ["\n".join([f"{title}:", *(f"- {line}" for line in lines)])] if lines else []
-    text = "\n\n".join([*parts, _conditions(runner, command)]) + "\n"
-    write_text(output / "report.md", text + "\n" + model_report.report())
-    return text
+        write_json(output / "result.json", result.content(found, label, typed))
+    records = [record for scaling in (STRONG, WEAK) for record in runner.found(scaling)]
+    sections = ["# Scaling on this machine", table.markdown_tables(found, link) or "Nothing was measured.", _NOTES]
+    sections += [known.markdown()] if known else []
+    sections += page.gaps(runner, records, "The machine was not idle, do not trust these times")
+    sections += [f"{page.machine(f'{cores} for each rank' if cores else 'not bound to ranks')} Made by `{typed}`."]
+    page.write(output / "report.md", [*sections, model_report.report()])
+    return "\n\n".join(sections) + "\n"
 
 
-def _conditions(runner: runs.Runner, command: str) -> str:
-    import platform
+class _Parser(cli.Parser):
+    """Everything after `--` is for lms3d.train."""
 
-    cores = runner.launcher.cores_per_rank
-    bound = f"{cores} for each rank" if cores else "not bound to ranks"
-    return f"Machine: {os.cpu_count()} cores ({bound}), {platform.machine()}. Made by `{command}`."
-
-
-def _parted(words: list[str]) -> tuple[list[str], list[str]]:
-    """Options of this program, and those of lms3d.train after `--`."""
-    if "--" not in words:
-        return words, []
-    border = words.index("--")
-    return words[:border], words[border + 1 :]
+    def parse_args(self, words: Sequence[str]) -> argparse.Namespace:  # type: ignore[override]
+        border = list(words).index("--") if "--" in words else len(words)
+        options = super().parse_args(words[:border])
+        options.training = list(words[border + 1 :])
+        return options
 
 
 def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.scaling", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = _Parser(prog="python -m experiments.scaling", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
     add("--ranks", type=cli.whole(1), nargs="+", metavar="N", default=[1, 2], help="numbers of ranks (default: 1 2)")
     add("--scaling", choices=(STRONG, WEAK), nargs="+", default=[STRONG, WEAK], help="which kinds (default: both)")
@@ -158,28 +141,12 @@ def _parser() -> cli.Parser:
     add("--resolution", type=cli.whole(1), metavar="N", default=None, help="as of lms3d.train")
     add("--epochs", type=cli.whole(1), metavar="N", default=3, help="of each run, the first not counted (default: 3)")
     add("--weak-steps", type=cli.whole(1), metavar="N", default=8, help="steps an epoch in weak scaling (default: 8)")
-    add(
-        "--launcher", metavar="COMMAND", default=launch.HORVODRUN,
-        help="starts the ranks, {ranks} stands for their number (default: %(default)r)",
-    )  # fmt: skip
-    add(
-        "--cores-per-rank", type=cli.whole(1), metavar="N", default=None,
-        help="cores that each rank has, for any number of ranks (default: all shared by the most ranks; with a GPU unbound)",
-    )  # fmt: skip
+    command.add_launcher(parser)
     add("--model-only", action="store_true", default=False, help="the model alone, in about a second; nothing is run")
-    add(
-        "--label",
-        metavar="TEXT",
-        default="this machine",
-        help="name of the cluster in result.json (default: this machine)",
-    )
+    label = "name of the cluster in result.json (default: this machine)"
+    add("--label", metavar="TEXT", default="this machine", help=label)
     add("--probe", action="store_true", default=False, help="first measure all-reduces between ranks (default: off)")
-    add(
-        "--minutes", type=cli.number(0), metavar="X", default=None,
-        help="time limit: runs that do not fit into what is left of it are skipped or ended (default: none)",
-    )  # fmt: skip
-    add("--again", action="store_true", default=False, help="run anew what is there (default: off)")
-    add("--output", metavar="DIR", default="scaling", help="where everything goes (default: scaling)")
+    command.add_resumable(parser, "scaling")
     return parser
 
 

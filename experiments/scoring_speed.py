@@ -14,14 +14,15 @@ import numpy as np
 from data.brats.case import Case
 from data.brats.geometry import Box, Geometry
 from data.brats.schema import schema_named
-from lms3d import cli, errors
+from experiments.harness import command
+from lms3d import cli
 from lms3d.tasks.brats.job import Job, Source
 
 SHAPE = (240, 240, 155)
 BRAIN = Box(lower=(50, 35, 5), upper=(190, 206, 145))
 """140x171x140, the mean of Table 1 of the LMS case study."""
 CASES = 1251
-"""Of the training set of BraTS 2021 and 2023."""
+"""The cases of the training set of BraTS 2021 and 2023."""
 
 _DESCRIPTION = """\
 Time the scoring of artificial label maps of 240x240x155 voxels: nested regions of realistic size with rough borders, satellites,
@@ -30,10 +31,10 @@ and predictions that miss some of it. Reading the compressed files is part of it
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make label maps, score them on one core, print seconds per case. Returns the exit code."""
-    return errors.run(lambda: _measure(_parser().parse_args(arguments)))
+    return command.main("scoring_speed", _parser, _measure, arguments)
 
 
-def _measure(options: argparse.Namespace) -> None:
+def _measure(options: argparse.Namespace, typed: str) -> None:
     from joblib import cpu_count  # type: ignore[import-untyped]
 
     from lms3d.scoring import rules

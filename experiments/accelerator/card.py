@@ -1,34 +1,32 @@
 """What is computed on: the GPU as TensorFlow sees it, or the processor of a rehearsal.
 
-A process that has asked TensorFlow for a GPU keeps memory of it, so that a child asks: `python -m experiments.accelerator.card`.
+A process that has asked TensorFlow for a GPU keeps memory of it, so that a child asks.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Sequence
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from experiments.harness.child import ChildFailed, only_answer
+from experiments.harness.talk import Talk, asked
 from lms3d.device import machine
 from lms3d.errors import InputError
 from lms3d.units import format_size
 
 _ASK_SECONDS = 120.0
-_LAST_LINES, _LAST_CHARACTERS = 5, 600
-"""What is shown of a child that did not answer: enough for an import error, still one message."""
 BFLOAT16_CAPABILITY = (8, 0)
 """The first compute capability with bfloat16 (CUDA C++ Programming Guide, arithmetic instructions)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """memory_bytes: what TensorFlow can have of it; None: of no account. capability: CUDA's, (0, 0) for a processor.
-    processor: the host's, with its cores. versions: of TensorFlow, CUDA and cuDNN, in words."""
+    """memory_bytes: what TensorFlow can have of it; None for a processor. capability: CUDA's, (0, 0) for a processor.
+    processor: that of the host, with its cores. versions: of TensorFlow, CUDA and cuDNN, in words."""
 
     name: str
     memory_bytes: int | None = None
@@ -39,7 +37,7 @@ class Card:
 
     @property
     def half_precision(self) -> str:
-        """The Keras policy of 16 bits that it computes fast."""
+        """The Keras policy of 16 bits that the card computes fast."""
         return "mixed_float16" if (0, 0) < self.capability < BFLOAT16_CAPABILITY else "mixed_bfloat16"
 
     def __str__(self) -> str:
@@ -51,8 +49,8 @@ class Card:
 def found(*, rehearsed: bool) -> Card:
     """The card here, or the processor of a rehearsal. InputError if there is no GPU, or none for TensorFlow."""
     if not rehearsed and not machine.has_nvidia_driver():
-        raise InputError("found no NVIDIA driver on this machine; run this where there is a GPU, or give --rehearse")
-    answer = _asked(["--without-gpu"] if rehearsed else [])
+        raise InputError("found no NVIDIA driver on this machine; run this on a machine with a GPU, or give --rehearse")
+    answer = _asked(without_gpu=rehearsed)
     card = Card(**{**answer, "capability": tuple(answer["capability"]), "driver": "" if rehearsed else driver()})
     if not rehearsed and card.capability == (0, 0):
         raise InputError(
@@ -63,7 +61,7 @@ def found(*, rehearsed: bool) -> Card:
 
 
 def driver(path: Path = machine.NVIDIA_DRIVER[0]) -> str:
-    """Version of NVIDIA's driver, "" where unknown."""
+    """The version of NVIDIA's driver, "" if unknown."""
     try:
         numbers = re.search(r"\b\d+\.\d+(\.\d+)?\b", path.read_text())
     except OSError:
@@ -71,33 +69,21 @@ def driver(path: Path = machine.NVIDIA_DRIVER[0]) -> str:
     return numbers[0] if numbers else ""
 
 
-def _asked(words: Sequence[str]) -> dict:
-    """The answer of a child. InputError with the end of its stderr if it does not answer."""
-    command = [sys.executable, "-m", "experiments.accelerator.card", *words]
-    try:
-        done = subprocess.run(
-            command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=_ASK_SECONDS
-        )
-    except subprocess.TimeoutExpired as late:
-        raise _unanswered(f"no answer for {_ASK_SECONDS:.0f} s", late.stderr) from None
-    try:
-        return json.loads(done.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        raise _unanswered(f"exit code {done.returncode}", done.stderr) from None
-
-
-def _unanswered(why: str, stderr: str | bytes | None) -> InputError:
-    text = stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr or ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    last = " / ".join(lines[-_LAST_LINES:])[-_LAST_CHARACTERS:]
-    return InputError(
-        f"TensorFlow did not say what it computes on ({why}); look at what `python -m lms3d.doctor` says; "
-        f"its last lines: {last or 'none'}"
-    )
+def _asked(*, without_gpu: bool) -> dict[str, Any]:
+    """The answer of a child. InputError with the end of its log if it does not answer."""
+    with tempfile.TemporaryDirectory(prefix="lms3d-card-") as folder:
+        try:
+            return only_answer(
+                "experiments.accelerator.card", {"without_gpu": without_gpu}, Path(folder) / "log.txt", _ASK_SECONDS
+            )
+        except ChildFailed as failure:
+            raise InputError(
+                f"TensorFlow did not say what it computes on; look at what `python -m lms3d.doctor` says ({failure.detail})"
+            ) from None
 
 
 def _answer(*, without_gpu: bool) -> Card:
-    """In the child."""
+    """The card, as the child finds it."""
     from lms3d.device import memory, startup
 
     startup.start_tensorflow(without_gpu=without_gpu)
@@ -124,4 +110,5 @@ def _answer(*, without_gpu: bool) -> Card:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(_answer(without_gpu="--without-gpu" in sys.argv))))
+    talk = Talk()
+    talk.say(**asdict(_answer(**asked())))

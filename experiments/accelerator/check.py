@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from experiments.accelerator import sections
 from experiments.accelerator.scale import Scale
-from experiments.overhead import parts
-from experiments.overhead.parts import MIB, Result
+from experiments.harness import methods
+from experiments.harness.part import Result
 from lms3d.units import format_seconds, format_size
 
 YES, NO, UNKNOWN, NO_AIM = "yes", "**NO**", "unknown", "-"
@@ -36,7 +36,7 @@ _FORMS: dict[str, Callable[[float], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """question, what was found, and whether that is as it should be."""
+    """A question, what was found, and whether that is as it should be."""
 
     question: str
     found: str
@@ -47,7 +47,7 @@ class Line:
 
 
 def lines(found: Mapping[str, Result], scale: Scale) -> list[Line]:
-    """Of what has been trained so far; nothing if that is nothing."""
+    """The lines about what has been trained so far."""
     lms, none, swapped = (found.get(part.name) for part in sections.timed_parts(scale))
     made = sections.identity_results(found, scale)
     if not made and lms is None and none is None:
@@ -58,21 +58,28 @@ def lines(found: Mapping[str, Result], scale: Scale) -> list[Line]:
 
 
 def bits(made: Sequence[Result]) -> Line:
-    """Steps without LMS in two processes, and with it."""
+    """The line about the bits of steps without LMS in two processes, and with it."""
     same = same_bits(made)
     digests = ", ".join(f"{r.part.method}: {r.digest[:8] or r.outcome}" for r in made)
     question = "the same weights with LMS and without, after 3 steps"
     return Line(question=question, found=digests or "nothing", verdict=_verdict(same))
 
 
-def same_bits(made: Sequence[Result]) -> bool | None:
-    """None if nothing can be said: one did not train, the step without LMS does not repeat its bits, or LMS has sliced it."""
-    known = {(r.part.method == parts.NONE, r.part.repeat): r.digest for r in made if r.trained and r.digest}
+def compared(made: Sequence[Result]) -> tuple[Result, Result, Result] | None:
+    """A step without LMS, the same in another process, and a step with LMS; None if one of them has not trained."""
+    known = {(r.part.method == methods.NONE, r.part.repeat): r for r in made if r.trained and r.digest}
     first, again, with_lms = (known.get(which) for which in ((True, 1), (True, 2), (False, 1)))
-    if first is None or again is None or with_lms is None:
+    return None if first is None or again is None or with_lms is None else (first, again, with_lms)
+
+
+def same_bits(made: Sequence[Result]) -> bool | None:
+    """Whether LMS gives the same bits. None if nothing can be said: a training failed, the step without LMS does not repeat its
+    bits, or LMS has sliced it."""
+    if (three := compared(made)) is None:
         return None
-    comparable = first == again and not any(r.report.get("slabs") for r in made)
-    return True if with_lms == first else False if comparable else None
+    first, again, with_lms = three
+    comparable = first.digest == again.digest and not any(r.report.get("slabs") for r in made)
+    return True if with_lms.digest == first.digest else False if comparable else None
 
 
 def _ended(lms: Result | None, none: Result | None) -> list[Line]:
@@ -87,7 +94,7 @@ def _ended(lms: Result | None, none: Result | None) -> list[Line]:
 
 
 def _transfers(moving: Result | None, none: Result | None) -> list[Line]:
-    """moving: a training whose plan swaps; a profile has copies of batches and losses, too."""
+    """The lines about transfers. moving: a training whose plan swaps; a profile has copies of batches and losses, too."""
     if moving is None:
         return [Line(question=OVERLAP, found="no transfer was seen", verdict=UNKNOWN)]
     share, how = hidden_share(moving, none)
@@ -100,13 +107,14 @@ def _transfers(moving: Result | None, none: Result | None) -> list[Line]:
 
 
 def hidden_share(lms: Result, none: Result | None) -> tuple[float | None, str]:
-    """By the profiler; else by what the step takes longer than without LMS, in which recomputing counts as waiting, too."""
+    """The share of the transfers' time in which the device computes, and how it is known: by the profiler, else by how much longer
+    the step takes than without LMS, which counts recomputing as waiting."""
     if (share := lms.profile.get("overlap_share")) is not None:
         return float(share), "the profiler"
-    seconds = [moved / rate for way in ("out", "in") for moved, rate in [_counted(lms, way)] if rate]
-    if none is None or not lms.step_seconds or not none.step_seconds or not sum(seconds):
+    seconds = sum(_transfer_seconds(lms, way) for way in ("out", "in"))
+    if none is None or not lms.step_seconds or not none.step_seconds or not seconds:
         return None, ""
-    return min(1.0, max(0.0, 1 - (lms.step_seconds - none.step_seconds) / sum(seconds))), "step times"
+    return min(1.0, max(0.0, 1 - (lms.step_seconds - none.step_seconds) / seconds)), "step times"
 
 
 def _rate(lms: Result, way: str) -> Line:
@@ -114,7 +122,7 @@ def _rate(lms: Result, way: str) -> Line:
     moved, rate = (lms.profile.get(f"{way}_{name}") for name in ("bytes", "bytes_per_second"))
     how = "the profiler"
     if not moved or not rate:
-        (moved, rate), how = _measured(lms, way), "the tier's counters"
+        moved, rate, how = lms.moved_bytes(way), lms.bytes_per_second(way), "the tier's counters"
     if not moved or not rate:
         return Line(question=question, found="no transfer was seen", verdict=UNKNOWN)
     return Line(
@@ -124,19 +132,12 @@ def _rate(lms: Result, way: str) -> Line:
     )
 
 
-def _measured(lms: Result, way: str) -> tuple[float, float]:
-    """(bytes a step, bytes per second) by the tier's counters, 0 where it does not tell."""
-    moved = lms.traffic.get(f"swapped_{way}_bytes", 0.0)
-    seconds = lms.traffic.get(f"swap_{way}_seconds", 0.0)
-    return moved, moved / seconds if seconds else 0.0
-
-
-def _counted(lms: Result, way: str) -> tuple[float, float]:
-    """The same; what is planned at the probe's rate if the tier does not tell."""
-    moved, rate = _measured(lms, way)
-    if moved and rate:
-        return moved, rate
-    return lms.report.get(f"swapped_{way}_bytes", 0.0), lms.machine.get(f"swap_{way}_bytes_per_second", 0.0)
+def _transfer_seconds(lms: Result, way: str) -> float:
+    """The seconds of a step's transfers: by the tier's counters, or by the plan and the probe's rate if the tier does not count."""
+    if rate := lms.bytes_per_second(way):
+        return lms.moved_bytes(way) / rate
+    rate = lms.machine.get(f"swap_{way}_bytes_per_second")
+    return lms.report.get(f"swapped_{way}_bytes", 0.0) / rate if rate else 0.0
 
 
 def _predictions(lms: Result, none: Result | None) -> list[Line]:
@@ -170,7 +171,7 @@ def _compared(
 
 
 def _kept(lms: Result) -> Line:
-    limit, peak = (lms.part.limit_mib or 0) * MIB, lms.peak_bytes or 0
+    limit, peak = lms.part.limit_bytes or 0, lms.peak_bytes or 0
     return Line(
         question="the limit is kept",
         found=f"{format_size(peak)} of {format_size(limit)}",
@@ -187,7 +188,7 @@ def _ratio(lms: Result, without: float | None) -> Line:
 
 
 def _probe(lms: Result) -> Line:
-    """What the planner believes of the machine. A processor has no least."""
+    """The line about the speeds that the planner believes in. There is no least speed for a processor."""
     found = [form(lms.machine[name]) for name, form in _FORMS.items() if name in lms.machine]
     slow = [name for name, least in LEAST.items() if lms.machine.get(name, least) < least]
     verdict = UNKNOWN if not found else NO_AIM if lms.device == "CPU" else _verdict(not slow)

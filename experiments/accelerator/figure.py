@@ -6,9 +6,9 @@ from pathlib import Path
 
 from experiments.accelerator import sections, tables
 from experiments.accelerator.scale import GIB, Scale
-from experiments.overhead import parts
-from experiments.overhead.figure import STYLE
-from experiments.overhead.parts import MIB, Part, Result
+from experiments.harness import methods
+from experiments.harness.figure import STYLE
+from experiments.harness.part import MIB, Part, Result
 from lms3d.scoring.figures.style import plain, plt, save
 from lms3d.units import format_size
 
@@ -17,7 +17,7 @@ COMPARED = ("limits", "large", "precision")
 
 
 def draw(found: tables.Found, scale: Scale, path: Path) -> Path | None:
-    """None where there is nothing to draw."""
+    """The path of the picture; None if there is nothing to draw."""
     if not any(result.trained for result in found.values()):
         return None
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
@@ -31,7 +31,7 @@ def _costs(axis: plt.Axes, found: tables.Found, scale: Scale) -> None:
     points: dict[Part, tuple[Result, float, float]] = {}
     for section in COMPARED:
         made = [r for r in tables.results(found, section, scale) if r.trained and r.step_seconds and r.peak_bytes]
-        without = next((r for r in made if r.part.method == parts.NONE), None)
+        without = next((r for r in made if r.part.method == methods.NONE), None)
         if without is not None:
             points |= {r.part: (r, (r.peak_bytes or 0) / GIB, tables.ratio(r, without) or 0.0) for r in made}
     named = set()

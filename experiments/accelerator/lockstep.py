@@ -8,7 +8,7 @@ LOCK-1  No other takes a step before the first ones have measured: the others re
 LOCK-2  None takes a timed step before all are warm or have ended.
 LOCK-3  One at a time takes timed steps.
 
-LOCK-4  When a share of the time is over, who is not warm is ended. On an H200 timed steps beside three trainings that still
+LOCK-4  When a share of the time is over, a part that is not warm is ended. On an H200 timed steps beside three trainings that still
         planned and warmed up took two to three times as long.
 """
 
@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from experiments.overhead.bench import Trainer
-from experiments.overhead.parts import Part
+from experiments.harness.bench import Trainer
+from experiments.harness.part import Part
 
 FIRST_SHARE, WARM_SHARE = 0.5, 0.8
-"""Of the group's time, after which the others no longer wait for the first, and after which who is not warm is ended. Not
+"""Shares of the group's time: after the first the others no longer wait, after the second a part that is not warm is ended. Not
 measured."""
 
 

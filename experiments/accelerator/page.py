@@ -10,44 +10,40 @@ from experiments.accelerator import figure, tables
 from experiments.accelerator.card import Card
 from experiments.accelerator.sections import SECTIONS, Section
 from experiments.accelerator.study import DONE, FAILED, State, Study
-from experiments.overhead import parts
-from experiments.scalability.tables import markdown
-from lms3d.files import write_text
+from experiments.harness import page, store
+from experiments.harness.table import markdown
 from lms3d.units import format_seconds
 
 REHEARSED = """\
 **A rehearsal on a processor, at toy size: it shows that every section runs. Its figures say nothing about a GPU.** Two logical
-devices of the processor stand for host and GPU where placement is checked; elsewhere swapped tensors go to files and are copied
+devices of the processor stand for host and GPU in the check of placement; elsewhere swapped tensors go to files and are copied
 back."""
 
 
-def write(study: Study, card: Card, command: str) -> str:
-    """report.md and the figure; returns the text."""
+def write(study: Study, card: Card, typed: str) -> str:
+    """Writes report.md and the figure, and returns the text."""
     drawn = figure.draw(study.trainings.found, study.scale, study.folder / "gpu_case_study.png")
-    text = "\n".join(_lines(study, card, command, drawn)) + "\n"
-    write_text(study.folder / "report.md", text)
-    return text
+    return page.write(study.folder / "report.md", _sections(study, card, typed, drawn))
 
 
-def _lines(study: Study, card: Card, command: str, drawn: Path | None) -> Iterator[str]:
+def _sections(study: Study, card: Card, typed: str, drawn: Path | None) -> Iterator[str]:
     found = study.trainings.found.values()
-    yield f"# The GPU case study{' (rehearsal)' if study.rehearsed else ''}\n"
+    yield f"# The GPU case study{' (rehearsal)' if study.rehearsed else ''}"
     if study.rehearsed:
-        yield REHEARSED + "\n"
-    earlier = sum(r.code not in ("", parts.code_digest()) for r in found)
+        yield REHEARSED
+    earlier = sum(r.code not in ("", store.code_digest()) for r in found)
     yield (
         f"{card}. `{study.scale.model}`; {datetime.now(UTC):%Y-%m-%d}; all {len(found)} trainings together took "
         f"{format_seconds(sum(r.wall_seconds for r in found))}"
         + (f", {earlier} of them before the last change of the code" if earlier else "")
-        + f". Made by `{command}`.\n"
+        + f". Made by `{typed}`."
     )
     rows = [_state_cells(section, study.states.get(section.name)) for section in SECTIONS]
-    yield markdown(["section", "", "why not", "time"], rows) + "\n"
+    yield markdown(["section", "", "why not", "time"], rows)
     for section in SECTIONS:
-        yield f"## {section.title}\n"
-        yield _body(study, section) + "\n"
+        yield f"## {section.title}\n\n{_body(study, section)}"
     if drawn is not None:
-        yield f"![What a limit costs, and the largest cubes]({drawn.name})\n"
+        yield f"![What a limit costs, and the largest cubes]({drawn.name})"
     yield tables.NOTES
 
 

@@ -1,19 +1,18 @@
 """Where the ops of a plan are placed: native swap ops and all that computes on the device; in a rehearsal the Identities of a swap
 on the host.
 
-A child: `python -m experiments.accelerator.placement [--rehearse]`. A rehearsal has two logical devices of the processor, of which
-`CPU:1` computes and `CPU:0` is the host. Speeds are made up: any plan will do, if it both swaps and recomputes.
+A child looks. In a rehearsal it has two logical devices of the processor, of which `CPU:1` computes and `CPU:0` is the host.
+Speeds are made up: any plan will do, if it both swaps and recomputes.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from experiments.harness.child import only_answer
+from experiments.harness.talk import Talk, asked
 
 SIDE, FILTERS, STEPS = 32, (8, 16), 2
 LIMIT_SHARE = 0.5  # of what the step needs without LMS
@@ -22,30 +21,17 @@ HOST = "CPU:0"
 
 
 def ask(log: Path, seconds: float, *, rehearsed: bool) -> dict[str, Any]:
-    """What the child found. RuntimeError where it failed, TimeoutError after so many seconds.
+    """What the child found. ChildFailed if it failed, or after so many seconds.
 
     computes_on; swap_outs, swap_ins, recomputes: numbers of ops; wrong: names of those that are not where they should be;
     same_bits: whether the variables after two steps are those of the step without LMS.
     """
-    command = [sys.executable, "-m", "experiments.accelerator.placement", *(["--rehearse"] if rehearsed else [])]
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as stderr:
-        try:
-            done = subprocess.run(
-                command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=stderr, text=True,
-                timeout=None if seconds == float("inf") else max(0.0, seconds), env={**os.environ, "TF_DETERMINISTIC_OPS": "1"},
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise TimeoutError(f"ended after {seconds:.0f} s") from None
-    if done.returncode:
-        last = (log.read_text(errors="replace").strip().splitlines() or [""])[-1]
-        raise RuntimeError(f"exit code {done.returncode}: {last[:300]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    module, same_kernels = "experiments.accelerator.placement", {"TF_DETERMINISTIC_OPS": "1"}
+    return only_answer(module, {"rehearsed": rehearsed}, log, seconds, same_kernels)
 
 
 def examine(*, rehearsed: bool) -> dict[str, Any]:
-    """In the child."""
+    """What `ask` returns, as the child finds it."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -154,4 +140,5 @@ def wrong(graph: Any, device: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(examine(rehearsed="--rehearse" in sys.argv)))
+    talk = Talk()
+    talk.say(**examine(**asked()))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from experiments.overhead import parts
-from experiments.overhead.parts import MIB, Part
+from experiments.harness import methods
+from experiments.harness.part import MIB, Part
 
 GIB = 1 << 30
 STEP_OF_SIDES = 16
@@ -13,9 +13,9 @@ STEP_OF_SIDES = 16
 GROWTH = 1.3
 """Memory that TensorFlow's allocator has reserved / its peak, if it grows without a limit. Of one H200, roughly."""
 SWAPPED_SHARE = 0.5
-"""Of the step's need, if everything is swapped. On an H200: 4.33 of 11.98 GiB."""
+"""The share of its need that a step takes if everything is swapped. On an H200: 4.33 of 11.98 GiB."""
 NEED_BYTES = 12.0 * GIB / 192**3
-"""Of a step without LMS, for each voxel. Measured on an H200: 11.98 GiB at 192^3."""
+"""What a step without LMS needs for each voxel. Measured on an H200: 11.98 GiB at 192^3."""
 LIMITS_MIB = (6144, 5120, 4096, 2500, 1250)
 """50, 42, 33, 20 and 10 % of what 192^3 needs. The case study's 192^3 had 42 % of its own need."""
 
@@ -76,7 +76,7 @@ class Scale:
     def compared(self, method: str, side: int, limit_mib: int | None, **more: object) -> Part:
         """A training beside others of the same cube: without LMS with the usual workspace, else with one of two."""
         roomy = limit_mib is None or limit_mib * MIB >= 4 * GIB
-        known = () if method in (parts.NONE, parts.KERAS) else self.workspaces_mib
+        known = () if method in (methods.NONE, methods.KERAS) else self.workspaces_mib
         workspace = known[0 if roomy else 1] if known else None
         return self.part(method, side, limit_mib, **{"workspace_mib": workspace, **more})
 
@@ -93,18 +93,18 @@ class Scale:
         """About the bytes of the device that a training takes while it waits: its limit, or what its step needs."""
         if part.limit_mib is not None:
             return part.limit_mib * MIB
-        share = SWAPPED_SHARE if part.method == parts.SWAP_ALL else 1.0
+        share = SWAPPED_SHARE if part.method == methods.SWAP_ALL else 1.0
         return GROWTH * share * self.need_bytes * part.resolution**3
 
     def guess(self, method: str, limit_bytes: float) -> int:
         """A cube near the largest that trains in so many bytes."""
-        need = self.need_bytes * (1.0 if method == parts.NONE else self.lms_share)
+        need = self.need_bytes * (1.0 if method == methods.NONE else self.lms_share)
         fitting = [side for side in self.sides if need * side**3 <= limit_bytes]
         return max(fitting, default=self.sides[0])
 
 
 def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
-    """What the case study asked of a V100 with 16 GB, and what a whole card can do. memory_bytes: of the card."""
+    """What the case study asked of a V100 with 16 GB, and what a whole card can do. memory_bytes: that of the card."""
     small_mib = min(16 * 10**9, memory_bytes) // MIB  # of a card that has no more it is the whole
     return Scale(
         check=Place(side=96, limit_mib=768),
@@ -119,7 +119,7 @@ def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
         sides=tuple(range(128, 513, STEP_OF_SIDES)),
         need_bytes=NEED_BYTES,
         lms_share=0.1,  # half as much trains on a CPU (docs/slabs.md); cuDNN wants workspace, and time is short
-        lms=parts.LMS,
+        lms=methods.LMS,
         warm_up=2,
         steps=6,
         profiled=2,
@@ -145,7 +145,7 @@ def of_rehearsal() -> Scale:
         sides=(48, 64),
         need_bytes=860.0,
         lms_share=0.5,
-        lms=parts.COPIED,
+        lms=methods.COPIED,
         warm_up=1,
         steps=2,
         profiled=1,

@@ -9,8 +9,8 @@ from functools import partial
 
 from experiments.accelerator.scale import Scale
 from experiments.accelerator.trainings import UNANSWERED, Trainings
-from experiments.overhead import parts
-from experiments.overhead.parts import MIB, Part, Result
+from experiments.harness import methods
+from experiments.harness.part import MIB, Part, Result
 
 Run = Callable[[Trainings, Scale], Sequence[Result]]
 
@@ -27,20 +27,20 @@ class Section:
 
 def timed_parts(scale: Scale) -> list[Part]:
     """The small cube with LMS, without, and with everything swapped: a plan may move nothing, and the link is to be seen."""
-    whole = [scale.checked(method, scale.whole_mib) for method in (parts.NONE, parts.SWAP_ALL)]
+    whole = [scale.checked(method, scale.whole_mib) for method in (methods.NONE, methods.SWAP_ALL)]
     return [scale.checked(scale.lms, scale.check.limit_mib), *whole]
 
 
 def identity_parts(scale: Scale, *, deterministic: bool = True) -> list[Part]:
     """The step without LMS in two processes, which tells whether it repeats itself, and with LMS: three steps each."""
     more = {"warm_up": 2, "steps": 1, "profiled": 0, "deterministic": deterministic}
-    without = scale.checked(parts.NONE, scale.whole_mib, **more)
-    again = scale.checked(parts.NONE, scale.whole_mib, repeat=2, **more)
+    without = scale.checked(methods.NONE, scale.whole_mib, **more)
+    again = scale.checked(methods.NONE, scale.whole_mib, repeat=2, **more)
     return [without, again, scale.checked(scale.lms, scale.check.limit_mib, **more)]
 
 
 def identity_results(found: Mapping[str, Result], scale: Scale) -> list[Result]:
-    """With deterministic kernels; with the usual ones if those failed."""
+    """The results with deterministic kernels; those with the usual ones if the deterministic ones failed."""
     both = [identity_parts(scale, deterministic=deterministic) for deterministic in (True, False)]
     made, usual = ([found[part.name] for part in some if part.name in found] for some in both)
     return usual or made
@@ -61,9 +61,12 @@ def limits_parts(scale: Scale) -> list[Part]:
     Swapping everything knows no limit: it says what it takes.
     """
     side = scale.limits_side
-    without = [scale.part(method, side, scale.whole_mib) for method in (parts.NONE, parts.KERAS)]
+    without = [scale.part(method, side, scale.whole_mib) for method in (methods.NONE, methods.KERAS)]
     limited = [scale.compared(scale.lms, side, limit) for limit in (*scale.limits_mib, scale.refused_mib)]
-    rivals = [scale.compared(parts.TFLMS, side, scale.rival_mib), scale.compared(parts.SWAP_ALL, side, scale.whole_mib)]
+    rivals = [
+        scale.compared(methods.TFLMS, side, scale.rival_mib),
+        scale.compared(methods.SWAP_ALL, side, scale.whole_mib),
+    ]
     return [*without, *limited, *rivals]
 
 
@@ -81,23 +84,23 @@ def limits(trainings: Trainings, scale: Scale) -> list[Result]:
 
 
 def large_parts(scale: Scale) -> list[Part]:
-    """LMS where the step would not fit the smaller card."""
+    """LMS on a step that would not fit the smaller card."""
     place = scale.large
     return [
-        scale.part(parts.NONE, place.side, scale.whole_mib), scale.part(scale.lms, place.side, place.limit_mib)
+        scale.part(methods.NONE, place.side, scale.whole_mib), scale.part(scale.lms, place.side, place.limit_mib)
     ]  # fmt: skip
 
 
 def precision_parts(scale: Scale) -> list[Part]:
-    """With and without LMS in 16 bits."""
+    """A step with LMS and a step without, in 16 bits."""
     place, more = scale.half, {"precision": scale.half_precision}
     with_lms = scale.part(scale.lms, place.side, place.limit_mib, **more)
-    return [scale.part(parts.NONE, place.side, scale.whole_mib, **more), with_lms]
+    return [scale.part(methods.NONE, place.side, scale.whole_mib, **more), with_lms]
 
 
 def searches(scale: Scale) -> list[tuple[str, int | None]]:
     """Method and limit of each search for the largest cube: what matters most comes first."""
-    return [(method, limit) for limit in (scale.small_mib, scale.whole_mib) for method in (parts.NONE, scale.lms)]
+    return [(method, limit) for limit in (scale.small_mib, scale.whole_mib) for method in (methods.NONE, scale.lms)]
 
 
 def cube_parts(scale: Scale, method: str, limit_mib: int | None, side: int) -> list[Part]:
@@ -155,4 +158,4 @@ SECTIONS = (
     Section(name="cubes", title="The largest cube", weight=4, run=largest_cubes),
     Section(name="predictions", title="Predicted and measured"),
 )
-"""In the order in which they are run: what matters most comes first, so that a short time gives a useful page."""
+"""The sections in the order in which they run: the most important first, so that a short time gives a useful page."""

@@ -14,17 +14,17 @@ from experiments.accelerator import placement, tables
 from experiments.accelerator.scale import Scale
 from experiments.accelerator.sections import SECTIONS, Section
 from experiments.accelerator.trainings import OutOfTime, Trainings
+from experiments.harness.child import ChildFailed
 from lms3d import console
 from lms3d.errors import line
 from lms3d.files import write_json
-from lms3d.units import format_seconds
 
 DONE, FAILED, OUT_OF_TIME, INTERRUPTED = "done", "failed", "out of time", "interrupted"
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """How a section ended. detail: one line, why it is not done. values: what is no training's."""
+    """How a section ended. detail: one line, why it is not done. values: what it found beside trainings."""
 
     outcome: str
     detail: str = ""
@@ -33,7 +33,7 @@ class State:
 
 
 class Study:
-    """The sections in a folder. states: how each has ended, now or before; those that were never begun are not in it."""
+    """The sections in a folder. states: how each has ended, now or before, if it was ever begun."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Study:
         self.states = {section.name: state for section in sections if (state := self._load(section)) is not None}
 
     def run(self, minutes: float = math.inf, only: Collection[str] | None = None) -> None:
-        """What is missing. Time that a section leaves over goes to those after it. only: names of sections; None is all."""
+        """Runs what is missing. Time that a section leaves over goes to those after it. only: names of sections; None is all."""
         deadline = time.monotonic() + 60 * minutes
         chosen = [section for section in self.sections if only is None or section.name in only]
         for number, section in enumerate(chosen):
@@ -70,8 +70,10 @@ class Study:
             outcome, detail = DONE, ""
             if failed := tables.failed(self.trainings.found, section.name, self.scale):
                 outcome, detail = FAILED, "; ".join(f"{r.part.title}: {r.detail}" for r in failed)
-        except (OutOfTime, TimeoutError) as short:
+        except OutOfTime as short:
             outcome, detail = OUT_OF_TIME, str(short)
+        except ChildFailed as failure:
+            outcome, detail = OUT_OF_TIME if failure.outcome == OUT_OF_TIME else FAILED, failure.detail
         except Exception as error:  # a defect of one section must not cost what the others measure
             outcome, detail = FAILED, f"{type(error).__name__}: {error}"
         finally:
@@ -85,20 +87,18 @@ class Study:
             known = self.states.get(section.name)
             if known is not None and known.outcome == DONE:
                 return known.values
-            left = self.trainings.deadline - time.monotonic()
-            if left < self.trainings.least_seconds:
-                raise OutOfTime(f"it was not begun: {format_seconds(max(0.0, left))} were left")
+            left = self.trainings.seconds_for("it")
             return self._place(self.folder / "logs" / "placement.txt", left, rehearsed=self.rehearsed)
         if section.run is not None:
             section.run(self.trainings, self.scale)
         return {}
 
     def _save(self, section: Section, state: State) -> None:
-        """The section with its rows, and the table of all."""
+        """Writes the section with its rows, and the table of all."""
         self.states[section.name] = state
         rows = [tables.record(section.name, r) for r in tables.results(self.trainings.found, section.name, self.scale)]
         write_json(self.folder / "sections" / f"{section.name}.json", {**asdict(state), "rows": rows})
-        tables.write_csv(self.trainings.found, self.scale, self.folder / "gpu_case_study.csv")
+        tables.write_table(self.trainings.found, self.scale, self.folder / "gpu_case_study.csv")
 
     def _load(self, section: Section) -> State | None:
         try:

@@ -8,10 +8,9 @@ from typing import Any
 
 from experiments.accelerator import check, sections
 from experiments.accelerator.scale import Scale
-from experiments.overhead import parts
-from experiments.overhead.parts import MIB, Part, Result
-from experiments.scalability import tables as files
-from experiments.scalability.tables import markdown
+from experiments.harness import methods
+from experiments.harness.part import Part, Result
+from experiments.harness.table import cell, markdown, write_csv
 from lms3d.units import format_seconds, format_size
 
 Found = Mapping[str, Result]
@@ -49,7 +48,7 @@ FIXED: dict[str, Callable[[Found, Scale], Sequence[Part]]] = {
 
 
 def results(found: Found, section: str, scale: Scale) -> list[Result]:
-    """Of the section's trainings, those that have ended."""
+    """The results of the section's trainings, as far as they have ended."""
     if section == "cubes":
         searches = sections.searches(scale)
         wanted = [p for search in searches for side in scale.sides for p in sections.cube_parts(scale, *search, side)]
@@ -59,12 +58,12 @@ def results(found: Found, section: str, scale: Scale) -> list[Result]:
 
 
 def failed(found: Found, section: str, scale: Scale) -> list[Result]:
-    """Those that ended for a reason of their own, not for want of memory."""
+    """The results that ended for a reason of their own, not for want of memory."""
     return [result for result in results(found, section, scale) if result.outcome == "failed"]
 
 
 def table(found: Found, section: str, scale: Scale) -> str:
-    """Markdown of a section; "" where nothing has been measured."""
+    """The Markdown of a section; "" if nothing has been measured."""
     made = results(found, section, scale)
     if section == "predictions":
         return predictions(list(found.values()))
@@ -83,17 +82,17 @@ def verdicts(found: Found, scale: Scale) -> str:
 
 def _timed(made: Sequence[Result]) -> list[Result]:
     """The timed ones, the step without LMS first."""
-    return sorted((r for r in made if r.part.profiled), key=lambda r: r.part.method != parts.NONE)
+    return sorted((r for r in made if r.part.profiled), key=lambda r: r.part.method != methods.NONE)
 
 
 def identity(made: Sequence[Result]) -> str:
-    """The same bits, or how far apart."""
+    """Whether the bits are the same, or how far apart the losses are."""
     head = ("method", "limit", "result", "loss after 3 steps", "weights (SHA-1)", "swapped out", "recomputed", "slabs")
     rows = [
         (
-            f"{r.part.method}{', again' if r.part.repeat > 1 else ''}", _limit(r.part), r.outcome, _form(r.loss, "{:.9g}".format),
-            r.digest[:12], _form(r.report.get("swapped_out_bytes"), format_size), str(r.report.get("recomputed_ops", "")),
-            _slabs(r),
+            f"{r.part.method}{', again' if r.part.repeat > 1 else ''}", _limit(r.part), r.outcome, cell(r.loss, ".9g"),
+            r.digest[:12], cell(r.report.get("swapped_out_bytes"), format_size), str(r.report.get("recomputed_ops", "")),
+            r.slabs,
         )
         for r in made
     ]  # fmt: skip
@@ -101,11 +100,10 @@ def identity(made: Sequence[Result]) -> str:
 
 
 def verdict(made: Sequence[Result]) -> str:
-    """What three digests say: nothing about LMS where the step without it does not repeat itself."""
-    known = {(r.part.method == parts.NONE, r.part.repeat): r for r in made if r.trained and r.digest}
-    first, again, with_lms = (known.get(which) for which in ((True, 1), (True, 2), (False, 1)))
-    if first is None or again is None or with_lms is None:
+    """What three digests say; nothing about LMS if the step without it does not repeat itself."""
+    if (three := check.compared(made)) is None:
         return "Not all three were trained: nothing can be said."
+    first, again, with_lms = three
     same, repeats = with_lms.digest == first.digest, first.digest == again.digest
     lms, none = (_apart(first, other) for other in (with_lms, again))
     apart = f"Losses with LMS and without differ by {lms:.1e}, those of two runs without by {none:.1e}."
@@ -115,7 +113,7 @@ def verdict(made: Sequence[Result]) -> str:
         )
     if not repeats:
         return f"The step without LMS does not repeat its own bits, so that bits tell nothing. {apart}"
-    if _slabs(with_lms):
+    if with_lms.slabs:
         return f"Sliced, so equal to rounding. {apart}"
     return f"**Not the same bits**, though the step without LMS repeats its own. {apart}"
 
@@ -130,12 +128,12 @@ def steps(made: Sequence[Result], scale: Scale) -> str:
         "cube", "method", "limit", "result", "workspace", "step", "x no LMS", "peak", "busy", "overlap", "moved out", "moved in",
         "planned", "recomputed", "slabs", "recoveries",
     )  # fmt: skip
-    without = next((r for r in made if r.part.method == parts.NONE), None)
+    without = next((r for r in made if r.part.method == methods.NONE), None)
     return markdown(head, [_step_cells(r, without) for r in made])
 
 
 def ratio(r: Result, without: Result | None) -> float | None:
-    """Median step / median step without LMS."""
+    """The median step / the median step without LMS."""
     if without is None or not without.step_seconds or not r.step_seconds:
         return None
     return r.step_seconds / without.step_seconds
@@ -146,23 +144,23 @@ def _step_cells(r: Result, without: Result | None) -> list[str]:
     if not r.trained:
         return [*cells, *[""] * 12]
     return [
-        *cells, r.workspace_mib and f"{r.workspace_mib} MiB", _form(r.step_seconds, format_seconds),
-        _form(ratio(r, without), "{:.2f}".format), _form(r.peak_bytes, format_size),
-        _form(r.profile.get("busy_share"), "{:.0%}".format), _form(r.profile.get("overlap_share"), "{:.0%}".format),
-        _moved(r, "out"), _moved(r, "in"), _form(r.report.get("swapped_out_bytes") or None, format_size),
-        str(r.report.get("recomputed_ops") or ""), _slabs(r), str(r.recoveries or ""),
+        *cells, r.workspace_mib and f"{r.workspace_mib} MiB", cell(r.step_seconds, format_seconds),
+        cell(ratio(r, without), ".2f"), cell(r.peak_bytes, format_size),
+        cell(r.profile.get("busy_share"), ".0%"), cell(r.profile.get("overlap_share"), ".0%"),
+        _moved(r, "out"), _moved(r, "in"), cell(r.report.get("swapped_out_bytes") or None, format_size),
+        str(r.report.get("recomputed_ops") or ""), r.slabs, str(r.recoveries or ""),
     ]  # fmt: skip
 
 
 def _moved(r: Result, way: str) -> str:
-    """Bytes per step, and the rate."""
+    """The bytes per step, and the rate."""
     if not r.profile.get(f"{way}_bytes"):
         return ""
     return f"{format_size(r.profile[f'{way}_bytes'])} at {r.profile[f'{way}_bytes_per_second'] / 1e9:.3g} GB/s"
 
 
 def cubes(made: Sequence[Result], scale: Scale) -> str:
-    """For each search what trained, and what did not."""
+    """The largest cube that trained in each search, and the smallest that did not."""
     head = ("limit", "method", "largest that trained", "smallest that did not", "")
     rows = []
     for method, limit in sections.searches(scale):
@@ -175,7 +173,7 @@ def cubes(made: Sequence[Result], scale: Scale) -> str:
 def _ends(tried: Sequence[Result], scale: Scale) -> tuple[str, str, str]:
     good = max((r for r in tried if r.trained), key=lambda r: r.part.resolution, default=None)
     bad = min((r for r in tried if not r.trained), key=lambda r: r.part.resolution, default=None)
-    trained = "" if good is None else f"{good.part.resolution}³ (peak {_form(good.peak_bytes, format_size)})"
+    trained = "" if good is None else f"{good.part.resolution}³ (peak {cell(good.peak_bytes, format_size)})"
     did_not = "" if bad is None else f"{bad.part.resolution}³ ({_outcome(bad)})"
     at = {side: number for number, side in enumerate(scale.sides)}
     low = -1 if good is None else at[good.part.resolution]
@@ -185,16 +183,16 @@ def _ends(tried: Sequence[Result], scale: Scale) -> tuple[str, str, str]:
 
 
 def predictions(every: Sequence[Result]) -> str:
-    """Of each plan that trained: predicted and measured."""
+    """What was predicted of each plan that trained, beside what was measured."""
     head = ("training", "limit", "peak, predicted", "measured", "", "step, predicted", "measured", "")
     planned = [
         r for r in every
-        if r.trained and r.report.get("planner") not in (None, "off", "none") and r.peak_error is not None
+        if r.trained and r.has_plan and r.peak_error is not None
     ]  # fmt: skip
     rows = [
         (
             f"{_cube(r.part)}, {r.part.method}{', deterministic' if r.part.deterministic else ''}", _limit(r.part),
-            format_size(r.report["predicted_peak_bytes"]), format_size(max(r.peaks_bytes)), _form(r.peak_error, "{:+.0%}".format),
+            format_size(r.report["predicted_peak_bytes"]), format_size(max(r.peaks_bytes)), cell(r.peak_error, "+.0%"),
             *_seconds(r),
         )
         for r in planned
@@ -203,31 +201,24 @@ def predictions(every: Sequence[Result]) -> str:
 
 
 def _seconds(r: Result) -> tuple[str, str, str]:
-    """Nothing of trainings that only tried: their one step is no measurement. Nor of kernels that were not planned for."""
+    """The step, predicted and measured. Empty for trainings that only tried, whose one step is no measurement, and for kernels that
+    were not planned for."""
     if len(r.seconds) < 2 or r.part.deterministic:
         return "", "", ""
-    predicted = _form(r.report.get("predicted_step_seconds"), format_seconds)
-    return predicted, _form(r.step_seconds, format_seconds), _form(r.seconds_error, "{:+.0%}".format)
+    predicted = cell(r.report.get("predicted_step_seconds"), format_seconds)
+    return predicted, cell(r.step_seconds, format_seconds), cell(r.seconds_error, "+.0%")
 
 
-def write_csv(found: Found, scale: Scale, path: Path) -> None:
+def write_table(found: Found, scale: Scale, path: Path) -> None:
     """A row for each training of each section."""
     rows = [record(name, r) for name in [*FIXED, "cubes"] for r in results(found, name, scale)]
-    files.write_csv(path, COLUMNS, rows)
+    write_csv(path, COLUMNS, rows)
 
 
 def record(section: str, r: Result) -> dict[str, Any]:
-    """One row."""
-    known = {name: values[name] for values in (r.report, r.profile) for name in COLUMNS if name in values}
-    return {
-        **{name: known.get(name) for name in COLUMNS}, "section": section, "model": r.part.model,
-        "filters": "x".join(map(str, r.part.filters)), "resolution": r.part.resolution, "method": r.part.method,
-        "precision": r.part.precision, "deterministic": r.part.deterministic, "repeat": r.part.repeat,
-        "limit_mib": r.part.limit_mib, "outcome": r.outcome, "steps": len(r.seconds), "step_seconds": r.step_seconds,
-        "peak_bytes": r.peak_bytes, "slabs": _slabs(r), "workspace_mib": r.workspace_mib,
-        "recoveries": r.recoveries, "loss": r.loss, "digest": r.digest,
-        "wall_seconds": r.wall_seconds, "device": r.device, "detail": r.detail,
-    }  # fmt: skip
+    """A row of the CSV file."""
+    known = r.record() | {"section": section, "steps": len(r.seconds)}
+    return {name: known.get(name) for name in COLUMNS}
 
 
 def _cube(part: Part) -> str:
@@ -235,16 +226,8 @@ def _cube(part: Part) -> str:
 
 
 def _limit(part: Part) -> str:
-    return "none" if part.limit_mib is None else format_size(part.limit_mib * MIB)
+    return cell(part.limit_bytes, format_size) or "none"
 
 
 def _outcome(r: Result) -> str:
     return f"{r.outcome}: {r.detail[:80]}" if r.outcome in ("failed", "not possible") else r.outcome
-
-
-def _slabs(r: Result) -> str:
-    return "/".join(str(count) for _, count in r.report.get("slabs") or ())
-
-
-def _form(value: Any, form: Callable[[Any], str]) -> str:
-    return "" if value is None else form(value)

@@ -11,22 +11,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.accelerator.lockstep import Lockstep
-from experiments.overhead import bench, parts
-from experiments.overhead.bench import Trainer
-from experiments.overhead.parts import MIB, Part, Result
-from experiments.overhead.process import Child
+from experiments.harness import bench, methods, store
+from experiments.harness.bench import Trainer
+from experiments.harness.child import Child
+from experiments.harness.part import Part, Result
+from experiments.harness.store import Store
 from lms3d import console
 from lms3d.units import format_seconds, format_size
 
 UNANSWERED = ("failed", "out of time")
 """Outcomes after which a training is run again by the next call."""
 
-MEASURING = (parts.LMS, parts.COPIED)
+MEASURING = (methods.LMS, methods.COPIED)
 """Methods whose plan needs the costs of single ops, measured on this machine."""
 CARD_SHARE = 0.9
-"""Of the card's memory, for all trainings of a group: each process takes some 0.5 GiB beside TensorFlow's pool. Not measured."""
+"""The share of the card's memory for all trainings of a group: each process takes some 0.5 GiB beside TensorFlow's pool. Not
+measured."""
 
-PATIENCE_SECONDS = 3600.0  # for an answer of a child, where there is no deadline
+PATIENCE_SECONDS = 3600.0  # for an answer of a child, if there is no deadline
 
 
 class OutOfTime(RuntimeError):
@@ -37,13 +39,13 @@ def _child(part: Part, log: Path, deadline: float) -> Trainer:
     return Child(part, log, PATIENCE_SECONDS, deadline=deadline)
 
 
-class Trainings:
+class Trainings(Store):
     """Results by the name of their part, from files or from children.
 
-    deadline: of `time.monotonic`; set for each section. least_seconds: with less left no training is begun. card_bytes: of the
-    device; a limit above them says nothing. side_by_side: how many warm up at a time, in `lockstep`. need_bytes: about what a part
-    takes of the device, so that those that are there together fit. start: makes the child of a part, with a file for its log and
-    a deadline.
+    deadline: of `time.monotonic`; set for each section. least_seconds: with less left no training is begun. card_bytes: the memory
+    of the device; a limit above it says nothing. side_by_side: how many warm up at a time, in `lockstep`. need_bytes: about what a
+    part takes of the device, so that the parts of a group fit. start: makes the child of a part, with a file for its log and a
+    deadline.
     """
 
     def __init__(
@@ -57,15 +59,13 @@ class Trainings:
         start: Callable[[Part, Path, float], Trainer] | None = None,
         say: Callable[[str], None] = console.say,
     ) -> None:
-        self.folder, self.least_seconds, self.card_bytes = folder, least_seconds, card_bytes
-        self.deadline, self.side_by_side, self._need_bytes = math.inf, side_by_side, need_bytes
-        self._start, self._say = start or _child, say
-        self.found: dict[str, Result] = {
-            result.part.name: result for result in map(Result.load, sorted((folder / "parts").glob("*.json")))
-        }
+        super().__init__(folder, say=say)
+        self.least_seconds, self.card_bytes = least_seconds, card_bytes
+        self.side_by_side, self._need_bytes, self._start = side_by_side, need_bytes, start or _child
+        self.found: dict[str, Result] = {result.part.name: result for result in bench.saved(self.parts)}
 
     def measure_all(self, some: Sequence[Part]) -> list[Result]:
-        """The results of some parts, of which those that are missing run in groups; OutOfTime if one has none."""
+        """The results of some parts; the missing ones run in groups. OutOfTime if there was no time for one."""
         known = {part.name: result for part in some if (result := self._known(part)) is not None}
         for group in self._groups([part for part in some if part.name not in known]):
             known |= {result.part.name: result for result in self._in_lockstep(group)}
@@ -75,30 +75,35 @@ class Trainings:
         """The result of a part, known or new. OutOfTime if its time is over before it has one."""
         if (known := self._known(part)) is not None:
             return known
-        left = self.deadline - time.monotonic()
-        if left < self.least_seconds:
-            raise OutOfTime(f"{part.title} was not begun: {format_seconds(max(0.0, left))} were left")
+        left = self.seconds_for(part.title)
         result = self._run(part, group or Lockstep([part]))
         self._say(f"{part.title}: {bench.describe(result)}")
         if result.outcome == "out of time":
             raise OutOfTime(f"{part.title} was ended after {format_seconds(left)}")
-        result.save(self.folder / "parts")
+        result.save(self.parts)
         self.found[part.name] = result
         return result
+
+    def seconds_for(self, what: str) -> float:
+        """The seconds that are left; OutOfTime if they are too few to begin anything."""
+        left = self.seconds_left()
+        if left < self.least_seconds:
+            raise OutOfTime(f"{what} was not begun: {format_seconds(left)} were left")
+        return left
 
     def _known(self, part: Part) -> Result | None:
         """A result that need not be measured, or cannot be."""
         known = self.found.get(part.name)
         if known is not None and known.outcome not in UNANSWERED:
             return known
-        if part.limit_mib is not None and self.card_bytes is not None and part.limit_mib * MIB > self.card_bytes:
+        if self.card_bytes is not None and (part.limit_bytes or 0) > self.card_bytes:
             detail = f"the card has {format_size(self.card_bytes)} for TensorFlow"
             self.found[part.name] = Result(part=part, outcome="not possible", detail=detail)
             return self.found[part.name]
         return None
 
     def _groups(self, some: Sequence[Part]) -> list[list[Part]]:
-        """In the same order, each group small enough for the device and for the host."""
+        """The parts in the same order, in groups that are small enough for the device and for the host."""
         groups: list[list[Part]] = []
         room = CARD_SHARE * (self.card_bytes or math.inf)
         for part in some:
@@ -110,7 +115,7 @@ class Trainings:
         return groups
 
     def _in_lockstep(self, some: Sequence[Part]) -> list[Result]:
-        """Each is saved as it ends; then OutOfTime if one was ended by its deadline."""
+        """The results of a group, each saved as it ends. OutOfTime if the deadline ended one."""
         measuring = [part for part in some if part.method in MEASURING and not part.deterministic]
         first = {
             part.workspace_mib: part for part in reversed(measuring)
@@ -129,4 +134,4 @@ class Trainings:
     def _run(self, part: Part, group: Lockstep) -> Result:
         started, log = time.monotonic(), self.folder / "logs" / f"{part.name}.txt"
         result = bench.run(part, lambda: group.of(self._start(part, log, self.deadline), part), None)
-        return replace(result, wall_seconds=time.monotonic() - started, code=parts.code_digest())
+        return replace(result, wall_seconds=time.monotonic() - started, code=store.code_digest())

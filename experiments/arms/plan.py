@@ -17,7 +17,7 @@ from lms3d.files import write_text
 NAMES = ("A", "B", "C", "D", "AE", "CE")
 TEST = "test.txt"
 DIVISION_SEED = 0
-"""Of the test set and the folds: runs of other seeds share them."""
+"""The seed of the test set and the folds, which runs of all seeds share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +27,13 @@ class Arm:
     name: str
     title: str
     options: tuple[str, ...]
-    """Of `lms3d.train`."""
+    """Options of `lms3d.train`."""
     voxels: int
-    """Of a training sample: the arm with the fewest is tried first."""
+    """The voxels of a training sample; the arm with the fewest is trained first."""
 
 
 def arms(options: argparse.Namespace) -> list[Arm]:
-    """Those that were asked for, the one with the smallest samples first."""
+    """The arms that were asked for, the one with the smallest samples first."""
     a, b, c = options.box
     box = f"{a}x{b}x{c}"
     low, high = (("--resolution", str(side)) for side in (options.low, options.high))
@@ -60,7 +60,7 @@ def rounds(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
 
 
 def split_of(output: Path, fold: int) -> Path:
-    """Where the split of a fold lies."""
+    """The file with the split of a fold."""
     return output / f"split-fold{fold}.json"
 
 
@@ -70,7 +70,7 @@ def tested(output: Path) -> Path:
 
 
 def require_unseen(run_dir: str | None, data: Path, options: argparse.Namespace, output: Path) -> None:
-    """InputError where the run whose weights all arms begin with has trained on a patient of the test set, or chosen by one."""
+    """InputError if the run whose weights all arms begin with has trained on a patient of the test set, or chosen by one."""
     if run_dir is None:
         return
     path = Path(run_dir).expanduser() / "split.json"

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import os
-import platform
 import statistics
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.arms import plan, runs
 from experiments.arms.plan import Arm
-from experiments.training_runs import run as run_command
-from lms3d.files import write_text
+from experiments.harness import commands, page, table
+from experiments.harness.child import of_module
+from experiments.harness.runs import epoch_seconds
 
 _BUDGETS = {
     "updates": "After equal updates: {epochs} epochs of every arm",
@@ -23,24 +20,21 @@ _BUDGETS = {
 }
 
 
-def write(arms: Sequence[Arm], options: argparse.Namespace, data: Path, command: str, output: Path) -> None:
-    """updates/, time/ and report.md in `output`."""
-    from lms3d.scoring.tables import markdown
-
+def write(arms: Sequence[Arm], options: argparse.Namespace, data: Path, typed: str, output: Path) -> None:
+    """Writes updates/, time/ and report.md in `output`."""
     rounds = list(plan.rounds(options))
-    text = ["# Whole volumes at full resolution, against what fits without", ""]
-    text += [
-        markdown(
-            ["arm", "", "epochs within equal time", "seconds an epoch", "peak memory GiB"], _costs(arms, rounds, output)
-        )
+    head = ["arm", "", "epochs within equal time", "seconds an epoch", "peak memory GiB"]
+    sections = [
+        "# Whole volumes at full resolution, against what fits without",
+        table.markdown(head, _costs(arms, rounds, output)),
     ]
     for budget in _BUDGETS:
         _score(arms, rounds, budget, data, options, output)
     compared = _compared(output)
     for budget, title in _BUDGETS.items():
-        text += [f"## {title.format(epochs=options.epochs)}", "", *_tables(output / budget, compared.get(budget, []))]
-    text += _conditions(options, command, output)
-    write_text(output / "report.md", "\n".join(text) + "\n")
+        tables = _tables(output / budget, compared.get(budget, []))
+        sections += [f"## {title.format(epochs=options.epochs)}", *tables]
+    page.write(output / "report.md", [*sections, _conditions(options, output), f"Made by `{typed}`."])
 
 
 def _score(
@@ -51,32 +45,30 @@ def _score(
     options: argparse.Namespace,
     output: Path,
 ) -> None:
-    """By the command, so that everything that it writes is there: report.html, figures, tables."""
-    command = [sys.executable, "-m", "lms3d.evaluate", "--truth", str(data), "--margin", str(options.margin)]
+    """Scores by the command, which also writes report.html, figures and tables."""
+    command = [*of_module("lms3d.evaluate"), "--truth", str(data), "--margin", str(options.margin)]
     for arm in sorted(arms, key=lambda arm: plan.NAMES.index(arm.name)):
         folders = (runs.predictions_of(runs.directory_of(arm, *one, output), budget) for one in rounds)
         command += ["--group", f"{arm.name}={','.join(map(str, folders))}"]
     command += ["--labels", options.labels] if options.labels else []
-    run_command([*command, "--output", str(output / budget)])
+    commands.run([*command, "--output", str(output / budget)])
 
 
 def _tables(folder: Path, compared: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Means with intervals and ceilings on the files' grid, and the pairs."""
-    from lms3d.scoring.tables import markdown
-
     shown = ("predictions", "region", "n", "mean", "low", "high", "mean_ceiling_dice")
-    rows = [row for row in _rows(folder / "summary.csv") if row["space"] == "native"]
+    rows = [row for row in table.read_csv(folder / "summary.csv") if row["space"] == "native"]
     head = ["arm", "region", "cases", "Dice", "95 % from", "to", "ceiling"]
-    yield markdown(head, [[_rounded(row[name]) for name in shown] for row in rows])
+    yield table.markdown(head, [[_rounded(row[name]) for name in shown] for row in rows])
     if compared:
         names = ("first", "second", "region", "difference", "low", "high", "p_holm", "verdict")
         head = ["first", "second", "region", "second - first", "95 % from", "to", "p (Holm)", ""]
-        shown_pairs = [{**row, "p_holm": _probability(str(row["p_holm"]))} for row in compared]
-        yield markdown(head, [[_rounded(str(row[name])) for name in names] for row in shown_pairs])
+        pairs = [{**row, "p_holm": _probability(str(row["p_holm"]))} for row in compared]
+        yield table.markdown(head, [[_rounded(str(row[name])) for name in names] for row in pairs])
 
 
 def _compared(output: Path) -> dict[str, list[dict[str, Any]]]:
-    """Budget -> its pairs in native space, where there are any. The tests of both budgets stand on one page: one family."""
+    """Budget -> its pairs in native space, if it has any. The tests of both budgets stand on one page and are one family."""
     import pandas as pd
 
     from lms3d.scoring import comparisons
@@ -92,10 +84,10 @@ def _compared(output: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _costs(arms: Sequence[Arm], rounds: Sequence[tuple[int, int]], output: Path) -> Iterator[list[str]]:
-    """Name, title, and medians over the rounds."""
+    """The row of each arm: name, title, and medians over the rounds."""
     for arm in sorted(arms, key=lambda arm: plan.NAMES.index(arm.name)):
         folders = {one: runs.directory_of(arm, *one, output) for one in rounds}
-        each = statistics.median(runs.usual(runs.epoch_seconds(folder)) for folder in folders.values())
+        each = statistics.median(runs.usual(epoch_seconds(folder)) for folder in folders.values())
         found = [runs.noted(folder) for folder in folders.values()]
         epochs = f"{statistics.median(epochs for epochs, _ in found):.0f}"
         epochs += "" if all(within for _, within in found) else " (more than its time)"
@@ -106,27 +98,20 @@ def _costs(arms: Sequence[Arm], rounds: Sequence[tuple[int, int]], output: Path)
 
 def _peak_bytes(run_dir: Path) -> float:
     try:
-        return max(float(row["peak_bytes"] or 0) for row in _rows(run_dir / "lms_stats.csv"))
+        return max(float(row["peak_bytes"] or 0) for row in table.read_csv(run_dir / "lms_stats.csv"))
     except (OSError, KeyError, ValueError):
         return 0.0
 
 
-def _conditions(options: argparse.Namespace, command: str, output: Path) -> list[str]:
+def _conditions(options: argparse.Namespace, output: Path) -> str:
     cases = len(plan.tested(output).read_text(encoding="utf-8").split())
-    return [
+    return "\n".join([
         f"{cases} test cases that no choice has seen; {options.folds} of {options.of_folds} folds, seeds: {options.seeds}.",
         "p: Wilcoxon's signed-rank test, corrected after Holm over all tests of this page. "
         "With one seed the verdicts are about these cases alone.",
         "Intervals: bootstrap over cases and models. Ceiling: what the truth itself scores on the arm's grid and back.",
-        f"Machine: {os.cpu_count()} cores, {platform.machine()}. Seconds are those of this machine, whatever else it did.",
-        "",
-        f"Made by `{command}`.",
-    ]
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        f"{page.machine()} Seconds are those of this machine, whatever else it did.",
+    ])  # fmt: skip
 
 
 def _probability(text: str) -> str:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import shlex
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.arms import plan
 from experiments.arms.plan import Arm
-from experiments.scalability.launch import Launcher
-from experiments.training_runs import run as run_command
+from experiments.harness import commands
+from experiments.harness.child import of_module
+from experiments.harness.ranks import Launcher
+from experiments.harness.runs import epoch_seconds
 from lms3d.files import write_json
 from lms3d.tasks.brats.label_maps import INDEX
 
@@ -23,7 +23,7 @@ LEAST_EPOCHS = 2
 """The first of a process is no measure."""
 NOTE = "equal_time.json"
 SLOWER = 0.05
-"""Share by which a machine may have been slower than when the number of epochs was chosen."""
+"""The share by which a machine may have been slower than when the number of epochs was chosen."""
 
 OWNED = (
     "--data", "--split", "--patch", "--epochs", "--patience", "--output", "--resume", "--seed", "--stages", "--start-from",
@@ -40,7 +40,7 @@ def directory_of(arm: Arm, fold: int, seed: int, output: Path) -> Path:
 
 
 def predictions_of(run_dir: Path, budget: str) -> Path:
-    """Where the predictions of the test set by the best weights within a budget lie."""
+    """The folder with the predictions of the test set by the best weights within a budget."""
     return run_dir / f"test-{budget}"
 
 
@@ -70,18 +70,19 @@ def train_round(
 
 
 def usual(seconds: Sequence[float]) -> float:
-    """Seconds of an epoch: the median without the first, in which a process traces and plans."""
+    """The usual seconds of an epoch: the median without the first epoch, in which a process traces and plans."""
     return statistics.median(seconds[1:] or seconds)
 
 
 def spent(seconds: Sequence[float]) -> float:
-    """Seconds of all epochs. Those in which a process traces and plans, the first and that after `LEAST_EPOCHS`, count as usual."""
+    """The seconds of all epochs. The first and the one after `LEAST_EPOCHS`, in which a process traces and plans, count as the
+    usual ones."""
     each = usual(seconds)
     return sum(each if number in (0, LEAST_EPOCHS) else taken for number, taken in enumerate(seconds))
 
 
 def _chosen(run_dir: Path, seconds: float, most: int) -> int:
-    """Epochs within the time, by the first of them: chosen once, so that a run that is stopped and goes on keeps to it."""
+    """The epochs that fit into the time, judged by the first ones. Chosen once, so that a run that was stopped keeps to them."""
     if (run_dir / NOTE).exists():
         return noted(run_dir)[0]
     epochs = min(most, max(LEAST_EPOCHS, int(seconds / usual(epoch_seconds(run_dir)))))
@@ -94,45 +95,36 @@ def _note(run_dir: Path, epochs: int, *, within: bool) -> None:
 
 
 def noted(run_dir: Path) -> tuple[int, bool]:
-    """Epochs that the run is tested after for equal time, and whether they were within it."""
+    """The epochs after which the run is tested for equal time, and whether they were within it."""
     content = json.loads((run_dir / NOTE).read_text(encoding="utf-8"))
     return int(content["epochs"]), bool(content["within"])
 
 
-def epoch_seconds(run_dir: Path) -> list[float]:
-    """Of every finished epoch; right for an interrupted run, too."""
-    try:
-        with open(run_dir / "history.csv", newline="", encoding="utf-8") as file:
-            return [float(row["seconds"]) for row in csv.DictReader(file)]
-    except FileNotFoundError:
-        return []
-
-
 def _train(arm: Arm, epochs: int, fold: int, seed: int, data: Path, options: argparse.Namespace, output: Path) -> None:
-    """To `epochs` epochs, from the last checkpoint if there is one; nothing where they are done."""
+    """Trains to `epochs` epochs, from the last checkpoint if there is one. Does nothing if they are done."""
     run_dir = directory_of(arm, fold, seed, output)
     if len(epoch_seconds(run_dir)) >= epochs or _done(run_dir, "updates"):
         return
-    command = [sys.executable, "-m", "lms3d.train", "--data", str(data), "--split", str(plan.split_of(output, fold))]
+    command = [*of_module("lms3d.train"), "--data", str(data), "--split", str(plan.split_of(output, fold))]
     command += [*arm.options, "--targets", options.targets, "--model", options.model, "--seed", str(seed)]
     command += ["--epochs", str(epochs), "--patience", str(options.epochs), "--output", str(run_dir), "--resume"]
     command += ["--labels", options.labels] if options.labels else []
     command += ["--start-from", options.start_from] if options.start_from else []
     command += ["--memory-limit", str(options.memory_limit)] if options.memory_limit else []
-    run_command(launched([*command, *shlex.split(options.train_options)], options))
+    commands.run(launched([*command, *shlex.split(options.train_options)], options))
 
 
 def launched(command: Sequence[str], options: argparse.Namespace) -> list[str]:
-    """A training's command, under the launcher where several ranks train. InputError where that is not there."""
+    """A training's command, under the launcher if several ranks train. InputError if the launcher is missing."""
     return [*command] if options.ranks == 1 else Launcher(template=options.launcher).command(options.ranks, command)
 
 
 def _test(run_dir: Path, budget: str, data: Path, output: Path, options: argparse.Namespace) -> None:
     if _done(run_dir, budget):
         return
-    command = [sys.executable, "-m", "lms3d.predict", str(run_dir), "--data", str(data)]
+    command = [*of_module("lms3d.predict"), str(run_dir), "--data", str(data)]
     command += ["--labels", options.labels] if options.labels else []
-    run_command([*command, "--cases", str(plan.tested(output)), "--output", str(predictions_of(run_dir, budget))])
+    commands.run([*command, "--cases", str(plan.tested(output)), "--output", str(predictions_of(run_dir, budget))])
 
 
 def _done(run_dir: Path, budget: str) -> bool:

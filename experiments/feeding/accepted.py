@@ -10,19 +10,19 @@ No host or user name is in it: it is made to be sent around. No TensorFlow at im
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.feeding.parts import Part
 from experiments.feeding.spread import Spread, spread
+from experiments.harness.store import Record
 from lms3d.errors import InputError
 
 FORMAT = 1
 PACKAGES = ("tensorflow", "keras", "horovod", "numpy")
 COMPARED = ("model", "resolution", "batch_size", "precision")
-"""Settings without which two results are not of the same work."""
+"""Settings that must be the same if two results are to be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,9 @@ class Point:
     speed: Spread
     """Images per second of all ranks together, over laps."""
     efficiency: float | None
-    """Against the fewest ranks on the same data, per rank; None for those."""
+    """Images per second and rank, relative to the fewest ranks on the same data; None for those."""
     waiting: float | None
-    """Share of time without a batch, mean over ranks and laps; None where it was not measured."""
+    """The share of time without a batch, the mean over ranks and laps; None if it was not measured."""
     cores: float | None
     busy: float
 
@@ -53,7 +53,7 @@ class Result:
     path: Path = Path()
 
 
-def points(parts: Sequence[Part]) -> list[Point]:
+def points(parts: Sequence[Record]) -> list[Point]:
     """Parts, one for each data and number of ranks -> points, by data and ranks."""
     made: list[Point] = []
     for part in sorted(parts, key=lambda part: (part["data"] == "real", part["ranks"])):
@@ -70,8 +70,8 @@ def points(parts: Sequence[Part]) -> list[Point]:
     return made
 
 
-def content(parts: Sequence[Part], label: str, settings: dict[str, Any], command: str) -> dict[str, Any]:
-    """What the benchmark's file holds."""
+def content(parts: Sequence[Record], label: str, settings: dict[str, Any], command: str) -> dict[str, Any]:
+    """The content of the benchmark's file."""
     machines = [machine for part in parts for machine in part["machines"]]
     laps = {(part["data"], part["ranks"]): part["laps"] for part in parts}
     results = [(point, laps[point.data, point.ranks]) for point in points(parts)]
@@ -86,7 +86,7 @@ def file_content(
     used: dict[str, str],
     command: str,
 ) -> dict[str, Any]:
-    """What a file holds. results: points with their laps. used: versions."""
+    """The content of a file. results: points with their laps. used: versions."""
     from datetime import UTC, datetime
 
     different = [machine for place, machine in enumerate(machines) if machine not in machines[:place]]
@@ -104,7 +104,7 @@ def file_content(
 
 
 def read(path: Path) -> Result:
-    """InputError where the file is not a result of the benchmark."""
+    """The result in a file. InputError if it is not a result of the benchmark."""
     try:
         found = json.loads(path.read_text())
         if found["format"] != FORMAT:
@@ -130,6 +130,12 @@ def read(path: Path) -> Result:
             f"{path}: {type(error).__name__} {error}; expected a result.json of experiments.resnet50_benchmark or "
             f"experiments.scaling, format {FORMAT}; run it again with this version"
         ) from None
+
+
+def machines_in_words(machines: Iterable[Mapping[str, Any]]) -> str:
+    """Each kind of machine once: its processor, cores and GPU."""
+    kinds = {f"{m['processor'] or m['architecture']}, {m['cores']} cores, {m['gpu'] or 'no GPU'}" for m in machines}
+    return "; ".join(sorted(kinds))
 
 
 def versions() -> dict[str, str]:

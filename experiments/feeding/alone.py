@@ -6,83 +6,78 @@
 
 Other load on the machine hits all orders alike, and a ratio is taken within a round. Each run starts new ranks: their
 placement on cores and in memory stays the same for all rounds of a run.
+
+A rank is this module as a program. It takes batches as fast as they come, or as a device of some speed would:
+
+    python -m experiments.feeding.alone '{"shards": ..., "order": "new", "rank": 0, "size": 2, "batch_size": 32,
+        "device_speed": null}'
+
+Each line on stdin is a number of seconds; each answer is a line of JSON. The rank ends with its stdin.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from experiments.feeding.parts import Part
-from experiments.scalability.launch import ROOT, RunFailed, last_words
+from experiments.harness.child import Process, of_module
+from experiments.harness.ranks import RunFailed, last_words
+from experiments.harness.store import Record
+from experiments.harness.talk import Talk, asked
 
 PATIENCE_SECONDS = 300.0
 """A rank that says nothing for so long (and four windows) hangs."""
 
-PROGRAM = (sys.executable, "-m", "experiments.feeding.alone_rank")
+PROGRAM = of_module("experiments.feeding.alone")
 
 
-class Rank:
+LEAD = 0.25
+"""The share of a window that passes before it counts: what lay in the buffers was not made in the window."""
+
+
+class Rank(Process):
     """A process that takes batches when it is asked to; stopped in between."""
 
     def __init__(self, asked: dict[str, Any], log: Path, bind: Callable[[], None] | None) -> None:
-        self.log = log
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("w") as errors:
-            self.process = subprocess.Popen(
-                [*PROGRAM, json.dumps(asked)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-                cwd=ROOT, preexec_fn=bind,
-            )  # fmt: skip
+        super().__init__(PROGRAM, asked, log, bind=bind)
 
-    def answer(self, end: float) -> dict[str, Any]:
-        """Its next line. RunFailed where it has ended or says nothing until `end` (monotonic)."""
-        assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
-        if not ready:
+    def told(self, end: float) -> dict[str, Any]:
+        """The rank's next answer. RunFailed if it has ended, or says nothing until `end` (monotonic)."""
+        found = self.answer(end - time.monotonic())
+        if found is not None:
+            return found
+        if self.is_late:
             raise RunFailed(f"a rank said nothing in its time (its words: {self.log})", late=True)
-        line = self.process.stdout.readline()
-        if not line:
-            raise RunFailed(f"a rank ended: {last_words(self.log)} (all of it: {self.log})")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        raise RunFailed(f"a rank ended: {last_words(self.log)} (all of it: {self.log})")
 
     def ask(self, seconds: float) -> None:
-        assert self.process.stdin is not None
         self.process.send_signal(signal.SIGCONT)
-        try:
-            print(seconds, file=self.process.stdin, flush=True)
-        except BrokenPipeError:
-            raise RunFailed(f"a rank ended: {last_words(self.log)} (all of it: {self.log})") from None
+        self.say(str(seconds))
 
     def rest(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
 
     def close(self) -> None:
-        self.process.kill()  # reaches a stopped process too; it has nothing to put in order
+        """Ends the rank, which has nothing to put in order."""
+        self.kill()
         for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None and not pipe.closed:
-                try:
+            with suppress(BrokenPipeError):
+                if pipe is not None:
                     pipe.close()
-                except BrokenPipeError:
-                    continue
-        self.process.wait()
 
 
 def measure(
     shards: Path, orders: Sequence[str], log: Path, *, ranks: int, cores: int | None, batch_size: int,
     rounds: int, window_seconds: float, seconds_left: float | None, runs: int = 1, device_speed: float | None = None,
-) -> Part:  # fmt: skip
+) -> Record:  # fmt: skip
     """The part of `ranks` ranks on so many `cores` together: for each round of each run, and each order, the sums over ranks.
 
     device_speed: images/s of each rank's device, or None: as fast as batches come.
@@ -102,7 +97,7 @@ def started(
     shards: Path, orders: Sequence[str], log: Path, ranks: int, bind: Callable[[], None] | None, batch_size: int,
     device_speed: float | None, deadline: float,
 ) -> Iterator[dict[str, list[Rank]]]:  # fmt: skip
-    """Order -> its ranks, warm and stopped. One order after the other: warming up is not measured."""
+    """Order -> its ranks, warm and stopped. The orders warm up one after the other, which is not measured."""
     with ExitStack() as stack:
         teams: dict[str, list[Rank]] = {}
         for order in orders:
@@ -117,20 +112,20 @@ def started(
                 stack.callback(one.close)
                 teams[order].append(one)
             for one in teams[order]:
-                one.answer(min(deadline, time.monotonic() + PATIENCE_SECONDS))
+                one.told(min(deadline, time.monotonic() + PATIENCE_SECONDS))
                 one.rest()
         yield teams
 
 
 def window(team: Sequence[Rank], seconds: float, deadline: float) -> dict[str, float]:
-    """All ranks of one order at the same time; `others`: cores that everything else on the machine took meanwhile."""
+    """Measures all ranks of one order at the same time. others: the cores that everything else on the machine took meanwhile."""
     end = min(deadline, time.monotonic() + PATIENCE_SECONDS + 4 * seconds)
     for one in team:
         one.ask(seconds)
     psutil.cpu_percent()  # from here on
     answers = []
     for one in team:
-        answers.append(one.answer(end))
+        answers.append(one.told(end))
         one.rest()
     busy = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
     found = summed(answers)
@@ -138,7 +133,7 @@ def window(team: Sequence[Rank], seconds: float, deadline: float) -> dict[str, f
 
 
 def summed(answers: Sequence[dict[str, float]]) -> dict[str, float]:
-    """images_per_second of all ranks together, images_per_cpu_second, the cores that they kept busy, the share of waiting."""
+    """The answers of all ranks as one: images_per_second, images_per_cpu_second, cores kept busy, shares of waiting."""
     waiting = [one["waited_seconds"] / one["seconds"] for one in answers]
     cpu_seconds = sum(one["cpu_seconds"] for one in answers)
     return {
@@ -151,8 +146,64 @@ def summed(answers: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def binding(cores: int | None) -> Callable[[], None] | None:
-    """What a process does before it starts: keep to so many cores; None: to what the system gives."""
+    """What binds a process to so many cores before it starts; None: to those that the system gives."""
     if cores is None or not hasattr(os, "sched_setaffinity"):
         return None
     kept = sorted(os.sched_getaffinity(0))[:cores]
     return lambda: os.sched_setaffinity(0, kept)
+
+
+def main(asked: dict[str, Any]) -> None:
+    from lms3d.console import quiet_native_log
+
+    talk = Talk()
+    with quiet_native_log():
+        import tensorflow as tf
+
+        tf.config.set_visible_devices([], "GPU")  # alone means without a device
+        tf.config.list_logical_devices()
+    from experiments.feeding import orders
+    from experiments.feeding.images import training_part
+
+    part = training_part(asked["shards"])
+    order = orders.ORDERS[asked["order"]]
+    batches = iter(order(part, batch_size=asked["batch_size"], seed=0, rank=asked["rank"], size=asked["size"]))
+    # A pass: caches are full, files have been read, and tf.data has tuned itself.
+    for _ in range(max(1, len(part) // asked["size"] // asked["batch_size"])):
+        next(batches)
+    talk.say(ready=True)
+    for line in sys.stdin:
+        talk.say(**take(batches, float(line), asked["batch_size"], asked["device_speed"]))
+
+
+def take(
+    batches: Iterator[Any], seconds: float, batch_size: int, device_speed: float | None = None
+) -> dict[str, float]:  # fmt: skip
+    """Takes the batches of a window, which begins and ends with the end of a batch, so that no part of one is counted.
+
+    device_speed: images/s of the device that takes them. It sleeps as long as a step would last: like a GPU it computes
+    without these cores, so that the pipeline works meanwhile, as far as it is made to.
+    """
+    step_seconds = batch_size / device_speed if device_speed else 0.0
+    _until(batches, time.perf_counter() + LEAD * seconds, step_seconds)
+    started, cpu = time.perf_counter(), time.process_time()
+    count, waited = _until(batches, started + seconds, step_seconds)
+    passed, cpu_passed = time.perf_counter() - started, time.process_time() - cpu
+    return {"images": count * batch_size, "seconds": passed, "cpu_seconds": cpu_passed, "waited_seconds": waited}
+
+
+def _until(batches: Iterator[Any], end: float, step_seconds: float) -> tuple[int, float]:
+    """The number of batches taken, at least one, and the seconds waited for them."""
+    count, waited = 0, 0.0
+    while not count or time.perf_counter() < end:
+        asked = time.perf_counter()
+        next(batches)
+        waited += time.perf_counter() - asked
+        count += 1
+        if step_seconds:
+            time.sleep(step_seconds)
+    return count, waited
+
+
+if __name__ == "__main__":
+    main(asked())

@@ -6,46 +6,37 @@ horovodrun -np 2 python -m experiments.feeding.benchmark_rank '{"output": "part.
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from lms3d import errors
-from lms3d.ranks import job
+from experiments.harness.ranks import rank_main
 from lms3d.ranks.world import World
 
 SYNTHETIC, REAL = "synthetic", "real"
 
 
 def main(arguments: list[str]) -> int:
-    return errors.run(lambda: _main(json.loads(arguments[0])))
+    """Measures on this rank. Returns the exit code."""
+    return rank_main(arguments, _laps)
 
 
-def _main(asked: dict[str, Any]) -> None:
-    from lms3d.device.startup import start_tensorflow
-    from lms3d.files import write_json
+def _laps(asked: dict[str, Any], world: World) -> dict[str, Any]:
+    from experiments.feeding import loop
+    from lms3d.device import machine, memory
 
-    with job.joined() as world:
-        start_tensorflow(seed=0, precision=asked["precision"], world=world)
-        from experiments.feeding import loop
-        from lms3d.device import machine, memory
-
-        step = loop.stepper(loop.network("resnet50", asked["resolution"], world))
-        batches = _batches(asked, world)
-        loop.lap(batches, step, asked["warmup"])
-        laps = []
-        for _ in range(asked["laps"]):
-            world.wait()  # all ranks begin a lap together
-            laps.append(together(world.everyone(loop.lap(batches, step, asked["steps"])), asked["batch_size"]))
-        machines = world.everyone(machine.description(memory.gpu_name()))
-        if world.is_chief:
-            write_json(Path(asked["output"]), {"ranks": world.size, "laps": laps, "machines": _unique(machines)})
+    step = loop.stepper(loop.network("resnet50", asked["resolution"], world))
+    batches = _batches(asked, world)
+    loop.lap(batches, step, asked["warmup"])
+    laps = []
+    for _ in range(asked["laps"]):
+        world.wait()  # all ranks begin a lap together
+        laps.append(together(world.everyone(loop.lap(batches, step, asked["steps"])), asked["batch_size"]))
+    return {"laps": laps, "machines": _unique(world.everyone(machine.description(memory.gpu_name())))}
 
 
 def together(laps: list[Any], batch_size: int) -> dict[str, float]:
-    """One lap of all ranks: they average their gradients in every step, so the slowest is the time of all."""
+    """A lap of all ranks. They average their gradients in every step, so the slowest sets the time of all."""
     seconds = max(lap.seconds for lap in laps)
     return {
         "images_per_second": sum(lap.steps for lap in laps) * batch_size / seconds,

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.feeding.parts import Part
 from experiments.feeding.results import ALONE, DEVICE, KINDS, MOST_WAITING, TRAINING, middle, orders_of, values
+from experiments.harness.figure import legend_below
+from experiments.harness.store import Record
 from lms3d.scoring.figures.style import BLUE, GREEN, GREY, ORANGE, plain, plt, save
 
 COLOURS = {"old": ORANGE, "new": BLUE, "best": GREEN}
 WIDTH = 0.8
-"""Of the bars at one number of ranks together."""
+"""The width of all bars at one number of ranks together."""
 
 
-def draw(parts: Sequence[Part], path: Path, titles: Mapping[str, str]) -> Path | None:
+def draw(parts: Sequence[Record], path: Path, titles: Mapping[str, str]) -> Path | None:
     """Speeds and waits; bars are medians, whiskers the least and the most. None without parts.
 
     titles: of the figure (""), and of the kinds.
@@ -38,15 +39,12 @@ def draw(parts: Sequence[Part], path: Path, titles: Mapping[str, str]) -> Path |
             axis.axhline(100 * MOST_WAITING, color=GREY, linestyle=":", label=f"{MOST_WAITING:.0%}")
             axis.set_ylim(0, max(1.1 * axis.get_ylim()[1], 200 * MOST_WAITING))
         plain(axis)
-    named = {
-        label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=len(named), frameon=False)
+    legend_below(figure, axes.flat)
     figure.suptitle(titles[""])
     return save(figure, path)
 
 
-def _bars(axis: plt.Axes, parts: Sequence[Part], name: str, share: bool) -> None:
+def _bars(axis: plt.Axes, parts: Sequence[Record], name: str, share: bool) -> None:
     orders = list(dict.fromkeys(order for part in parts for order in orders_of(part)))
     width, factor = WIDTH / len(orders), 100 if share else 1
     for k, order in enumerate(orders):

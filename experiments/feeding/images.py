@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def shards_of(data: Path | None, resolution: int, most_ranks: int) -> Index:
     """The shards of the ChestX-ray14 folder `data` (None: the embedded radiographs) at N^2 pixels.
 
-    Raises InputError where there are fewer training shards than ranks: the new order deals out files.
+    InputError if there are fewer training shards than ranks: the new order deals out files.
     """
     from data.chest_xray import collection, shards
     from data.phantoms import chests
@@ -32,7 +32,7 @@ def shards_of(data: Path | None, resolution: int, most_ranks: int) -> Index:
 
 
 def training_part(directory: str | Path) -> Part:
-    """What a rank reads: the training images of finished shards."""
+    """The training images of finished shards, which a rank reads."""
     from data.chest_xray.records import open_index
 
     return open_index(directory).parts["training"]

@@ -28,15 +28,15 @@ class Lap:
 
     steps: int
     seconds: float
-    """From end to end."""
+    """Seconds from the end of one step to the end of the last."""
     waited_seconds: float
-    """In next(iterator)."""
+    """Seconds in next(iterator)."""
     cpu_seconds: float
-    """Of all threads of this process."""
+    """Processor seconds of all threads of this process."""
 
 
 def network(name: str, resolution: int, world: World) -> keras.Model:
-    """Compiled for 14 findings as `lms3d.train --task chexnet` does, the same weights on all ranks."""
+    """The network, compiled for 14 findings as `lms3d.train --task chexnet` does, with the same weights on all ranks."""
     model = models.build(name, input_shape=(resolution, resolution, 3))
     optimizer = gradients.averaged(keras.optimizers.Adam(world.learning_rate(1e-3)), world)
     model.compile(optimizer, loss=findings.binary_cross_entropy, jit_compile=False)
@@ -58,7 +58,7 @@ def stepper(model: keras.Model) -> Callable[[Any], None]:
 
 
 def lap(batches: Iterator[Any], step: Callable[[Any], None], steps: int) -> Lap:
-    """So many steps, timed."""
+    """Takes so many steps, and times them."""
     waited, cpu, started = 0.0, time.process_time(), time.perf_counter()
     for _ in range(steps):
         asked = time.perf_counter()

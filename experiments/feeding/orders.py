@@ -78,7 +78,7 @@ def new_order(part: Part, *, batch_size: int, seed: int, rank: int = 0, size: in
 
 
 def best_order(part: Part, *, batch_size: int, seed: int, rank: int = 0, size: int = 1) -> tf.data.Dataset:
-    """What `lms3d.train` calls."""
+    """The pipeline that `lms3d.train` calls."""
     return pipeline.training_dataset(part, batch_size=batch_size, seed=seed, rank=rank, size=size)
 
 
@@ -116,6 +116,6 @@ def _options() -> tf.data.Options:
     options = tf.data.Options()
     # An image stays with one thread and in its core's cache: old has no other, new has one for each of many images.
     options.threading.max_intra_op_parallelism = 1
-    # Ranks are dealt their share above, where it can be read.
+    # Ranks are dealt their share above, in plain sight.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options

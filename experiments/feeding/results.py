@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.feeding.parts import Part
-from experiments.scalability.tables import markdown
-from lms3d.files import replacing
+from experiments.harness import table
+from experiments.harness.store import Record
 
 ALONE, DEVICE, TRAINING = "alone", "device", "training"
 KINDS = {
@@ -19,33 +17,33 @@ KINDS = {
 }
 PROMISED_RANKS = 2
 PAIRS = (("new", "old", 2.0), ("best", "new", 1.2))
-"""(order, the one it is compared with, what the ratio should be)."""
+"""(order, the order that it is compared with, the promised ratio)."""
 MOST_WAITING = 0.02
 DISTURBED_CORES = 0.2
-"""With more of them taken by others, images/s say who got the cores, and only CPU time says what an order costs."""
+"""If others take more cores than this, images/s say who got the cores, and only CPU time says what an order costs."""
 COLUMNS = (
     "kind", "ranks", "order", "images_per_second", "least", "most", "images_per_cpu_second", "cores", "waiting",
     "waiting_most", "waiting_by_tf_data", "rounds",
 )  # fmt: skip
 
 
-def values(part: Part, order: str, name: str) -> list[float]:
-    """One for each round, where it is known."""
+def values(part: Record, order: str, name: str) -> list[float]:
+    """The values of all rounds in which it is known."""
     return [found[order][name] for found in part["rounds"] if found[order].get(name) is not None]
 
 
-def middle(part: Part, order: str, name: str) -> float | None:
-    """Median over the rounds."""
+def middle(part: Record, order: str, name: str) -> float | None:
+    """The median over the rounds."""
     found = values(part, order, name)
     return statistics.median(found) if found else None
 
 
-def ratios(part: Part, order: str, other: str, name: str = "images_per_second") -> list[float]:
-    """order / other in each round: what else the machine did then met both."""
+def ratios(part: Record, order: str, other: str, name: str = "images_per_second") -> list[float]:
+    """order / other in each round: other work on the machine met both alike."""
     return [a / b for a, b in zip(values(part, order, name), values(part, other, name), strict=True)]
 
 
-def run_ratios(part: Part, order: str, other: str, name: str = "images_per_second") -> list[float]:
+def run_ratios(part: Record, order: str, other: str, name: str = "images_per_second") -> list[float]:
     """The median of each run."""
     of_run: dict[int, list[float]] = {}
     for found, ratio in zip(part["rounds"], ratios(part, order, other, name), strict=True):
@@ -53,12 +51,12 @@ def run_ratios(part: Part, order: str, other: str, name: str = "images_per_secon
     return [statistics.median(found) for found in of_run.values()]
 
 
-def orders_of(part: Part) -> list[str]:
-    """Old first."""
+def orders_of(part: Record) -> list[str]:
+    """The orders that were measured, old first."""
     return [order for order in ("old", "new", "best") if order in part["rounds"][0]]
 
 
-def rows(parts: Sequence[Part]) -> list[dict[str, object]]:
+def rows(parts: Sequence[Record]) -> list[dict[str, object]]:
     """One record for each part and order."""
     made: list[dict[str, object]] = []
     for part in parts:
@@ -73,26 +71,23 @@ def rows(parts: Sequence[Part]) -> list[dict[str, object]]:
     return made
 
 
-def write_csv(parts: Sequence[Part], path: Path) -> None:
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        for row in rows(parts):
-            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else "" if v is None else v for k, v in row.items()})
+def write_csv(parts: Sequence[Record], path: Path) -> None:
+    """A row for each part and order."""
+    table.write_csv(path, COLUMNS, rows(parts), "{:.6g}".format)
 
 
-def tables(parts: Sequence[Part]) -> str:
+def tables(parts: Sequence[Record]) -> str:
     """A table for each kind of measurement, then ratios and promises."""
     every, texts = rows(parts), []
     for kind, title in KINDS.items():
         these = [row for row in every if row["kind"] == kind]
         if these:
             head, cells = _HEADS[kind], [_cells(kind, row) for row in these]
-            texts.append(f"## {title}\n\n{markdown(head, cells)}")
+            texts.append(f"## {title}\n\n{table.markdown(head, cells)}")
     promised = promises(parts)
     if promised:
         head = ("promise", "ranks", "wanted", "found", "runs", "by CPU time", "kept")
-        texts.append(f"## What was promised\n\n{markdown(head, promised)}")
+        texts.append(f"## What was promised\n\n{table.markdown(head, promised)}")
     return "\n\n".join(texts)
 
 
@@ -106,7 +101,7 @@ _HEADS = {
 
 def _cells(kind: str, row: dict[str, object]) -> list[str]:
     def form(name: str, how: str) -> str:
-        return "" if row[name] is None else format(row[name], how)
+        return table.cell(row[name], how)
 
     shown = [str(row["ranks"]), str(row["order"]), form("images_per_second", ".4g")]
     shown += [f"{form('least', '.4g')} to {form('most', '.4g')}"]
@@ -119,8 +114,8 @@ def _cells(kind: str, row: dict[str, object]) -> list[str]:
     return [*shown, form("cores", ".2f")]
 
 
-def promises(parts: Sequence[Part]) -> list[list[str]]:
-    """What issue and article ask for at 2 ranks; at other numbers of ranks the same figures, without a verdict."""
+def promises(parts: Sequence[Record]) -> list[list[str]]:
+    """What was promised for 2 ranks; for other numbers of ranks the same figures, without a verdict."""
     made = []
     for part in parts:
         kind, verdict = part["name"].split("-")[0], part["ranks"] == PROMISED_RANKS
@@ -137,7 +132,7 @@ def promises(parts: Sequence[Part]) -> list[list[str]]:
     return made
 
 
-def _ratio_row(part: Part, order: str, other: str, wanted: float, verdict: bool) -> list[str]:
+def _ratio_row(part: Record, order: str, other: str, wanted: float, verdict: bool) -> list[str]:
     found, runs = ratios(part, order, other), run_ratios(part, order, other)
     ratio = statistics.median(runs)
     by_cpu = statistics.median(run_ratios(part, order, other, "images_per_cpu_second"))

@@ -9,15 +9,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Of `count` values; std and interval are None for a single one."""
+    """The mean and spread of `count` values; std and interval are None for a single one."""
 
     count: int
     mean: float
     std: float | None
-    """Of a single value (divided by count - 1)."""
+    """The standard deviation of the values (divided by count - 1)."""
     low: float | None
     high: float | None
     """95 % interval of the mean, by Student's t: few values, whose spread is known by themselves alone."""
+
+    @property
+    def interval(self) -> str:
+        """The interval in words; "" for a single value."""
+        return "" if self.low is None or self.high is None else f"{self.low:.4g} to {self.high:.4g}"
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -32,7 +37,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def difference(a: Spread, b: Spread) -> tuple[float, float | None]:
-    """(a / b - 1, half of its 95 % interval), by Welch's t and the first order of the ratio; None where one is single."""
+    """a / b - 1 and half of its 95 % interval, by Welch's t and the first order of the ratio; None if one has a single value."""
     share = a.mean / b.mean - 1
     if a.std is None or b.std is None:
         return share, None

@@ -1,84 +1,81 @@
-"""What the two studies of the input share: options, ranks on cores, parts that are measured once, a report."""
+"""What the two studies of the input share: options, ranks on cores, measurements that are kept, a report."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.feeding.parts import Part, Parts, SomeFailed, remember
-from experiments.scalability import launch
-from lms3d import cli, errors
-from lms3d.files import writable_folder, write_text
-
-BUSY = 0.15
-"""Above this the report says that a measurement was disturbed."""
+from experiments.harness import command, page, store
+from experiments.harness.child import of_module
+from experiments.harness.command import SomeFailed
+from experiments.harness.ranks import Launcher, default_cores_per_rank
+from experiments.harness.store import Record, Records
+from lms3d import cli
+from lms3d.files import writable_folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One call: where its parts go and who measures them."""
+    """One call: where its measurements go, and what starts the ranks."""
 
     output: Path
     ranks: tuple[int, ...]
     cores_per_rank: int | None
-    launcher: launch.Launcher
-    parts: Parts
+    launcher: Launcher
+    records: Records
 
     @classmethod
     def begin(cls, options: argparse.Namespace, settings: Mapping[str, Any]) -> Study:
-        """settings: what measurements of one --output share, beside the cores. InputError where they are other ones."""
+        """settings: what all measurements in one --output share, beside the cores. InputError if they differ from before."""
         output = writable_folder(Path(options.output).expanduser().resolve(), "--output")
-        ranks = tuple(sorted(set(options.ranks)))
-        cores = options.cores_per_rank or launch.default_cores_per_rank(max(ranks))
-        remember({**settings, "cores_per_rank": cores}, output)
+        numbers = tuple(sorted(set(options.ranks)))
+        cores = options.cores_per_rank or default_cores_per_rank(max(numbers))
+        store.remember({**settings, "cores_per_rank": cores}, output)
         return cls(
-            output=output, ranks=ranks, cores_per_rank=cores, parts=Parts(output, minutes=options.minutes, again=options.again),
-            launcher=launch.Launcher(template=options.launcher, cores_per_rank=cores),
-        )  # fmt: skip
+            output=output,
+            ranks=numbers,
+            cores_per_rank=cores,
+            records=Records(output, minutes=options.minutes, again=options.again),
+            launcher=Launcher(template=options.launcher, cores_per_rank=cores),
+        )
 
     def measure(
-        self, kinds: Sequence[str], maker: Callable[[str], Callable[..., Part]], report: Callable[[], str]
+        self, kinds: Sequence[str], maker: Callable[[str], Callable[..., Record]], report: Callable[[], Sequence[str]]
     ) -> None:
-        """Every kind on every number of ranks, then the report, also of a study that is interrupted.
+        """Measures every kind on every number of ranks, then writes the report, also of a study that is interrupted.
 
-        maker: kind -> a function of (ranks, seconds left) that measures a part. Raises SomeFailed.
+        maker: kind -> a function of (ranks, seconds left) that measures a part. report: its sections. Raises SomeFailed.
         """
         try:
-            for kind in kinds:
-                make = maker(kind)
-                for n in self.ranks:
-                    self.parts.measure(f"{kind}-{n}", lambda left, make=make, n=n: make(n, left))  # type: ignore[misc]
-        except KeyboardInterrupt:
-            raise errors.Interrupted("interrupted; run the same command again to go on") from None
+            with command.stoppable():
+                for kind in kinds:
+                    make = maker(kind)
+                    for n in self.ranks:
+                        self.records.measure(f"{kind}-{n}", lambda left, make=make, n=n: make(n, left))  # type: ignore[misc]
         finally:
-            text = report()
-            write_text(self.output / "report.md", text)
-            print(text)
+            print(page.write(self.output / "report.md", report()))
             print(f"written: {self.output}")
-        if self.parts.failed:
-            raise SomeFailed(f"{len(self.parts.failed)} of the measurements failed: {self.parts.failed[0]}")
+        if failed := self.records.failed:
+            raise SomeFailed(f"{len(failed)} of the measurements failed: {failed[0]}")
 
-    def launch(self, program: str, kind: str, asked: Mapping[str, Any], ranks: int, left: float | None) -> Part:
+    def found(self, kinds: Sequence[str]) -> list[Record]:
+        """All that has been measured, by kind and number of ranks."""
+        return [record for kind in kinds for record in self.records.found(kind)]
+
+    def launch(self, program: str, kind: str, asked: Mapping[str, Any], number: int, left: float | None) -> Record:
         """A part that real ranks of `experiments.feeding.<program>` measure; they write it to asked["output"]."""
-        found = self.output / "parts" / f".{kind}-{ranks}.found.json"
+        found = self.output / "parts" / f".{kind}-{number}.found.json"
         found.parent.mkdir(exist_ok=True)
         found.unlink(missing_ok=True)
-        command = [sys.executable, "-m", f"experiments.feeding.{program}", json.dumps({**asked, "output": str(found)})]
-        self.launcher.run(ranks, command, self.output / "logs" / f"{kind}-{ranks}.txt", patience_seconds=left)
-        part: Part = json.loads(found.read_text())
+        words = [*of_module(f"experiments.feeding.{program}"), json.dumps({**asked, "output": str(found)})]
+        self.launcher.run(number, words, self.output / "logs" / f"{kind}-{number}.txt", patience_seconds=left)
+        part: Record = json.loads(found.read_text())
         found.unlink()
         return part
-
-    def notes(self, found: Sequence[Part], busy: str) -> list[str]:
-        """What was disturbed (under the title `busy`), skipped, or failed: a list for each that is not empty."""
-        disturbed = [f"{p['name']}: {p['busy']:.0%} of the cores in use by others" for p in found if p["busy"] > BUSY]
-        lists = {busy: disturbed, "Skipped": self.parts.skipped, "Failed": self.parts.failed}
-        return ["\n".join([f"{title}:", *(f"- {line}" for line in lines)]) for title, lines in lists.items() if lines]
 
 
 def add_options(parser: cli.Parser, output: str) -> None:
@@ -86,11 +83,5 @@ def add_options(parser: cli.Parser, output: str) -> None:
     add, count = parser.add_argument, cli.whole(1)
     add("--ranks", type=count, nargs="+", metavar="N", default=[1, 2], help="numbers of ranks (default: 1 2)")
     add("--data", type=cli.path, metavar="DIR", default=None, help="ChestX-ray14 folder (default: the embedded data)")
-    ranks = "starts the ranks that train, {ranks} stands for their number (default: %(default)r)"
-    add("--launcher", metavar="COMMAND", default=launch.HORVODRUN, help=ranks)
-    cores = "cores of each rank, for any number of ranks (default: all shared by the most ranks; with a GPU unbound)"
-    add("--cores-per-rank", type=count, metavar="N", default=None, help=cores)
-    minutes = "time limit: measurements that do not fit into what is left of it are skipped or ended (default: none)"
-    add("--minutes", type=cli.number(0), metavar="X", default=None, help=minutes)
-    add("--again", action="store_true", default=False, help="measure again what is there (default: off)")
-    add("--output", metavar="DIR", default=output, help="where everything goes (default: %(default)s)")
+    command.add_launcher(parser)
+    command.add_resumable(parser, output)

@@ -5,13 +5,10 @@ horovodrun -np 2 python -m experiments.feeding.training_rank '{"output": "part.j
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from lms3d import errors
-from lms3d.ranks import job
+from experiments.harness.ranks import rank_main
 from lms3d.ranks.world import World
 
 LEAD_STEPS = 3
@@ -20,28 +17,23 @@ PROFILED_STEPS = 3
 
 
 def main(arguments: list[str]) -> int:
-    return errors.run(lambda: _main(json.loads(arguments[0])))
+    """Measures on this rank. Returns the exit code."""
+    return rank_main(arguments, _rounds)
 
 
-def _main(asked: dict[str, Any]) -> None:
-    from lms3d.device.startup import start_tensorflow
-    from lms3d.files import write_json
+def _rounds(asked: dict[str, Any], world: World) -> dict[str, Any]:
+    from experiments.feeding import loop
 
-    with job.joined() as world:
-        start_tensorflow(seed=0, precision=asked["precision"], world=world)
-        from experiments.feeding import loop
-
-        step = loop.stepper(loop.network(asked["model"], asked["resolution"], world))
-        orders, found = asked["orders"], []
-        for k in range(asked["rounds"]):
-            turn = [*orders[k % len(orders) :], *orders[: k % len(orders)]]
-            found.append({order: _one(order, step, asked, world) for order in turn})
-        if world.is_chief:
-            write_json(Path(asked["output"]), {"ranks": world.size, "rounds": found})
+    step = loop.stepper(loop.network(asked["model"], asked["resolution"], world))
+    orders, found = asked["orders"], []
+    for k in range(asked["rounds"]):
+        turn = [*orders[k % len(orders) :], *orders[: k % len(orders)]]
+        found.append({order: _one(order, step, asked, world) for order in turn})
+    return {"rounds": found}
 
 
 def _one(order: str, step: Any, asked: dict[str, Any], world: World) -> dict[str, Any]:
-    """A lap on a fresh iterator, so that nothing was made in the turns of the others."""
+    """A lap of all ranks on a fresh iterator, so that nothing was made in the turns of other orders."""
     from experiments.feeding import loop, wait
 
     batches = iter(_dataset(order, asked, world))
@@ -53,7 +45,7 @@ def _one(order: str, step: Any, asked: dict[str, Any], world: World) -> dict[str
 
 
 def together(found: list[tuple[Any, float | None]], batch_size: int) -> dict[str, Any]:
-    """(lap, tf.data's own share of waiting) of each rank -> sums and means over the ranks."""
+    """The sums and means over the ranks. found: the lap of each, and tf.data's own share of waiting."""
     laps = [lap for lap, _ in found]
     own = [share for _, share in found if share is not None]
     waiting = [lap.waited_seconds / lap.seconds for lap in laps]

@@ -1,4 +1,4 @@
-"""tf.data's own account of the wait for data: what its iterator op took, by TensorFlow's profiler.
+"""tf.data's own account of the wait for data: the time of its iterator op, by TensorFlow's profiler.
 
 The clock around next(iterator) sees Python's part of the call too; this one does not. It costs time itself, so it is kept
 out of the steps that are measured.
@@ -14,11 +14,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from experiments.profiling import xplane
+
 GET_NEXT, EAGER = "IteratorGetNextOp::DoCompute", "EagerExecute"
 
 
 def waiting_share(work: Callable[[], Any]) -> float | None:
-    """Share of the seconds of `work` that its own thread spent in tf.data's iterators; None where no trace was written."""
+    """The share of the seconds of `work` that its own thread spent in tf.data's iterators; None if no trace was written."""
     options = tf.profiler.experimental.ProfilerOptions(
         host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
     )
@@ -30,22 +32,16 @@ def waiting_share(work: Callable[[], Any]) -> float | None:
         finally:
             seconds = time.perf_counter() - started
             tf.profiler.experimental.stop()
-        traces = sorted(Path(folder).rglob("*.xplane.pb"))
-        waited = get_next_seconds(traces[0].read_bytes()) if traces else None
+        waited = get_next_seconds(Path(folder))
     return None if waited is None else waited / seconds
 
 
-def get_next_seconds(trace: bytes) -> float | None:
-    """Seconds in IteratorGetNext on threads that also ran Python's ops: not where tf.data itself takes from a stage."""
-    try:
-        from tensorflow.tsl.profiler.protobuf import xplane_pb2  # no public name for what the profiler writes
-    except ImportError:
+def get_next_seconds(folder: Path) -> float | None:
+    """The seconds in IteratorGetNext on threads that also ran Python's ops, which leaves out tf.data's own stages. None
+    without a trace in the folder, or without such a thread."""
+    if not list(folder.rglob("*.xplane.pb")):
         return None
-    total, seen = 0.0, False
-    for plane in xplane_pb2.XSpace.FromString(trace).planes:
-        for line in plane.lines:
-            events = [(plane.event_metadata[event.metadata_id].name, event.duration_ps) for event in line.events]
-            if any(name == EAGER for name, _ in events):
-                seen = True
-                total += sum(duration for name, duration in events if name == GET_NEXT) / 1e12
-    return total if seen else None
+    threads = xplane.host_threads(xplane.load(xplane.newest(folder)))
+    own = [thread for thread in threads if any(event.name == EAGER for event in thread.events)]
+    waits = [event.end - event.begin for thread in own for event in thread.events if event.name == GET_NEXT]
+    return sum(waits) / 1e12 if own else None

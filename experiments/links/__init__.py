@@ -1,9 +1,7 @@
 """The rooms of `experiments.emulated_links` and `experiments.concurrent`.
 
 link       a link's rates and bus as a value and as a word       tier       the swap tier: a native lane at the link's rate
-copying    what copies cost here                                 counters   what a link counts
-machines   real machines, and what their links are here          study      which parts, in which order
-calibration   two runs -> how the others should be
+copying    what copies cost here                                 machines   real machines, and their links on this one
+study      which parts, in which order                           calibration   two runs -> how the others should be
 report     results -> tables, CSV, aims                          figure     results -> PNG
-side_by_side   several trainings at once                         epochs     their table
 """

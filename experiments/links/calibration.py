@@ -3,8 +3,8 @@
 A step under a plan is simulated for links that are slower or faster than stated. Multiplying all its times by c leaves its shape as
 it is, so that T(c, l) = c T(1, l / c): one curve of seconds over the link's slowness is all that a plan needs. No TensorFlow here.
 
-    compute   x seconds of computing under a plan, of the predicted ones, where both are taken against a step without LMS
-    link      x seconds of each transfer, of those that the stated rate means, after `compute`
+    compute   factor on the predicted seconds of computing under a plan, both relative to a step without LMS
+    link      factor on the seconds of each transfer at the stated rate, after `compute`
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from lms3d.engine.plan import Plan
 from lms3d.engine.step_model.simulate import simulate
 
 SLOWNESS = tuple(2.0 ** (n / 4) for n in range(-8, 13))
-"""Of the links that a plan is simulated for: a quarter to eight times the stated seconds."""
+"""How slow the links are that a plan is simulated for: a quarter to eight times the stated seconds."""
 _TRIED = 401  # slownesses between them, of which the best is taken
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A run: seconds by the link's slowness (`SLOWNESS`; one value where the plan moves nothing), and what was measured, in seconds
-    of the machine as it was predicted: measured ratio to a step without LMS x predicted seconds of that."""
+    """A run. seconds: by the link's slowness (`SLOWNESS`; one value if the plan moves nothing). measured_seconds: on the machine as
+    it was predicted, that is the measured ratio to a step without LMS x the predicted seconds of that step."""
 
     name: str
     seconds: tuple[float, ...]
@@ -44,7 +44,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """on: the runs that it was fitted to."""
+    """Two factors (see above). on: the runs that they were fitted to."""
 
     compute: float
     link: float
@@ -56,9 +56,9 @@ class Calibration:
 
 
 def calibrate(curves: Sequence[Curve]) -> Calibration:
-    """What two runs say, in the sense of least squares of the logarithms; the slowness nearest to 1 where several fit as well.
+    """The factors that fit the runs best: least squares of the logarithms; the slowness nearest to 1 if several fit as well.
 
-    A link that is beyond `SLOWNESS` counts as its end: the runs are then not met, and nor will the others be.
+    A slowness beyond `SLOWNESS` counts as its end: then neither these runs nor the others are met.
     """
     tried = np.exp(np.linspace(math.log(SLOWNESS[0]), math.log(SLOWNESS[-1]), _TRIED)).tolist()
     found = []
@@ -71,7 +71,7 @@ def calibrate(curves: Sequence[Curve]) -> Calibration:
 
 
 def seconds_by_slowness(graph: StepGraph, plan: Plan, machine: Machine, predicted_seconds: float) -> list[float]:
-    """Of a planned step over links of `SLOWNESS`. predicted_seconds: over the stated link, by the planner."""
+    """The seconds of a planned step over links of `SLOWNESS`. predicted_seconds: over the stated link, by the planner."""
     edited = edit.apply(graph, plan)
     at_rate = simulate(edited, machine).seconds
     return [predicted_seconds + simulate(edited, _slower(machine, by)).seconds - at_rate for by in SLOWNESS]
@@ -86,7 +86,7 @@ def _slower(machine: Machine, by: float) -> Machine:
 
 
 def curve(name: str, report: Mapping[str, object], ratio: float | None) -> Curve | None:
-    """Of a part's report (`overhead.parts.Result`); None where it was not measured or says too little."""
+    """The curve of a part's report (`harness.part.Result`); None if it was not measured or says too little."""
     without, predicted, by_link = (
         report.get(key) for key in ("unedited_step_seconds", "predicted_step_seconds", "seconds_by_slowness")
     )

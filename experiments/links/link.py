@@ -12,10 +12,15 @@ from lms3d.units import parse_size
 _WORD = re.compile(r"(?P<out>[^/+@:]+)(:(?P<back>[^/+@]+))?/s(\+(?P<latency>\d+(\.\d+)?)us)?(@(?P<bus>.+))?")
 EXAMPLES = "400MB/s, 2.4GB/s+50us or 12GB/s:14GB/s (out:back)"
 
+COPY_SECONDS = "copy_processor_seconds"
+"""The counter of the processor seconds of copies both ways, which a device would make by itself."""
+STEP_SECONDS = "step_processor_seconds"
+"""The counter of the processor seconds of the whole process in a step."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """Bytes per second each way, out of the device and back, and the seconds that a transfer takes besides.
+    """The bytes per second each way, out of the device and back, and the seconds that a transfer takes besides.
 
     bus: a folder whose files several processes share (LINK-1); None: the link is this process's own.
     """
@@ -47,7 +52,7 @@ class Link:
         return f"{out if out == back else f'{out}:{back}'}/s{latency}{bus}"
 
     def seconds(self, size_bytes: int, *, out: bool) -> float:
-        """Of one transfer, undisturbed."""
+        """The seconds of a transfer that nothing disturbs."""
         rate = self.out_bytes_per_second if out else self.back_bytes_per_second
         return self.latency_seconds + size_bytes / rate
 

@@ -1,10 +1,10 @@
 """Links of real machines, and links of this machine that bear the same ratio to what it computes. No TensorFlow here.
 
-A step of the same network takes the same FLOPs everywhere, so that bytes per FLOP are equal where bytes per step are:
+A step of the same network takes the same FLOPs everywhere, so that bytes per FLOP are equal if bytes per step are:
 
     rate here = link there * seconds of a step there / seconds of a step here
 
-Where the figures come from:
+The sources of the figures:
 
 | figure                     | value              | source                                                                     |
 |----------------------------|--------------------|----------------------------------------------------------------------------|
@@ -27,13 +27,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from experiments.harness import published
 from experiments.links.link import Link
 from lms3d.errors import InputError
 from lms3d.machines import files
 
-SUBJECTS, SIDE = 228, 144
+SIDE = published.LOW
 COPY_SECONDS = 10e-6
-X86_SECONDS, AC922_SECONDS = 216 / SUBJECTS, 197 / SUBJECTS
+X86_SECONDS, AC922_SECONDS = (
+    run.epoch_seconds / published.SUBJECTS for run in (published.X86_LOW, published.AC922_LOW)
+)
 GH200_SECONDS = AC922_SECONDS * 900 / 3350
 H200_SECONDS = 0.232 * (SIDE / 192) ** 3
 
@@ -48,7 +51,7 @@ class RealLink:
     step_seconds: float
 
     def here(self, step_seconds: float, side: int) -> Link:
-        """The link of this machine, where a step at side^3 voxels takes `step_seconds`. FLOPs go with voxels."""
+        """The link for this machine, on which a step at side^3 voxels takes `step_seconds`. FLOPs are in proportion to voxels."""
         slower = step_seconds * (SIDE / side) ** 3 / self.step_seconds
         return Link(
             out_bytes_per_second=self.out_bytes_per_second / slower,
@@ -90,10 +93,10 @@ def checked(name: str) -> str:
 
 
 def link(name: str, step_seconds: float, side: int) -> Link:
-    """What `checked` accepted, on this machine."""
+    """The link for this machine of a name that `checked` has accepted."""
     return REAL[name].here(step_seconds, side) if name in REAL else Link.parse(name)
 
 
 def title(name: str) -> str:
-    """For tables."""
+    """The name of a link in tables."""
     return REAL[name].title if name in REAL else name

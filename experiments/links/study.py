@@ -8,22 +8,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.harness import methods
+from experiments.harness.bench import Bench
+from experiments.harness.part import Part
 from experiments.links import machines
 from experiments.links.copying import copy_seconds_per_byte
 from experiments.links.link import Link
-from experiments.overhead import parts
-from experiments.overhead.bench import Bench
-from experiments.overhead.parts import Part
 from experiments.overhead.schedule import Place, Wanted
 from lms3d.files import write_json
 
 SHARES = (0.60, 0.50, 0.35, 0.25)
 FLOOR = 0.0
-"""In the place of a share: the smallest limit that trained with swapped tensors copied back."""
+"""In place of a share: the smallest limit that trained with swapped tensors copied back."""
 BY_IMPORTANCE = (0.50, FLOOR, 0.35, 0.25, 0.60)
-METHODS = (parts.LMS, parts.TFLMS, parts.SWAP_ALL, parts.RECOMPUTE_CHEAP)
-UNLIMITED = (parts.SWAP_ALL, parts.RECOMPUTE_CHEAP)
-"""They have one plan whatever the limit, and seldom fit: measured without one, too, with the memory that they take."""
+METHODS = (methods.LMS, methods.TFLMS, methods.SWAP_ALL, methods.RECOMPUTE_CHEAP)
+UNLIMITED = (methods.SWAP_ALL, methods.RECOMPUTE_CHEAP)
+"""Methods with one plan whatever the limit, which seldom fit: measured without a limit, too, with the memory that they take."""
 WARM_UP = 2
 """Steps of a part that are not timed."""
 REACHED = 0.5
@@ -45,7 +45,7 @@ class Study:
         self.place = Place(bench, wanted, resolution)
 
     def run(self) -> None:
-        """All that is missing, what matters most first."""
+        """Measures all that is missing, the most important first."""
         rates = self._rates()
         known = [rates[name] for name in self.links] if rates else []
         for part in self._parts(None, known, UNLIMITED):
@@ -58,11 +58,11 @@ class Study:
             for part in self._parts(limit, known, METHODS):
                 self.bench.measure(part)
 
-    def _parts(self, limit_mib: int | None, rates: Sequence[dict[str, Any]], methods: Sequence[str]) -> Iterator[Part]:
+    def _parts(self, limit_mib: int | None, rates: Sequence[dict[str, Any]], compared: Sequence[str]) -> Iterator[Part]:
         """Link by link, so that a short time gives a whole comparison of one."""
         for rate in rates:
-            for method in methods:
-                moves = method != parts.RECOMPUTE_CHEAP  # which is the same over every link
+            for method in compared:
+                moves = method != methods.RECOMPUTE_CHEAP  # which is the same over every link
                 yield Part(
                     method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib, warm_up=WARM_UP,
                     steps=self.wanted.steps, link=rate["word"] if moves else "", planned=moves and not rate["reached"],
@@ -74,7 +74,7 @@ class Study:
         return None if self.place.without_mib is None else math.ceil(share * self.place.without_mib)
 
     def _rates(self) -> dict[str, Any]:
-        """Link -> its word here, and whether it is reached; with the step that they follow from. Empty where there was no time.
+        """Link -> its word here, and whether it is reached; with the step that they follow from. Empty if there was no time.
 
         Kept with the output: another run would find others. --again finds them anew.
         """
@@ -91,8 +91,8 @@ class Study:
         return known
 
     def _step(self) -> dict[str, Any]:
-        """Seconds and floating-point operations of a step without LMS; nothing where there was no time."""
-        without, predicted = self.bench.measure(self.place.part(parts.NONE)), self.place.prediction
+        """The seconds and floating-point operations of a step without LMS; empty if there was no time."""
+        without, predicted = self.bench.measure(self.place.part(methods.NONE)), self.place.prediction
         if without is None or without.step_seconds is None or predicted is None:
             self.bench.skip(
                 f"{self.wanted.model} {self.resolution}³: the step without LMS, which sets the links' rates"
@@ -122,7 +122,7 @@ def _store(output: Path) -> Path:
 
 
 def shown(share: float) -> str:
-    """For people."""
+    """A share in words."""
     return "the floor" if share == FLOOR else f"{share:.0%}"
 
 

@@ -16,8 +16,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from experiments.links.copying import copy_seconds_per_byte
-from experiments.links.counters import COPY_SECONDS
-from experiments.links.link import Link
+from experiments.links.link import COPY_SECONDS, Link
 from lms3d.engine.native import lanes
 from lms3d.engine.native.lanes import Lane
 from lms3d.engine.native.library import library
@@ -30,11 +29,11 @@ _LINE = 64  # bytes that a processor's caches load at once
 
 
 class LinkTier(StreamTier):
-    """Of one link: `register` makes a subclass for each. total: what all tiers of the class have moved so far."""
+    """The tier of a link: `register` makes a subclass for each. total: what all tiers of the class have moved so far."""
 
     link: ClassVar[Link]
     costs_nothing: ClassVar[bool] = False
-    """For predictions alone: as if the copies took no time of this processor."""
+    """Whether copies count as if they took no time of this processor; for predictions alone."""
     total: ClassVar[dict[str, float]]
 
     @classmethod

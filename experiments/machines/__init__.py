@@ -1,6 +1,7 @@
 """The rooms of `experiments.machine_models`.
 
-article      the case study's own network, layer by layer      published    its figures
-calibration  three of them -> machines and TFLMS's parameters  predictions  the others, beside what the model says
-ours         our plans at the case study's shares of memory    report       CSV and Markdown       figure  PNG
+article      the case study's own network, layer by layer      steps        training steps as graphs, traced for a GPU
+calibration  three published figures -> machines and TFLMS's parameters
+predictions  the other figures, beside what the model says     ours         our plans at the case study's shares of memory
+report       rows -> CSV and Markdown                          figure       rows -> PNG
 """

@@ -52,7 +52,7 @@ class TwoSidedLeakyReLU(keras.layers.Layer):
 
 
 class _Joined:
-    """What `models.layers.JoinedConv3D` avoids."""
+    """Up-sampling, concatenation and convolution, one after the other: what `models.layers.JoinedConv3D` avoids."""
 
     def __init__(self, filters: int, raised: tuple[bool, ...], name: str, adds_bias: bool = True) -> None:
         self.filters, self.raised, self.name = filters, raised, name

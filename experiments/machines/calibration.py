@@ -1,4 +1,4 @@
-"""Three published numbers -> what the model does not know. Everything else is taken from the machines' files.
+"""Three published numbers set what the model does not know; everything else is taken from the machines' files.
 
 1. AC922, 144^3, no LMS, 197 s -> one factor for all rates of the V100.
 2. x86, the same, 216 s -> the rate at which its host hands over batches, since the GPU is the same.
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from experiments.machines import published
-from experiments.machines.published import SUBJECTS
+from experiments.harness import published
+from experiments.harness.published import SUBJECTS
 from lms3d.engine.cost import step_seconds
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.planners.tflms import Parameters
@@ -45,12 +45,13 @@ class Tried:
 
 
 def batch_bytes(side: int) -> int:
-    """Of one subject: images and truth."""
+    """The bytes of one subject: images and truth."""
     return 4 * CHANNELS * side**3
 
 
 def factor(graph: StepGraph, machine: MachineModel, epoch_seconds: float, subjects: int = SUBJECTS) -> float:
-    """On the rates of the GPU, so that `subjects` steps of `graph` take epoch_seconds. ValueError where launching takes longer."""
+    """The factor on the rates of the GPU with which `subjects` steps of `graph` take epoch_seconds. ValueError if launching takes
+    longer."""
     speeds = machine.speeds()
     working = outlook.working_seconds(graph, speeds)
     left = epoch_seconds / subjects - (step_seconds(graph, speeds) - working)
@@ -62,7 +63,7 @@ def factor(graph: StepGraph, machine: MachineModel, epoch_seconds: float, subjec
 def with_gap(
     graph: StepGraph, machine: MachineModel, epoch_seconds: float, size_bytes: int, subjects: int = SUBJECTS
 ) -> MachineModel:
-    """With a host that is slow enough for this epoch; ValueError where the GPU alone takes longer."""
+    """The machine with a host that is slow enough for this epoch. ValueError if the GPU alone takes longer."""
     gap = epoch_seconds / subjects - step_seconds(graph, machine.speeds())
     if gap <= 0:
         raise ValueError(f"{epoch_seconds} s an epoch: found {gap:.3g} s between two batches; expected more than 0")

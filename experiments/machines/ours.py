@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from experiments.machines import published
+from experiments.harness import published
+from experiments.harness.published import HIGH, LOW
 from experiments.machines.calibration import batch_bytes
-from experiments.machines.published import HIGH, LOW
 from experiments.machines.steps import Step
 from lms3d.engine import plan_cache
 from lms3d.engine.plan import Plan
@@ -60,7 +60,7 @@ def cases(machines: Mapping[str, MachineModel]) -> Iterator[Case]:
 
 
 def compare(case: Case, step: Step, machine: MachineModel) -> dict[str, Any]:
-    """The step with and without LMS, as plain values; `fits` is False where there is no plan."""
+    """The step with and without LMS, as plain values; `fits` is False if there is no plan."""
     speeds, gap = machine.speeds(), machine.gap_seconds(batch_bytes(case.side))
     limit = int(step.needed_bytes * SHARE) if case.limit_bytes is None else case.limit_bytes
     settings = Settings(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from experiments.machines import published
+from experiments.harness import published
+from experiments.harness.published import HIGH, LOW, SUBJECTS, Profile, Run
 from experiments.machines.calibration import Tried, batch_bytes
-from experiments.machines.published import HIGH, LOW, SUBJECTS, Profile, Run
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners.tflms.rules import build
@@ -20,7 +20,7 @@ SECONDS, PERCENT, RATE, RATIO = "s", "%", "GB/s", "x"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One figure. calibrated: the model was fitted to it. least, most: where all transfers hide behind compute, and none."""
+    """A figure. calibrated: the model was fitted to it. least, most: if all transfers hide behind compute, and if none does."""
 
     quantity: str
     title: str
@@ -84,16 +84,11 @@ def _ratios(model: Model) -> Iterator[Row]:
         quantity="shared bus", title="x86, 8 GPUs over 4", unit=RATIO,
         published=pairs.epoch_seconds / apart.epoch_seconds, predicted=model.epoch(pairs) / model.epoch(apart),
     )  # fmt: skip
-    voxels = (HIGH / LOW) ** 3
-    for name, high, low in (
-        ("AC922", published.AC922_HIGH, published.AC922_LOW),
-        ("x86", published.X86_HIGH, published.X86_LOW),
-    ):
+    for one in published.GROWTH:
         yield Row(
-            quantity="time per voxel", title=f"{name}, {HIGH}³ with LMS over {LOW}³ without", unit=RATIO,
-            published=high.epoch_seconds / low.epoch_seconds / voxels,
-            predicted=model.epoch(high) / model.epoch(low) / voxels,
-            calibrated=high in published.CALIBRATED,
+            quantity="time per voxel", title=f"{one.system}, {HIGH}³ with LMS over {LOW}³ without", unit=RATIO,
+            published=one.per_voxel, predicted=model.epoch(one.high) / model.epoch(one.low) / one.voxels,
+            calibrated=one.high in published.CALIBRATED,
         )  # fmt: skip
 
 
@@ -112,6 +107,6 @@ def _profile(profile: Profile, step: Outlook) -> Iterator[Row]:
 
 
 def within(found: Sequence[Row], share: float) -> tuple[int, int]:
-    """Of the figures that were predicted: how many err by at most `share`, and how many there are."""
+    """How many of the predicted figures err by at most `share`, and how many there are."""
     predicted = [row for row in found if not row.calibrated]
     return sum(abs(row.error) <= share for row in predicted), len(predicted)

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from experiments.machines import calibration, ours, published
+from experiments.harness import published
+from experiments.harness.table import markdown
+from experiments.machines import calibration, ours
 from experiments.machines.calibration import Tried
 from experiments.machines.predictions import Row, within
-from experiments.scalability.tables import markdown
 from lms3d.machines.model import MachineModel
 from lms3d.units import format_size
 
@@ -17,33 +18,36 @@ AIM = 0.10
 COLUMNS = ("quantity", "title", "unit", "published", "predicted", "error", "calibrated", "least", "most")
 
 
-def whole(
+def sections(
     part: dict[str, Any],
     rows: Sequence[Row],
     tried: Sequence[Tried],
     cases: Sequence[dict[str, Any]],
     machines: Mapping[str, MachineModel],
     notes: str,
-) -> str:
-    """The report as Markdown."""
+) -> list[str]:
+    """The sections of the report, as Markdown."""
     low, above, high = (format_size(size) for size in part["needed_bytes"])
     chosen = calibration.nearest(list(tried), published.X86_HIGH.epoch_seconds)
-    lines = [
-        "# Models of machines", "", "## What the case study measured", "", figures_table(rows), "", notes, "",
+    return [
+        "# Models of machines",
+        "## What the case study measured",
+        figures_table(rows),
+        notes,
         f"The rates in the files need a factor of {part['factor']:.3f}. Without LMS the case study's step needs {low} at "
         f"{published.LOW}³, {above} at {published.NEXT}³ and {high} at {published.HIGH}³, of {format_size(part['limit_bytes'])}: "
-        f"the article names {published.LOW}³ as the largest that fits.", "",
+        f"the article names {published.LOW}³ as the largest that fits.",
         f"The third calibration: of all thresholds the nearest in each mode. Taken: sync_mode {chosen.sync_mode}, "
-        f"swapout_threshold {chosen.threshold}.", "",
-        modes_table(tried, dict(zip(calibration.MODES, part["ac922_epochs"], strict=True))), "",
-    ]  # fmt: skip
-    if cases:
-        lines += ["## Our plans", "", ours_table(cases, machines), ""]
-    return "\n".join([*lines, "## Promises", "", *(f"- {line}" for line in promises(rows, cases))]) + "\n"
+        f"swapout_threshold {chosen.threshold}.",
+        modes_table(tried, dict(zip(calibration.MODES, part["ac922_epochs"], strict=True))),
+        *(["## Our plans", ours_table(cases, machines)] if cases else []),
+        "## Promises",
+        "\n".join(f"- {line}" for line in promises(rows, cases)),
+    ]
 
 
 def records(found: Sequence[Row]) -> list[dict[str, object]]:
-    """For CSV."""
+    """The rows of the CSV file."""
     return [{**asdict(row), "error": row.error} for row in found]
 
 

@@ -17,7 +17,7 @@ UNLIMITED = 1 << 42
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """needed_bytes: the smallest limit without LMS."""
+    """A training step. needed_bytes: the smallest limit without LMS."""
 
     graph: StepGraph
     needed_bytes: int

@@ -15,40 +15,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from experiments.overhead import parts
-from experiments.overhead.bench import Bench
-from experiments.overhead.parts import MIB, Part, Result
+from experiments.harness import methods, published
+from experiments.harness.bench import Bench
+from experiments.harness.part import Part, Result
+from experiments.harness.table import cell, markdown, write_csv
 from experiments.overhead.schedule import Place, Wanted
-from experiments.scalability.tables import markdown, write_csv
 from lms3d.units import format_seconds, format_size
 
 LARGE = 16
 """The large limit as a multiple of the small one. On a CPU TensorFlow has its own allocator only under a limit: without a large one
 the ratio would also compare allocators."""
 
-METHODS = (parts.LMS, parts.COPIED, parts.TFLMS)
+METHODS = (methods.LMS, methods.COPIED, methods.TFLMS)
 COLUMNS = (
     "resolution", "resolution_factor", "method", "limit_mib", "limit_share", "outcome", "step_seconds", "without_seconds", "ratio",
     "per_voxel", "peak_bytes", "swapped_out_bytes", "recomputed_ops", "slabs", "detail",
 )  # fmt: skip
-CASE_STUDY = {
-    "TFLMS, V100, NVLink 2.0": (590 / 228, 197 / 228, 192, 144),
-    "TFLMS, V100, PCIe Gen3": (1467 / 228, 216 / 228, 192, 144),
-}
-"""Seconds of a step with LMS at 192^3 and without at 144^3, one GPU, 228 subjects an epoch (epoch tables of the LMS case study)."""
-
 NOTES = f"""\
 Ratio: median over the steps of (seconds with LMS under the limit / seconds of a step without LMS under {LARGE} times the limit,
-on a GPU without one, taken just before in another process; where that process would hold more than a third of the machine's memory:
-before and after). Factor: voxels / voxels of the smallest resolution. Per voxel: step time per voxel / that of the smallest
+on a GPU without one, taken just before in another process; before and after, if that process would hold more than a third of the
+machine's memory). Factor: voxels / voxels of the smallest resolution. Per voxel: step time per voxel / that of the smallest
 resolution without LMS, as the case study's epoch tables allow; its own factor is to 144³. Limit of need: the limit / the smallest
-limit without LMS, predicted; where it is above 100 %, LMS has nothing to do. Slabs: level by level; results are then equal to
+limit without LMS, predicted; if it is above 100 %, LMS has nothing to do. Slabs: level by level; results are then equal to
 rounding, else to the bit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One method at one resolution. per_voxel: None where the smallest resolution has not been measured."""
+    """One method at one resolution. per_voxel: None if the smallest resolution has not been measured."""
 
     result: Result
     factor: float
@@ -56,33 +50,34 @@ class Point:
 
     @property
     def limit_share(self) -> float | None:
-        """Of what the step needs without LMS, as predicted."""
-        needs, limit = self.result.report.get("unedited_limit_bytes"), self.result.part.limit_mib
-        return limit * MIB / needs if needs and limit else None
+        """The limit as a share of what the step needs without LMS, as predicted."""
+        needs, limit = self.result.report.get("unedited_limit_bytes"), self.result.part.limit_bytes
+        return limit / needs if needs and limit else None
 
     @property
     def without_seconds(self) -> float | None:
-        """Median step without LMS, just before."""
+        """The median step without LMS, just before."""
         return statistics.median(self.result.baseline_seconds) if self.result.baseline_seconds else None
 
 
 def measure(bench: Bench, wanted: Wanted, limit_mib: int) -> None:
-    """All resolutions with LMS first, then the other methods: a short time leaves a whole curve."""
-    for method in methods(wanted):
+    """Measures all resolutions with LMS first, then with the other methods: a short time leaves a whole curve."""
+    for method in compared(wanted):
         for resolution in sorted(wanted.resolutions):
             bench.measure(_part(bench, wanted, method, resolution, limit_mib))
 
 
-def methods(wanted: Wanted) -> list[str]:
-    return [method for method in METHODS if wanted.copied or method != parts.COPIED]
+def compared(wanted: Wanted) -> list[str]:
+    """The methods that are measured."""
+    return [method for method in METHODS if wanted.copied or method != methods.COPIED]
 
 
 def points(bench: Bench, wanted: Wanted, limit_mib: int) -> list[Point]:
-    """What has been measured, by method and resolution."""
+    """The points that have been measured, by method and resolution."""
     found = {result.part: result for result in bench.found()}
     smallest, without = min(wanted.resolutions), None
     made = []
-    for method in methods(wanted):
+    for method in compared(wanted):
         for resolution in sorted(wanted.resolutions):
             result = found.get(_part(bench, wanted, method, resolution, limit_mib))
             if result is None:
@@ -103,11 +98,8 @@ def _part(bench: Bench, wanted: Wanted, method: str, resolution: int, limit_mib:
 
 
 def case_study() -> dict[str, tuple[float, float]]:
-    """System -> resolution factor, time per voxel relative to no LMS at the smallest resolution."""
-    return {
-        name: (factor := (high / low) ** 3, with_lms / without / factor)
-        for name, (with_lms, without, high, low) in CASE_STUDY.items()
-    }
+    """System -> resolution factor, and time per voxel relative to no LMS at the smallest resolution."""
+    return {f"TFLMS, V100, {one.link}": (one.voxels, one.per_voxel) for one in published.GROWTH}
 
 
 def table(found: Sequence[Point]) -> str:
@@ -124,11 +116,11 @@ def table(found: Sequence[Point]) -> str:
 
 def _cells(point: Point) -> list[str]:
     r, part = point.result, point.result.part
-    seconds = "" if r.step_seconds is None else format_seconds(r.step_seconds)
+    swapped = r.report.get("swapped_out_bytes", 0) if r.trained else None
     return [
-        part.method, f"{part.resolution}³", f"{point.factor:.2f}", "" if point.limit_share is None else f"{point.limit_share:.0%}",
-        r.outcome, seconds, "" if point.without_seconds is None else format_seconds(point.without_seconds), _two(r.ratio),
-        _two(point.per_voxel), format_size(r.report.get("swapped_out_bytes", 0)) if r.trained else "", str(_slabs(r) or ""),
+        part.method, f"{part.resolution}³", f"{point.factor:.2f}", cell(point.limit_share, ".0%"), r.outcome,
+        cell(r.step_seconds, format_seconds), cell(point.without_seconds, format_seconds), cell(r.ratio, ".2f"),
+        cell(point.per_voxel, ".2f"), cell(swapped, format_size), r.slabs,
     ]  # fmt: skip
 
 
@@ -138,19 +130,17 @@ def write_points(found: Sequence[Point], path: Path) -> None:
 
 
 def _record(point: Point) -> dict[str, object]:
-    r, part = point.result, point.result.part
-    return {
-        "resolution": part.resolution, "resolution_factor": point.factor, "method": part.method, "limit_mib": part.limit_mib,
-        "limit_share": point.limit_share, "outcome": r.outcome, "step_seconds": r.step_seconds,
-        "without_seconds": point.without_seconds, "ratio": r.ratio, "per_voxel": point.per_voxel, "peak_bytes": r.peak_bytes,
-        "swapped_out_bytes": r.report.get("swapped_out_bytes"), "recomputed_ops": r.report.get("recomputed_ops"),
-        "slabs": _slabs(r), "detail": r.detail,
-    }  # fmt: skip
+    return point.result.record() | {
+        "resolution_factor": point.factor,
+        "limit_share": point.limit_share,
+        "without_seconds": point.without_seconds,
+        "per_voxel": point.per_voxel,
+    }
 
 
 def draw(found: Sequence[Point], path: Path) -> Path | None:
     """The ratio over the resolution factor, a line for each method; beside it the time per voxel. None: no ratio to draw."""
-    from experiments.overhead.figure import STYLE
+    from experiments.harness.figure import STYLE, legend_below
     from lms3d.scoring.figures.style import GREY, plain, plt, save
 
     drawn = [point for point in found if point.result.ratio]
@@ -163,7 +153,7 @@ def draw(found: Sequence[Point], path: Path) -> Path | None:
         look = {
             "color": colour,
             "marker": marker,
-            "linestyle": "--" if method == parts.COPIED else "-",
+            "linestyle": "--" if method == methods.COPIED else "-",
             "label": method,
         }
         axes[0].plot([p.factor for p in these], [p.result.ratio for p in these], **look)
@@ -181,18 +171,5 @@ def draw(found: Sequence[Point], path: Path) -> Path | None:
         plain(axis)
     axes[0].set_ylabel("step time / step time without LMS")
     axes[1].set_ylabel("time per voxel (1: smallest, no LMS)")
-    handles, labels = axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    legend_below(figure, axes[1:], 3, fontsize=8)
     return save(figure, path)
-
-
-def _slabs(result: Result) -> str:
-    """Slabs of each level, such as "16/8"; "" where all is whole."""
-    from lms3d.engine.slabs import choice
-
-    slabs = result.report.get("slabs")
-    return choice.text(tuple(tuple(pair) for pair in slabs)) if slabs else ""
-
-
-def _two(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from experiments.overhead import parts
-from experiments.overhead.bench import Bench
-from experiments.overhead.parts import MIB, Part, Result
+from experiments.harness import methods
+from experiments.harness.bench import Bench
+from experiments.harness.part import MIB, Part, Result
 
 SHARES = (0.50, 0.35)
-"""Of the smallest limit without LMS: where the promises on step time are made."""
+"""The shares of the smallest limit without LMS for which step times are promised."""
 MORE_SHARES = (0.75, 0.42, 0.30, 0.60)
 TOLERANCE = 0.025
 MOST_RUNS = 10
@@ -28,7 +28,7 @@ GROUPS = ("times", "limits", "tries", "others", "torch", "sweep", "curve")
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What to measure. `limits_mib`: hard limits besides those that follow from the smallest ones.
+    """What to measure. limits_mib: hard limits besides those that follow from the smallest ones.
 
     copied: also LMS that copies swapped tensors back, as it always does to a GPU.
     """
@@ -43,7 +43,7 @@ class Wanted:
 
 
 def everything(bench: Bench, wanted: Wanted) -> None:
-    """All parts, by importance."""
+    """Measures all parts, the most important first."""
     first, *others = [Place(bench, wanted, resolution) for resolution in wanted.resolutions]
     rounds: list[tuple[str, Callable[[], None]]] = [
         *((group, getattr(first, group)) for group in ("times", "limits", "tries", "others", "torch")),
@@ -64,16 +64,16 @@ class Place:
         self.bench, self.wanted, self.resolution = bench, wanted, resolution
 
     def part(self, method: str, limit_mib: int | None = None, *, steps: int | None = None) -> Part:
-        """A timed one. LMS may try another plan after its first four steps, hence more of them before the measured ones."""
+        """A timed part. LMS may try another plan after its first four steps, hence more steps before the measured ones."""
         return Part(
             method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib,
-            warm_up=5 if method in (parts.LMS, parts.COPIED, parts.TFLMS) else 1, steps=steps or self.wanted.steps,
+            warm_up=5 if method in (methods.LMS, methods.COPIED, methods.TFLMS) else 1, steps=steps or self.wanted.steps,
         )  # fmt: skip
 
     @cached_property
     def prediction(self) -> dict[str, Any] | None:
-        """Figures of the report on the step without LMS."""
-        result = self.bench.measure(self._untimed(parts.PREDICTION, None, 1))
+        """The figures of the report on the step without LMS; None if there was no time."""
+        result = self.bench.measure(self._untimed(methods.PREDICTION, None, 1))
         return result.report if result is not None and result.outcome == "predicted" else None
 
     @cached_property
@@ -82,7 +82,7 @@ class Place:
         if self.prediction is None:
             return None
         peak, limit = (_mib(self.prediction[name]) for name in ("unedited_peak_bytes", "unedited_limit_bytes"))
-        return smallest(lambda limit: self._trains(parts.NONE, limit, steps=2), limit, min(peak, int(limit / 1.1)))
+        return smallest(lambda limit: self._trains(methods.NONE, limit, steps=2), limit, min(peak, int(limit / 1.1)))
 
     @cached_property
     def with_mib(self) -> int | None:
@@ -90,7 +90,7 @@ class Place:
         if self.prediction is None:
             return None
         floor = _mib(self.prediction["floor_bytes"])
-        return smallest(lambda limit: self._trains(parts.LMS, limit, steps=4), floor, int(floor / 1.3))
+        return smallest(lambda limit: self._trains(methods.LMS, limit, steps=4), floor, int(floor / 1.3))
 
     @cached_property
     def copied_mib(self) -> int | None:
@@ -98,11 +98,11 @@ class Place:
         if self.with_mib is None:
             return None
         return smallest(
-            lambda limit: self._trains(parts.COPIED, limit, steps=4), int(1.4 * self.with_mib), self.with_mib
+            lambda limit: self._trains(methods.COPIED, limit, steps=4), int(1.4 * self.with_mib), self.with_mib
         )
 
     def limits(self) -> None:
-        """The smallest limits. Nothing of this is timed, so that the machine may have other work."""
+        """Searches the smallest limits. Nothing is timed, so that the machine may have other work."""
         found = [(self.without_mib, "without LMS"), (self.with_mib, "with LMS")]
         if self.wanted.copied:
             found.append((self.copied_mib, "with LMS that copies back"))
@@ -111,51 +111,51 @@ class Place:
                 self.bench.skip(f"{self.wanted.model} {self.resolution}³: no limit was found to train {what}")
 
     def times(self) -> None:
-        """Step times at the limits that were asked for, and at the shares of the promise: for these the smallest limit without LMS
-        is searched."""
-        self.bench.measure(self.part(parts.NONE))
+        """Measures step times at the limits that were asked for, and at the shares of the promise, for which the smallest limit
+        without LMS is searched."""
+        self.bench.measure(self.part(methods.NONE))
         for limit in self.wanted.limits_mib:
-            self._trains(parts.NONE, limit, steps=2)
-            self.bench.measure(self.part(parts.LMS, limit))
-        self._at_shares(parts.LMS, SHARES)
+            self._trains(methods.NONE, limit, steps=2)
+            self.bench.measure(self.part(methods.LMS, limit))
+        self._at_shares(methods.LMS, SHARES)
 
     def tries(self) -> None:
-        """Whether the limits that were asked for are enough. Not timed."""
+        """Tries whether the limits that were asked for are enough. Nothing is timed."""
         for limit in self.wanted.limits_mib:
-            for method in (parts.LMS, *([parts.COPIED] if self.wanted.copied else [])):
+            for method in (methods.LMS, *([methods.COPIED] if self.wanted.copied else [])):
                 self._trains(method, limit, steps=3)
 
     def others(self) -> None:
-        """What else saves memory in TensorFlow, at the same limits or with the memory that it takes."""
+        """Measures what else saves memory in TensorFlow, at the same limits or with the memory that it takes."""
         if self.wanted.copied:
-            self._at_shares(parts.COPIED, SHARES)
-        self._at_shares(parts.TFLMS, SHARES)
+            self._at_shares(methods.COPIED, SHARES)
+        self._at_shares(methods.TFLMS, SHARES)
         for limit in self.wanted.limits_mib:
-            self.bench.measure(self.part(parts.TFLMS, limit))
+            self.bench.measure(self.part(methods.TFLMS, limit))
         for method in (
-            parts.SWAP_ALL,
-            parts.RECOMPUTE_CHEAP,
-            parts.RECOMPUTE_GRAD,
-            parts.KERAS_REMAT,
-            parts.KERAS,
-            parts.XLA,
+            methods.SWAP_ALL,
+            methods.RECOMPUTE_CHEAP,
+            methods.RECOMPUTE_GRAD,
+            methods.KERAS_REMAT,
+            methods.KERAS,
+            methods.XLA,
         ):
             self.bench.measure(self.part(method, steps=3))
-        self.bench.measure(self.part(parts.RECOMPUTE_ALL, steps=1))
+        self.bench.measure(self.part(methods.RECOMPUTE_ALL, steps=1))
 
     def torch(self) -> None:
-        """The same network in PyTorch."""
+        """Measures the same network in PyTorch."""
         if importlib.util.find_spec("torch") is None:
             self.bench.skip("PyTorch: not installed; it is in the extra `compare`")
         else:
-            for method in parts.TORCH_METHODS:
-                self.bench.measure(self.part(method, steps=3 if method != parts.TORCH_SAVE_ON_CPU else 1))
+            for method in methods.TORCH_METHODS:
+                self.bench.measure(self.part(method, steps=3 if method != methods.TORCH_SAVE_ON_CPU else 1))
 
     def curve(self) -> None:
-        """More limits, for the figure: the smallest first."""
+        """Measures more limits for the figure, the smallest first."""
         if self.with_mib is not None:
-            self.bench.measure(self.part(parts.LMS, self.with_mib))
-        self._at_shares(parts.LMS, MORE_SHARES)
+            self.bench.measure(self.part(methods.LMS, self.with_mib))
+        self._at_shares(methods.LMS, MORE_SHARES)
 
     def _at_shares(self, method: str, shares: Sequence[float]) -> None:
         for share in shares:
@@ -180,13 +180,13 @@ def untimed(method: str, model: str, resolution: int, limit_mib: int | None, ste
 
 
 def sweep(bench: Bench, resolution: int) -> None:
-    """Three models at twelve limits each between the floor, included, and what they need without LMS, excluded."""
+    """Measures three models at twelve limits each, from the floor up to what they need without LMS, which is left out."""
     sides = {model: int(factor * resolution) for model, factor in SWEEP_MODELS.items()}
-    predictions = bench.measure_all([untimed(parts.PREDICTION, m, side, None, 1) for m, side in sides.items()])
+    predictions = bench.measure_all([untimed(methods.PREDICTION, m, side, None, 1) for m, side in sides.items()])
     limits = {p.part.model: between(p) for p in predictions if p.outcome == "predicted"}
     # In turn, so that a short time leaves every model with some.
     rounds = [(model, several[i]) for i in range(SWEEP_LIMITS) for model, several in limits.items()]
-    bench.measure_all([untimed(parts.LMS, model, sides[model], limit, SWEEP_STEPS) for model, limit in rounds])
+    bench.measure_all([untimed(methods.LMS, model, sides[model], limit, SWEEP_STEPS) for model, limit in rounds])
 
 
 def between(prediction: Result) -> list[int]:
@@ -196,9 +196,9 @@ def between(prediction: Result) -> list[int]:
 
 
 def smallest(trains: Callable[[int], bool | None], guess: int, bad: int) -> int | None:
-    """The smallest limit that trains, to within TOLERANCE, by bisection of ratios; None where none was found to.
+    """The smallest limit that trains, to within TOLERANCE, by bisection of ratios; None if none was found.
 
-    trains: limit -> True, False, or None where there is no time to try. bad: believed too small, but tried before it is
+    trains: limit -> True, False, or None if there is no time to try. bad: believed too small, but tried before it is
     taken for granted.
     """
     good, limit, tried_bad = None, guess, False

@@ -1,7 +1,7 @@
 """The swap tier `copied`: the disk tier without reading in place.
 
-On a CPU LMS reads swapped tensors where they lie. A device with memory of its own has to copy them, and that is what a profile of
-links is about.
+On a CPU LMS reads swapped tensors in place. A device with memory of its own has to copy them, and a profile of links is about these
+copies.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Trace:
 
 
 def read(path: Path) -> Trace:
-    """The lanes of a profile. InputError where it holds none, or no training step of LMS."""
+    """The lanes of a profile. InputError if it holds none, or no training step of LMS."""
     trace = of(xplane.load(path))
     if not trace.steps:
         raise InputError(f"{path}: found no training step; expected one of lms3d.train of this version, profile again")

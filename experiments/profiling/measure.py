@@ -19,7 +19,7 @@ PICO = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """One way between the device and where tensors are swapped to. busy_seconds: in which at least one transfer was under way."""
+    """Transfers one way between the device and the swap tier. busy_seconds: in which at least one transfer was under way."""
 
     transfers: int
     size_bytes: int
@@ -28,12 +28,12 @@ class Link:
 
     @property
     def bytes_per_busy_second(self) -> float | None:
-        """What the link reaches while it is used; None where nothing was transferred."""
+        """The rate of the link while it is used; None if nothing was transferred."""
         return self.size_bytes / self.busy_seconds if self.busy_seconds and self.size_bytes else None
 
     @property
     def bytes_per_second(self) -> float:
-        """Over the whole range."""
+        """The rate over the whole range."""
         return self.size_bytes / self.range_seconds
 
 
@@ -44,7 +44,7 @@ class Profile:
     busy_share: of the range in which the device computes. idle_in_step_share: of the steps in which it does not. overlap_share: of
     the seconds of transfers in which it computes; None without transfers. gap_seconds: between each step and the next.
     waiting_seconds: for data. transferring_alone_share: of the range in which only transfers happen. data_share: of the range in
-    which tf.data's functions run; data_overlap_share: of that, beside computing; None where none ran.
+    which tf.data's functions run; data_overlap_share: the share of that beside computing; None if none ran.
     """
 
     device: str
@@ -107,7 +107,7 @@ def profile(trace: Trace) -> Profile:
 
 
 def gaps(trace: Trace) -> list[Interval]:
-    """From the end of each step to the beginning of the next: nothing of the step runs there."""
+    """The times from the end of each step to the beginning of the next, in which no step runs."""
     pairs = zip(trace.steps, trace.steps[1:], strict=False)
     return [(one.end, next_one.begin) for one, next_one in pairs if next_one.begin > one.end]
 

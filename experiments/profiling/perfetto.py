@@ -27,18 +27,18 @@ TITLES = {
     WAIT: "wait for data",
     DATA: "input pipeline",
 }
-"""Of the lanes, in the order in which they are shown."""
+"""The titles of the lanes, in the order in which they are shown."""
 
 
 def write(trace: Trace, path: Path) -> Path:
-    """One line per event: a trace of some steps has tens of thousands."""
+    """Writes the trace, a line for each event: some steps have tens of thousands."""
     lines = ",\n".join(json.dumps(event) for event in events(trace))
     write_text(path, f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n')
     return path
 
 
 def events(trace: Trace) -> Iterator[dict[str, Any]]:
-    """Names of lanes and threads, then the spans that begin in the range."""
+    """The names of lanes and threads, then the spans that begin in the range."""
     origin = measure.whole(trace)[0]
     for pid, (lane, title) in enumerate(TITLES.items(), start=1):
         spans = trace.steps if lane == "steps" else measure.within(trace, lane)
@@ -51,7 +51,7 @@ def events(trace: Trace) -> Iterator[dict[str, Any]]:
 
 
 def in_order(spans: Sequence[Span]) -> list[Span]:
-    """What contains others comes before them."""
+    """The spans by time; a span that contains others comes before them."""
     return sorted(spans, key=lambda span: (span.begin, -span.end))
 
 

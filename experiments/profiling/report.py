@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import statistics
 from collections.abc import Sequence
@@ -10,17 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.harness.published import PROFILES
+from experiments.harness.table import markdown, read_csv, write_csv
 from experiments.profiling.measure import Link, Profile
-from experiments.scalability.tables import markdown, write_csv
 from lms3d.units import format_seconds, format_size
 
-CASE_STUDY = (
-    ("case study: x86, 1 GPU per bus", "29.1 %", "10.9 GB/s", "11.7 GB/s"),
-    ("case study: AC922, 4 GPU system", "73.5 %", "64.4 GB/s", "60.4 GB/s"),
-    ("case study: x86, 2 GPUs per bus", "22.6 %", "7.6 GB/s", "8.2 GB/s"),
-    ("case study: AC922, 6 GPU system", "66.3 %", "45.8 GB/s", "43.5 GB/s"),
-)
-"""V100, 192^3, steps 20-50 of epoch 2 (LMS case study, IBM, 2018)."""
 COLUMNS = (
     "run", "device", "steps", "first_step", "step_seconds", "range_seconds", "busy_share", "idle_in_step_share", "gap_seconds",
     "waiting_seconds", "overlap_share", "transferring_alone_share", "out_bytes", "out_busy_seconds", "in_bytes", "in_busy_seconds",
@@ -31,13 +24,13 @@ Over the range from the start of the first profiled step to the end of the last 
 GB/s: bytes over the seconds in which at least one transfer goes that way (10^9 bytes). Nothing counts twice: transfers at the same
 time, or operations on two threads, are one time. Gap: from the end of a step to the start of the next one, with callbacks and the
 next batch. On a GPU operations and transfers are those of its streams. On a CPU operations are those of the step,
-on however many threads; a transfer is the tier's own copy between a tensor and the page cache of a swap file, and where swapped
+on however many threads; a transfer is the tier's own copy between a tensor and the page cache of a swap file, and if swapped
 tensors are read in place, nothing comes back. The profiler takes time itself: compare shares, not seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A profiled run. told: (swapped_out_bytes, swapped_in_bytes) of these steps in lms_stats.csv; None where it does not tell."""
+    """A profiled run. told: (swapped_out_bytes, swapped_in_bytes) of these steps in lms_stats.csv; None if it does not tell."""
 
     name: str
     profile: Profile
@@ -53,10 +46,9 @@ class Run:
 
 
 def told_bytes(stats_file: Path, profile: Profile) -> tuple[float, float] | None:
-    """Bytes each way of the profiled steps, as the tier counted them."""
+    """The bytes each way of the profiled steps, as the tier counted them; None if the file does not tell."""
     try:
-        with stats_file.open(newline="", errors="replace") as file:
-            rows = {row["step"]: row for row in csv.DictReader(file)}
+        rows = {row["step"]: row for row in read_csv(stats_file)}
         steps = range(profile.first_step, profile.first_step + len(profile.step_seconds))
         both = [[float(rows[str(n)][f"swapped_{way}_bytes"]) for n in steps] for way in ("out", "in")]
     except (OSError, KeyError, ValueError):
@@ -71,7 +63,13 @@ def tables(runs: Sequence[Run]) -> str:
     lines = [list(cells) for cells in zip(*(figures(run) for run in runs), strict=True)]
     names = [cells[0][0] for cells in lines]
     every = [(name, *(value for _, value in cells)) for name, cells in zip(names, lines, strict=True)]
-    return f"{markdown(head, [*rows, *CASE_STUDY])}\n\n{markdown(('', *(run.name for run in runs)), every)}"
+    return f"{markdown(head, [*rows, *_published()])}\n\n{markdown(('', *(run.name for run in runs)), every)}"
+
+
+def _published() -> list[tuple[str, ...]]:
+    """The case study's rows: V100, 192^3, steps 20-50 of epoch 2."""
+    rates = [(p, (p.in_bytes_per_second, p.out_bytes_per_second)) for p in PROFILES]
+    return [(f"case study: {p.title}", _percent(p.busy_share), *map(_rate, both)) for p, both in rates]
 
 
 def figures(run: Run) -> list[tuple[str, str]]:
@@ -97,7 +95,7 @@ def figures(run: Run) -> list[tuple[str, str]]:
 
 
 def write(runs: Sequence[Run], folder: Path) -> None:
-    """profile.csv and profile.json."""
+    """Writes profile.csv and profile.json."""
     from lms3d.files import write_text
 
     write_csv(folder / "profile.csv", COLUMNS, [_record(run) for run in runs])

@@ -33,7 +33,7 @@ class Event:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """Its statistics by name."""
+        """The event's statistics by name."""
         names = self.plane.stat_metadata
         kinds = [(stat, stat.WhichOneof("value")) for stat in self.raw.stats]
         return {
@@ -51,7 +51,7 @@ class Thread:
 
 
 def newest(folder: Path) -> Path:
-    """The latest profile at or below a folder, where TensorBoard looks for it. InputError where there is none."""
+    """The latest profile in a folder or below it. InputError if there is none."""
     found = sorted(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise InputError(f"{folder}: found no *.xplane.pb, TensorFlow's profile; train with --profile EPOCH:FIRST-LAST")
@@ -59,7 +59,7 @@ def newest(folder: Path) -> Path:
 
 
 def load(path: Path) -> Any:
-    """The XSpace message in a file. InputError where it holds something else."""
+    """The XSpace message in a file. InputError if it holds something else."""
     from google.protobuf.message import DecodeError
 
     with console.quiet_native_log():
@@ -72,12 +72,12 @@ def load(path: Path) -> Any:
 
 
 def host_threads(space: Any) -> list[Thread]:
-    """Of the machine itself."""
+    """The threads of the machine itself."""
     return [_thread(plane, line) for plane in space.planes if plane.name == _HOST for line in plane.lines]
 
 
 def gpu_streams(space: Any) -> tuple[str, list[Thread]] | None:
-    """Name and streams of the first GPU; None where none took part. Its other lines repeat these in other words."""
+    """The name and the streams of the first GPU; None if none took part. Its other lines repeat these in other words."""
     gpus = sorted((p for p in space.planes if _GPU.match(p.name) and p.lines), key=lambda plane: plane.name)
     if not gpus:
         return None

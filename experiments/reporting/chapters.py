@@ -15,23 +15,24 @@ from experiments.reporting.published import Table
 class Chapter:
     """One tab of the page.
 
-    command: words after `python -m`, where {data} and {output} stand for folders; empty: it cannot be run here, and `missing` says
-    what it needs. minutes: about, on two idle cores. elsewhere: a folder that such a command writes where it can be run; shown
-    where it exists.
+    command: what follows `python -m`; {data} and {output} stand for folders. Empty: the chapter cannot be run here, and `missing`
+    says what it needs. minutes: about, on two idle cores. elsewhere: the folder that its command writes on a machine that can run
+    it; shown if it exists.
     """
 
     name: str
     title: str
     question: str
     published: tuple[Table, ...] = ()
-    command: tuple[str, ...] = ()
+    command: str = ""
     minutes: float = 0.0
     missing: str = ""
     elsewhere: str = ""
 
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
+    @property
+    def words(self) -> list[str]:
+        """The words of the command."""
+        return self.command.split()
 
 
 CHAPTERS = (
@@ -40,7 +41,7 @@ CHAPTERS = (
         title="Volumes",
         question="How large are the brains, and what do the scans look like?",
         published=(published.SIZES,),
-        command=_words("data.prepare {data} --examine --cache {output}/cache"),
+        command="data.prepare {data} --examine --cache {output}/cache",
         minutes=1,
     ),
     Chapter(
@@ -48,9 +49,7 @@ CHAPTERS = (
         title="Resolution",
         question="Does a higher resolution segment better? On a few artificial brains, briefly trained: this shows the method.",
         published=(published.DICE,),
-        command=_words(
-            "experiments.compare_resolutions --low 32 --high 48 --models 1 --epochs 3 --data {data} --output {output}"
-        ),
+        command="experiments.compare_resolutions --low 32 --high 48 --models 1 --epochs 3 --data {data} --output {output}",
         minutes=3,
     ),
     Chapter(
@@ -58,7 +57,7 @@ CHAPTERS = (
         title="What LMS costs",
         question="How small may the limit be, and how much longer does a step take?",
         published=(published.OVERHEAD,),
-        command=_words("experiments.lms_overhead --resolutions 64 --only times limits --minutes 10 --output {output}"),
+        command="experiments.lms_overhead --resolutions 64 --only times limits --minutes 10 --output {output}",
         minutes=10,
     ),
     Chapter(
@@ -66,24 +65,22 @@ CHAPTERS = (
         title="Over the resolution",
         question="What does one limit cost as the resolution rises?",
         published=(published.OVERHEAD,),
-        command=_words(
-            "experiments.lms_overhead --over-resolution --resolutions 48 64 80 --limits 250MiB --minutes 10 --output {output}"
-        ),
+        command="experiments.lms_overhead --over-resolution --resolutions 48 64 80 --limits 250MiB --minutes 10 --output {output}",
         minutes=10,
     ),
     Chapter(
         name="floors",
         title="Smallest limits",
         question="How do the smallest limits grow with the resolution? Predicted by the planner.",
-        command=_words("experiments.floors --resolutions 64 96 128 --copied --output {output}"),
+        command="experiments.floors --resolutions 64 96 128 --copied --output {output}",
         minutes=3,
     ),
     Chapter(
         name="links",
         title="Slow links",
-        question="What does LMS cost where swapped tensors go through a link as slow for this machine as PCIe is for a V100?",
+        question="What does LMS cost if swapped tensors go through a link as slow for this machine as PCIe is for a V100?",
         published=(published.OVERHEAD,),
-        command=_words(
+        command=(
             "experiments.emulated_links --resolutions 64 --emulate-link pcie3 --shares 0.5 0.35 --steps 3 --no-floor --minutes 8 "
             "--output {output}"
         ),
@@ -94,7 +91,7 @@ CHAPTERS = (
         title="Models of machines",
         question="Do models of the published machines, fitted to three numbers, predict the others? Nothing is trained.",
         published=(published.EPOCHS,),
-        command=_words("experiments.machine_models --only published --output {output}"),
+        command="experiments.machine_models --only published --output {output}",
         minutes=1,
     ),
     Chapter(
@@ -102,9 +99,7 @@ CHAPTERS = (
         title="Side by side",
         question="What do trainings that share a bus cost each other?",
         published=(published.EPOCHS,),
-        command=_words(
-            "experiments.concurrent --processes 1 2 --resolution 48 --steps 6 --memory-limit 200MiB --output {output}"
-        ),
+        command="experiments.concurrent --processes 1 2 --resolution 48 --steps 6 --memory-limit 200MiB --output {output}",
         minutes=6,
     ),
     Chapter(
@@ -112,7 +107,7 @@ CHAPTERS = (
         title="Profile",
         question="How busy are the device and the links in a step?",
         published=(published.PROFILE,),
-        command=_words("experiments.profile --resolution 64 --memory-limit 300MiB --data {data} --output {output}"),
+        command="experiments.profile --resolution 64 --memory-limit 300MiB --data {data} --output {output}",
         minutes=2,
     ),
     Chapter(
@@ -128,9 +123,7 @@ CHAPTERS = (
         title="Ranks",
         question="How does training scale over ranks? Two ranks share two cores here; a model of the published cluster follows.",
         published=(published.RANKS,),
-        command=_words(
-            "experiments.scaling --ranks 1 2 --resolution 32 --epochs 3 --probe --data {data} --output {output}"
-        ),
+        command="experiments.scaling --ranks 1 2 --resolution 32 --epochs 3 --probe --data {data} --output {output}",
         minutes=4,
     ),
     Chapter(
@@ -138,7 +131,7 @@ CHAPTERS = (
         title="Input pipeline",
         question="Does the order of the input pipeline starve the device?",
         published=(published.IMAGES,),
-        command=_words("experiments.input_pipeline --ranks 2 --kinds alone --output {output}"),
+        command="experiments.input_pipeline --ranks 2 --kinds alone --output {output}",
         minutes=4,
     ),
     Chapter(
@@ -146,7 +139,7 @@ CHAPTERS = (
         title="Chest X-rays",
         question="DenseNet-121 or ResNet-50? On artificial radiographs, briefly trained.",
         published=(published.IMAGES,),
-        command=_words("experiments.chexnet_models --resolution 32 --epochs 2 --output {output}"),
+        command="experiments.chexnet_models --resolution 32 --epochs 2 --output {output}",
         minutes=4,
     ),
     Chapter(
@@ -154,7 +147,7 @@ CHAPTERS = (
         title="This environment",
         question="How many images/s does ResNet-50 train, and what does the input pipeline take away? The article on the HPC "
         "environment tells this method and prints no figures; `--expect` judges a machine by one of yours.",
-        command=_words("experiments.resnet50_benchmark --ranks 1 2 --laps 4 --steps 2 --output {output}"),
+        command="experiments.resnet50_benchmark --ranks 1 2 --laps 4 --steps 2 --output {output}",
         minutes=4,
     ),
     Chapter(

@@ -14,12 +14,12 @@ from pathlib import Path
 import pandas as pd
 from markdown_it import MarkdownIt
 
+from experiments.harness.table import markdown
 from experiments.reporting.chapters import Chapter
 from experiments.reporting.published import Table
 from experiments.reporting.runs import LOG, Run
 from lms3d.files import write_text
 from lms3d.scoring import page
-from lms3d.scoring.tables import markdown
 from lms3d.units import format_seconds
 
 TITLE = "lms3d: what was published, and what was measured here"
@@ -28,7 +28,7 @@ _MOST_ROWS, _MOST_LINES = 60, 60
 
 
 def write(output: Path, chapters: Sequence[Chapter], found: Mapping[str, Run | str]) -> None:
-    """found: by chapter, how its command ended, or why it has not been run."""
+    """Writes both. found: by chapter, how its command ended, or why it has not been run."""
     texts = {chapter.name: "\n".join(_chapter(chapter, found[chapter.name], output)) for chapter in chapters}
     left = [f"- {chapter.title}: {why}" for chapter in chapters if isinstance(why := found[chapter.name], str)]
     head = [f"# {TITLE}", "", *(["Not run:", "", *left, ""] if left else [])]

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.machines.published import PROFILES, RUNS
-from experiments.scalability.case_study import EFFICIENCY, EPOCH_SECONDS
+from experiments.harness.published import EFFICIENCY, EPOCH_SECONDS, GROWTH, PROFILES, RUNS
 
 CASE_STUDY, CHEXNET, BARE_METAL = "LMS case study", "CheXNet scaling", "bare metal against Kubernetes"
 
@@ -77,7 +76,10 @@ OVERHEAD = Table(
     title="What LMS costs at 192³, from the epoch seconds: time per voxel, relative to 144³ without LMS",
     source=CASE_STUDY,
     head=("system", "voxels", "seconds", "time per voxel"),
-    rows=(("AC922, NVLink 2.0", "2.37 x", "2.99 x", "1.26 x"), ("x86, PCIe Gen3", "2.37 x", "6.79 x", "2.87 x")),
+    rows=tuple(
+        (f"{one.system}, {one.link}", *(f"{value:.2f} x" for value in (one.voxels, one.seconds, one.per_voxel)))
+        for one in GROWTH
+    ),
 )
 RANKS = Table(
     title="Table 7: one model on several GPUs, 192³, 4 GPUs a node, 100 Gb/s",

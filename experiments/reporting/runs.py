@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from experiments.harness import commands
+from experiments.harness.child import of_module
 from experiments.reporting.chapters import Chapter
-from lms3d import errors
 from lms3d.files import link_or_copy, write_json
 
 NOTE, LOG = "run.json", "log.txt"
@@ -30,20 +29,13 @@ class Run:
 
 
 def run(chapter: Chapter, data: Path, folder: Path) -> Run:
-    """Runs it, or goes on with it, and keeps what it printed in `folder`. Interrupted on Ctrl-C, which the command answers, too."""
+    """Runs the chapter's command, or goes on with it, and keeps what it printed in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = [word.format(data=data, output=folder) for word in chapter.command]
-    told = " ".join(word.format(data="DATA", output=folder.name) for word in chapter.command)
+    words = [word.format(data=data, output=folder) for word in chapter.words]
+    told = " ".join(word.format(data="DATA", output=folder.name) for word in chapter.words)
     started = time.monotonic()
     with (folder / LOG).open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-        )
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            process.wait()
-            raise errors.Interrupted("interrupted; run the same command again to go on") from None
+        code = commands.exit_code([*of_module(words[0]), *words[1:]], log)
     made = Run(
         command=f"python -m {told}",
         exit_code=code,
@@ -56,7 +48,7 @@ def run(chapter: Chapter, data: Path, folder: Path) -> Run:
 
 
 def known(folder: Path) -> Run | None:
-    """What an earlier call finished; None where nothing was, or it cannot be read."""
+    """What an earlier call finished; None if it finished nothing, or its note cannot be read."""
     try:
         return Run(**json.loads((folder / NOTE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -64,7 +56,7 @@ def known(folder: Path) -> Run | None:
 
 
 def brought(chapter: Chapter, folder: Path) -> Run | None:
-    """What a run elsewhere has left in the chapter's own folder, its page and figures copied; None where there is no such run."""
+    """A run elsewhere, its page and figures copied to the chapter's own folder; None if there is no such run."""
     there = Path(chapter.elsewhere)
     if not chapter.elsewhere or known(there) is None:
         return None
@@ -75,7 +67,7 @@ def brought(chapter: Chapter, folder: Path) -> Run | None:
 
 
 def machine() -> str:
-    """This one, in a few words."""
-    from lms3d.engine.tensorflow import speeds
+    """This machine, in a few words."""
+    from lms3d.device.machine import processor
 
-    return f"{speeds.device_name('CPU:0')}, {os.cpu_count()} cores"
+    return f"{processor()}, {os.cpu_count()} cores"

@@ -1,6 +1,6 @@
 """Table 7 of the LMS case study (IBM, 2018) and the model of its cluster: AC922, 4 V100 a node, 192^3, LMS, batch 1.
 
-Where each parameter comes from:
+The sources of the parameters:
 
 | parameter                 | value           | source                                                                |
 |---------------------------|-----------------|-----------------------------------------------------------------------|
@@ -29,16 +29,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from experiments.harness import published
+from experiments.harness.published import EFFICIENCY, EPOCH_SECONDS, SUBJECTS
 from experiments.scalability import shares
 from experiments.scalability.communication import Link
 from experiments.scalability.model import Job, Machine, predict
 
 PARAMETERS = 8_269_561
-SUBJECTS = 228
-EPOCH_SECONDS = {1: 590.0, 4: 150.0, 8: 76.0, 16: 40.0}
-EFFICIENCY = {4: 0.9833, 8: 0.9704, 16: 0.9219}
-SIDE_BY_SIDE = {4: (594, 602, 598, 605), 6: (674, 674, 681, 675, 672, 682)}
-"""Seconds per epoch of independent models, one on each GPU, with LMS at 192^3."""
+SIDE_BY_SIDE = {len(run.epochs): run.epochs for run in (published.AC922_APART, published.AC922_SIX)}
+"""The number of GPUs -> seconds per epoch of independent models, one on each GPU, with LMS at 192^3."""
 
 JOB = Job(
     name="isensee2017 at 192³, 228 subjects", samples=SUBJECTS, step_seconds=EPOCH_SECONDS[1] / SUBJECTS,
@@ -57,16 +56,16 @@ _CANDIDATES = np.arange(0, 0.05, 0.0001)
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One row of Table 7 against the model, with the case study's own fixed shares."""
+    """A row of Table 7 beside the model, with the case study's own fixed shares."""
 
     ranks: int
     measured: float
     independent: float
-    """Nothing fitted."""
+    """By the model with nothing fitted."""
 
     fitted: float
     left_out: float
-    """Fitted to the two other rows."""
+    """By the model fitted to the two other rows."""
 
     ours_independent: float
     ours_fitted: float
@@ -77,7 +76,7 @@ class Check:
 
 
 def efficiency(machine: Machine, ranks: int, distribution: str = shares.FIXED) -> float:
-    """Of Table 7's job."""
+    """The efficiency of Table 7's job."""
     return predict(JOB, machine, ranks, distribution=distribution).efficiency
 
 

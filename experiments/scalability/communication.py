@@ -23,10 +23,10 @@ class Link:
     """The connection between two neighbours of a ring."""
 
     bytes_per_second: float
-    """In one direction."""
+    """The rate in one direction."""
 
     latency_seconds: float
-    """Of one step of the ring, for any number of bytes: network, and starting the transfer."""
+    """The seconds of one step of the ring for any number of bytes: network, and starting the transfer."""
 
     source: str = ""
 
@@ -50,7 +50,7 @@ def hierarchical_seconds(ranks: int, ranks_per_node: int, size_bytes: float, loc
 def fit_link(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float], source: str = "") -> Link:
     """The link that explains measured all-reduces best: rule 1, by least squares of the relative errors.
 
-    Where other work hides what the bytes cost (large all-reduces took no longer than small ones), the bandwidth is the highest that
+    If other work hides what the bytes cost (large all-reduces took no longer than small ones), the bandwidth is the highest that
     was seen, and at least that. ValueError with fewer than two sizes or members.
     """
     if members < 2 or len(set(sizes_bytes)) < 2:
@@ -81,6 +81,6 @@ def expected_maximum(members: int) -> float:
 
 @cache
 def _normal() -> tuple[np.ndarray, np.ndarray]:
-    """Middles of 4000 intervals over -8..8, and F there."""
+    """The middles of 4000 intervals over -8..8, and F at each."""
     x = np.linspace(-8, 8, 4001)[:-1] + 0.002
     return x, np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in x])

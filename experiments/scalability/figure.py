@@ -41,7 +41,7 @@ def draw_model(path: Path) -> Path:
 
 
 def _table_7(axis: plt.Axes) -> None:
-    """With error bars for its rounding to whole seconds."""
+    """Table 7, with error bars for its rounding to whole seconds."""
     ranks = list(case_study.EFFICIENCY)
     shown = 100 * np.array([case_study.EFFICIENCY[n] for n in ranks])
     seconds = np.array([case_study.EPOCH_SECONDS[n] for n in ranks])

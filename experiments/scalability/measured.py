@@ -1,9 +1,7 @@
-"""The times of one run, from its history.csv and lms_stats.csv. No TensorFlow here."""
+"""The times of one training run, from its files. No TensorFlow here."""
 
 from __future__ import annotations
 
-import csv
-import json
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -12,49 +10,50 @@ from typing import Any
 
 import numpy as np
 
+from experiments.harness import runs
 from lms3d.errors import InputError
 
 WARM_UP_EPOCHS = 1
-"""Left out: tracing, planning, cold caches."""
+"""Epochs that are left out: they trace, plan, and fill caches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Times of one run on `ranks` ranks, its first epoch left out."""
+    """The times of a run on `ranks` ranks, without its first epoch."""
 
     scaling: str
     ranks: int
     batch: int
-    """Per rank."""
+    """Samples of a step on each rank."""
 
     steps: int
-    """Of each rank, per epoch."""
+    """Steps of each rank in an epoch."""
 
     epoch_seconds: tuple[float, ...]
     """Training, validation and saving."""
 
     step_seconds: tuple[float, ...] = ()
-    """Training steps of rank 0; empty where the run has no lms_stats.csv."""
+    """The training steps of rank 0; empty if the run has no lms_stats.csv."""
 
     model: str = ""
     parameters: int | None = None
-    """Of the network, in float32: what the ranks average; None where the run has no best.keras."""
+    """The weights of the network, in float32, which the ranks average; None if the run has no best.keras."""
 
     wall_seconds: float = 0.0
-    """With start and warm-up."""
+    """The seconds of the whole run, with start and warm-up."""
 
     busy: float = 0.0
-    """Share of the machine's cores that other programs used just before."""
+    """The share of the machine's cores that other programs used just before."""
 
     size: str = ""
-    """Of an image along each axis."""
+    """The sides of an image."""
 
     precision: str = ""
     machine: Mapping[str, Any] = field(default_factory=dict)
-    """That rank 0 ran on."""
+    """The machine that rank 0 ran on."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of the libraries that it used."""
+    """The versions of the libraries that it used."""
 
     @property
     def name(self) -> str:
@@ -62,27 +61,27 @@ class Measurement:
 
     @property
     def samples(self) -> int:
-        """Per epoch, over all ranks."""
+        """The samples of an epoch, over all ranks."""
         return self.ranks * self.batch * self.steps
 
     @property
     def epoch(self) -> float:
-        """Median epoch in seconds."""
+        """The median epoch in seconds."""
         return statistics.median(self.epoch_seconds)
 
     @property
     def step(self) -> float | None:
-        """Median training step in seconds."""
+        """The median training step in seconds."""
         return statistics.median(self.step_seconds) if self.step_seconds else None
 
     @property
     def images_per_second(self) -> float:
-        """Over whole epochs."""
+        """The rate over whole epochs."""
         return self.samples / self.epoch
 
     @property
     def cv(self) -> float:
-        """Coefficient of variation of the step times, from the middle 68 %: single long steps are no scatter."""
+        """The coefficient of variation of the step times, from the middle 68 %: single long steps are no scatter."""
         if len(self.step_seconds) < 2:
             return 0.0
         low, middle, high = np.percentile(self.step_seconds, (16, 50, 84))
@@ -90,24 +89,23 @@ class Measurement:
 
     @classmethod
     def of(cls, part: Mapping[str, Any]) -> Measurement:
-        """From the part of a comparison that holds it."""
+        """The measurement in a stored record."""
         known: dict[str, Any] = {one.name: part[one.name] for one in fields(cls) if one.name in part}
         lists = {name: tuple(known[name]) for name in ("epoch_seconds", "step_seconds")}
         return cls(**{**known, **lists})
 
 
 def read(run_dir: Path, *, scaling: str, ranks: int) -> Measurement:
-    """The measurement in a finished run. InputError where a file is missing or too short."""
-    epochs = [float(row["seconds"]) for row in _rows(run_dir / "history.csv")]
+    """The measurement in a finished run. InputError if a file is missing or too short."""
+    epochs = runs.epoch_seconds(run_dir)
     if len(epochs) <= WARM_UP_EPOCHS:
         raise InputError(
             f"{run_dir / 'history.csv'}: found {len(epochs)} epochs, expected at least {WARM_UP_EPOCHS + 1}, since the first "
             "is warm-up; give more --epochs, and no limit that stops earlier"
         )
-    written = _written(run_dir)
+    written = runs.written(run_dir)
     options = written.get("options", {})
-    stats = run_dir / "lms_stats.csv"
-    steps = [float(row["seconds"]) for row in _rows(stats) if row["kind"] == "train"] if stats.exists() else []
+    steps = [float(row["seconds"]) for row in runs.training_steps(run_dir)]
     per_epoch = options.get("steps_per_epoch") or len(steps) // len(epochs)
     if not per_epoch:
         raise InputError(
@@ -116,7 +114,7 @@ def read(run_dir: Path, *, scaling: str, ranks: int) -> Measurement:
     return Measurement(
         scaling=scaling, ranks=ranks, batch=int(options.get("batch_size") or 1), steps=int(per_epoch),
         epoch_seconds=tuple(epochs[WARM_UP_EPOCHS:]), step_seconds=tuple(steps[WARM_UP_EPOCHS * int(per_epoch) :]),
-        model=str(options.get("model") or ""), parameters=weight_count(run_dir / "best.keras"),
+        model=str(options.get("model") or ""), parameters=runs.weight_count(run_dir),
         size=_size(options), precision=str(options.get("precision") or ""),
         machine=written.get("machine", {}), versions=written.get("versions", {}),
     )  # fmt: skip
@@ -137,44 +135,15 @@ def efficiency(one: Measurement, base: Measurement) -> float:
 
 
 def step_efficiency(one: Measurement, base: Measurement) -> float | None:
-    """Of the training steps alone, without validation, saving, and the time between steps."""
+    """The efficiency of the training steps alone, without validation, saving, and the time between steps."""
     if one.step is None or base.step is None:
         return None
     return base.step / one.step * one.batch / base.batch
 
 
-def _written(run_dir: Path) -> dict[str, Any]:
-    path = run_dir / "config.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return found
-
-
 def _size(options: Mapping[str, Any]) -> str:
-    """What the network is given: patches, else boxes, else cubes or squares."""
+    """The size of what the network is given: of patches, else boxes, else cubes or squares."""
     for name in ("patch", "box", "resolution"):
         if given := options.get(name):
             return "x".join(map(str, given)) if isinstance(given, list) else str(given)
     return ""
-
-
-def weight_count(path: Path) -> int | None:
-    """Size of the weights in best.keras: the trained ones, and a few that are not."""
-    import io
-    import zipfile
-
-    import h5py
-
-    if not path.exists():
-        return None
-    sizes: list[int] = []
-    with zipfile.ZipFile(path) as parts, h5py.File(io.BytesIO(parts.read("model.weights.h5"))) as weights:
-        weights.visititems(lambda _, item: sizes.append(item.size) if isinstance(item, h5py.Dataset) else None)
-    return sum(sizes)
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; expected a finished run there") from None

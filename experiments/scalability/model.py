@@ -22,33 +22,33 @@ class Job:
 
     name: str
     samples: int
-    """Of a pass over the training data."""
+    """Samples of a pass over the training data."""
 
     batch: int = 1
-    """Per rank."""
+    """Samples of a step on each rank."""
 
     step_seconds: float
-    """Of one rank alone."""
+    """The step of one rank alone."""
 
     gradient_bytes: int
     overlap: float = 0.0
-    """Share of the backward pass during which gradients are sent; 0: one reduction at its end, as in lms3d."""
+    """The share of the backward pass during which gradients are sent; 0: one reduction at its end, as in lms3d."""
 
     backward_share: float = 2 / 3
-    """Of a step: twice the operations of the forward pass."""
+    """The backward pass as a share of a step: it has twice the operations of the forward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What it is trained on."""
+    """The machines that it is trained on."""
 
     name: str
     ranks_per_node: int
     local: Link
-    """Between ranks of a node."""
+    """The link between ranks of a node."""
 
     network: Link
-    """Between nodes; all ranks of a node share it."""
+    """The link between nodes, which all ranks of a node share."""
 
     contention: tuple[tuple[int, float], ...] = ((1, 1.0),)
     """(ranks on a node, step time relative to one alone), without communication; linear in between."""
@@ -59,7 +59,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """For one number of ranks."""
+    """The times for one number of ranks."""
 
     scaling: str
     ranks: int
@@ -69,7 +69,7 @@ class Prediction:
     contention: float
     straggler: float
     communication_seconds: float
-    """All of it, hidden or not."""
+    """All communication, hidden or not."""
 
     exposed_seconds: float
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.scalability import case_study, shares, tables
+from experiments.harness.table import markdown, write_csv
+from experiments.scalability import case_study, shares
 from experiments.scalability.case_study import INDEPENDENT, JOB
 from experiments.scalability.model import STRONG, WEAK, Machine, Prediction, predict
-from experiments.scalability.tables import markdown
 
 RANKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 WITHIN, OURS_AT_16 = 0.03, 0.97
@@ -20,7 +20,7 @@ COLUMNS = (
 
 
 def report() -> str:
-    """All tables, for a person."""
+    """All tables as one text."""
     fitted = case_study.fitted()
     parts = [
         "# The model: Table 7, and up to 1024 ranks",
@@ -128,7 +128,7 @@ def accounting_table(
 
 
 def sensitivity_table(machine: Machine) -> str:
-    """One order, at 16 ranks and at 1024."""
+    """How the efficiency of one order at 16 and at 1024 ranks depends on each parameter."""
     slower = {name: replace(link, bytes_per_second=link.bytes_per_second / 2) for name, link in _links(machine)}
     later = {name: replace(link, latency_seconds=10 * link.latency_seconds) for name, link in _links(machine)}
     changes = {
@@ -153,9 +153,9 @@ def _links(machine: Machine) -> list[tuple[str, case_study.Link]]:
     return [("local", machine.local), ("network", machine.network)]
 
 
-def write_csv(found: Sequence[Prediction], path: Path) -> None:
-    """One row for each prediction."""
-    tables.write_csv(path, COLUMNS, map(_record, found))
+def write_predictions(found: Sequence[Prediction], path: Path) -> None:
+    """Writes a row for each prediction."""
+    write_csv(path, COLUMNS, map(_record, found))
 
 
 def _record(one: Prediction) -> dict[str, object]:

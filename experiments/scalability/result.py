@@ -12,7 +12,7 @@ from experiments.scalability.measured import Measurement
 
 
 def content(found: Sequence[Measurement], label: str, command: str) -> dict[str, Any]:
-    """What `result.json` holds, in the format of `accepted`. found: not empty, of the same training."""
+    """The content of `result.json`, in the format of `accepted`. found: not empty, all of the same training."""
     first = found[0]
     settings = {"model": first.model, "resolution": first.size, "batch_size": first.batch, "precision": first.precision}
     results = [(_point(one, found), [{"images_per_second": speed} for speed in _speeds(one)]) for one in found]

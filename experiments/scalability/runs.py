@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from experiments.feeding.parts import Part, Parts
+from experiments.harness.child import of_module
+from experiments.harness.ranks import Launcher, RunFailed
+from experiments.harness.store import Record, Records
 from experiments.scalability import measured
-from experiments.scalability.launch import Launcher, RunFailed
 from experiments.scalability.measured import Measurement
 from experiments.scalability.model import STRONG, WEAK
 from lms3d import console
@@ -38,19 +38,19 @@ def wanted(ranks: Sequence[int], scalings: Sequence[str], training: Sequence[str
     Validation is split over the ranks; in weak scaling it is one step of each.
     """
     own = {STRONG: (), WEAK: ("--steps-per-epoch", str(weak_steps), "--validation-steps", "1")}
-    program = (sys.executable, "-m", "lms3d.train", *training)
+    program = (*of_module("lms3d.train"), *training)
     return [Run(scaling=s, ranks=n, program=(*program, *own[s])) for s in scalings for n in ranks]
 
 
-class Runner(Parts):
+class Runner(Records):
     """Measurements of runs, from files or from training."""
 
     def __init__(self, folder: Path, launcher: Launcher, *, minutes: float | None = None, again: bool = False) -> None:
         super().__init__(folder, minutes=minutes, again=again)
-        self.output, self.launcher = folder, launcher
+        self.launcher = launcher
 
     def train(self, run: Run) -> Measurement | None:
-        """None where there was no time, or training failed."""
+        """What the run measured; None if there was no time, or training failed."""
         part = self.measure(run.name, lambda seconds: self._train(run, seconds))
         if part is None:
             return None
@@ -62,12 +62,12 @@ class Runner(Parts):
         """All that is saved, those of earlier calls too."""
         return [Measurement.of(part) for scaling in (STRONG, WEAK) for part in self.found(scaling)]
 
-    def _train(self, run: Run, patience_seconds: float | None) -> Part:
-        directory = self.output / "runs" / run.name
+    def _train(self, run: Run, patience_seconds: float | None) -> Record:
+        directory = self.folder / "runs" / run.name
         shutil.rmtree(directory, ignore_errors=True)  # of a run that was stopped: its times hold a second warm-up
         program = [*run.program, "--output", str(directory)]
         self.launcher.run(
-            run.ranks, program, self.output / "logs" / f"{run.name}.txt", patience_seconds=patience_seconds
+            run.ranks, program, self.folder / "logs" / f"{run.name}.txt", patience_seconds=patience_seconds
         )
         try:
             return asdict(measured.read(directory, scaling=run.scaling, ranks=run.ranks))

@@ -1,4 +1,4 @@
-"""What a pass over data costs that does not divide by the ranks: dealt out as fixed shares, and in one global order.
+"""The cost of a pass over data that the ranks do not divide: dealt out as fixed shares, and in one global order.
 
     fixed shares (case study)             one order (`lms3d.ranks.world.World.training_steps`)
     rank r owns subjects[r::N]            step k takes the next N*b samples of an endless stream of passes
@@ -22,14 +22,14 @@ class Account:
 
     distribution: str
     samples: int
-    """Of one pass over the data."""
+    """Samples of a pass over the data."""
 
     ranks: int
     batch: int
-    """Per rank."""
+    """Samples of a step on each rank."""
 
     steps: int
-    """Of a counted epoch."""
+    """Steps of a counted epoch."""
 
     @property
     def needed_steps(self) -> float:
@@ -43,7 +43,7 @@ class Account:
 
     @property
     def efficiency(self) -> float:
-        """Share of the samples in these steps that belong to the pass: by samples per second."""
+        """The share of the samples in these steps that belong to the pass: efficiency by samples per second."""
         return self.needed_steps / self.steps_per_pass
 
     @property

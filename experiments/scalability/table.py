@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.scalability import measured, model, shares, tables
+from experiments.harness import table
+from experiments.scalability import measured, model, shares
 from experiments.scalability.communication import Link
 from experiments.scalability.measured import Measurement
 from experiments.scalability.model import STRONG, WEAK, Job, Machine
-from experiments.scalability.tables import markdown
 
 COLUMNS = (
     "scaling", "ranks", "model", "batch", "steps", "samples", "epoch_seconds", "step_seconds", "images_per_second",
@@ -18,12 +18,12 @@ COLUMNS = (
 
 
 def this_machine(link: Link, base: Measurement) -> Machine:
-    """One node with the probed link and the scatter of one rank's steps; its contention is not known."""
+    """A node with the probed link and the scatter of one rank's steps; its contention is not known."""
     return Machine(name="this machine", ranks_per_node=1 << 20, local=link, network=link, cv=base.cv)
 
 
 def predicted(one: Measurement, base: Measurement, link: Link | None) -> float | None:
-    """Step efficiency by the model, from the run of one rank and the probe; None where one is missing."""
+    """The step efficiency by the model, from the run of one rank and the probe; None if one is missing."""
     if link is None or base.ranks != 1 or base.step is None or one.parameters is None:
         return None
     job = Job(
@@ -38,7 +38,7 @@ def predicted(one: Measurement, base: Measurement, link: Link | None) -> float |
 
 
 def rows(found: Sequence[Measurement], link: Link | None) -> list[dict[str, object]]:
-    """One record for each measurement."""
+    """A record for each measurement."""
     made: list[dict[str, object]] = []
     for one in found:
         base = measured.baseline(found, one.scaling)
@@ -55,8 +55,8 @@ def rows(found: Sequence[Measurement], link: Link | None) -> list[dict[str, obje
 
 
 def write_csv(found: Sequence[Measurement], link: Link | None, path: Path) -> None:
-    """One row for each measurement."""
-    tables.write_csv(path, COLUMNS, rows(found, link))
+    """Writes a row for each measurement."""
+    table.write_csv(path, COLUMNS, rows(found, link))
 
 
 def markdown_tables(found: Sequence[Measurement], link: Link | None) -> str:
@@ -70,14 +70,13 @@ def markdown_tables(found: Sequence[Measurement], link: Link | None) -> str:
     for scaling, title in titles.items():
         lines = [_cells(row) for row in records if row["scaling"] == scaling]
         if lines:
-            parts.append(f"{title}\n\n{markdown(head, lines)}")
+            parts.append(f"{title}\n\n{table.markdown(head, lines)}")
     return "\n\n".join(parts)
 
 
 def _cells(row: dict[str, object]) -> list[str]:
     def form(name: str, how: str) -> str:
-        value = row[name]
-        return "" if value is None else format(value, how)
+        return table.cell(row[name], how)
 
     alone = row["ranks"] == 1
     shown = [str(row["ranks"]), str(row["steps"]), form("epoch_seconds", ".2f"), form("images_per_second", ".3g")]

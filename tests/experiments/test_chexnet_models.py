@@ -6,7 +6,8 @@ from pathlib import Path
 import keras
 import pytest
 
-from experiments import chexnet_models, training_runs
+from experiments import chexnet_models
+from experiments.harness import commands
 from lms3d import train
 
 SPEED = {"densenet121": 2.0, "resnet50": 1.0}  # seconds of a step
@@ -25,7 +26,7 @@ def trainings(monkeypatch):
         asked.append(options["model"])
         leave(options["output"], options["model"], options["epochs"])
 
-    monkeypatch.setattr(training_runs, "run", run)
+    monkeypatch.setattr(commands, "run", run)
     return asked
 
 

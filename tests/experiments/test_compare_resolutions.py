@@ -7,7 +7,7 @@ import json
 import pytest
 
 from experiments import compare_resolutions as compare
-from experiments import training_runs
+from experiments.harness.commands import CommandFailed
 from lms3d.scoring import scores
 from lms3d.tasks.brats import evaluate, label_maps
 
@@ -32,7 +32,7 @@ def commands(monkeypatch):
         def run(self, command):
             self.append(command)
             if len(self) == self.fail:
-                raise training_runs.CommandFailed(command, 3)
+                raise CommandFailed(command, 3)
             if "lms3d.train" in command:
                 directory = compare.Path(command[command.index("--output") + 1])
                 directory.mkdir(parents=True)
@@ -44,7 +44,7 @@ def commands(monkeypatch):
                 (directory / "predictions" / "predictions.json").write_text("{}")
 
     made = Commands()
-    monkeypatch.setattr(compare, "run_command", made.run)
+    monkeypatch.setattr(compare.commands, "run", made.run)
     monkeypatch.setattr(compare, "_write_split", lambda *_: None)
     labels = ["32-seed1", "48-seed1", "32-seed2", "48-seed2"]
     dice = dict(zip(labels, (0.5, 0.6, 0.7, 0.8), strict=True))

@@ -6,6 +6,8 @@ import pytest
 
 from experiments import compiled_steps
 from experiments.architectures import NETWORKS
+from experiments.compiled_steps import AUTO, OFF
+from experiments.harness import methods
 
 
 def test_every_network_can_be_asked_for():
@@ -41,10 +43,21 @@ def test_the_ratio_is_the_median_of_pairs():
     measured = compiled_steps.Measured(
         name="mine",
         parameters=1000,
-        seconds={"off": [1.0, 2.0, 4.0], "auto": [0.5, 1.8, 2.0]},
-        peaks={"off": 4 << 20, "auto": 3 << 20},
-        losses={"off": 1.0, "auto": 1.0},
-        programs={"programs": 2, "ops": 30},
+        seconds={OFF: [1.0, 2.0, 4.0], AUTO: [0.5, 1.8, 2.0]},
+        peaks={OFF: 4 << 20, AUTO: 3 << 20},
+        losses={OFF: 1.0, AUTO: 1.0},
+        programs=2,
+        ops=30,
     )
     assert measured.time_ratio == 0.5
     assert measured.cells()[3:7] == ("0.50", "4.00 MiB / 3.00 MiB", "0.75", "2 for 30 ops")
+
+
+def test_two_real_processes_take_their_steps_in_turn(monkeypatch):
+    """The second without LMS: compiling takes minutes."""
+    monkeypatch.setattr(compiled_steps, "AUTO", methods.NONE)
+    found = compiled_steps.measure("convnext", 32, 2, 2 << 30, 1)
+    assert {method: len(seconds) for method, seconds in found.seconds.items()} == {OFF: 1, methods.NONE: 1}
+    assert found.losses[OFF] == pytest.approx(found.losses[methods.NONE])
+    assert found.parameters > 1e6
+    assert found.peaks[OFF] > 4 * found.parameters

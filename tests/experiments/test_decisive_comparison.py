@@ -14,8 +14,8 @@ import pytest
 from data import split
 from data.brats import layouts
 from experiments import decisive_comparison as decisive
-from experiments import training_runs
 from experiments.arms import plan, report, runs
+from experiments.harness.commands import CommandFailed
 from lms3d.training import checkpoint
 from tests.caches import private_cache
 from tests.data.small_data import LATE, random_case, write_case
@@ -41,7 +41,7 @@ def called(monkeypatch):
         def run(self, command):
             self.append(command)
             if len(self) == self.fail:
-                raise training_runs.CommandFailed(command, 3)
+                raise CommandFailed(command, 3)
             where = Path(command[command.index("--output") + 1])
             where.mkdir(parents=True, exist_ok=True)
             if "lms3d.train" in command:
@@ -59,8 +59,7 @@ def called(monkeypatch):
                 )
 
     made = Called()
-    monkeypatch.setattr(runs, "run_command", made.run)
-    monkeypatch.setattr(report, "run_command", made.run)
+    monkeypatch.setattr(runs.commands, "run", made.run)
     return made
 
 
@@ -178,7 +177,7 @@ def test_all_arms_start_from_a_run_that_has_not_seen_the_test_set(brains, tmp_pa
     assert all(f"--start-from {begun}" in words for words in trained)
 
 
-def test_no_arm_starts_from_a_run_that_has_seen_another_visit_of_a_tested_patient(tmp_path, commands, capsys):
+def test_no_arm_starts_from_a_run_that_has_seen_another_visit_of_a_tested_patient(tmp_path, called, capsys):
     for patient in range(6):
         write_case(tmp_path / "set" / f"BraTS-GLI-{patient:05d}-001", random_case(patient, labels=(1, 2, 3)), LATE)
     assert decisive.main(arguments(tmp_path / "set", tmp_path, "--arms", "A")) == 0
@@ -292,8 +291,7 @@ def test_with_real_commands(brains, tmp_path, commands, monkeypatch):
         done = commands.run(command[1:], env=environment)
         assert done.returncode == 0, done.stderr
 
-    for module in (runs, report):
-        monkeypatch.setattr(module, "run_command", run)
+    monkeypatch.setattr(runs.commands, "run", run)
     small = ["--epochs", "2", "--model", "unet3d"]
     assert decisive.main(arguments(brains, tmp_path, "--arms", "A", "D", *small)) == 0
     out = tmp_path / "out"

@@ -12,16 +12,17 @@ import time
 import pytest
 
 from experiments import concurrent, emulated_links
-from experiments.links import epochs, side_by_side, study
+from experiments.harness import bench, methods
+from experiments.harness import child as process
+from experiments.harness.part import MIB, Part, Result
+from experiments.links import study
 from experiments.links.calibration import SLOWNESS
-from experiments.links.counters import COPY_SECONDS, STEP_SECONDS
+from experiments.links.link import COPY_SECONDS, STEP_SECONDS
 from experiments.links.study import METHODS
-from experiments.overhead import bench, parts, process
-from experiments.overhead.parts import MIB, Part, Result
 
 WITHOUT, COPIED, MAPPED = 1000, 250, 200  # MiB: the smallest limits of the imitated machine
 STEP = 2.0
-RATIOS = {parts.LMS: 1.2, parts.TFLMS: 2.1, parts.SWAP_ALL: 3.0, parts.RECOMPUTE_CHEAP: 1.4}
+RATIOS = {methods.LMS: 1.2, methods.TFLMS: 2.1, methods.SWAP_ALL: 3.0, methods.RECOMPUTE_CHEAP: 1.4}
 GB = 1e9
 
 
@@ -35,7 +36,7 @@ class Imitation:
         self.part, self.environment = part, environment
         with self.lock:
             self.made.append(part)
-        least = {parts.NONE: WITHOUT, parts.COPIED: COPIED, parts.LMS: COPIED if part.link else MAPPED}.get(
+        least = {methods.NONE: WITHOUT, methods.COPIED: COPIED, methods.LMS: COPIED if part.link else MAPPED}.get(
             part.method, 300
         )
         if part.limit_mib is not None and part.limit_mib < least:
@@ -66,7 +67,7 @@ class Imitation:
         if self.part.link:  # as if a tenth of a step were transfers
             step = report["predicted_step_seconds"]
             report["seconds_by_slowness"] = [step * (0.9 + 0.1 * by) for by in SLOWNESS]
-        if self.part.method == parts.PREDICTION:
+        if self.part.method == methods.PREDICTION:
             report = {"unedited_limit_bytes": 1040 * MIB, "unedited_peak_bytes": 900 * MIB, "floor_bytes": MAPPED * MIB}
             report["step_flops"] = int(2e12)
         return {"finished": True, "report": report}
@@ -79,7 +80,7 @@ class Imitation:
 def child(monkeypatch):
     """The kind of child that is started; `child.made`: for which parts, in order. One thread copies 10 GB/s."""
     kind = type("Child", (Imitation,), {"made": [], "lock": threading.Lock()})
-    for module in (bench, side_by_side):
+    for module in (bench, concurrent):
         monkeypatch.setattr(module, "Child", kind)
     monkeypatch.setattr(study, "copy_seconds_per_byte", lambda: 1e-10)
     monkeypatch.setattr(emulated_links, "copy_seconds_per_byte", lambda: 1e-10)
@@ -104,7 +105,7 @@ def test_every_method_is_measured_at_every_share_over_every_link(tmp_path, child
     assert free == {(link, method) for link in links for method in study.UNLIMITED}
     assert len(limits) == 5
     assert found == {(link, method, limit) for link in links for method in METHODS for limit in limits}
-    recomputed = [part for part in child.made if part.method == parts.RECOMPUTE_CHEAP]
+    recomputed = [part for part in child.made if part.method == methods.RECOMPUTE_CHEAP]
     assert len(recomputed) == len(limits) + 1  # one for all links
     text = (tmp_path / "out/report.md").read_text()
     assert text.count("### ") == 4
@@ -113,7 +114,7 @@ def test_every_method_is_measured_at_every_share_over_every_link(tmp_path, child
 
 def test_a_row_states_what_was_predicted_reached_and_taken_by_copies(tmp_path, child):
     assert run(tmp_path, "--emulate-link", "1GB/s", "--shares", "0.5", "--no-floor") == 0
-    (row,) = [row for row in rows(tmp_path) if row["method"] == parts.LMS]
+    (row,) = [row for row in rows(tmp_path) if row["method"] == methods.LMS]
     assert (row["ratio"], row["predicted_ratio"], row["outcome"]) == ("1.2", "1.2", "trained")
     assert float(row["bound_ratio"]) == pytest.approx(1.1)
     assert (row["step_seconds"], row["predicted_step_seconds"], row["seconds_error"]) == ("2.4", "2.52", "0.05")
@@ -129,10 +130,10 @@ def test_a_row_states_what_was_predicted_reached_and_taken_by_copies(tmp_path, c
 def test_links_that_are_too_fast_are_predicted_only(tmp_path, child):
     assert run(tmp_path, "--emulate-link", "pcie3", "c2c", "--shares", "0.5", "--no-floor") == 0
     outcomes = {(row["link"], row["method"]): row["outcome"] for row in rows(tmp_path)}
-    assert outcomes["c2c", parts.LMS] == "model only"
-    assert outcomes["pcie3", parts.LMS] == outcomes["c2c", parts.RECOMPUTE_CHEAP] == "trained"
+    assert outcomes["c2c", methods.LMS] == "model only"
+    assert outcomes["pcie3", methods.LMS] == outcomes["c2c", methods.RECOMPUTE_CHEAP] == "trained"
     planned = [part for part in child.made if part.planned]
-    assert [part.method for part in planned] == [parts.SWAP_ALL, parts.LMS, parts.TFLMS, parts.SWAP_ALL]
+    assert [part.method for part in planned] == [methods.SWAP_ALL, methods.LMS, methods.TFLMS, methods.SWAP_ALL]
     assert next(row for row in rows(tmp_path) if row["outcome"] == "model only")["ratio"] == ""
 
 
@@ -162,9 +163,11 @@ def test_two_runs_calibrate_the_others(tmp_path, child):
     assert run(tmp_path, "--emulate-link", "pcie3", "--shares", "0.6", "0.5", "0.35", "--no-floor") == 0
     errors = {(row["method"], row["limit_mib"]): row["calibrated_error"] for row in rows(tmp_path)}
     limits = sorted({limit for _, limit in errors if limit}, key=int)
-    ours = [errors[parts.LMS, limit] for limit in limits]
+    ours = [errors[methods.LMS, limit] for limit in limits]
     assert ours[0] == ours[2] == ""
-    others = [float(error) for error in [ours[1], errors[parts.TFLMS, limits[0]], errors[parts.RECOMPUTE_CHEAP, ""]]]
+    others = [
+        float(error) for error in [ours[1], errors[methods.TFLMS, limits[0]], errors[methods.RECOMPUTE_CHEAP, ""]]
+    ]
     assert others == pytest.approx([0, 0, 0], abs=0.01)
     text = (tmp_path / "out/report.md").read_text()
     assert "calibrated on two runs (LMS, 6" in text
@@ -182,7 +185,7 @@ def test_rates_stay_and_nothing_is_run_twice(tmp_path, child, monkeypatch):
     assert run(tmp_path, *words) == 0
     assert len(child.made) == first
     assert run(tmp_path, "--emulate-link", "pcie3", "400MB/s", "--shares", "0.5", "--no-floor") == 0
-    assert {part.link for part in child.made[first:] if part.method != parts.NONE} == {"400MB/s"}
+    assert {part.link for part in child.made[first:] if part.method != methods.NONE} == {"400MB/s"}
     assert json.loads((tmp_path / "out/links.json").read_text())["96"]["pcie3"]["word"] == link
 
 
@@ -201,17 +204,17 @@ def test_an_unknown_link_is_one_line(tmp_path, child, capsys):
 
 def test_the_command_with_a_real_child(tmp_path, monkeypatch):
     """At toy size, of one method; limits are as if found before, and no neighbour runs beside it."""
-    monkeypatch.setattr(study, "METHODS", (parts.LMS,))
+    monkeypatch.setattr(study, "METHODS", (methods.LMS,))
     monkeypatch.setattr(study, "UNLIMITED", ())
     monkeypatch.setattr(bench.Bench, "_neighbour_of", lambda self, part: None)
     monkeypatch.setattr(study.Place, "without_mib", 1600)
     common = {"model": "unet3d", "resolution": 16}
     known = (
         Result(
-            part=Part(method=parts.PREDICTION, **common, warm_up=1, steps=0, timed=False), outcome="predicted",
+            part=Part(method=methods.PREDICTION, **common, warm_up=1, steps=0, timed=False), outcome="predicted",
             report={"step_flops": 10**9},
         ),
-        Result(part=Part(method=parts.NONE, **common, warm_up=1, steps=2), outcome="trained", seconds=(0.1, 0.1)),
+        Result(part=Part(method=methods.NONE, **common, warm_up=1, steps=2), outcome="trained", seconds=(0.1, 0.1)),
     )  # fmt: skip
     for result in known:
         result.save(tmp_path / "out/parts")
@@ -247,18 +250,18 @@ def test_side_by_side_the_limit_is_a_share_that_some_plan_fits_in(without_mib, f
 def test_side_by_side_without_a_limit_it_follows_from_what_a_step_needs(tmp_path, child, monkeypatch, share, limit_mib):
     monkeypatch.setattr(concurrent, "SHARE", share)
     assert side_by_side_run(tmp_path, "--processes", "1", limit=()) == 0
-    assert {part.limit_mib for part in child.made if part.method == parts.LMS} == {limit_mib}
+    assert {part.limit_mib for part in child.made if part.method == methods.LMS} == {limit_mib}
 
 
 def test_each_process_has_its_epoch(tmp_path, child):
     assert side_by_side_run(tmp_path, "--processes", "2", "3") == 0
     found = rows(tmp_path, "concurrent.csv")
     assert [(row["kind"], row["processes"], row["process"]) for row in found] == [
-        (kind, str(n), str(k)) for kind in epochs.KINDS.values() for n in (1, 2, 3) for k in range(1, n + 1)
+        (kind, str(n), str(k)) for kind in concurrent.KINDS.values() for n in (1, 2, 3) for k in range(1, n + 1)
     ]
     buses = {part.link.partition("@")[2] for part in child.made if "@" in part.link}
     assert len(buses) == 3  # one for each number of processes
-    assert {part.limit_mib for part in child.made if part.method == parts.LMS} == {300}
+    assert {part.limit_mib for part in child.made if part.method == methods.LMS} == {300}
     text = (tmp_path / "out/report.md").read_text()
     assert "| 3 x LMS, one bus for all |" in text
     assert "sharing a bus costs 38 %" in text
@@ -295,8 +298,8 @@ def test_one_that_is_not_ready_in_time_ends_its_group(tmp_path, child):
             time.sleep(0.5)
         return child(part, log, 60)
 
-    part = Part(method=parts.NONE, model="unet3d", resolution=32, warm_up=1, steps=1)
-    group = side_by_side.Group(part, 2, tmp_path, patience_seconds=0.1, environment={}, start=slow)
+    part = Part(method=methods.NONE, model="unet3d", resolution=32, warm_up=1, steps=1)
+    group = concurrent.Group(part, 2, tmp_path, patience_seconds=0.1, environment={}, start=slow)
     with pytest.raises(process.ChildFailed, match="failed: the 2 processes were not ready together"):
         group.run()
 
@@ -305,7 +308,7 @@ def test_the_time_that_is_over_is_no_failure(tmp_path, child, capsys):
     real = child.step
 
     def step(self) -> dict:
-        if self.part.method == parts.LMS:
+        if self.part.method == methods.LMS:
             raise process.ChildFailed("out of time", "ended at its deadline")
         return real(self)
 
@@ -329,14 +332,14 @@ def test_epoch_tables_compare_with_one_alone_and_with_links_apart():
     found = [
         {"kind": kind, "ranks": n, "epoch_seconds": [seconds] * n, "traffic": [moved] * n}
         for kind, n, seconds in (
-            (epochs.OWN, 1, 10.0),
-            (epochs.OWN, 2, 12.0),
-            (epochs.BUS, 2, 18.0),
-            (epochs.BUS, 1, 10.0),
+            (concurrent.OWN, 1, 10.0),
+            (concurrent.OWN, 2, 12.0),
+            (concurrent.BUS, 2, 18.0),
+            (concurrent.BUS, 1, 10.0),
         )
     ]
-    lines = epochs.table(found).splitlines()
+    lines = concurrent.table_of(found).splitlines()
     assert "| 2 x LMS, one bus for all | 18.0 | 18.0 | 18.0 | 1.80 | 1.50 | 0.50 GB/s |" in lines
     assert "| 1 x LMS, a link each | 10.0 |  | 10.0 | 1.00 |  | 0.50 GB/s |" in lines
-    assert "some share a core" in epochs.what_is_shared([1, 2, 3], 2)
-    assert "some share a core" not in epochs.what_is_shared([1, 2], 2)
+    assert "some share a core" in concurrent.what_is_shared([1, 2, 3], 2)
+    assert "some share a core" not in concurrent.what_is_shared([1, 2], 2)

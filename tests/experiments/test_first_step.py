@@ -5,10 +5,11 @@ import re
 import pytest
 
 from experiments import first_step
-from experiments.overhead import parts, process
-from experiments.overhead.parts import Part
+from experiments.harness import child as process
+from experiments.harness import methods
+from experiments.harness.part import Part
 
-WAYS = [Part(method=m, model="unet3d", resolution=16, warm_up=0, steps=1) for m in (parts.KERAS, parts.LMS)]
+WAYS = [Part(method=m, model="unet3d", resolution=16, warm_up=0, steps=1) for m in (methods.KERAS, methods.LMS)]
 
 
 class Imitation:
@@ -17,7 +18,7 @@ class Imitation:
     begun: list
 
     def __init__(self, part, log, patience_seconds, environment):
-        self.seconds = {parts.KERAS: 4.0, parts.LMS: 3.0}[part.method] + 100 * (self.begun.count(part) == 0)
+        self.seconds = {methods.KERAS: 4.0, methods.LMS: 3.0}[part.method] + 100 * (self.begun.count(part) == 0)
         plans = log.parent / "cache" / "plans"
         assert environment == {"LMS3D_CACHE": str(plans.parent)}
         assert not plans.exists()

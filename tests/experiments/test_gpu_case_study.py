@@ -21,8 +21,9 @@ from experiments.accelerator.card import Card
 from experiments.accelerator.sections import SECTIONS
 from experiments.accelerator.study import DONE, FAILED, INTERRUPTED, OUT_OF_TIME, Study
 from experiments.accelerator.trainings import Trainings
-from experiments.overhead import parts, process
-from experiments.overhead.parts import MIB, Part, Result
+from experiments.harness import child as process
+from experiments.harness import methods
+from experiments.harness.part import MIB, Part, Result
 from experiments.reporting.runs import known
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +49,7 @@ class Imitation:
         self.part, self.steps = part, 0
         if part.method in self.fails:
             raise self.fails[part.method]
-        saves = part.method != parts.NONE
+        saves = part.method != methods.NONE
         self.peak = int(part.resolution**3 * BYTES_OF_VOXEL * (0.1 if saves else 1.0))
         if self.peak > (part.limit_mib * MIB if part.limit_mib else GPU.memory_bytes or 0):
             raise process.ChildFailed("out of memory", "ResourceExhaustedError")
@@ -57,7 +58,7 @@ class Imitation:
     def step(self) -> dict:
         self.steps += 1
         return {
-            "seconds": 0.3 if self.part.method == parts.NONE else 0.45,
+            "seconds": 0.3 if self.part.method == methods.NONE else 0.45,
             "peak_bytes": self.peak,
             "resident_bytes": 1,
             "loss": -0.5,
@@ -72,8 +73,8 @@ class Imitation:
             else {}
         )
         planned = {"planner": "hybrid", "predicted_peak_bytes": int(0.96 * self.peak), "predicted_step_seconds": 0.5}
-        digest = self.digests[self.part.repeat - 1] if self.part.method == parts.NONE else "abc"
-        return {"digest": digest, "report": {} if self.part.method == parts.NONE else planned, "profile": busy}
+        digest = self.digests[self.part.repeat - 1] if self.part.method == methods.NONE else "abc"
+        return {"digest": digest, "report": {} if self.part.method == methods.NONE else planned, "profile": busy}
 
     def kill(self) -> None:
         pass
@@ -127,7 +128,7 @@ def test_the_page_has_a_table_for_each_section(tmp_path, child):
         rows = list(csv.DictReader(file))
     assert {row["section"] for row in rows} == {"check", "limits", "large", "precision", "cubes"}
     saved = json.loads((tmp_path / "sections/large.json").read_text())
-    assert [row["method"] for row in saved["rows"]] == [parts.NONE, parts.LMS]
+    assert [row["method"] for row in saved["rows"]] == [methods.NONE, methods.LMS]
 
 
 def test_the_largest_cubes_are_found_between_neighbours(tmp_path, child):
@@ -135,8 +136,10 @@ def test_the_largest_cubes_are_found_between_neighbours(tmp_path, child):
     done.run(8)
     told = section_of(page.write(done, GPU, "x"), "The largest cube")
     for limit, method, share, limit_bytes in (
-        ("14.9 GiB", parts.NONE, 1.0, 15258 * MIB), ("14.9 GiB", parts.LMS, 0.1, 15258 * MIB), ("none", parts.NONE, 1.0, 40 << 30),
-    ):  # fmt: skip
+        ("14.9 GiB", methods.NONE, 1.0, 15258 * MIB),
+        ("14.9 GiB", methods.LMS, 0.1, 15258 * MIB),
+        ("none", methods.NONE, 1.0, 40 << 30),
+    ):
         side = int((limit_bytes / BYTES_OF_VOXEL / share) ** (1 / 3)) // 16 * 16
         assert re.search(rf"\| {limit} \| {method} \| {side}³ \(.*\| {side + 16}³ \(out of memory\) \|  \|", told), (
             limit,
@@ -179,7 +182,7 @@ def test_cubes_that_other_sections_trained_are_not_trained_again(tmp_path, child
 
 
 def test_an_interrupted_study_goes_on(tmp_path, child):
-    child.fails = {parts.TFLMS: KeyboardInterrupt()}
+    child.fails = {methods.TFLMS: KeyboardInterrupt()}
     first = made(tmp_path, child)
     with pytest.raises(KeyboardInterrupt):
         first.run(8)
@@ -197,7 +200,7 @@ def test_an_interrupted_study_goes_on(tmp_path, child):
 
 
 def test_a_section_that_fails_is_named_and_the_others_go_on(tmp_path, child):
-    child.fails = {parts.TFLMS: process.ChildFailed("failed", "ended by SIGSEGV; see its log")}
+    child.fails = {methods.TFLMS: process.ChildFailed("failed", "ended by SIGSEGV; see its log")}
     done = made(tmp_path, child, place=lambda *_, **__: 1 / 0)
     done.run(8)
     ended = outcomes(done)
@@ -209,7 +212,7 @@ def test_a_section_that_fails_is_named_and_the_others_go_on(tmp_path, child):
     assert "failed: ended by SIGSEGV" in section_of(text, "What a limit costs")
     child.fails, child.made = {}, []
     made(tmp_path, child).run(8)
-    assert {part.method for part in child.made} == {parts.TFLMS}  # what failed is tried again
+    assert {part.method for part in child.made} == {methods.TFLMS}  # what failed is tried again
 
 
 def test_time_is_shared_out_and_ends(tmp_path, child, monkeypatch):
@@ -234,7 +237,7 @@ def test_time_is_shared_out_and_ends(tmp_path, child, monkeypatch):
 
 
 def test_a_child_that_is_out_of_time_is_no_result(tmp_path, child):
-    child.fails = {parts.LMS: process.ChildFailed("out of time", "ended at its deadline")}
+    child.fails = {methods.LMS: process.ChildFailed("out of time", "ended at its deadline")}
     done = made(tmp_path, child)
     done.run(8)
     assert outcomes(done)["check"] == OUT_OF_TIME
@@ -248,7 +251,7 @@ def test_a_child_ends_at_its_deadline(tmp_path, monkeypatch):
     monkeypatch.setattr(process.sys, "executable", str(script))
     with pytest.raises(process.ChildFailed) as caught:
         process.Child(
-            Part(method=parts.LMS, model="unet3d", resolution=16, limit_mib=9),
+            Part(method=methods.LMS, model="unet3d", resolution=16, limit_mib=9),
             tmp_path / "log",
             60,
             deadline=time.monotonic(),
@@ -367,7 +370,7 @@ def test_a_probe_that_no_card_has_is_refused():
 
 
 def test_trainings_that_fail_have_a_verdict(tmp_path, child):
-    child.fails = {parts.LMS: process.ChildFailed("failed", "CUDA_ERROR_ILLEGAL_ADDRESS")}
+    child.fails = {methods.LMS: process.ChildFailed("failed", "CUDA_ERROR_ILLEGAL_ADDRESS")}
     done = made(tmp_path, child)
     done.run(8, only=["check"])
     assert outcomes(done) == {"check": FAILED}
@@ -391,7 +394,7 @@ def test_the_floor_is_the_smallest_limit_that_lms_names(tmp_path, child):
 
     done = made(tmp_path, Refuses)
     done.run(8, only=["limits"])
-    last = [r for r in tables.results(done.trainings.found, "limits", done.scale) if r.part.method == parts.LMS][-2:]
+    last = [r for r in tables.results(done.trainings.found, "limits", done.scale) if r.part.method == methods.LMS][-2:]
     assert [(r.part.limit_mib, r.outcome) for r in last] == [(512, "does not fit"), (689, "out of memory")]
 
 
@@ -417,7 +420,7 @@ def watched() -> type[Watched]:
     return type("Child", (Watched,), {"made": [], "deadlines": [], "fails": {}, "digests": ["abc"] * 2, "events": []})
 
 
-GROUP = (parts.NONE, parts.LMS, parts.TFLMS, parts.SWAP_ALL)
+GROUP = (methods.NONE, methods.LMS, methods.TFLMS, methods.SWAP_ALL)
 
 
 def lockstep(tmp_path: Path, kind: type[Imitation], **more) -> tuple[Trainings, list[Part]]:
@@ -443,19 +446,19 @@ def test_the_one_that_measures_ops_warms_up_first_on_a_quiet_device(tmp_path, wa
     runs, some = lockstep(tmp_path, watched)
     runs.measure_all(some)
     steps = [event for event in watched.events if event[0] != "made"]
-    assert steps[:4] == [("warm", parts.LMS), ("end", parts.LMS)] * 2
+    assert steps[:4] == [("warm", methods.LMS), ("end", methods.LMS)] * 2
 
 
 def test_one_for_each_workspace_measures_before_the_others(tmp_path, watched):
     runs, some = lockstep(tmp_path, watched)
     size = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes)
-    some += [size.compared(parts.LMS, 128, 2000), size.compared(parts.LMS, 128, 2500)]
+    some += [size.compared(methods.LMS, 128, 2000), size.compared(methods.LMS, 128, 2500)]
     assert {part.workspace_mib for part in some} == {None, 256}
     runs.side_by_side = len(some)
     runs.measure_all(some)
     warmed = [method for what, method in watched.events if what == "warm"]
-    assert warmed[:4] == [parts.LMS] * 4
-    assert sorted(warmed[4:]) == sorted([method for method in GROUP if method != parts.LMS] * 2 + [parts.LMS] * 2)
+    assert warmed[:4] == [methods.LMS] * 4
+    assert sorted(warmed[4:]) == sorted([method for method in GROUP if method != methods.LMS] * 2 + [methods.LMS] * 2)
 
 
 def test_the_child_has_the_workspace_of_its_part(tmp_path, monkeypatch):
@@ -463,27 +466,27 @@ def test_the_child_has_the_workspace_of_its_part(tmp_path, monkeypatch):
     script.write_text(f'#!/bin/sh\necho "{{\\"ready\\": \\"${process.WORKSPACE}\\"}}"\n')
     script.chmod(0o755)
     monkeypatch.setattr(process.sys, "executable", str(script))
-    part = Part(method=parts.LMS, model="unet3d", resolution=16, workspace_mib=256)
+    part = Part(method=methods.LMS, model="unet3d", resolution=16, workspace_mib=256)
     assert process.Child(part, tmp_path / "log", 60).ready == {"ready": "256"}
 
 
 def test_the_others_wait_no_longer_than_it_measures(tmp_path, watched):
     class Measures(watched):
         def step(self):
-            if self.part.method == parts.LMS and self.steps == 0:
+            if self.part.method == methods.LMS and self.steps == 0:
                 self.when_measured()
                 time.sleep(0.3)  # plans
             return super().step()
 
     runs, some = lockstep(tmp_path, Measures)
     runs.measure_all(some)
-    assert next(method for what, method in watched.events if what == "warm") != parts.LMS
+    assert next(method for what, method in watched.events if what == "warm") != methods.LMS
 
 
 def test_one_that_ends_early_does_not_hold_up_the_others(tmp_path, watched):
     watched.fails = {
-        parts.LMS: process.ChildFailed("out of memory", "x"),
-        parts.TFLMS: process.ChildFailed("failed", "y"),
+        methods.LMS: process.ChildFailed("out of memory", "x"),
+        methods.TFLMS: process.ChildFailed("failed", "y"),
     }
     runs, some = lockstep(tmp_path, watched)
     assert [r.outcome for r in runs.measure_all(some)] == ["trained", "out of memory", "failed", "trained"]
@@ -492,9 +495,9 @@ def test_one_that_ends_early_does_not_hold_up_the_others(tmp_path, watched):
 def test_one_that_hangs_costs_the_others_nothing(tmp_path, watched):
     class Hangs(watched):
         def step(self):
-            if self.part.method == parts.LMS:
+            if self.part.method == methods.LMS:
                 time.sleep(4.0)
-                self.events.append(("hung", parts.LMS))
+                self.events.append(("hung", methods.LMS))
                 raise process.ChildFailed("out of time", "ended at its deadline")
             return super().step()
 
@@ -507,25 +510,25 @@ def test_one_that_hangs_costs_the_others_nothing(tmp_path, watched):
     with pytest.raises(trainings.OutOfTime, match="LMS"):
         runs.measure_all(some)
     first_timed = [what for what, _ in watched.events].index("timed")
-    assert watched.events.index(("killed", parts.LMS)) < first_timed < watched.events.index(("hung", parts.LMS))
-    assert {r.part.method for r in runs.found.values()} == set(GROUP) - {parts.LMS}
+    assert watched.events.index(("killed", methods.LMS)) < first_timed < watched.events.index(("hung", methods.LMS))
+    assert {r.part.method for r in runs.found.values()} == set(GROUP) - {methods.LMS}
     assert len(list((tmp_path / "parts").glob("*.json"))) == 3
 
 
 def test_a_group_fits_the_card(tmp_path, watched):
-    sizes = {parts.NONE: 16, parts.LMS: 5, parts.TFLMS: 20, parts.SWAP_ALL: 10}
+    sizes = {methods.NONE: 16, methods.LMS: 5, methods.TFLMS: 20, methods.SWAP_ALL: 10}
     runs, some = lockstep(tmp_path, watched, need_bytes=lambda part: sizes[part.method] << 30)
     assert [[part.method for part in group] for group in runs._groups(some)] == [
-        [parts.NONE, parts.LMS], [parts.TFLMS, parts.SWAP_ALL]
+        [methods.NONE, methods.LMS], [methods.TFLMS, methods.SWAP_ALL]
     ]  # fmt: skip
     size = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes)
-    assert size.need(size.part(parts.LMS, 192, 5120)) == 5 << 30
-    assert 12 << 30 < size.need(size.part(parts.NONE, 192, None)) < 17 << 30
+    assert size.need(size.part(methods.LMS, 192, 5120)) == 5 << 30
+    assert 12 << 30 < size.need(size.part(methods.NONE, 192, None)) < 17 << 30
 
 
 def test_a_limit_above_the_card_is_not_tried(tmp_path, child):
     small = Trainings(tmp_path, card_bytes=4 << 30, start=child)
-    result = small.measure(scale.of_gpu("mixed_float16", 4 << 30).part(parts.LMS, 192, 5120))
+    result = small.measure(scale.of_gpu("mixed_float16", 4 << 30).part(methods.LMS, 192, 5120))
     assert (result.outcome, result.detail) == ("not possible", "the card has 4.00 GiB for TensorFlow")
     assert not child.made
     assert scale.of_gpu("mixed_float16", 4 << 30).large.limit_mib == 4096
@@ -552,7 +555,7 @@ def test_without_a_gpu_it_refuses_in_one_line(tmp_path, capsys, monkeypatch):
     assert "--rehearse" in said[0]
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(card.machine, "has_nvidia_driver", lambda: True)
-    monkeypatch.setattr(card, "_asked", lambda words: {"name": "CPU", "capability": [0, 0]})
+    monkeypatch.setattr(card, "_asked", lambda without_gpu: {"name": "CPU", "capability": [0, 0]})
     assert gpu_case_study.main(["--minutes", "0.001", "--output", str(tmp_path / "out")]) == 2
     assert "TensorFlow found no GPU" in capsys.readouterr().err
 
@@ -569,7 +572,7 @@ def test_a_child_without_an_answer_is_quoted(tmp_path, monkeypatch):
         "#!/bin/sh\necho noise >&2\necho \"ModuleNotFoundError: No module named 'filelock'\" >&2\nexit 1\n"
     )
     script.chmod(0o755)
-    monkeypatch.setattr(card.sys, "executable", str(script))
+    monkeypatch.setattr(process.sys, "executable", str(script))
     with pytest.raises(card.InputError, match=r"exit code 1.*its last lines: noise / .*No module named 'filelock'"):
         card.found(rehearsed=True)
 
@@ -592,14 +595,14 @@ def test_the_command_ends_with_0_when_done(command, tmp_path, capsys):
 
 
 def test_the_command_ends_with_1_where_a_section_failed(command, child, tmp_path, capsys):
-    child.fails = {parts.TFLMS: process.ChildFailed("failed", "ended by SIGSEGV; see its log")}
+    child.fails = {methods.TFLMS: process.ChildFailed("failed", "ended by SIGSEGV; see its log")}
     assert command() == 1
     assert "these sections failed: limits" in capsys.readouterr().err
     assert known(tmp_path / "out").exit_code == 1
 
 
 def test_the_command_ends_with_130_when_interrupted(command, child, tmp_path, capsys):
-    child.fails = {parts.TFLMS: KeyboardInterrupt()}
+    child.fails = {methods.TFLMS: KeyboardInterrupt()}
     assert command() == 130
     assert "run the same command again to go on" in capsys.readouterr().err
     assert "| interrupted |" in (tmp_path / "out/report.md").read_text()
@@ -705,10 +708,10 @@ def test_rehearsal_keeps_what_is_promised(rehearsed):
     without, with_lms = tables.results(found, "large", size)
     assert with_lms.trained
     assert with_lms.peak_bytes <= size.large.limit_mib * MIB < without.peak_bytes
-    limited = [r for r in tables.results(found, "limits", size) if r.part.method == parts.COPIED]
+    limited = [r for r in tables.results(found, "limits", size) if r.part.method == methods.COPIED]
     assert all(r.trained for r in limited[: len(size.limits_mib)])
     assert all(r.peak_bytes <= r.part.limit_mib * MIB for r in limited if r.trained)
-    everything = next(r for r in tables.results(found, "limits", size) if r.part.method == parts.SWAP_ALL)
+    everything = next(r for r in tables.results(found, "limits", size) if r.part.method == methods.SWAP_ALL)
     assert everything.profile["out_bytes"] > 0
     assert 0 < everything.profile["overlap_share"] <= 1
 

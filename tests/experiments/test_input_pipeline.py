@@ -16,9 +16,9 @@ import pytest
 from data.chest_xray import shards
 from data.phantoms import chests
 from experiments import input_pipeline
-from experiments.feeding import alone, alone_rank, images, results
-from experiments.feeding.parts import Parts
-from experiments.scalability.launch import Launcher, RunFailed
+from experiments.feeding import alone, images, results
+from experiments.harness.ranks import Launcher, RunFailed
+from experiments.harness.store import Records
 from lms3d.device.machine import processor
 
 # A rank of the pipeline alone. Per window of 1 s: old 100 images, new 250, best 400; each uses half a core.
@@ -94,7 +94,7 @@ def test_speeds_waits_ratios_and_a_figure_from_one_command(fakes, tmp_path, caps
     assert "| best / new, alone | 2 | >= 1.2 | 1.60 (1.60 to 1.60) | 1.60, 1.60 | 1.60 | yes" in report
     assert "| device waits, best order | 2 | < 2% | 1.00% |  |  | yes |" in report
     assert "| device waits, best order | 1 | < 2% | 1.00% |  |  |  |" in report  # the promise is about 2 ranks
-    assert f"Machine: {processor()}, {os.cpu_count()} cores" in report
+    assert f"Machine: {os.cpu_count()} cores ({processor()}" in report
     assert (tmp_path / "out/input_pipeline.png").stat().st_size > 10_000
 
 
@@ -136,16 +136,16 @@ def test_a_broken_rank_fails_its_part_and_leaves_the_others(fakes, tmp_path, cap
 
 
 def test_no_part_begins_after_the_time(tmp_path):
-    parts = Parts(tmp_path, minutes=1e-9)
+    parts = Records(tmp_path, minutes=1e-9)
     assert parts.measure("alone-1", lambda _: pytest.fail("begun")) is None
     assert parts.skipped == ["alone-1 (0 ms left)"]
 
 
 def test_a_part_whose_like_took_longer_than_what_is_left_is_skipped(tmp_path):
-    Parts(tmp_path).measure("alone-1", lambda _: {"ranks": 1, "rounds": []})
+    Records(tmp_path).measure("alone-1", lambda _: {"ranks": 1, "rounds": []})
     path = tmp_path / "parts/alone-1.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "wall_seconds": 600}))
-    parts = Parts(tmp_path, minutes=5)
+    parts = Records(tmp_path, minutes=5)
     assert parts.measure("alone-2", lambda _: pytest.fail("begun")) is None
     assert "needs about 10 min" in parts.skipped[0]
 
@@ -239,7 +239,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(alone_rank, "time", made)
+    monkeypatch.setattr(alone, "time", made)
     return made
 
 
@@ -250,7 +250,7 @@ def test_a_window_counts_whole_batches_and_nothing_of_what_lay_ready(clock):
             clock.sleep(0.02)
             yield 0
 
-    found = alone_rank.take(batches(), 0.39, 8)
+    found = alone.take(batches(), 0.39, 8)
     assert found["images"] == 8 * 20  # of which the last began within the window
     assert found["images"] / found["seconds"] == pytest.approx(8 / 0.02)
 
@@ -261,9 +261,9 @@ def test_a_device_waits_for_a_pipeline_that_is_slower_and_not_for_one_that_is_no
             clock.sleep(seconds)
             yield 0
 
-    starved = alone_rank.take(batches(0.03), 0.3, 8, device_speed=8 / 0.01)
+    starved = alone.take(batches(0.03), 0.3, 8, device_speed=8 / 0.01)
     assert starved["waited_seconds"] / starved["seconds"] == pytest.approx(0.75)
-    fed = alone_rank.take(batches(0), 0.3, 8, device_speed=8 / 0.01)
+    fed = alone.take(batches(0), 0.3, 8, device_speed=8 / 0.01)
     assert fed["waited_seconds"] == 0
     assert fed["images"] / fed["seconds"] == pytest.approx(800)
 
@@ -322,19 +322,19 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
     import keras
 
     import models
-    from experiments import training_runs
-    from experiments.feeding import orders, timeline, timeline_rank
+    from experiments.feeding import orders, timeline
+    from experiments.harness import commands
     from experiments.profiling import lanes, xplane
 
     calls = []
 
     def run(words):
         calls.append(words[:3])
-        assert timeline_rank.main([words[-1]]) == 0
+        assert timeline.main([words[-1]]) == 0
 
     layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(14, activation="sigmoid")]
     monkeypatch.setattr(models, "build", lambda _, input_shape: keras.Sequential([keras.Input(input_shape), *layers]))
-    monkeypatch.setattr(training_runs, "run", run)
+    monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(orders, "SHUFFLED", 4)  # or one filling would be enough for all steps
     monkeypatch.setattr(shards, "SHARD_IMAGES", 40)
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
@@ -352,7 +352,7 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
         assert 0 < float(row["busy_share"]) <= 1 - float(row["waiting_share"])
     assert float(found["device", "old"]["data_share"]) > 0
     trace = lanes.read(xplane.newest(out / "timelines" / "device-old"))
-    assert [step.number for step in trace.steps] == [timeline_rank.LEAD_STEPS + n for n in range(20)]
+    assert [step.number for step in trace.steps] == [timeline.LEAD_STEPS + n for n in range(20)]
     assert {span.name for span in trace.lanes[lanes.COMPUTE]} == {"device:Sleep"}
     # Some of the pipeline's ops, not a certain one: on a fast machine an op of so small an image is too short to be traced.
     of_data = (":ParseExampleV2", ":Tile", ":ReverseV2", ":RealDiv")
@@ -367,5 +367,5 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
     assert (out / "timelines" / "device-new.trace.json").exists()
     assert input_pipeline.main(words) == 0
     assert (
-        calls == [[sys.executable, "-m", "experiments.feeding.timeline_rank"]] * 2
+        calls == [[sys.executable, "-m", "experiments.feeding.timeline"]] * 2
     )  # one of each kind; the second call reads

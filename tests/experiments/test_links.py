@@ -14,11 +14,10 @@ import pytest
 import tensorflow as tf
 
 import lms3d
+from experiments.harness import steps_tensorflow
 from experiments.links import machines, tier
 from experiments.links.copying import copy_seconds_per_byte
-from experiments.links.counters import COPY_SECONDS, STEP_SECONDS
-from experiments.links.link import Link
-from experiments.overhead import steps_tensorflow
+from experiments.links.link import COPY_SECONDS, STEP_SECONDS, Link
 from lms3d.device import memory
 from lms3d.engine.native import lanes
 from lms3d.engine.native.lanes import Lane
@@ -262,7 +261,7 @@ def test_a_function_that_failed_leaves_nothing_behind(slow):
 
 
 class Parent:
-    """As `overhead.child.Talk` and `Resident`: asks for every step, and keeps the answers."""
+    """As `harness.talk.Talk` and `Resident`: asks for every step, and keeps the answers."""
 
     def __init__(self) -> None:
         self.answers: list[dict] = []

@@ -9,14 +9,17 @@ import threading
 import pytest
 
 from experiments import lms_overhead
-from experiments.overhead import bench, figure, over_resolution, parts, process, results, schedule
-from experiments.overhead.bench import Trainer
-from experiments.overhead.parts import MIB, Part, Result
+from experiments.harness import bench, methods
+from experiments.harness import child as process
+from experiments.harness.bench import Trainer
+from experiments.harness.figure import MOST
+from experiments.harness.part import MIB, Part, Result
+from experiments.overhead import figure, over_resolution, promises, schedule
 from lms3d.scoring.figures.style import plt
 
 WITHOUT, WITH = 1000, 290  # MiB: the smallest limits of the imitated machine
 PEAK = 900 * MIB
-RATIOS = {parts.NONE: 1.0, parts.LMS: 1.05, parts.TFLMS: 1.5, parts.SWAP_ALL: 2.0, parts.TORCH: 1.4}
+RATIOS = {methods.NONE: 1.0, methods.LMS: 1.05, methods.TFLMS: 1.5, methods.SWAP_ALL: 2.0, methods.TORCH: 1.4}
 
 
 class Imitation:
@@ -30,7 +33,7 @@ class Imitation:
         self.part, self.steps = part, 0
         with self.lock:
             self.made.append(part)
-        least = {parts.NONE: WITHOUT, parts.LMS: WITH, parts.TFLMS: 400}.get(part.method, 0)
+        least = {methods.NONE: WITHOUT, methods.LMS: WITH, methods.TFLMS: 400}.get(part.method, 0)
         if part.method == self.crash:
             raise process.ChildFailed("out of memory", "ended by SIGSEGV")
         if part.limit_mib is not None and part.limit_mib < least:
@@ -41,15 +44,15 @@ class Imitation:
         self.steps += 1
         peak = min(PEAK, (self.part.limit_mib or 1 << 20) * MIB)
         seconds = 2.0 * RATIOS.get(self.part.method, 3.0)
-        counted = {} if self.part.method in parts.TORCH_METHODS else {"peak_bytes": peak}
+        counted = {} if self.part.method in methods.TORCH_METHODS else {"peak_bytes": peak}
         return {"seconds": seconds, "resident_bytes": peak + MIB, "loss": -0.5, **counted}
 
     def finish(self) -> dict:
         report = {"planner": "hybrid", "predicted_peak_bytes": int(0.97 * (self.part.limit_mib or 900) * MIB)}
         report |= {"predicted_step_seconds": 2.2, "unedited_step_seconds": 2.1}
-        if self.part.method == parts.PREDICTION:
+        if self.part.method == methods.PREDICTION:
             report = {"unedited_limit_bytes": 1100 * MIB, "unedited_peak_bytes": PEAK, "floor_bytes": 310 * MIB}
-        same = self.part.method in parts.SAME_NUMBERS and self.steps >= 3
+        same = self.part.method in methods.SAME_NUMBERS and self.steps >= 3
         return {"finished": True, "recoveries": 0, "digest": "abc" if same else "", "report": report}
 
     def kill(self) -> None:
@@ -98,10 +101,10 @@ def test_every_part_is_a_row_of_the_table_file(tmp_path, child):
     assert run(tmp_path) == 0
     with open(tmp_path / "out/overhead.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    measured = [part for part in child.made if part.method != parts.PREDICTION and part.steps]
+    measured = [part for part in child.made if part.method != methods.PREDICTION and part.steps]
     assert len(rows) == len(measured)
     half = [
-        r for r in rows if r["method"] == parts.LMS and r["limit_share"] and 0.495 < float(r["limit_share"]) < 0.505
+        r for r in rows if r["method"] == methods.LMS and r["limit_share"] and 0.495 < float(r["limit_share"]) < 0.505
     ]
     assert [row["ratio"] for row in half if row["ratio"]] == ["1.05"]
 
@@ -112,7 +115,7 @@ def test_each_measured_step_has_a_neighbour(tmp_path, child):
     assert {len(r.baseline_seconds) for r in timed if r.part.timed} == {4}
     assert not any(r.baseline_seconds for r in timed if not r.part.timed)
     assert (
-        sum(part.steps == 0 and part.method == parts.NONE for part in child.made) == 1
+        sum(part.steps == 0 and part.method == methods.NONE for part in child.made) == 1
     )  # one neighbour serves them all
 
 
@@ -120,7 +123,7 @@ def test_a_short_time_gives_step_times_before_the_smallest_limits(tmp_path, chil
     assert run(tmp_path, "--only", "limits", "times") == 0
     made = [part for part in child.made if part.steps]
     last_timed = max(i for i, part in enumerate(made) if part.timed)
-    searched = [i for i, part in enumerate(made) if not part.timed and part.method in (parts.LMS, parts.COPIED)]
+    searched = [i for i, part in enumerate(made) if not part.timed and part.method in (methods.LMS, methods.COPIED)]
     assert last_timed < min(searched)
 
 
@@ -146,16 +149,16 @@ def test_a_neighbour_that_fills_the_machine_runs_before_and_after(tmp_path, chil
     assert run(tmp_path, "--only", "times", "--limits", "600MiB", "--steps", "4") == 0
     timed = [Result.load(path) for path in (tmp_path / "out/parts").glob("*.json")]
     timed = [r for r in timed if r.part.timed]
-    assert {r.ratio for r in timed if r.part.method == parts.LMS} == {1.05}
+    assert {r.ratio for r in timed if r.part.method == methods.LMS} == {1.05}
     assert {len(r.baseline_seconds) for r in timed} == {4}
-    neighbours = sum(part.steps == 0 and part.method == parts.NONE for part in child.made)
+    neighbours = sum(part.steps == 0 and part.method == methods.NONE for part in child.made)
     assert neighbours == len(timed) + 1  # what ran after one part ran before the next
 
 
 def test_single_limits_are_tried_with_and_without_copying_back(tmp_path, child):
     assert run(tmp_path, "--only", "tries", "--limits", "280MiB", "600MiB") == 0
     tried = {(part.method, part.limit_mib, part.timed) for part in child.made}
-    assert tried == {(method, limit, False) for method in (parts.LMS, parts.COPIED) for limit in (280, 600)}
+    assert tried == {(method, limit, False) for method in (methods.LMS, methods.COPIED) for limit in (280, 600)}
     outcomes = {r.part.limit_mib: r.outcome for r in map(Result.load, (tmp_path / "out/parts").glob("*-LMS-*"))}
     assert outcomes == {280: "out of memory", 600: "trained"}
 
@@ -176,13 +179,13 @@ def test_it_goes_on_where_it_stopped(tmp_path, child):
 def test_the_report_has_what_earlier_runs_found(tmp_path, child):
     assert run(tmp_path, "--only", "limits", "times") == 0
     assert run(tmp_path, "--only", "torch") == 0
-    line = next(line for line in report(tmp_path).splitlines() if f"than {parts.TORCH_CHECKPOINT}:" in line)
+    line = next(line for line in report(tmp_path).splitlines() if f"than {methods.TORCH_CHECKPOINT}:" in line)
     assert "; LMS: " in line
     assert line.endswith("- met")
 
 
 def test_a_part_that_failed_is_tried_again(tmp_path, child):
-    part = Part(method=parts.NONE, model="isensee2017", resolution=96)
+    part = Part(method=methods.NONE, model="isensee2017", resolution=96)
     Result(part=part, outcome="failed", detail="a defect").save(tmp_path / "parts")
     assert bench.Bench(tmp_path, start=child).measure(part).trained
 
@@ -214,18 +217,18 @@ def test_parts_that_no_longer_fit_into_the_time_are_skipped_and_listed(tmp_path,
 
 
 def test_a_child_that_crashes_is_a_result(tmp_path, child):
-    child.crash = parts.SWAP_ALL
+    child.crash = methods.SWAP_ALL
     assert run(tmp_path, "--only", "times", "others") == 0
-    assert f"| {parts.SWAP_ALL} | none |  | out of memory |" in report(tmp_path)
-    assert f"better on both axes than {parts.SWAP_ALL}: it: out of memory, LMS trains - met" in report(tmp_path)
+    assert f"| {methods.SWAP_ALL} | none |  | out of memory |" in report(tmp_path)
+    assert f"better on both axes than {methods.SWAP_ALL}: it: out of memory, LMS trains - met" in report(tmp_path)
 
 
 def test_missed_promises_are_called_missed(tmp_path, child, monkeypatch):
-    monkeypatch.setitem(RATIOS, parts.LMS, 2.5)
+    monkeypatch.setitem(RATIOS, methods.LMS, 2.5)
     assert run(tmp_path, "--only", "times", "others") == 0
     text = report(tmp_path)
     assert "at most 1.10 x no LMS: 2.50 x - missed" in text
-    line = next(line for line in text.splitlines() if f"than {parts.SWAP_ALL}:" in line)
+    line = next(line for line in text.splitlines() if f"than {methods.SWAP_ALL}:" in line)
     assert "at 2.00 x; LMS: " in line
     assert line.endswith("at 2.50 x - missed")
 
@@ -255,7 +258,7 @@ def test_smallest_limit_is_found_within_the_tolerance():
 
 
 def test_a_dead_process_says_what_ended_it(tmp_path, monkeypatch):
-    part = Part(method=parts.LMS, model="isensee2017", resolution=96, limit_mib=100)
+    part = Part(method=methods.LMS, model="isensee2017", resolution=96, limit_mib=100)
 
     def child(code: str, part: Part) -> process.ChildFailed:
         monkeypatch.setattr(process.sys, "executable", str(script(tmp_path, code)))
@@ -279,7 +282,7 @@ def script(tmp_path, code: str):
 
 
 def test_sweep_limits_lie_between_floor_and_fit():
-    part = Part(method=parts.PREDICTION, model="unet3d", resolution=64)
+    part = Part(method=methods.PREDICTION, model="unet3d", resolution=64)
     limits = schedule.between(
         Result(part=part, outcome="predicted", report={"floor_bytes": 100 * MIB, "unedited_limit_bytes": 220 * MIB})
     )
@@ -288,18 +291,18 @@ def test_sweep_limits_lie_between_floor_and_fit():
 
 def test_no_figure_without_data(tmp_path):
     assert figure.draw([], "isensee2017", [96], tmp_path / "x.png") is None
-    assert [str(p).rpartition(" - ")[2] for p in results.promises([], "isensee2017", [96], 64)] == ["not measured"] * 9
+    assert [str(p).rpartition(" - ")[2] for p in promises.promises([], "isensee2017", [96], 64)] == ["not measured"] * 9
 
 
 def test_a_step_that_is_too_slow_for_the_figure_has_its_ratio_beside_it():
     axis = plt.subplots()[1]
-    figure._points(axis, [(40.0, 10.48), (50.0, 1.1)], parts.RECOMPUTE_ALL, "red", ">")
-    assert axis.lines[0].get_ydata().tolist() == [figure.MOST, 1.1]
+    figure.draw_ratios(axis, [(40.0, 10.48), (50.0, 1.1)], "slow", methods.RECOMPUTE_ALL)
+    assert axis.lines[0].get_ydata().tolist() == [MOST, 1.1]
     assert [text.get_text() for text in axis.texts] == ["10.5 x \N{UPWARDS ARROW}"]
 
 
 def test_a_real_child_trains_under_a_hard_limit(tmp_path):
-    part = Part(method=parts.LMS, model="unet3d", resolution=16, limit_mib=2000, warm_up=1, steps=2, timed=False)
+    part = Part(method=methods.LMS, model="unet3d", resolution=16, limit_mib=2000, warm_up=1, steps=2, timed=False)
     result = bench.Bench(tmp_path).measure(part)
     assert result is not None
     assert result.trained, result.detail
@@ -309,19 +312,19 @@ def test_a_real_child_trains_under_a_hard_limit(tmp_path):
     assert Result.load(tmp_path / "parts" / f"{part.name}.json") == result
 
 
-@pytest.mark.parametrize("method", parts.UNIFORM)
+@pytest.mark.parametrize("method", methods.UNIFORM)
 def test_one_decision_for_every_tensor_is_a_planner_of_lms(method):
-    from experiments.overhead import steps_tensorflow
+    from experiments.harness import steps_tensorflow
     from lms3d.engine.planners import PLANNERS
 
     lms = steps_tensorflow._callback(method)
-    assert lms.planner == PLANNERS[parts.UNIFORM[method]].name
+    assert lms.planner == PLANNERS[methods.UNIFORM[method]].name
     assert not lms.adapt
 
 
-@pytest.mark.parametrize("method", [parts.KERAS_REMAT, parts.RECOMPUTE_GRAD])
+@pytest.mark.parametrize("method", [methods.KERAS_REMAT, methods.RECOMPUTE_GRAD])
 def test_every_block_of_the_network_is_recomputed(method):
-    from experiments.overhead import variants
+    from experiments.harness import variants
 
     names = {type(layer).__name__ for layer in variants.build(method, "isensee2017", (16, 16, 16, 4)).layers}
     assert names & {"Block", "RecomputedBlock"}
@@ -337,12 +340,12 @@ def test_one_limit_over_rising_resolutions(tmp_path, child, capsys):
     assert rising(tmp_path, *words) == 0
     assert {part.limit_mib for part in child.made if part.steps} == {400}
     assert {(part.method, part.limit_mib) for part in child.made if not part.steps} == {
-        (parts.NONE, 6400)
+        (methods.NONE, 6400)
     }  # the neighbours
     with open(tmp_path / "out/over_resolution.csv", newline="") as file:
         rows = {(row["method"], row["resolution"]): row for row in csv.DictReader(file)}
     assert set(rows) == {(method, side) for method in over_resolution.METHODS for side in ("64", "96")}
-    far = rows[parts.LMS, "96"]
+    far = rows[methods.LMS, "96"]
     assert (far["resolution_factor"], far["ratio"], far["without_seconds"]) == ("3.375", "1.05", "2.0")
     assert float(far["per_voxel"]) == pytest.approx(
         1.05 / 3.375, abs=1e-6
@@ -364,12 +367,12 @@ def test_where_nothing_fits_there_is_a_row_and_no_point(tmp_path, child):
     assert rising(tmp_path, "--resolutions", "64", "--limits", "300MiB") == 0
     with open(tmp_path / "out/over_resolution.csv", newline="") as file:
         found = {row["method"]: (row["outcome"], row["ratio"]) for row in csv.DictReader(file)}
-    assert found[parts.TFLMS] == ("out of memory", "")
-    assert found[parts.LMS] == ("trained", "1.05")
+    assert found[methods.TFLMS] == ("out of memory", "")
+    assert found[methods.LMS] == ("trained", "1.05")
 
 
 def test_the_slabs_of_a_child_are_told(tmp_path):
-    part = Part(method=parts.LMS, model="isensee2017", resolution=96, limit_mib=139)
+    part = Part(method=methods.LMS, model="isensee2017", resolution=96, limit_mib=139)
     Result(part=part, outcome="trained", report={"slabs": ((0, 16), (1, 8))}).save(tmp_path)
     point = over_resolution.Point(result=Result.load(tmp_path / f"{part.name}.json"), factor=1.0, per_voxel=None)
     assert "| 16/8 |" in over_resolution.table([point])

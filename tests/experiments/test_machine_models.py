@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from experiments import machine_models
-from experiments.machines import calibration, ours, predictions, published, report
+from experiments.harness import published
+from experiments.harness.store import UpToDate
+from experiments.machines import calibration, ours, predictions, report
 from experiments.machines.calibration import Tried
 from experiments.machines.ours import Case
 from experiments.machines.predictions import Row
-from experiments.machines.saved import Saved
 from experiments.machines.steps import Step
 from lms3d.engine.cost import step_seconds
 from lms3d.engine.planners.tflms.rules import build
@@ -96,13 +97,13 @@ def test_a_part_is_made_once(tmp_path, monkeypatch):
         made.append(1)
         return {"value": len(made)}
 
-    assert [Saved(tmp_path, again=False).get("a", make)["value"] for _ in range(2)] == [1, 1]
-    assert Saved(tmp_path, again=True).get("a", make) == {"value": 2}
-    monkeypatch.setattr("experiments.machines.saved._digest", lambda: "other code")
-    assert Saved(tmp_path, again=False).get("a", make) == {"value": 3}
-    (tmp_path / "a.json").write_text("[]")
+    assert [UpToDate(tmp_path, again=False).get("a", make)["value"] for _ in range(2)] == [1, 1]
+    assert UpToDate(tmp_path, again=True).get("a", make) == {"value": 2}
+    monkeypatch.setattr("experiments.harness.store.digest", lambda: "other code")
+    assert UpToDate(tmp_path, again=False).get("a", make) == {"value": 3}
+    (tmp_path / "parts/a.json").write_text("[]")
     with pytest.raises(InputError, match="delete it and run again"):
-        Saved(tmp_path, again=False).get("a", make)
+        UpToDate(tmp_path, again=False).get("a", make)
 
 
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):

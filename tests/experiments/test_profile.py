@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import profile as command
-from experiments import training_runs
+from experiments.harness import commands
 from experiments.profiling import figure, intervals, lanes, measure, perfetto, report, training, xplane
 from lms3d import LMS
 from lms3d import train as lms3d_train
@@ -263,7 +263,7 @@ def test_the_command(profiled, copied_tier, tmp_path, capsys, monkeypatch):
         run_dir.mkdir(parents=True)
         run_folder_of(profiled, run_dir)
 
-    monkeypatch.setattr(training_runs, "run", train)
+    monkeypatch.setattr(commands, "run", train)
     words = ["--resolution", "16", "--batches", "1:2-4", "--train-options", "--epochs 3", "--output", str(output)]
     assert command.main(words) == 0
     assert trained[0][1:3] == ["-m", "experiments.profiling.training"]
@@ -280,7 +280,7 @@ def test_the_command(profiled, copied_tier, tmp_path, capsys, monkeypatch):
     text = (output / "report.md").read_text()
     assert "| isensee2017 16³, copied back | " in text
     assert "| bytes both ways, by the tier's own count | the same |" in text
-    assert "| case study: AC922, 4 GPU system | 73.5 % | 64.4 GB/s | 60.4 GB/s |" in text
+    assert "| case study: AC922 with 4 GPUs | 73.5 % | 64.4 GB/s | 60.4 GB/s |" in text
     assert {path.name for path in output.iterdir()} == {
         "timeline.png", "1.trace.json", "profile.json", "profile.csv", "report.md", "run",
     }  # fmt: skip

@@ -90,8 +90,8 @@ def calls(monkeypatch, tmp_path):
     (tmp_path / "writes_a_table.py").write_text(TABLE)
     (tmp_path / "fails.py").write_text("print('no luck'); raise SystemExit(3)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    good = Chapter(name="good", title="Good", question="Why?", command=("writes_a_table", "{output}"), minutes=1)
-    bad = Chapter(name="bad", title="Bad", question="Why?", command=("fails", "{data}"), minutes=1)
+    good = Chapter(name="good", title="Good", question="Why?", command="writes_a_table {output}", minutes=1)
+    bad = Chapter(name="bad", title="Bad", question="Why?", command="fails {data}", minutes=1)
     monkeypatch.setattr(report, "CHAPTERS", (good, bad))
     return ["--data", str(tmp_path), "--output", str(tmp_path / "out")]
 
@@ -120,8 +120,8 @@ def test_the_commands_of_the_chapters_are_right():
     for chapter in chapters.CHAPTERS:
         assert bool(chapter.command) != bool(chapter.missing)
         if chapter.command:
-            module = __import__(chapter.command[0], fromlist=["_parser"])
-            module._parser().parse_args([word.format(data="d", output="o") for word in chapter.command[1:]])
+            module = __import__(chapter.words[0], fromlist=["_parser"])
+            module._parser().parse_args([word.format(data="d", output="o") for word in chapter.words[1:]])
     assert sum(chapter.minutes for chapter in chapters.CHAPTERS) <= 60
 
 

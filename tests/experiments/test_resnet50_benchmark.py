@@ -14,7 +14,7 @@ from data.phantoms import chests
 from experiments import resnet50_benchmark
 from experiments.feeding import accepted, images
 from experiments.feeding.spread import difference, spread
-from experiments.scalability.launch import Launcher
+from experiments.harness.ranks import Launcher
 from tests.caches import private_cache
 
 # One rank: 90, 100, 110 images/s; two: twice that, less 10 %. Real data: a tenth less, since the device waits.

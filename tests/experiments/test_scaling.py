@@ -16,7 +16,8 @@ import pytest
 
 from experiments import scaling
 from experiments.feeding import accepted
-from experiments.scalability import launch, measured, probe, runs
+from experiments.harness import ranks
+from experiments.scalability import measured, probe, runs
 from experiments.scalability.communication import Link, ring_seconds
 
 ROOT = Path(__file__).parents[2]
@@ -171,7 +172,7 @@ def test_a_failed_run_is_told_with_its_own_words_and_the_others_are_kept(tmp_pat
 
 def test_a_run_is_ended_when_the_time_is_over_and_later_ones_are_skipped(tmp_path):
     fake, started = Fake(tmp_path, hanging=2), time.monotonic()
-    runner = runs.Runner(tmp_path / "out", launch.Launcher(template=f"{fake.path} {{ranks}}"), minutes=0.02)
+    runner = runs.Runner(tmp_path / "out", ranks.Launcher(template=f"{fake.path} {{ranks}}"), minutes=0.02)
     assert [runner.train(run) for run in runs.wanted([2, 4], ["strong"], ["--epochs", "2"], 1)] == [None, None]
     assert time.monotonic() - started < 40  # it would have slept for 60
     assert runner.skipped[0] == "strong-2: ended: its time was over"
@@ -286,8 +287,8 @@ def test_horovods_launcher_is_found_beside_the_interpreter(monkeypatch, tmp_path
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "horovodrun").write_text("#!/bin/sh\n")
     (tmp_path / "horovodrun").chmod(0o755)
-    monkeypatch.setattr(launch.sys, "executable", str(tmp_path / "python"))
-    assert launch.Launcher().command(3, ["x"]) == [str(tmp_path / "horovodrun"), "-np", "3", "x"]
+    monkeypatch.setattr(ranks.sys, "executable", str(tmp_path / "python"))
+    assert ranks.Launcher().command(3, ["x"]) == [str(tmp_path / "horovodrun"), "-np", "3", "x"]
 
 
 def test_a_rank_s_exception_is_told_and_not_the_launcher_s(tmp_path):
@@ -295,12 +296,12 @@ def test_a_rank_s_exception_is_told_and_not_the_launcher_s(tmp_path):
     log.write_text(
         "[0]<stderr>:Traceback:\n[0]<stderr>:AttributeError: no barrier\nTraceback\nRuntimeError: Horovod detected\n1\n"
     )
-    assert launch.last_words(log) == "[0]<stderr>:AttributeError: no barrier"
+    assert ranks.last_words(log) == "[0]<stderr>:AttributeError: no barrier"
 
 
 @pytest.mark.parametrize(("percent", "said"), [(97.0, True), (4.0, False)])
 def test_the_report_tells_which_runs_a_busy_machine_disturbed(tmp_path, monkeypatch, percent, said):
-    monkeypatch.setattr("experiments.feeding.parts.psutil.cpu_percent", lambda _: percent)
+    monkeypatch.setattr("experiments.harness.store.psutil.cpu_percent", lambda _: percent)
     assert run(tmp_path, Fake(tmp_path), "--scaling", "strong", "--ranks", "1") == 0
     text = (tmp_path / "out/report.md").read_text()
     assert ("do not trust these times:\n- strong-1: 97% of the cores" in text) == said

@@ -1,7 +1,9 @@
-"""Starts a program on N ranks of this machine, and ends it when its time is over. No TensorFlow here."""
+"""Starts a program on N ranks of this machine, and ends it when its time is over; and what each of its ranks does. No TensorFlow
+here."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -12,14 +14,18 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from experiments import ROOT
 from lms3d.errors import InputError
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from lms3d.ranks.world import World
+
 HORVODRUN = "horovodrun -np {ranks}"
 GRACE_SECONDS = 30.0
 BUSY_SECONDS = 0.3
-"""For how long to watch what else runs on the machine, before a run."""
+"""How long to watch what else runs on the machine, before a run."""
 
 
 class RunFailed(RuntimeError):
@@ -41,7 +47,7 @@ class Launcher:
     """Cores of each rank, whatever their number, so that one rank alone is not given all; None: not bound."""
 
     def command(self, ranks: int, program: Sequence[str]) -> list[str]:
-        """The whole command. InputError where the launcher is not there."""
+        """The whole command. InputError if the launcher is missing."""
         try:
             words = shlex.split(self.template.format(ranks=ranks))
         except (KeyError, IndexError, ValueError) as error:
@@ -59,7 +65,7 @@ class Launcher:
         return [found, *words[1:], *program]
 
     def run(self, ranks: int, program: Sequence[str], log: Path, *, patience_seconds: float | None = None) -> None:
-        """Run `program` on N ranks to its end. RunFailed with the last lines of `log`, into which it writes."""
+        """Runs `program` on N ranks to its end. RunFailed with the last words in `log`, into which it writes."""
         command = self.command(ranks, program)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as file:
@@ -79,15 +85,35 @@ class Launcher:
             raise RunFailed(f"exit code {exit_code}: {last_words(log)} (all of it: {log})")
 
     def _binding(self, ranks: int) -> Callable[[], None] | None:
-        """What the launcher does before it starts: keep to the first cores; its ranks inherit that."""
+        """What binds the launcher to the first cores before it starts; its ranks inherit that."""
         if self.cores_per_rank is None or not hasattr(os, "sched_setaffinity"):
             return None
         cores = sorted(os.sched_getaffinity(0))[: ranks * self.cores_per_rank]
         return lambda: os.sched_setaffinity(0, cores)
 
 
+def rank_main(arguments: Sequence[str], find: Callable[[dict[str, Any], World], dict[str, Any]]) -> int:
+    """The main function of a rank: its exit code. find(asked, world): what all ranks found, which rank 0 writes to
+    asked["output"]. arguments: what is asked, in JSON."""
+    from lms3d import errors
+    from lms3d.device.startup import start_tensorflow
+    from lms3d.files import write_json
+    from lms3d.ranks import job
+
+    asked = json.loads(arguments[0])
+
+    def work() -> None:
+        with job.joined() as world:
+            start_tensorflow(seed=0, precision=asked["precision"], world=world)
+            found = find(asked, world)
+            if world.is_chief:
+                write_json(Path(asked["output"]), {"ranks": world.size, **found})
+
+    return errors.run(work)
+
+
 def end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
-    """Signal the process group, and kill it after a while."""
+    """Signals the process group, and kills it after a while."""
     for kind in (how, signal.SIGKILL):
         try:
             os.killpg(process.pid, kind)

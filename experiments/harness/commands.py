@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
-from lms3d import errors
+from experiments.harness.command import stoppable
 
 
 class CommandFailed(RuntimeError):
@@ -24,32 +24,33 @@ class CommandFailed(RuntimeError):
 
 
 def run(command: Sequence[str]) -> None:
-    """Runs it; Ctrl-C is the command's to answer. CommandFailed where it ends with an error."""
+    """Runs a command to its end. CommandFailed if it ends with an error."""
     print("  $", shlex.join(map(_shown, command)), flush=True)
-    process = subprocess.Popen(command)
-    try:
-        exit_code = process.wait()
-    except KeyboardInterrupt:  # the terminal has sent Ctrl-C to the command too: let it save its checkpoint
-        process.wait()
-        raise errors.Interrupted("interrupted; run the same command again to go on") from None
-    if exit_code:
-        raise CommandFailed(command, exit_code)
+    if code := exit_code(command):
+        raise CommandFailed(command, code)
+
+
+def exit_code(command: Sequence[str], log: IO[str] | None = None) -> int:
+    """The exit code of a command. Ctrl-C reaches the command, too, which saves its checkpoint; then Interrupted. log: what it
+    prints goes there."""
+    where = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT} if log else {}
+    process = subprocess.Popen(command, **where)  # type: ignore[call-overload]
+    with stoppable():
+        try:
+            return int(process.wait())
+        except KeyboardInterrupt:
+            process.wait()
+            raise
 
 
 def _shown(word: str) -> str:
-    """Programs of this environment are on the PATH where it is activated."""
+    """Programs of this environment are on the PATH if it is activated."""
     path = Path(word)
     return path.name if path.parent == Path(sys.executable).parent else word
 
 
-def training_seconds(history: Path) -> float:
-    """Sum over the epochs: right for an interrupted run too."""
-    with open(history, newline="", encoding="utf-8") as file:
-        return sum(float(row["seconds"]) for row in csv.DictReader(file))
-
-
 def data_folder(given: str | None) -> Path:
-    """The data set's folder; the embedded one where none was given."""
+    """The data set's folder; the embedded one if none is given."""
     if given:
         return Path(given).expanduser().resolve()
     from data.phantoms import brains

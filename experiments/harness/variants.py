@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 import models
-from experiments.overhead import parts
+from experiments.harness import methods
 from models import fused, isensee2017
 from models.layers import ChannelDropout
 
@@ -38,10 +38,10 @@ def build(method: str, name: str, input_shape: tuple[int, ...], **options: Any) 
 
     Dropout stands between the blocks. It must: recomputed, it would drop other channels than before.
     """
-    if method == parts.XLA:  # it knows TensorFlow's own operations
+    if method == methods.XLA:  # it knows TensorFlow's own operations
         with fused.plain():
             return models.build(name, input_shape=input_shape, **options)
-    kinds = {parts.KERAS_REMAT: (Block, "full"), parts.RECOMPUTE_GRAD: (RecomputedBlock, None)}
+    kinds = {methods.KERAS_REMAT: (Block, "full"), methods.RECOMPUTE_GRAD: (RecomputedBlock, None)}
     if method not in kinds:
         return models.build(name, input_shape=input_shape, **options)
     if name != "isensee2017":

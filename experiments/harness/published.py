@@ -1,4 +1,4 @@
-"""What the LMS case study published: epoch seconds of 228 subjects, and profiles of 30 batches at 192^3 with LMS."""
+"""What the LMS case study published (IBM, 2018): epoch seconds of 228 subjects, profiles of 30 batches at 192^3, and Table 7."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEXT = 160
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One row of its tables. sharers: models on one link, this one included. epochs: seconds, one for each GPU of that kind."""
+    """A row of its tables. sharers: models on one link, this one included. epochs: the seconds on each GPU of that kind."""
 
     title: str
     machine: str
@@ -33,7 +33,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Of 30 batches at 192^3 with LMS. busy_share: GPU utilisation; bytes per second while something is copied."""
+    """A profile of 30 batches at 192^3 with LMS. busy_share: GPU utilisation. Bytes per second while something is copied."""
 
     title: str
     machine: str
@@ -47,6 +47,8 @@ X86_LOW = Run(title="x86, 1 GPU", machine=X86, side=LOW, epochs=(216,))
 AC922_LOW = Run(title="AC922, 1 GPU", machine=AC922, side=LOW, epochs=(197,))
 X86_HIGH = Run(title="x86, 1 GPU", machine=X86, side=HIGH, epochs=(1467,))
 AC922_HIGH = Run(title="AC922, 1 GPU", machine=AC922, side=HIGH, epochs=(590,))
+AC922_APART = Run(title="AC922, 4 GPUs", machine=AC922, side=HIGH, epochs=(594, 602, 598, 605))
+AC922_SIX = Run(title="AC922, 6 GPUs", machine=AC922_6, side=HIGH, epochs=(674, 674, 681, 675, 672, 682))
 X86_APART = Run(title="x86, 4 GPUs, one on each bus", machine=X86, side=HIGH, epochs=(1520, 1508, 1496, 1498))
 X86_PAIRS = Run(
     title="x86, 8 GPUs, two on each bus", machine=X86, side=HIGH, sharers=2,
@@ -60,10 +62,10 @@ RUNS = (
     X86_HIGH,
     AC922_HIGH,
     X86_APART,
-    Run(title="AC922, 4 GPUs", machine=AC922, side=HIGH, epochs=(594, 602, 598, 605)),
+    AC922_APART,
     Run(title="x86, 6 GPUs: those alone on a bus", machine=X86, side=HIGH, epochs=(1514, 1506)),
     Run(title="x86, 6 GPUs: those in pairs", machine=X86, side=HIGH, sharers=2, epochs=(2067, 2081, 1991, 1991)),
-    Run(title="AC922, 6 GPUs", machine=AC922_6, side=HIGH, epochs=(674, 674, 681, 675, 672, 682)),
+    AC922_SIX,
     X86_PAIRS,
 )
 PROFILES = (
@@ -77,7 +79,39 @@ PROFILES = (
             in_bytes_per_second=45.8e9, out_bytes_per_second=43.5e9),
 )  # fmt: skip
 GAP_SECONDS = 44.0
-"""Per epoch between batches, x86 at 192^3."""
+"""The time between batches in an epoch, on x86 at 192^3."""
 
 CALIBRATED = (AC922_LOW, X86_LOW, X86_HIGH)
-"""What the model is fitted to; all else it predicts."""
+"""The runs that the models of machines are fitted to; they predict all the others."""
+
+EPOCH_SECONDS = {1: 590.0, 4: 150.0, 8: 76.0, 16: 40.0}
+EFFICIENCY = {4: 0.9833, 8: 0.9704, 16: 0.9219}
+"""Table 7, by the number of GPUs: one model at 192^3 with LMS on nodes of 4 GPUs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """What 192^3 with LMS takes relative to 144^3 without, on one GPU."""
+
+    system: str
+    link: str
+    high: Run
+    low: Run
+
+    @property
+    def voxels(self) -> float:
+        return (self.high.side / self.low.side) ** 3
+
+    @property
+    def seconds(self) -> float:
+        return self.high.epoch_seconds / self.low.epoch_seconds
+
+    @property
+    def per_voxel(self) -> float:
+        return self.seconds / self.voxels
+
+
+GROWTH = (
+    Growth(system="AC922", link="NVLink 2.0", high=AC922_HIGH, low=AC922_LOW),
+    Growth(system="x86", link="PCIe Gen3", high=X86_HIGH, low=X86_LOW),
+)

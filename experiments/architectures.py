@@ -19,7 +19,7 @@ from keras import layers
 
 @dataclass(frozen=True)
 class Network:
-    """build: of a side, the model of images (side, .., channels). side: the usual one; multiple: each side is one of it."""
+    """build: side -> the model of images (side, .., channels). side: the usual one. multiple: every side is a multiple of it."""
 
     build: Callable[[int], keras.Model]
     side: int

@@ -1,4 +1,4 @@
-"""Child: trains a Keras model by one of the TensorFlow methods, one step each time that the parent asks for one."""
+"""A child that trains a Keras model by one of the TensorFlow methods, one step each time that the parent asks for one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import logging
 import os
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,13 @@ with collector.kept_from_imports():
 import numpy as np
 
 from data import stream
+from experiments.architectures import NETWORKS
+from experiments.harness import batches, methods, variants
+from experiments.harness.child import WORKSPACE
+from experiments.harness.part import MIB, Part
+from experiments.harness.talk import Resident, Talk, asked
 from experiments.links import calibration
-from experiments.links.counters import STEP_SECONDS
-from experiments.links.link import Link
-from experiments.overhead import data, parts, variants
-from experiments.overhead.child import Resident, Talk, part_from_command_line
-from experiments.overhead.parts import MIB, Part
-from experiments.overhead.process import WORKSPACE
+from experiments.links.link import STEP_SECONDS, Link
 from experiments.profiling import lanes, measure, xplane
 from lms3d import LMS
 from lms3d.device import memory, startup
@@ -44,22 +45,10 @@ if TYPE_CHECKING:
 DIGEST_STEP = 3
 _MEASURED = "lms: measured "  # the beginning of what `op_costs` logs once it has measured
 REPORTED = (
-    "limit_bytes",
-    "unedited_peak_bytes",
-    "predicted_peak_bytes",
-    "unedited_limit_bytes",
-    "floor_bytes",
-    "unedited_step_seconds",
-    "predicted_step_seconds",
-    "predicted_stall_seconds",
-    "lower_bound_seconds",
-    "swapped_out_bytes",
-    "swapped_in_bytes",
-    "recomputed_ops",
-    "planning_seconds",
-    "planner",
-    "slabs",
-)
+    "limit_bytes", "unedited_peak_bytes", "predicted_peak_bytes", "unedited_limit_bytes", "floor_bytes", "unedited_step_seconds",
+    "predicted_step_seconds", "predicted_stall_seconds", "lower_bound_seconds", "swapped_out_bytes", "swapped_in_bytes",
+    "recomputed_ops", "planning_seconds", "planner", "slabs",
+)  # fmt: skip
 
 
 class _Finished(Exception):
@@ -124,17 +113,17 @@ class _Profiler:
         self.end = self.first + part.profiled
 
     def before(self, step: int) -> None:
-        """step: how many have run."""
+        """step: how many steps have run."""
         if self.first == step < self.end:
             tf.profiler.experimental.start(self.folder)
 
     def after(self, step: int) -> None:
-        """step: how many have run."""
+        """step: how many steps have run."""
         if self.first < step == self.end:
             tf.profiler.experimental.stop()
 
     def found(self) -> dict[str, Any]:
-        """Figures of the profiled steps, per step where they are bytes; {"error": ..} where they cannot be told."""
+        """The figures of the profiled steps, bytes per step; {"error": ..} if the profile cannot be read."""
         if self.first == self.end:
             return {}
         try:
@@ -175,7 +164,7 @@ class _Measured(logging.Handler):
 
 
 def main() -> None:
-    part = part_from_command_line()
+    part = Part.of(asked())
     talk = Talk()
     with talk.explained():
         startup.start_tensorflow(limit_bytes=part.limit_mib and part.limit_mib * MIB, seed=0, precision=part.precision)
@@ -196,11 +185,14 @@ def build(part: Part) -> keras.Model:
         side = part.resolution
         model = keras.applications.ResNet50(weights=None, input_shape=(side, side, 3), classes=10)
         loss: Any = keras.losses.SparseCategoricalCrossentropy()
+    elif part.model in NETWORKS:
+        model, loss = NETWORKS[part.model].build(part.resolution), "mse"
     else:
         own = {"filters": part.filters} if part.filters else {}
         model = variants.build(part.method, part.model, (part.resolution,) * 3 + (4,), **own)
         loss = losses.dice_loss
-    model.compile(keras.optimizers.Adam(5e-4), loss=loss, jit_compile=part.method == parts.XLA)
+    rate = 1e-4 if part.model in NETWORKS else 5e-4
+    model.compile(keras.optimizers.Adam(rate), loss=loss, jit_compile=part.method == methods.XLA)
     model.optimizer.build(model.trainable_variables)
     return model
 
@@ -218,12 +210,14 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
     talk.say(ready=True, device=_device_name(), parameters=model.count_params())
     with contextlib.suppress(_Finished):
         model.fit(
-            _dataset(part), epochs=1, steps_per_epoch=1_000_000, verbose=0, shuffle=False,
+            _dataset(_batch(part, model)), epochs=1, steps_per_epoch=1_000_000, verbose=0, shuffle=False,
             callbacks=[*([lms] if lms else []), lockstep],
         )  # fmt: skip
     report = None if lms is None else lms.report
     values = {} if report is None else report.to_dict()
     reported = {name: values[name] for name in REPORTED if values.get(name) is not None}
+    if report is not None and report.compiled:
+        reported |= {"programs": len(report.compiled), "compiled_ops": sum(one.ops for one in report.compiled)}
     if tier is not None and lms is not None:
         reported |= _over_other_links(model, part, lms, tier)
     talk.say(
@@ -242,7 +236,7 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
 
 
 def _counters(stats_file: Path, part: Part) -> dict[str, float]:
-    """What the swap tier moved in a step, and in how many seconds if it tells; nothing without LMS."""
+    """The bytes that the swap tier moved in a step, and the seconds if it counts them; nothing without LMS."""
     if not stats_file.exists():
         return {}
     with stats_file.open(newline="") as file:
@@ -252,7 +246,7 @@ def _counters(stats_file: Path, part: Part) -> dict[str, float]:
 
 
 def _speeds(lms: LMS) -> dict[str, float]:
-    """The speeds that the plan was made with, as they were kept; nothing if nothing was planned."""
+    """The speeds that the plan was made with; nothing if nothing was planned."""
     if lms.report is None or lms.planner == "off":
         return {}
     machine = speeds.machine(memory.compute_device(), lms.report.tier, None, mapped=lms.mapped)
@@ -260,14 +254,15 @@ def _speeds(lms: LMS) -> dict[str, float]:
 
 
 def _over_other_links(model: keras.Model, part: Part, lms: LMS, tier: type[LinkTier]) -> dict[str, Any]:
-    """What the step would take over slower and faster links."""
+    """The seconds that the step would take over slower and faster links."""
     plan, report, slabs = lms.plan, lms.report, lms.slabs
     if plan is None or report is None:
         return {}
     try:
         # The cheapest way to the graph and the machine's speeds that the plan was made for: what it plans is not used.
+        specification = _specification(_batch(part, model))
         asked = plan_step(
-            model, _specification(part), memory_limit=1 << 40, planner="swap_everything", slabs=slabs or "off", tier=tier.name,
+            model, specification, memory_limit=1 << 40, planner="swap_everything", slabs=slabs or "off", tier=tier.name,
             with_floor=False,
         )  # fmt: skip
         seconds = calibration.seconds_by_slowness(asked.graph, plan, asked.machine, report.predicted_step_seconds)
@@ -277,7 +272,7 @@ def _over_other_links(model: keras.Model, part: Part, lms: LMS, tier: type[LinkT
 
 
 def _tier(part: Part) -> type[LinkTier] | None:
-    """Of the part's emulated link."""
+    """The tier of the part's emulated link, if it has one."""
     if not part.link:
         return None
     from experiments.links.tier import register
@@ -286,7 +281,7 @@ def _tier(part: Part) -> type[LinkTier] | None:
 
 
 def _callback(method: str, tier: type[LinkTier] | None = None, stats_file: Path | None = None) -> LMS | None:
-    """It keeps its first plan: what is measured is what the report describes."""
+    """LMS for the method. It keeps its first plan, so that the report describes the steps that were measured."""
     arguments = _arguments(method)
     if arguments is None:
         return None
@@ -294,13 +289,15 @@ def _callback(method: str, tier: type[LinkTier] | None = None, stats_file: Path 
 
 
 def _arguments(method: str) -> dict[str, Any] | None:
-    """Of `LMS`; None for a method that does without."""
+    """The arguments of `LMS`; None for a method that does without it."""
     known: dict[str, dict[str, Any]] = {
-        parts.NONE: {"enabled": False},
-        parts.LMS: {"planner": "hybrid"},
-        parts.COPIED: {"planner": "hybrid", "mapped": False},
-        parts.TFLMS: {"planner": "tflms"},
-        **{name: {"planner": planner} for name, planner in parts.UNIFORM.items()},
+        methods.NONE: {"enabled": False},
+        methods.LMS: {"planner": "hybrid"},
+        methods.COPIED: {"planner": "hybrid", "mapped": False},
+        methods.TFLMS: {"planner": "tflms"},
+        methods.UNCOMPILED: {"compile": "off"},
+        methods.COMPILED: {"compile": "auto"},
+        **{name: {"planner": planner} for name, planner in methods.UNIFORM.items()},
     }
     return known.get(method)
 
@@ -315,9 +312,9 @@ def _predict(model: keras.Model, part: Part) -> dict[str, Any]:
     # A limit that is too small raises DoesNotFit, which names the floor.
     planned = plan_step(
         model,
-        _specification(part),
+        _specification(_batch(part, model)),
         memory_limit=limit,
-        with_floor=part.method == parts.PREDICTION,
+        with_floor=part.method == methods.PREDICTION,
         at_floor=False,
         **asked,
     )
@@ -327,22 +324,23 @@ def _predict(model: keras.Model, part: Part) -> dict[str, Any]:
     return {name: report[name] for name in (*REPORTED, "step_flops") if report.get(name) is not None}
 
 
-def _specification(part: Part) -> tuple[tf.TensorSpec, ...]:
-    return tuple(tf.TensorSpec(array.shape, array.dtype) for array in _batch(part))
+def _specification(arrays: Iterable[np.ndarray]) -> tuple[tf.TensorSpec, ...]:
+    return tuple(tf.TensorSpec(array.shape, array.dtype) for array in arrays)
 
 
-def _batch(part: Part) -> tuple[np.ndarray, np.ndarray]:
-    return data.images(part.resolution) if part.model == "resnet50" else data.volumes(part.resolution)
+def _batch(part: Part, model: keras.Model) -> tuple[np.ndarray, np.ndarray]:
+    if part.model in NETWORKS:
+        return batches.noise((part.batch, *model.input_shape[1:]), (part.batch, *model.output_shape[1:]))
+    return batches.images(part.resolution) if part.model == "resnet50" else batches.volumes(part.resolution)
 
 
-def _dataset(part: Part) -> tf.data.Dataset:
+def _dataset(arrays: Iterable[np.ndarray]) -> tf.data.Dataset:
     """The same batch for ever, handed over like those of the pipelines in `data`."""
     batch = []
-    for array in _batch(part):
+    for array in arrays:
         batch.append(stream.aligned_empty(array.shape, array.dtype))
         batch[-1][...] = array
-    signature = [tf.TensorSpec(array.shape, array.dtype) for array in batch]
-    return stream.loaded(tf.data.Dataset.range(1 << 62), lambda step: tuple(batch), signature)
+    return stream.loaded(tf.data.Dataset.range(1 << 62), lambda step: tuple(batch), list(_specification(batch)))
 
 
 def _digest(model: keras.Model) -> str:

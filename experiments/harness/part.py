@@ -1,86 +1,32 @@
-"""One part of the benchmark and its result: values that are written as JSON. No TensorFlow here."""
+"""A part of a study, which is one child process, and its result: values that are written as JSON. No TensorFlow here."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 import statistics
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from experiments.harness.methods import NONE, PREDICTION
 from lms3d.files import write_json
 
 MIB = 1 << 20
 
-NONE = "no LMS"
-KERAS = "Keras fit as it is"
-LMS = "LMS"
-COPIED = "LMS that copies back"
-TFLMS = "TFLMS auto-tune"
-SWAP_ALL = "swap everything"
-RECOMPUTE_ALL = "recompute everything"
-RECOMPUTE_CHEAP = "recompute all but convolutions"
-KERAS_REMAT = "keras.RematScope per block"
-RECOMPUTE_GRAD = "tf.recompute_grad per block"
-XLA = "XLA for the whole step"
-TORCH = "PyTorch"
-TORCH_CHECKPOINT = "torch.utils.checkpoint per block"
-TORCH_SAVE_ON_CPU = "torch save_on_cpu"
-TORCH_COMPILED = "torch.compile"
-PREDICTION = "prediction"
-
-
-@dataclass(frozen=True, kw_only=True)
-class InTorch:
-    """How PyTorch trains. mode: of `torch.compile`, "" for eager. budget: its `activation_memory_budget`, the share of the
-    activations that are kept. checkpoint: per block. autocast: to bfloat16. channels_last: order of the axes in memory."""
-
-    mode: str = ""
-    budget: float | None = None
-    checkpoint: bool = False
-    save_on_cpu: bool = False
-    autocast: bool = False
-    channels_last: bool = False
-
-
-TORCH_METHODS: dict[str, InTorch] = {
-    TORCH: InTorch(),
-    f"{TORCH}, channels last": InTorch(channels_last=True),
-    f"{TORCH}, bfloat16": InTorch(autocast=True),
-    TORCH_CHECKPOINT: InTorch(checkpoint=True),
-    TORCH_SAVE_ON_CPU: InTorch(save_on_cpu=True),
-    TORCH_COMPILED: InTorch(mode="default"),
-    f"{TORCH_COMPILED}, channels last": InTorch(mode="default", channels_last=True),
-    f"{TORCH_COMPILED}, bfloat16": InTorch(mode="default", autocast=True),
-    f"{TORCH_COMPILED}, max-autotune": InTorch(mode="max-autotune-no-cudagraphs"),
-    **{
-        f"{TORCH_COMPILED}, activation_memory_budget {budget}": InTorch(mode="default", budget=budget)
-        for budget in (0.75, 0.5, 0.25, 0.0)
-    },
-}
-UNIFORM = {
-    SWAP_ALL: "swap_everything",
-    RECOMPUTE_ALL: "recompute_everything",
-    RECOMPUTE_CHEAP: "recompute_all_but_convolutions",
-}
-"""Method -> its planner of LMS, which makes the same decision for every tensor."""
-SAME_NUMBERS = (NONE, LMS, COPIED, TFLMS, *UNIFORM)
-"""Methods that edit the same traced step: their weights must be the same bits."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One child process: `warm_up` + `steps` training steps of a model by one method under a hard limit (None: without).
+    """A child process: `warm_up` + `steps` training steps of a model by one method under a hard limit (None: without one).
 
-    timed: before each of its `steps` one step without LMS runs in another process, so that a ratio is against a neighbour
-    in time. A part that is not timed only tells whether it trains, and what it needs.
+    timed: before each of its `steps` another process takes a step without LMS, so that each ratio is to a step just before. A
+    part that is not timed only tells whether it trains, and what it needs.
     link: the word of an emulated link (`experiments.links.link`) that LMS swaps through; empty: the machine's own swap tier.
     planned: nothing is trained; the result is what the planner says of such a step, with copies that cost the processor nothing.
     filters: channels of each level of the network; empty: its own. precision: a Keras dtype policy. deterministic: only kernels
-    of which each run gives the same bits (a GPU has others). repeat: the number of this part among several of the same.
+    that give the same bits in each run (a GPU has others). repeat: the number of this part among several of the same.
     profiled: steps under TensorFlow's profiler, after the measured ones. workspace_mib: cuDNN's limit; None: what lms3d chooses.
+    batch: samples of a step of a network of `architectures`; the others have their own batch.
     """
 
     method: str
@@ -100,11 +46,16 @@ class Part:
     repeat: int = 1
     profiled: int = 0
     workspace_mib: int | None = None
+    batch: int = 1
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Part:
-        """From JSON, which has no tuples."""
+        """The part in values from JSON, which has no tuples."""
         return cls(**{**values, "filters": tuple(values.get("filters", ()))})
+
+    @property
+    def limit_bytes(self) -> int | None:
+        return None if self.limit_mib is None else self.limit_mib * MIB
 
     @property
     def trains(self) -> bool:
@@ -113,7 +64,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Short and unique; also the name of its file."""
+        """A short and unique name, also that of the part's file."""
         limit = "" if self.limit_mib is None else f"-{self.limit_mib}MiB"
         tried = "" if self.timed else f"-{self.warm_up + self.steps}steps"
         against = "" if self.baseline_limit_mib is None else f"-against-{self.baseline_limit_mib}MiB"
@@ -124,14 +75,14 @@ class Part:
 
     @property
     def title(self) -> str:
-        """For the terminal."""
+        """The part in words, for the terminal."""
         limit = "" if self.limit_mib is None else f" in {self.limit_mib:,} MiB"
         link = f" over {self.link}" if self.link else ""
         plain = f"{self.model} at {self.resolution}, {self.method}{limit}{link}{' (plan only)' if self.planned else ''}"
         return ", ".join([plain, *self._unusual()])
 
     def _unusual(self) -> list[str]:
-        """In words, what most parts do not have."""
+        """The words about what most parts do not have."""
         return [
             *(["x".join(map(str, self.filters))] if self.filters else []),
             *([self.precision] if self.precision != "float32" else []),
@@ -139,6 +90,7 @@ class Part:
             *([f"run {self.repeat}"] if self.repeat > 1 else []),
             *([f"{self.profiled} profiled"] if self.profiled else []),
             *([f"workspace {self.workspace_mib} MiB"] if self.workspace_mib else []),
+            *([f"batch {self.batch}"] if self.batch > 1 else []),
         ]
 
     def baseline(self) -> Part:
@@ -150,11 +102,11 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a child reported. `outcome`: "trained", "predicted", "out of memory", "does not fit" (by the planner), "failed".
+    """What a child reported. outcome: "trained", "predicted", "out of memory", "does not fit" (by the planner), "failed".
 
     seconds, peaks_bytes: of the steps after the warm-up; baseline_seconds: of the neighbour before each.
     peak_bytes: the allocator's largest, warm-up included (TensorFlow only). resident_bytes: most anonymous memory of the
-    process in a step, less what it had once the framework was imported. recoveries: steps that ran out of memory and were
+    process in a step, less what it had once the framework was imported. recoveries: steps that ran out of memory, and were
     planned and run again. digest: of all weights after three steps. report: figures of `lms3d.keras_step.report.Report`.
     traffic: means over the timed steps of an emulated link: `tiers.base.COUNTERS` and processor seconds (`links.tier`); of the
     machine's own swap tier: those of the counters that it knows, over all steps after the warm-up.
@@ -183,7 +135,7 @@ class Result:
     workspace_mib: str = ""
     wall_seconds: float = 0.0
     code: str = ""
-    """Of the engine and the networks that were measured: see `code_digest`."""
+    """A fingerprint of the code that was measured (`store.code_digest`)."""
 
     @property
     def trained(self) -> bool:
@@ -191,19 +143,19 @@ class Result:
 
     @property
     def step_seconds(self) -> float | None:
-        """Median step."""
+        """The median step."""
         return statistics.median(self.seconds) if self.trained and self.seconds else None
 
     @property
     def ratio(self) -> float | None:
-        """Median over the steps of (seconds / seconds of the step without LMS just before)."""
+        """The median over the steps of (seconds / seconds of the step without LMS just before)."""
         if not (self.trained and self.baseline_seconds):
             return None
         return statistics.median(own / other for own, other in zip(self.seconds, self.baseline_seconds, strict=True))
 
     @property
     def peak_error(self) -> float | None:
-        """Predicted / measured peak - 1, of the plan that ran last."""
+        """Predicted / measured peak - 1, for the plan that ran last."""
         predicted = self.report.get("predicted_peak_bytes")
         return predicted / max(self.peaks_bytes) - 1 if predicted and self.peaks_bytes and self.trained else None
 
@@ -215,9 +167,49 @@ class Result:
 
     @property
     def ratio_error(self) -> float | None:
-        """Predicted / measured ratio to a step without LMS - 1: without what other work did to the machine since ops were timed."""
-        predicted, without = (self.report.get(f"{step}_step_seconds") for step in ("predicted", "unedited"))
-        return predicted / without / self.ratio - 1 if predicted and without and self.ratio else None
+        """Predicted / measured ratio to a step without LMS - 1. What slowed the machine down since ops were timed cancels out."""
+        predicted = self.predicted_ratio()
+        return predicted / self.ratio - 1 if predicted and self.ratio else None
+
+    def predicted_ratio(self, name: str = "predicted_step_seconds") -> float | None:
+        """A figure of the report, in seconds / the predicted step without LMS."""
+        seconds, without = (self.report.get(one) for one in (name, "unedited_step_seconds"))
+        return seconds / without if seconds and without else None
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether LMS made a plan for the step."""
+        return self.report.get("planner") not in (None, "off", "none")
+
+    @property
+    def slabs(self) -> str:
+        """The slabs of each level, such as "16/8"; "" if all tensors are whole."""
+        from lms3d.engine.slabs import choice
+
+        slabs = self.report.get("slabs")
+        return choice.text(tuple(tuple(pair) for pair in slabs)) if slabs else ""
+
+    def record(self) -> dict[str, Any]:
+        """All figures by the names that they have in CSV files, those of the report and of the profile among them."""
+        part = self.part
+        return self.report | self.profile | {
+            "model": part.model, "filters": "x".join(map(str, part.filters)), "resolution": part.resolution, "method": part.method,
+            "precision": part.precision, "deterministic": part.deterministic, "repeat": part.repeat, "limit_mib": part.limit_mib,
+            "outcome": self.outcome, "step_seconds": self.step_seconds, "ratio": self.ratio, "peak_bytes": self.peak_bytes,
+            "resident_bytes": self.resident_bytes, "peak_error": self.peak_error, "seconds_error": self.seconds_error,
+            "ratio_error": self.ratio_error, "predicted_ratio": self.predicted_ratio(), "slabs": self.slabs,
+            "workspace_mib": self.workspace_mib, "recoveries": self.recoveries, "loss": self.loss, "digest": self.digest,
+            "wall_seconds": self.wall_seconds, "device": self.device, "detail": self.detail,
+        }  # fmt: skip
+
+    def moved_bytes(self, way: str) -> float:
+        """The bytes that the swap tier counted in a step; way: "out" or "in"."""
+        return self.traffic.get(f"swapped_{way}_bytes", 0.0)
+
+    def bytes_per_second(self, way: str) -> float | None:
+        """The rate while a transfer was under way, by the tier's own count; None if it counted none."""
+        seconds = self.traffic.get(f"swap_{way}_seconds")
+        return self.moved_bytes(way) / seconds if seconds else None
 
     def save(self, folder: Path) -> None:
         write_json(folder / f"{self.part.name}.json", asdict(self))
@@ -230,12 +222,9 @@ class Result:
         return cls(part=part, **listed)
 
 
-@functools.cache
-def code_digest() -> str:
-    """A fingerprint of all source files whose change may change what is measured."""
-    root, digest = Path(__file__).parents[2], hashlib.sha256()
-    for path in sorted(
-        [*root.glob("lms3d/**/*.py"), *root.glob("models/*.py"), *root.glob("experiments/overhead/*.py")]
-    ):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+def smallest_mib(results: Iterable[Result], method: str) -> int | None:
+    """The smallest hard limit that the method trained in; None if there is none."""
+    limits = [
+        r.part.limit_mib for r in results if r.trained and r.part.method == method and r.part.limit_mib is not None
+    ]
+    return min(limits, default=None)

@@ -1,4 +1,4 @@
-"""The child's side of the protocol (see `process`), and the memory of a process. No TensorFlow here."""
+"""The child's side of the talk with its parent (see `child`), and the memory of a process. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import psutil
 
-from experiments.overhead.parts import Part
 from lms3d.errors import DoesNotFit
 from lms3d.training.out_of_memory import is_out_of_memory
 
@@ -30,7 +29,7 @@ class Talk:
         print(json.dumps(values), file=self._out, flush=True)
 
     def asked(self) -> bool:
-        """Waits: True when the parent wants a step, False when it wants no more."""
+        """Waits for the parent; whether it wants a step."""
         return sys.stdin.readline().strip() == "step"
 
     @contextmanager
@@ -47,8 +46,9 @@ class Talk:
                 raise
 
 
-def part_from_command_line() -> Part:
-    return Part.of(json.loads(sys.argv[1]))
+def asked() -> Any:
+    """What the parent told this process at its start."""
+    return json.loads(sys.argv[1])
 
 
 class Resident:

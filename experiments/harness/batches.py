@@ -1,4 +1,4 @@
-"""One batch, the same for every method. No TensorFlow here."""
+"""A batch, the same for every method. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -20,3 +20,9 @@ def images(side: int) -> tuple[np.ndarray, np.ndarray]:
     """Images (8, H, W, 3), float32 noise; classes (8, 1), int64, of ten."""
     rng = np.random.default_rng(0)
     return rng.normal(size=(IMAGES, side, side, 3)).astype("f4"), rng.integers(0, 10, size=(IMAGES, 1))
+
+
+def noise(inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and outputs of these shapes, float32 noise."""
+    rng = np.random.default_rng(0)
+    return rng.normal(size=inputs).astype("f4"), rng.normal(size=outputs).astype("f4")

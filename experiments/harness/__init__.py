@@ -1,0 +1,11 @@
+"""What all measuring experiments stand on. A question has one command; the rooms beside this one belong to one question each.
+
+command    main function, common options, the end by Ctrl-C   commands   training and prediction by the real commands
+part       a part of a study and its result, as values        methods    the ways to train that are compared
+bench      parts -> results, a neighbour beside each          store      files of what was measured; within a time limit
+child      starts a process that trains, and talks with it    talk       the child's side of that talk
+steps_tensorflow, steps_torch   children that train           variants, batches   networks that recompute, and data
+ranks      a program on N ranks                               runs       what the files of a training run say
+promise    an aim, and whether it was met                     published  the numbers of the four articles
+table      Markdown and CSV    page   a report's text         figure     what the pictures share
+"""
