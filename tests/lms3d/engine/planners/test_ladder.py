@@ -187,7 +187,8 @@ def test_the_simulator_agrees_on_what_is_computed_again():
     plan, _ = planned(SLOW, 0.3)
     found = simulate(edit.apply(normalised(), plan), SLOW)
     known = Study(Settings(limit_bytes=1 << 40).request(normalised(), SLOW))
-    limit = strategy.lowest(known).limit_bytes + 0.3 * (known.unedited_limit_bytes - known.lowest.limit_bytes)
+    low = strategy.lowest(known).limit_bytes
+    limit = low + 0.3 * (known.unedited_limit_bytes - low)
     assert found.peak_bytes <= limit
 
 
@@ -199,7 +200,7 @@ def test_what_must_be_copied_back_is_not_read_to_compute_others_again():
 
 
 @EITHER
-def test_a_way_that_counts_on_another_buffer_is_priced_right(machine):
+def test_a_candidate_that_counts_on_another_buffer_is_priced_right(machine):
     """The program and the schedule agree on what a plan costs (COVER-5)."""
     known = Study(Settings(limit_bytes=1 << 40).request(normalised(), machine))
     unplanned = known.once(strategy._ladder).unplanned.schedule.cost_seconds
