@@ -327,7 +327,7 @@ def test_unreadable_first_images_are_nobodys(tmp_path):
 def told(root: Path, tmp_path: Path) -> list[str]:
     cases, schema = layouts.find_cases(root)
     table = fingerprint.examine(cases, schema, directory=tmp_path / "f", workers=1)
-    return [line for line in fingerprint.told(table).splitlines() if line.startswith("look at")]
+    return [line for line in fingerprint.as_text(table).splitlines() if line.startswith("look at")]
 
 
 @pytest.mark.parametrize("value", [1e7, -1e7])

@@ -36,7 +36,7 @@ NAMES = {
 METHODS = {"argpartition", "argsort", "cumsum", "dot", "mean", "prod", "std", "sum", "var"}
 FUNCTIONS = {"pow", "sum"}
 STANDARD = {"__future__", "collections", "dataclasses", "functools", "math", "pathlib", "typing"}
-MODULES = {*STANDARD, "data", "nibabel", "nilearn", "numpy", "scipy"}
+MODULES = {*STANDARD, "data", "lms3d", "nibabel", "nilearn", "numpy", "scipy"}
 
 
 def offences(code: str) -> list[str]:
