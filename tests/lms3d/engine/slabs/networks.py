@@ -151,8 +151,8 @@ def _after(x: Any, part: str, rank: int, seen: Sequence[Any]) -> Any:
         return conv(4, int(part[-1]), padding="same")(x)
     if part == "stride2":
         return conv(4, 3, strides=2, padding="same")(x) if min(x.shape[1:-1]) > 2 else x
-    if part == "dilated":
-        return conv(4, 3, dilation_rate=2, padding="same")(x)
+    if part == "dilated":  # of two planes each phase has one, which cannot be cut: it is joined, and rightly so
+        return conv(4, 3, dilation_rate=2, padding="same")(x) if x.shape[1] > 2 else x
     if part in ("transposed", "up"):
         if x.shape[1] > 16:
             return x
