@@ -64,7 +64,7 @@ class Process:
         bind: Callable[[], None] | None = None,
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        self.log, self.is_late = log, False
+        self.log, self.is_late, self.is_killed = log, False, False
         with log.open("w") as stderr:
             self.process = subprocess.Popen(
                 [*program, json.dumps(asked)],
@@ -102,6 +102,7 @@ class Process:
 
     def kill(self) -> None:
         """Ends the child, also one that is stopped."""
+        self.is_killed = True
         self.process.kill()
         self.process.wait()
 
@@ -110,8 +111,8 @@ class Process:
         try:
             return self.process.wait(_LAST_SECONDS)
         except subprocess.TimeoutExpired:
-            self.kill()
-            return self.process.returncode
+            self.process.kill()
+            return self.process.wait()
 
 
 def of_module(name: str) -> list[str]:
@@ -176,6 +177,8 @@ class Child(Process):
             return ChildFailed("out of time", "ended at its deadline")
         if self.is_late:
             return ChildFailed("failed", f"no answer for {self.patience_seconds:.0f} s")
+        if self.is_killed:  # by another thread, while this one waited for an answer
+            return ChildFailed("out of time", "ended before its answer")
         cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         limited = self.part.limit_mib is not None
         if -code == signal.SIGKILL or (limited and -code in _CRASHES):

@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 import textwrap
+import threading
 
 import pytest
 
@@ -97,6 +98,18 @@ def test_a_child_that_answers_once(program, tmp_path):
     program("time.sleep(60)")
     with pytest.raises(child.ChildFailed, match="out of time"):
         child.only_answer("any", {}, tmp_path / "log.txt", 0.2)
+
+
+def test_a_child_that_another_thread_ends_has_no_result(tmp_path, monkeypatch):
+    """It has not run out of memory, and is run again."""
+    script = tmp_path / "child.sh"
+    script.write_text("#!/bin/sh\necho '{\"ready\": true}'\nexec sleep 60\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(child.sys, "executable", str(script))
+    trainer = child.Child(Part(method="LMS", model="unet3d", resolution=16, limit_mib=9), tmp_path / "log.txt", 60)
+    threading.Timer(0.2, trainer.kill).start()
+    with pytest.raises(child.ChildFailed, match="out of time: ended before its answer"):
+        trainer.step()
 
 
 def test_a_command_that_fails_hands_on_its_exit_code(tmp_path):
