@@ -96,7 +96,8 @@ def _escaped(text: str) -> str:
 
 def _options(command: str, parser: argparse.ArgumentParser, seen: dict[str, str]) -> list[str]:
     """An item for each argument; arguments that another command has with the same words are one line together."""
-    items, shared = [], {}
+    items: list[str] = []
+    shared: dict[str, list[str]] = {}
     for action in _actions(parser):
         name, told = _name(action), _help(parser, action)
         owner = seen.setdefault(f"{name}: {told}", command)
