@@ -48,7 +48,8 @@ class PlannedStep:
     def copies(self) -> dict[str, tuple[SwapIn | Recompute, ...]]:
         """The copies of each tensor that leaves."""
         found: dict[str, list[SwapIn | Recompute]] = defaultdict(list)
-        for copy in (*self.plan.swap_ins, *self.plan.recomputes):
+        copies: tuple[SwapIn | Recompute, ...] = (*self.plan.swap_ins, *self.plan.recomputes)
+        for copy in copies:
             found[copy.tensor].append(copy)
         return {tensor: tuple(copies) for tensor, copies in found.items()}
 
