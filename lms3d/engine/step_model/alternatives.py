@@ -149,9 +149,8 @@ class _Decisions:
     def _longest_wait(self, buffer: Buffer) -> _Wait:
         longest, spans = _Wait(), self._anchor_spans
         free = spans[buffer.defined][1]
-        own = (
-            buffer.seconds if self.recomputed[buffer.root] else 0.0
-        )  # just before the read, and part of no alternative
+        # What is recomputed just before the read is part of no alternative.
+        own = buffer.seconds if self.recomputed[buffer.root] else 0.0
         for read in buffer.reads:
             start, end = spans[read]
             if start - own - free > longest.end - longest.start:
