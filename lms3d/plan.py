@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
-    """The options that were given. A saved model takes any resolution; only our own networks halve it four times."""
+    """The options that were given. A saved model takes any resolution, our own networks multiples of 16."""
     parser = _parser()
     given = vars(parser.parse_args(arguments))
     if "resolution" in given and "keras_model" not in given:
@@ -66,7 +66,7 @@ def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _choose(given: dict[str, Any]) -> None:
-    """About the machine that this runs on, or about one that is named."""
+    """Answers for the machine that this runs on, or for the one that --machine names."""
     if given.pop("list_machines", False):
         _list_machines()
     elif "machine" in given:
@@ -194,7 +194,7 @@ def _refuse_beside_saved_model(given: dict[str, Any]) -> None:
 def _planned_saved(
     path: Path, options: TrainConfig, size: int | None, hard_limit: bool, asked: dict[str, Any]
 ) -> Planned:
-    """`_planned` for the model in a .keras file. size: of what the model's inputs leave open."""
+    """The plan for the model in a .keras file. size: stands for each size that the model's inputs leave open."""
     from lms3d.keras_step import saved_model
 
     _start_tensorflow(options, "float32")
@@ -204,7 +204,10 @@ def _planned_saved(
 
 
 def _planned(options: TrainConfig, hard_limit: bool, asked: dict[str, Any]) -> Planned:
-    """The limit is only planned for, not put in force: it may be larger than this machine. asked: of `estimate.plan_step`."""
+    """The plan for one of our networks. The limit is not put in force: it may be larger than this machine.
+
+    asked: further arguments of `estimate.plan_step`.
+    """
     from lms3d.training import compilation
 
     _start_tensorflow(options, options.precision)
@@ -213,7 +216,7 @@ def _planned(options: TrainConfig, hard_limit: bool, asked: dict[str, Any]) -> P
 
 
 def _start_tensorflow(options: TrainConfig, precision: str) -> None:
-    """Without the limit, but operations are measured within the workspace that they would have under it."""
+    """Starts TensorFlow without the limit. Operations are measured within the workspace that they would have under it."""
     from lms3d.device import startup
 
     startup.start_tensorflow(
@@ -225,7 +228,10 @@ def _start_tensorflow(options: TrainConfig, precision: str) -> None:
 
 
 def _limited(options: TrainConfig, hard_limit: bool) -> TrainConfig:
-    """hard_limit: plan as for a limit that the user named, which takes more room than none, even if there is none."""
+    """The options, with the device's memory as their limit if they have none and `hard_limit` is True.
+
+    A named limit is planned for as a hard one, which takes more room.
+    """
     from lms3d.device import memory
 
     if hard_limit and options.memory_limit is None:
@@ -241,7 +247,7 @@ def _sweep(
     title: str,
     folder: Path | None,
 ) -> None:
-    """plan: plans for other options."""
+    """Plans for so many limits, prints the table, and writes it to `folder`. plan: makes the plan for other options."""
     from lms3d.engine import sweep
     from lms3d.engine.planners import PLANNERS
     from lms3d.plan_display import sweep_table
@@ -252,7 +258,7 @@ def _sweep(
 
     by_itself = options.slabs == "auto" and PLANNERS[planned.settings.planner].slices
     lowest = planned.prediction.floor_bytes if by_itself else None
-    if by_itself:  # the curve of the whole step, and below its floor that of the step in slabs
+    if by_itself:  # above the floor of the whole step its curve, and below it that of the step in slabs
         planned = plan(dataclasses.replace(options, slabs="off"))
     known = planned.prediction
     ends = None if known.floor_bytes is None else (known.floor_bytes, known.unedited_limit_bytes)

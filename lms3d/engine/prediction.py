@@ -20,7 +20,7 @@ class Decision:
 
     action: keep, swap, recompute or both. copies: how often the tensor returns per step.
     swap_seconds: to move it out and back once; None if that is impossible. hidden_seconds: how many of these idle links can hide.
-    recompute_seconds: to compute it again once; None if that is impossible.
+    recompute_seconds: to compute it again once; None if that is impossible, or if the tensor is too small to be weighed.
     idle_link_seconds: how long the links are idle during the longest time that nobody uses it.
     peak_bytes: what it holds at the predicted peak, if it is kept. If it is not: how much higher the peak would be if it were.
     reason: the decision in words, with these costs.

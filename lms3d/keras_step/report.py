@@ -24,8 +24,8 @@ DECISION_COLUMNS = (
 )  # fmt: skip
 DECISION_NOTE = (
     "Times are those of one return, after the longest time that nobody uses the tensor. `links idle`: for how much of that time "
-    "the links are idle, and can hide transfers. A dash: it is impossible. `at the peak`: the bytes that a kept tensor has "
-    "at the predicted peak; for any other tensor, how much higher the peak would be if it stayed."
+    "the links are idle, and can hide transfers. A dash: impossible, or too small to be weighed. `at the peak`: the bytes that a "
+    "kept tensor has at the predicted peak; for any other tensor, how much higher the peak would be if it stayed."
 )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from lms3d import console
 from lms3d.engine import liveness
 from lms3d.engine.ir import RESIDENT_TYPES, Op, StepGraph, producer_name
+from lms3d.engine.plan import SwapIn
 from lms3d.engine.prediction import Decision, Prediction
 from lms3d.engine.step_model import reasons
-from lms3d.engine.step_model.planned_step import PlannedStep, Span
+from lms3d.engine.step_model.planned_step import PlannedStep, Span, readers
 from lms3d.errors import InputError
 from lms3d.keras_step.estimate import Planned
 from lms3d.units import format_size
@@ -37,9 +38,10 @@ def show(planned: Planned, name: str) -> None:
 
 
 def matching(name: str, prediction: Prediction, graph: StepGraph) -> list[Decision]:
-    """The decisions on the tensors that `name` may mean: the one of that name, else all whose names contain it.
+    """The decisions on the tensors that `name` may mean.
 
-    The name of an op means its first output, and that of a view the tensor behind it. InputError if `name` means no large tensor.
+    That is the tensor of this name, or the only one whose last parts it is, or else all whose names contain it. The name of an op
+    means its first output, and that of a view the tensor behind it. InputError if `name` means no large tensor.
     """
     decisions = {decision.tensor: decision for decision in prediction.decisions}
     exact = name if ":" in name else f"{name}:0"
@@ -47,7 +49,8 @@ def matching(name: str, prediction: Prediction, graph: StepGraph) -> list[Decisi
     if root in decisions:
         return [decisions[root]]
     found = [decision for tensor, decision in decisions.items() if name.lower() in tensor.lower()]
-    return found or _refuse(name, root, list(decisions), graph)
+    ending = [decision for decision in found if f"/{decision.tensor}".endswith(f"/{exact}")]
+    return (ending if len(ending) == 1 else found) or _refuse(name, root, list(decisions), graph)
 
 
 def _refuse(name: str, root: str, large: list[str], graph: StepGraph) -> list[Decision]:
@@ -76,6 +79,7 @@ def _rows(decision: Decision, planned: Planned, step: PlannedStep) -> dict[str, 
         "size": format_size(decision.bytes) + ("" if axes is None else f", {axes} axes"),
         "made by": _op(maker, step) + (f", a part of {maker.group}" if maker.group else ""),
         "read by": _readers(decision.tensor, graph, step),
+        **({"comes back": _returns(decision.tensor, step)} if decision.copies else {}),
         "in memory": _spans(step.lives(decision.tensor)) + f" of the step's {reasons.duration(step.run.seconds)}",
         "links idle": f"{reasons.duration(decision.idle_link_seconds)} of the longest time that nobody uses it",
         "if swapped": _swapped(decision),
@@ -93,9 +97,20 @@ def _op(op: Op, step: PlannedStep) -> str:
 def _readers(tensor: str, graph: StepGraph, step: PlannedStep) -> str:
     """The ops that read a tensor, also through views, in the order in which they run."""
     root = liveness.roots(graph)[tensor]
-    readers = sorted(liveness.storages(graph)[root].readers, key=lambda name: step.run.spans.get(name, (0.0, 0.0)))
-    shown = [_op(graph.by_name[name], step) for name in readers[:LISTED]]
-    return "; ".join([*shown, *([f"and {len(readers) - LISTED} more"] if len(readers) > LISTED else [])]) or "nobody"
+    ops = sorted(liveness.storages(graph)[root].readers, key=lambda name: step.run.spans.get(name, (0.0, 0.0)))
+    return _listed([_op(graph.by_name[name], step) for name in ops]) or "nobody"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """The first few parts, and how many more there are."""
+    more = [f"and {len(parts) - LISTED} more"] if len(parts) > LISTED else []
+    return "; ".join([*parts[:LISTED], *more])
+
+
+def _returns(tensor: str, step: PlannedStep) -> str:
+    """How each copy of a tensor is made, and who reads it first."""
+    made = [(isinstance(copy, SwapIn), next(iter(readers(copy)), "nobody")) for copy in step.copies[tensor]]
+    return _listed([f"{'read back' if is_swapped else 'computed again'} for {reader}" for is_swapped, reader in made])
 
 
 def _spans(spans: Iterable[Span]) -> str:

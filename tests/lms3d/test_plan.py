@@ -83,6 +83,7 @@ def test_why(toy, capsys):
     assert said["size"] == "4.00 MiB, 4 axes"
     assert said["made by"].startswith("c1 (Conv3D), from ")
     assert re.fullmatch(r"r1 \(LeakyRelu\), from .+; gr1 \(LeakyReluGrad\), from .+", said["read by"])
+    assert said["comes back"] == "computed again for gr1"
     assert said["in memory"].count("from") == 2
     assert said["links idle"].endswith("of the longest time that nobody uses it")
     assert said["if swapped"] == "6.3 ms of transfers; idle links hide 6.3 ms of that"

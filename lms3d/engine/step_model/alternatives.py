@@ -22,7 +22,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from lms3d.engine.cost import Machine
 from lms3d.engine.plan import SwapOut
@@ -150,9 +149,8 @@ class _Decisions:
     def _longest_wait(self, buffer: Buffer) -> _Wait:
         longest, spans = _Wait(), self._anchor_spans
         free = spans[buffer.defined][1]
-        own = (
-            buffer.seconds if self.recomputed[buffer.root] else 0.0
-        )  # just before the read, and part of no alternative
+        # What is recomputed just before the read is part of no alternative.
+        own = buffer.seconds if self.recomputed[buffer.root] else 0.0
         for read in buffer.reads:
             start, end = spans[read]
             if start - own - free > longest.end - longest.start:
@@ -171,15 +169,16 @@ class _Decisions:
         for i, buffer in enumerate(self.problem.buffers):
             if self.swapped_in[buffer.root]:  # ALTERNATIVE-3
                 own_out, own_back = self.planned.transfers(buffer.root)
-                out[i] += _common_seconds(own_out, starts[i], ends[i])
-                back[i] += _common_seconds(own_back, starts[i], ends[i])
+                this = slice(i, i + 1)
+                out[this] += _common_seconds(own_out, starts[this], ends[this])
+                back[this] += _common_seconds(own_back, starts[this], ends[this])
         return [_Idle(*each) for each in zip(out.clip(0).tolist(), back.clip(0).tolist(), strict=True)]
 
 
-def _common_seconds(pieces: Sequence[Span], starts: ArrayLike, ends: ArrayLike) -> np.ndarray:
+def _common_seconds(pieces: Sequence[Span], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """How many seconds of `pieces`, which are in order and apart, lie between each start and end. Same shape as these."""
     if not pieces:
-        return np.zeros(np.shape(starts))
+        return np.zeros(starts.shape)
     edges = np.array(pieces).reshape(-1)
     seconds = np.diff(edges)
     seconds[1::2] = 0.0  # between two pieces

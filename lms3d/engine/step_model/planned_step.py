@@ -19,6 +19,11 @@ Span = tuple[float, float]
 """(start, end) in seconds of the step."""
 
 
+def readers(copy: SwapIn | Recompute) -> list[str]:
+    """The ops that read a copy, directly or through an identity."""
+    return [*copy.consumers, *(reader for reader, _ in copy.through)]
+
+
 @dataclass(frozen=True)
 class PlannedStep:
     """The graph that a plan leaves of a step, and its simulation."""
@@ -60,8 +65,7 @@ class PlannedStep:
         That is the most bytes that are live while it is away, and its own, less the peak.
         """
         lives, copies = self.lives(tensor), self.copies.get(tensor, ())
-        readers = (name for copy in copies for name in (*copy.consumers, *(reader for reader, _ in copy.through)))
-        returns = [*(start for start, _ in lives[1:]), self._end(readers)]
+        returns = [*(start for start, _ in lives[1:]), self._end(name for copy in copies for name in readers(copy))]
         most = max((self._most_bytes(left, back) for (_, left), back in zip(lives, returns, strict=False)), default=0)
         return max(0, most + size_bytes - self.run.peak_bytes) if most else 0
 
