@@ -24,7 +24,7 @@ MARKERS = {
     "those that": r"\bthose (?:that|who|which|of|in|with|at)\b",
     "Of": r"(?:^|[.:;]\s+)Of (?!course)",
 }
-CODE = {"where": 7.0, "what": 4.1, "those that": 1.9, "Of": 2.2}
+CODE = {"where": 1.4, "what": 2.3, "those that": 1.5, "Of": 0.4}
 PAGES = {"where": 1.5, "what": 2.0, "those that": 0.7, "Of": 0.1}
 
 

@@ -141,7 +141,12 @@ def _read_cache(folder: Path) -> Any:
     volumes.cut_off()
     truth = volumes.truth(case_id)
     images = [normalise.image(normalise.fit(kind, volumes, volumes.ids), volumes, case_id) for kind in normalise.KINDS]
-    return fingerprint.as_text(table), zlib.crc32(images[0].tobytes()), truth is not None, volumes.geometry(case_id).shape
+    return (
+        fingerprint.as_text(table),
+        zlib.crc32(images[0].tobytes()),
+        truth is not None,
+        volumes.geometry(case_id).shape,
+    )
 
 
 def _split(folder: Path) -> None:
