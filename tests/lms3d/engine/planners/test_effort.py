@@ -187,7 +187,9 @@ def test_each_kind_of_run_tells_its_length(monkeypatch, tmp_path):
 def test_what_a_run_grants_is_for_all_batch_shapes_together(monkeypatch):
     """Each fit grants it anew."""
     asked, granted = [], RunLength.granted
-    monkeypatch.setattr(RunLength, "granted", lambda run, seconds: asked.append(run.spent_seconds) or granted(run, seconds))
+    monkeypatch.setattr(
+        RunLength, "granted", lambda run, seconds: asked.append(run.spent_seconds) or granted(run, seconds)
+    )
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
     model.compile("sgd", "mse", jit_compile=False)
     lms = LMS(memory_limit="1GiB")
