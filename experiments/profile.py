@@ -97,7 +97,7 @@ def train_words(options: argparse.Namespace, run_dir: Path) -> list[str]:
 def _name(run_dir: Path) -> str:
     """The name of a run in tables."""
     options, content = tasks.load(run_dir)
-    size = f"{options.resolution}³" if options.box is None else "x".join(map(str, options.box))
+    size = options.size_text().replace("^3", "³")
     swaps = {"copied": ", copied back"}.get(options.swap_tier, "")
     limit = f" in {format_size(content['memory_limit_bytes'])}" if options.memory_limit else ""
     return f"{options.model} {size}{limit}{swaps if options.lms else ', no LMS'}"
