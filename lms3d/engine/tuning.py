@@ -325,7 +325,7 @@ PART_BYTES, MOST_PARTS, LEAST_MAPPED_BYTES = 2 << 20, 4, 1 << 20
 Margins, not measured. Files smaller than the last number are written by a system call. Through a map each page waits once (1.3 us;
 less in large files, whose pages the system joins), and again whenever it was written back; the call costs 0.1 us more per page."""
 
-# -- tensorflow/guard --------------------------------------------------------------------------------------------------
+# -- passes/guard ------------------------------------------------------------------------------------------------------
 
 GUARDED_BYTES, UNPLANNED_EIGHTHS = 1 << 18, 1
 """Outputs smaller than this are not guarded: fewer ops for a rarer crash. And the eighths that a guard asks for in addition, in a
