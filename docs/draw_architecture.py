@@ -27,8 +27,8 @@ from docs import rooms
 from docs.rooms import Arrow
 
 PICTURE = rooms.ROOT / "docs" / "architecture.png"
-WIDTH, HEIGHT = 0.9, 0.62  # of a box; boxes are 1 apart
-INCHES = (3.0, 1.15)  # for each of these units, across and up
+WIDTH, HEIGHT = 0.9, 0.7  # of a box; boxes are 1 apart
+INCHES = (3.0, 1.2)  # for each of these units, across and up
 WIDEST = 40  # characters in a line of a box
 SWEEPS = 60
 
@@ -56,9 +56,9 @@ def draw(picture: Path = PICTURE) -> None:
     for name, lines in captions.items():
         x, y = places[name]
         axes.add_patch(Rectangle((x - WIDTH / 2, y - HEIGHT / 2), WIDTH, HEIGHT, fc="#e8f1f8", ec="#0072b2"))
-        axes.text(x, y + 0.18, name, ha="center", va="center", weight="bold", size=11)
+        axes.text(x, y + HEIGHT / 2 - 0.04, name, ha="center", va="top", weight="bold", size=11)
         text = "\n".join(fill(line, WIDEST) for line in lines if line)
-        axes.text(x, y - 0.09, text, ha="center", va="center", size=7, linespacing=1.1)
+        axes.text(x, y + HEIGHT / 2 - 0.24, text, ha="center", va="top", size=7, linespacing=1.1)
     figure.savefig(picture, dpi=100, bbox_inches="tight", metadata={"arrows": json.dumps(shown)})
     plt.close(figure)
 
