@@ -22,7 +22,7 @@ from tests.stress.steps import MACHINES, Layer, network
 
 @pytest.mark.parametrize(("name", "cases"), [("ledger", 50), ("simulator", 60), ("other planners", 40), ("limits", 15)])
 def test_random_steps(name, cases):
-    result, _ = graphs.batch(name, 0, cases)
+    result, _ = graphs.batch(name, 1, cases)
     assert not result.wrong, result.wrong
     assert result.counts["cases"] > cases / 5
 
