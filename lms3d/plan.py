@@ -286,7 +286,7 @@ def _parser() -> cli.Parser:
     )  # fmt: skip
     parser.add_argument(
         "--copied", action="store_true",
-        help="on a processor: copy swapped tensors back, as to a GPU, in place of reading them where they lie; as LMS(mapped=False)",
+        help="on a processor: copy swapped tensors back, as to a GPU, instead of reading them where they lie; as LMS(mapped=False)",
     )  # fmt: skip
     parser.add_argument(
         "--why", metavar="TENSOR",
