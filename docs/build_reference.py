@@ -16,9 +16,14 @@ from lms3d.cli import Parser, place
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = (
     "lms3d",
+    "lms3d.config",
     "lms3d.registry",
+    "lms3d.engine.passes",
+    "lms3d.engine.passes.base",
     "lms3d.engine.plan",
     "lms3d.engine.planners",
+    "lms3d.engine.prediction",
+    "lms3d.engine.step_model.study",
     "lms3d.engine.tiers",
     "lms3d.engine.tiers.base",
     "lms3d.keras_step.report",
@@ -26,8 +31,9 @@ MODULES = (
     "lms3d.tasks",
     "lms3d.tasks.task",
     "lms3d.training.callbacks.order",
+    "lms3d.training.task",
 )
-"""What users and those who add a planner, a tier, a task, a column or a callback import."""
+"""What users and those who add a planner, a tier, a pass, a task, a column or a callback import."""
 
 _ARGUMENT = re.compile(r"[\w*]+(?:, [\w*]+)*(?:=\w+)?: \S")
 
@@ -55,6 +61,9 @@ def build(folder: Path) -> None:
         prediction
     ).items():  # pdoc looks up the types of Report's inherited fields in Report's module
         vars(report).setdefault(name, value)
+    for name, method in vars(lms3d.LMS).items():  # Keras's text on how to override them would stand in their place
+        if name.startswith("on_") and not method.__doc__:
+            method.__doc__ = "@private"
     pdoc.pdoc(*_specifications(), output_directory=folder)
 
 

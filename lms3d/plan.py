@@ -42,7 +42,7 @@ Nothing is trained and no data is read. The limit need not exist on this machine
   python -m lms3d.plan --machine ac922 --largest                   # and up to which cube?"""
 
 _EPILOG = """\
-writes into --output, where it is given: lms_plan.json, lms_report.md, memory_timeline.png (over the operations) and
+writes into --output, if it is given: lms_plan.json, lms_report.md, memory_timeline.png (over the operations) and
 timeline.png (over the seconds, with the transfers beside it); with --sweep also sweep.csv and sweep.png
 exit codes: 0 the plan fits, 2 wrong option, 3 no plan fits (the smallest limit that would do is named)"""
 
@@ -286,7 +286,7 @@ def _parser() -> cli.Parser:
     )  # fmt: skip
     parser.add_argument(
         "--copied", action="store_true",
-        help="on a processor: copy swapped tensors back, as to a GPU, in place of reading it where it lies; as LMS(mapped=False)",
+        help="on a processor: copy swapped tensors back, as to a GPU, instead of reading them where they lie; as LMS(mapped=False)",
     )  # fmt: skip
     parser.add_argument(
         "--why", metavar="TENSOR",

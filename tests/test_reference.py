@@ -28,6 +28,7 @@ def test_the_reference_is_built_without_warnings(tmp_path):
     pages = {module: (tmp_path / f"{module.replace('.', '/')}.html").read_text() for module in MODULES}
     assert all(f'id="{name}"' in pages["lms3d"] for name in lms3d.__all__)
     assert "<strong>memory_limit</strong>" in pages["lms3d"]
+    assert "Subclasses should override" not in pages["lms3d"]
     assert not [
         loaded for page in pages.values() for loaded in re.findall(r'(?:src|rel="stylesheet" href)="(http[^"]+)"', page)
     ]

@@ -74,11 +74,11 @@ def column(name: str, **shown: Any) -> Callable[[Measure], Measure]:
     return add
 
 
-@column("dice", title="Dice", box_plot=True, perfect=1.0)
+@column("dice", title="Dice", box_plot=True, perfect=formulas.PERFECT)
 def dice(pair: RegionPair) -> float:
     """See `lms3d.scoring.dice`; if both masks are empty, the rules decide."""
     common, predicted, true = pair.counts
-    return float(formulas.dice(common, predicted + true, both_empty=pair.nothing(1.0)))
+    return float(formulas.dice(common, predicted + true, both_empty=pair.nothing(formulas.PERFECT)))
 
 
 @column("sensitivity", title="sensitivity", perfect=1.0)

@@ -1,9 +1,11 @@
 """Dice, 2 |P and T| / (|P| + |T|): the one formula behind the tables, the lesions and the metric of training.
 
-EMPTY-1  If one of the two masks is empty, Dice is 0.
-EMPTY-2  If both are empty, the rules of the challenge decide (`Rules.both_empty`): 1, or NaN, which no mean includes.
-EMPTY-3  While training both empty is always 1 (`keras_dice`): ranks average their means by the number of their samples, and do not
-         tell each other how many of these a rule would leave out.
+EMPTY-1  If one of the two masks is empty, Dice is 0: the formula says so.
+EMPTY-2  If both are empty, the rules of the challenge decide (`Rules.both_empty`): `PERFECT`, or NaN, which no mean includes.
+EMPTY-3  While training both empty is always `PERFECT` (`keras_dice`): ranks average their means by the number of their samples, and
+         do not tell each other how many of these a rule would leave out.
+
+Other metrics follow EMPTY-2, too: see `RegionPair.nothing` and `Column.perfect`.
 
 The losses have a smoothed Dice of their own, which has a gradient (`lms3d.scoring.losses`).
 """
@@ -14,6 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+PERFECT = 1.0
+"""Dice of two empty masks, if they are counted."""
 
 
 def _divided(counts: Any, sizes: Any) -> Any:

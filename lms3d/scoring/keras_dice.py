@@ -9,15 +9,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from lms3d.scoring.dice import dice
+from lms3d.scoring.dice import PERFECT, dice
 
-BOTH_EMPTY = 1.0
+BOTH_EMPTY = PERFECT
 """Dice of a sample whose region is empty in truth and prediction, whichever rules score the predictions later (EMPTY-3)."""
 
 
 @keras.saving.register_keras_serializable(package="lms3d")
 class RegionDice(keras.metrics.Metric):
-    """The mean over samples of the Dice of one region: 0 if one mask is empty, 1 if both are.
+    """The mean over samples of the Dice of one region: 0 if one mask is empty, `BOTH_EMPTY` if both are.
 
     region_channels: the output channels whose union is the region. disjoint: the channels exclude each other, so a voxel belongs
     to the channel with the largest probability, if that is at least 0.5; otherwise it belongs to each channel with at least 0.5.

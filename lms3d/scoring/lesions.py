@@ -35,7 +35,7 @@ class Measures(NamedTuple):
     """The share of surface voxels within the shortest edge of a voxel."""
 
 
-PERFECT = Measures(1.0, 0.0, 1.0, 1.0, 1.0)
+PERFECT = Measures(dice.PERFECT, 0.0, 1.0, 1.0, 1.0)
 UNDEFINED = Measures(*[float("nan")] * len(Measures._fields))
 
 Distances = Callable[[np.ndarray, np.ndarray], tuple[float, float, float, float]]
@@ -114,7 +114,7 @@ def _by_size(lesions: Sequence[Lesion], false: int, rules: Rules) -> tuple[Count
 
 def _means(lesions: Sequence[Lesion], false: int, rules: Rules, missed: Measures) -> Measures:
     if not lesions and not false:
-        return PERFECT if rules.both_empty == "perfect" else UNDEFINED
+        return PERFECT if rules.both_empty == "perfect" else UNDEFINED  # EMPTY-2
     large = [lesion for lesion in lesions if lesion.mm3 >= rules.large_from_mm3]
     if rules.large_from_mm3 and not large:
         return UNDEFINED

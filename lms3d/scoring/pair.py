@@ -129,7 +129,7 @@ class RegionPair:
         return not self.both_empty and not (self.counts[1] and self.counts[2])
 
     def nothing(self, perfect: float) -> float:
-        """The score if both masks are empty: `perfect`, or NaN if the rules leave the region out."""
+        """The score if both masks are empty: `perfect`, or NaN if the rules leave the region out (EMPTY-2)."""
         return perfect if self.rules.both_empty == "perfect" else NAN
 
     def hd95(self, kind: str) -> float:

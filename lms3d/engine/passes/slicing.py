@@ -115,7 +115,7 @@ def _raw_op(kind: str) -> Callable[..., Any] | None:
 
 @functools.cache
 def _parameters(kind: str) -> tuple[str, ...]:
-    """Inputs of a raw op, and its attributes that do not follow from them; () where there is no such function."""
+    """Inputs of a raw op, and its attributes that do not follow from them; () if there is no such function."""
     raw = _raw_op(kind)
     return () if raw is None else tuple(n for n in inspect.signature(raw).parameters if n != "name")
 

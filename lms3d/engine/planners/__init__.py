@@ -47,8 +47,8 @@ class Planner:
         raise NotImplementedError
 
     def floor(self, study: Study) -> int:
-        """The smallest limit in bytes that a plan for the step is found for: by any planner, so that of the default one. Takes
-        seconds."""
+        """The smallest limit in bytes for which a plan of the step is found; unless a planner finds its own, that of the default
+        planner. Takes seconds."""
         return PLANNERS[DEFAULT]().floor(study)
 
     def is_noop(self, study: Study) -> bool:

@@ -67,7 +67,7 @@ def test_it_trains_with_equal_bits(toy):
 
 
 def test_without_a_registration_there_is_none():
-    with pytest.raises(InputError, match=r"'toy': expected one of auto, host, disk$"):
+    with pytest.raises(InputError, match="'toy': expected one of auto, host, disk"):
         choose_tier("toy", "CPU:0")
 
 
