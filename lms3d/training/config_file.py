@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lms3d import json_values
+from lms3d.common import json_values
 from lms3d.config import StagedConfig, TrainConfig, flag
 from lms3d.errors import InputError
 
