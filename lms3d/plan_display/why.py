@@ -41,13 +41,14 @@ def matching(name: str, prediction: Prediction, graph: StepGraph) -> list[Decisi
     """The decisions on the tensors that `name` may mean.
 
     That is the tensor of this name, or the only one whose last parts it is, or else all whose names contain it. The name of an op
-    means its first output, and that of a view the tensor behind it. InputError if `name` means no large tensor.
+    means its first output, and that of a view the tensor behind it, unless TFLMS moves the view. InputError if `name` means no
+    large tensor.
     """
     decisions = {decision.tensor: decision for decision in prediction.decisions}
     exact = name if ":" in name else f"{name}:0"
     root = liveness.roots(graph).get(exact, exact)
-    if root in decisions:
-        return [decisions[root]]
+    if meant := decisions.get(exact) or decisions.get(root):
+        return [meant]
     found = [decision for tensor, decision in decisions.items() if name.lower() in tensor.lower()]
     ending = [decision for decision in found if f"/{decision.tensor}".endswith(f"/{exact}")]
     return (ending if len(ending) == 1 else found) or _refuse(name, root, list(decisions), graph)
@@ -81,7 +82,7 @@ def _rows(decision: Decision, planned: Planned, step: PlannedStep) -> dict[str, 
         "read by": _readers(decision.tensor, graph, step),
         **({"comes back": _returns(decision.tensor, step)} if decision.copies else {}),
         "in memory": _spans(step.lives(decision.tensor)) + f" of the step's {reasons.duration(step.run.seconds)}",
-        "links idle": f"{reasons.duration(decision.idle_link_seconds)} of the longest time that nobody uses it",
+        **({"links idle": _idle(decision)} if decision.weighed else {}),
         "if swapped": _swapped(decision),
         "if recomputed": _recomputed(decision, maker, planned),
         "if kept": _kept(decision, planned.prediction),
@@ -117,6 +118,10 @@ def _spans(spans: Iterable[Span]) -> str:
     return ", ".join(f"from {reasons.duration(start)} to {reasons.duration(end)}" for start, end in spans)
 
 
+def _idle(decision: Decision) -> str:
+    return f"{reasons.duration(decision.idle_link_seconds)} of the longest time that nobody uses it"
+
+
 def _swapped(decision: Decision) -> str:
     if decision.swap_seconds is None:
         return "impossible"
@@ -126,7 +131,7 @@ def _swapped(decision: Decision) -> str:
 
 def _recomputed(decision: Decision, maker: Op, planned: Planned) -> str:
     if decision.recompute_seconds is None:
-        return "impossible"
+        return "impossible" if decision.weighed else "not weighed: it is small, or a view of a large tensor"
     return f"{reasons.duration(decision.recompute_seconds)} of {maker.type}, which reads {_sources(maker, planned)}"
 
 

@@ -3,7 +3,8 @@
 These questions are asked of a finished plan, whichever planner made it: of the step as the plan runs it (`PlannedStep`) or, if the
 plan is empty, of the step as it was traced.
 
-ALTERNATIVE-1  Every cost is that of one return, after the tensor's longest wait: the longest time between two of its uses.
+ALTERNATIVE-1  Every cost is that of one return, after the tensor's longest wait: the longest time between two of its uses. Whoever
+               reads a copy of it uses it, too, such as an op that the plan runs once more.
 ALTERNATIVE-2  Swapping writes the tensor at the link's speed and reads it back. A mapped tensor is read in the tier, at no cost.
 ALTERNATIVE-3  The links can hide as much of that as they are idle for during the wait, the tensor's own transfers left out.
 ALTERNATIVE-4  Recomputing runs the tensor's op once more. A source that nobody else reads from then on has to stay until then, or
@@ -147,16 +148,26 @@ class _Decisions:
         return spans
 
     def _longest_wait(self, buffer: Buffer) -> _Wait:
-        longest, spans = _Wait(), self._anchor_spans
-        free = spans[buffer.defined][1]
+        longest, free = _Wait(), self._anchor_spans[buffer.defined][1]
         # What is recomputed just before the read is part of no alternative.
         own = buffer.seconds if self.recomputed[buffer.root] else 0.0
-        for read in buffer.reads:
-            start, end = spans[read]
+        for (start, end), until in self._uses(buffer):
             if start - own - free > longest.end - longest.start:
-                longest = _Wait(free, start - own, read)
+                longest = _Wait(free, start - own, until)
             free = max(free, end)
         return longest
+
+    def _uses(self, buffer: Buffer) -> list[tuple[Span, int]]:
+        """When a buffer is read, in order, and the anchor that reads it, or that comes after the copied op that does."""
+        uses = [(self._anchor_spans[read], read) for read in buffer.reads]
+        if self.planned is None:
+            return uses
+        copied = [(span, self._anchor_after(span)) for span in self.planned.recomputing(buffer.root)]
+        return sorted([*uses, *copied]) if copied else uses
+
+    def _anchor_after(self, span: Span) -> int:
+        starts = (start for start, _ in self._anchor_spans)
+        return next((i for i, start in enumerate(starts) if start >= span[1]), len(self.problem.anchors))
 
     def _idle_seconds(self, waits: Sequence[_Wait]) -> list[_Idle]:
         """Per buffer, how long each link is idle during its wait."""
