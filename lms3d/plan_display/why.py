@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from lms3d import console
 from lms3d.engine import liveness
 from lms3d.engine.ir import RESIDENT_TYPES, Op, StepGraph, producer_name
-from lms3d.engine.plan import SwapIn
+from lms3d.engine.plan import Recompute, SwapIn
 from lms3d.engine.prediction import Decision, Prediction
 from lms3d.engine.step_model import reasons
 from lms3d.engine.step_model.planned_step import PlannedStep, Span, readers
@@ -110,8 +110,13 @@ def _listed(parts: Sequence[str]) -> str:
 
 def _returns(tensor: str, step: PlannedStep) -> str:
     """How each copy of a tensor is made, and who reads it first."""
-    made = [(isinstance(copy, SwapIn), next(iter(readers(copy)), "nobody")) for copy in step.copies[tensor]]
-    return _listed([f"{'read back' if is_swapped else 'computed again'} for {reader}" for is_swapped, reader in made])
+    return _listed([f"{_origin(copy)} for {next(iter(readers(copy)), 'nobody')}" for copy in step.copies[tensor]])
+
+
+def _origin(copy: SwapIn | Recompute) -> str:
+    if isinstance(copy, Recompute):
+        return "computed again"
+    return "read where it lies" if copy.mapped else "read back"
 
 
 def _spans(spans: Iterable[Span]) -> str:
