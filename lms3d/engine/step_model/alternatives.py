@@ -15,6 +15,7 @@ ALTERNATIVE-5  A kept tensor holds its bytes at the peak if it is in memory then
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -166,8 +167,12 @@ class _Decisions:
         return sorted([*uses, *copied]) if copied else uses
 
     def _anchor_after(self, span: Span) -> int:
-        starts = (start for start, _ in self._anchor_spans)
-        return next((i for i, start in enumerate(starts) if start >= span[1]), len(self.problem.anchors))
+        at = bisect_left(self._anchors_by_start, (span[1],))
+        return self._anchors_by_start[at][1] if at < len(self._anchors_by_start) else len(self.problem.anchors)
+
+    @cached_property
+    def _anchors_by_start(self) -> list[tuple[float, int]]:
+        return sorted((start, i) for i, (start, _) in enumerate(self._anchor_spans))
 
     def _idle_seconds(self, waits: Sequence[_Wait]) -> list[_Idle]:
         """Per buffer, how long each link is idle during its wait."""
