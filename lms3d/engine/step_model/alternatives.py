@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lms3d.engine import liveness
 from lms3d.engine.cost import Machine
 from lms3d.engine.plan import SwapOut
 from lms3d.engine.prediction import Decision, Figures
@@ -94,7 +95,15 @@ class _Decisions:
         why = reasons.of_buffer(
             weighed, buffer, self.problem, sources=sources, peak_at=self.figures.peak_at, rule=self.rule
         )
-        return replace(weighed, reason=why)
+        view = self._swapped_views.get(buffer.root)
+        return replace(weighed, reason=f"{why}; its view {view} is swapped" if view else why)
+
+    @cached_property
+    def _swapped_views(self) -> dict[str, str]:
+        """Tensor -> a view of it that the plan swaps, as TFLMS does: with that the tensor's memory leaves, too."""
+        root_of = liveness.roots(self.problem.graph)
+        swapped = [out.tensor for out in self.planned.plan.swap_outs] if self.planned else []
+        return {root_of[name]: name for name in swapped if root_of.get(name, name) != name}
 
     def _on_another(self, swap_out: SwapOut) -> Decision:
         """A swapped tensor that is no buffer of the problem: TFLMS also swaps small ones, and views."""

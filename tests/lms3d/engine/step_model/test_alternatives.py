@@ -197,6 +197,18 @@ def test_what_a_plan_swaps_besides_has_a_decision_too():
     assert not made.weighed
 
 
+def test_a_tensor_whose_view_is_swapped_says_so():
+    graph = step(
+        placeholder(), op("a", "x", mib=4), op("v", "a", mib=4, type="Identity"), op("big", "a"), op("z", "big", "v")
+    )
+    back = SwapIn(tensor="v:0", copy=0, consumers=("z",), triggers=("big",))
+    plan = Plan(swap_outs=(SwapOut(tensor="v:0", bytes=4 * MIB),), swap_ins=(back,))
+    planned_step, figures = PlannedStep.simulated(graph, plan, SECONDS), Figures(peak_bytes=0, step_seconds=0)
+    decisions = alternatives.decisions(reduce(graph, SECONDS), SECONDS, figures, planned_step, rule="by levels")
+    assert [d.reason for d in decisions if d.tensor == "a:0"] == ["kept: by levels; its view v:0 is swapped"]
+    assert [d.action for d in decisions if d.tensor == "v:0"] == ["swap"]
+
+
 def test_an_op_that_runs_once_more_uses_what_it_reads():
     """`a` is read by `z` after 41 seconds, but also by the copy of `b`, which runs after 30."""
     graph = step(
