@@ -37,6 +37,11 @@ class Decision:
     peak_bytes: int = 0
     reason: str = ""
 
+    @property
+    def weighed(self) -> bool:
+        """False for a small tensor or a view, which only TFLMS moves: its alternatives are not known."""
+        return self.swap_seconds is None or self.hidden_seconds is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:

@@ -225,9 +225,9 @@ def _cells(decision: Decision) -> list[str]:
         _or_dash(seconds, reasons.duration)
         for seconds in (decision.swap_seconds, decision.hidden_seconds, decision.recompute_seconds)
     )
-    idle, peak = reasons.duration(decision.idle_link_seconds), format_size(decision.peak_bytes)
+    idle = _or_dash(decision.idle_link_seconds if decision.weighed else None, reasons.duration)
     head = [f"`{decision.tensor}`", format_size(decision.bytes), decision.action, str(decision.copies or "")]
-    return [*head, swap, hidden, recompute, idle, peak, decision.reason]
+    return [*head, swap, hidden, recompute, idle, format_size(decision.peak_bytes), decision.reason]
 
 
 def _row(cells: Sequence[str]) -> list[str]:

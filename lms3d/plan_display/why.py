@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from lms3d import console
 from lms3d.engine import liveness
 from lms3d.engine.ir import RESIDENT_TYPES, Op, StepGraph, producer_name
-from lms3d.engine.plan import SwapIn
+from lms3d.engine.plan import Recompute, SwapIn
 from lms3d.engine.prediction import Decision, Prediction
 from lms3d.engine.step_model import reasons
 from lms3d.engine.step_model.planned_step import PlannedStep, Span, readers
@@ -41,13 +41,14 @@ def matching(name: str, prediction: Prediction, graph: StepGraph) -> list[Decisi
     """The decisions on the tensors that `name` may mean.
 
     That is the tensor of this name, or the only one whose last parts it is, or else all whose names contain it. The name of an op
-    means its first output, and that of a view the tensor behind it. InputError if `name` means no large tensor.
+    means its first output, and that of a view the tensor behind it, unless TFLMS moves the view. InputError if `name` means no
+    large tensor.
     """
     decisions = {decision.tensor: decision for decision in prediction.decisions}
     exact = name if ":" in name else f"{name}:0"
     root = liveness.roots(graph).get(exact, exact)
-    if root in decisions:
-        return [decisions[root]]
+    if meant := decisions.get(exact) or decisions.get(root):
+        return [meant]
     found = [decision for tensor, decision in decisions.items() if name.lower() in tensor.lower()]
     ending = [decision for decision in found if f"/{decision.tensor}".endswith(f"/{exact}")]
     return (ending if len(ending) == 1 else found) or _refuse(name, root, list(decisions), graph)
@@ -81,7 +82,7 @@ def _rows(decision: Decision, planned: Planned, step: PlannedStep) -> dict[str, 
         "read by": _readers(decision.tensor, graph, step),
         **({"comes back": _returns(decision.tensor, step)} if decision.copies else {}),
         "in memory": _spans(step.lives(decision.tensor)) + f" of the step's {reasons.duration(step.run.seconds)}",
-        "links idle": f"{reasons.duration(decision.idle_link_seconds)} of the longest time that nobody uses it",
+        **({"links idle": _idle(decision)} if decision.weighed else {}),
         "if swapped": _swapped(decision),
         "if recomputed": _recomputed(decision, maker, planned),
         "if kept": _kept(decision, planned.prediction),
@@ -109,12 +110,21 @@ def _listed(parts: Sequence[str]) -> str:
 
 def _returns(tensor: str, step: PlannedStep) -> str:
     """How each copy of a tensor is made, and who reads it first."""
-    made = [(isinstance(copy, SwapIn), next(iter(readers(copy)), "nobody")) for copy in step.copies[tensor]]
-    return _listed([f"{'read back' if is_swapped else 'computed again'} for {reader}" for is_swapped, reader in made])
+    return _listed([f"{_origin(copy)} for {next(iter(readers(copy)), 'nobody')}" for copy in step.copies[tensor]])
+
+
+def _origin(copy: SwapIn | Recompute) -> str:
+    if isinstance(copy, Recompute):
+        return "computed again"
+    return "read where it lies" if copy.mapped else "read back"
 
 
 def _spans(spans: Iterable[Span]) -> str:
     return ", ".join(f"from {reasons.duration(start)} to {reasons.duration(end)}" for start, end in spans)
+
+
+def _idle(decision: Decision) -> str:
+    return f"{reasons.duration(decision.idle_link_seconds)} of the longest time that nobody uses it"
 
 
 def _swapped(decision: Decision) -> str:
@@ -126,7 +136,7 @@ def _swapped(decision: Decision) -> str:
 
 def _recomputed(decision: Decision, maker: Op, planned: Planned) -> str:
     if decision.recompute_seconds is None:
-        return "impossible"
+        return "impossible" if decision.weighed else "not weighed: it is small, or a view of a large tensor"
     return f"{reasons.duration(decision.recompute_seconds)} of {maker.type}, which reads {_sources(maker, planned)}"
 
 

@@ -12,13 +12,18 @@ import pytest
 from lms3d import plan
 from lms3d.engine import plan_cache, sweep
 from lms3d.engine.cost import Machine
+from lms3d.engine.plan import Plan, SwapIn, SwapOut
 from lms3d.engine.planners import tflms
+from lms3d.engine.prediction import Figures
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model import alternatives
+from lms3d.engine.step_model.planned_step import PlannedStep
+from lms3d.engine.step_model.problem import reduce
 from lms3d.errors import DoesNotFit
 from lms3d.keras_step.estimate import Planned
-from lms3d.plan_display import summary
+from lms3d.plan_display import summary, why
 from lms3d.units import format_size
-from tests.lms3d.engine.toy_graphs import MIB, training
+from tests.lms3d.engine.toy_graphs import MIB, op, placeholder, step, training
 
 GRAPH, MACHINE = training(5, mib=4, resident_mib=3), Machine(flops_per_second=1e10)
 SLOWER = replace(MACHINE, swap_in_bytes_per_second=1e6)
@@ -104,6 +109,23 @@ def test_why_of_a_part_of_several_names_lists_them(toy, capsys):
     assert code == 0
     assert "5 large tensors are called so; --why explains one" in out
     assert re.search(r"gc4:0 +keep +4.00 MiB", out)
+
+
+def test_why_of_a_small_tensor_that_leaves_weighs_no_alternative(capsys):
+    graph = step(
+        placeholder(), op("s", "x", mib=1 / 32), op("a", "s", mib=4), op("big", "a", mib=4), op("z", "big", "s", mib=4)
+    )
+    back = SwapIn(tensor="s:0", copy=0, consumers=("z",), triggers=("big",), mapped=True)
+    moved = Plan(swap_outs=(SwapOut(tensor="s:0", bytes=MIB // 32),), swap_ins=(back,))
+    request = Settings(limit_bytes=100 * MIB).request(graph, MACHINE)
+    figures, planned_step = Figures(peak_bytes=0, step_seconds=0), PlannedStep.simulated(graph, moved, MACHINE)
+    decisions = alternatives.decisions(reduce(graph, MACHINE), MACHINE, figures, planned_step)
+    prediction = replace(plan_cache.make_plan(request)[1], decisions=decisions)
+    why.show(Planned(request=request, plan=moved, prediction=prediction), "s")
+    out, _ = capsys.readouterr()
+    assert "links idle" not in out
+    assert re.search("comes back +read where it lies for z\n", out)
+    assert re.search("if recomputed +not weighed: it is small, or a view of a large tensor\n", out)
 
 
 @pytest.mark.parametrize(("name", "message"), [

@@ -28,4 +28,5 @@ NORMALISING: Registry[type[Normalising]] = Registry(
     assignments="lms3d.engine.passes.assignments:WriteInPlace",
     updates="lms3d.engine.passes.updates:HoldBack",
 )
-"""The last one comes last for a reason: an update also waits for the readers that the passes before it have made."""
+"""The last one comes last for a reason: an update also waits for the readers that the passes before it have made. A pass that a
+program registers runs after it, and should make no new reader of a variable."""

@@ -3,7 +3,8 @@
 These questions are asked of a finished plan, whichever planner made it: of the step as the plan runs it (`PlannedStep`) or, if the
 plan is empty, of the step as it was traced.
 
-ALTERNATIVE-1  Every cost is that of one return, after the tensor's longest wait: the longest time between two of its uses.
+ALTERNATIVE-1  Every cost is that of one return, after the tensor's longest wait: the longest time between two of its uses. Whoever
+               reads a copy of it uses it, too, such as an op that the plan runs once more.
 ALTERNATIVE-2  Swapping writes the tensor at the link's speed and reads it back. A mapped tensor is read in the tier, at no cost.
 ALTERNATIVE-3  The links can hide as much of that as they are idle for during the wait, the tensor's own transfers left out.
 ALTERNATIVE-4  Recomputing runs the tensor's op once more. A source that nobody else reads from then on has to stay until then, or
@@ -14,6 +15,7 @@ ALTERNATIVE-5  A kept tensor holds its bytes at the peak if it is in memory then
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lms3d.engine import liveness
 from lms3d.engine.cost import Machine
 from lms3d.engine.plan import SwapOut
 from lms3d.engine.prediction import Decision, Figures
@@ -92,7 +95,15 @@ class _Decisions:
         why = reasons.of_buffer(
             weighed, buffer, self.problem, sources=sources, peak_at=self.figures.peak_at, rule=self.rule
         )
-        return replace(weighed, reason=why)
+        view = self._swapped_views.get(buffer.root)
+        return replace(weighed, reason=f"{why}; its view {view} is swapped" if view else why)
+
+    @cached_property
+    def _swapped_views(self) -> dict[str, str]:
+        """Tensor -> a view of it that the plan swaps, as TFLMS does: with that the tensor's memory leaves, too."""
+        root_of = liveness.roots(self.problem.graph)
+        swapped = [out.tensor for out in self.planned.plan.swap_outs] if self.planned else []
+        return {root_of[name]: name for name in swapped if root_of.get(name, name) != name}
 
     def _on_another(self, swap_out: SwapOut) -> Decision:
         """A swapped tensor that is no buffer of the problem: TFLMS also swaps small ones, and views."""
@@ -147,16 +158,30 @@ class _Decisions:
         return spans
 
     def _longest_wait(self, buffer: Buffer) -> _Wait:
-        longest, spans = _Wait(), self._anchor_spans
-        free = spans[buffer.defined][1]
+        longest, free = _Wait(), self._anchor_spans[buffer.defined][1]
         # What is recomputed just before the read is part of no alternative.
         own = buffer.seconds if self.recomputed[buffer.root] else 0.0
-        for read in buffer.reads:
-            start, end = spans[read]
+        for (start, end), until in self._uses(buffer):
             if start - own - free > longest.end - longest.start:
-                longest = _Wait(free, start - own, read)
+                longest = _Wait(free, start - own, until)
             free = max(free, end)
         return longest
+
+    def _uses(self, buffer: Buffer) -> list[tuple[Span, int]]:
+        """When a buffer is read, in order, and the anchor that reads it, or that comes after the copied op that does."""
+        uses = [(self._anchor_spans[read], read) for read in buffer.reads]
+        if self.planned is None:
+            return uses
+        copied = [(span, self._anchor_after(span)) for span in self.planned.recomputing(buffer.root)]
+        return sorted([*uses, *copied]) if copied else uses
+
+    def _anchor_after(self, span: Span) -> int:
+        at = bisect_left(self._anchors_by_start, (span[1],))
+        return self._anchors_by_start[at][1] if at < len(self._anchors_by_start) else len(self.problem.anchors)
+
+    @cached_property
+    def _anchors_by_start(self) -> list[tuple[float, int]]:
+        return sorted((start, i) for i, (start, _) in enumerate(self._anchor_spans))
 
     def _idle_seconds(self, waits: Sequence[_Wait]) -> list[_Idle]:
         """Per buffer, how long each link is idle during its wait."""

@@ -74,6 +74,17 @@ class PlannedStep:
         back = [copy.name for copy in self.copies.get(tensor, ()) if isinstance(copy, SwapIn)]
         return self._spans([self._swap_outs[tensor]] if back else []), sorted(self._spans(back))
 
+    def recomputing(self, tensor: str) -> list[Span]:
+        """When the ops run that are recomputed from a tensor, or from a copy of it."""
+        original = self._storages[tensor].readers if tensor in self._storages else ()
+        found = {*original, *(reader for copy in self.copies.get(tensor, ()) for reader in readers(copy))}
+        return self._spans(sorted(found & self._recomputes))
+
+    @cached_property
+    def _recomputes(self) -> frozenset[str]:
+        """The names of the ops that are recomputed."""
+        return frozenset(copy.name for copy in self.plan.recomputes)
+
     @cached_property
     def _swap_outs(self) -> dict[str, str]:
         """The name of the op that writes each swapped tensor."""

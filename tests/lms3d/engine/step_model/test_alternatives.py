@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lms3d.engine.ir import StepGraph
-from lms3d.engine.plan import Plan, SwapIn, SwapOut
+from lms3d.engine.plan import Plan, Recompute, SwapIn, SwapOut
 from lms3d.engine.planners import PLANNERS, Outcome, Planner
 from lms3d.engine.planning import make_plan
 from lms3d.engine.prediction import Decision, Figures, Prediction
@@ -194,6 +194,37 @@ def test_what_a_plan_swaps_besides_has_a_decision_too():
         PLANNERS.remove("mine")
     assert (made.action, made.swap_seconds) == ("swap", pytest.approx(1 / 16))
     assert made.reason == "swapped: the small ones leave; moving it takes 62 ms"
+    assert not made.weighed
+
+
+def test_a_tensor_whose_view_is_swapped_says_so():
+    graph = step(
+        placeholder(), op("a", "x", mib=4), op("v", "a", mib=4, type="Identity"), op("big", "a"), op("z", "big", "v")
+    )
+    back = SwapIn(tensor="v:0", copy=0, consumers=("z",), triggers=("big",))
+    plan = Plan(swap_outs=(SwapOut(tensor="v:0", bytes=4 * MIB),), swap_ins=(back,))
+    planned_step, figures = PlannedStep.simulated(graph, plan, SECONDS), Figures(peak_bytes=0, step_seconds=0)
+    decisions = alternatives.decisions(reduce(graph, SECONDS), SECONDS, figures, planned_step, rule="by levels")
+    assert [d.reason for d in decisions if d.tensor == "a:0"] == ["kept: by levels; its view v:0 is swapped"]
+    assert [d.action for d in decisions if d.tensor == "v:0"] == ["swap"]
+
+
+def test_an_op_that_runs_once_more_uses_what_it_reads():
+    """`a` is read by `z` after 41 seconds, but also by the copy of `b`, which runs after 30."""
+    graph = step(
+        placeholder(mib=0.25),
+        op("a", "x", mib=4, flops=1),
+        op("b", "a", mib=4, flops=1),
+        *(op(f"g{i}", f"g{i - 1}" if i else "b", mib=0.25, flops=3) for i in range(10)),
+        op("late", "g9", "b", mib=0.25, flops=10),
+        op("z", "late", "a", mib=0.25, flops=1),
+    )
+    again = Recompute(op="b", tensor="b:0", copy=0, consumers=("late",), triggers=("g9",))
+    planned_step = PlannedStep.simulated(graph, Plan(recomputes=(again,)), SECONDS)
+    figures = Figures(peak_bytes=0, step_seconds=0)
+    a, b = alternatives.decisions(reduce(graph, SECONDS), SECONDS, figures, planned_step)[:2]
+    assert (a.tensor, a.idle_link_seconds) == ("a:0", pytest.approx(30))
+    assert (b.tensor, b.idle_link_seconds) == ("b:0", pytest.approx(27))  # after g0
 
 
 def test_what_is_gained_by_leaving_is_what_the_peak_would_rise_by():
