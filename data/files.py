@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import multiprocessing
 import os
 import shutil
 import sys
@@ -179,6 +180,7 @@ def lock(
         try:
             guard.acquire(timeout=0)
         except Timeout:
+            _require_started(directory)
             _say_when_late(guard, directory, progress, total)
             _wait_for(guard, longest_seconds)
         except OSError as error:
@@ -192,6 +194,15 @@ def lock(
         yield
     finally:
         guard.release()
+
+
+def _require_started(directory: Path) -> None:
+    """DataError in a worker process that is still importing the script which started it: that waits for the worker."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise DataError(
+            f"{directory}: found the calling script run again by a worker process; expected its work below "
+            "`if __name__ == '__main__':`; put it there, or ask for one worker"
+        )
 
 
 def _say_when_late(guard: FileLock, directory: Path, progress: Progress | None, total: int) -> None:

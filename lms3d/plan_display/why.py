@@ -17,6 +17,7 @@ from lms3d.keras_step.estimate import Planned
 from lms3d.units import format_size
 
 LISTED = 8  # readers, and nearest names
+MOST_ROWS = 24  # of tensors that a name may mean: what a terminal shows at once
 CLOSE = 0.4  # of `difflib`: names of ops are long, and share their ends
 
 
@@ -24,9 +25,11 @@ def show(planned: Planned, name: str) -> None:
     """Explains the tensor that is meant by `name`, or lists all that may be. InputError if none is."""
     found = matching(name, planned.prediction, planned.graph)
     if len(found) > 1:
-        rows = [(d.tensor, d.action, format_size(d.bytes)) for d in sorted(found, key=lambda d: (-d.bytes, d.tensor))]
+        largest = sorted(found, key=lambda d: (-d.bytes, d.tensor))[:MOST_ROWS]
+        rows = [(d.tensor, d.action, format_size(d.bytes)) for d in largest]
+        here = f", of which these are the {MOST_ROWS} largest" if len(found) > MOST_ROWS else ""
         console.table(
-            f"{len(found)} large tensors are called so; --why explains one",
+            f"{len(found)} large tensors are called so{here}; --why explains one",
             ("tensor", "decision", "size"),
             rows,
             left=2,

@@ -1,6 +1,8 @@
 """Several processes do all of the work, and an error arrives unchanged."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,16 @@ def test_nothing_to_do():
 def test_unwrap_finds_the_line_inside_another_error():
     assert str(unwrap(RuntimeError("UnknownError: DataError: x.npy: found y\n\nTraceback"))) == "x.npy: found y"
     assert unwrap(RuntimeError("other")) is None
+
+
+def test_a_script_that_its_workers_run_again_is_refused(tmp_path):
+    """Its workers would wait for a lock that the script holds, and the script for its workers."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"from data.phantoms import brains\nbrains.write({str(tmp_path / 'set')!r}, cases=2, workers=2)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "found the calling script run again by a worker process" in done.stderr
+    assert "lacks `if __name__ == '__main__':`" in done.stderr.splitlines()[-1]
