@@ -245,7 +245,7 @@ class Training:
         options = self.options
         assert options.epochs is not None, "needs.with_length fills these in"
         assert options.steps_per_epoch is not None
-        # A warm-up on one rank changes nothing, but a run that began on several, or goes on there, is still in its own.
+        # One rank has a warm-up, too: it changes nothing there, but the run may have begun on several ranks or go on there.
         warmup_epochs = WARMUP_EPOCHS if options.warmup_epochs is None else options.warmup_epochs
         factor, patience = self.task.plateau
         return Schedule(
