@@ -215,7 +215,7 @@ def test_nothing_imports_in_circles():
 
 @pytest.mark.parametrize("name", modules())
 def test_an_imported_name_is_where_it_is_looked_for(name):
-    """mypy accepts any name of a package with a `__getattr__`, such as lms3d. An import within a function fails only when it runs."""
+    """mypy accepts any name of a package with a `__getattr__`, such as lms3d. An import in a function fails only when it runs."""
     module = modules()[name]
     assert [dotted for dotted in module.imports | module.typing_imports if not is_there(dotted)] == []
 
