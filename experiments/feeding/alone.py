@@ -66,7 +66,7 @@ class Rank(Process):
         self.process.send_signal(signal.SIGSTOP)
 
     def close(self) -> None:
-        """Ends the rank, which has nothing to put in order."""
+        """Kills the rank: it holds nothing that has to be saved."""
         self.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             with suppress(BrokenPipeError):

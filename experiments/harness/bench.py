@@ -22,7 +22,7 @@ from lms3d import console
 from lms3d.units import format_seconds
 
 SIDE_BY_SIDE = 2
-"""So many parts that are not timed run at a time: most of their seconds are tracing, on one core."""
+"""How many parts that are not timed run at a time. Most of their seconds are tracing, on one core."""
 
 # Guesses for the time limit, of two cores; they are scaled by what the parts so far have taken.
 START_SECONDS = {
@@ -264,7 +264,7 @@ def _result(
 
 
 def _profile(part: Part, child: Trainer) -> None:
-    """Takes the profiled steps. What ends them is no answer to whether the part trains."""
+    """Takes the profiled steps. Whatever ends them does not say whether the part trains."""
     try:
         for _ in range(part.profiled if part.trains else 0):
             child.step()

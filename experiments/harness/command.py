@@ -16,7 +16,7 @@ from lms3d.units import parse_size
 
 
 class SomeFailed(RuntimeError):
-    """Some measurements failed; the report has the others."""
+    """Raised at the end if some measurements failed; the report has the others."""
 
     exit_code = 1
 
@@ -60,7 +60,7 @@ def add_again(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, default: str | None, shown: str = "") -> None:
-    """shown: the default in words, if it depends on other options."""
+    """--output. shown: the default in words, if it depends on other options."""
     where = f"where everything goes (default: {shown or default})"
     parser.add_argument("--output", metavar="DIR", default=default, help=where)
 

@@ -217,7 +217,7 @@ def aims(found: Found) -> list[Promise]:
 
 
 def _calibrated(found: Found) -> list[Promise]:
-    """A method that moves no bytes belongs to every link, and counts once."""
+    """The aim for predictions calibrated on two runs. A method that moves no bytes belongs to every link, and counts once."""
     known = found.calibrated
     if known is None:
         return []
