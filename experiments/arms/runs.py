@@ -18,7 +18,6 @@ from experiments.harness.runs import epoch_seconds
 from lms3d.files import write_json
 from lms3d.tasks.brats.label_maps import INDEX
 
-BUDGETS = ("updates", "time")
 LEAST_EPOCHS = 2
 """The first epoch of a process says nothing about the next: it traces and plans."""
 NOTE = "equal_time.json"
