@@ -196,7 +196,7 @@ class Training:
         """The predicted report. It is written if the run was killed between its last checkpoint and its report."""
         from lms3d.keras_step import report
 
-        planned = needs.plan_step(self.options, self.task, model, with_floor=True)
+        planned = needs.plan_training_step(self.options, self.task, model, with_floor=True)
         if not (self.session.run_dir / "lms_report.md").exists():
             report.write(self.session.run_dir, {"train": (planned.report, planned.plan)})
         return planned.report
