@@ -92,8 +92,8 @@ def _costs(arms: Sequence[Arm], rounds: Sequence[tuple[int, int]], output: Path)
         epochs = f"{statistics.median(epochs for epochs, _ in found):.0f}"
         epochs += "" if all(within for _, within in found) else " (more than its time)"
         peak = max(map(_peak_bytes, folders.values()))
-        told = f"{peak / 2**30:.2f}" if peak else "not measured"
-        yield [arm.name, arm.title, epochs, f"{each:.1f}", told]
+        memory = f"{peak / 2**30:.2f}" if peak else "not measured"
+        yield [arm.name, arm.title, epochs, f"{each:.1f}", memory]
 
 
 def _peak_bytes(run_dir: Path) -> float:

@@ -247,7 +247,7 @@ def _result(
 ) -> Result:  # fmt: skip
     """The figures of the warm-up, of the steps after it, and of the whole run."""
     peaks = [int(step["peak_bytes"]) for step in (*warm, *own) if "peak_bytes" in step]
-    told = {
+    others = {
         name: last[name] for name in ("recoveries", "digest", "report", "profile", "machine", "workspace_mib") if name in last
     }  # fmt: skip
     return Result(
@@ -259,7 +259,7 @@ def _result(
         resident_bytes=max((int(step["resident_bytes"]) for step in own), default=None),
         loss=own[-1]["loss"] if own else None,
         traffic=means([step["traffic"] for step in own if step.get("traffic")]) or last.get("traffic", {}),
-        **told,
+        **others,
     )
 
 

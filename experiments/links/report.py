@@ -135,7 +135,7 @@ def _floors(found: Found) -> str:
         "with LMS, swapped tensors copied back": found.smallest_mib(methods.COPIED),
         "with LMS, read in place": found.smallest_mib(methods.LMS),
     }
-    told = "; ".join(
+    named = "; ".join(
         f"{what} {'not measured' if limit is None else f'{limit:,} MiB'}" for what, limit in limits.items()
     )
     seconds, flops = (found.rates.get(name) for name in ("step_seconds", "step_flops"))
@@ -144,7 +144,7 @@ def _floors(found: Found) -> str:
         if seconds and flops
         else ""
     )
-    return f"Smallest limits that trained: {told}.{step}"
+    return f"Smallest limits that trained: {named}.{step}"
 
 
 def _table(found: Found, rows: Sequence[Row]) -> str:
